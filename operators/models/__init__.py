@@ -1,1 +1,1 @@
-"""One file per backend family; each offers some of the four model calls that metrics are made of."""
+"""Models: families, how checkpoints are found and checked, and the calls that metrics make of them."""

@@ -1,4 +1,4 @@
-"""The model calls that metrics are made of, as protocols a backend implements and an operator relies on."""
+"""The model calls that metrics are made of, as protocols that model classes implement and stages rely on."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
@@ -34,37 +34,38 @@ class Message(NamedTuple):
 
 
 class Request(NamedTuple):
-    """A conversation to be continued by the model."""
+    """A conversation that the model is to continue."""
 
     messages: tuple[Message, ...]
     max_tokens: int
-    """The reply is cut there."""
+    """Maximum length of the reply, which is cut there."""
     temperature: float = 0.0
     seed: int = 0
     stop: tuple[str, ...] = ()
-    """The reply ends before the first of these."""
+    """Strings that end the reply; it does not contain them."""
     schema: str | None = None
-    """A JSON schema, as text, that the reply must fit where the backend can enforce one."""
+    """JSON schema, as text, of the reply, if the backend can enforce one."""
     ends: tuple[int, ...] = ()
-    """Tokens that end the reply beside the model's own, where its weights run here."""
+    """Token ids that end the reply, in addition to the model's own, for a model whose weights run here."""
     system: str | None = None
-    """What a service is told before the conversation; a model whose weights run here has it above the first message."""
+    """System message. A model whose weights run here reads it at the start of the first message."""
     image_at: int = 0
-    """Before which character of the first message's text a service is shown the images; a model whose weights run here
-    sees them first."""
+    """Index of the character in the first message before which a service is shown the images. A model whose weights run
+    here always sees them first.
+    """
     view: int = 0
-    """Which of its metric's views it is about; no model reads it."""
+    """Index of the metric's view that the request is about; no model reads it."""
 
     @property
-    def spoken(self) -> tuple[Message, ...]:
-        """The messages for a model that takes no system message with each request."""
+    def messages_with_system(self) -> tuple[Message, ...]:
+        """The messages, the first one beginning with the system message."""
         if self.system is None:
             return self.messages
         first, *others = self.messages
         return (first._replace(text=f"{self.system}\n\n{first.text}"), *others)
 
 
-LONGEST_REPLY = 32
+MAX_ANSWER_TOKENS = 32
 """Tokens of an answer to a question in the model's own words."""
 
 
@@ -73,14 +74,14 @@ class Generation(NamedTuple):
 
     text: str
     complete: bool
-    """False where it was cut at max_tokens."""
+    """False if the reply was cut at max_tokens."""
     usage: Usage
     ids: tuple[int, ...] = ()
-    """Its tokens, the one that ended it included, where the model's weights run here."""
+    """The reply's tokens, including its end, if the model's weights run here."""
 
     @property
     def took(self) -> Usage:
-        """The usage, with whether the reply was cut."""
+        """The usage, including whether the reply was cut."""
         return self.usage._replace(cut=int(not self.complete))
 
 
@@ -88,33 +89,33 @@ class GenerateModel(Protocol):
     """`generate(conversations) -> text`."""
 
     def generate(self, requests: Sequence[Request]) -> list[Generation | RowError]:
-        """The reply to each request, or why there is none; may be called from several threads at once."""
+        """Return the reply to each request, or an error. May be called from several threads at once."""
 
 
 class ImageModel(Protocol):
-    """What models that see have in common. What `preprocess` and `encode` return is the backend's own matter, which it
-    gets back in its next call.
+    """Common part of the models that see images. The results of `preprocess` and `encode` have a type of the backend's
+    own and are only passed to its next call.
     """
 
     side_by_side: bool
-    """Whether it batches by itself all that several threads ask: it is then to be asked as much at once as there is."""
+    """True if the model batches the requests of several threads by itself and should get many at once."""
 
     def preprocess(self, image: Image.Image) -> Any:
-        """One RGB image made ready for `encode`, on the CPU."""
+        """Prepare one RGB image for `encode`, on the CPU."""
 
     def encode(self, pixels: Sequence[Any]) -> Sequence[Any]:
-        """Preprocessed images as what the next call reads of them, computed once for each."""
+        """Compute the features of preprocessed images that the next call reads, once for each image."""
 
 
 class SeveralImagesModel(ImageModel, Protocol):
-    """A model that is shown several images in one question."""
+    """A model that can see several images in one question."""
 
     def preprocess_several(self, images: Sequence[Image.Image]) -> Any:
-        """RGB images that stand one after another before the text, made ready for `encode` as one."""
+        """Prepare RGB images, which come one after another before the text, as one input of `encode`."""
 
 
 class ImageRequest(NamedTuple):
-    """A conversation about one image, or several that go as one, which stand before its first message."""
+    """A conversation about one image, or several preprocessed together, which come before its first message."""
 
     image: int
     """Index into the images of the call."""
@@ -127,41 +128,41 @@ class ImageGenerateModel(ImageModel, Protocol):
     def generate_from_images(
         self, features: Sequence[Any], requests: Sequence[ImageRequest]
     ) -> list[Generation | RowError]:
-        """The reply to each request, or why there is none."""
+        """Return the reply to each request, or an error."""
 
 
 class Region(NamedTuple):
-    """What is seen at a place of an image."""
+    """A labelled box of an image, in pixels of the original image; x from the left, y from the top."""
 
     label: str
     x1: int
-    """Of its box, in pixels of the image as it was given, from the left; y from the top."""
     y1: int
     x2: int
     y2: int
 
 
 class RegionModel(ImageModel, Protocol):
-    """`regions(images) -> what is seen where`: models that name or describe an image's parts."""
+    """`regions(images) -> labelled boxes`: models that name or describe the parts of an image."""
 
     def regions(self, features: Sequence[Any]) -> Sequence[list[Region] | RowError]:
-        """The regions of each image, in the order in which the model tells them; an image may have none."""
+        """Return the regions of each image in the model's order; an image may have none."""
 
 
 class Wanted(NamedTuple):
-    """Something to be found in one image."""
+    """A phrase to be found in one image."""
 
     image: int
     """Index into the images of the call."""
     phrase: str
     box_threshold: float
-    """A box must score more."""
+    """Boxes need a higher score than this."""
     text_threshold: float
-    """A word of the phrase must score more to be in a box's label, where the model scores them one by one."""
+    """A word of the phrase needs a higher score than this to be part of a box's label, if the model scores each word.
+    """
 
 
 class Box(NamedTuple):
-    """Something found in an image; pixels of the image as it was given, from its upper left corner."""
+    """An object that was found in an image; in pixels of the original image, from its upper left corner."""
 
     label: str
     score: float
@@ -175,25 +176,25 @@ class DetectionModel(ImageModel, Protocol):
     """`detect(images, phrases) -> boxes`: open-vocabulary detectors."""
 
     def detect(self, features: Sequence[Any], wanted: Sequence[Wanted]) -> Sequence[list[Box] | RowError]:
-        """What is found of each phrase, in the model's order; nothing where it is not there."""
+        """Return the boxes of each phrase in the model's order; an empty list if the phrase is not in the image."""
 
 
 class ReadingModel(ImageModel, Protocol):
-    """`ocr(images) -> text`: what is written in an image."""
+    """`ocr(images) -> text`: models that read the text in an image."""
 
     def ocr(self, features: Sequence[Any]) -> Sequence[str | RowError]:
-        """The text in each image, a line for each of its lines; empty where there is none."""
+        """Return the text in each image, line by line; an empty string if an image has no text."""
 
 
 class EntailmentModel(Protocol):
     """`entailment(premises, hypotheses) -> probability`."""
 
     def entailment(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
-        """The probability in [0, 1] that each (premise, hypothesis) pair is one of entailment."""
+        """Return for each (premise, hypothesis) pair the probability in [0, 1] of entailment."""
 
 
 class Question(NamedTuple):
-    """One question about one image, with the candidate answers whose likelihood is wanted."""
+    """One question about one image, with the candidate answers to be scored."""
 
     image: int
     """Index into the images of the call."""
@@ -206,35 +207,38 @@ class LikelihoodModel(ImageModel, Protocol):
 
     @property
     def usage(self) -> Usage:
-        """What the calls of this thread have taken since it was loaded."""
+        """Usage of this thread's calls since the model was loaded."""
 
     def likelihood(
         self, features: Sequence[Any], questions: Sequence[Question]
     ) -> Sequence[list[list[float]] | RowError]:
-        """Natural-log probability of every token of every choice of every question, EOS included; or why not."""
+        """Return the natural-log probability of every token of every choice, its end included, or an error."""
 
     def reply(self, features: Sequence[Any], questions: Sequence[Question]) -> Sequence[str | RowError]:
-        """The model's own answer to every question, in its likeliest words; the choices are not shown to it."""
+        """Return the model's own likeliest answer to every question; the choices are not shown to it."""
 
 
 PixelRule = Literal["processor", "released", "padded"]
-"""How an image is made a dual encoder's input: as its checkpoint's processor does; as CLIP's released code did; or
-whole, on a black square, as HPSv2's does."""
+"""Preparation of an image for a dual encoder: `processor` as the checkpoint's processor does it, `released` as CLIP's
+released code does, or `padded`: the whole image on a black square, as in HPSv2.
+"""
 
 
 Measure = Literal["cosine", "logit", "match", "reward"]
-"""What the number of a comparison is: `cosine` of two embeddings; `logit`, the cosine in the scale that the model
-learnt; `match`, the probability that image and text belong together; `reward`, learnt of people's choices."""
+"""Meaning of a similarity: `cosine` of two embeddings; `logit`, the cosine in the scale that the model learnt; `match`,
+the probability that image and text belong together; `reward`, learnt from human preferences.
+"""
 
 
 Compares = Literal["prompt", "caption", "source", "change", "edit"]
-"""What is compared: an image with its `prompt`, or with the `caption` of what an edit was to make; an edited image with
-its `source`; the `change` from source to edited image with that from the source's caption to the target's; or with the
-prompt an `edit`, which is source and edited image in one question."""
+"""The objects of a comparison: an image with its `prompt`, or with the `caption` of the intended result of an edit; an
+edited image with its `source`; the `change` from source to edited image with the change from the source's caption to
+the target's; or an `edit` (source and edited image in one question) with the prompt.
+"""
 
 
 class TextFeatures(NamedTuple):
-    """Unit-length text embeddings and which texts did not fit the model's context."""
+    """Unit-length text embeddings, and which texts were longer than the model's context."""
 
     features: "torch.Tensor"
     """(n, width), float32."""
@@ -242,32 +246,32 @@ class TextFeatures(NamedTuple):
 
 
 class TextEmbedder(Protocol):
-    """Texts as points that are near where the texts mean the same."""
+    """Embeds texts so that texts of similar meaning are close."""
 
     def encode_texts(self, texts: Sequence[str]) -> TextFeatures:
-        """Texts as unit-length embeddings; those beyond the context are cut and reported."""
+        """Return unit-length embeddings of the texts; texts beyond the context are cut and reported."""
 
 
 class Pair(NamedTuple):
-    """One image and what it is compared with: a text, a source, or of both the change."""
+    """One image and its counterpart in a comparison: a text, its source, or the change of both."""
 
     image: int
     """Index into the images of the call."""
     text: str = ""
     source: int | None = None
-    """Index of the image that it was edited from, where that counts."""
+    """Index of the image that it was edited from, if that is compared."""
     source_text: str = ""
 
 
 class Compared(NamedTuple):
-    """How well an image fits a text."""
+    """Similarity of an image and a text."""
 
     similarity: float
-    """In the measure that was asked for."""
+    """Value in the requested measure."""
     truncated: bool
-    """Whether the text was longer than the model's context, and cut."""
+    """True if the text was longer than the model's context, and cut."""
     ratings: Mapping[str, float] | None = None
-    """What the number is made of, by name, where a model gives several."""
+    """The parts of the similarity by name, if a model reports several."""
 
 
 class SimilarityModel(ImageModel, Protocol):
@@ -277,35 +281,35 @@ class SimilarityModel(ImageModel, Protocol):
     """
 
     def preprocess(self, image: Image.Image, rule: PixelRule = "processor") -> Any:
-        """One RGB image made ready for `encode`, on the CPU."""
+        """Prepare one RGB image for `encode`, on the CPU."""
 
     def compare(self, features: Sequence[Any], pairs: Sequence[Pair], measure: Measure = "cosine") -> list[Compared]:
-        """How well each pair fits, in one of the measures that its family names."""
+        """Return the similarity of each pair, in one of the measures that the model's family declares."""
 
 
 class DrawingSettings(NamedTuple):
-    """How pictures are to be drawn; what is null is left to the model."""
+    """Settings of an image generator; null leaves a setting to the model."""
 
     cfg: float | None = None
-    """How strongly the prompt guides."""
+    """Strength of the prompt's guidance."""
     steps: int | None = None
     size: tuple[int, int] | None = None
     """Width and height in pixels."""
     sampler: str | None = None
-    """The class of the scheduler."""
+    """Class name of the scheduler."""
     negative_prompt: str = ""
 
 
 class DrawingRequest(NamedTuple):
-    """One picture that is wanted."""
+    """One image to be generated."""
 
     prompt: str
     seed: int
-    """Of all its noise: it alone decides it, whatever is drawn beside."""
+    """Seed of all noise. The image depends on it alone, not on the other images of its batch."""
 
 
 class Drawn(NamedTuple):
-    """A picture, encoded, with the settings that it was drawn by; None where the model does not tell."""
+    """A generated image as an encoded file, with its settings; None for settings that the model does not report."""
 
     encoded: bytes
     cfg: float | None = None
@@ -315,12 +319,12 @@ class Drawn(NamedTuple):
 
 
 class DrawingModel(Protocol):
-    """`draw(prompts) -> pictures`: image generators."""
+    """`draw(prompts) -> images`: image generators."""
 
     checkpoint: str
-    """What it draws by, as it was named."""
+    """The checkpoint's name, as configured."""
     revision: str | None
-    """Its hub commit, the digest of its files, or a service's label."""
+    """Its hub commit, the digest of its files, or the label of a service."""
 
     def draw(self, requests: Sequence[DrawingRequest], settings: DrawingSettings) -> list[Drawn | RowError]:
-        """The picture of each request, or why there is none."""
+        """Return the image of each request, or an error."""

@@ -1,6 +1,6 @@
-"""What a model family declares: its options, the calls it serves, the files it needs, its checks.
+"""The declaration of a model family: its options, the calls it serves, the files it needs, its checks.
 
-Each is one file in `operators/models/families`, under its name, and one line of the table there.
+Families are in the modules of `operators/models/families`, which has a table of them.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -23,12 +23,12 @@ from plumbline.operators.models.vqa_profiles import VqaProfile
 
 
 class Files(NamedTuple):
-    """Names of which one has to be among the files of a part."""
+    """Alternative file names; a part must have at least one of them."""
 
     part: str
     names: tuple[str, ...]
     remedy: str
-    """What to do where none is."""
+    """Advice for the case that all are missing."""
 
 
 TOKENIZER = Files(
@@ -42,81 +42,83 @@ Loads = Mapping[Call, Callable[[ResolvedModel[Config]], Any]]
 
 
 def lazily(loader: str) -> Callable[[ResolvedModel[Any]], Any]:
-    """A loader that is `module:function` below operators/models, imported where a model is loaded: it needs torch."""
+    """Return a loader for `module:function` below operators/models, which is imported with torch when a model is
+    loaded.
+    """
     return lambda model: resolve_name(f"{__package__}.{loader}")(model)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Family(Generic[Config]):
-    """Models that are configured, found, checked and loaded in one way; nothing here imports torch before a load."""
+    """Models that are configured, found, checked and loaded in the same way. Only loading imports torch."""
 
     config: type[Config]
-    """Its options: LocalModel, or a class of its own derived from it."""
+    """Class of the options: LocalModel, or a subclass."""
     loads: Loads[Config]
-    """By call, what loads a model that serves it."""
+    """Loader of a model for each call it serves."""
     vllm: Loads[Config] = field(default_factory=dict)
-    """The same for `engine=vllm`; empty where vLLM does not run the family."""
+    """Loaders for `engine=vllm`; empty if vLLM does not run the family."""
     extra: str | None = None
-    """The extra that brings the packages of its models."""
+    """Name of the extra that installs the packages the family needs."""
     endpoint_variable: str = ""
-    """Of a service: the environment variable that has its address where a model's `endpoint` is null."""
+    """Environment variable with the address of a service, used if a model's `endpoint` is null."""
     weights_file: str | None = None
-    """The one file that has its weights; None where they are any safetensors files."""
+    """Name of the single file with the weights; None for any safetensors files."""
     wanted: tuple[str, ...] = tuple(WANTED_FILES)
-    """The files of a checkpoint that it is loaded from, and known by, as patterns; those with weights last."""
+    """Patterns of the checkpoint's files that are loaded and that identify it; the weights come last."""
     find_tensors: Callable[[Part, str | None], Sequence[str]] = check_weights
-    """The names of a checkpoint's tensors; raises ModelError where its weights are not whole safetensors files."""
+    """Returns the names of a checkpoint's tensors; raises ModelError unless its weights are complete safetensors files.
+    """
     read: Callable[[Part], Fields] = read_fields
-    """Reads what says how its networks are made: a config.json, or what it has in the place of one."""
+    """Reads the description of the network: config.json, or the family's substitute for it."""
     form: str = ""
-    """What its config.json looks like, in words that follow `expected`."""
+    """Description of its config.json that continues the word `expected` in a message."""
     suits: Callable[[Fields], bool] = lambda fields: False
-    """Whether a config.json is of that form."""
+    """Returns True if a config.json belongs to the family."""
     files: tuple[Files, ...] = (TOKENIZER,)
-    """What is looked for beside config.json and weights."""
+    """Files needed in addition to config.json and weights."""
     parts: Callable[[Config, Checkpoint, FileDigest], Mapping[str, Part]] = lambda config, checkpoint, digest: {}
-    """Finds the parts beside the checkpoint and its tokenizer, by name."""
+    """Finds the parts other than the checkpoint and its tokenizer, by name."""
     check: Callable[[Config, Mapping[str, Part], Fields], None] = lambda config, parts, fields: None
-    """Raises ModelError where a checkpoint of the right form would not load, or would give wrong answers."""
+    """Raises ModelError if a checkpoint of the right form would not load, or would give wrong answers."""
     preflight: Callable[[ResolvedModel[Config], Call], None] | None = None
-    """Of a service: makes one small call, and raises ModelError where none can succeed."""
+    """For a service: makes one small call, and raises ModelError if no call can succeed."""
     profile: Callable[[Config, Fields], VqaProfile] | None = None
-    """Of a family of VQA models: how a checkpoint with such a config.json (empty for a service) is asked, which metrics
-    leave open."""
+    """For VQA models: returns the profile of a checkpoint with this config.json (empty for a service)."""
     measures: tuple[Measure, ...] = ("cosine",)
-    """Of a family that serves `similarity`, what its numbers can be."""
+    """For `similarity`: measures that the family supports."""
     compares: tuple[Compares, ...] = ("prompt", "caption")
-    """Of such a family, what can be compared."""
+    """For `similarity`: comparisons that the family supports."""
     pixels: tuple[PixelRule, ...] = ("processor",)
-    """Of such a family, how images can be made its input."""
+    """For `similarity`: ways to preprocess an image that the family supports."""
     ratings: tuple[str, ...] = ()
-    """Of such a family, the names of the numbers that its number is made of."""
+    """For `similarity`: names of the parts of a reward."""
     films: bool = False
-    """Whether it looks at videos as wholes and at nothing else."""
+    """True if the family reads whole videos and nothing else."""
     several: bool = False
-    """Whether all its models are shown several images in one question, where no `profile` says so."""
+    """True if all models can see several images in one question; ignored for families with a `profile`."""
     precise: bool = False
-    """Whether `dtype=auto` is float32 on a GPU too."""
+    """True if `dtype=auto` means float32 on a GPU too."""
     version: int = 1
-    """Raised when the results of its models change."""
+    """Incremented when the results of its models change."""
     options_in_key: Callable[[Config, VqaProfile | None], Mapping[str, Any]] = lambda config, profile: {}
-    """The options that can change a result, for the keys of cells."""
+    """Returns the options that can change a result, for the keys of cells."""
 
     @property
     def local(self) -> bool:
-        """Whether its weights are found, checked and put on a GPU here; a model of a service or a package is not."""
+        """True if the weights are found, checked and run here; False for services and models that packages ship."""
         return issubclass(self.config, LocalModel)
 
     @property
     def options(self) -> frozenset[str]:
-        """The names of all its options."""
+        """Names of all options."""
         return frozenset(option.name for option in fields(self.config))
 
     @property
     def calls(self) -> frozenset[Call]:
-        """The calls it serves, on one engine or another."""
+        """Calls that the family serves on any engine."""
         return frozenset(self.loads) | frozenset(self.vllm)
 
     def loads_of(self, config: Config) -> Loads[Config]:
-        """By call, what loads such a model."""
+        """Return the loader for each call, on the engine of this model."""
         return self.vllm if config.engine == "vllm" else self.loads

@@ -1,4 +1,4 @@
-"""From a resolved model to a loaded one, by the table of families."""
+"""Loads a resolved model by the table of families."""
 
 import logging
 from collections.abc import Iterator
@@ -12,26 +12,26 @@ from plumbline.operators.models.families import FAMILIES, serving
 from plumbline.operators.models.model import ResolvedModel
 
 CONFIGURATIONS = "transformers.configuration_utils"
-"""The logger that warns if a checkpoint is read by the class of a part of it, which we do on purpose."""
+"""Logger that warns if a checkpoint is read by the class of a part of it, which we do on purpose."""
 FALSE_ALARM = "You are using a model of type"
 
 
 def load(model: ResolvedModel, call: Call) -> Any:
-    """A model that serves the call, by its protocol in calls.py.
+    """Load a model that serves the call, by its protocol in calls.py.
 
-    Raises ModelError where its family does not serve it, it does not load, or has no key.
+    Raises ModelError if its family does not serve the call, the model does not load, or a service's key is missing.
     """
     loads = FAMILIES[model.config.family].loads_of(model.config)
     if call not in loads:
         raise ModelError(f"model family {model.config.family!r} does not serve `{call}`; use {serving(call)}")
     if call == "likelihood" and model.config.thinking == "allowed":
         raise ModelError(f"{model.config.checkpoint}: {LIKELIHOOD}")
-    with _without_false_alarm():
+    with _suppress_false_alarm():
         return loads[call](model)
 
 
 @contextmanager
-def _without_false_alarm() -> Iterator[None]:
+def _suppress_false_alarm() -> Iterator[None]:
     """Drop the warning within the body; the logger is the whole process's."""
 
     def is_meant(record: logging.LogRecord) -> bool:
@@ -46,10 +46,10 @@ def _without_false_alarm() -> Iterator[None]:
 
 
 def preflight(model: ResolvedModel, call: Call) -> None:
-    """Asks a service for one small answer before anything is computed; of a model of our own, nothing.
+    """Ask a service for one small answer before the sweep begins. Does nothing for a model that runs here.
 
-    Raises ModelError naming the service and its own words, where the key is missing or refused, the service has no
-    such model, cannot be reached, or does not give what the call needs.
+    Raises ModelError with the service's own words if the key is missing or refused, the service does not have the
+    model, cannot be reached, or does not return what the call needs.
     """
     family = FAMILIES[model.config.family]
     if family.preflight is not None:

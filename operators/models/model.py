@@ -1,4 +1,4 @@
-"""A model as a sweep names it, and as what it is resolved to: exact files, known without torch or a weight."""
+"""A model as a sweep configures it, and the exact files it is resolved to, without torch or reading weights."""
 
 import re
 from collections.abc import Mapping
@@ -17,21 +17,22 @@ Engine = Literal["transformers", "vllm"]
 Precision = Literal["float32", "bfloat16"]
 Thoughts = Literal["refused", "allowed"]
 HUB_REVISION = re.compile(r"refs/.+|[0-9a-f]{40}")
-"""How the hub names a pull request or a commit, and nobody a folder."""
+"""The hub's names of pull requests and commits; local folders have no such labels."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelConfig(Checked):
-    """What every model may set; a family with options of its own derives a class from it, or from LocalModel."""
+    """Options of every model; a family with further options derives a class from it or from LocalModel."""
 
     section: ClassVar[str] = "model "
     family: str
     """The model family that serves it."""
     checkpoint: str
-    """Hub id, or path of a local folder in the same layout; at a service, the model's name there."""
+    """Hub id, or path of a local folder in the same layout; for a service, the model's name there."""
     revision: str | None = None
-    """Hub branch, tag or commit; of a local folder or an endpoint, a label that enters the cells' keys: change it when
-    the service changes the model."""
+    """Hub branch, tag or commit; for a local folder or an endpoint, a label that enters the cells' keys: change it when
+    the service changes the model.
+    """
     image_batch: Positive = 64
     """Images encoded together; does not change results."""
     pair_batch: Positive = 64
@@ -44,26 +45,26 @@ class ModelConfig(Checked):
 
     @property
     def engine(self) -> Engine:
-        """What runs it, where its family leaves no choice."""
+        """The engine that runs the model; families with a choice override it."""
         return "transformers"
 
     @property
     def thinking(self) -> Thoughts:
-        """Whether it may think before it replies, where its family leaves no choice."""
+        """`allowed` if the model may think before it replies; families with a choice override it."""
         return "refused"
 
     @property
     def thinking_tokens(self) -> int:
-        """The longest thought, where its family leaves no choice."""
+        """Maximum length of a thought; families with a choice override it."""
         return 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LocalModel(ModelConfig):
-    """A model whose weights run on a machine of ours."""
+    """A model whose weights run on our own machines."""
 
     tokenizer: str | None = None
-    """Hub id or folder of the tokenizer, where the checkpoint ships none."""
+    """Hub id or folder of the tokenizer, if the checkpoint ships none."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """`auto` is bfloat16 on a GPU and float32 on a CPU."""
 
@@ -73,35 +74,37 @@ Config = TypeVar("Config", bound=ModelConfig, covariant=True, default=ModelConfi
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ResolvedModel(Generic[Config]):
-    """A model pinned to exact files and a precision, or to an endpoint: all an actor needs to load it."""
+    """A model pinned to exact files and a precision, or to an endpoint: all that an actor needs to load it."""
 
     config: Config
     parts: Mapping[str, Part] = field(default_factory=dict)
-    """`checkpoint`, `tokenizer` and those that its family adds; none where a service runs it."""
+    """`checkpoint`, `tokenizer` and the parts that its family adds; empty if a service runs the model."""
     weights: str = "*.safetensors"
-    """The files of the checkpoint that have its weights."""
+    """Pattern of the checkpoint's files that contain its weights."""
     dtype: Precision = "float32"
     on_gpu: bool = False
-    """Where it is to run; the precision, not the device, is what can change a result."""
+    """True if it runs on a GPU; the device does not change a result, but the precision can."""
     profile: VqaProfile | None = None
-    """Of a VQA model."""
+    """Profile of a VQA model: its way to be asked."""
     version: int = 1
-    """Of what its family makes of it."""
+    """Version of its family's results."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Those of its options that can change a result, as they enter the keys."""
+    """The options that can change a result, as they enter the keys."""
     endpoint: str | None = None
-    """The address of the service that runs it; None is the service's own."""
+    """Address of the service that runs it; None for the service's default."""
 
     @property
     def local(self) -> bool:
-        """Whether its weights run on this machine."""
+        """True if its weights run on this machine."""
         return bool(self.parts)
 
     @property
     def label(self) -> str | None:
-        """The revision given for a local folder, or for a model at an endpoint; a hub model is known by its commit.
+        """The revision that was given for a local folder or a model at an endpoint. None for a hub model, which its
+        commit identifies.
 
-        Where a folder takes the place of a hub id, the revision of that hub id says nothing of the folder.
+        If a folder replaces a hub id in the configuration, the revision of that hub id does not describe the folder and
+        is ignored.
         """
         revision = self.config.revision
         if not self.local:
@@ -110,10 +113,10 @@ class ResolvedModel(Generic[Config]):
         return None if of_hub or self.parts["checkpoint"].commit is not None else revision
 
     def folder(self, part: str) -> Path:
-        """The files of one of its parts on this machine; of a tokenizer none with weights."""
-        return self.parts[part].folder(self._wanted_files(part))
+        """Return the folder with the files of a part on this machine; a tokenizer's has no weights."""
+        return self.parts[part].folder(self._file_patterns(part))
 
-    def _wanted_files(self, part: str) -> list[str]:
+    def _file_patterns(self, part: str) -> list[str]:
         weights = {"tokenizer": [], "checkpoint": [self.weights]}.get(part, ["*.safetensors"])
         return [*SMALL_FILES, *weights]
 
@@ -122,11 +125,11 @@ class ResolvedModel(Generic[Config]):
         lacking: dict[str, dict[str, int]] = {}
         for name, part in self.parts.items():
             if part.commit is not None:
-                lacking.setdefault(part.source, {}).update(part.missing_files(self._wanted_files(name)))
+                lacking.setdefault(part.source, {}).update(part.missing_files(self._file_patterns(name)))
         return {source: sum(files.values()) for source, files in lacking.items() if files}
 
     def semantic(self) -> dict[str, Any]:
-        """The part of the model that can change a result, for the cells' keys."""
+        """Return the part of the model that can change a result, for the cells' keys."""
         semantic: dict[str, Any] = {"family": self.config.family, "version": self.version, "label": self.label}
         if self.local:
             semantic |= {"dtype": self.dtype, "parts": {name: part.identity for name, part in self.parts.items()}}

@@ -1,7 +1,7 @@
-"""Pixels on their way to a network: bytes as far as its device, where they become the numbers that the network reads.
+"""Moves pixels to a network's device as bytes, and makes numbers of them there.
 
-A byte is a quarter of a float32 number in memory and on the bus, and what a processor does last to each of them takes
-a third of its time on a CPU. The numbers are the processor's own, bit by bit.
+A byte takes a quarter of the memory and bus time of a float32 number, and a processor's last steps for each of them
+take a third of its time on a CPU. The numbers equal the processor's own bit by bit.
 """
 
 from collections.abc import Sequence
@@ -13,53 +13,56 @@ from PIL import Image
 
 BYTES = 256
 TRIED = (96, 96), (150, 70), (64, 130)
-"""Sizes of the images by which it is found out whether a processor's last steps are the same for every pixel."""
+"""Sizes of the test images that show whether a processor's last steps are the same for every pixel."""
 
 
 class Patches(NamedTuple):
-    """How a processor of Qwen-VL's kind cuts an image into patches (Wang et al. 2024, sec. 2.1)."""
+    """Parameters of the cut into patches in a processor of Qwen-VL's kind (Wang et al. 2024, sec. 2.1)."""
 
     side: int
-    """In pixels."""
+    """Side of a patch in pixels."""
     merged: int
-    """So many patches on a side make one token."""
+    """Patches along each side of a token."""
     depth: int
-    """Frames of a video in one patch; an image stands in each of them."""
+    """Frames of a video per patch; an image is repeated in each of them."""
 
-    def cut(self, frames: torch.Tensor) -> torch.Tensor:
-        """Frames (n, 3, height, width) of one image or video as patches (patches, 3 * depth * side * side)."""
+    def cut_patches(self, frames: torch.Tensor) -> torch.Tensor:
+        """Cut frames (n, 3, height, width) of one image or video into patches (patches, 3 * depth * side * side)."""
         frames = frames.expand(self.depth, -1, -1, -1) if len(frames) == 1 else frames
         rows, columns = (length // self.side // self.merged for length in frames.shape[2:])
         split = frames.reshape(-1, self.depth, 3, rows, self.merged, self.side, columns, self.merged, self.side)
         return split.permute(0, 3, 6, 4, 7, 2, 1, 5, 8).reshape(-1, 3 * self.depth * self.side**2)
 
     def whole(self, image: np.ndarray, *_: int, **__: int) -> tuple[np.ndarray, int, int]:
-        """An image (3, height, width) as it is, (1, 3, height, width), and how many patches it is high and wide."""
+        """Return an image (3, height, width) uncut, (1, 3, height, width), and its height and width in patches."""
         return image[None], image.shape[1] // self.side, image.shape[2] // self.side
 
 
 class PixelInput:
-    """What a network reads of the pixels that a processor has left on the CPU."""
+    """Turns the pixels that a processor has left on the CPU into a network's input."""
 
     def __init__(
         self, colours: torch.Tensor | None, patches: Patches | None = None, *, device: Any = "cpu", dtype: Any = None
     ) -> None:
-        """`colours` (3, 256) are the numbers of each byte of each colour, None where pixels are numbers already."""
+        """Args:
+        colours: (3, 256), the number of each byte of each colour; None if pixels are numbers already.
+        patches: How pixels are cut into patches on the device, if they are.
+        """
         self.colours = None if colours is None else colours.to(device, dtype)
         self.patches = patches
         self.device = torch.device(device)
         self.dtype = dtype
 
-    def held(self, pixels: torch.Tensor) -> torch.Tensor:
-        """Pixels in one piece, in memory that a GPU reads by itself while the CPU goes on, if there is a GPU."""
+    def pin(self, pixels: torch.Tensor) -> torch.Tensor:
+        """Make pixels contiguous and, for a GPU, page-locked, so that the GPU copies them while the CPU goes on."""
         pixels = pixels.contiguous()
         return pixels.pin_memory() if self.device.type == "cuda" else pixels
 
     def __call__(self, pixels: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Pixels of several images, of one shape but for their first axis, as one tensor on the device."""
+        """Join pixels of several images, of equal shape except for the first axis, in one tensor on the device."""
         moved = [each.to(self.device, non_blocking=True) for each in pixels]
         if self.patches is not None and moved[0].dtype == torch.uint8:
-            return torch.cat([self.patches.cut(self._numbers(each)) for each in moved])
+            return torch.cat([self.patches.cut_patches(self._numbers(each)) for each in moved])
         return self._numbers(torch.cat(moved))
 
     def _numbers(self, pixels: torch.Tensor) -> torch.Tensor:
@@ -69,16 +72,17 @@ class PixelInput:
 
 
 def pixel_input(processor: Any, *, device: Any, dtype: torch.dtype) -> PixelInput:
-    """Has a processor leave its last steps to the device, if these do the same to every pixel of a colour.
+    """Leave a processor's last steps to the device if they treat every pixel of a colour in the same way.
 
-    `processor` is a transform of ours, which says so by its `colours`, or a processor of transformers, which is tried.
+    `processor` is a transform of ours, which has `colours`, or a processor of transformers, which is tried on noise:
+    its own result must equal ours exactly.
     """
     if hasattr(processor, "colours"):
         return PixelInput(processor.colours, device=device, dtype=dtype)
     processor = getattr(processor, "image_processor", processor)
     if "pixel_values" not in processor.model_input_names:  # patches, as Fuyu's
         return PixelInput(None, device=device, dtype=dtype)
-    images = [_noise(size) for size in TRIED]
+    images = [_noise_image(size) for size in TRIED]
     wanted = [_pixel_values(processor, image) for image in images]
     colours, patches = byte_colours(processor), _patches(processor)
     begun = vars(processor).copy()
@@ -96,7 +100,7 @@ def pixel_input(processor: Any, *, device: Any, dtype: torch.dtype) -> PixelInpu
 
 
 def byte_colours(processor: Any) -> torch.Tensor:
-    """The numbers (3, 256) that a processor of transformers makes of each byte of each colour."""
+    """Return the number (3, 256) that a processor of transformers makes of each byte of each colour."""
     numbers = np.tile(np.arange(BYTES, dtype=np.uint8), (3, 1, 1))
     if processor.do_rescale:
         numbers = processor.rescale(numbers, processor.rescale_factor)
@@ -116,6 +120,6 @@ def _pixel_values(processor: Any, image: Image.Image) -> torch.Tensor:
     return pixels
 
 
-def _noise(size: tuple[int, int]) -> Image.Image:
+def _noise_image(size: tuple[int, int]) -> Image.Image:
     width, height = size
     return Image.fromarray(np.random.default_rng(0).integers(BYTES, size=(height, width, 3), dtype=np.uint8))

@@ -1,4 +1,4 @@
-"""What stands in front of a network: from an image to the pixels a CLIP tower reads, and from text to tokens."""
+"""Image processors, tokenizers and networks of checkpoints: how they are loaded, and CLIP's preprocessing."""
 
 import json
 from collections.abc import Iterator
@@ -29,10 +29,10 @@ class PixelTransform:
         self.colours = byte_colours(processor)
 
     def __call__(self, image: Image.Image) -> torch.Tensor:
-        """One RGB image of any size as bytes (3, height, width), `colours` being their numbers.
+        """Return an RGB image of any size as bytes (3, height, width); `colours` has their numbers.
 
-        These are the processor's own steps, without the checks of arguments and the copies that each call of it makes,
-        which take as long as the arithmetic.
+        These are the processor's own steps, without the argument checks and copies of each call, which take as long as
+        the arithmetic.
         """
         own, image = self.processor, padded_square(image, self.padding)
         if own.do_resize:
@@ -44,7 +44,7 @@ class PixelTransform:
 
 
 def _resized(sides: tuple[int, int], wanted: Any) -> tuple[int, int]:
-    """The width and height that a processor's `size` makes of an image's."""
+    """Return the width and height of an image after a processor's `size` is applied."""
     if not wanted.shortest_edge:
         return wanted.width, wanted.height
     shortest = min(sides)
@@ -53,22 +53,25 @@ def _resized(sides: tuple[int, int], wanted: Any) -> tuple[int, int]:
 
 
 class ReleasedTransform:
-    """CLIP's preprocessing as its authors released it, on torchvision: an image is resized in its own mode, in which a
-    palette takes the nearest colour and transparency weighs, cut at rounded margins, and made RGB last.
+    """CLIP's preprocessing as its authors released it, on torchvision. An image is resized in its own mode (a palette
+    takes the nearest colour, transparency has a weight), cut at rounded margins, and converted to RGB last.
     """
 
     def __init__(self, processor: Any, margin: float = 1.0) -> None:
-        """`processor` says the side, the mean and the deviation; the shorter side is made `margin` times as long."""
+        """Args:
+        processor: Source of the side, mean and deviation.
+        margin: The shorter side becomes `margin` times as long as the final square's.
+        """
         self.side = int((getattr(processor, "crop_size", None) or processor.size)["height"])
         self.shortest = round(self.side * margin)
         self.colours = byte_colours(processor)
 
     def __call__(self, image: Image.Image) -> torch.Tensor:
-        """One image as bytes (3, height, width), `colours` being their numbers."""
+        """Return one image as bytes (3, height, width); `colours` has their numbers."""
         return self.cropped(image.info.get(STORED, image))
 
     def cropped(self, image: Image.Image) -> torch.Tensor:
-        """The middle of the image in its present mode, after its shorter side is made `shortest` pixels long."""
+        """Resize the image in its own mode to a shorter side of `shortest` pixels, and return its middle."""
         shortest = min(image.size)
         resized = image.resize([int(self.shortest * side / shortest) for side in image.size], Image.Resampling.BICUBIC)
         left, top = (round((side - self.side) / 2) for side in resized.size)
@@ -77,19 +80,18 @@ class ReleasedTransform:
 
 
 class PaddedTransform:
-    """HPSv2's preprocessing, of numbers and not of bytes: an image's longer side is made `side` pixels long, and the
-    rest of the square is black. Resized numbers may lie beyond the range of colours, as they do in its release.
+    """HPSv2's preprocessing. An image's longer side becomes `side` pixels long, and the rest of the square is black. It
+    works on numbers instead of bytes: resized numbers may exceed the range of colours, as in the release.
     """
 
     def __init__(self, processor: Any) -> None:
-        """`processor` says the side, the mean and the deviation."""
         self.side = int((processor.crop_size or processor.size)["height"])
         self.mean, self.deviation = (
             torch.tensor(colours)[:, None, None] for colours in (processor.image_mean, processor.image_std)
         )
 
     def __call__(self, image: Image.Image) -> torch.Tensor:
-        """One RGB image as (3, height, width), float32."""
+        """Return one RGB image as (3, height, width), float32."""
         pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1)[None] / 255
         scale = self.side / max(image.size)
         height, width = (max(1, round(length * scale)) for length in pixels.shape[2:])
@@ -101,12 +103,12 @@ class PaddedTransform:
 
 
 def mean_colour(processor: Any) -> tuple[int, ...]:
-    """The mean that an image processor takes off, in bytes, cut and not rounded as in the released code."""
+    """Return the mean that an image processor subtracts, in bytes, truncated as in the released code."""
     return tuple(int(mean * 255) for mean in processor.image_mean)
 
 
 def padded_square(image: Image.Image, colour: tuple[int, ...] | None) -> Image.Image:
-    """The image centred on a square of its longer side, filled with `colour`; as it is where that is None."""
+    """Centre the image on a square of its longer side, filled with `colour`; return it as it is if that is None."""
     width, height = image.size
     if colour is None or width == height:
         return image
@@ -117,13 +119,13 @@ def padded_square(image: Image.Image, colour: tuple[int, ...] | None) -> Image.I
 
 
 def load_pixel_transform(folder: Path, *, pad_to_square: bool) -> PixelTransform:
-    """The transform that a CLIP checkpoint's preprocessor_config.json describes."""
+    """Load the transform that a CLIP checkpoint's preprocessor_config.json describes."""
     with readable_load(folder, "preprocessor_config.json"):
         return PixelTransform(CLIPImageProcessorPil.from_pretrained(folder), pad_to_square=pad_to_square)
 
 
 def clip_processor(side: int, mean: Any = None, deviation: Any = None) -> CLIPImageProcessorPil:
-    """CLIP's own preprocessing to squares of so many pixels; its mean and deviation of colours where none are given."""
+    """Return CLIP's preprocessing to squares of `side` pixels; mean and deviation of colours default to CLIP's."""
     colours = {"image_mean": mean, "image_std": deviation}
     crop = {"height": side, "width": side}
     given = {name: value for name, value in colours.items() if value is not None}
@@ -131,13 +133,13 @@ def clip_processor(side: int, mean: Any = None, deviation: Any = None) -> CLIPIm
 
 
 def load_image_processor(folder: Path) -> Any:
-    """The image processor of a vision-language checkpoint, without code of its own."""
+    """Load the image processor of a vision-language checkpoint, without code of its own."""
     with readable_load(folder, "preprocessor_config.json"):
         return AutoImageProcessor.from_pretrained(folder, backend="pil", trust_remote_code=False)
 
 
 def load_tokenizer(folder: Path) -> Any:
-    """The tokenizer of a checkpoint folder, without code of its own."""
+    """Load the tokenizer of a checkpoint folder, without code of its own."""
     with readable_load(folder, "tokenizer"):
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     # it would warn of the first text that is longer than its model reads, which we count and cut, and `truncated` says
@@ -146,7 +148,7 @@ def load_tokenizer(folder: Path) -> Any:
 
 
 def load_chat_tokenizer(model: ResolvedModel) -> Any:
-    """The model's tokenizer with its chat template, wherever the checkpoint keeps that."""
+    """Load the model's tokenizer with its chat template, from whichever part contains the template."""
     tokenizer = load_tokenizer(model.folder("tokenizer"))
     for role in ("tokenizer", "checkpoint"):
         if tokenizer.chat_template is None:
@@ -155,9 +157,9 @@ def load_chat_tokenizer(model: ResolvedModel) -> Any:
 
 
 def separate_template(folder: Path) -> str | None:
-    """The chat template that a folder keeps apart from its tokenizer's files.
+    """Return the chat template that a folder keeps outside its tokenizer's files.
 
-    Raises ModelError where a chat_template.json cannot be read.
+    Raises ModelError if a chat_template.json cannot be read.
     """
     plain, wrapped = folder / "chat_template.jinja", folder / "chat_template.json"
     if plain.is_file():
@@ -172,7 +174,7 @@ def separate_template(folder: Path) -> str | None:
 
 @contextmanager
 def readable_load(folder: Path, what: str) -> Iterator[None]:
-    """Turns whatever a loader raises over a damaged file into a ModelError that names the folder."""
+    """Turn any error of a loader over a damaged file into a ModelError that names the folder."""
     try:
         yield
     except Exception as error:
@@ -183,11 +185,15 @@ def readable_load(folder: Path, what: str) -> Iterator[None]:
 
 
 def load_pretrained(architecture: Any, model: ResolvedModel[Any], *, unused: str | None = None, **options: Any) -> Any:
-    """A network with a checkpoint's weights (safetensors only, no code of its own), on the model's device.
+    """Load a network with a checkpoint's weights (safetensors only, no code of its own), on the model's device.
 
-    `architecture` is its class, by name of transformers' or as `module:class`. With `config` and `state_dict` among the
-    options it is made of those; without a `dtype` it has the model's. Raises ModelError where a weight is missing whose
-    name does not begin with `unused`, or the files are damaged.
+    Args:
+        architecture: The class, its name in transformers, or `module:class`.
+        unused: Prefix of weights that may be missing.
+        options: Arguments of `from_pretrained`. With `config` and `state_dict` the network is made of these; `dtype`
+            defaults to the model's.
+
+    Raises ModelError if another weight is missing or the files are damaged.
     """
     from transformers.utils.logging import disable_progress_bar
 
@@ -210,7 +216,7 @@ def load_pretrained(architecture: Any, model: ResolvedModel[Any], *, unused: str
 
 
 def device_of(model: ResolvedModel) -> str:
-    """The device that the model is to run on, as torch names it; raises ModelError for a GPU that is not there."""
+    """Return torch's name of the model's device; raises ModelError if it needs a GPU and torch sees none."""
     if model.on_gpu and not torch.cuda.is_available():
         raise ModelError("the pool has num_gpus > 0 but torch sees no CUDA device; use a CPU pool, or a CUDA torch")
     return "cuda" if model.on_gpu else "cpu"

@@ -1,4 +1,4 @@
-"""From a model's configuration to exact files, checked without torch or a weight."""
+"""Resolves a model's configuration to exact files and checks them, without torch or reading weights."""
 
 import os
 from collections.abc import Mapping
@@ -17,16 +17,16 @@ from plumbline.operators.models.checkpoints.parts import (
     subfields,
 )
 from plumbline.operators.models.families import FAMILIES
-from plumbline.operators.models.family import Family, Files
+from plumbline.operators.models.family import Family
 from plumbline.operators.models.model import LocalModel, ModelConfig, Precision, ResolvedModel
 from plumbline.operators.models.service_config import ServiceModel, check_endpoint
 from plumbline.operators.models.vqa_profiles import VqaProfile
 
 
 def resolve_model(config: ModelConfig, *, on_gpu: bool, digest: FileDigest = digest_file) -> ResolvedModel:
-    """Pins a model to its exact files, having checked that they are what its family needs.
+    """Pin a model to its exact files, after checking them by the rules of its family.
 
-    A model at an endpoint, or one that a package ships, is taken at its name: nothing is asked of the network. Raises
+    A model at an endpoint, or one that a package ships, is identified by its name without using the network. Raises
     ModelError naming the checkpoint, what it lacks and the remedy.
     """
     check_installed(config)
@@ -41,11 +41,14 @@ def resolve_model(config: ModelConfig, *, on_gpu: bool, digest: FileDigest = dig
     parts = _find_parts(config, checkpoint, digest)
     family.check(config, parts, checkpoint.fields)
     profile = None if family.profile is None else family.profile(config, checkpoint.fields)
+    dtype: Precision = "bfloat16" if on_gpu and not family.precise else "float32"
+    if config.dtype != "auto":
+        dtype = config.dtype
     return ResolvedModel(
         config=config,
         parts=parts,
         weights=family.weights_file or family.wanted[-1],
-        dtype=_precision(config, family, on_gpu=on_gpu),
+        dtype=dtype,
         on_gpu=on_gpu,
         profile=profile,
         version=family.version,
@@ -61,7 +64,7 @@ def check_installed(config: ModelConfig) -> None:
 
 
 def _resolve_service(config: ServiceModel, family: Family[Any]) -> ResolvedModel:
-    """An endpoint from the environment enters the keys, and every worker asks the same one."""
+    # an endpoint from the environment enters the keys, and all workers must use the same
     endpoint = config.endpoint or os.environ.get(family.endpoint_variable) or None
     check_endpoint(endpoint)
     profile = None if family.profile is None else family.profile(config, {})
@@ -71,7 +74,7 @@ def _resolve_service(config: ServiceModel, family: Family[Any]) -> ResolvedModel
 
 
 def find_vqa_profile(config: ModelConfig) -> VqaProfile:
-    """How a VQA model is asked, by its checkpoint's config.json; raises ModelError where that cannot be read."""
+    """Return how a VQA model is asked, by its checkpoint's config.json; raises ModelError if that cannot be read."""
     family = FAMILIES[config.family]
     assert family.profile is not None, f"family {config.family} serves VQA models"
     if not family.local:
@@ -81,23 +84,19 @@ def find_vqa_profile(config: ModelConfig) -> VqaProfile:
 
 
 def takes_videos(config: ModelConfig) -> bool:
-    """Whether the model is shown the frames of a video as one; raises ModelError where its config.json cannot be
-    read.
-    """
+    """Return True if the model reads frames as a video; raises ModelError if its config.json cannot be read."""
     family = FAMILIES[config.family]
     return family.films or (family.profile is not None and find_vqa_profile(config).films)
 
 
 def takes_several_images(config: ModelConfig) -> bool:
-    """Whether the model is shown several images in one question; raises ModelError where its config.json cannot be
-    read.
-    """
+    """Return True if a question may have several images; raises ModelError without a valid config.json."""
     family = FAMILIES[config.family]
     return family.several or (family.profile is not None and find_vqa_profile(config).several)
 
 
 def _read_config(part: Part, family: str) -> Fields:
-    """The checkpoint's config.json, which must be of the family."""
+    """Read the checkpoint's config.json; raises ModelError if it does not belong to the family."""
     fields = FAMILIES[family].read(part)
     if FAMILIES[family].suits(fields):
         return fields
@@ -110,8 +109,8 @@ def _read_config(part: Part, family: str) -> Fields:
 
 
 def _check_head(checkpoint: Checkpoint) -> None:
-    """Raises ModelError for a T5 whose config.json says that its head is its own and whose weights lack it:
-    transformers would take its embedding for one.
+    """Raise ModelError for a T5 whose config.json declares a separate output head that its weights lack: transformers
+    would silently use its embedding instead.
     """
     text = subfields(checkpoint.fields, "text_config") or checkpoint.fields
     untied = text.get("model_type") == "t5" and text.get("tie_word_embeddings") is False
@@ -123,29 +122,19 @@ def _check_head(checkpoint: Checkpoint) -> None:
 
 
 def _find_parts(config: LocalModel, checkpoint: Checkpoint, digest: FileDigest) -> Mapping[str, Part]:
-    """The parts by name, with the files that the family needs in each."""
+    """Find the parts by name, and check that each has the files that the family needs."""
     family = FAMILIES[config.family]
     tokenizer = checkpoint.part if config.tokenizer is None else find_part(config.tokenizer, None, digest)
     own = {"checkpoint": checkpoint.part, "tokenizer": tokenizer}
     parts = {**own, **family.parts(config, checkpoint, digest)}
     for files in family.files:
-        _check_files(parts[files.part], files)
+        part = parts[files.part]
+        stored = next((name for name in files.names if part.file(name)), None)
+        if stored is None:
+            raise ModelError(f"{part.source}: no {' or '.join(files.names)}; {files.remedy}")
+        # a spiece.model is converted by the class that tokenizer_config.json names
+        if stored == "spiece.model" and part.file("tokenizer_config.json") is None:
+            raise ModelError(
+                f"{part.source}: a spiece.model without the tokenizer_config.json that names its class; {files.remedy}"
+            )
     return parts
-
-
-def _check_files(part: Part, files: Files) -> None:
-    stored = next((name for name in files.names if part.file(name)), None)
-    if stored is None:
-        raise ModelError(f"{part.source}: no {' or '.join(files.names)}; {files.remedy}")
-    if (
-        stored == "spiece.model" and part.file("tokenizer_config.json") is None
-    ):  # it is converted by the class named there
-        raise ModelError(
-            f"{part.source}: a spiece.model without the tokenizer_config.json that tells its use; {files.remedy}"
-        )
-
-
-def _precision(config: LocalModel, family: Family[Any], *, on_gpu: bool) -> Precision:
-    if config.dtype != "auto":
-        return config.dtype
-    return "bfloat16" if on_gpu and not family.precise else "float32"

@@ -1,4 +1,4 @@
-"""A model that a service runs, as its user configures it: its address, its pace, its prices, and where its key is."""
+"""Options of a model that a service runs: its address, request rate, prices, and where its key is."""
 
 import re
 from dataclasses import dataclass
@@ -8,36 +8,36 @@ from urllib.parse import urlsplit
 from plumbline.operators.base.bounds import AboveZero, Checked, Natural, NotNegative, Positive
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.base.usage import Usage
-from plumbline.operators.models.engines.reading import READING, READING_TOKENS
+from plumbline.operators.models.engines.reading import DEFAULT_READING, DEFAULT_READING_TOKENS
 from plumbline.operators.models.model import ModelConfig, Thoughts
 
-PER = 1_000_000
-"""Tokens that a price is for."""
+TOKENS_PER_PRICE = 1_000_000
+"""Number of tokens that a price is for."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Prices(Checked):
-    """What a service asks for a million tokens; nothing here knows a vendor's prices."""
+    """Prices of a service per million tokens, as its user states them."""
 
     section: ClassVar[str] = "model prices."
     read: NotNegative
     written: NotNegative
     cached: NotNegative | None = None
-    """Of tokens read that the service had in its prefix cache; null is as the others."""
+    """Price of input tokens that were in the service's prefix cache; null uses the price of the others."""
     currency: str = "USD"
     read_per_call: Natural = 1000
-    """Tokens that a call is taken to read and to write in an estimate, until a run in the store has told."""
+    """Assumed input and output tokens per call for estimates, until a run in the store provides real numbers."""
     written_per_call: Natural = 250
 
-    def taken(self) -> Usage:
-        """What a call is taken to take."""
+    def assumed_usage(self) -> Usage:
+        """Return the assumed usage of one call."""
         return Usage(1, self.read_per_call, 0, self.written_per_call)
 
     def cost(self, usage: Usage) -> float:
-        """What calls came to, in the currency."""
+        """Return the cost of this usage, in the currency."""
         cached = self.read if self.cached is None else self.cached
         read = (usage.prompt_tokens - usage.cached_tokens) * self.read + usage.cached_tokens * cached
-        return (read + usage.new_tokens * self.written) / PER
+        return (read + usage.new_tokens * self.written) / TOKENS_PER_PRICE
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,30 +45,33 @@ class ServiceModel(ModelConfig):
     """A model at an OpenAI-compatible endpoint."""
 
     endpoint: str | None = None
-    """Base URL of an OpenAI-compatible service, such as http://127.0.0.1:8000/v1; null takes OPENAI_BASE_URL, or else
-    OpenAI's own."""
+    """Base URL of an OpenAI-compatible service, such as http://127.0.0.1:8000/v1; null uses OPENAI_BASE_URL if it is
+    set, and OpenAI's own otherwise.
+    """
     concurrency: Positive = 8
-    """Requests to the endpoint that may be under way at once in one worker."""
+    """Maximum number of simultaneous requests to the endpoint from one worker."""
     max_retries: Natural = 6
-    """How often a request to the endpoint is tried again, waiting longer each time, and as long as the service asks."""
+    """Number of times that a request is repeated, with growing waits, at least those that the service asks for."""
     image_format: Literal["png", "jpeg"] = "png"
-    """How images are sent to the endpoint: `png` keeps every pixel; `jpeg`, at quality 95, is a fifth of the size."""
-    reading: str = READING
-    """What it is told where it reads the text in images (`ocr`)."""
-    reading_tokens: Positive = READING_TOKENS
-    """Of a reading, which is cut there."""
+    """Format of images sent to the endpoint: `png` keeps every pixel; `jpeg`, at quality 95, is a fifth of the size."""
+    reading: str = DEFAULT_READING
+    """Instruction for reading the text in images (`ocr`)."""
+    reading_tokens: Positive = DEFAULT_READING_TOKENS
+    """Maximum length of the text that is read from an image; it is cut there."""
     timeout: AboveZero = 300.0
-    """Seconds that one attempt of a request to the endpoint may take."""
+    """Maximum seconds of one attempt of a request to the endpoint."""
     requests_per_minute: AboveZero | None = None
-    """How many requests, those that are tried again included, one worker makes in a minute; null sets no bound."""
+    """Maximum number of requests per minute of one worker, repeated ones included; null sets no bound."""
     thinking: Thoughts = "refused"
     """`allowed`: the model may think before it replies, and the reply is what follows the thought. `refused`: the
-    metric's max_tokens are for both."""
+    metric's max_tokens are for both.
+    """
     thinking_tokens: Positive = 4096
-    """Of `thinking=allowed`: tokens of the longest thought; one that is longer is an error of its row."""
+    """Maximum length of a thought for `thinking=allowed`; a longer thought is an error of its row."""
     prices: Prices | None = None
-    """What a million of the endpoint's tokens cost, for the estimates and totals of a sweep: {read: 2.5, written: 10,
-    cached: 1.25, currency: USD}; null leaves costs out."""
+    """Prices per million of the endpoint's tokens, for the estimates and totals of a sweep: {read: 2.5, written: 10,
+    cached: 1.25, currency: USD}; null leaves costs out.
+    """
     key_variable: str = "OPENAI_API_KEY"
     """Name of the environment variable that holds the endpoint's key; the key itself is never configured."""
 
@@ -83,7 +86,7 @@ class ServiceModel(ModelConfig):
 
 
 def check_endpoint(endpoint: str | None) -> None:
-    """Raises ConfigError for an address that is not one, or that holds a secret, which is not repeated."""
+    """Raise ConfigError for an invalid address, or one that contains a secret; the message does not repeat it."""
     if endpoint is None:
         return
     parts = urlsplit(endpoint)

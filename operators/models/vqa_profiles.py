@@ -1,26 +1,26 @@
-"""How VQA models are asked: the conversation, how an image is shown, and what VQAScore asks.
+"""Profiles of VQA models: the conversation, the preparation of an image, and VQAScore's question.
 
-The profiles themselves are in the files of their families.
+The profiles are in the modules of their families.
 """
 
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 Reduction = Literal["mean", "product", "first"]
-"""How the log-probabilities of an answer's tokens become a score (operators/metrics/vqascore.py)."""
+"""Step from the log-probabilities of an answer's tokens to a score (operators/metrics/vqascore.py)."""
 
 VICUNA_SYSTEM = (
     "A chat between a curious user and an artificial intelligence assistant. "
     "The assistant gives helpful, detailed, and polite answers to the user's questions."
 )
-"""What LLaVA-1.5 and CLIP-FlanT5 were trained to read before a conversation; without it their answers are worse."""
+"""Message before every conversation in training LLaVA-1.5 and CLIP-FlanT5, whose answers are worse without."""
 
 
 class YesQuestion(NamedTuple):
-    """What VQAScore asks a model, unless its own options say otherwise."""
+    """VQAScore's question for a model, unless the metric's options set another."""
 
     template: str
-    """The question; `{}` stands for the prompt's text."""
+    """The question; `{}` is replaced by the prompt's text."""
     answer: str
     """The answer whose likelihood is the score."""
     reduction: Reduction
@@ -28,29 +28,29 @@ class YesQuestion(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class VqaProfile:
-    """How a VQA model is asked."""
+    """A VQA model's way to be asked."""
 
     name: str
     asks: YesQuestion
     system: str | None = None
-    """The conversation's system message, where it is not the chat template that brings one."""
+    """The conversation's system message, unless the chat template provides one."""
     compares: bool = False
-    """True if its models only compare choices: they have no words of their own, and cannot weigh a single choice."""
+    """True if its models can only compare choices: they write no text and cannot score a single choice."""
     lettered: bool = False
-    """True if its models report likelihoods of single tokens alone, so that choices are weighed by their letters."""
+    """True if its models report likelihoods of single tokens alone, so that choices are scored by their letters."""
     pads: bool = False
-    """Whether the released code pads an image to a square before anything else."""
+    """True if the released code pads an image to a square first."""
     films: bool = False
-    """Whether its models take the frames of a video as one video."""
+    """True if its models read the frames of a video as one video."""
     several: bool = False
-    """Whether its models are shown several images in one question."""
+    """True if its models can see several images in one question."""
 
     def with_system(self, system: str | None) -> "VqaProfile":
         """Return the profile with another system message: null keeps its own, an empty text leaves it out."""
         return self if system is None else replace(self, system=system or None)
 
     def semantic(self) -> dict[str, Any]:
-        """The part that enters the keys of cells."""
+        """Return the part that enters the keys of cells."""
         return {"kind": self.name}
 
 

@@ -139,7 +139,7 @@ def _priced(plan: Plan) -> list[tuple[Node, Prices]]:
 
 
 def _estimate(node: Node, prices: Prices, calls: int, store: Store) -> Estimate:
-    run_id, took = _usage_of_newest_run(node, store) or (None, prices.taken())
+    run_id, took = _usage_of_newest_run(node, store) or (None, prices.assumed_usage())
     amount = prices.cost(took) / took.calls * calls
     each = (took.prompt_tokens / took.calls, took.new_tokens / took.calls)
     return Estimate(node.name, calls, *each, Cost(amount, prices.currency), run_id)

@@ -155,7 +155,7 @@ def _own_code(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "says"),
     [
-        (_without_index, "no model_index.json, so it is no pipeline of diffusers; name the folder that has it"),
+        (_without_index, "no model_index.json, so it is not a diffusers pipeline; name the folder that has it"),
         (_pickled, "only pickled .bin weights, which are never loaded; convert it"),
         (_truncated, "it is truncated: download it again"),
         (_own_code, "names Python code of the checkpoint's own, which is never run"),

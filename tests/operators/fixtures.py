@@ -10,7 +10,7 @@ from plumbline.operators.models.families import model_config
 from tests.operators.models.endpoint import KEY, VARIABLE, Server
 
 if TYPE_CHECKING:
-    from plumbline.operators.models.families.clip import ClipSimilarity
+    from plumbline.operators.models.families.dual_encoders import ClipSimilarity
     from plumbline.operators.models.networks.clip_flant5 import ClipFlanT5Likelihood
 
 

@@ -20,7 +20,7 @@ from plumbline.operators.metrics.vqascore import reduce_answer
 from plumbline.operators.models import loading
 from plumbline.operators.models.calls import Question
 from plumbline.operators.models.families import model_config
-from plumbline.operators.models.families.clip import ClipSimilarity
+from plumbline.operators.models.families.dual_encoders import ClipSimilarity
 from plumbline.operators.models.networks.clip_flant5 import ClipFlanT5, ClipFlanT5Likelihood, save_clip_flant5
 from plumbline.operators.models.resolution import resolve_model
 from tests.operators import tiny

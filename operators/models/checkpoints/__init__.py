@@ -1,1 +1,1 @@
-"""The files a model is made of: found, checked, and read into processors, tokenizers and weights."""
+"""The files of a model: how they are found, downloaded and checked."""

@@ -1,4 +1,4 @@
-"""The model hub: commits, single files and snapshots, from its cache where it cannot be reached."""
+"""The model hub: commits, single files and snapshots; if it cannot be reached, its local cache is used."""
 
 import re
 from collections.abc import Sequence
@@ -24,61 +24,49 @@ COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
 def find_commit(repo: str, revision: str | None) -> str:
-    """The commit a revision names now; a full commit is taken as it is, and offline the local cache answers."""
+    """Return the commit that a revision names now; offline, the commit in the local cache."""
     if revision is not None and COMMIT.fullmatch(revision):
         return revision
     try:
         return str(HfApi().model_info(repo, revision=revision).sha)
     except HfHubHTTPError as error:
         if error.response.status_code == 429 or error.response.status_code >= 500:
-            return _cached_commit(repo, revision)
+            return _cached_folder(repo, revision).name
         raise ModelError(
             f"model {repo!r} at revision {revision or 'main'!r}: the hub answered {error.response.status_code}; check "
             "the id and the revision, and log in (`hf auth login`) if the model is gated"
         ) from error
     except (HTTPError, OfflineModeIsEnabled, OSError, HFValidationError):
-        return _cached_commit(repo, revision)
+        return _cached_folder(repo, revision).name
 
 
-def _cached_commit(repo: str, revision: str | None) -> str:
+def _cached_folder(repo: str, revision: str | None) -> Path:
     try:
-        folder = snapshot_download(repo, revision=revision, local_files_only=True)
+        return Path(snapshot_download(repo, revision=revision, local_files_only=True))
     except (LocalEntryNotFoundError, HFValidationError, OSError) as error:
-        raise _out_of_reach(repo) from error
-    return Path(folder).name
-
-
-def _out_of_reach(repo: str) -> ModelError:
-    return ModelError(
-        f"model {repo!r}: neither a local folder, nor in the hub's cache, nor can the hub be reached; "
-        "give a folder, or download it first (`hf download`)"
-    )
+        raise ModelError(
+            f"model {repo!r}: neither a local folder, nor in the hub's cache, nor can the hub be reached; "
+            "give a folder, or download it first (`hf download`)"
+        ) from error
 
 
 def download(repo: str, commit: str, patterns: Sequence[str]) -> Path:
-    """The folder of a snapshot, with the files that match `patterns`; offline, as the cache has it."""
+    """Download the files of a snapshot that match `patterns`; return its folder, offline that in the cache."""
     try:
         return Path(snapshot_download(repo, revision=commit, allow_patterns=list(patterns)))
     except OfflineModeIsEnabled:
         return _cached_folder(repo, commit)
 
 
-def _cached_folder(repo: str, commit: str) -> Path:
-    try:
-        return Path(snapshot_download(repo, revision=commit, local_files_only=True))
-    except LocalEntryNotFoundError as error:
-        raise _out_of_reach(repo) from error
-
-
 def download_file(repo: str, commit: str, name: str) -> Path | None:
-    """One file of a snapshot, or None where it has none of that name.
+    """Download one file of a snapshot; return None if the snapshot does not have it.
 
-    Offline, a file that the cache lacks is taken not to exist where the cache has the snapshot at all.
+    Offline, a file that is not in the cache counts as missing from the snapshot, if the cache has the snapshot at all.
     """
     try:
         return Path(hf_hub_download(repo, name, revision=commit))
     except LocalEntryNotFoundError:
-        _cached_commit(repo, commit)
+        _cached_folder(repo, commit)
         return None
     except HfHubHTTPError:
         return None
@@ -87,7 +75,7 @@ def download_file(repo: str, commit: str, name: str) -> Path | None:
 def find_missing_files(repo: str, commit: str, patterns: Sequence[str]) -> dict[str, int]:
     """Return the sizes in bytes of a snapshot's files that match `patterns` and are not in the cache.
 
-    Nothing is returned if the hub cannot be reached.
+    Returns nothing if the hub cannot be reached.
     """
     try:
         entries = HfApi().list_repo_tree(repo, revision=commit, recursive=True)
@@ -103,7 +91,7 @@ def find_missing_files(repo: str, commit: str, patterns: Sequence[str]) -> dict[
 
 
 def list_files(repo: str, commit: str) -> list[str]:
-    """The names of a repository's files, folders before them; offline, of those that the cache has."""
+    """Return the names of a repository's files, with their folders; offline, of those in the cache."""
     try:
         return list(HfApi().list_repo_files(repo, revision=commit))
     except (HTTPError, HfHubHTTPError, OfflineModeIsEnabled, OSError):
@@ -112,7 +100,7 @@ def list_files(repo: str, commit: str) -> list[str]:
 
 
 def find_tensor_names(repo: str, commit: str, only: str | None = None) -> list[str]:
-    """The tensors of a repository's safetensors files, or of `only` one, by their headers; empty where it has none."""
+    """Return the tensors in the headers of a repository's safetensors files, or of the file `only`."""
     try:
         folder = Path(snapshot_download(repo, revision=commit, local_files_only=True))
         names = [name for file in sorted(folder.glob(only or "*.safetensors")) for name in read_tensor_names(file)]

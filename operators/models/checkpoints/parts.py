@@ -1,4 +1,4 @@
-"""The repositories and folders that a model is made of: found, checked and identified by their files alone."""
+"""The repositories and folders that a model consists of: found, checked and identified by their files alone."""
 
 import hashlib
 import json
@@ -13,11 +13,11 @@ from plumbline.operators.models.checkpoints.weights import read_tensor_names
 SMALL_FILES = ["*.json", "*.jinja", "*.txt", "*.model"]
 WANTED_FILES = [*SMALL_FILES, "*.safetensors"]
 QFORMER_TOKENIZER = "qformer_tokenizer"
-"""The folder within an InstructBLIP's checkpoint that has the tokenizer of its Q-Former, a BERT's."""
+"""The folder in an InstructBLIP checkpoint with the tokenizer of its Q-Former, a BERT's."""
 INSTRUCTION = "instruction.txt"
-"""Of an HPSv3's checkpoint: what the model was trained to read, {text_prompt} standing for the prompt."""
+"""File in an HPSv3 or VideoAlign checkpoint with the model's instruction; it contains {text_prompt} once."""
 INSTRUCTIONS = ("instruction_following.txt", "visual_quality.txt")
-"""Of an EditReward's checkpoint: what each of its heads was trained to read."""
+"""Files in an EditReward checkpoint with the instruction of each head."""
 AGAIN = "convert the release again (docs/models.md)"
 CONVERT = (
     "convert it on a machine you trust (the Hub's safetensors converter opens a pull request: pass its "
@@ -31,17 +31,17 @@ FileDigest = Callable[[Path], str]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Part:
-    """One repository or folder a model is made of, at one exact state."""
+    """One repository or folder that belongs to a model, at one exact state."""
 
     source: str
     """Hub id or absolute folder."""
     commit: str | None
     """Hub commit; None for a local folder."""
     identity: str
-    """What enters the key: the hub commit, or the digest of the folder's files."""
+    """The hub commit, or the digest of the folder's files; it enters the key."""
 
     def folder(self, wanted: Sequence[str] = WANTED_FILES) -> Path:
-        """The files on this machine; those that are wanted are downloaded where they are not."""
+        """Return the folder with the files on this machine; downloads wanted files that are missing."""
         if self.commit is None:
             return Path(self.source)
         from plumbline.operators.models.checkpoints import hub
@@ -57,7 +57,7 @@ class Part:
         return hub.find_missing_files(self.source, self.commit, wanted)
 
     def file(self, name: str) -> Path | None:
-        """One file, or None where there is none of that name."""
+        """Return the path of one file, or None if the part does not have it."""
         if self.commit is None:
             path = Path(self.source) / name
             return path if path.is_file() else None
@@ -67,24 +67,23 @@ class Part:
 
 
 class Checkpoint(NamedTuple):
-    """The part that a model is named by, with what its files say of it."""
+    """The part that a model is named by, with its config.json and the names of its weights."""
 
     part: Part
     fields: Fields
     tensors: Sequence[str]
-    """Names of its weights."""
 
 
 def digest_file(path: Path) -> str:
-    """SHA-256 of a file's content, hexadecimal."""
+    """Return the SHA-256 of a file's content, hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def find_part(source: str, revision: str | None, digest: FileDigest, wanted: Sequence[str] = WANTED_FILES) -> Part:
-    """The folder or hub repository that `source` names, as it is now, by its files that are `wanted`.
+    """Find the folder or hub repository that `source` names and identify its present state by the `wanted` files.
 
-    Raises ModelError where there is none.
+    Raises ModelError if it does not exist.
     """
     folder = Path(source).expanduser()
     if folder.is_dir():
@@ -101,7 +100,7 @@ def find_part(source: str, revision: str | None, digest: FileDigest, wanted: Seq
 
 
 def _digest_folder(folder: Path, digest: FileDigest, wanted: Sequence[str]) -> str:
-    """One digest over the names and contents of the files that a model is loaded from."""
+    """Return one digest of the names and contents of the files that a model is loaded from."""
     whole = hashlib.sha256()
     for file in sorted({file for pattern in wanted for file in folder.glob(pattern)}):
         whole.update(f"{file.relative_to(folder).as_posix()}\0{digest(file)}\n".encode())
@@ -109,7 +108,7 @@ def _digest_folder(folder: Path, digest: FileDigest, wanted: Sequence[str]) -> s
 
 
 def read_fields(part: Part) -> dict[str, Any]:
-    """The config.json of a part, which says its model_type."""
+    """Read the config.json of a part; raises ModelError if it names no model_type."""
     fields = read_json(part, "config.json")
     if not isinstance(fields.get("model_type"), str):
         raise ModelError(f"{part.source}: config.json names no model_type; download the checkpoint again")
@@ -117,7 +116,7 @@ def read_fields(part: Part) -> dict[str, Any]:
 
 
 def read_json(part: Part, name: str) -> dict[str, Any]:
-    """A file of a part that holds a mapping; raises ModelError where it is not there, or holds something else."""
+    """Read a JSON file of a part that contains a mapping; raises ModelError if it is missing or not JSON."""
     path = part.file(name)
     if path is None:
         raise ModelError(f"{part.source}: no {name}, so it is not a checkpoint; correct its name, or its place")
@@ -129,21 +128,21 @@ def read_json(part: Part, name: str) -> dict[str, Any]:
 
 
 def architecture(fields: Fields) -> str:
-    """The class that a config.json names first."""
+    """Return the first class that a config.json names."""
     named = fields.get("architectures")
     return str(named[0]) if isinstance(named, list) and named else "none"
 
 
 def subfields(fields: Fields, name: str) -> Fields:
-    """A part of a config.json that is itself a mapping; empty where it is anything else."""
+    """Return a nested mapping of a config.json; empty if the value is anything else."""
     inner = fields.get(name)
     return inner if isinstance(inner, Mapping) else {}
 
 
 def check_weights(part: Part, only: str | None = None) -> list[str]:
-    """The names of a part's tensors, from the headers of its safetensors files, or of the `only` one that counts.
+    """Return the names of a part's tensors, from the headers of its safetensors files, or only of the file `only`.
 
-    Nothing of a hub model is fetched.
+    No file of a hub model is downloaded.
     """
     if part.commit is not None:
         from plumbline.operators.models.checkpoints import hub
@@ -161,7 +160,7 @@ def check_weights(part: Part, only: str | None = None) -> list[str]:
 
 
 def _local_weight_files(folder: Path) -> list[Path]:
-    """The folder's safetensors files; raises ModelError for one that its index names and it lacks."""
+    """List the folder's safetensors files; raises ModelError if one that its index names is missing."""
     index = folder / "model.safetensors.index.json"
     try:
         named = set(json.loads(index.read_text())["weight_map"].values()) if index.is_file() else set()

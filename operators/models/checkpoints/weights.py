@@ -1,4 +1,4 @@
-"""What a safetensors file says of its tensors, without reading one."""
+"""Reads the header of a safetensors file, without its tensors."""
 
 import json
 import struct
@@ -8,7 +8,7 @@ from plumbline.operators.base.errors import ModelError
 
 
 def read_tensor_names(file: Path) -> list[str]:
-    """The tensors a safetensors file declares; raises ModelError where it is truncated or not one."""
+    """Return the names of a safetensors file's tensors; raises ModelError if it is truncated or in another format."""
     size = file.stat().st_size
     try:
         with file.open("rb") as stream:

@@ -1,1 +1,1 @@
-"""What runs a chat model: conversations as tokens, replies that fit a schema, and vLLM."""
+"""Engines of chat models: conversations as tokens, replies that fit a schema, thinking, and vLLM."""

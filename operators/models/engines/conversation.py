@@ -1,4 +1,4 @@
-"""Conversations as the tokens a chat model reads: the same for every engine, so that engines agree.
+"""Renders conversations as the tokens that a chat model reads, in the same way for every engine.
 
 Nothing here imports torch: `tokenizer` is any transformers tokenizer.
 """
@@ -18,22 +18,24 @@ TOO_LONG = (
     "prompt, lower the metric's max_tokens, or the thinking_tokens of a model that may think, or use a model with a "
     "longer context (in vLLM: a larger max_model_len)"
 )
-MARKS = (
+THOUGHT_MARKS = (
     ("<think>", "</think>"),
     ("<thinking>", "</thinking>"),
     ("◁think▷", "◁/think▷"),
     ("[THINK]", "[/THINK]"),
     ("<|channel>thought", "<channel|>"),
 )
-NAMED = re.compile(r"(^|[-_. ])thinking($|[-_. ])", re.IGNORECASE)
+"""Opening and closing marks of a thought, by model family."""
+THINKING_NAME = re.compile(r"(^|[-_. ])thinking($|[-_. ])", re.IGNORECASE)
+"""Names of thinking models."""
 TEMPLATE_FILES = ("chat_template.jinja", "chat_template.json", "tokenizer_config.json")
-PROBLEM = (
+THINKING_PROBLEM = (
     "a thinking model: it would be scored on the first token of a thought and not of an answer; "
     "use the checkpoint of the same model that answers at once, often called Instruct, or thinking=allowed where a "
     "metric has the model reply"
 )
-SAID = "said"
-"""Words by whose place in a rendered conversation one can see what the chat template does."""
+MARKER = "said"
+"""A word in a test conversation. Its position in the rendered text shows how a chat template works."""
 Reply = Generation | RowError
 
 
@@ -44,17 +46,17 @@ class Conversation(NamedTuple):
     ids: list[int]
 
     def asking(self, request: Request, ids: Sequence[int] = ()) -> "Conversation":
-        """The same with another request, `ids` being the first tokens of its reply."""
+        """Return the conversation with another request; `ids` are the first tokens of its reply."""
         return Conversation(request, [*self.ids, *ids])
 
 
 def reply_text(tokenizer: Any, ids: Sequence[int]) -> str:
-    """The text of a reply's tokens."""
+    """Decode a reply's tokens."""
     return str(tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False))
 
 
-def before_stop(text: str, request: Request) -> str:
-    """The text up to the first of the request's stop strings."""
+def cut_at_stop(text: str, request: Request) -> str:
+    """Return the text before the first of the request's stop strings."""
     places = [place for place in (text.find(stop) for stop in request.stop if stop) if place >= 0]
     return text[: min(places)] if places else text
 
@@ -62,24 +64,25 @@ def before_stop(text: str, request: Request) -> str:
 def generation(
     tokenizer: Any, request: Request, ids: Sequence[int], *, ends: Collection[int], usage: Usage
 ) -> Generation:
-    """A reply of these tokens, up to the one of `ends` that ends it or before its first stop string."""
+    """Return a reply with these tokens, up to its end token (in `ends`) or before its first stop string."""
     text = reply_text(tokenizer, ids)
-    kept = before_stop(text, request)
+    kept = cut_at_stop(text, request)
     ended = bool(ids) and (ids[-1] in ends or ids[-1] in request.ends)
     return Generation(kept, kept != text or ended, usage, tuple(ids))
 
 
 def conversation_ids(tokenizer: Any, messages: Sequence[Message], *, thinks: bool = False) -> list[int]:
-    """The conversation's tokens in the tokenizer's chat template, open for the reply; without one, a text a line.
+    """Return the conversation's tokens in the tokenizer's chat template, ready for the reply; without a template, one
+    text per line.
 
-    A template brings its own special tokens, a plain text gets the tokenizer's.
+    A template contains its own special tokens; a plain text gets the tokenizer's.
     """
     text = conversation_text(tokenizer, messages, thinks=thinks)
     return list(tokenizer(text, add_special_tokens=tokenizer.chat_template is None).input_ids)
 
 
 def conversation_text(tokenizer: Any, messages: Sequence[Message], *, thinks: bool = False) -> str:
-    """The conversation in the tokenizer's chat template, open for the reply; without one, a text a line."""
+    """Render the conversation in the chat template, ready for the reply; without a template, a text per line."""
     if tokenizer.chat_template is None:
         return "\n".join(message.text for message in messages)
     in_parts = _takes_parts(tokenizer)
@@ -88,9 +91,9 @@ def conversation_text(tokenizer: Any, messages: Sequence[Message], *, thinks: bo
 
 
 def _takes_parts(tokenizer: Any) -> bool:
-    """Whether the chat template leaves out a text that is not one of a turn's parts, as some of models that see do."""
+    """Return True if the chat template only reads texts in a list of parts, as some vision models' do."""
     try:
-        return SAID not in _render(tokenizer, [{"role": "user", "content": SAID}])
+        return MARKER not in _render(tokenizer, [{"role": "user", "content": MARKER}])
     except ModelError:
         return True
 
@@ -108,38 +111,43 @@ def image_conversation_text(
     is_open: bool = True,
     thinks: bool = False,
 ) -> str:
-    """A conversation about images in the chat template, the images first, open for the reply unless told otherwise.
+    """Render a conversation about images in the chat template, the images first.
 
-    `system` is the message before it. Each image has one placeholder in it, however many tokens the image takes.
+    Args:
+        system: The message before the conversation, if any.
+        images: Number of images; each has one placeholder, however many tokens the image takes.
+        is_open: True if the reply is to begin at the end of the text.
+        thinks: True if the model may think before it replies.
     """
     if tokenizer.chat_template is None:
         raise ModelError(
             f"{tokenizer.name_or_path}: the tokenizer has no chat template, so it is not known how to show the model "
             "an image; add the checkpoint's chat_template.jinja or chat_template.json"
         )
-    spoken = [{"role": message.role, "content": _part(message.text)} for message in messages]
-    spoken[0]["content"] = [*([{"type": "image"}] * images), *_part(messages[0].text)]
+    turns = [{"role": message.role, "content": _part(message.text)} for message in messages]
+    turns[0]["content"] = [*([{"type": "image"}] * images), *_part(messages[0].text)]
     before = [] if system is None else [{"role": "system", "content": _part(system)}]
-    return _render(tokenizer, [*before, *spoken], is_open=is_open, thinks=thinks)
+    return _render(tokenizer, [*before, *turns], is_open=is_open, thinks=thinks)
 
 
 def turn_end(tokenizer: Any, ends: Sequence[int], *, system: str | None) -> int:
-    """The token of `ends` by which the chat template ends a reply, or else begins what follows it; the tokenizer's own
-    where it shows none.
+    """Return the token in `ends` that the chat template writes after a reply, to end it or to begin the next turn.
+
+    Returns the tokenizer's own end if the template shows none.
     """
-    said = [Message("user", "?"), Message("assistant", SAID), Message("user", "?")]
+    exchange = [Message("user", "?"), Message("assistant", MARKER), Message("user", "?")]
     try:
-        text = image_conversation_text(tokenizer, said, system=system, is_open=False)
+        text = image_conversation_text(tokenizer, exchange, system=system, is_open=False)
     except ModelError:  # a template for a single question
         text = ""
-    written = tokenizer(text.rpartition(SAID)[2], add_special_tokens=False).input_ids
+    written = tokenizer(text.rpartition(MARKER)[2], add_special_tokens=False).input_ids
     return int(next((token for token in written if token in ends), tokenizer.eos_token_id))
 
 
 def check_template(tokenizer: Any, *, system: str | None) -> None:
-    """Raises ModelError where the tokenizer has no chat template, or one that lets the model think first."""
+    """Raise ModelError if the tokenizer has no chat template, or one that lets the model think first."""
     if opens_thought(image_conversation_text(tokenizer, [Message("user", "")], system=system)):
-        raise ModelError(f"{tokenizer.name_or_path}: {PROBLEM}")
+        raise ModelError(f"{tokenizer.name_or_path}: {THINKING_PROBLEM}")
 
 
 def check_system(tokenizer: Any, system: str) -> None:
@@ -152,11 +160,11 @@ def check_system(tokenizer: Any, system: str) -> None:
 
 
 def choice_ids(tokenizer: Any, prompt: str, choice: str, *, end: int) -> list[int]:
-    """The tokens by which `choice` continues `prompt`, and `end`, the token that ends the turn.
+    """Return the tokens that `choice` adds to `prompt`, and `end`, the token that ends the turn.
 
-    A choice is set off by a space, but after white space, a special token or the end of a thought.
+    A space separates the choice from the prompt, except after white space, a special token or the end of a thought.
     """
-    marked = prompt.endswith((*tokenizer.all_special_tokens, *(closing for _, closing in MARKS)))
+    marked = prompt.endswith((*tokenizer.all_special_tokens, *(closing for _, closing in THOUGHT_MARKS)))
     gap = "" if not prompt or prompt[-1].isspace() or marked else " "
     before, both = template_ids(tokenizer, prompt), template_ids(tokenizer, prompt + gap + choice)
     if both[: len(before)] != before:  # the choice's first letters were drawn into the prompt's last token
@@ -165,17 +173,17 @@ def choice_ids(tokenizer: Any, prompt: str, choice: str, *, end: int) -> list[in
 
 
 def template_ids(tokenizer: Any, text: str) -> list[int]:
-    """The tokens of a rendered conversation, the first one being what the model expects there, but not twice."""
+    """Tokenize a rendered conversation; the model's first token is added unless the text begins with it."""
     return list(tokenizer(text, add_special_tokens=not is_begun(tokenizer, text)).input_ids)
 
 
 def is_begun(tokenizer: Any, text: str) -> bool:
-    """Whether a rendered conversation brings the token that the model expects first."""
+    """Return True if a rendered conversation begins with the token that the model expects first."""
     return tokenizer.bos_token is not None and text.startswith(tokenizer.bos_token)
 
 
 def _render(tokenizer: Any, turns: Sequence[Mapping[str, Any]], *, is_open: bool = True, thinks: bool = False) -> str:
-    """The turns in the chat template, which is told whether the model may think before it replies."""
+    """Render the turns in the chat template; `thinks` is passed to the template as `enable_thinking`."""
     try:
         text = tokenizer.apply_chat_template(
             list(turns), tokenize=False, add_generation_prompt=is_open, enable_thinking=thinks
@@ -190,18 +198,18 @@ def _render(tokenizer: Any, turns: Sequence[Mapping[str, Any]], *, is_open: bool
 
 
 def opens_thought(prompt: str) -> bool:
-    """Whether a rendered prompt leaves a thought open."""
-    return any(prompt.rfind(opening) > prompt.rfind(closing) for opening, closing in MARKS)
+    """Return True if a rendered prompt ends within a thought."""
+    return any(prompt.rfind(opening) > prompt.rfind(closing) for opening, closing in THOUGHT_MARKS)
 
 
 def file_thinks(file: Path) -> bool:
-    """Whether the chat template in one of TEMPLATE_FILES opens a thought for the reply and never closes it.
+    """Return True if the chat template in one of TEMPLATE_FILES opens a thought for the reply and never closes it.
 
-    No template is run; a file that cannot be read turns out at loading.
+    No template is run; a file that cannot be read is reported at loading.
     """
     text = file.read_text(errors="replace")
     ending = (text if file.suffix == ".jinja" else _wrapped(text)).rpartition("add_generation_prompt")[2]
-    return any(opening in ending and closing not in ending for opening, closing in MARKS)
+    return any(opening in ending and closing not in ending for opening, closing in THOUGHT_MARKS)
 
 
 def _wrapped(text: str) -> str:
@@ -212,6 +220,6 @@ def _wrapped(text: str) -> str:
         return ""
 
 
-def named_thinking(source: str) -> bool:
-    """Whether a hub id or a folder is called one: some chat templates leave the opening of the thought to the model."""
-    return NAMED.search(PurePath(source).name) is not None
+def is_named_thinking(source: str) -> bool:
+    """Return True if a hub id or folder is called thinking: some chat templates do not show it."""
+    return THINKING_NAME.search(PurePath(source).name) is not None

@@ -1,4 +1,4 @@
-"""A model whose engine is chosen: which arguments of vLLM a sweep may set, and which of them can change a result."""
+"""Options of a model with a choice of engine: the vLLM arguments that may be set, and which change results."""
 
 import re
 from collections.abc import Mapping
@@ -35,7 +35,7 @@ THROUGHPUT_OPTIONS = frozenset(
         "tensor_parallel_size",
     }
 )
-"""How fast and in how much memory: two values of one of these are the same model."""
+"""Arguments for speed and memory, which do not change results and do not enter keys."""
 RESULT_OPTIONS = frozenset(
     {
         "attention_backend",
@@ -46,7 +46,7 @@ RESULT_OPTIONS = frozenset(
         "quantization",
     }
 )
-"""What the model sees or how it computes: these enter the cells' keys."""
+"""Arguments that change the model's input or arithmetic; they enter the cells' keys."""
 REMEDIES: Mapping[str, str] = {
     "model": "set the model's `checkpoint`",
     "tokenizer": "set the model's `tokenizer`",
@@ -60,21 +60,16 @@ NAME = re.compile(r"[A-Za-z0-9_-]*")
 
 
 def check_options(options: Mapping[str, Any]) -> None:
-    """Raises ConfigError for an option that is not known to be harmless, or whose value could name code or a file."""
+    """Raise ConfigError for an option that is not known to be harmless, or whose value could name code or a file."""
     for name, value in options.items():
         if name not in THROUGHPUT_OPTIONS | RESULT_OPTIONS:
-            raise ConfigError(f"model engine_options.{name}: not an option that may be set; {_remedy(name)}")
+            remedy = REMEDIES.get(name) or suggest(name, sorted(THROUGHPUT_OPTIONS | RESULT_OPTIONS))
+            raise ConfigError(f"model engine_options.{name}: not an option that may be set; {remedy}")
         if not _is_plain(value):
             raise ConfigError(
                 f"model engine_options.{name}: expected a number, true, false, a plain name, or names with numbers, "
                 f"got {value!r}"
             )
-
-
-def _remedy(name: str) -> str:
-    if name in REMEDIES:
-        return REMEDIES[name]
-    return suggest(name, sorted(THROUGHPUT_OPTIONS | RESULT_OPTIONS))
 
 
 def _is_plain(value: Any) -> bool:
@@ -90,16 +85,16 @@ class EngineModel(LocalModel):
     """A model that transformers or vLLM runs."""
 
     engine: Engine = "transformers"
-    """What runs it."""
+    """The engine that runs the model."""
     engine_options: Mapping[str, Any] = field(default_factory=dict)
-    """Arguments of the vLLM engine, such as max_model_len or gpu_memory_utilization; another engine has no use for
-    them."""
+    """Arguments of the vLLM engine, such as max_model_len or gpu_memory_utilization; other engines ignore them."""
 
     thinking: Thoughts = "refused"
     """`allowed`: the model may think before it replies, and the reply is what follows the thought. `refused`: the chat
-    template is told that it may not, and a vlm that thinks all the same does not load."""
+    template forbids it, and a vlm that thinks nevertheless does not load.
+    """
     thinking_tokens: Positive = 4096
-    """Of `thinking=allowed`: tokens of the longest thought; one that is longer is an error of its row."""
+    """Maximum length of a thought for `thinking=allowed`; a longer thought is an error of its row."""
 
     def __post_init__(self) -> None:
         LocalModel.__post_init__(self)
@@ -107,14 +102,14 @@ class EngineModel(LocalModel):
 
 
 def image_limit(model: ModelConfig) -> int | None:
-    """How many images in a question the engine is told to allow, where it is told so."""
+    """Return the maximum number of images in a question that the engine's options set, or None."""
     options = model.engine_options if isinstance(model, EngineModel) and model.engine == "vllm" else {}
     limits = options.get("limit_mm_per_prompt") or {}
     return int(limits["image"]) if "image" in limits else None
 
 
 def engine_in_key(model: EngineModel) -> dict[str, Any]:
-    """What of its engine can change a result: the options as JSON values in the order of their names."""
+    """Return the settings that can change a result: the engine, and its options as JSON values sorted by name."""
     if model.engine != "vllm":
         return {"engine": model.engine, "engine_options": {}, **thinking_in_key(model)}
     options = {
@@ -126,5 +121,5 @@ def engine_in_key(model: EngineModel) -> dict[str, Any]:
 
 
 def thinking_in_key(model: ModelConfig) -> dict[str, Any]:
-    """How long it may think, if it may."""
+    """Return the maximum length of a thought, if the model may think."""
     return {"thinking_tokens": model.thinking_tokens} if model.thinking == "allowed" else {}

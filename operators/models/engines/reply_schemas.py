@@ -1,4 +1,4 @@
-"""Replies that a JSON schema leaves no choice: which tokens may follow, told by llguidance, in vLLM too."""
+"""Restricts replies to a JSON schema: llguidance, which vLLM also uses, computes which tokens may follow."""
 
 import json
 from collections.abc import Sequence
@@ -13,26 +13,28 @@ from plumbline.operators.base.errors import HopelessRow, ModelError, RowError
 
 SPACING = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 
-LONGEST_TOKEN = 200
-"""Characters."""
+MAX_TOKEN_CHARACTERS = 200
+"""Maximum length in characters of a token that llguidance accepts."""
 
 
 def spaced(schema: str) -> str:
-    """The schema with replies' spaces, with which a model could go on for ever, only where json.dumps puts them."""
+    """Return the schema with the white space of json.dumps only; otherwise models could write spaces for ever."""
     return json.dumps({**json.loads(schema), "x-guidance": SPACING})
 
 
 class SchemaGrammars:
-    """The schemas that a model's replies may be held to, in the tokens of its tokenizer."""
+    """Compiles JSON schemas to grammars over the tokens of a model's tokenizer."""
 
     def __init__(self, tokenizer: Any, *, end_ids: Sequence[int], width: int) -> None:
-        """`end_ids` are the tokens that end a reply; `width` is that of the model's scores.
+        """Args:
+            end_ids: Tokens that end a reply.
+            width: Number of scores that the model computes per token.
 
         Raises ModelError for a tokenizer that llguidance cannot read.
         """
         self.end_ids = list(end_ids)
         try:
-            self.tokens = LLTokenizer(_written(tokenizer), n_vocab=width, eos_token=self.end_ids)
+            self.tokens = LLTokenizer(_tokenizer_json(tokenizer), n_vocab=width, eos_token=self.end_ids)
         except (AttributeError, ValueError) as error:
             raise ModelError(
                 f"{tokenizer.name_or_path}: no schema can be enforced with this tokenizer ({error}); add its "
@@ -40,7 +42,7 @@ class SchemaGrammars:
             ) from error
 
     def matcher(self, schema: str) -> LLMatcher:
-        """What follows one reply; raises HopelessRow for a schema that cannot be enforced."""
+        """Return a matcher for one reply; raises HopelessRow for a schema that cannot be enforced."""
         matcher = LLMatcher(self.tokens, LLMatcher.grammar_from_json_schema(spaced(schema)))
         if matcher.is_error():
             reason = " ".join(matcher.get_error().split())[:300]
@@ -48,10 +50,12 @@ class SchemaGrammars:
         return matcher
 
 
-def _written(tokenizer: Any) -> str:
-    """A tokenizer as its tokenizer.json, tokens too long for llguidance, which no schema asks for, by other names."""
+def _tokenizer_json(tokenizer: Any) -> str:
+    """Return a tokenizer.json with other names for tokens that are too long for llguidance; no schema needs them."""
     whole = json.loads(tokenizer.backend_tokenizer.to_str())
-    names = {token: f"<{number}>" for token, number in tokenizer.get_vocab().items() if len(token) > LONGEST_TOKEN}
+    names = {
+        token: f"<{number}>" for token, number in tokenizer.get_vocab().items() if len(token) > MAX_TOKEN_CHARACTERS
+    }
     for added in whole["added_tokens"]:
         added["content"] = names.get(added["content"], added["content"])
     vocabulary = whole["model"]["vocab"]
@@ -61,10 +65,12 @@ def _written(tokenizer: Any) -> str:
 
 
 class SchemaEnforcement(LogitsProcessor):  # type: ignore[misc]
-    """Leaves each row of a batch the tokens by which its reply can fit its schema."""
+    """Allows in each row of a batch only the tokens that keep its reply within its schema."""
 
     def __init__(self, grammars: SchemaGrammars, schemas: Sequence[str | None], *, start: int) -> None:
-        """One schema for each row, None where any reply will do; `start` tokens stand before every reply.
+        """Args:
+            schemas: One per row; None allows any reply.
+            start: Number of tokens before every reply.
 
         Raises HopelessRow for a schema that cannot be enforced.
         """
@@ -73,7 +79,7 @@ class SchemaEnforcement(LogitsProcessor):  # type: ignore[misc]
         self.start = start
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        """The scores (n, vocabulary) of the tokens that may follow `input_ids` (n, length), the others' -inf."""
+        """Return the scores (n, vocabulary) with -inf for tokens that must not follow `input_ids` (n, length)."""
         allowed = np.ones(scores.shape, dtype=bool)
         for row, matcher in enumerate(self.matchers):
             if matcher is not None:
@@ -81,7 +87,7 @@ class SchemaEnforcement(LogitsProcessor):  # type: ignore[misc]
         return scores.masked_fill(~torch.from_numpy(allowed).to(scores.device), -torch.inf)
 
     def _allowed(self, matcher: LLMatcher, reply: torch.Tensor, width: int) -> np.ndarray:
-        """Which tokens (width,) may follow the reply so far, of which the matcher has seen all but the last."""
+        """Return which tokens (width,) may follow the reply; its last token is new to the matcher."""
         if len(reply) and not matcher.is_stopped():
             matcher.consume_token(int(reply[-1]))
         if matcher.is_stopped():  # nothing can follow: the reply is whole

@@ -1,4 +1,4 @@
-"""Requests that become replies: those that fit, after a thought of some tokens at most where a model thinks first.
+"""Lets a model think before it replies, and refuses conversations that are longer than its context.
 
 Nothing here imports torch: `tokenizer` is any transformers tokenizer.
 """
@@ -9,13 +9,13 @@ from typing import Any, NamedTuple, Protocol, Self, TypeVar
 from plumbline.operators.base.errors import ModelError, RowError
 from plumbline.operators.models.calls import Generation, Message, Request
 from plumbline.operators.models.engines.conversation import (
-    MARKS,
+    THOUGHT_MARKS,
     TOO_LONG,
     Conversation,
     Reply,
-    before_stop,
     conversation_ids,
     conversation_text,
+    cut_at_stop,
     opens_thought,
 )
 from plumbline.operators.models.model import ModelConfig
@@ -28,70 +28,73 @@ LIKELIHOOD = (
 )
 
 
-def unfinished(message: str) -> RowError:
-    """Why there is no reply after a thought."""
+def unfinished_thought(message: str) -> RowError:
+    """Return the error of a row whose reply did not come after a thought."""
     return RowError("unfinished_thought", message)
 
 
-class Asked(Protocol):
+class PendingConversation(Protocol):
     """A conversation that waits for its reply."""
 
     @property
     def request(self) -> Request: ...
 
     def asking(self, request: Request, ids: Sequence[int] = ()) -> Self:
-        """The same with another request, `ids` being the first tokens of its reply."""
+        """Return the conversation with another request; `ids` are the first tokens of its reply."""
 
 
-AnyAsked = TypeVar("AnyAsked", bound=Asked)
+AnyPending = TypeVar("AnyPending", bound=PendingConversation)
 
 
 class Thinking(NamedTuple):
-    """How a model thinks."""
+    """A model's way to think: the limits and marks of its thoughts."""
 
     tokens: int
-    """The longest thought."""
+    """Maximum length of a thought."""
     begin: int
-    """The token by which a thought begins, where the model begins it."""
+    """The token that begins a thought, if the model writes it."""
     end: int
+    """The token that ends a thought."""
     opened: bool
-    """Whether the chat template begins it."""
+    """True if the chat template begins the thought."""
 
     def replies(
-        self, asked: Sequence[AnyAsked], answer: Callable[[Sequence[AnyAsked]], Sequence[Reply]]
+        self, asked: Sequence[AnyPending], answer: Callable[[Sequence[AnyPending]], Sequence[Reply]]
     ) -> list[Reply]:
-        """The reply to each, after its thought: neither a stop string nor a schema is for the thought.
+        """Return the reply to each conversation, after its thought. Stop strings and schemas apply to the reply only.
 
-        `answer` gives the tokens up to a request's end.
+        `answer` generates tokens up to a request's end.
         """
-        thoughts = answer([one.asking(self._to_think(one.request)) for one in asked])
+        thoughts = answer(
+            [
+                one.asking(one.request._replace(max_tokens=self.tokens, stop=(), schema=None, ends=(self.end,)))
+                for one in asked
+            ]
+        )
         ended = {
             index: thought
             for index, thought in enumerate(thoughts)
             if isinstance(thought, Generation) and thought.ids[-1:] == (self.end,)
         }
-        said = answer([asked[index].asking(asked[index].request, thought.ids) for index, thought in ended.items()])
-        after = {index: _joined(ended[index], reply) for index, reply in zip(ended, said, strict=True)}
+        replies = answer([asked[index].asking(asked[index].request, thought.ids) for index, thought in ended.items()])
+        after = {index: _join_thought(ended[index], reply) for index, reply in zip(ended, replies, strict=True)}
         return [
-            after[index] if index in after else self._without_end(one.request, thought)
+            after[index] if index in after else self._reply_without_thought(one.request, thought)
             for index, (one, thought) in enumerate(zip(asked, thoughts, strict=True))
         ]
 
-    def _to_think(self, request: Request) -> Request:
-        return request._replace(max_tokens=self.tokens, stop=(), schema=None, ends=(self.end,))
-
-    def _without_end(self, request: Request, thought: Reply) -> Reply:
-        """What becomes of a thought that did not end: it may be a reply given at once."""
+    def _reply_without_thought(self, request: Request, thought: Reply) -> Reply:
+        """Return the result of a thought that did not end: an error, or a reply if the model did not think at all."""
         if isinstance(thought, RowError):
             return thought
         if self.opened or self.begin in thought.ids:
-            return unfinished(ENDED if thought.complete else CUT.format(self.tokens))
-        text = before_stop(thought.text, request)
+            return unfinished_thought(ENDED if thought.complete else CUT.format(self.tokens))
+        text = cut_at_stop(thought.text, request)
         return thought._replace(text=text, complete=thought.complete or text != thought.text)
 
 
-def _joined(thought: Generation, reply: Reply) -> Reply:
-    """The reply with what its thought took, without the white space between the two."""
+def _join_thought(thought: Generation, reply: Reply) -> Reply:
+    """Add the thought's usage to the reply and remove the white space between them."""
     if isinstance(reply, RowError):
         return reply
     took = thought.usage._replace(new_tokens=thought.usage.new_tokens + reply.usage.new_tokens)
@@ -106,33 +109,35 @@ def reply_to_fitting(
     answer: Callable[[Sequence[Conversation]], Sequence[Reply]],
     thinking: Thinking | None = None,
 ) -> list[Reply]:
-    """What `answer` gives to the requests that fit the context with their replies, and an error for each other.
+    """Let `answer` reply to the requests that fit the context, and return an error for each other.
 
-    Where the model thinks first, a thought must fit as well, and the reply is what follows it.
+    A request fits if its prompt and its longest reply do; if the model thinks first, with its longest thought.
     """
     thinks, thought = thinking is not None, 0 if thinking is None else thinking.tokens
-    conversations = [Conversation(one, conversation_ids(tokenizer, one.spoken, thinks=thinks)) for one in requests]
-    refusals = [_refusal(conversation, context, thought) for conversation in conversations]
+    conversations = [
+        Conversation(one, conversation_ids(tokenizer, one.messages_with_system, thinks=thinks)) for one in requests
+    ]
+
+    def find_refusal(conversation: Conversation) -> RowError | None:
+        length, limit = len(conversation.ids), conversation.request.max_tokens + thought
+        if context is None or length + limit <= context:
+            return None
+        return RowError("prompt_too_long", TOO_LONG.format(length, limit, context))
+
+    refusals = list(map(find_refusal, conversations))
     fitting = [conversation for conversation, refusal in zip(conversations, refusals, strict=True) if refusal is None]
     replies = iter(answer(fitting) if thinking is None else thinking.replies(fitting, answer))
     return [next(replies) if refusal is None else refusal for refusal in refusals]
 
 
-def _refusal(conversation: Conversation, context: int | None, thought: int) -> RowError | None:
-    length, limit = len(conversation.ids), conversation.request.max_tokens + thought
-    if context is None or length + limit <= context:
-        return None
-    return RowError("prompt_too_long", TOO_LONG.format(length, limit, context))
-
-
 def writer_thinking(config: ModelConfig, tokenizer: Any) -> Thinking | None:
-    """As `thinking_of`, in conversations without an image."""
-    return thinking_of(config, tokenizer, lambda: conversation_text(tokenizer, [Message("user", "")], thinks=True))
+    """Return how a model thinks in conversations without an image; see `find_thinking`."""
+    return find_thinking(config, tokenizer, lambda: conversation_text(tokenizer, [Message("user", "")], thinks=True))
 
 
-def after_thought(text: str) -> str:
-    """What follows the thought in a service's reply, which may have both in one; nothing where the thought goes on."""
-    for opening, closing in MARKS:
+def remove_thought(text: str) -> str:
+    """Return the part of a service's reply after the thought, if it contains both; empty if the thought did not end."""
+    for opening, closing in THOUGHT_MARKS:
         if closing in text:
             return text.rpartition(closing)[2].lstrip()
         if text.lstrip().startswith(opening):
@@ -140,17 +145,17 @@ def after_thought(text: str) -> str:
     return text
 
 
-def thinking_of(config: ModelConfig, tokenizer: Any, prompt: Callable[[], str]) -> Thinking | None:
-    """How a model thinks whose conversations are rendered as `prompt` is; None where it is not to.
+def find_thinking(config: ModelConfig, tokenizer: Any, prompt: Callable[[], str]) -> Thinking | None:
+    """Return how a model thinks, if it may; `prompt` renders a conversation with it.
 
-    Raises ModelError where it is not known by which token it ends a thought.
+    Raises ModelError if the tokenizer has no known token that ends a thought.
     """
     if config.thinking == "refused":
         return None
     vocabulary = tokenizer.get_vocab()
-    marks = next(((opening, vocabulary[closing]) for opening, closing in MARKS if closing in vocabulary), None)
+    marks = next(((opening, vocabulary[closing]) for opening, closing in THOUGHT_MARKS if closing in vocabulary), None)
     if marks is None:
-        known = ", ".join(closing for _, closing in MARKS)
+        known = ", ".join(closing for _, closing in THOUGHT_MARKS)
         raise ModelError(
             f"{tokenizer.name_or_path}: thinking=allowed wants a tokenizer with a token that ends a thought ({known}); "
             "set thinking=refused"

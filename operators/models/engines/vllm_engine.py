@@ -1,8 +1,8 @@
-"""One offline vLLM engine per process, shared by threads: every caller's requests run in the same moving batch.
+"""One offline vLLM engine per process, shared by threads: the requests of all callers run in one continuous batch.
 
-`vllm.LLM.generate` drains before it returns, so two callers would take turns. Here one thread owns the engine: it
-admits whatever has been submitted, steps, and resolves futures; a shard that is nearly done never leaves the engine
-idle while another one has requests.
+`vllm.LLM.generate` finishes all its requests before it returns, so two callers would have to take turns. Here one
+thread owns the engine: it admits submitted requests, steps the engine, and resolves futures. A shard with few requests
+left never leaves the engine idle while another shard has more.
 """
 
 import atexit
@@ -51,17 +51,17 @@ FIXED = ("model", "tokenizer", "dtype", "trust_remote_code")
 
 
 class ReadyImage(NamedTuple):
-    """An image, or several that go together, as vLLM's processor left them, once for all prompts about them."""
+    """One or several images of a question after vLLM's processor, computed once for all prompts about them."""
 
     rendered: Mapping[str, Any]
-    """The engine's input for one prompt, of which the others only have other tokens after the images."""
+    """The engine's input for one prompt; other prompts only differ in the tokens after the images."""
     ids: Sequence[int]
-    """The tokens of that one, in which each image is one placeholder."""
+    """The tokens of that prompt, with one placeholder for each image."""
     images: int
-    """How many they are."""
+    """Number of images."""
 
     def prompt(self, ids: Sequence[int]) -> dict[str, Any]:
-        """The engine's input for a prompt of these tokens, which are those of the rendered one to the last image."""
+        """Return the engine's input for a prompt whose tokens up to the last image equal the rendered prompt's."""
         alike = (number for number, (own, other) in enumerate(zip(self.ids, ids, strict=False)) if own != other)
         start = next(alike, min(len(self.ids), len(ids)))
         tokens = self.rendered["prompt_token_ids"]
@@ -70,20 +70,22 @@ class ReadyImage(NamedTuple):
 
 
 class Prompt(NamedTuple):
-    """What the engine reads: token ids, in which each image, if there is one, is a single placeholder token."""
+    """Input of the engine: token ids, with a single placeholder token for each image."""
 
     ids: Sequence[int]
     image: ReadyImage | None = None
 
 
 class Refusal(NamedTuple):
-    """Why the engine did not take one request; others are not touched by it."""
+    """The engine's reason for refusing one request; other requests are not affected."""
 
     message: str
 
 
-MOST_IMAGES_WAITING = 4096
-"""Requests with an image that are rendered and not done: more than vLLM runs at once; each has a prompt's tokens."""
+MAX_WAITING_IMAGES = 4096
+"""Maximum number of rendered requests with an image that are not finished: more than vLLM runs at once. Each takes the
+memory of its prompt's tokens.
+"""
 
 Served = Any
 """A finished `vllm.RequestOutput`."""
@@ -91,13 +93,13 @@ Served = Any
 
 class _Submitted(NamedTuple):
     prompt: Any
-    """The prompt as vLLM's renderer made it."""
+    """The prompt as rendered by vLLM."""
     params: Any
     future: "Future[Served | Refusal]"
 
 
 def new_processor(engine: Any) -> Any:
-    """What makes an image and a prompt about it the engine's input; one is not for two threads."""
+    """Create vLLM's processor of images and prompts. It must not be used by two threads at once."""
     from vllm.multimodal import MULTIMODAL_REGISTRY
 
     tokenizer = copy.deepcopy(engine.renderer.tokenizer)
@@ -106,7 +108,7 @@ def new_processor(engine: Any) -> Any:
 
 @contextmanager
 def one_torch_thread() -> Iterator[None]:
-    """Of torch's threads, within: callers are as many as the cores that they may take."""
+    """Limit torch to one thread: there are as many callers as cores that they may use."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -125,10 +127,13 @@ class VllmEngine:
         refusals: tuple[type[Exception], ...] = (ValueError,),
         processor: Callable[[Any], Any] = new_processor,
     ) -> None:
-        """`make` builds a vllm LLMEngine; it is called in the thread that steps it, to which vLLM binds its workers.
+        """Start the engine in a thread of its own, because vLLM binds its workers to the thread; raises what `make`
+        raises.
 
-        `refusals` are the errors by which vLLM says that it does not take one request; `processor` makes one of its
-        processors of images. Raises whatever `make` raises.
+        Args:
+            make: Builds a vllm LLMEngine.
+            refusals: The errors that vLLM raises for a single request it refuses.
+            processor: Makes one of vLLM's processors of images.
         """
         self._refusals = refusals
         self._submitted: queue.SimpleQueue[_Submitted | None] = queue.SimpleQueue()
@@ -137,7 +142,7 @@ class VllmEngine:
         self._entry = threading.Lock()
         self._make_processor = processor
         self._idle_processors: deque[Any] = deque()
-        self._images_waiting = threading.Semaphore(MOST_IMAGES_WAITING)
+        self._images_waiting = threading.Semaphore(MAX_WAITING_IMAGES)
         self._failure: BaseException | None = None
         started: Future[Any] = Future()
         self._thread = threading.Thread(target=self._serve, args=(make, started), name="vllm", daemon=True)
@@ -147,26 +152,27 @@ class VllmEngine:
 
     @property
     def max_model_len(self) -> int:
-        """The most tokens of a prompt and its reply together."""
+        """Maximum number of tokens of a prompt and its reply together."""
         return int(self._engine.model_config.max_model_len)
 
     def run(self, prompts: Sequence[Prompt], params: Sequence[Any]) -> list[Served | Refusal]:
-        """The output of each prompt under its SamplingParams, once all are there.
+        """Return the output of each prompt under its SamplingParams, when all are finished.
 
-        Raises EngineError where the engine has failed; it stays failed.
+        Raises EngineError if the engine has failed; it stays failed.
         """
         futures = [self.submit(prompt, own) for prompt, own in zip(prompts, params, strict=True)]
         outputs = []
         for future in futures:
             output = future.result()
-            outputs.append(Refusal("vLLM gave the request up") if _gave_up(output) else output)
+            aborted = not isinstance(output, Refusal) and output.outputs[0].finish_reason in ("error", "abort")
+            outputs.append(Refusal("vLLM gave the request up") if aborted else output)
             count_calls(1)
         return outputs
 
     def ready(self, images: Sequence[Image.Image], prompt_ids: Sequence[int]) -> ReadyImage:
-        """Images made ready for prompts, in the caller's thread; `prompt_ids` are those of any prompt about them.
+        """Process images for prompts, in the caller's thread; `prompt_ids` are the tokens of any prompt about them.
 
-        The engine knows each by a name, and hashes its pixels for no request.
+        Each image gets a name of its own, so that the engine does not hash its pixels for every request.
         """
         names = [next(self._names) for _ in images]
         with self._processor() as processor, one_torch_thread():
@@ -174,16 +180,21 @@ class VllmEngine:
             return ReadyImage(processor(list(prompt_ids), parsed, {"image": names}), prompt_ids, len(images))
 
     def submit(self, prompt: Prompt, params: Any) -> "Future[Served | Refusal]":
-        """Hands one prompt in, which is rendered here, in the caller's thread, while the engine runs on.
+        """Submit one prompt, which is rendered in the caller's thread while the engine runs on.
 
-        Waits while MOST_IMAGES_WAITING are not done.
+        Blocks while MAX_WAITING_IMAGES requests with images are unfinished. Raises EngineError if the engine has
+        ended.
         """
         future: Future[Served | Refusal] = Future()
         if prompt.image is not None:
             self._images_waiting.acquire()
             future.add_done_callback(lambda _: self._images_waiting.release())
         try:
-            self._enter(_Submitted(self._render(prompt), params, future))
+            submitted = _Submitted(self._render(prompt), params, future)
+            with self._entry:
+                if self._failure is not None:
+                    raise _engine_error(self._failure)
+                self._submitted.put(submitted)
         except self._refusals as error:
             future.set_result(Refusal(_line(error)))
         except BaseException:
@@ -191,15 +202,8 @@ class VllmEngine:
             raise
         return future
 
-    def _enter(self, submitted: _Submitted) -> None:
-        """Hands a request to the engine's thread; raises EngineError where that has ended."""
-        with self._entry:
-            if self._failure is not None:
-                raise _engine_error(self._failure)
-            self._submitted.put(submitted)
-
     def close(self) -> None:
-        """Stops the engine and frees its memory; requests under way fail."""
+        """Stop the engine and free its memory; unfinished requests fail."""
         self._submitted.put(None)
         self._thread.join()
         atexit.unregister(self.close)
@@ -212,7 +216,7 @@ class VllmEngine:
 
     @contextmanager
     def _processor(self) -> Iterator[Any]:
-        """A processor that no other thread uses meanwhile."""
+        """Yield a processor that no other thread uses meanwhile."""
         try:
             processor = self._idle_processors.pop()
         except IndexError:
@@ -231,7 +235,9 @@ class VllmEngine:
         started.set_result(engine)
         try:
             while self._admit(engine):
-                self._step(engine)
+                for output in engine.step():
+                    if output.finished:
+                        self._waiting.pop(output.request_id).set_result(output)
             failure: BaseException = RuntimeError("the engine was closed")
         except BaseException as error:
             failure = error
@@ -239,7 +245,7 @@ class VllmEngine:
         engine.engine_core.shutdown()
 
     def _admit(self, engine: Any) -> bool:
-        """Takes what has been submitted, waiting for something only where the engine has nothing to do."""
+        """Add submitted requests to the engine; wait for one only if the engine has nothing to do."""
         while True:
             try:
                 submitted = self._submitted.get(block=not self._waiting)
@@ -261,13 +267,8 @@ class VllmEngine:
         else:
             self._waiting[name] = submitted.future
 
-    def _step(self, engine: Any) -> None:
-        for output in engine.step():
-            if output.finished:
-                self._waiting.pop(output.request_id).set_result(output)
-
     def _fail(self, failure: BaseException) -> None:
-        """Fails every caller that waits; later ones are told at once."""
+        """Fail all waiting callers; later requests fail at submission."""
         with self._entry:
             self._failure = failure
         abandoned = list(self._waiting.values())
@@ -279,9 +280,10 @@ class VllmEngine:
 
 
 def start_engine(model: ResolvedModel[EngineModel], *, defaults: Mapping[str, Any] | None = None) -> VllmEngine:
-    """An engine serving a checkpoint; the model's `engine_options` are vLLM's EngineArgs by name, over the defaults.
+    """Start an engine for a checkpoint. The model's `engine_options` are vLLM's EngineArgs by name and override
+    `defaults`.
 
-    Raises ModelError where vLLM is not installed, an option is not one of its own, or the checkpoint does not load.
+    Raises ModelError if vLLM is not installed, an option is not one of its own, or the checkpoint does not load.
     """
     device_of(model)  # for its complaint where there is no GPU
     prepare_environment(model.on_gpu)
@@ -306,17 +308,17 @@ def start_engine(model: ResolvedModel[EngineModel], *, defaults: Mapping[str, An
 
 
 def prepare_environment(on_gpu: bool) -> None:
-    """Sets the variables that vLLM reads, where the cluster's operator has not; to be called before vLLM's import."""
+    """Set the variables that vLLM reads, unless the cluster's operator has; call it before importing vLLM."""
     for name, value in {**ENVIRONMENT, **({} if on_gpu else CPU_ENVIRONMENT)}.items():
         os.environ.setdefault(name, value)
 
 
 def engine_arguments(on_gpu: bool, options: Mapping[str, Any]) -> dict[str, Any]:
-    """vLLM's engine arguments, with those that a place in a Ray actor wants.
+    """Return vLLM's engine arguments, including those that it needs in a Ray actor.
 
     A tensor-parallel engine starts its workers as processes of the actor ("mp"), which see exactly the GPUs that Ray
     has lent to the actor. With "ray", which vLLM may choose there by itself, it would ask Ray for a placement group of
-    as many GPUs again, which the actor itself is holding, and wait for ever.
+    as many GPUs again, which the actor itself occupies, and wait for ever.
     """
     clash = sorted(set(options) & set(FIXED))
     if clash:
@@ -329,7 +331,7 @@ def engine_arguments(on_gpu: bool, options: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _make_engine(arguments: Mapping[str, Any]) -> Any:
-    """An engine with the batches that vLLM takes for offline work: 16,384 tokens and 1,024 requests on an H100."""
+    """Build an engine with vLLM's batch sizes for offline work: 16,384 tokens and 1,024 requests on an H100."""
     from vllm import EngineArgs, LLMEngine
     from vllm.usage.usage_lib import UsageContext
 
@@ -338,12 +340,8 @@ def _make_engine(arguments: Mapping[str, Any]) -> Any:
 
 
 def _options_line(model: ResolvedModel[EngineModel]) -> str:
-    """The options as they were set: vLLM's complaint may call one by another name and leave out what it was."""
+    """Return the options as they were set: vLLM's complaint may use another name or omit the value."""
     return ", ".join(f"{name}={value}" for name, value in model.config.engine_options.items()) or "none is set"
-
-
-def _gave_up(output: Served | Refusal) -> bool:
-    return not isinstance(output, Refusal) and output.outputs[0].finish_reason in ("error", "abort")
 
 
 def _engine_error(cause: BaseException) -> EngineError:

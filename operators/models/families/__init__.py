@@ -1,4 +1,4 @@
-"""The table of model families: each of ours is the FAMILY of the file of its name here."""
+"""The table of model families, and which options each has."""
 
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, fields
@@ -6,53 +6,56 @@ from functools import cache
 from typing import Any
 
 from plumbline.operators.base.errors import ConfigError, suggest
-from plumbline.operators.base.extensions import Extensions, in_folder
+from plumbline.operators.base.extensions import Extensions
 from plumbline.operators.models.calls import Call
 from plumbline.operators.models.family import Family
 from plumbline.operators.models.model import ModelConfig
 
-NAMES = (
-    "clip_flant5",
-    "clip",
-    "open_clip",
-    "pyramid_clip",
-    "siglip",
-    "align",
-    "dino",
-    "blip_itm",
-    "imagereward",
-    "hpsv3",
-    "videoalign",
-    "x_clip",
-    "editreward",
-    "captioner",
-    "florence2",
-    "causal_lm",
-    "t5",
-    "vlm",
-    "instructblip",
-    "blip2",
-    "blip_vqa",
-    "grounding_dino",
-    "owlv2",
-    "got_ocr2",
-    "rapidocr",
-    "nli",
-    "sentences",
-    "openai",
-    "diffusers",
-    "openai_images",
+NAMES = {
+    "clip_flant5": "clip_flant5:FAMILY",
+    "clip": "dual_encoders:CLIP",
+    "open_clip": "dual_encoders:OPEN_CLIP",
+    "pyramid_clip": "dual_encoders:PYRAMID_CLIP",
+    "siglip": "dual_encoders:SIGLIP",
+    "align": "dual_encoders:ALIGN",
+    "dino": "dino:FAMILY",
+    "blip_itm": "blip:BLIP_ITM",
+    "imagereward": "preference:IMAGEREWARD",
+    "hpsv3": "preference:HPSV3",
+    "videoalign": "preference:VIDEOALIGN",
+    "x_clip": "x_clip:FAMILY",
+    "editreward": "preference:EDITREWARD",
+    "captioner": "captioner:FAMILY",
+    "florence2": "florence2:FAMILY",
+    "causal_lm": "language_models:CAUSAL_LM",
+    "t5": "language_models:T5",
+    "vlm": "vlm:FAMILY",
+    "instructblip": "blip:INSTRUCTBLIP_FAMILY",
+    "blip2": "blip:BLIP2_FAMILY",
+    "blip_vqa": "blip:BLIP_VQA_FAMILY",
+    "grounding_dino": "detectors:GROUNDING_DINO",
+    "owlv2": "detectors:OWLV2",
+    "got_ocr2": "text_readers:GOT_OCR2",
+    "rapidocr": "text_readers:RAPIDOCR",
+    "nli": "nli:FAMILY",
+    "sentences": "sentences:FAMILY",
+    "openai": "openai:FAMILY",
+    "diffusers": "diffusers:FAMILY",
+    "openai_images": "openai_images:FAMILY",
+}
+"""The module of this folder and the attribute that has each family, in the order of messages and documentation."""
+FAMILIES = Extensions[Family[Any]](
+    "families", {name: f"{__name__}.{location}" for name, location in NAMES.items()}, Family
 )
-FAMILIES = Extensions[Family[Any]]("families", in_folder(__name__, NAMES, "FAMILY"), Family)
 
 
 def serving(call: Call) -> str:
-    """The families that serve a call, in words."""
+    """Return the names of the families that serve a call, joined by "or"."""
     return " or ".join(name for name, family in FAMILIES.items() if call in family.calls)
 
 
 def model_config(**options: Any) -> ModelConfig:
-    """A model's options as its family's class; raises ConfigError for a bad one, and for one that it does not have."""
+    """Return a model's options as the class of its family; raises ConfigError for an invalid or unknown option."""
     kept = own_options(options)
     family = FAMILIES[kept["family"]]
     unknown = sorted(kept.keys() - family.options)
@@ -63,10 +66,10 @@ def model_config(**options: Any) -> ModelConfig:
 
 
 def own_options(options: Any) -> Any:
-    """The options without those of other families that are at their defaults: another `family` may be set over a
-    chosen model.
+    """Return the options without other families' options that have their default value, so that a configuration may set
+    another `family` over a chosen model.
 
-    Raises ConfigError for a family that there is not, and for an option of other families that is set.
+    Raises ConfigError for an unknown family, and if an option of other families has another value.
     """
     if not isinstance(options, Mapping) or "family" not in options:
         return options
@@ -84,7 +87,7 @@ def own_options(options: Any) -> Any:
 
 @cache
 def families_with(option: str) -> list[str]:
-    """The families of models that have an option."""
+    """Return the families that have this option."""
     return [name for name, family in FAMILIES.items() if option in family.options]
 
 

@@ -1,4 +1,4 @@
-"""A model's options as a configuration holds them, read by pydantic, which a model alone does not need."""
+"""The type of a model's options in a configuration that pydantic reads; models themselves do not need pydantic."""
 
 from collections.abc import Mapping
 from functools import reduce

@@ -1,4 +1,4 @@
-"""Models that caption an image, whatever they are asked: BLIP, BLIP-2 with OPT, and GIT."""
+"""Models that caption every image and ignore the request's text: BLIP, BLIP-2 with OPT, and GIT."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -11,7 +11,7 @@ from plumbline.operators.models.calls import Generation, ImageRequest
 from plumbline.operators.models.checkpoints.parts import Fields, architecture, read_fields, subfields
 from plumbline.operators.models.family import IMAGES, TOKENIZER, Family, Files
 from plumbline.operators.models.model import LocalModel
-from plumbline.operators.models.networks.loaded import LoadedImageModel
+from plumbline.operators.models.networks.loaded import LoadedImageModel, in_groups
 
 if TYPE_CHECKING:
     import torch
@@ -23,16 +23,15 @@ ARCHITECTURES = (BLIP, "GitForCausalLM")
 
 
 def _has_opt(fields: Fields) -> bool:
-    """Whether a config.json is that of a BLIP-2 with an OPT, which reads the image before it writes."""
+    """Return True for a config.json of a BLIP-2 with an OPT, a language model that reads the image before it writes."""
     opt = subfields(fields, "text_config").get("model_type") == "opt"
     return opt and architecture(fields) == "Blip2ForConditionalGeneration"
 
 
 class Captioner(LoadedImageModel):
-    """The `generate_from_images` call served by a captioner: whatever it is asked, the reply is a caption.
+    """The `generate_from_images` call served by a captioner: the reply to every request is a caption.
 
-    Its words are the likeliest ones, in the way that the checkpoint's generation settings have it; a request's
-    temperature is not heeded.
+    It is the likeliest one under the checkpoint's own generation settings; a request's temperature is ignored.
     """
 
     architecture = "AutoModelForImageTextToText"
@@ -40,7 +39,7 @@ class Captioner(LoadedImageModel):
     def __init__(self, *parts: Any, **batches: int) -> None:
         super().__init__(*parts, **batches)
         queries = getattr(self.model.config, "num_query_tokens", None)
-        self.start = 1 if queries is None else queries + 1  # so many tokens stand before a caption
+        self.start = 1 if queries is None else queries + 1  # index of a caption's first token
         self.end_id = self.tokenizer.sep_token_id if queries is None else self.model.config.text_config.eos_token_id
 
     @classmethod
@@ -53,25 +52,21 @@ class Captioner(LoadedImageModel):
     def generate_from_images(
         self, features: "Sequence[torch.Tensor]", requests: Sequence[ImageRequest]
     ) -> list[Generation | RowError]:
-        """The caption for each request, cut at its max_tokens."""
-        replies: dict[int, Generation | RowError] = {}
-        for limit in sorted({one.request.max_tokens for one in requests}):
-            places = [place for place, one in enumerate(requests) if one.request.max_tokens == limit]
-            caption = partial(self._captions, limit=limit)
-            replies.update(
-                zip(places, isolate(caption, [features[requests[place].image] for place in places]), strict=True)
-            )
-        return [replies[place] for place in range(len(requests))]
+        """Return the caption for each request, cut at its max_tokens."""
 
-    def _captions(self, pixels: "Sequence[torch.Tensor]", limit: int) -> list[Generation]:
-        return in_batches(partial(self._caption, limit=limit), pixels, size=self.image_batch)
+        def caption(group: Sequence[ImageRequest]) -> list[Generation | RowError]:
+            limited = partial(self._caption, limit=group[0].request.max_tokens)
+            pixels = [features[one.image] for one in group]
+            return isolate(lambda batch: in_batches(limited, batch, size=self.image_batch), pixels)
+
+        return in_groups(caption, requests, key=lambda one: one.request.max_tokens)
 
     def _caption(self, pixels: "Sequence[torch.Tensor]", limit: int) -> list[Generation]:
         output = self.model.generate(pixel_values=self.batch(pixels), do_sample=False, max_new_tokens=limit)
         return [self._generation(ids) for ids in output[:, self.start :].tolist()]
 
     def _generation(self, ids: Sequence[int]) -> Generation:
-        """The words before the token that ends a caption."""
+        """Decode the tokens before the end of a caption."""
         ended = self.end_id in ids
         length = ids.index(self.end_id) if ended else len(ids)
         text = str(self.tokenizer.decode(ids[:length], skip_special_tokens=True)).strip()

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from plumbline.operators.base.errors import ModelError
 from plumbline.operators.models.checkpoints.parts import (
@@ -26,33 +26,33 @@ SUPPORTED = {"mm_projector_type": "mlp2x_gelu", "mm_vision_select_feature": "pat
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ClipFlanT5Model(LocalModel):
-    """A CLIP-FlanT5 and its CLIP tower."""
+    """Options of a CLIP-FlanT5 and its CLIP tower."""
 
     family: Literal["clip_flant5"] = "clip_flant5"
     vision_tower: str | None = None
-    """Hub id or folder of the CLIP tower, in place of the checkpoint's own `mm_vision_tower`."""
+    """Hub id or folder of the CLIP tower, instead of the checkpoint's own `mm_vision_tower`."""
     vision_tower_revision: str | None = None
     """Hub revision of the vision tower."""
     padding: Literal["released", "processor"] = "released"
     """`released` shows an image on a square of the mean colour, as the released VQAScore does; `processor` cuts the
     middle out, as CLIP's processor does."""
     system: str | None = None
-    """The message before every question about an image, in place of Vicuna's; an empty text sends none (VQAScore,
-    footnote 3)."""
+    """The message before every question, instead of Vicuna's; an empty text sends none (VQAScore, footnote 3)."""
     compiled: bool = False
     """Compiles FlanT5's encoder (torch.compile), which takes up to some minutes before the first answers; does not
-    change results but for rounding."""
+    change results except for rounding.
+    """
 
 
 def _find_tower(config: ClipFlanT5Model, checkpoint: Checkpoint, digest: FileDigest) -> Mapping[str, Part]:
-    """The CLIP checkpoint that config.json names; its weights are needed only where the checkpoint has none."""
+    """Find the CLIP checkpoint that config.json names; its weights are only needed if the checkpoint lacks them."""
     _check_fields(checkpoint.part, checkpoint.fields)
-    named = config.vision_tower or _beside(checkpoint.part, checkpoint.fields["mm_vision_tower"])
+    named = config.vision_tower or _resolve_tower(checkpoint.part, checkpoint.fields["mm_vision_tower"])
     tower = find_part(named, config.vision_tower_revision, digest)
     model_type = read_fields(tower)["model_type"]
     if model_type not in ("clip", "clip_vision_model"):
         raise ModelError(
-            f"{tower.source}: config.json says model_type {model_type!r}, and the vision tower is a CLIP; "
+            f"{tower.source}: config.json has model_type {model_type!r}, but the vision tower must be a CLIP; "
             "set the model's `vision_tower` to one"
         )
     if not any(name.startswith("vision_tower.") for name in checkpoint.tensors):
@@ -69,15 +69,11 @@ def _check_fields(part: Part, fields: Fields) -> None:
             raise ModelError(f"{part.source}: `{name}` is {fields[name]!r}; only {value!r} is supported")
 
 
-def _beside(part: Part, tower: str) -> str:
-    """A tower named by a relative path is looked for from the checkpoint's own folder."""
+def _resolve_tower(part: Part, tower: str) -> str:
+    """Resolve a relative path of a tower against the checkpoint's own folder."""
     if part.commit is None and tower.startswith("."):
         return str((Path(part.source) / tower).resolve())
     return tower
-
-
-def _options_in_key(config: ClipFlanT5Model, profile: VqaProfile | None) -> Mapping[str, Any]:
-    return {"padding": config.padding, "system": config.system}
 
 
 FAMILY = Family(
@@ -87,6 +83,6 @@ FAMILY = Family(
     suits=lambda fields: fields["model_type"] == "clip_t5",
     files=(TOKENIZER, IMAGES._replace(part="vision_tower")),
     parts=_find_tower,
-    options_in_key=_options_in_key,
+    options_in_key=lambda config, profile: {"padding": config.padding, "system": config.system},
     profile=lambda config, fields: CLIP_FLANT5.with_system(config.system),
 )

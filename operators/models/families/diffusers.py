@@ -1,4 +1,4 @@
-"""Image generators that diffusers runs: any pipeline from text to images, of safetensors files alone."""
+"""Image generators that diffusers runs: any text-to-image pipeline with safetensors weights."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,23 +22,22 @@ from plumbline.operators.models.checkpoints.parts import (
 from plumbline.operators.models.checkpoints.weights import read_tensor_names
 from plumbline.operators.models.family import Family, lazily
 from plumbline.operators.models.model import LocalModel, ResolvedModel
-from plumbline.operators.models.vqa_profiles import VqaProfile
 
 INDEX = "model_index.json"
-"""What tells a pipeline's class and its components."""
+"""The file that names a pipeline's class and its components."""
 LIBRARIES = ("diffusers", "transformers")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DiffusersModel(LocalModel):
-    """A pipeline of diffusers, or one with a LoRA."""
+    """Options of a diffusers pipeline, optionally with a LoRA."""
 
     image_batch: Positive = 4
-    """Pictures drawn together; changes them by rounding alone."""
+    """Images generated together; changes them by rounding only."""
     lora: str | None = None
-    """Hub id, folder or file of a LoRA that is merged into it."""
+    """Hub id, folder or file of a LoRA that is merged into the pipeline."""
     lora_scale: float = 1.0
-    """How much of the LoRA is merged."""
+    """Weight of the LoRA in the merge."""
 
     def __post_init__(self) -> None:
         LocalModel.__post_init__(self)
@@ -47,10 +46,10 @@ class DiffusersModel(LocalModel):
 
 
 def read_index(part: Part) -> Fields:
-    """The model_index.json of a checkpoint; raises ModelError where there is none, or where it wants other code."""
+    """Read the model_index.json of a checkpoint; raises ModelError if it is missing or needs code of its own."""
     if part.file(INDEX) is None:
         raise ModelError(
-            f"{part.source}: no {INDEX}, so it is no pipeline of diffusers; name the folder that has it, or make one "
+            f"{part.source}: no {INDEX}, so it is not a diffusers pipeline; name the folder that has it, or make one "
             "of a single file by diffusers' from_single_file and save_pretrained"
         )
     fields = read_json(part, INDEX)
@@ -64,7 +63,7 @@ def read_index(part: Part) -> Fields:
 
 
 def _components(fields: Fields) -> dict[str, tuple[str, str]]:
-    """By name, the library and the class of every component that a pipeline has."""
+    """Return the library and the class of each component of a pipeline, by name."""
     return {
         name: (value[0], value[1])
         for name, value in fields.items()
@@ -73,9 +72,10 @@ def _components(fields: Fields) -> dict[str, tuple[str, str]]:
 
 
 def find_tensors(part: Part, only: str | None) -> list[str]:
-    """The tensors of every component, of a folder; of a hub repository its files with weights alone are looked for.
+    """Return the tensors of every component of a folder; for a hub repository, only the names of its files with
+    weights.
 
-    Raises ModelError for a component that is not there, or without whole safetensors files.
+    Raises ModelError for a component that is missing or has no complete safetensors files.
     """
     names = []
     for component in _components(read_json(part, INDEX)):
@@ -119,10 +119,6 @@ def _find_lora(config: DiffusersModel, checkpoint: Checkpoint, digest: FileDiges
     return {"lora": Part(source=str(file.resolve()), commit=None, identity=digest(file))}
 
 
-def _options_in_key(config: DiffusersModel, profile: VqaProfile | None) -> dict[str, Any]:
-    return {} if config.lora is None else {"lora_scale": config.lora_scale}
-
-
 def _load(model: ResolvedModel[DiffusersModel]) -> Any:
     if find_spec("diffusers") is None:
         raise ModelError(f"family diffusers: needs the package diffusers; {install('generate')}")
@@ -140,5 +136,5 @@ FAMILY = Family(
     wanted=(INDEX, *(f"*/{pattern}" for pattern in (*SMALL_FILES, "*.safetensors"))),
     find_tensors=find_tensors,
     parts=_find_lora,
-    options_in_key=_options_in_key,
+    options_in_key=lambda config, profile: {} if config.lora is None else {"lora_scale": config.lora_scale},
 )

@@ -1,4 +1,4 @@
-"""DINO and DINOv2: images as points, without any text (Caron et al. 2021; Oquab et al. 2024)."""
+"""DINO and DINOv2: embeddings of images, without any text (Caron et al. 2021; Oquab et al. 2024)."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -18,12 +18,13 @@ if TYPE_CHECKING:
     from plumbline.operators.models.processing import ReleasedTransform
 
 MARGIN = 256 / 224
-"""Both releases make the shorter side 256 pixels long, and take the middle 224 x 224 (facebookresearch/dino,
-eval_knn.py; facebookresearch/dinov2, dinov2/data/transforms.py)."""
+"""Both releases resize the shorter side to 256 pixels and take the middle 224 x 224 (facebookresearch/dino,
+eval_knn.py; facebookresearch/dinov2, dinov2/data/transforms.py).
+"""
 
 
 class DinoSimilarity(LoadedImageModel):
-    """The `similarity` call, of an edited image and its source, by their class tokens."""
+    """The `similarity` call for an edited image and its source, by their class tokens."""
 
     architecture = "AutoModel"
 
@@ -46,11 +47,11 @@ class DinoSimilarity(LoadedImageModel):
         return ReleasedTransform(super().load_processor(model, tokenizer), MARGIN)
 
     def preprocess(self, image: "Image.Image", rule: PixelRule = "released") -> "torch.Tensor":
-        """The image as the releases prepare it, (3, height, width); there is no other rule."""
-        return self.pixels.held(self.processor.cropped(image))
+        """Prepare the image as in the releases, (3, height, width); `rule` is ignored."""
+        return self.pixels.pin(self.processor.cropped(image))
 
     def encode(self, pixels: Sequence[Any]) -> "list[torch.Tensor]":
-        """Unit-length class tokens, each (width,), float32, on the CPU."""
+        """Return unit-length class tokens, each (width,), float32, on the CPU."""
         import torch
 
         with torch.inference_mode():
@@ -59,7 +60,7 @@ class DinoSimilarity(LoadedImageModel):
     def compare(
         self, features: "Sequence[torch.Tensor]", pairs: Sequence[Pair], measure: Measure = "cosine"
     ) -> list[Compared]:
-        """The cosine of each image and its source."""
+        """Return the cosine of each image and its source."""
         both = [(pair.image, pair.source) for pair in pairs if pair.source is not None]
         return [Compared(float(features[image] @ features[source]), truncated=False) for image, source in both]
 

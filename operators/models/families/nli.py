@@ -1,6 +1,6 @@
-"""Natural-language inference: the `entailment` call, by a T5 that says 1 or 0 or by a cross-encoder with labels.
+"""Natural-language inference: the `entailment` call, by a T5 that answers 1 or 0 or by a classifier of pairs.
 
-Gecko paper, section 5: a generated question is kept where the prompt entails it with its answer.
+Gecko paper, section 5: a generated question is kept if the prompt entails it with its answer.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,11 +12,10 @@ from plumbline.operators.models.checkpoints.parts import Fields, Part, architect
 from plumbline.operators.models.family import Family
 from plumbline.operators.models.model import LocalModel
 from plumbline.operators.models.networks.loaded import LoadedModel
-from plumbline.operators.models.networks.texts import context_of
+from plumbline.operators.models.networks.texts import text_context
 
 if TYPE_CHECKING:
-    from plumbline.operators.models.calls import EntailmentModel
-    from plumbline.operators.models.model import ResolvedModel
+    pass
 
 ENTAILMENT = ("entailment", "entail", "entails", "entailed")
 
@@ -32,10 +31,10 @@ class CrossEncoderNli(LoadedModel):
     def __init__(self, *parts: Any, **batches: int) -> None:
         super().__init__(*parts, **batches)
         self.label = entailment_label(self.model.config.id2label)
-        self.context = context_of(self.model.config, self.tokenizer)
+        self.context = text_context(self.model.config, self.tokenizer)
 
     def entailment(self, pairs: Sequence[Pair]) -> list[float]:
-        """The softmax over the labels at entailment; the longer text of a pair beyond the context is cut."""
+        """Return the softmax probability of entailment; the longer text of a pair beyond the context is cut."""
         return in_batches(self._classify, pairs, [len(p) + len(h) for p, h in pairs], size=self.pair_batch)
 
     def _classify(self, pairs: Sequence[Pair]) -> list[float]:
@@ -45,17 +44,17 @@ class CrossEncoderNli(LoadedModel):
 
 
 class Seq2SeqNli(LoadedModel):
-    """Entailment by a T5 trained to say `1` or `0`, as on the TRUE mixture."""
+    """Entailment by a T5 trained to answer `1` or `0`, as on the TRUE mixture."""
 
     architecture = "AutoModelForSeq2SeqLM"
 
     def __init__(self, *parts: Any, **batches: int) -> None:
         super().__init__(*parts, **batches)
-        self.context = context_of(self.model.config, self.tokenizer)
+        self.context = text_context(self.model.config, self.tokenizer)
         self.yes = _first_token_of_one(self.tokenizer)
 
     def entailment(self, pairs: Sequence[Pair]) -> list[float]:
-        """The probability of `1` under the full vocabulary; a premise is cut where a pair is beyond the context."""
+        """Return the probability of `1` over the full vocabulary; the premise of a pair beyond the context is cut."""
         texts = [self._text(premise, hypothesis) for premise, hypothesis in pairs]
         return in_batches(self._answer, texts, [len(text) for text in texts], size=self.pair_batch)
 
@@ -78,18 +77,14 @@ class Seq2SeqNli(LoadedModel):
 
 
 def _first_token_of_one(tokenizer: Any) -> int:
-    """The first token of `1`, which must tell it from `0`."""
+    """Return the first token of `1`; raises ModelError if it is also the first token of `0`."""
     one, zero = (tokenizer(digit, add_special_tokens=False).input_ids[0] for digit in ("1", "0"))
     if one == zero:
         raise ModelError(
-            f"{tokenizer.name_or_path}: the tokenizer does not tell `1` from `0` by their first token, so it is not "
+            f"{tokenizer.name_or_path}: the tokenizer's `1` and `0` begin with the same token, so it is not "
             "that of a TRUE-style entailment model; use a ...ForSequenceClassification checkpoint"
         )
     return int(one)
-
-
-def _load(model: "ResolvedModel[Any]") -> "EntailmentModel":
-    return (Seq2SeqNli if _is_t5(read_fields(model.parts["checkpoint"])) else CrossEncoderNli).load(model)
 
 
 def _is_t5(fields: Fields) -> bool:
@@ -97,17 +92,17 @@ def _is_t5(fields: Fields) -> bool:
 
 
 def _check(config: LocalModel, parts: Mapping[str, Part], fields: Fields) -> None:
-    """Raises ModelError where it is not known which of a classifier's labels is entailment."""
+    """Raise ModelError if it is not known which of a classifier's labels is entailment."""
     labels = subfields(fields, "id2label")
     if not _is_t5(fields) and (len(labels) < 2 or entailment_label(labels) is None):
         raise ModelError(
-            f"{parts['checkpoint'].source}: config.json has the labels {list(labels.values())}, none of which is "
+            f"{parts['checkpoint'].source}: config.json has the labels {list(labels.values())}, but none for "
             "entailment; name it in id2label"
         )
 
 
 def entailment_label(id2label: Mapping[Any, str]) -> int | None:
-    """The index of the entailment label in a config's id2label; None where no label or more than one is named so.
+    """Return the index of the entailment label in a config's id2label; None unless exactly one label has that name.
 
     `not_entailment`, `non-entailment` and the like are the opposite.
     """
@@ -117,7 +112,11 @@ def entailment_label(id2label: Mapping[Any, str]) -> int | None:
 
 FAMILY = Family(
     config=LocalModel,
-    loads={"entailment": _load},
+    loads={
+        "entailment": lambda model: (
+            Seq2SeqNli if _is_t5(read_fields(model.parts["checkpoint"])) else CrossEncoderNli
+        ).load(model)
+    },
     form="a ...ForSequenceClassification or a T5ForConditionalGeneration",
     suits=lambda fields: _is_t5(fields) or architecture(fields).endswith("ForSequenceClassification"),
     check=_check,

@@ -1,6 +1,6 @@
-"""Any OpenAI-compatible chat endpoint: text, text about images, and the likelihood of answers of one token.
+"""Any OpenAI-compatible chat endpoint: text, text about images, and the likelihood of one-token answers.
 
-The key is read from the environment and goes nowhere else: not into errors, logs or keys of cells.
+The key is read from the environment and passed to the client only: it enters no errors, logs or keys of cells.
 """
 
 import io
@@ -23,10 +23,18 @@ from plumbline.operators.base.batches import count_calls
 from plumbline.operators.base.errors import HopelessRow, ModelError, RowError, install, without_secrets
 from plumbline.operators.base.stopping import STOP, STOPPED
 from plumbline.operators.base.usage import Usage
-from plumbline.operators.models.calls import LONGEST_REPLY, Call, Generation, ImageRequest, Message, Question, Request
+from plumbline.operators.models.calls import (
+    MAX_ANSWER_TOKENS,
+    Call,
+    Generation,
+    ImageRequest,
+    Message,
+    Question,
+    Request,
+)
 from plumbline.operators.models.engines.engine_options import thinking_in_key
 from plumbline.operators.models.engines.reading import reader, reading_in_key
-from plumbline.operators.models.engines.thinking import CUT, after_thought, unfinished
+from plumbline.operators.models.engines.thinking import CUT, remove_thought, unfinished_thought
 from plumbline.operators.models.family import Family
 from plumbline.operators.models.service_config import ServiceModel
 from plumbline.operators.models.vqa_profiles import FIRST_TOKEN, VqaProfile
@@ -38,24 +46,24 @@ if TYPE_CHECKING:
 
 OPENAI = VqaProfile(name="openai", asks=FIRST_TOKEN, lettered=True, several=True)
 MAX_TEXT_REPLY = 16_000_000
-"""Bytes of a reply with text: the longest thought, and the likeliest tokens of every token, take less."""
+"""Maximum size in bytes of a reply with text: enough for the longest thought and the top_logprobs of every token."""
 TRANSIENT = (408, 409, 429)
-"""Answers beside the 5xx that another attempt may better; the SDK has made its attempts by the time they show."""
+"""Statuses, in addition to 5xx, that another attempt may avoid, after those of the SDK."""
 SPENT = ("insufficient_quota", "billing_hard_limit_reached")
-"""What an error is called where an account has no quota left; some services answer 402 instead."""
+"""Error codes of an account without quota; some services answer 402 instead."""
 FILTERED = ("content_policy_violation", "moderation_blocked", "content_filter")
-"""What an error is called where a request is against the service's policy."""
+"""Error codes of a request that violates the service's policy."""
 SPENT_SECONDS = 60.0
-"""After which such an account is asked again."""
+"""Time after which an account without quota is asked again."""
 TOP_TOKENS = 20
-"""The likeliest first tokens whose log-probabilities are asked for; OpenAI and vLLM by default give no more."""
+"""Number of likeliest first tokens that are requested; OpenAI and, by default, vLLM return at most this many."""
 LOGPROBS: Mapping[str, Any] = {"logprobs": True, "top_logprobs": TOP_TOKENS}
-LARGEST_IMAGE = 20_000_000
-"""Bytes of an encoded image that are sent; OpenAI takes no larger one."""
+MAX_IMAGE_BYTES = 20_000_000
+"""Maximum size in bytes of an encoded image; OpenAI accepts no larger one."""
 
 
-SHORTEST_SECRET = 8
-"""Characters of a key that is looked for within words too; an endpoint that asks for none is given `k` or `EMPTY`."""
+MIN_SECRET_LENGTH = 8
+"""Minimum length of a key that is also redacted within words; keys such as `k` or `EMPTY` are not secret."""
 
 
 class HttpRequest(NamedTuple):
@@ -63,19 +71,11 @@ class HttpRequest(NamedTuple):
 
     arguments: dict[str, Any]
     read: Callable[[Any], Any]
-    """What is made of the completion: the result, or a RowError."""
-
-
-class Spent(NamedTuple):
-    """An account has no quota left."""
-
-    at: float
-    """When the service said so, by the monotonic clock."""
-    error: RowError
+    """Converts the completion to the result, or to a RowError."""
 
 
 class Pace:
-    """Lets requests pass at even distances, whichever threads make them."""
+    """Spaces requests evenly, over all threads that make them."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class Pace:
         self._lock = threading.Lock()
 
     def wait(self) -> None:
-        """Returns when the next request may be made."""
+        """Block until the next request may be made."""
         with self._lock:
             now = self._clock()
             turn = max(now, self._next)
@@ -98,29 +98,30 @@ class Pace:
 
 
 class OpenAiService(ABC):
-    """An OpenAI-compatible service, `concurrency` requests at once whoever makes them."""
+    """An OpenAI-compatible service; at most `concurrency` requests run at once, over all threads."""
 
     def __init__(self, client: "OpenAI", model: "ResolvedModel[Any]") -> None:
         self.client = client
         self.config = model.config
         self.name = model.config.checkpoint
         self.place = model.endpoint or "the OpenAI API"
-        self.spent: Spent | None = None
+        self.spent: tuple[float, RowError] | None = None
+        """When the service said that no quota is left, by the monotonic clock, and the error."""
         self._threads = ThreadPoolExecutor(model.config.concurrency, thread_name_prefix="openai")
-        self._of_thread = threading.local()
+        self._thread_local = threading.local()
 
     @property
     def usage(self) -> Usage:
-        """What the calls of this thread have taken."""
-        usage: Usage = getattr(self._of_thread, "usage", Usage())
+        """Usage of this thread's calls."""
+        usage: Usage = getattr(self._thread_local, "usage", Usage())
         return usage
 
     @abstractmethod
     def _ask(self, arguments: Mapping[str, Any]) -> Any:
-        """The endpoint's answer to one request."""
+        """Send one request and return the endpoint's answer."""
 
     def _each(self, http_requests: Sequence[HttpRequest]) -> list[Any]:
-        """What is made of each answer; what they took is this thread's."""
+        """Return the result of each request, and add their usage to this thread's."""
         waiting = [self._threads.submit(self._answer, one) for one in http_requests]
         try:
             answers = []
@@ -132,7 +133,7 @@ class OpenAiService(ABC):
                 answer.cancel()
             raise
         for _, usage in answers:
-            self._of_thread.usage = self.usage.plus(usage)
+            self._thread_local.usage = self.usage.plus(usage)
         return [result for result, _ in answers]
 
     def _answer(self, http_request: HttpRequest) -> tuple[Any, Usage]:
@@ -142,8 +143,8 @@ class OpenAiService(ABC):
 
         if STOP.is_set():
             return STOPPED, Usage()
-        if self.spent is not None and time.monotonic() < self.spent.at + SPENT_SECONDS:
-            return self.spent.error, Usage()
+        if self.spent is not None and time.monotonic() < self.spent[0] + SPENT_SECONDS:
+            return self.spent[1], Usage()
         try:
             completion = self._ask(http_request.arguments)
             return http_request.read(completion), _usage(getattr(completion, "usage", None))
@@ -175,10 +176,9 @@ class OpenAiService(ABC):
             ) from None
         if status == 402 or error.code in SPENT:
             problem = f"{self.place} answered {status}, and was asked nothing more: no quota is left ({reason})"
-            self.spent = Spent(
-                time.monotonic(), RowError("quota_spent", f"{problem}; add some and run again", retryable=True)
-            )
-            return self.spent.error
+            spent = RowError("quota_spent", f"{problem}; add some and run again", retryable=True)
+            self.spent = time.monotonic(), spent
+            return spent
         if error.code in FILTERED:
             return RowError("reply_refused", f"{self.name} would not answer: {reason}")
         if status in TRANSIENT or status >= 500:
@@ -190,10 +190,10 @@ class OpenAiService(ABC):
         return RowError("model_unavailable", message, retryable=True)
 
     def _reason(self, error: "APIStatusError") -> str:
-        """The service's own words in one line; some repeat the key they were sent."""
-        said = error.body.get("message") if isinstance(error.body, dict) else None
-        words = said if isinstance(said, str) and said.strip() else str(error)
-        return without_secrets(" ".join(_without_key(words, self.client.api_key).split()))[:300]
+        """Return the service's own words in one line; some services repeat the key, which is redacted."""
+        own = error.body.get("message") if isinstance(error.body, dict) else None
+        words = own if isinstance(own, str) and own.strip() else str(error)
+        return without_secrets(" ".join(_redact_key(words, self.client.api_key).split()))[:300]
 
 
 class OpenAiModel(OpenAiService):
@@ -206,44 +206,45 @@ class OpenAiModel(OpenAiService):
         self.limit_name = "max_tokens"
 
     def generate(self, requests: Sequence[Request]) -> list[Generation | RowError]:
-        """The reply to each request, or why there is none; may be called from several threads at once.
+        """Return the reply to each request, or an error. May be called from several threads at once.
 
-        Raises ModelError where no request can succeed: the key is refused, or the endpoint has no such model.
+        Raises ModelError if no request can succeed: the key is refused, or the endpoint has no such model.
         """
         return self._each([HttpRequest(self._arguments(request), self._generation) for request in requests])
 
     def preprocess(self, image: Image.Image) -> tuple[bytes, ...]:
-        """The image encoded anew, as PNG, which keeps every pixel, or as JPEG."""
+        """Encode the image as PNG, which keeps every pixel, or as JPEG."""
         return self.preprocess_several([image])
 
     def preprocess_several(self, images: Sequence[Image.Image]) -> tuple[bytes, ...]:
-        """Images that stand one after another, each encoded anew."""
-        return tuple(map(self._encoded, images))
-
-    def _encoded(self, image: Image.Image) -> bytes:
-        stream = io.BytesIO()
+        """Encode images that come one after another."""
         options = {"compress_level": 1} if self.config.image_format == "png" else {"quality": 95, "subsampling": 0}
-        image.save(stream, self.config.image_format, **options)
-        return stream.getvalue()
+        encoded = []
+        for image in images:
+            stream = io.BytesIO()
+            image.save(stream, self.config.image_format, **options)
+            encoded.append(stream.getvalue())
+        return tuple(encoded)
 
     def encode(self, pixels: Sequence[tuple[bytes, ...]]) -> list[tuple[str, ...]]:
-        """Encoded images as data URLs; raises HopelessRow for one that is too large to be sent."""
+        """Return encoded images as data URLs; raises HopelessRow for one that is too large to be sent."""
         return [tuple(map(self._data_url, images)) for images in pixels]
 
     def generate_from_images(
         self, features: Sequence[tuple[str, ...]], requests: Sequence[ImageRequest]
     ) -> list[Generation | RowError]:
-        """As `generate`, each request about its image, or its several images."""
+        """Return the reply to each request about its image or images; see `generate`."""
         shown = [(request, features[image]) for image, request in requests]
         return self._each([HttpRequest(self._arguments(*one), self._generation) for one in shown])
 
     def likelihood(
         self, features: Sequence[tuple[str, ...]], questions: Sequence[Question]
     ) -> list[list[list[float]] | RowError]:
-        """The log-probability of every choice as the first token of the answer, and 0 for its end, which is not told.
+        """Return the log-probability of every choice as the first token of the answer, and 0 for its end, which
+        services do not report.
 
-        A question has an error where one of its choices is not among the TOP_TOKENS likeliest, whatever their case and
-        white space; a choice of several words is never one token, and nothing is asked about it.
+        A question gets an error if one of its choices is not among the TOP_TOKENS likeliest tokens, ignoring case and
+        white space. A choice of several words is never one token, so no request is sent for it.
         """
         refusals = [self._several_tokens(question.choices) for question in questions]
         http_requests = [
@@ -257,17 +258,18 @@ class OpenAiModel(OpenAiService):
         return [next(answers) if refusal is None else refusal for refusal in refusals]
 
     def reply(self, features: Sequence[tuple[str, ...]], questions: Sequence[Question]) -> list[str | RowError]:
-        """The model's own answer to every question."""
+        """Return the model's own answer to every question."""
         http_requests = [
-            HttpRequest(self._question(features, question, LONGEST_REPLY), self._generation) for question in questions
+            HttpRequest(self._question(features, question, MAX_ANSWER_TOKENS), self._generation)
+            for question in questions
         ]
         replies: list[Generation | RowError] = self._each(http_requests)
         cut = sum(not reply.complete for reply in replies if isinstance(reply, Generation))
-        self._of_thread.usage = self.usage.plus(Usage(cut=cut))
+        self._thread_local.usage = self.usage.plus(Usage(cut=cut))
         return [reply if isinstance(reply, RowError) else reply.text.strip() for reply in replies]
 
     def preflight(self, call: Call) -> None:
-        """One request for a token, in the form of the call; raises ModelError where it has no answer of that form."""
+        """Request one token, in the form of the call; raises ModelError if the answer does not have that form."""
         grey = Image.new("RGB", (64, 64), "grey")
         (images,) = [()] if call == "generate" else self.encode([self.preprocess(grey)])
         arguments = self._arguments(Request((Message("user", "Answer yes or no: yes?"),), 1), images) | {
@@ -283,8 +285,8 @@ class OpenAiModel(OpenAiService):
 
     def _data_url(self, encoded: bytes) -> str:
         image_format = self.config.image_format
-        if len(encoded) > LARGEST_IMAGE:
-            size = f"{len(encoded)} bytes as {image_format}, and at most {LARGEST_IMAGE} are sent"
+        if len(encoded) > MAX_IMAGE_BYTES:
+            size = f"{len(encoded)} bytes as {image_format}, and at most {MAX_IMAGE_BYTES} are sent"
             smaller = "set the model's image_format=jpeg, or " if image_format == "png" else ""
             raise HopelessRow(RowError("image_too_large", f"the image takes {size}; {smaller}make it smaller"))
         return f"data:image/{image_format};base64,{b64encode(encoded).decode()}"
@@ -294,31 +296,31 @@ class OpenAiModel(OpenAiService):
         return self._arguments(request, features[question.image])
 
     def _ask(self, arguments: Mapping[str, Any]) -> Any:
-        """The endpoint's answer; newer models of OpenAI's own want the limit under its newer name.
+        """Send one request; OpenAI's newer models want the limit under a newer name.
 
-        Requests that were under way when the first was refused are refused too, and each is sent once more.
+        Requests that were running when the first was refused are refused too; each is sent once more.
         """
         from openai import BadRequestError
 
         create: Any = self.client.chat.completions.create
         limit_name = self.limit_name
         try:
-            return create(**_with_limit_as(limit_name, arguments))
+            return create(**_rename_limit(limit_name, arguments))
         except BadRequestError as error:
             if limit_name != "max_tokens" or "max_completion_tokens" not in str(error):
                 raise
         self.limit_name = "max_completion_tokens"
-        return create(**_with_limit_as(self.limit_name, arguments))
+        return create(**_rename_limit(self.limit_name, arguments))
 
     def _arguments(self, request: Request, images: Sequence[str] = ()) -> dict[str, Any]:
-        """What is sent for a request; images, as data URLs, stand in its first message."""
+        """Return the arguments of a request; images, as data URLs, are put in its first message."""
         first, *others = request.messages
         thought = self.config.thinking_tokens if self.config.thinking == "allowed" else 0
         arguments: dict[str, Any] = {
             "model": self.name,
             "messages": [
                 *([] if request.system is None else [{"role": "system", "content": request.system}]),
-                _shown(first, images, at=request.image_at),
+                _message_with_images(first, images, at=request.image_at),
                 *({"role": turn.role, "content": turn.text} for turn in others),
             ],
             "max_tokens": request.max_tokens + thought,
@@ -333,7 +335,7 @@ class OpenAiModel(OpenAiService):
         return arguments
 
     def _choice(self, completion: Any) -> Any:
-        """The one choice of a chat completion, or a RowError; the SDK checks little of what an endpoint sends."""
+        """Return the choice of a chat completion, or a RowError; the SDK checks little of an endpoint's answer."""
         choices: Any = getattr(completion, "choices", None)
         message = getattr(choices[0], "message", None) if isinstance(choices, list) and choices else None
         if message is None:
@@ -349,15 +351,12 @@ class OpenAiModel(OpenAiService):
             return choice
         text, reason = choice.message.content, getattr(choice, "finish_reason", None)
         if self.config.thinking == "allowed":
-            text = after_thought(text) if isinstance(text, str) else ""
+            text = remove_thought(text) if isinstance(text, str) else ""
             if not text and reason == "length":
-                return unfinished(CUT.format(self.config.thinking_tokens))
+                return unfinished_thought(CUT.format(self.config.thinking_tokens))
         if not isinstance(text, str) or not text:
-            cut = (
-                ": it was cut at max_tokens, to which a model's reasoning counts; raise it"
-                if reason == "length"
-                else ""
-            )
+            was_cut = ": it was cut at max_tokens, to which a model's reasoning counts; raise it"
+            cut = was_cut if reason == "length" else ""
             return RowError("empty_reply", f"{self.name} gave no text (finish_reason={reason}){cut}", retryable=True)
         return Generation(text, reason != "length", _usage(getattr(completion, "usage", None)))
 
@@ -390,7 +389,7 @@ class OpenAiModel(OpenAiService):
         return RowError("no_likelihood", f"{message}; {remedy}")
 
 
-def _shown(message: Message, images: Sequence[str], *, at: int = 0) -> dict[str, Any]:
+def _message_with_images(message: Message, images: Sequence[str], *, at: int = 0) -> dict[str, Any]:
     if not images:
         return {"role": message.role, "content": message.text}
     pictures = [{"type": "image_url", "image_url": {"url": image}} for image in images]
@@ -400,13 +399,13 @@ def _shown(message: Message, images: Sequence[str], *, at: int = 0) -> dict[str,
     return {"role": message.role, "content": [*before, *pictures, *behind]}
 
 
-def _with_limit_as(name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+def _rename_limit(name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     return {name if key == "max_tokens" else key: value for key, value in arguments.items()}
 
 
-def _without_key(words: str, key: str) -> str:
-    """Words in which nobody reads the key; one that is too short to be a secret is no part of a longer word."""
-    edges = (r"(?<!\w)", r"(?!\w)") if len(key) < SHORTEST_SECRET else ("", "")
+def _redact_key(words: str, key: str) -> str:
+    """Redact the key; a key that is too short to be secret is not redacted within longer words."""
+    edges = (r"(?<!\w)", r"(?!\w)") if len(key) < MIN_SECRET_LENGTH else ("", "")
     return re.sub(re.escape(key).join(edges), "***", words)
 
 
@@ -415,8 +414,10 @@ def _plain(token: str) -> str:
 
 
 def _first_tokens(choice: Any) -> dict[str, float]:
-    """The log-probabilities of the likeliest first tokens, of each word's spellings the likeliest; none where the
-    endpoint gives none that can be read.
+    """Return the log-probabilities of the likeliest first tokens; of several spellings of a word the likeliest one
+    counts.
+
+    Empty if the endpoint returns none that can be read.
     """
     content = getattr(getattr(choice, "logprobs", None), "content", None)
     first = content[0] if isinstance(content, list) and content else None
@@ -476,12 +477,8 @@ def open_client(model: "ResolvedModel[Any]", max_reply: int) -> "OpenAI":
 
 
 def preflight_openai(model: "ResolvedModel[ServiceModel]", call: Call) -> None:
-    """As `OpenAiModel.preflight`; raises ModelError for a missing key too."""
+    """Raise ModelError if the key is missing or `OpenAiModel.preflight` fails."""
     load_openai(model).preflight(call)
-
-
-def _options_in_key(config: ServiceModel, profile: VqaProfile | None) -> dict[str, Any]:
-    return {"image_format": config.image_format} | reading_in_key(config) | thinking_in_key(config)
 
 
 FAMILY = Family(
@@ -493,7 +490,9 @@ FAMILY = Family(
         "likelihood": load_openai,
         "ocr": reader(load_openai),
     },
-    options_in_key=_options_in_key,
+    options_in_key=lambda config, profile: (
+        {"image_format": config.image_format} | reading_in_key(config) | thinking_in_key(config)
+    ),
     preflight=preflight_openai,
     endpoint_variable="OPENAI_BASE_URL",
     profile=lambda config, fields: OPENAI,

@@ -1,6 +1,6 @@
-"""Image generators behind an OpenAI-compatible images service, which are sent texts and send pictures back as base64.
+"""Image generators behind an OpenAI-compatible images service, which returns images as base64.
 
-An address in the place of a picture is never followed.
+A URL instead of an image is never followed.
 """
 
 from base64 import b64decode
@@ -15,7 +15,6 @@ from plumbline.operators.models.calls import DrawingRequest, DrawingSettings, Dr
 from plumbline.operators.models.families.openai import HttpRequest, OpenAiService, open_client
 from plumbline.operators.models.family import Family
 from plumbline.operators.models.service_config import ServiceModel
-from plumbline.operators.models.vqa_profiles import VqaProfile
 
 if TYPE_CHECKING:
     from plumbline.operators.models.model import ResolvedModel
@@ -26,21 +25,22 @@ SENT_AS = {
     "seed": "seed",
     "negative_prompt": "negative_prompt",
 }
-"""The settings that OpenAI's own service does not take, by the names that servers of open models have for them."""
+"""Settings that OpenAI's own service does not accept, with their names at servers of open models."""
 MAX_IMAGE_REPLY = 128_000_000
-"""Bytes of a reply with an image in base64."""
+"""Maximum size in bytes of a reply with an image in base64."""
 BASE64: Mapping[str, Any] = {"response_format": "b64_json"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ImagesServiceModel(ServiceModel):
-    """An image generator at an OpenAI-compatible endpoint."""
+    """Options of an image generator at an OpenAI-compatible endpoint."""
 
     image_batch: Positive = 32
-    """Pictures that are asked for before the next are looked at, `concurrency` of them at once."""
+    """Number of images requested before results are processed, `concurrency` of them at once."""
     takes: tuple[str, ...] = ()
-    """Which settings the service is sent beside the size, of cfg (as guidance_scale), steps (as num_inference_steps),
-    seed and negative_prompt; OpenAI's own takes none."""
+    """Settings that are sent to the service in addition to the size: cfg (as guidance_scale), steps (as
+    num_inference_steps), seed and negative_prompt; OpenAI's own service accepts none of them.
+    """
 
     def __post_init__(self) -> None:
         ServiceModel.__post_init__(self)
@@ -57,7 +57,7 @@ class OpenAiImages(OpenAiService):
         self.says_format = True
 
     def draw(self, requests: Sequence[DrawingRequest], settings: DrawingSettings) -> list[Drawn | RowError]:
-        """The picture of each request; raises ModelError for a setting that the service is not said to take."""
+        """Return the image of each request; raises ModelError for a setting that is not in `takes`."""
         return self._each([self._request(request, settings) for request in requests])
 
     def _request(self, request: DrawingRequest, settings: DrawingSettings) -> HttpRequest:
@@ -65,9 +65,9 @@ class OpenAiImages(OpenAiService):
         wanted = {"cfg": settings.cfg, "steps": settings.steps, "sampler": settings.sampler}
         wanted |= {"negative_prompt": settings.negative_prompt or None}
         given = {name: value for name, value in wanted.items() if value is not None}
-        if untold := [name for name in given if name not in takes]:
+        if unknown := [name for name in given if name not in takes]:
             raise ModelError(
-                f"pictures.{untold[0]}: {self.place} is not said to take it; leave it out, or add it to "
+                f"pictures.{unknown[0]}: {self.place} is not configured to accept it; leave it out, or add it to "
                 f"image_model.takes, which may have {', '.join(SENT_AS)}"
             )
         seed = request.seed if "seed" in takes else None
@@ -79,7 +79,7 @@ class OpenAiImages(OpenAiService):
         return HttpRequest(arguments, partial(self._read, Drawn(b"", settings.cfg, settings.steps, seed)))
 
     def _ask(self, arguments: Mapping[str, Any]) -> Any:
-        """The endpoint's answer; newer models of OpenAI's own send base64 alone and refuse to be told so."""
+        """Send one request; OpenAI's newer models only return base64, and refuse the argument that asks for it."""
         from openai import BadRequestError
 
         create: Any = self.client.images.generate
@@ -103,14 +103,10 @@ class OpenAiImages(OpenAiService):
         return self._unavailable("gave an answer without a picture")
 
 
-def _options_in_key(config: ImagesServiceModel, profile: VqaProfile | None) -> dict[str, Any]:
-    return {"takes": sorted(config.takes)}
-
-
 FAMILY = Family(
     config=ImagesServiceModel,
     extra="api",
     loads={"draw": OpenAiImages},
-    options_in_key=_options_in_key,
+    options_in_key=lambda config, profile: {"takes": sorted(config.takes)},
     endpoint_variable="OPENAI_BASE_URL",
 )

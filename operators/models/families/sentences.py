@@ -1,4 +1,4 @@
-"""Sentence encoders: texts as unit-length mean-pooled embeddings, near where the texts mean the same."""
+"""Sentence encoders: texts as unit-length mean-pooled embeddings, close if the texts have similar meanings."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,7 @@ from plumbline.operators.models.family import Family
 from plumbline.operators.models.model import LocalModel
 from plumbline.operators.models.networks.dual_encoder import TextEncoder
 from plumbline.operators.models.networks.loaded import LoadedModel
-from plumbline.operators.models.networks.texts import context_of
+from plumbline.operators.models.networks.texts import text_context
 
 if TYPE_CHECKING:
     import torch
@@ -21,14 +21,14 @@ POOLING_MODES = {"cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens
 
 
 class SentenceEmbedder(LoadedModel, TextEncoder):
-    """Text embeddings by a BERT-like encoder in the manner of MiniLM: the mean over a text's tokens, of unit length."""
+    """Text embeddings by a BERT-like encoder such as MiniLM: the mean over a text's tokens, at unit length."""
 
     architecture = "AutoModel"
 
     @classmethod
     def load(cls, model: "ResolvedModel[Any]", network: Any = None) -> Self:
         loaded = super().load(model, network)
-        limits = [_stated_limit(model), context_of(loaded.model.config, loaded.tokenizer)]
+        limits = [_stated_limit(model), text_context(loaded.model.config, loaded.tokenizer)]
         loaded.context = min((limit for limit in limits if limit is not None), default=None)
         return loaded
 
@@ -47,7 +47,7 @@ class SentenceEmbedder(LoadedModel, TextEncoder):
 
 
 def _stated_limit(model: "ResolvedModel") -> int | None:
-    """The limit that sentence-transformers keeps beside the model's own."""
+    """Return the limit in sentence-transformers' own configuration, if any."""
     from plumbline.operators.models.processing import readable_load
 
     file = model.folder("checkpoint") / "sentence_bert_config.json"
@@ -61,7 +61,7 @@ def _suits(fields: Fields) -> bool:
 
 
 def _check(config: LocalModel, parts: Mapping[str, Part], fields: Fields) -> None:
-    """A sentence-transformers folder says how it pools; only the mean is served."""
+    """Raise ModelError if the configuration of a sentence-transformers folder does not use mean pooling."""
     part = parts["checkpoint"]
     path = part.file("1_Pooling/config.json")
     if path is None:

@@ -1,7 +1,7 @@
 """Decoder-only vision-language chat models, such as LLaVA-1.5 and Qwen-VL, as VQA models."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
@@ -10,15 +10,15 @@ from plumbline.operators.base.bounds import Positive, at_least
 from plumbline.operators.base.errors import ConfigError, ModelError
 from plumbline.operators.models.checkpoints.parts import Fields, Part, architecture, read_fields, subfields
 from plumbline.operators.models.engines.conversation import (
-    PROBLEM,
     TEMPLATE_FILES,
+    THINKING_PROBLEM,
     check_system,
     check_template,
     file_thinks,
-    named_thinking,
+    is_named_thinking,
 )
 from plumbline.operators.models.engines.engine_options import EngineModel, engine_in_key
-from plumbline.operators.models.engines.reading import READING, READING_TOKENS, reader, reading_in_key
+from plumbline.operators.models.engines.reading import DEFAULT_READING, DEFAULT_READING_TOKENS, reader, reading_in_key
 from plumbline.operators.models.family import IMAGES, TOKENIZER, Family, lazily
 from plumbline.operators.models.vqa_profiles import FIRST_TOKEN, RELEASED, VICUNA_SYSTEM, VqaProfile
 
@@ -33,12 +33,12 @@ LLAVA = VqaProfile(name="llava", asks=FIRST_TOKEN, several=True)
 """LLaVA-shaped models with another tower or language model than LLaVA-1.5's."""
 CHAT = VqaProfile(name="chat", asks=FIRST_TOKEN, several=True)
 FILM = replace(CHAT, films=True)
-"""The same for a model that is asked about videos too."""
+"""CHAT for a model that is asked about videos too."""
 PALIGEMMA = VqaProfile(name="paligemma", asks=RELEASED._replace(reduction="first"))
-"""As the authors' later releases ask it."""
+"""PendingConversation as in the authors' later releases."""
 FUYU = VqaProfile(name="fuyu", asks=RELEASED._replace(reduction="first"))
 QUESTION_PROFILES = {profile.name: profile for profile in (PALIGEMMA, FUYU)}
-"""Profiles of the types that read a question and no conversation, by type."""
+"""Profiles, by model_type, of types that read a question and no conversation."""
 _TEMPLATE = (
     "{% for message in messages %}{% for part in message['content'] %}"
     "{{ MARK if part['type'] == 'image' else part['text'] }}{% endfor %}{% endfor %}{{ END }}"
@@ -47,24 +47,24 @@ TEMPLATES: Mapping[str, str] = {
     "paligemma": _TEMPLATE.replace("MARK", "'<image>' + bos_token").replace("END", r"'\n'"),
     "fuyu": _TEMPLATE.replace("MARK", "'|SPEAKER|'").replace("END", r"'\n<0x04>'"),
 }
-"""The text that the processor of each type makes of a question. These types read no conversation, and their tokenizers
-have no chat template."""
+"""A question's text from each type's processor; these types' tokenizers have no chat template."""
 FUYU_END = "|ENDOFTEXT|"
 """The token that ends a reply of Fuyu; the files of its tokenizer may name another."""
 VICUNA_ENTRIES = 40_000
-"""More than Vicuna's vocabulary, which is Llama 2's, and less than Llama 3's."""
+"""Larger than Vicuna's vocabulary, which is Llama 2's, and smaller than Llama 3's."""
 
 
 class ChatType(NamedTuple):
-    """What a model_type has of its own on the transformers engine."""
+    """Differences between model types on the transformers engine."""
 
     reader: str = "ImageReader"
-    """The class of networks/image_reader.py that reads for it."""
+    """The class of networks/image_reader.py that reads for the type."""
     pixel_counts: int = 0
-    """How often its processor counts each pixel of an image where it limits them; 0 where it limits none: it brings
-    every image, also a small one, to sizes of its own."""
+    """Number of times that the processor counts each pixel of an image for its limits; 0 if it has no limits and
+    resizes every image, also a small one, to sizes of its own.
+    """
     films: bool = False
-    """Whether its videos are laid out as images with patches in time; later types write the time between frames."""
+    """True if its videos are laid out as images with patches in time; later types write the time between frames."""
 
 
 TYPES: Mapping[str, ChatType] = {
@@ -88,40 +88,46 @@ TYPES: Mapping[str, ChatType] = {
     "paligemma": ChatType(reader="PrefixLmReader"),
     "fuyu": ChatType(),
 }
-"""Those that the transformers engine is tested with; vLLM knows more."""
+"""Types that the transformers engine is tested with; vLLM knows more."""
 SIZED = tuple(name for name, chat_type in TYPES.items() if chat_type.pixel_counts)
 CLASS_TOKENS = {"clip_vision_model": 1, "siglip_vision_model": 0}
-"""The towers of LLaVA-shaped models that the transformers engine reads, and how many tokens each puts before an image's
-patches; others lay an image's tokens out in another way."""
+"""Vision towers of LLaVA-shaped models that the transformers engine supports, with the number of tokens before an
+image's patches; other towers order an image's tokens differently.
+"""
 MIN_PIXELS = 3136
-"""The fewest that Qwen-VL's processors keep by themselves: 56 x 56."""
+"""Smallest image in Qwen-VL's processors: 56 x 56."""
 SETTINGS = "generation_config.json"
 ELSEWHERE = "choose another checkpoint, or engine=vllm if vLLM's list of supported models has this one"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ChatModel(EngineModel):
-    """A chat model that sees."""
+    """Options of a chat model that sees."""
 
     family: Literal["vlm"] = "vlm"
     padding: Literal["released", "processor"] = "released"
-    """Of LLaVA-1.5: `released` shows an image on a square of the mean colour, as the released VQAScore does;
-    `processor` cuts the middle out, as the checkpoint's processor does. Others have a processor alone."""
+    """For LLaVA-1.5: `released` shows an image on a square of the mean colour, as the released VQAScore does;
+    `processor` cuts the middle out, as the checkpoint's processor does. Other models only have `processor`.
+    """
     max_pixels: Annotated[int, at_least(MIN_PIXELS)] | None = None
-    """Pixels up to which the processors of Qwen-VL and GLM-V keep an image's size; larger images are made smaller.
-    262144 (512 x 512) takes a quarter of the tokens of 1024 x 1024. By default as many as the checkpoint says."""
+    """Maximum number of pixels for which the processors of Qwen-VL and GLM-V keep an image's size; larger images are
+    made smaller. 262144 (512 x 512) takes a quarter of the tokens of 1024 x 1024. By default the checkpoint's own
+    limit.
+    """
     repetition_penalty: Literal["ignored", "released"] = "ignored"
-    """Of likelihoods: `released` punishes tokens of the prompt, by the repetition_penalty that the checkpoint's
-    generation_config.json names, as the released VQAScore of Qwen2.5-VL does, which asks by `generate`."""
+    """For likelihoods: `released` applies the repetition_penalty of the checkpoint's generation_config.json to tokens
+    of the prompt, as the released VQAScore of Qwen2.5-VL does, which asks by `generate`.
+    """
 
     system: str | None = None
-    """The message before every question about an image, in place of the family's: LLaVA-1.5 has Vicuna's, others what
-    their chat template brings. An empty text sends none."""
+    """The message before every question about an image, instead of the family's: LLaVA-1.5 has Vicuna's, others that of
+    their chat template. An empty text sends none.
+    """
 
-    reading: str = READING
-    """What it is told where it reads the text in images (`ocr`)."""
-    reading_tokens: Positive = READING_TOKENS
-    """Of a reading, which is cut there."""
+    reading: str = DEFAULT_READING
+    """Instruction for reading the text in images (`ocr`)."""
+    reading_tokens: Positive = DEFAULT_READING_TOKENS
+    """Maximum length of the text that is read from an image; it is cut there."""
 
     def __post_init__(self) -> None:
         EngineModel.__post_init__(self)
@@ -130,7 +136,7 @@ class ChatModel(EngineModel):
 
 
 def profile_of(config: ChatModel, fields: Fields) -> VqaProfile:
-    """How a checkpoint with this config.json is asked; videos are shown on transformers alone."""
+    """Return how a checkpoint with this config.json is asked; only transformers shows videos."""
     profile = _profile_on_any_engine(fields)
     return replace(profile, films=profile.films and config.engine == "transformers").with_system(config.system)
 
@@ -157,64 +163,45 @@ def _suits(fields: Fields) -> bool:
 
 
 def _check(config: ChatModel, parts: Mapping[str, Part], fields: Fields) -> None:
-    checkpoint = parts["checkpoint"]
-    problem = _image_problem(fields) if config.engine == "transformers" else _vllm_problem(fields)
-    problem = problem or _penalty_problem(config, checkpoint) or _size_problem(config, fields)
-    if config.system is not None and fields["model_type"] in TEMPLATES:
-        problem = problem or "it reads a question and no conversation; set system=null"
-    thinks = config.thinking == "refused" and _thinks(parts["tokenizer"], checkpoint)
-    problem = problem or (PROBLEM if thinks else None)
-    if problem is not None:
-        raise ModelError(f"{checkpoint.source}: {problem}")
+    for problem in _find_problems(config, parts, fields):
+        raise ModelError(f"{parts['checkpoint'].source}: {problem}")
 
 
-def _image_problem(fields: Fields) -> str | None:
-    """Why it is not known where the tokens of an image stand, if it is not."""
-    if fields["model_type"] not in TYPES:
-        return f"the transformers engine knows {', '.join(TYPES)}, not {fields['model_type']!r}; {ELSEWHERE}"
-    if fields["model_type"] in ("llava", "llava_next") and _tower(fields) not in CLASS_TOKENS:
+def _find_problems(config: ChatModel, parts: Mapping[str, Part], fields: Fields) -> Iterator[str]:
+    """Yield the reasons why the checkpoint would not load, or would give wrong answers, with this configuration."""
+    model_type, checkpoint, on_vllm = fields["model_type"], parts["checkpoint"], config.engine == "vllm"
+    if on_vllm and model_type in TEMPLATES:
+        yield "vLLM expects its image where no conversation can place it; set engine=transformers"
+    if not on_vllm and model_type not in TYPES:
+        yield f"the transformers engine knows {', '.join(TYPES)}, not {model_type!r}; {ELSEWHERE}"
+    if not on_vllm and model_type in ("llava", "llava_next") and _tower(fields) not in CLASS_TOKENS:
         known = " or ".join(CLASS_TOKENS)
-        return f"the transformers engine knows a LLaVA with {known}, not {_tower(fields)!r}; {ELSEWHERE}"
-    return None
-
-
-def _vllm_problem(fields: Fields) -> str | None:
-    if fields["model_type"] in TEMPLATES:
-        return "vLLM places its image where no conversation does; set engine=transformers"
-    return None
-
-
-def _penalty_problem(config: ChatModel, checkpoint: Part) -> str | None:
-    """Why no penalty can be had, if one is asked for."""
-    if config.repetition_penalty == "ignored":
-        return None
-    if config.engine != "transformers":
-        return "vLLM's likelihoods have no repetition penalty; set engine=transformers, or repetition_penalty=ignored"
-    if _penalty(checkpoint) == 1:
-        return "its generation_config.json names no repetition_penalty; set repetition_penalty=ignored"
-    return None
-
-
-def _size_problem(config: ChatModel, fields: Fields) -> str | None:
-    """Why an image's pixels cannot be limited, if they are to be."""
-    counts = TYPES.get(fields["model_type"], ChatType()).pixel_counts
-    if config.max_pixels is None or counts == 1 or (counts and config.engine == "transformers"):
-        return None
-    if counts:
-        return "vLLM limits its images by another number; set engine=transformers, or max_pixels=null"
-    return f"its processor sizes images by itself, and max_pixels is for {', '.join(SIZED)}; set max_pixels=null"
+        yield f"the transformers engine knows a LLaVA with {known}, not {_tower(fields)!r}; {ELSEWHERE}"
+    if config.repetition_penalty == "released" and on_vllm:
+        yield "vLLM's likelihoods have no repetition penalty; set engine=transformers, or repetition_penalty=ignored"
+    if config.repetition_penalty == "released" and _penalty(checkpoint) == 1:
+        yield "its generation_config.json names no repetition_penalty; set repetition_penalty=ignored"
+    counts = TYPES.get(model_type, ChatType()).pixel_counts
+    if config.max_pixels is not None and counts == 0:
+        yield f"its processor sizes images by itself, and max_pixels is for {', '.join(SIZED)}; set max_pixels=null"
+    if config.max_pixels is not None and counts > 1 and on_vllm:
+        yield "vLLM limits its images by another number; set engine=transformers, or max_pixels=null"
+    if config.system is not None and model_type in TEMPLATES:
+        yield "it reads a question and no conversation; set system=null"
+    if config.thinking == "refused" and _thinks(parts["tokenizer"], checkpoint):
+        yield THINKING_PROBLEM
 
 
 def _penalty(checkpoint: Part) -> float:
-    """The repetition penalty of a checkpoint's own settings; 1 is none."""
+    """Return the repetition penalty in a checkpoint's own settings; 1 means none."""
     file = checkpoint.file(SETTINGS)
     return float((json.loads(file.read_text()).get("repetition_penalty") or 1) if file is not None else 1)
 
 
 def _thinks(*parts: Part) -> bool:
-    """Whether a chat model thinks before it answers."""
+    """Return True if a chat model thinks before it answers."""
     files = [part.file(name) for part in dict.fromkeys(parts) for name in TEMPLATE_FILES]
-    return any(named_thinking(part.source) for part in parts) or any(file_thinks(file) for file in files if file)
+    return any(is_named_thinking(part.source) for part in parts) or any(file_thinks(file) for file in files if file)
 
 
 def _load(model: "ResolvedModel[ChatModel]") -> "ChatVlm":
@@ -222,7 +209,7 @@ def _load(model: "ResolvedModel[ChatModel]") -> "ChatVlm":
 
 
 def _load_writer(model: "ResolvedModel[ChatModel]") -> "CausalLM":
-    """Its language half, for conversations without an image; raises ModelError for one that has none of these."""
+    """Load the language half for conversations without an image; raises ModelError if there are none."""
     from plumbline.operators.models.networks.causal_lm import CausalLM
 
     if model.profile is not None and model.profile.name in TEMPLATES:
@@ -239,12 +226,12 @@ def _load_network(model: "ResolvedModel[ChatModel]") -> Any:
 
 
 def serve(model: "ResolvedModel[ChatModel]", network: Any) -> "ChatVlm":
-    """The calls of a network that stands on its device, with its checkpoint's tokenizer and processor.
+    """Return the calls of a network on its device, with its checkpoint's tokenizer and processor.
 
-    Raises ModelError where these do not load, or the network would give wrong answers.
+    Raises ModelError if these do not load, or the network would give wrong answers.
     """
     from plumbline.operators.models.calls import Message
-    from plumbline.operators.models.engines.thinking import thinking_of
+    from plumbline.operators.models.engines.thinking import find_thinking
     from plumbline.operators.models.networks import image_reader
     from plumbline.operators.models.networks.causal_lm import reply_ends
     from plumbline.operators.models.networks.image_prompts import ImagePrompts, load_processor
@@ -266,7 +253,7 @@ def serve(model: "ResolvedModel[ChatModel]", network: Any) -> "ChatVlm":
     pixels = pixel_input(processor, device=network.device, dtype=network.dtype)
     prompts = ImagePrompts(
         processor,
-        pixels.held,
+        pixels.pin,
         joining=joining,
         image_id=image_id,
         system=model.profile.system,
@@ -275,7 +262,7 @@ def serve(model: "ResolvedModel[ChatModel]", network: Any) -> "ChatVlm":
         video_id=int(network.config.video_token_id) if model.profile.films else None,
         thinks=model.config.thinking == "allowed",
     )
-    thinking = thinking_of(model.config, processor.tokenizer, lambda: prompts.text([Message("user", "")]))
+    thinking = find_thinking(model.config, processor.tokenizer, lambda: prompts.text([Message("user", "")]))
     reader = getattr(image_reader, chat_type.reader)(network, pixels, image_id=image_id)
     penalty = 1.0 if model.config.repetition_penalty == "ignored" else _penalty(model.parts["checkpoint"])
     batch = model.config.pair_batch
@@ -283,19 +270,19 @@ def serve(model: "ResolvedModel[ChatModel]", network: Any) -> "ChatVlm":
 
 
 def _pads(model: "ResolvedModel[ChatModel]") -> bool:
-    """Whether images are put on a square of the mean colour before the checkpoint's own processing."""
+    """Return True if images are put on a square of the mean colour before the checkpoint's own processing."""
     return model.profile is not None and model.profile.pads and model.config.padding == "released"
 
 
 def _attention(model: "ResolvedModel[ChatModel]") -> str:
-    """What computes attention: only the plain way caps its scores where a config.json wants that."""
+    """Return the implementation of attention: only the plain one caps its scores, if a config.json wants that."""
     text = subfields(read_fields(model.parts["checkpoint"]), "text_config")
     caps = text.get("model_type") == "gemma2" and text.get("attn_logit_softcapping", 1) is not None
     return "eager" if caps else "sdpa"
 
 
 def _check_network(model: "ResolvedModel[ChatModel]", network: Any, tokenizer: Any) -> None:
-    """Raises ModelError for what would give wrong answers: no end of turn, or layers that do not see all before."""
+    """Raise ModelError for a network without an end of turn, or with layers that do not see all tokens before."""
     if tokenizer.eos_token_id is None:
         raise ModelError(
             f"{model.folder('checkpoint')}: the tokenizer has no eos_token, so it is not known what ends an answer; "
@@ -305,7 +292,7 @@ def _check_network(model: "ResolvedModel[ChatModel]", network: Any, tokenizer: A
     others = set(layers) - {"full_attention", "sliding_attention", "linear_attention"}
     if others:
         raise ModelError(
-            f"{model.folder('checkpoint')}: it has layers of {min(others)}, from which no question can continue an "
+            f"{model.folder('checkpoint')}: it has layers of {min(others)}, and no question can continue an "
             "image's prefix; set engine=vllm"
         )
 
@@ -313,7 +300,7 @@ def _check_network(model: "ResolvedModel[ChatModel]", network: Any, tokenizer: A
 def _load_on_vllm(model: "ResolvedModel[ChatModel]") -> "VllmLikelihood":
     from plumbline.operators.models.calls import Message
     from plumbline.operators.models.engines.conversation import image_conversation_text, turn_end
-    from plumbline.operators.models.engines.thinking import thinking_of
+    from plumbline.operators.models.engines.thinking import find_thinking
     from plumbline.operators.models.engines.vllm_calls import TWO_IMAGES, VllmLikelihood
     from plumbline.operators.models.engines.vllm_engine import start_engine
     from plumbline.operators.models.processing import load_image_processor, mean_colour
@@ -321,11 +308,11 @@ def _load_on_vllm(model: "ResolvedModel[ChatModel]") -> "VllmLikelihood":
     assert model.profile is not None
     tokenizer, system = _load_tokenizer(model), model.profile.system
     padding = mean_colour(load_image_processor(model.folder("checkpoint"))) if _pads(model) else None
-    end = turn_end(tokenizer, _named_ends(model.parts["checkpoint"]), system=system)
+    end = turn_end(tokenizer, _read_reply_ends(model.parts["checkpoint"]), system=system)
     most = model.config.max_pixels
     sized = {} if most is None else {"mm_processor_kwargs": {"max_pixels": most}}
     engine = start_engine(model, defaults={**TWO_IMAGES, **sized})
-    thinking = thinking_of(
+    thinking = find_thinking(
         model.config,
         tokenizer,
         lambda: image_conversation_text(tokenizer, [Message("user", "")], system=system, thinks=True),
@@ -333,15 +320,15 @@ def _load_on_vllm(model: "ResolvedModel[ChatModel]") -> "VllmLikelihood":
     return VllmLikelihood(engine, tokenizer, system=system, padding=padding, end=end, thinking=thinking)
 
 
-def _named_ends(checkpoint: Part) -> list[int]:
-    """The tokens that end a reply, by the checkpoint's own settings."""
+def _read_reply_ends(checkpoint: Part) -> list[int]:
+    """Return the tokens that end a reply, by the checkpoint's own settings."""
     file = checkpoint.file(SETTINGS) or checkpoint.file("config.json")
     named = json.loads(file.read_text()).get("eos_token_id") if file is not None else None
     return named if isinstance(named, list) else [] if named is None else [named]
 
 
 def _load_tokenizer(model: "ResolvedModel[ChatModel]") -> Any:
-    """The tokenizer, whose chat template must show an image and open no thought."""
+    """Load the tokenizer; its chat template must show an image and, unless the model may think, open no thought."""
     from plumbline.operators.models.processing import load_chat_tokenizer
 
     assert model.profile is not None

@@ -1,4 +1,4 @@
-"""X-CLIP: a CLIP that looks at the frames of a video together, and reads the text in their sight (Ni et al. 2022)."""
+"""X-CLIP: a CLIP for videos, whose text embeddings depend on the video (Ni et al. 2022)."""
 
 import math
 from collections.abc import Sequence
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 
 class _Video(NamedTuple):
-    """A video as the network sees it."""
+    """Features of one video."""
 
     point: "torch.Tensor"
     """Its embedding, (width,)."""
     places: "torch.Tensor"
-    """Features of a frame's places, as means over the frames, (places, width); texts' embeddings depend on them."""
+    """Features of each position in a frame, averaged over the frames, (places, width)."""
 
 
 class XClipSimilarity(LoadedImageModel):
@@ -46,7 +46,7 @@ class XClipSimilarity(LoadedImageModel):
         return load_pixel_transform(model.folder("checkpoint"), pad_to_square=False)
 
     def preprocess(self, image: "Image.Image", rule: PixelRule = "processor") -> "torch.Tensor":
-        """Return an image as a video of equal frames, as `preprocess_video`."""
+        """Return an image as a video of equal frames; see `preprocess_video`."""
         return self.preprocess_video([image], 0.0)
 
     def preprocess_video(self, frames: "Sequence[Image.Image]", seconds: float) -> "torch.Tensor":
@@ -59,10 +59,10 @@ class XClipSimilarity(LoadedImageModel):
         steps = max(self.frames - 1, 1)
         places = [round(place * (len(frames) - 1) / steps) for place in range(self.frames)]
         shown = {place: self.processor(frames[place]) for place in dict.fromkeys(places)}
-        return self.pixels.held(torch.stack([shown[place] for place in places]))
+        return self.pixels.pin(torch.stack([shown[place] for place in places]))
 
     def encode(self, pixels: "Sequence[torch.Tensor]") -> list[_Video]:
-        """Return the embedding of each video, and the features that texts depend on."""
+        """Return the embedding of each video, and the features that text embeddings depend on."""
         import torch
 
         with torch.inference_mode():

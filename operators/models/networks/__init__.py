@@ -1,1 +1,1 @@
-"""Networks on torch, and what they share: one file for each kind of network."""
+"""Networks on torch, one module for each kind, and their common parts."""

@@ -1,13 +1,13 @@
-"""Networks of transformers with less work for the same results, most of all in attention.
+"""Networks of transformers with less work for the same results, mainly in attention.
 
-A tower that looks within windows, or at each of several images by itself (Qwen2-VL, Qwen2.5-VL, Qwen3-VL, GLM-4.1V),
-attends in all windows of one size in one call. Transformers loops over them in Python, some 2,800 calls for an image of
+Vision towers that attend within windows, or within each of several images (Qwen2-VL, Qwen2.5-VL, Qwen3-VL, GLM-4.1V),
+process all windows of one size in one call. Transformers loops over them in Python, some 2,800 calls for an image of
 1024 x 1024 pixels in Qwen2.5-VL.
 
-A language model whose heads share keys and values reads them as they are, under a mask too. Transformers repeats them
-for each head, sevenfold in Qwen2.5-VL-7B.
+Language models whose heads share keys and values read them as they are, under a mask too. Transformers repeats them for
+each head, sevenfold in Qwen2.5-VL-7B.
 
-The tower of Qwen2.5-VL has layers of a width, 3,420, of which a GPU's fast products of matrices take only multiples.
+The tower of Qwen2.5-VL has layers of width 3,420; a GPU's fast matrix products need multiples of 16.
 """
 
 from collections.abc import Sequence
@@ -22,17 +22,16 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 WINDOWS = "flash_by_window_size"
-"""Where its attention's name has `flash` in it, transformers hands a tower's attention the bounds of the windows."""
+"""Name of the attention implementation. Because of its `flash`, transformers passes it the bounds of the windows."""
 SHARED = "sdpa_of_shared_keys"
 ALIGNED = 16
-"""A GPU's kernels read masks whose rows lie a multiple of this apart, and multiply matrices of such widths; masks that
-are not so are copied at every call, and other widths are multiplied at less than half the speed."""
+"""GPU kernels read masks with rows aligned to a multiple of this, and multiply matrices of such widths. Other masks are
+copied at every call, and other widths are multiplied at less than half the speed.
+"""
 
 
 def speed_up_tower(model: Any) -> None:
-    """Has the vision tower of a network, where it is one of these, attend in windows of one size together, and gives
-    its layers widths that are fast.
-    """
+    """Let a network's vision tower attend in all windows of one size together, and give it fast widths."""
     tower = getattr(model.model, "visual", None)
     if tower is not None:
         tower.config._attn_implementation = WINDOWS
@@ -40,7 +39,7 @@ def speed_up_tower(model: Any) -> None:
 
 
 def _widen_layers(tower: Any) -> None:
-    """Gives each gated layer zeros up to a width that is a multiple of ALIGNED; they add nothing to what it says."""
+    """Pad each gated layer with zeros to a width that is a multiple of ALIGNED; the zeros do not change its output."""
     for layer in tower.modules():
         if hasattr(layer, "gate_proj") and (beyond := -layer.gate_proj.out_features % ALIGNED):
             for linear in (layer.gate_proj, layer.up_proj):
@@ -56,10 +55,10 @@ def _padded(weight: torch.Tensor, beyond: Sequence[int]) -> nn.Parameter:
 
 
 def share_keys(decoder: Any) -> int:
-    """Has a language model's heads share keys and values under a mask.
+    """Let a language model's heads share keys and values under a mask.
 
-    Returns how many of its heads share them, in the layer in which most do: a mask (n, 1, tokens, places) has so many
-    times its rows, all of them and then all again.
+    Returns the number of heads that share them, in the layer with most; a mask (n, 1, tokens, places) must repeat its
+    rows this many times, all rows and then all again.
     """
     if decoder.config._attn_implementation != "sdpa":
         return 1
@@ -78,7 +77,7 @@ def _attend_in_windows(
     cu_seq_lens_q: torch.Tensor,
     **_: Any,
 ) -> tuple[torch.Tensor, None]:
-    """What tokens (1, heads, tokens, width) see of their window, (1, tokens, heads, width)."""
+    """Return what tokens (1, heads, tokens, width) see of their window, (1, tokens, heads, width)."""
     attended = torch.empty_like(query)
     for places in _places_by_size(cu_seq_lens_q):
         asked, seen, told = (states[0][:, places].transpose(0, 1) for states in (query, key, value))
@@ -88,7 +87,9 @@ def _attend_in_windows(
 
 @lru_cache(maxsize=4)
 def _places_by_size(bounds: torch.Tensor) -> list[torch.Tensor]:
-    """For each size of window, the places (windows, size) of its tokens. All layers are given the same `bounds`."""
+    """Return for each size of window the places (windows, size) of its tokens. All layers pass the same `bounds`
+    object, so the cache has few entries.
+    """
     starts, sizes = bounds[:-1], bounds.diff()
     offsets = torch.arange(int(sizes.max()), device=bounds.device)
     return [starts[sizes == size, None] + offsets[:size] for size in sorted(set(sizes.tolist()))]
@@ -103,7 +104,7 @@ def _attend_to_shared_keys(
     scaling: float | None = None,
     **options: Any,
 ) -> tuple[torch.Tensor, None]:
-    """What tokens (n, heads, tokens, width) see, (n, tokens, heads, width); the heads that share keys stand in rows."""
+    """Return what tokens (n, heads, tokens, width) see; heads that share keys become rows of one head."""
     tokens, sharing = query.shape[2], query.shape[1] // key.shape[1]
     mask = None if attention_mask is None else attention_mask[:, :, : sharing * tokens]
     if mask is None or mask.shape[2] < sharing * tokens:

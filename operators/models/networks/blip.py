@@ -1,19 +1,21 @@
-"""The BLIP family as VQA models: BLIP-2 and InstructBLIP in front of FlanT5, and BLIP's own question answering.
+"""BLIP networks: BLIP-2 and InstructBLIP in front of FlanT5, BLIP's own question answering, and ImageReward.
 
 An image passes the vision tower once. BLIP-2's Q-Former does not see the question, so its output is shared too;
-InstructBLIP's reads the question, and BLIP's text encoder attends to the image.
+InstructBLIP's Q-Former reads the question, and BLIP's text encoder attends to the image.
 """
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from PIL import Image
+from torch import nn
 from transformers import BlipConfig, GenerationConfig
+from transformers.models.blip.modeling_blip import BlipPreTrainedModel, BlipTextModel, BlipVisionModel
 
 from plumbline.operators.base.errors import HopelessRow, RowError
-from plumbline.operators.models.calls import LONGEST_REPLY
+from plumbline.operators.models.calls import MAX_ANSWER_TOKENS
 from plumbline.operators.models.checkpoints.parts import QFORMER_TOKENIZER
 from plumbline.operators.models.model import ResolvedModel
 from plumbline.operators.models.networks.encoder_decoder import EncodedQuestions, EncoderDecoder, check_entries
@@ -21,18 +23,18 @@ from plumbline.operators.models.networks.t5 import T5Answers
 from plumbline.operators.models.processing import ReleasedTransform, load_pretrained, load_tokenizer
 
 BLIP2_FRAME = "Question: {} Short answer:"
-"""In which LAVIS asks BLIP-2 for zero-shot question answering."""
+"""LAVIS's frame of a question to BLIP-2 for zero-shot question answering."""
 DROPPED_SIGNS = re.compile(r'[.!"()*#:;~]')
-"""What BLIP's released code takes out of every question, in training too."""
+"""Characters that BLIP's released code removes from every question, in training too."""
 VISION_EPSILON = 1e-6
-"""Of the layer norms in the vision tower of every BLIP, by its released code (models/vit.py)."""
+"""Epsilon of the layer norms in the vision tower of every BLIP, by its released code (models/vit.py)."""
 TOO_LONG = "the question takes {} tokens, beyond the {} that the model reads; shorten the prompt"
 
 
 def load_blip(architecture: str, model: ResolvedModel[Any]) -> Any:
-    """A BLIP with its checkpoint's weights, and the epsilon with which these were trained.
+    """Load a BLIP with its checkpoint's weights, and the epsilon of its training.
 
-    Checkpoints in transformers' layout say 1e-5, transformers' own default.
+    Checkpoints in transformers' layout contain 1e-5, transformers' own default.
     """
     config = BlipConfig.from_pretrained(model.folder("checkpoint"))
     config.vision_config.layer_norm_eps = VISION_EPSILON
@@ -46,7 +48,7 @@ class Blip2Likelihood(T5Answers):
 
     @torch.inference_mode()
     def encode(self, pixels: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-        """Pixels, each (3, height, width), as image tokens, each (queries, d_model), kept on the device."""
+        """Encode pixels, each (3, height, width), as image tokens, each (queries, d_model), kept on the device."""
         return list(self.model.get_image_features(self.batch(pixels)).pooler_output)
 
     def question_text(self, question: str) -> str:
@@ -56,8 +58,8 @@ class Blip2Likelihood(T5Answers):
 class InstructBlipLikelihood(T5Answers):
     """The `likelihood` call served by an InstructBLIP with a T5, whose Q-Former reads the question as well.
 
-    The released code cuts questions to their last 128 tokens; here the Q-Former's positions are the limit, beyond which
-    a question is refused.
+    The released code cuts questions to their last 128 tokens; here a question longer than the Q-Former's positions is
+    refused.
     """
 
     architecture = "InstructBlipForConditionalGeneration"
@@ -75,19 +77,19 @@ class InstructBlipLikelihood(T5Answers):
         return ReleasedTransform(super().load_processor(model, tokenizer))
 
     def preprocess(self, image: Image.Image) -> torch.Tensor:
-        """The image resized by its shorter side and cut to its middle, as the released VQAScore does."""
-        return self.pixels.held(self.processor.cropped(image))
+        """Resize the image by its shorter side and cut out its middle, as the released VQAScore does."""
+        return self.pixels.pin(self.processor.cropped(image))
 
     @torch.inference_mode()
     def encode(self, pixels: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-        """Pixels, each (3, height, width), as the vision tower's states, each (patches + 1, width), on the device."""
+        """Encode pixels, each (3, height, width), as the vision tower's states, each (patches + 1, width)."""
         return list(self.model.vision_model(self.batch(pixels)).last_hidden_state)
 
     def read(self, images: torch.Tensor, questions: Sequence[str], ids: torch.Tensor) -> EncodedQuestions:
         return super().read(self.model.language_projection(self._queried(images, questions)), questions, ids)
 
     def _queried(self, images: torch.Tensor, questions: Sequence[str]) -> torch.Tensor:
-        """What the Q-Former sees of each image in the light of its question, (n, queries, width)."""
+        """Return the Q-Former's states for each image with its question, (n, queries, width)."""
         text = self.qformer_tokenizer(list(questions), padding=True, padding_side="right", return_tensors="pt")
         text = text.to(self.device)
         _check_length(text.input_ids.shape[1], self.model.config.qformer_config.max_position_embeddings)
@@ -107,8 +109,8 @@ class BlipVqaLikelihood(EncoderDecoder):
     """The `likelihood` call served by a BLIP for question answering, whose decoder ranks answers.
 
     As released, a question begins with the token [ENC] and an answer with [DEC]; transformers' processor leaves [CLS]
-    before the question. The released ranking also smooths its labels, which is no likelihood and left out, and cuts
-    questions to 35 tokens; here the text encoder's positions are the limit.
+    before the question. The released ranking also smooths its labels, which gives no likelihood and is omitted, and
+    cuts questions to 35 tokens; here a question longer than the text encoder's positions is refused.
     """
 
     architecture = "BlipForQuestionAnswering"
@@ -121,7 +123,7 @@ class BlipVqaLikelihood(EncoderDecoder):
         self.question_id = self.start_id + 1
         self.context = int(text.max_position_embeddings)
         self.greedy = GenerationConfig(
-            max_new_tokens=LONGEST_REPLY,
+            max_new_tokens=MAX_ANSWER_TOKENS,
             do_sample=False,
             bos_token_id=self.start_id,
             eos_token_id=int(text.sep_token_id),
@@ -138,18 +140,18 @@ class BlipVqaLikelihood(EncoderDecoder):
 
     @torch.inference_mode()
     def encode(self, pixels: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-        """Pixels, each (3, height, width), as the vision tower's states, each (patches + 1, width), on the device."""
+        """Encode pixels, each (3, height, width), as the vision tower's states, each (patches + 1, width)."""
         return list(self.model.vision_model(self.batch(pixels)).last_hidden_state)
 
     def question_text(self, question: str) -> str:
-        """The question without the signs that the released code drops; the tokenizer lowers its case."""
+        """Return the question without the characters that the released code drops; the tokenizer lowers its case."""
         return DROPPED_SIGNS.sub("", question).rstrip(" ")
 
     def question_ids(self, texts: Sequence[str]) -> list[list[int]]:
         return [[self.question_id, *ids[1:]] for ids in super().question_ids(texts)]
 
     def choice_ids(self, choice: str) -> list[int]:
-        """The tokens of an answer and [SEP], which ends it; [DEC] before them is given."""
+        """Return the tokens of an answer and its end [SEP]; [DEC] before them is given."""
         return super().choice_ids(choice)[1:]
 
     def read(self, images: torch.Tensor, questions: Sequence[str], ids: torch.Tensor) -> EncodedQuestions:
@@ -173,7 +175,7 @@ class BlipVqaLikelihood(EncoderDecoder):
                 rows,
                 self.model.text_decoder(input_ids=inputs[rows], encoder_hidden_states=states, use_cache=False).logits,
             )
-            for rows, states in _by_length(of_choices)
+            for rows, states in _group_by_length(of_choices)
         ]
         order = torch.cat([rows for rows, _ in parts]).argsort()
         logits = torch.cat([logits for _, logits in parts])[order]
@@ -181,7 +183,7 @@ class BlipVqaLikelihood(EncoderDecoder):
 
     def write(self, encoded: EncodedQuestions) -> torch.Tensor:
         written: dict[int, list[int]] = {}
-        for rows, states in _by_length(encoded):
+        for rows, states in _group_by_length(encoded):
             start = torch.full((len(rows), 1), self.start_id, device=self.device)
             tokens = self.model.text_decoder.generate(
                 input_ids=start, encoder_hidden_states=states, generation_config=self.greedy
@@ -190,9 +192,10 @@ class BlipVqaLikelihood(EncoderDecoder):
         return self.padded([written[row] for row in range(len(written))])
 
 
-def _by_length(encoded: EncodedQuestions) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """The rows (m,) of one length and their states without padding: BLIP's decoder in transformers heeds no mask of the
-    question (5.19: the mask of cross-attention is handed over under another name)."""
+def _group_by_length(encoded: EncodedQuestions) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Yield the rows (m,) of each length and their states without padding: BLIP's decoder in transformers ignores the
+    question's mask (5.19: the mask of cross-attention is passed under another name).
+    """
     lengths = encoded.mask.sum(1)
     for length in sorted(set(lengths.tolist())):
         rows = (lengths == length).nonzero()[:, 0]
@@ -202,3 +205,41 @@ def _by_length(encoded: EncodedQuestions) -> Iterator[tuple[torch.Tensor, torch.
 def _check_length(tokens: int, context: int) -> None:
     if tokens > context:
         raise HopelessRow(RowError("prompt_too_long", TOO_LONG.format(tokens, context)))
+
+
+REWARD_LAYERS = (1024, 128, 64, 16, 1)
+"""Widths of the head's layers; in inference they follow each other without an activation."""
+N_DROPOUTS = 3
+"""Number of layers followed by a dropout in training, which counts as a layer in the names of the weights."""
+REWARD_MEAN, REWARD_DEVIATION = 0.16717362830052426, 1.0333394966054072
+"""Mean and deviation of rewards in training, which make them a standard score (the release)."""
+
+
+class RewardHead(nn.Module):
+    """Maps the text encoder's first token to a reward; the weights have the release's names."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        layers: list[nn.Module] = []
+        for number, (before, after) in enumerate(zip((width, *REWARD_LAYERS[:-1]), REWARD_LAYERS, strict=True)):
+            layers += [nn.Linear(before, after)] + [nn.Identity()] * (number < N_DROPOUTS)
+        self.layers = nn.Sequential(*layers)
+
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        """Return rewards (n,) as a standard score, for states (n, width)."""
+        rewards: torch.Tensor = self.layers(states.float())[:, 0]
+        return (rewards - REWARD_MEAN) / REWARD_DEVIATION
+
+
+class ImageReward(BlipPreTrainedModel):  # type: ignore[misc]
+    """BLIP's text encoder and a regression on its first token (Xu et al. 2023), with transformers' names."""
+
+    config: BlipConfig
+    _keep_in_fp32_modules_strict: ClassVar = {"reward_head"}
+
+    def __init__(self, config: BlipConfig) -> None:
+        super().__init__(config)
+        self.vision_model = BlipVisionModel(config.vision_config)
+        self.text_encoder = BlipTextModel(config.text_config, add_pooling_layer=False)
+        self.reward_head = RewardHead(config.text_config.hidden_size)
+        self.post_init()

@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from plumbline.operators.models.engines.reply_schemas import SchemaGrammars
 
 SPARE_TOKENS = 4
-"""Tokens beyond a stop string's bytes that are looked at for it: some write nothing."""
+"""Tokens searched for a stop string in addition to its bytes, because some tokens decode to nothing."""
 
 
 def reply_ends(network: Any, tokenizer: Any) -> list[int]:
-    """The tokens that end a reply, by the checkpoint's generation settings and its tokenizer."""
+    """Return the tokens that end a reply, by the checkpoint's generation settings and its tokenizer."""
     named = network.generation_config.eos_token_id
     listed = named if isinstance(named, list) else [named]
     return sorted({int(token) for token in [*listed, tokenizer.eos_token_id] if token is not None})
@@ -40,8 +40,8 @@ def reply_ends(network: Any, tokenizer: Any) -> list[int]:
 class CausalLM(LoadedModel):
     """The `generate` call served by a decoder-only language model.
 
-    A reply depends on its own request alone: greedy replies are batched (temperature 0), and each sampled one is drawn
-    by itself, from a generator seeded with the request's seed. A request's `schema` is enforced.
+    A reply depends on its own request only: greedy replies (temperature 0) are batched, and each sampled one is drawn
+    by itself, from a generator with the request's seed. A request's `schema` is enforced.
     """
 
     architecture = "AutoModelForCausalLM"
@@ -75,14 +75,14 @@ class CausalLM(LoadedModel):
         return load_chat_tokenizer(model)
 
     def generate(self, requests: Sequence[Request]) -> list[Reply]:
-        """The reply to each request, or why there is none; callers in other threads wait their turn."""
+        """Return the reply to each request, or an error; callers in other threads wait for their turn."""
         with self._lock:
             return reply_to_fitting(
                 self.tokenizer, requests, context=self.context, answer=self._answer_all, thinking=self.thinking
             )
 
     def _answer_all(self, conversations: Sequence[Conversation]) -> list[Reply]:
-        """Replies to greedy requests in batches of like length, and to sampled ones alone."""
+        """Reply to greedy requests in batches of similar length, and to sampled ones alone."""
         greedy = [conversation for conversation in conversations if conversation.request.temperature == 0]
         lengths = [len(conversation.ids) for conversation in greedy]
         replies = iter(
@@ -95,17 +95,22 @@ class CausalLM(LoadedModel):
 
     @torch.inference_mode()
     def _answer(self, prompts: Sequence[Conversation]) -> list[Generation]:
-        """Replies to left-padded prompts that are all greedy, or to a single one."""
-        width = max(len(prompt.ids) for prompt in prompts)
-        ids = torch.tensor([[self.pad_id] * (width - len(prompt.ids)) + prompt.ids for prompt in prompts])
-        mask = torch.tensor([[0] * (width - len(prompt.ids)) + [1] * len(prompt.ids) for prompt in prompts])
+        """Reply to left-padded prompts that are all greedy, or to a single one."""
+        ids, mask = pad_left([prompt.ids for prompt in prompts], self.pad_id)
+        width = ids.shape[1]
         requests = [prompt.request for prompt in prompts]
         ending = Ending(requests, self.end_ids, partial(reply_text, self.tokenizer), start=width)
+        sampling = [GumbelNoise(requests[0])] if requests[0].temperature != 0 else []
         output = self.model.generate(
             input_ids=ids.to(self.model.device),
             attention_mask=mask.to(self.model.device),
-            generation_config=self._settings(max(prompt.request.max_tokens for prompt in prompts)),
-            logits_processor=[*self._sampling(prompts), *self._enforcement(prompts, width)],
+            generation_config=GenerationConfig(
+                max_new_tokens=max(request.max_tokens for request in requests),
+                do_sample=False,  # the likeliest token, after GumbelNoise has made it a sample
+                eos_token_id=sorted(self.end_ids),
+                pad_token_id=self.pad_id,
+            ),
+            logits_processor=[*sampling, *self._enforcement(requests, width)],
             stopping_criteria=[ending],
         )
         new = output[:, width:].tolist()
@@ -120,22 +125,9 @@ class CausalLM(LoadedModel):
             for prompt, own, length in zip(prompts, new, ending.lengths, strict=True)
         ]
 
-    def _settings(self, max_tokens: int) -> GenerationConfig:
-        """Plain decoding: the likeliest token, after what `_sampling` does to the scores."""
-        return GenerationConfig(
-            max_new_tokens=max_tokens,
-            do_sample=False,
-            eos_token_id=sorted(self.end_ids),
-            pad_token_id=self.pad_id,
-        )
-
-    def _sampling(self, prompts: Sequence[Conversation]) -> list[LogitsProcessor]:
-        (first, *_) = prompts
-        return [GumbelNoise(first.request)] if first.request.temperature != 0 else []
-
-    def _enforcement(self, prompts: Sequence[Conversation], start: int) -> list[LogitsProcessor]:
-        """What holds replies that `start` tokens stand before to their schemas; nothing where none has one."""
-        schemas = [prompt.request.schema for prompt in prompts]
+    def _enforcement(self, requests: Sequence[Request], start: int) -> list[LogitsProcessor]:
+        """Return a processor that holds replies after `start` tokens to their schemas; empty without schemas."""
+        schemas = [request.schema for request in requests]
         if not any(schemas):
             return []
         from plumbline.operators.models.engines.reply_schemas import SchemaEnforcement
@@ -150,8 +142,16 @@ class CausalLM(LoadedModel):
         return SchemaGrammars(self.tokenizer, end_ids=sorted(self.end_ids), width=width)
 
 
+def pad_left(rows: Sequence[Sequence[int]], pad_id: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return rows of tokens padded on the left, (n, tokens), and their mask, which is 0 for padding."""
+    width = max(map(len, rows))
+    ids = torch.tensor([[pad_id] * (width - len(row)) + list(row) for row in rows])
+    mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in rows])
+    return ids, mask
+
+
 class Ending(StoppingCriteria):  # type: ignore[misc]
-    """Ends each row of a batch by itself, and remembers after how many tokens."""
+    """Ends each row of a batch by itself, and records its length."""
 
     def __init__(
         self,
@@ -161,7 +161,7 @@ class Ending(StoppingCriteria):  # type: ignore[misc]
         *,
         start: int,
     ) -> None:
-        """`start` tokens stand before every reply."""
+        """`start` is the number of tokens before every reply."""
         self.requests = requests
         self.end_ids = end_ids
         self.text = text
@@ -171,7 +171,7 @@ class Ending(StoppingCriteria):  # type: ignore[misc]
         self.done = [False] * len(requests)
 
     def __call__(self, input_ids: torch.Tensor, scores: Any, **kwargs: Any) -> torch.Tensor:
-        """Which rows (n,) of the tokens so far (n, length) are complete."""
+        """Return which rows (n,) of the tokens (n, length) are complete."""
         for row, ids in enumerate(input_ids[:, self.start :].tolist()):
             if not self.done[row] and self._ends(row, ids):
                 self.done[row], self.lengths[row] = True, len(ids)
@@ -190,7 +190,7 @@ class Ending(StoppingCriteria):  # type: ignore[misc]
 class GumbelNoise(LogitsProcessor):  # type: ignore[misc]
     """Makes the likeliest token a sample: argmax(logits / temperature + Gumbel noise) is softmax sampling.
 
-    The noise is drawn on the CPU, so that a seed means the same on every device.
+    The noise is drawn on the CPU, so that a seed has the same effect on every device.
     """
 
     def __init__(self, request: Request) -> None:
@@ -198,6 +198,6 @@ class GumbelNoise(LogitsProcessor):  # type: ignore[misc]
         self.generator = torch.Generator().manual_seed(request.seed)
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        """Noisy scores (n, vocabulary) of the logits `scores`, float32."""
+        """Add noise to the logits `scores` (n, vocabulary), float32."""
         noise = torch.empty(scores.shape, dtype=torch.float32).exponential_(generator=self.generator)
         return scores.float() / self.temperature - noise.log().to(scores.device)

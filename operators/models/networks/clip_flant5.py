@@ -28,7 +28,7 @@ AFTER_IMAGE = "\n{question} ASSISTANT: "
 TOWER_PREFIX = "vision_tower.vision_tower.vision_model."
 PROJECTOR_PREFIX = "mm_projector."
 PENULTIMATE = -2
-"""Of the tower's hidden states, counted from the end, that CLIP-FlanT5 reads."""
+"""Index, from the end, of the tower's hidden states that CLIP-FlanT5 reads."""
 EMBEDDING_ALIASES = ("embed_tokens.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
 
 
@@ -48,17 +48,17 @@ class ClipFlanT5(nn.Module):
         self.feature_layer = vision.num_hidden_layers + 1 + select_layer
 
     def encode_images(self, pixels: torch.Tensor) -> torch.Tensor:
-        """Pixels (n, 3, height, width) as image tokens (n, patches, d_model); the class token is left out."""
+        """Encode pixels (n, 3, height, width) as image tokens (n, patches, d_model), without the class token."""
         hidden = self.vision_tower(pixel_values=pixels, output_hidden_states=True).hidden_states
         projected: torch.Tensor = self.mm_projector(hidden[self.feature_layer][:, 1:])
         return projected
 
     def encode_questions(self, features: torch.Tensor, before: torch.Tensor, after: torch.Tensor) -> EncodedQuestions:
-        """Image tokens (n, patches, d_model) between `before` (b) and right-padded `after` (n, a) token ids."""
+        """Encode image tokens (n, patches, d_model) between `before` (b) and right-padded `after` (n, a) token ids."""
         return encode_beside(self.language_model, features, before, after)
 
     def decode(self, encoded: EncodedQuestions, labels: torch.Tensor) -> torch.Tensor:
-        """Teacher-forced logits (n, tokens, vocabulary) of the right-padded `labels` (n, tokens)."""
+        """Return teacher-forced logits (n, tokens, vocabulary) of the right-padded `labels` (n, tokens)."""
         return decode(self.language_model, encoded, labels)
 
     @property
@@ -74,20 +74,21 @@ class ClipFlanT5(nn.Module):
         return int(self.language_model.config.pad_token_id)
 
     def drop_unused_layers(self) -> None:
-        """Removes the tower's layers above the selected one, whose output nobody reads."""
+        """Remove the tower's layers above the selected one, whose output is not used."""
         layers = self.vision_tower.encoder.layers
         self.vision_tower.encoder.layers = layers[: self.feature_layer]
 
 
 def make_projector(hidden: int, width: int) -> nn.Sequential:
-    """The untrained two-layer MLP between a tower and a language model of these widths."""
+    """Return the untrained two-layer MLP between a tower and a language model of these widths."""
     return nn.Sequential(nn.Linear(hidden, width), nn.GELU(), nn.Linear(width, width))
 
 
 class ClipFlanT5Likelihood(T5Answers):
     """The `likelihood` call served by a CLIP-FlanT5 checkpoint.
 
-    The embedding may have more rows than the tokenizer has entries; the released code cuts it before the softmax.
+    The embedding may have more rows than the tokenizer has entries; as in the released code, further rows are cut off
+    before the softmax.
     """
 
     def __init__(self, *parts: Any, **batches: int) -> None:
@@ -117,7 +118,7 @@ class ClipFlanT5Likelihood(T5Answers):
 
     @classmethod
     def load_processor(cls, model: ResolvedModel[Any], tokenizer: Any) -> PixelTransform:
-        """Pads images to a square with the mean colour, unless the processor alone is asked for."""
+        """Load a processor that pads images to a square with the mean colour, unless `padding` is `processor`."""
         return load_pixel_transform(model.folder("vision_tower"), pad_to_square=model.config.padding == "released")
 
     @property
@@ -125,67 +126,60 @@ class ClipFlanT5Likelihood(T5Answers):
         return len(self.tokenizer)
 
     def preprocess(self, image: Image.Image) -> torch.Tensor:
-        """The image padded to a square with the mean colour, and resized, as bytes (3, height, width)."""
-        return self.pixels.held(self.processor(image))
+        """Pad the image to a square with the mean colour and resize it, as bytes (3, height, width)."""
+        return self.pixels.pin(self.processor(image))
 
     @torch.inference_mode()
     def encode(self, pixels: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-        """Pixels, each (3, height, width), as image tokens, each (patches, d_model), kept on the device."""
+        """Encode pixels, each (3, height, width), as image tokens, each (patches, d_model), kept on the device."""
         return list(self.model.encode_images(self.batch(pixels)))
 
     def question_text(self, question: str) -> str:
-        """What stands after the image."""
+        """Return the text after the image."""
         return AFTER_IMAGE.format(question=question)
 
 
 def load_network(checkpoint: Path, *, tower: Path) -> ClipFlanT5:
-    """The network with its weights, in the checkpoint's own precision; the tower's come from whichever has them."""
+    """Load the network in the checkpoint's precision; the tower's weights come from it if it has them."""
     fields = json.loads((checkpoint / "config.json").read_text())
-    return _with_weights(checkpoint, tower, {}, select_layer=fields["mm_vision_select_layer"])
+    return _build_network(checkpoint, tower, {}, select_layer=fields["mm_vision_select_layer"])
 
 
 def begin_network(language: Path, tower: Path) -> ClipFlanT5:
-    """The network before any training of it: a FlanT5 in its own layout, a CLIP's tower, and torch's fresh projector.
+    """Return the network before its training: a FlanT5 in its own layout, a CLIP's tower, and a new random projector.
 
-    Raises ModelError where the weights do not fit.
+    Raises ModelError if the weights do not fit.
     """
     width = json.loads((language / "config.json").read_text())["d_model"]
     projector = make_projector(read_vision_config(tower).hidden_size, width)
     fresh = {f"{PROJECTOR_PREFIX}{name}": tensor for name, tensor in projector.state_dict().items()}
-    return _with_weights(language, tower, fresh, select_layer=PENULTIMATE)
+    return _build_network(language, tower, fresh, select_layer=PENULTIMATE)
 
 
-def _with_weights(
+def _build_network(
     checkpoint: Path, tower: Path, further: Mapping[str, torch.Tensor], *, select_layer: int
 ) -> ClipFlanT5:
-    """The network that a folder's config.json describes, with the folder's weights and further ones."""
+    """Build the network that a folder's config.json describes, with the folder's weights and further ones."""
     fields = json.loads((checkpoint / "config.json").read_text())
     with torch.device("meta"):
         model = ClipFlanT5(T5Config.from_dict(fields), read_vision_config(tower), select_layer=select_layer)
     weights = _checkpoint_weights(checkpoint) | dict(further)
     if not any(name.startswith("vision_tower.") for name in weights):
         weights |= _tower_weights(tower, model.vision_tower.state_dict())
-    problem = _assign(model, weights)
-    if problem is not None:
-        raise ModelError(f"{checkpoint}: the weights do not fit its config.json: {problem}")
+    misfit = f"{checkpoint}: the weights do not fit its config.json"
+    try:
+        missing, unexpected = model.load_state_dict(weights, strict=False, assign=True)
+    except RuntimeError as error:
+        raise ModelError(f"{misfit}: {' '.join(str(error).splitlines()[1].split())}") from error
+    missing = [name for name in missing if name.rsplit(".", 2)[-2] != "embed_tokens"]
+    if missing or unexpected:
+        raise ModelError(f"{misfit}: {f'lacks {missing[0]}' if missing else f'has unexpected {unexpected[0]}'}")
     _retie(model)
     return model
 
 
-def _assign(model: ClipFlanT5, weights: dict[str, torch.Tensor]) -> str | None:
-    """Makes the weights the model's; what does not fit, if anything."""
-    try:
-        missing, unexpected = model.load_state_dict(weights, strict=False, assign=True)
-    except RuntimeError as error:
-        return " ".join(str(error).splitlines()[1].split())
-    missing = [name for name in missing if name.rsplit(".", 2)[-2] != "embed_tokens"]
-    if missing:
-        return f"lacks {missing[0]}"
-    return f"has unexpected {unexpected[0]}" if unexpected else None
-
-
 def read_vision_config(tower: Path) -> CLIPVisionConfig:
-    """The vision half of a CLIP checkpoint's config, whether the folder holds a whole CLIP or its tower alone."""
+    """Read the vision half of a CLIP checkpoint's config; the folder may contain a whole CLIP or only its tower."""
     fields = json.loads((tower / "config.json").read_text())
     if fields.get("model_type") == "clip_vision_model":
         return CLIPVisionConfig.from_dict(fields)
@@ -193,7 +187,7 @@ def read_vision_config(tower: Path) -> CLIPVisionConfig:
 
 
 def save_clip_flant5(model: ClipFlanT5, folder: Path, *, tower_name: str) -> None:
-    """Writes the released layout: T5's own names, `mm_projector.*` and the tower under `vision_tower.vision_tower`."""
+    """Write the released layout: T5's own names, `mm_projector.*` and the tower under `vision_tower.vision_tower`."""
     folder.mkdir(parents=True, exist_ok=True)
     config = model.language_model.config.to_dict() | {
         "model_type": "clip_t5",
@@ -210,13 +204,12 @@ def save_clip_flant5(model: ClipFlanT5, folder: Path, *, tower_name: str) -> Non
 
 
 def untie_head(language_model: T5) -> None:
-    """Gives FlanT5 (`tie_word_embeddings: false`) its own output matrix; transformers 5 builds every T5 with a shared
-    one."""
+    """Give FlanT5 its own output matrix; transformers 5 builds every T5 with a shared one."""
     language_model.lm_head.weight = nn.Parameter(language_model.lm_head.weight.detach().clone())
 
 
 def released_weights(model: ClipFlanT5) -> dict[str, torch.Tensor]:
-    """The tensors of the released layout by their names there."""
+    """Return the tensors under their names in the released layout."""
     named = {
         "": model.language_model.state_dict(),
         PROJECTOR_PREFIX: model.mm_projector.state_dict(),
@@ -227,38 +220,37 @@ def released_weights(model: ClipFlanT5) -> dict[str, torch.Tensor]:
 
 
 def _checkpoint_weights(folder: Path) -> dict[str, torch.Tensor]:
-    """The checkpoint's tensors under this module's names.
+    """Return the checkpoint's tensors under this module's names.
 
-    The embedding is stored once, as `shared` or, where a converter kept another of its names, under that one.
+    The embedding is stored once, as `shared` or, if a converter chose another of its names, under that name.
     """
     stored = _read_weights(folder)
     aliases = [stored.pop(name) for name in EMBEDDING_ALIASES if name in stored]
     if aliases:
         stored.setdefault("shared.weight", aliases[0])
-    return {_module_name(name): tensor for name, tensor in stored.items()}
+
+    def module_name(name: str) -> str:
+        if name.startswith(TOWER_PREFIX):
+            return "vision_tower." + name.removeprefix(TOWER_PREFIX)
+        return name if name.startswith(PROJECTOR_PREFIX) else "language_model." + name
+
+    return {module_name(name): tensor for name, tensor in stored.items()}
 
 
 def _read_weights(folder: Path) -> dict[str, torch.Tensor]:
-    """Every tensor of a folder but position numbers, which older versions of transformers saved."""
+    """Read every tensor of a folder except position numbers, which older versions of transformers saved."""
     files = [load_file(file) for file in sorted(folder.glob("*.safetensors"))]
     return {name: tensor for file in files for name, tensor in file.items() if not name.endswith("position_ids")}
 
 
-def _module_name(name: str) -> str:
-    """This module's name for a tensor of the released layout."""
-    if name.startswith(TOWER_PREFIX):
-        return "vision_tower." + name.removeprefix(TOWER_PREFIX)
-    return name if name.startswith(PROJECTOR_PREFIX) else "language_model." + name
-
-
 def _tower_weights(tower: Path, wanted: Collection[str]) -> dict[str, torch.Tensor]:
-    """The vision tower's tensors under this module's names, from a whole CLIP or from a tower saved alone."""
+    """Return the vision tower's tensors under this module's names, from a whole CLIP or from a tower saved alone."""
     named = {name.removeprefix("vision_model."): tensor for name, tensor in _read_weights(tower).items()}
     return {"vision_tower." + name: tensor for name, tensor in named.items() if name in wanted}
 
 
 def _retie(model: ClipFlanT5) -> None:
-    """Shares the embedding again: assigning weights into a meta model leaves the aliases without storage."""
+    """Share the embedding again: assigning weights to a meta model leaves the aliases without storage."""
     model.language_model.encoder.set_input_embeddings(model.language_model.shared)
     model.language_model.decoder.set_input_embeddings(model.language_model.shared)
     for module in model.vision_tower.modules():

@@ -1,4 +1,4 @@
-"""Pictures drawn by a pipeline of diffusers: which of its arguments a setting is, and a noise of its own for each."""
+"""Images by a pipeline of diffusers: maps settings to its arguments, and gives each image its own noise."""
 
 import inspect
 import io
@@ -26,7 +26,7 @@ FILTERED = RowError(
 
 
 class PipelineDrawing:
-    """The `draw` call. Each picture has a generator of noise of its own, so that no batch changes it."""
+    """The `draw` call. Each image has its own noise generator, so that it does not depend on its batch."""
 
     side_by_side = False
 
@@ -38,18 +38,18 @@ class PipelineDrawing:
 
     @classmethod
     def load(cls, model: ResolvedModel[Any]) -> Self:
-        """The pipeline on its device, its LoRA merged into it; raises ModelError where a file is damaged."""
+        """Load the pipeline on its device and merge its LoRA; raises ModelError if a file is damaged."""
         folder, device, part = model.folder("checkpoint"), device_of(model), model.parts["checkpoint"]
         with readable_load(folder, "pipeline"), _quiet():
-            pipeline = _from_text(folder, getattr(torch, model.dtype))
+            pipeline = _load_text_to_image(folder, getattr(torch, model.dtype))
         if model.config.lora is not None:
             _merge(pipeline, model)
         pipeline.set_progress_bar_config(disable=True)
         revision = part.commit or part.identity
-        return cls(pipeline.to(device), _named(model.config), revision)
+        return cls(pipeline.to(device), _describe_checkpoint(model.config), revision)
 
     def draw(self, requests: Sequence[DrawingRequest], settings: DrawingSettings) -> list[Drawn | RowError]:
-        """The pictures as PNG; raises ModelError for a setting that the pipeline does not have."""
+        """Return the images as PNG; raises ModelError for a setting that the pipeline does not have."""
         arguments, cfg = self._arguments(settings), self._guidance
         self.pipeline.scheduler = self._sampler(settings.sampler)
         with torch.inference_mode():
@@ -63,13 +63,13 @@ class PipelineDrawing:
         used = {**self.defaults, **{name: value for name, value in arguments.items() if value is not None}}
         drawn = Drawn(b"", used.get(cfg), used.get("num_inference_steps"), None, type(self.pipeline.scheduler).__name__)
         return [
-            FILTERED if flagged else drawn._replace(encoded=_png(image), seed=request.seed)
+            FILTERED if flagged else drawn._replace(encoded=_encode_png(image), seed=request.seed)
             for image, request, flagged in zip(made.images, requests, flags, strict=True)
         ]
 
     @property
     def _guidance(self) -> str:
-        """What a pipeline calls it: those that are distilled take another number for `guidance_scale`."""
+        """Name of the guidance argument: distilled pipelines use `guidance_scale` for another number."""
         true = self.defaults.get("true_cfg_scale")
         return "true_cfg_scale" if true is not None and true > 1 else "guidance_scale"
 
@@ -91,7 +91,7 @@ class PipelineDrawing:
         return wanted
 
     def _sampler(self, name: str | None) -> Any:
-        """The scheduler of this name, in the checkpoint's own configuration; its own where there is no name."""
+        """Return the scheduler of this name with the checkpoint's configuration; by default the checkpoint's own."""
         if name in (None, type(self.own_sampler).__name__):
             return self.own_sampler
         known = sorted(kind.__name__ for kind in self.own_sampler.compatibles)
@@ -106,7 +106,7 @@ class PipelineDrawing:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the progress of loading, and the advice that the libraries give about each other."""
+    """Suppress progress bars of loading, and the libraries' advice about each other."""
     loggers = [logging.getLogger(name) for name in ("diffusers", "transformers")]
     levels = [logger.level for logger in loggers]
     disable_progress_bar()
@@ -121,8 +121,8 @@ def _quiet() -> Iterator[None]:
             logger.setLevel(level)
 
 
-def _from_text(folder: Path, dtype: torch.dtype) -> Any:
-    """The pipeline from text to images of a checkpoint, whichever of its kind's pipelines it names."""
+def _load_text_to_image(folder: Path, dtype: torch.dtype) -> Any:
+    """Load the text-to-image pipeline of a checkpoint, even if it names another for the same model."""
     options = {"dtype": dtype, "use_safetensors": True, "local_files_only": True, "trust_remote_code": False}
     try:
         return diffusers.AutoPipelineForText2Image.from_pretrained(folder, **options)
@@ -143,7 +143,7 @@ def _merge(pipeline: Any, model: ResolvedModel[Any]) -> None:
         pipeline.unload_lora_weights()
 
 
-def _named(config: Any) -> str:
+def _describe_checkpoint(config: Any) -> str:
     return (
         str(config.checkpoint)
         if config.lora is None
@@ -151,7 +151,7 @@ def _named(config: Any) -> str:
     )
 
 
-def _png(image: Image.Image) -> bytes:
+def _encode_png(image: Image.Image) -> bytes:
     stream = io.BytesIO()
     image.save(stream, "PNG", compress_level=1)
     return stream.getvalue()

@@ -1,6 +1,7 @@
-"""What encoder-decoder VQA models share: a question is encoded with its image, and answers are scored by the decoder.
+"""Common parts of encoder-decoder VQA models: a question is encoded with its image, and answers are scored by the
+decoder.
 
-Every choice is scored by teacher forcing from the one encoding of its question.
+Every choice is scored by teacher forcing from the same encoding of its question.
 """
 
 from abc import ABC, abstractmethod
@@ -18,7 +19,7 @@ from plumbline.operators.models.calls import Question
 from plumbline.operators.models.model import ResolvedModel
 from plumbline.operators.models.networks.loaded import LoadedImageModel
 
-CACHED_CHOICES = 4096
+MAX_CACHED_CHOICES = 4096
 
 TokenizedQuestion = tuple[Question, list[int]]
 """A question with its tokens."""
@@ -30,7 +31,7 @@ class EncodedQuestions(NamedTuple):
     states: torch.Tensor
     """(n, tokens, width)."""
     mask: torch.Tensor
-    """(n, tokens), 1 where a token stands."""
+    """(n, tokens), 1 for tokens and 0 for padding."""
 
 
 class EncoderDecoder(LoadedImageModel, ABC):
@@ -40,7 +41,7 @@ class EncoderDecoder(LoadedImageModel, ABC):
 
     def __init__(self, *parts: Any, **batches: int) -> None:
         super().__init__(*parts, **batches)
-        self._choice = lru_cache(maxsize=CACHED_CHOICES)(self.choice_ids)
+        self._choice = lru_cache(maxsize=MAX_CACHED_CHOICES)(self.choice_ids)
 
     @classmethod
     def load(cls, model: ResolvedModel[Any], network: Any = None) -> Self:
@@ -51,40 +52,39 @@ class EncoderDecoder(LoadedImageModel, ABC):
     @property
     @abstractmethod
     def rows(self) -> int:
-        """How many tokens the embedding has a row for."""
+        """Number of tokens that have a row in the embedding."""
 
     @property
     def device(self) -> torch.device:
-        """Where the network is."""
         device: torch.device = self.model.device
         return device
 
     def question_text(self, question: str) -> str:
-        """The question as the encoder reads it."""
+        """Return the question as the encoder reads it."""
         return question
 
     @abstractmethod
     def read(self, images: torch.Tensor, questions: Sequence[str], ids: torch.Tensor) -> EncodedQuestions:
-        """Image features (n, tokens, width) with their questions, as texts and as right-padded tokens (n, tokens)."""
+        """Encode image features (n, tokens, width) with questions, also as right-padded tokens (n, tokens)."""
 
     @abstractmethod
     def predict(self, encoded: EncodedQuestions, choices: Sequence[Sequence[list[int]]]) -> torch.Tensor:
-        """Teacher-forced logits (tokens, entries) of each question's choices, one token after the other."""
+        """Return teacher-forced logits (tokens, entries) of each question's choices, one token after the other."""
 
     @abstractmethod
     def write(self, encoded: EncodedQuestions) -> torch.Tensor:
-        """The likeliest tokens (n, tokens) of each answer."""
+        """Return the likeliest tokens (n, tokens) of each answer."""
 
     def choice_ids(self, choice: str) -> list[int]:
-        """The tokens of an answer, its end included."""
+        """Return the tokens of an answer, including its end."""
         return list(self.tokenizer(choice).input_ids)
 
     def question_ids(self, texts: Sequence[str]) -> list[list[int]]:
-        """The tokens of the questions that are to be encoded."""
+        """Return the tokens of the questions for the encoder."""
         return list(self.tokenizer(list(texts)).input_ids)
 
     def likelihood(self, features: Sequence[torch.Tensor], questions: Sequence[Question]) -> list[list[list[float]]]:
-        """Log-probabilities of every choice's tokens (vqascore_genai_bench.txt, eq. 3), by question.
+        """Return log-probabilities of every choice's tokens (vqascore_genai_bench.txt, eq. 3), by question.
 
         Questions are batched by length, so that little of a batch is padding.
         """
@@ -94,7 +94,7 @@ class EncoderDecoder(LoadedImageModel, ABC):
         )
 
     def reply(self, features: Sequence[torch.Tensor], questions: Sequence[Question]) -> list[str]:
-        """The model's own answer to every question, by greedy decoding, in the order of `questions`."""
+        """Return the model's own answer to every question, by greedy decoding, in the order of `questions`."""
         return in_batches(partial(self._reply, features), questions, size=self.pair_batch)
 
     def _tokenized(self, questions: Sequence[Question]) -> list[TokenizedQuestion]:
@@ -123,13 +123,13 @@ class EncoderDecoder(LoadedImageModel, ABC):
         return [[[next(numbers) for _ in choice] for choice in own] for own in choices]
 
     def padded(self, ids: Sequence[list[int]]) -> torch.Tensor:
-        """Rows of tokens as one tensor (n, tokens), padded on the right."""
+        """Return rows of tokens as one tensor (n, tokens), padded on the right."""
         rows = [torch.tensor(row) for row in ids]
         return pad_sequence(rows, batch_first=True, padding_value=self.pad_id).to(self.device)
 
 
 def check_entries(folder: Path, tokenizer: Any, rows: int) -> None:
-    """Raises ModelError where the tokenizer in `folder` has more entries than the model's embedding has rows."""
+    """Raise ModelError if the tokenizer in `folder` has more entries than the model's embedding has rows."""
     if len(tokenizer) > rows:
         raise ModelError(
             f"{folder}: the tokenizer has {len(tokenizer)} entries and the model's embedding {rows}; "

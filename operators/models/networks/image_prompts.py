@@ -1,4 +1,4 @@
-"""Conversations about an image as what a chat model reads of them: pixels, and tokens laid out by its own processor."""
+"""Prepares conversations about images for a chat model: pixels, and tokens laid out by its own processor."""
 
 import copy
 import json
@@ -32,26 +32,26 @@ TEXT_INPUTS = (
     "text_replacement_offsets",
     "labels",
 )
-CACHED_CHOICES = 4096
+MAX_CACHED_CHOICES = 4096
 LAID_OUT_AS = {"smolvlm": "idefics3"}
-"""Types whose images another type's processor lays out in the same way, without what their own wants for videos."""
+"""Types with another type's layout of images, whose own processor needs packages for videos."""
 
 
 FRAME_TOKENS = 128, 768
-"""Fewest and most that one frame of a video takes by itself: VIDEO_MIN_PIXELS and VIDEO_MAX_PIXELS of qwen-vl-utils."""
+"""Minimum and maximum tokens of one frame of a video: VIDEO_MIN_PIXELS and VIDEO_MAX_PIXELS of qwen-vl-utils."""
 
 
 class Pixels(NamedTuple):
-    """One image, several that go together, or one video, as their processor leaves them, on the CPU."""
+    """One image, several that go together, or one video, after the processor, on the CPU."""
 
     inputs: Mapping[str, torch.Tensor]
-    """What the model's vision half takes, such as pixel_values and image_grid_thw."""
+    """Inputs of the model's vision half, such as pixel_values and image_grid_thw."""
     ids: list[int]
-    """The tokens of every prompt on the images, from its beginning to the last image's last one."""
+    """The tokens of every prompt about the images, from its beginning to the last token of the last image."""
     closing: str
-    """What the processor writes between the image's last token and the text after it."""
+    """Text that the processor writes between the image's last token and the text after it."""
     step: float = 0.0
-    """Of a video, the seconds between its patches in time."""
+    """For a video, the seconds between its patches in time."""
 
 
 class ImagePrompts:
@@ -60,7 +60,7 @@ class ImagePrompts:
     def __init__(
         self,
         processor: Any,
-        held: Callable[[torch.Tensor], torch.Tensor],
+        pin: Callable[[torch.Tensor], torch.Tensor],
         *,
         joining: Any,
         image_id: int,
@@ -70,17 +70,22 @@ class ImagePrompts:
         video_id: int | None = None,
         thinks: bool = False,
     ) -> None:
-        """What the vision half takes is `held` until it does. `joining` is the processor for several images: they may
-        be of different sizes, and it leaves no step to the device. `image_id` is the token whose embeddings are the
-        image's, `system` the message before every conversation, `padding` the colour of the square images are put on,
-        `ends` the tokens that end a reply; a video stands where an image would, in tokens `video_id`; the model may
-        think before it replies if it `thinks`.
+        """Args:
+            pin: Keeps inputs of the vision half in memory that the device reads, until it does.
+            joining: The processor for several images: they may have different sizes, so it leaves no step to the
+                device.
+            image_id: The token whose embeddings are replaced by the image's.
+            system: The message before every conversation.
+            padding: Colour of the square around an image.
+            ends: The tokens that end a reply.
+            video_id: The token of a video, which takes an image's place in the prompt.
+            thinks: True if the model may think before it replies.
 
-        Raises ModelError where the chat template does not show the image once.
+        Raises ModelError unless the chat template shows the image exactly once.
         """
         self.processor = processor
         self.joining = joining
-        self.held = held
+        self.pin = pin
         self.tokenizer = copy.deepcopy(processor.tokenizer)  # one is not for two threads
         self.image_id = image_id
         self.video_id = video_id
@@ -91,11 +96,11 @@ class ImagePrompts:
         self.image_mark = str(self.tokenizer.convert_ids_to_tokens(image_id))
         self.end = turn_end(self.tokenizer, ends, system=system)
         self.opening = self._opening(1)
-        self.before_video = [] if video_id is None else self._before_video()
-        self._choice = lru_cache(maxsize=CACHED_CHOICES)(self._choice_ids)
+        self.before_video = [] if video_id is None else self._video_opening()
+        self._choice = lru_cache(maxsize=MAX_CACHED_CHOICES)(self._choice_ids)
 
     def _opening(self, images: int) -> str:
-        """The prompt before the last of so many images; nothing that is said changes it."""
+        """Return the prompt before the last of this number of images; it does not depend on the conversation."""
         text = self.text([Message("user", "")], images)
         if text.count(self.mark) != images:
             wanted = "one image token" if images == 1 else f"{images} image tokens"
@@ -106,9 +111,7 @@ class ImagePrompts:
         return text.rpartition(self.mark)[0]
 
     def preprocess(self, *images: Image.Image) -> Pixels:
-        """Images that stand one after another, as the checkpoint's own processor cuts, resizes and normalises them,
-        after the padding.
-        """
+        """Pad images that come one after another, and process them with the checkpoint's own processor."""
         processor, opening = self.processor, self.opening
         if len(images) > 1:
             processor, opening = self.joining, self._opening(len(images))
@@ -122,14 +125,14 @@ class ImagePrompts:
         ids = laid_out["input_ids"][0].tolist()
         last = len(ids) - 1 - ids[::-1].index(self.image_id)
         closing = laid_out["text_replacement_offsets"][0][-1]["replacement"].rpartition(self.image_mark)[2]
-        inputs = {name: self.held(tensor) for name, tensor in laid_out.items() if name not in TEXT_INPUTS}
+        inputs = {name: self.pin(tensor) for name, tensor in laid_out.items() if name not in TEXT_INPUTS}
         return Pixels(inputs, ids[: last + 1], closing)
 
     def preprocess_video(self, frames: Sequence[Image.Image], seconds: float) -> Pixels:
-        """The frames of one video, each standing for so many `seconds`, as Qwen2-VL and Qwen2.5-VL read one: in patches
-        of several frames each (Wang et al. 2024, sec. 2.1), between the same tokens as an image.
+        """Prepare the frames of one video, with an interval of `seconds`, as Qwen2-VL and Qwen2.5-VL read it: in
+        patches of several frames each (Wang et al. 2024, sec. 2.1), between the same tokens as an image.
 
-        All frames get the first one's size. Where some are missing to the last patch, the last frame is repeated.
+        All frames are resized to the first one's size. The last frame is repeated until all patches are full.
         """
         assert self.video_id is not None, "the kind of the model says that it takes videos"
         processor = self.processor.image_processor
@@ -141,19 +144,19 @@ class ImagePrompts:
             size={"shortest_edge": FRAME_TOKENS[0] * token, "longest_edge": FRAME_TOKENS[1] * token},
             return_tensors="pt",
         )
-        shown, grid = self.held(laid_out["pixel_values"]), laid_out["image_grid_thw"][:1]
+        shown, grid = self.pin(laid_out["pixel_values"]), laid_out["image_grid_thw"][:1]
         grid[0, 0] = len(shown) // depth
         ids = [*self.before_video, *[self.video_id] * (int(grid.prod()) // merged)]
         inputs = {"pixel_values_videos": shown, "video_grid_thw": grid}
         return Pixels(inputs, ids, "", step=seconds * depth)
 
-    def _before_video(self) -> list[int]:
-        """The tokens before a video, which are those before an image."""
+    def _video_opening(self) -> list[int]:
+        """Return the tokens before a video, which equal those before an image."""
         ids = template_ids(self.tokenizer, self.opening + self.image_mark)
         return ids[: ids.index(self.image_id)]
 
     def following(self, messages: Sequence[Message], closing: str) -> list[int]:
-        """The tokens after the image's last one, up to the reply; raises HopelessRow for a second image."""
+        """Return the tokens after the image's last one, up to the reply; raises HopelessRow for a second image."""
         text = self.text(messages).replace(self.mark, self.image_mark + closing)
         ids = template_ids(self.tokenizer, text)
         if ids.count(self.image_id) != 1:
@@ -161,19 +164,19 @@ class ImagePrompts:
         return ids[ids.index(self.image_id) + 1 :]
 
     def choice(self, question: str, choice: str) -> list[int]:
-        """The tokens by which a choice answers a question, and the one that ends the turn."""
+        """Return the tokens of a choice as an answer to a question, and the token that ends the turn."""
         return self._choice(question, choice)
 
     def _choice_ids(self, question: str, choice: str) -> list[int]:
         return choice_ids(self.tokenizer, self.text([Message("user", question)]), choice, end=self.end)
 
     def text(self, messages: Sequence[Message], images: int = 1) -> str:
-        """A conversation in the chat template, the images' marks before its first words, open for the reply."""
+        """Render a conversation in the chat template, the images' marks before its first words, ready for the reply."""
         return image_conversation_text(self.tokenizer, messages, system=self.system, images=images, thinks=self.thinks)
 
 
 class Gemma4Processor(ProcessorMixin):  # type: ignore[misc]
-    """Gemma 4's, whose own class wants torchvision, for images alone: an image's tokens stand between two marks."""
+    """Gemma 4's processor for images; the library's needs torchvision. Two marks enclose an image's tokens."""
 
     unused_input_names = ("num_soft_tokens_per_image",)
 
@@ -187,7 +190,7 @@ class Gemma4Processor(ProcessorMixin):  # type: ignore[misc]
 
 
 class FuyuProcessor(processing_fuyu.FuyuProcessor):  # type: ignore[misc]
-    """Fuyu's, which writes an image's mark before every text, for texts that begin with the mark."""
+    """Fuyu's processor for texts that begin with the image's mark; the library's class adds the mark to every text."""
 
     def prepare_inputs_layout(self, images: Any = None, text: Any = None, **options: Any) -> Any:
         return super().prepare_inputs_layout(images, text.removeprefix(self.image_token), **options)
@@ -203,11 +206,10 @@ OWN_PROCESSORS = {"gemma4": Gemma4Processor, "fuyu": FuyuProcessor}
 
 
 def load_processor(folder: Path, config: Any, tokenizer: Any, class_tokens: Mapping[str, int]) -> Any:
-    """The processor of a checkpoint for its images alone, with the tokenizer given.
+    """Load the processor of a checkpoint for images only, with this tokenizer.
 
-    `class_tokens` says how many tokens each vision tower puts before an image's patches.
-
-    Raises ModelError where its files are damaged, or lack what the model type's processor wants.
+    `class_tokens` maps the type of a vision tower to the number of tokens before an image's patches. Raises ModelError
+    if its files are damaged, or lack a setting that the model type's processor needs.
     """
     laid_out_as = LAID_OUT_AS.get(config.model_type, config.model_type)
     kind = OWN_PROCESSORS.get(laid_out_as) or PROCESSOR_MAPPING[CONFIG_MAPPING[laid_out_as]]
@@ -216,11 +218,11 @@ def load_processor(folder: Path, config: Any, tokenizer: Any, class_tokens: Mapp
     with readable_load(folder, "processor"):
         settings = json.loads(file.read_text()) if file.is_file() else {}
         parts = [given.get(name) for name in kind.get_attributes()]
-        return _for_images(kind).from_args_and_dict(parts, settings | _of_network(config, class_tokens))
+        return _image_only_class(kind).from_args_and_dict(parts, settings | _network_settings(config, class_tokens))
 
 
-def _for_images(kind: Any) -> Any:
-    """The processor class without its video half, which wants torchvision."""
+def _image_only_class(kind: Any) -> Any:
+    """Return the processor class without its video half, which needs torchvision."""
 
     class ForImages(kind):  # type: ignore[misc]
         def check_argument_for_proper_class(self, argument_name: str, argument: Any) -> Any:
@@ -231,8 +233,8 @@ def _for_images(kind: Any) -> Any:
     return ForImages
 
 
-def _of_network(config: Any, class_tokens: Mapping[str, int]) -> dict[str, Any]:
-    """What a LLaVA's processor must know of its network; the files of an older checkpoint do not say it, or wrongly."""
+def _network_settings(config: Any, class_tokens: Mapping[str, int]) -> dict[str, Any]:
+    """Return the settings of a LLaVA's processor that depend on its network; old checkpoints lack them."""
     if config.model_type not in ("llava", "llava_next"):
         return {}
     return {

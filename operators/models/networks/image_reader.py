@@ -1,13 +1,12 @@
-"""The network of a chat model that sees: it reads an image's prefix once, and whatever continues from it.
+"""The network of a chat model that sees: it reads an image's prefix once, and everything that continues from it.
 
-Every question continues from the keys and values of its image's prefix; but for PaliGemma, a prefix language model,
-whose image tokens see the question.
+Every question continues from the keys and values of its image's prefix. The exception is PaliGemma, a prefix language
+model, whose image tokens see the question.
 """
 
 import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Any, NamedTuple
 
 import torch
@@ -17,34 +16,35 @@ from transformers import DynamicCache
 from plumbline.operators.models.networks import prefixes
 from plumbline.operators.models.networks.attention import ALIGNED, share_keys, speed_up_tower
 from plumbline.operators.models.networks.image_prompts import Pixels
-from plumbline.operators.models.networks.prefixes import Prefix, Tail, memory_of, starting
+from plumbline.operators.models.networks.loaded import in_groups
+from plumbline.operators.models.networks.prefixes import Prefix, Tail, layer_memory, tail_starts
 from plumbline.operators.models.pixels import PixelInput
 
 
 class Reading(NamedTuple):
-    """What the model has read so far."""
+    """State after reading tokens."""
 
     states: torch.Tensor
-    """(n, tokens, width): of the tokens it read last."""
+    """(n, tokens, width), of the tokens that were read last."""
     cache: DynamicCache
     real: torch.Tensor
-    """(n, all tokens): which of the cached are not padding."""
+    """(n, all tokens): True for cached tokens that are not padding."""
     places: torch.Tensor
-    """(n, all tokens): how many tokens stand before each of the cached in its own conversation."""
+    """(n, all tokens): number of tokens before each cached token in its own conversation."""
 
 
 LINEAR = "linear_attention"
-"""How a config.json calls layers that keep a state, which each token that they read changes, and no tokens."""
+"""Name, in a config.json, of layers that keep a state, which every token changes, instead of keys and values."""
 
 
 class ImageReader:
     """A checkpoint in the form of LLaVA, Qwen-VL, GLM-V, InternVL, Idefics or Gemma."""
 
     two_way = False
-    """Whether the tokens of a prompt see those after them."""
+    """True if the tokens of a prompt see those after them."""
 
     def __init__(self, model: Any, pixels: PixelInput, *, image_id: int) -> None:
-        """`image_id` is the token whose embeddings are the image's."""
+        """`image_id` is the token whose embeddings are replaced by the image's."""
         speed_up_tower(model)
         self.pixels = pixels
         self.model = model
@@ -59,31 +59,26 @@ class ImageReader:
 
     @property
     def recurrent(self) -> bool:
-        """Whether it has layers for which padding is no padding: tokens side by side would change what they keep."""
+        """True if some layers keep a state instead of tokens: padding and other questions would change it."""
         return LINEAR in self.windows
 
     @property
     def vocabulary(self) -> int:
-        """How many tokens its scores are over."""
+        """Number of tokens that have a score."""
         return int(self.model.lm_head.weight.shape[0])
 
     def scores(self, states: torch.Tensor) -> torch.Tensor:
-        """The logits (n, vocabulary) of what follows states (n, width)."""
+        """Return the logits (n, vocabulary) of the next token, from states (n, width)."""
         logits: torch.Tensor = self.model.lm_head(states)
         return logits
 
     @torch.inference_mode()
     def encode(self, pixels: Sequence[Pixels]) -> list[Prefix]:
-        """Each image's prefix run through the model; images that take equally many tokens run together."""
-        order = sorted(range(len(pixels)), key=lambda index: _shape(pixels[index]))
-        encoded: dict[int, Prefix] = {}
-        for _, group in groupby(order, key=lambda index: _shape(pixels[index])):
-            batch = list(group)
-            encoded.update(zip(batch, self._encode_batch([pixels[index] for index in batch]), strict=True))
-        return [encoded[index] for index in range(len(pixels))]
+        """Run each image's prefix through the model; images with equal numbers of tokens run together."""
+        return in_groups(self._encode_batch, pixels, key=_shape)
 
     def _encode_batch(self, pixels: Sequence[Pixels]) -> list[Prefix]:
-        """Prefixes of images of one shape."""
+        """Return the prefixes of images of one shape."""
         ids = torch.tensor([image.ids for image in pixels], device=self.device)
         inputs = self.inputs(pixels)
         positions = self._prefix_positions(ids, inputs, pixels)
@@ -102,7 +97,7 @@ class ImageReader:
         return [
             Prefix(
                 ids=image.ids,
-                layers=[memory_of(layer, index, len(image.ids)) for layer in cache.layers],
+                layers=[layer_memory(layer, index, len(image.ids)) for layer in cache.layers],
                 next_position=following[index],
                 closing=image.closing,
             )
@@ -110,7 +105,7 @@ class ImageReader:
         ]
 
     def inputs(self, pixels: Sequence[Pixels]) -> dict[str, torch.Tensor]:
-        """What the vision half takes of images of one shape."""
+        """Return the inputs of the vision half for images of one shape."""
         return {name: self.pixels([image.inputs[name] for image in pixels]) for name in pixels[0].inputs}
 
     def _is_image(self, ids: torch.Tensor) -> torch.Tensor:
@@ -119,7 +114,7 @@ class ImageReader:
     def _prefix_positions(
         self, ids: torch.Tensor, inputs: Mapping[str, torch.Tensor], pixels: Sequence[Pixels]
     ) -> torch.Tensor:
-        """Positions of the prefix, (n, tokens), or (3, n, tokens) where an image's are time, row and column."""
+        """Return positions of the prefix, (n, tokens), or (3, n, tokens) if an image's are time, row and column."""
         if "video_grid_thw" in inputs:
             return torch.stack([self._video_positions(video) for video in pixels], dim=1)
         if not hasattr(self.model.model, "get_rope_index"):
@@ -130,10 +125,10 @@ class ImageReader:
         return positions
 
     def _video_positions(self, video: Pixels) -> torch.Tensor:
-        """Time, row and column (3, tokens) of a prefix that ends in a video, as Qwen2-VL and Qwen2.5-VL were released:
-        what follows begins after the last of them all.
+        """Return time, row and column (3, tokens) of a prefix that ends in a video, as in the releases of Qwen2-VL and
+        Qwen2.5-VL: the next token comes after the largest of all.
 
-        Transformers 5.3 to 5.19 begin it after the last row or column, which a long video's times are beyond.
+        Transformers 5.3 to 5.19 put it after the last row or column, which is less than the times of a long video.
         """
         times, height, width = video.inputs["video_grid_thw"][0].tolist()
         vision = self.model.config.vision_config
@@ -146,15 +141,17 @@ class ImageReader:
         return torch.cat([text, shown.T + before], dim=1).to(self.device)
 
     def read(self, packs: Sequence[Sequence[Tail]]) -> Reading:
-        """Reads each pack's tokens after a copy of its image's prefix."""
+        """Read each pack's tokens after a copy of its image's prefix."""
         shared = [pack[0].prefix for pack in packs]
-        before = prefixes.copied(shared, self.device)
+        before = prefixes.copy_prefixes(shared, self.device)
         rows = [[token for tail in pack for token in tail.ids] for pack in packs]
         width = max(len(row) for row in rows)
         ids = torch.tensor([row + [0] * (width - len(row)) for row in rows], device=self.device)
-        own = torch.stack([prefixes.visible(pack, width, two_way=self.two_way) for pack in packs]).to(self.device)
+        own = torch.stack([prefixes.visible_tokens(pack, width, two_way=self.two_way) for pack in packs]).to(
+            self.device
+        )
         seen = torch.cat([before.real[:, None, :].expand(-1, width, -1), own], dim=2)
-        offsets = torch.stack([prefixes.offsets(pack, width) for pack in packs]).to(self.device)
+        offsets = torch.stack([prefixes.position_offsets(pack, width) for pack in packs]).to(self.device)
         tokens = torch.tensor([[prefix.tokens] for prefix in shared], device=self.device)
         places = torch.cat([before.places, tokens + offsets], dim=1)
         masks = self._masks(seen, places, packs)
@@ -163,21 +160,19 @@ class ImageReader:
         real = torch.cat([before.real, torch.arange(width, device=self.device) < lengths], dim=1)
         return Reading(states, before.cache, real, places)
 
-    def evened(self, tails: Sequence[Tail]) -> list[Tail]:
-        """Tails after whose prompts all can be read on: as they are, but where padding behind the shorter prompts would
-        enter what a layer keeps. There each prompt but its last token is read into a prefix of its own.
+    def split_prefixes(self, tails: Sequence[Tail]) -> list[Tail]:
+        """Return tails that can all be read on from the end of their prompts.
+
+        The tails are unchanged unless layers keep a state, which padding after the shorter prompts would change. Then
+        each prompt except its last token is read into a prefix of its own.
         """
         lengths = {len(tail.prompt) for tail in tails}
         if not self.recurrent or len(lengths) == 1:
             return list(tails)
-        read: dict[int, Tail] = {}
-        for length in lengths:
-            places = [place for place, tail in enumerate(tails) if len(tail.prompt) == length]
-            read.update(zip(places, self._read_into_prefixes([tails[place] for place in places]), strict=True))
-        return [read[place] for place in range(len(tails))]
+        return in_groups(self._read_into_prefixes, tails, key=lambda tail: len(tail.prompt))
 
     def _read_into_prefixes(self, tails: Sequence[Tail]) -> list[Tail]:
-        """Tails of one length, each of the last token alone after a prefix of all before it."""
+        """Read tails of one length, and return the last token of each after a prefix of all before it."""
         begun = len(tails[0].prompt) - 1
         if begun == 0:
             return list(tails)
@@ -186,7 +181,7 @@ class ImageReader:
             Tail(
                 Prefix(
                     ids=[*tail.prefix.ids, *tail.prompt[:-1]],
-                    layers=[memory_of(layer, row, tail.prefix.tokens + begun) for layer in layers],
+                    layers=[layer_memory(layer, row, tail.prefix.tokens + begun) for layer in layers],
                     next_position=tail.prefix.next_position + begun,
                     closing=tail.prefix.closing,
                 ),
@@ -197,7 +192,7 @@ class ImageReader:
         ]
 
     def read_on(self, before: Reading, ids: torch.Tensor, tails: Sequence[Tail], offsets: torch.Tensor) -> Reading:
-        """Reads one more token `ids` (n, 1) of each row, at `offsets` (n, 1) from its prefix's end."""
+        """Read one more token `ids` (n, 1) of each row, at `offsets` (n, 1) from its prefix's end."""
         shared = [tail.prefix for tail in tails]
         tokens = torch.tensor([[prefix.tokens] for prefix in shared], device=self.device)
         real = torch.cat([before.real, torch.ones_like(before.real[:, :1])], dim=1)
@@ -207,20 +202,22 @@ class ImageReader:
         return Reading(states, before.cache, real, places)
 
     def _inputs_of(self, ids: torch.Tensor, packs: Sequence[Sequence[Tail]] = ()) -> dict[str, torch.Tensor]:
-        """What the language half takes for tokens (n, tokens), those of `packs` where they begin."""
+        """Return the inputs of the language half for tokens (n, tokens); `packs` begin there, if given."""
         return {"input_ids": ids}
 
     def _distances(self, places: torch.Tensor, width: int, packs: Sequence[Sequence[Tail]] = ()) -> torch.Tensor:
-        """How many tokens each of the last `width` of `places` looks back to every place: (n, `width`, places)."""
+        """Return how far each of the last `width` tokens is from every token in `places`: (n, `width`, places)."""
         return places[:, -width:, None] - places[:, None, :]
 
     def _masks(
         self, seen: torch.Tensor, places: torch.Tensor, packs: Sequence[Sequence[Tail]] = ()
     ) -> dict[str, torch.Tensor | None]:
-        """By kind of layer, who attends to whom; None where a layer does not attend.
+        """Return the attention masks by kind of layer; None for layers that do not attend.
 
-        `seen` (n, tokens, cached and new tokens) says so where a layer's window reaches as far; `places` (n, cached and
-        new tokens) are counted in each one's own conversation.
+        Args:
+            seen: (n, tokens, cached and new tokens), True for tokens that attend to each other in a layer without a
+                window.
+            places: (n, cached and new tokens), counted in each token's own conversation.
         """
         return {
             kind: None
@@ -238,7 +235,7 @@ class ImageReader:
         positions: torch.Tensor,
         cache: DynamicCache,
     ) -> torch.Tensor:
-        """States (n, tokens, width) of tokens at `positions` (n, tokens) after what is cached."""
+        """Return states (n, tokens, width) of tokens at `positions` (n, tokens) after the cached ones."""
         states: torch.Tensor = self.decoder(
             **inputs,
             attention_mask=masks if len(masks) > 1 else next(iter(masks.values())),
@@ -249,8 +246,8 @@ class ImageReader:
         return states
 
     def _additive(self, seen: torch.Tensor) -> torch.Tensor:
-        """(n, 1, tokens, cached and new tokens): nothing where a token is seen, and the least number elsewhere; as
-        often as there are heads that share keys.
+        """Return an additive mask (n, 1, tokens, cached and new tokens): 0 for seen tokens, the lowest number
+        otherwise. Its rows repeat for each head that shares keys.
         """
         beyond = -seen.shape[2] % ALIGNED
         mask = torch.zeros(seen.shape, dtype=self.model.dtype, device=self.device)
@@ -258,29 +255,29 @@ class ImageReader:
         return pad(mask, (0, beyond)).repeat(1, self.sharing, 1)[:, None, :, : seen.shape[2]]
 
     def _starts(self, shared: Sequence[Prefix]) -> torch.Tensor:
-        """The position (n, 1) at which each prefix is continued."""
+        """Return the position (n, 1) at which each prefix continues."""
         return torch.tensor([[prefix.next_position] for prefix in shared], device=self.device)
 
 
 def attention_windows(config: Any) -> dict[str, int | None]:
-    """Of every kind of layer that a language model has, how many tokens it looks back; None for all."""
+    """Return how many tokens each kind of layer of a language model looks back; None for all."""
     window = getattr(config, "sliding_window", None)
     kinds = getattr(config, "layer_types", None) or ["full_attention" if window is None else "sliding_attention"]
     return {kind: window if kind == "sliding_attention" else None for kind in sorted(set(kinds))}
 
 
 def _shape(pixels: Pixels) -> tuple[Any, ...]:
-    """What must agree for two images to run together: their tokens, and how these lie in rows and columns."""
+    """Return what must be equal for two images to run together: their tokens, and the rows and columns of these."""
     grid = pixels.inputs.get("image_grid_thw", pixels.inputs.get("video_grid_thw"))
     shapes = sorted((name, tuple(tensor.shape)) for name, tensor in pixels.inputs.items())
-    return (len(pixels.ids), grid.tolist() if grid is not None else [], shapes)
+    return (len(pixels.ids), str(grid.tolist()) if grid is not None else "", tuple(shapes))
 
 
 class CappedReader(ImageReader):
-    """A network whose scores lie within a bound of its config.json, as Gemma 4's do."""
+    """A network with bounded scores, such as Gemma 4; the bound is in its config.json."""
 
     def scores(self, states: torch.Tensor) -> torch.Tensor:
-        """The logits (n, vocabulary) of what follows states (n, width)."""
+        """Return the logits (n, vocabulary) of the next token, from states (n, width)."""
         bound = self.decoder.config.final_logit_softcapping
         return super().scores(states) if bound is None else (super().scores(states) / bound).tanh() * bound
 
@@ -290,19 +287,19 @@ FIRST_POSITION = 1
 
 @dataclass(kw_only=True, slots=True)
 class ImageFeatures(Prefix):
-    """An image that is read with every question anew: nothing of it is kept but its features."""
+    """An image that is read again with every question: only its features are kept."""
 
     features: torch.Tensor
-    """(tokens, width): what is read in the place of its tokens."""
+    """(tokens, width): embeddings that replace those of its tokens."""
 
 
 class PrefixLmReader(ImageReader):
-    """A network in whose prompt every token sees every other; choices and replies see what is before them."""
+    """A network whose prompt tokens all see each other; later tokens only see the tokens before them."""
 
     two_way = True
 
     def _encode_batch(self, pixels: Sequence[Pixels]) -> list[Prefix]:
-        """Features of images of one shape."""
+        """Return the features of images of one shape."""
         features = self.model.get_image_features(**self.inputs(pixels)).pooler_output
         return [
             ImageFeatures(
@@ -317,7 +314,7 @@ class PrefixLmReader(ImageReader):
         ]
 
     def _inputs_of(self, ids: torch.Tensor, packs: Sequence[Sequence[Tail]] = ()) -> dict[str, torch.Tensor]:
-        """As of any network, every image's features in the places of its tokens."""
+        """Return embeddings that contain every image's features instead of those of its tokens."""
         features = [tail.prefix.features for pack in packs for tail in pack if isinstance(tail.prefix, ImageFeatures)]
         if not features:
             return super()._inputs_of(ids)
@@ -326,9 +323,9 @@ class PrefixLmReader(ImageReader):
         return {"inputs_embeds": embedded.masked_scatter(shown[..., None], torch.cat(features).to(embedded.dtype))}
 
     def _distances(self, places: torch.Tensor, width: int, packs: Sequence[Sequence[Tail]] = ()) -> torch.Tensor:
-        """As of any network, but that no window parts the tokens of a prompt."""
+        """Return distances with 0 within a prompt, so that no window separates its tokens."""
         distances = super()._distances(places, width)
         for row, pack in zip(distances, packs, strict=False):
-            for start, tail in starting(pack):
+            for start, tail in tail_starts(pack):
                 row[start : start + len(tail.prompt)] = 0
         return distances

@@ -1,4 +1,4 @@
-"""What models share that read a text while they look at an image: the image is encoded once, each pair is read anew."""
+"""Models that read a text together with an image: the image is encoded once, each pair is read separately."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 class JointEncoder(LoadedImageModel, ABC):
-    """The `similarity` call by a network that has a `vision_model`, whose states its text half attends to."""
+    """The `similarity` call by a network with a `vision_model`, to whose states its text half attends."""
 
     context: int
-    """Tokens of a text; what is beyond is cut."""
+    """Maximum number of tokens of a text, which is cut there."""
 
     @classmethod
     def load_tokenizer(cls, model: "ResolvedModel[Any]") -> Any:
@@ -30,14 +30,14 @@ class JointEncoder(LoadedImageModel, ABC):
 
     @abstractmethod
     def read(self, states: "torch.Tensor", ids: "torch.Tensor", mask: "torch.Tensor") -> "torch.Tensor":
-        """How well texts (n, length), `mask` being 1 at all but padding, fit images (n, tokens, width): (n,)."""
+        """Return the similarity (n,) of texts (n, length) and images (n, tokens, width); the mask is 0 for padding."""
 
     def preprocess(self, image: "Image.Image", rule: PixelRule = "processor") -> Any:
-        """The image as the model was trained on it, (3, height, width); there is no other rule."""
+        """Prepare the image as in the model's training, (3, height, width); `rule` is ignored."""
         return super().preprocess(image)
 
     def encode(self, pixels: "Sequence[torch.Tensor]") -> "list[torch.Tensor]":
-        """Preprocessed images as the vision tower's states, each (tokens, width), where the model is."""
+        """Return the vision tower's states of preprocessed images, each (tokens, width), on the model's device."""
         import torch
 
         with torch.inference_mode():
@@ -46,7 +46,7 @@ class JointEncoder(LoadedImageModel, ABC):
     def compare(
         self, features: "Sequence[torch.Tensor]", pairs: Sequence[Pair], measure: Measure = "cosine"
     ) -> list[Compared]:
-        """How well each pair fits, by reading the text in the image's sight."""
+        """Return the similarity of each pair, by reading the text together with the image."""
         lengths = self.lengths([pair.text for pair in pairs])
 
         def read(batch: Sequence[Pair]) -> list[float]:
@@ -62,7 +62,7 @@ class JointEncoder(LoadedImageModel, ABC):
 
 
 class MatchingEncoder(JointEncoder, TextEncoder, DualEncoder):
-    """One that has embeddings of images and texts besides: `match` by reading, `cosine` by embedding."""
+    """A JointEncoder that also embeds images and texts: `match` by reading, `cosine` by embedding."""
 
     context: int
 
@@ -72,11 +72,11 @@ class MatchingEncoder(JointEncoder, TextEncoder, DualEncoder):
 
     @abstractmethod
     def image_points(self, states: "torch.Tensor") -> "torch.Tensor":
-        """Embeddings of images (n, tokens, width): one each, (n, width), or several, (n, k, width)."""
+        """Return embeddings of images (n, tokens, width): one each, (n, width), or several, (n, k, width)."""
 
     @abstractmethod
     def word_points(self, ids: "torch.Tensor", mask: "torch.Tensor") -> "torch.Tensor":
-        """Embeddings (n, width) of texts as tokens, read without an image."""
+        """Return embeddings (n, width) of texts as tokens, read without an image."""
 
     def text_points(self, texts: Sequence[str]) -> "torch.Tensor":
         words = self.tokens(texts, context=self.context)
@@ -85,13 +85,13 @@ class MatchingEncoder(JointEncoder, TextEncoder, DualEncoder):
     def compare(
         self, features: "Sequence[torch.Tensor]", pairs: Sequence[Pair], measure: Measure = "cosine"
     ) -> list[Compared]:
-        """How well each pair fits, by `match` or `cosine`."""
+        """Return the similarity of each pair, by `match` or `cosine`."""
         if measure == "match":
             return JointEncoder.compare(self, features, pairs)
         return DualEncoder.compare(self, self._points(features, pairs), pairs)
 
     def _points(self, features: "Sequence[torch.Tensor]", pairs: Sequence[Pair]) -> "Any":
-        """The embeddings, by image, of those that are asked about."""
+        """Return the embeddings of the images in these pairs, by image."""
         import torch
 
         images = list(dict.fromkeys(pair.image for pair in pairs))

@@ -1,10 +1,10 @@
-"""A model of transformers once it is loaded: the network of a checkpoint, its tokenizer and its image processor.
+"""A loaded model of transformers: the network of a checkpoint, its tokenizer and its image processor.
 
 Nothing here imports torch before a model is loaded, so that families may derive their models from it.
 """
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
+from collections.abc import Callable, Hashable, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, TypeVar
 
 from plumbline.operators.base.batches import BatchSize
 from plumbline.operators.base.usage import Usage
@@ -16,8 +16,25 @@ if TYPE_CHECKING:
     from plumbline.operators.models.model import ResolvedModel
 
 
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+def in_groups(
+    call: Callable[[list[Item]], Sequence[Result]], items: Sequence[Item], *, key: Callable[[Item], Hashable]
+) -> list[Result]:
+    """Call `call` on each group of items with an equal key; return its results in the order of `items`."""
+    groups: dict[Hashable, list[int]] = {}
+    for index, item in enumerate(items):
+        groups.setdefault(key(item), []).append(index)
+    results: dict[int, Result] = {}
+    for indices in groups.values():
+        results.update(zip(indices, call([items[index] for index in indices]), strict=True))
+    return [results[index] for index in range(len(items))]
+
+
 class Sized(NamedTuple):
-    """An image's pixels (3, height, width), or what a network made of them, with its own size."""
+    """An image's pixels (3, height, width), or features of them, with the original image's size."""
 
     tensor: "torch.Tensor"
     width: int
@@ -34,7 +51,11 @@ class LoadedModel:
     def __init__(
         self, model: Any, tokenizer: Any, processor: Any = None, *, image_batch: int = 64, pair_batch: int = 64
     ) -> None:
-        """`processor` makes images the network's input; at most so many images, or pairs, are taken together."""
+        """Args:
+        processor: Makes images the network's input.
+        image_batch: Maximum number of images in a batch.
+        pair_batch: Maximum number of pairs, or texts, in a batch.
+        """
         self.model = model
         self.tokenizer = tokenizer
         self.processor = processor
@@ -44,9 +65,9 @@ class LoadedModel:
 
     @classmethod
     def load(cls, model: "ResolvedModel[Any]", network: Any = None) -> Self:
-        """The model with its checkpoint's weights, or with a `network` that stands on its device.
+        """Load the model with its checkpoint's weights, or with a `network` that is already on its device.
 
-        Raises ModelError where a file is damaged, or does not fit the others.
+        Raises ModelError if a file is damaged, or does not fit the others.
         """
         network = cls.load_network(model) if network is None else network
         tokenizer = cls.load_tokenizer(model)
@@ -55,29 +76,29 @@ class LoadedModel:
 
     @classmethod
     def load_network(cls, model: "ResolvedModel[Any]") -> Any:
-        """The network on its device."""
+        """Load the network on its device."""
         from plumbline.operators.models.processing import load_pretrained
 
         return load_pretrained(cls.architecture, model)
 
     @classmethod
     def load_tokenizer(cls, model: "ResolvedModel[Any]") -> Any:
-        """The tokenizer, as it is in its folder."""
+        """Load the tokenizer."""
         from plumbline.operators.models.processing import load_tokenizer
 
         return load_tokenizer(model.folder("tokenizer"))
 
     @classmethod
     def load_processor(cls, model: "ResolvedModel[Any]", tokenizer: Any) -> Any:
-        """What makes images the network's input; None where it sees none."""
+        """Load what makes images the network's input; None if it sees none."""
         return None
 
     def lengths(self, texts: Sequence[str]) -> list[int]:
-        """How many tokens each text has, cut or not."""
+        """Return the number of tokens of each text before it is cut."""
         return [len(ids) for ids in self.tokenizer(list(texts)).input_ids] if texts else []
 
     def tokens(self, *texts: Sequence[str], context: int | None, **options: Any) -> Any:
-        """Texts, or pairs of them, as padded tokens on the network's device; what is beyond the context is cut."""
+        """Return texts, or pairs of them, as padded tokens on the network's device, cut at the context."""
         given = [list(each) for each in texts]
         cut = {"truncation": context is not None, "max_length": context, "padding": True, "return_tensors": "pt"}
         return self.tokenizer(*given, **cut | options).to(self.model.device)
@@ -99,13 +120,13 @@ class LoadedImageModel(LoadedModel):
         return load_image_processor(model.folder("checkpoint"))
 
     def preprocess(self, image: "Image.Image") -> Any:
-        """The image as the checkpoint's processor has it, (3, height, width), in bytes where it can be."""
-        return self.pixels.held(self.processor(images=image, return_tensors="pt")["pixel_values"][0])
+        """Prepare the image with the checkpoint's processor, (3, height, width), as bytes if possible."""
+        return self.pixels.pin(self.processor(images=image, return_tensors="pt")["pixel_values"][0])
 
     def encode(self, pixels: Sequence[Any]) -> Sequence[Any]:
-        """The pixels themselves."""
+        """Return the pixels unchanged."""
         return pixels
 
     def batch(self, pixels: "Sequence[torch.Tensor]") -> "torch.Tensor":
-        """Pixels of one shape as one tensor, on the network's device and in its precision."""
+        """Join pixels of one shape in one tensor, on the network's device and in its precision."""
         return self.pixels([each[None] for each in pixels])

@@ -1,4 +1,4 @@
-"""What all questions on an image share, and how they are read side by side after one copy of it."""
+"""Prefixes that all questions on an image share, and the layout of questions side by side after a copy."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -9,20 +9,20 @@ from torch.nn.functional import pad
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer, LinearAttentionLayer
 
-PACKED_TOKENS = 512
-"""The questions on an image are read side by side after one copy of its prefix, up to so many tokens of them."""
+MAX_PACKED_TOKENS = 512
+"""Maximum tokens of the questions on an image that are read side by side after one copy of its prefix."""
 
 
 class KeysAndValues(NamedTuple):
-    """What a layer that attends to tokens keeps of those that it has read."""
+    """Memory of an attention layer: keys and values of the tokens it has read."""
 
     keys: torch.Tensor
     """(heads, tokens, head width)."""
     values: torch.Tensor
 
     @staticmethod
-    def copied(memories: Sequence["KeysAndValues"], width: int) -> DynamicLayer:
-        """A layer of a cache with a copy of each, padded on the left to `width` tokens."""
+    def to_cache_layer(memories: Sequence["KeysAndValues"], width: int) -> DynamicLayer:
+        """Return a cache layer with a copy of each, padded on the left to `width` tokens."""
         layer = DynamicLayer()
         layer.update(
             torch.stack([_pad_left(memory.keys, width) for memory in memories]),
@@ -32,16 +32,16 @@ class KeysAndValues(NamedTuple):
 
 
 class LayerState(NamedTuple):
-    """What a layer of linear attention keeps: a sum of all tokens that it has read, of one size however many."""
+    """Memory of a layer of linear attention: a sum over all tokens it has read, of constant size."""
 
     convolved: torch.Tensor
-    """The last tokens before it, (channels, tokens)."""
+    """The last tokens before the layer, (channels, tokens)."""
     recurrent: torch.Tensor
     """(heads, key width, value width)."""
 
     @staticmethod
-    def copied(memories: Sequence["LayerState"], width: int) -> LinearAttentionLayer:
-        """A layer of a cache with a copy of each, which has no padding."""
+    def to_cache_layer(memories: Sequence["LayerState"], width: int) -> LinearAttentionLayer:
+        """Return a cache layer with a copy of each; states have no padding."""
         layer = LinearAttentionLayer()
         layer.update_conv_state(torch.stack([memory.convolved for memory in memories]))
         layer.update_recurrent_state(torch.stack([memory.recurrent for memory in memories]))
@@ -51,8 +51,8 @@ class LayerState(NamedTuple):
 Memory = KeysAndValues | LayerState
 
 
-def memory_of(layer: Any, row: int, tokens: int) -> Memory:
-    """What a layer of a cache keeps of the last `tokens` of one row of its batch."""
+def layer_memory(layer: Any, row: int, tokens: int) -> Memory:
+    """Return a cache layer's memory of the last `tokens` of one row of its batch."""
     if isinstance(layer, LinearAttentionLayer):
         return LayerState(layer.conv_states[0][row], layer.recurrent_states[0][row])
     return KeysAndValues(layer.keys[row, :, -tokens:], layer.values[row, :, -tokens:])
@@ -60,19 +60,19 @@ def memory_of(layer: Any, row: int, tokens: int) -> Memory:
 
 @dataclass(kw_only=True, slots=True)
 class Prefix:
-    """What every question on an image shares: all up to the last image token, run through the model."""
+    """The beginning that every question on an image shares, up to the last image token, after the model has read it."""
 
     ids: list[int]
     """Its tokens."""
     layers: list[Memory]
     next_position: int
-    """Of the first token after the prefix; with two-dimensional image positions less than the number of tokens."""
+    """Position of the first token after the prefix; at most the number of tokens, as images are 2D."""
     closing: str
-    """What the processor writes between the image's last token and the text after it."""
+    """Text that the processor writes between the image's last token and the text after it."""
     unread: list[int] = field(default_factory=list)
-    """Those of its tokens that are read with every question anew."""
+    """Tokens of the prefix that are read again with every question."""
     read: bool = False
-    """Whether a question has continued from it yet."""
+    """True once a question has continued from it."""
 
     @property
     def tokens(self) -> int:
@@ -85,7 +85,7 @@ class Tail(NamedTuple):
     prefix: Prefix
     prompt: list[int]
     choices: list[list[int]]
-    """End of turn included; the last token of each is predicted but not read."""
+    """Tokens of each choice, end of turn included; the last one is predicted but not read."""
 
     @property
     def ids(self) -> list[int]:
@@ -93,26 +93,27 @@ class Tail(NamedTuple):
 
     @property
     def tokens(self) -> int:
-        """All that it takes of the model's context."""
+        """Number of tokens of the model's context that it needs."""
         return self.prefix.tokens + len(self.ids)
 
 
 class CopiedPrefixes(NamedTuple):
-    """Copies of prefixes side by side, padded on the left."""
+    """Copies of prefixes as one batch, padded on the left."""
 
     cache: DynamicCache
     real: torch.Tensor
-    """(n, tokens): where they are not padding."""
+    """(n, tokens): True for tokens, False for padding."""
     places: torch.Tensor
-    """(n, tokens): how many tokens of its prefix stand before each."""
+    """(n, tokens): number of tokens before each in its prefix."""
 
 
-def copied(prefixes: Sequence[Prefix], device: torch.device) -> CopiedPrefixes:
-    """A copy of what the layers keep of each prefix, which a model may write behind."""
+def copy_prefixes(prefixes: Sequence[Prefix], device: torch.device) -> CopiedPrefixes:
+    """Copy the layers' memory of each prefix to a cache, which a model may extend."""
     width = max(prefix.tokens for prefix in prefixes)
     cache = DynamicCache()
     cache.layers = [
-        type(layer[0]).copied(layer, width) for layer in zip(*(prefix.layers for prefix in prefixes), strict=True)
+        type(layer[0]).to_cache_layer(layer, width)
+        for layer in zip(*(prefix.layers for prefix in prefixes), strict=True)
     ]
     padding = torch.tensor([[width - prefix.tokens] for prefix in prefixes], device=device)
     places = torch.arange(width, device=device) - padding
@@ -120,12 +121,12 @@ def copied(prefixes: Sequence[Prefix], device: torch.device) -> CopiedPrefixes:
 
 
 def _pad_left(states: torch.Tensor, width: int) -> torch.Tensor:
-    """States (heads, tokens, head width) as (heads, `width`, head width)."""
+    """Pad states (heads, tokens, head width) to (heads, `width`, head width)."""
     return pad(states, (0, 0, width - states.shape[1], 0))
 
 
-def packed(tails: Sequence[Tail], most: int) -> list[list[int]]:
-    """Which questions share a copy of their image's prefix, in their order: as many as `most` tokens hold."""
+def pack_questions(tails: Sequence[Tail], most: int) -> list[list[int]]:
+    """Return the indices of questions that share a copy of their image's prefix, up to `most` tokens each."""
     packs: list[list[int]] = []
     open_packs: dict[int, tuple[list[int], int]] = {}
     for index, tail in enumerate(tails):
@@ -138,8 +139,8 @@ def packed(tails: Sequence[Tail], most: int) -> list[list[int]]:
     return packs
 
 
-def starting(pack: Sequence[Tail]) -> Iterator[tuple[int, Tail]]:
-    """Each tail with the place of its first token in its row."""
+def tail_starts(pack: Sequence[Tail]) -> Iterator[tuple[int, Tail]]:
+    """Yield each tail with the index of its first token in its row."""
     start = 0
     for tail in pack:
         yield start, tail
@@ -147,20 +148,20 @@ def starting(pack: Sequence[Tail]) -> Iterator[tuple[int, Tail]]:
 
 
 def _blocks(tail: Tail) -> Iterator[range]:
-    """Where each choice's tokens stand among the tail's."""
+    """Yield the indices of each choice's tokens among the tail's."""
     first = len(tail.prompt)
     for choice in tail.choices:
         yield range(first, first + len(choice) - 1)
         first += len(choice) - 1
 
 
-def visible(pack: Sequence[Tail], width: int, *, two_way: bool = False) -> torch.Tensor:
-    """Which of `width` tokens each may attend to, (width, width): those before it of its own question and choice.
+def visible_tokens(pack: Sequence[Tail], width: int, *, two_way: bool = False) -> torch.Tensor:
+    """Return which tokens each token attends to, (width, width): those before it in its own question and choice.
 
     `two_way` lets the tokens of a prompt see those after them as well.
     """
     seen = torch.eye(width, dtype=torch.bool)
-    for start, tail in starting(pack):
+    for start, tail in tail_starts(pack):
         own = seen[start : start + len(tail.ids), start : start + len(tail.ids)]
         own |= torch.ones_like(own).tril()
         own[: len(tail.prompt), : len(tail.prompt)] |= two_way
@@ -169,23 +170,23 @@ def visible(pack: Sequence[Tail], width: int, *, two_way: bool = False) -> torch
     return seen
 
 
-def offsets(pack: Sequence[Tail], width: int) -> torch.Tensor:
-    """Positions (width,) from the prefix's end; every question begins there, every choice right after its prompt."""
+def position_offsets(pack: Sequence[Tail], width: int) -> torch.Tensor:
+    """Return positions (width,) from the prefix's end; every choice begins right after its prompt."""
     places = torch.zeros(width, dtype=torch.long)
-    for start, tail in starting(pack):
+    for start, tail in tail_starts(pack):
         places[start : start + len(tail.ids)] = torch.arange(len(tail.ids))
         for block in _blocks(tail):
             places[start + block.start : start + block.stop] = torch.arange(len(block)) + len(tail.prompt)
     return places
 
 
-def predictions(tail: Tail) -> Iterator[tuple[int, int]]:
-    """For every token of every choice, the place of the token that predicts it, and the token."""
+def iterate_predictions(tail: Tail) -> Iterator[tuple[int, int]]:
+    """Yield for every token of every choice the index of the token that predicts it, and the token."""
     for choice, block in zip(tail.choices, _blocks(tail), strict=True):
         yield from zip([len(tail.prompt) - 1, *block], choice, strict=True)
 
 
-def said_before(tail: Tail) -> Iterator[list[int]]:
-    """For every token of every choice, in the order of `predictions`, all tokens of the conversation before it."""
+def previous_tokens(tail: Tail) -> Iterator[list[int]]:
+    """Yield the conversation's tokens before each token of `iterate_predictions`."""
     for choice in tail.choices:
         yield from ([*tail.prefix.ids, *tail.prompt, *choice[:place]] for place in range(len(choice)))

@@ -1,4 +1,4 @@
-"""FlanT5's encoder and decoder, with masks made once for all layers and the choices of a question side by side.
+"""FlanT5's encoder and decoder, with masks made once for all layers, and a question's choices decoded side by side.
 
 Transformers makes the additive mask of position biases and padding in each layer, 1.7 GB at 64 images of an XL, and
 repeats the encoder's output for each choice.
@@ -17,12 +17,12 @@ from transformers.activations import NewGELUActivation
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.models.t5.modeling_t5 import T5LayerNorm
 
-from plumbline.operators.models.calls import LONGEST_REPLY
+from plumbline.operators.models.calls import MAX_ANSWER_TOKENS
 from plumbline.operators.models.networks.attention import ALIGNED
 from plumbline.operators.models.networks.encoder_decoder import EncodedQuestions, EncoderDecoder
 
 BUCKET = 64
-"""What a compiled encoder reads is as long as a multiple of this, so that few lengths are compiled for."""
+"""A compiled encoder's input is padded to a multiple of this length, so that few lengths are compiled."""
 
 
 class T5Answers(EncoderDecoder):
@@ -34,18 +34,19 @@ class T5Answers(EncoderDecoder):
         fuse(self.t5)
         self.pad_id = int(self.t5.config.pad_token_id)
         self.before = torch.empty(0, dtype=torch.long, device=self.device)
-        self.t5.generation_config = self._greedy()
+        suppressed = list(range(self.entries, self.rows)) or None
+        self.t5.generation_config = greedy_settings(self.t5.config, self.tokenizer, suppress_tokens=suppressed)
         self.aligned = ALIGNED if self.device.type == "cuda" else 1
 
     def compile(self) -> None:
-        """Has torch compile the encoder's blocks; one compilation serves all of them, and every number of questions."""
+        """Compile the encoder's blocks; one compilation serves all of them, and every number of questions."""
         self.aligned = BUCKET
         for block in self.t5.encoder.block:
             block.compile()
 
     @property
     def entries(self) -> int:
-        """The rows of the embedding that a token may be."""
+        """Number of rows of the embedding that tokens may have."""
         return self.rows
 
     @property
@@ -53,7 +54,7 @@ class T5Answers(EncoderDecoder):
         return int(self.t5.shared.num_embeddings)
 
     def read(self, images: torch.Tensor, questions: Sequence[str], ids: torch.Tensor) -> EncodedQuestions:
-        """Image tokens (n, tokens, d_model) between the tokens `before` every image and their questions, encoded."""
+        """Encode image tokens (n, tokens, d_model) between the tokens `before` every image and their questions."""
         return encode_beside(self.t5, images, self.before, ids, aligned=self.aligned)
 
     def predict(self, encoded: EncodedQuestions, choices: Sequence[Sequence[list[int]]]) -> torch.Tensor:
@@ -65,22 +66,23 @@ class T5Answers(EncoderDecoder):
         )
         return tokens
 
-    def _greedy(self) -> GenerationConfig:
-        """Plain greedy decoding, whatever penalties the checkpoint's config names."""
-        return GenerationConfig(
-            max_new_tokens=LONGEST_REPLY,
-            do_sample=False,
-            decoder_start_token_id=int(self.t5.config.decoder_start_token_id),
-            eos_token_id=self.tokenizer.eos_token_id,
-            pad_token_id=self.pad_id,
-            suppress_tokens=list(range(self.entries, self.rows)) or None,
-        )
+
+def greedy_settings(config: Any, tokenizer: Any, **options: Any) -> GenerationConfig:
+    """Return settings for plain greedy answers of a T5, without the penalties in the checkpoint's config."""
+    return GenerationConfig(
+        max_new_tokens=MAX_ANSWER_TOKENS,
+        do_sample=False,
+        decoder_start_token_id=int(config.decoder_start_token_id),
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=config.pad_token_id,
+        **options,
+    )
 
 
 def encode_beside(
     t5: T5, features: torch.Tensor, before: torch.Tensor, after: torch.Tensor, *, aligned: int = 1
 ) -> EncodedQuestions:
-    """Image tokens (n, tokens, d_model) between `before` (b) and right-padded `after` (n, a) token ids, encoded."""
+    """Encode image tokens (n, tokens, d_model) between `before` (b) and right-padded `after` (n, a) token ids."""
     head = t5.shared(before).expand(len(features), -1, -1)
     inputs = torch.cat([head, features.to(head.dtype), t5.shared(after)], dim=1)
     mask = torch.ones(inputs.shape[:2], dtype=torch.long, device=inputs.device)
@@ -89,7 +91,7 @@ def encode_beside(
 
 
 def encode(t5: T5, inputs: torch.Tensor, mask: torch.Tensor, *, aligned: int = 1) -> EncodedQuestions:
-    """The encoder's output for inputs (n, tokens, d_model), padded on the right to a multiple of `aligned` tokens."""
+    """Encode inputs (n, tokens, d_model), padded on the right to a multiple of `aligned` tokens."""
     if t5.training:  # its dropout is transformers' own
         return EncodedQuestions(t5.encoder(inputs_embeds=inputs, attention_mask=mask).last_hidden_state, mask)
     beyond = -inputs.shape[1] % aligned
@@ -107,7 +109,7 @@ def encode(t5: T5, inputs: torch.Tensor, mask: torch.Tensor, *, aligned: int = 1
 
 
 def choice_logits(t5: T5, encoded: EncodedQuestions, choices: Sequence[Sequence[list[int]]]) -> torch.Tensor:
-    """Teacher-forced logits (tokens of all choices, rows) of each question's choices, which do not see one another."""
+    """Return teacher-forced logits (tokens of all choices, rows); choices of a question do not see each other."""
     start, device = t5.config.decoder_start_token_id, encoded.states.device
     ids = _rows([[token for choice in row for token in [start, *choice[:-1]]] for row in choices], 0, device)
     places = _rows([[place for choice in row for place in range(len(choice))] for row in choices], 0, device)
@@ -129,7 +131,7 @@ def choice_logits(t5: T5, encoded: EncodedQuestions, choices: Sequence[Sequence[
 
 
 def decode(t5: T5, encoded: EncodedQuestions, labels: torch.Tensor) -> torch.Tensor:
-    """Teacher-forced logits (n, tokens, rows) of the right-padded `labels` (n, tokens)."""
+    """Return teacher-forced logits (n, tokens, rows) of the right-padded `labels` (n, tokens)."""
     start = torch.full_like(labels[:, :1], t5.config.decoder_start_token_id)
     output = t5(
         encoder_outputs=BaseModelOutput(last_hidden_state=encoded.states),
@@ -142,7 +144,7 @@ def decode(t5: T5, encoded: EncodedQuestions, labels: torch.Tensor) -> torch.Ten
 
 
 def fuse(t5: T5) -> None:
-    """Computes each GELU (the tanh approximation) and each norm in one kernel; transformers takes seven and five."""
+    """Compute each GELU (the tanh approximation) and each norm in one kernel; transformers takes seven and five."""
     for module in list(t5.modules()):
         if isinstance(getattr(module, "act", None), NewGELUActivation):
             module.act = nn.GELU(approximate="tanh")
@@ -154,17 +156,17 @@ def fuse(t5: T5) -> None:
 
 
 def _position_bias(t5: T5, places: torch.Tensor) -> torch.Tensor:
-    """The decoder's bias (n, heads, tokens, tokens) of tokens that stand at `places` (n, tokens) of their choices."""
+    """Return the decoder's bias (n, heads, tokens, tokens) for tokens at `places` (n, tokens) of their choices."""
     length = int(places.max()) + 1
     table = _bias_table(t5.decoder, length, places.device)[0]
     return table[:, places[:, :, None], places[:, None, :]].transpose(0, 1).contiguous()
 
 
 def _bias_table(stack: Any, length: int, device: torch.device) -> torch.Tensor:
-    """An encoder's or decoder's bias (1, heads, length, length), a row's places side by side in memory.
+    """Return an encoder's or decoder's bias (1, heads, length, length), with a row's places contiguous in memory.
 
-    Transformers' has the heads side by side. A GPU's kernels of attention do not take such a mask: torch then computes
-    attention step by step in float32, and all of CLIP-FlanT5-XL takes 2.6 times as long on an H200.
+    In transformers' bias the heads are contiguous. A GPU's attention kernels do not take such a mask: torch then
+    computes attention step by step in float32, and all of CLIP-FlanT5-XL takes 2.6 times as long on an H200.
     """
     bias: torch.Tensor = stack.block[0].layer[0].SelfAttention.compute_bias(length, length, device=device)
     return bias.contiguous()

@@ -6,23 +6,23 @@ from typing import Any, Self
 import torch
 from PIL import Image
 from torch.nn.utils.rnn import pad_sequence
-from transformers import GenerationConfig
 
 from plumbline.operators.base.batches import in_batches
 from plumbline.operators.base.errors import ModelError, RowError
 from plumbline.operators.base.usage import Usage
-from plumbline.operators.models.calls import LONGEST_REPLY, Generation, Message, Question, Request
+from plumbline.operators.models.calls import MAX_ANSWER_TOKENS, Generation, Message, Question, Request
 from plumbline.operators.models.engines.conversation import (
-    PROBLEM,
+    THINKING_PROBLEM,
     choice_ids,
     conversation_ids,
     conversation_text,
     opens_thought,
 )
 from plumbline.operators.models.model import ResolvedModel
-from plumbline.operators.models.networks.causal_lm import CausalLM
+from plumbline.operators.models.networks.causal_lm import CausalLM, pad_left
 from plumbline.operators.models.networks.encoder_decoder import check_entries
 from plumbline.operators.models.networks.loaded import LoadedModel
+from plumbline.operators.models.networks.t5 import greedy_settings
 
 TOO_LONG = (
     "the question takes {} tokens, beyond the model's context of {}; shorten the prompt, or use a model with a longer "
@@ -31,15 +31,15 @@ TOO_LONG = (
 
 
 class TextOnly:
-    """Base of models that answer from the question alone; they see nothing of any image."""
+    """Base of models that answer from the question alone."""
 
     side_by_side = False
 
     def preprocess(self, image: Image.Image) -> None:
-        """Nothing of the image."""
+        """Return nothing: the model does not see the image."""
 
     def encode(self, pixels: Sequence[None]) -> Sequence[None]:
-        """Nothing of the images."""
+        """Return the placeholders unchanged."""
         return pixels
 
 
@@ -47,7 +47,7 @@ class TextOnlyVqa(TextOnly):
     """The `likelihood` call served from the question alone, so that the answer is the same for every image."""
 
     def __init__(self, language: CausalLM) -> None:
-        """Raises ModelError where no token ends an answer, or the chat template opens a thought."""
+        """Raise ModelError if no token ends an answer, or the chat template opens a thought."""
         self.language = language
         self.tokenizer = language.tokenizer
         self.end = self.tokenizer.eos_token_id
@@ -56,36 +56,45 @@ class TextOnlyVqa(TextOnly):
         if self.end is None:
             raise ModelError(f"{name}: the tokenizer has no eos_token, which ends an answer; set it")
         if opens_thought(self._prompt("")):
-            raise ModelError(f"{name}: {PROBLEM}")
+            raise ModelError(f"{name}: {THINKING_PROBLEM}")
 
     @classmethod
     def load(cls, model: ResolvedModel[Any]) -> "TextOnlyVqa":
-        """The language model with its checkpoint's weights, asked so."""
+        """Load the language model with its checkpoint's weights."""
         return cls(CausalLM.load(model))
 
     def likelihood(self, features: Sequence[None], questions: Sequence[Question]) -> list[list[list[float]] | RowError]:
-        """Full-vocabulary log-probabilities of every choice's tokens and of the end of the turn; each question is asked
-        once, however many images it is about.
+        """Return full-vocabulary log-probabilities of every choice's tokens and of the end of the turn; each question
+        is asked once, however many images it is about.
         """
         pairs = distinct_pairs(questions)
         read = dict(zip(pairs, self._read(pairs), strict=True))
-        return [_whole([read[question.text, choice] for choice in question.choices]) for question in questions]
+        return [_join_choices([read[question.text, choice] for choice in question.choices]) for question in questions]
 
     def reply(self, features: Sequence[None], questions: Sequence[Question]) -> list[str | RowError]:
-        """The model's own answer to every question, by greedy decoding."""
+        """Return the model's own answer to every question, by greedy decoding."""
         texts = list(dict.fromkeys(question.text for question in questions))
-        replies = self.language.generate([Request((Message("user", text),), LONGEST_REPLY) for text in texts])
+        replies = self.language.generate([Request((Message("user", text),), MAX_ANSWER_TOKENS) for text in texts])
         for reply in replies:
             self.usage = self.usage.plus(reply.took if isinstance(reply, Generation) else Usage())
-        said = dict(zip(texts, replies, strict=True))
-        return [_words(said[question.text]) for question in questions]
+        answers = {
+            text: reply if isinstance(reply, RowError) else reply.text.strip()
+            for text, reply in zip(texts, replies, strict=True)
+        }
+        return [answers[question.text] for question in questions]
 
     def _prompt(self, question: str) -> str:
         return conversation_text(self.tokenizer, [Message("user", question)])
 
     def _read(self, pairs: Sequence[tuple[str, str]]) -> list[list[float] | RowError]:
-        """The log-probabilities of each choice's tokens after its question, or an error where they do not fit."""
-        rows = [self._row(text, choice) for text, choice in pairs]
+        """Return the log-probabilities of each choice's tokens after its question, or an error if they do not fit."""
+        rows = [
+            (
+                conversation_ids(self.tokenizer, [Message("user", text)]),
+                choice_ids(self.tokenizer, self._prompt(text), choice, end=self.end),
+            )
+            for text, choice in pairs
+        ]
         lengths = [len(prompt) + len(choice) for prompt, choice in rows]
         context = self.language.context
         fits = [context is None or length <= context for length in lengths]
@@ -95,22 +104,16 @@ class TextOnlyVqa(TextOnly):
         refused = [RowError("prompt_too_long", TOO_LONG.format(length, context)) for length in lengths]
         return [next(scored) if fit else error for fit, error in zip(fits, refused, strict=True)]
 
-    def _row(self, text: str, choice: str) -> tuple[list[int], list[int]]:
-        prompt = conversation_ids(self.tokenizer, [Message("user", text)])
-        return prompt, choice_ids(self.tokenizer, self._prompt(text), choice, end=self.end)
-
     def _score(self, rows: Sequence[tuple[list[int], list[int]]]) -> list[list[float]]:
-        """The log-probabilities of the choices' tokens; rows are padded on the left, so that choices end together."""
+        """Return the log-probabilities of the choices' tokens; rows are left-padded, so choices end together."""
         read = [[*prompt, *choice[:-1]] for prompt, choice in rows]
-        width, longest = max(map(len, read)), max(len(choice) for _, choice in rows)
-        ids = torch.tensor([[self.language.pad_id] * (width - len(row)) + row for row in read])
-        mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in read])
-        logits = self._logits(ids, mask, keep=longest)
+        ids, mask = pad_left(read, self.language.pad_id)
+        logits = self._logits(ids, mask, keep=max(len(choice) for _, choice in rows))
         self.usage = self.usage.plus(Usage(calls=len(rows), prompt_tokens=sum(len(prompt) for prompt, _ in rows)))
-        return [_gathered(own, choice) for own, (_, choice) in zip(logits, rows, strict=True)]
+        return [_gather_logprobs(own, choice) for own, (_, choice) in zip(logits, rows, strict=True)]
 
     def _logits(self, ids: torch.Tensor, mask: torch.Tensor, *, keep: int) -> torch.Tensor:
-        """Log-probabilities (n, keep, vocabulary) at the last places."""
+        """Return log-probabilities (n, keep, vocabulary) at the last positions."""
         model: Any = self.language.model
         positions = (mask.cumsum(-1) - 1).clamp(min=0)
         logits: torch.Tensor = model(
@@ -148,8 +151,9 @@ class TextOnlyT5(TextOnly, LoadedModel):
     def reply(self, features: Sequence[None], questions: Sequence[Question]) -> list[str]:
         """Return the model's own answer to every question, by greedy decoding."""
         texts = list(dict.fromkeys(question.text for question in questions))
-        said = dict(zip(texts, in_batches(self._write, texts, self.lengths(texts), size=self.pair_batch), strict=True))
-        return [said[question.text] for question in questions]
+        written = in_batches(self._write, texts, self.lengths(texts), size=self.pair_batch)
+        answers = dict(zip(texts, written, strict=True))
+        return [answers[question.text] for question in questions]
 
     def _score(self, pairs: Sequence[tuple[str, str]]) -> list[list[float]]:
         inputs = self._tokens([text for text, _ in pairs])
@@ -157,21 +161,12 @@ class TextOnlyT5(TextOnly, LoadedModel):
         start = int(self.model.config.decoder_start_token_id)
         before = pad_sequence([torch.tensor([start, *choice[:-1]]) for choice in choices], batch_first=True)
         logprobs = self.model(**inputs, decoder_input_ids=before.to(self.model.device)).logits.float().log_softmax(-1)
-        return [_gathered(own[: len(choice)], choice) for own, choice in zip(logprobs, choices, strict=True)]
+        return [_gather_logprobs(own[: len(choice)], choice) for own, choice in zip(logprobs, choices, strict=True)]
 
     def _write(self, texts: Sequence[str]) -> list[str]:
-        tokens = self.model.generate(**self._tokens(texts), generation_config=self._greedy())
+        settings = greedy_settings(self.model.config, self.tokenizer)
+        tokens = self.model.generate(**self._tokens(texts), generation_config=settings)
         return [text.strip() for text in self.tokenizer.batch_decode(tokens, skip_special_tokens=True)]
-
-    def _greedy(self) -> GenerationConfig:
-        config = self.model.config
-        return GenerationConfig(
-            max_new_tokens=LONGEST_REPLY,
-            do_sample=False,
-            decoder_start_token_id=config.decoder_start_token_id,
-            eos_token_id=self.tokenizer.eos_token_id,
-            pad_token_id=config.pad_token_id,
-        )
 
     def _tokens(self, texts: Sequence[str]) -> Mapping[str, torch.Tensor]:
         read = self.tokens(texts, context=None)
@@ -180,21 +175,17 @@ class TextOnlyT5(TextOnly, LoadedModel):
 
 
 def distinct_pairs(questions: Sequence[Question]) -> list[tuple[str, str]]:
-    """Return the texts of questions with each of their choices, each pair once."""
+    """Return the texts of questions with each of their choices, without duplicates."""
     return list(dict.fromkeys((question.text, choice) for question in questions for choice in question.choices))
 
 
-def _gathered(logprobs: torch.Tensor, choice: Sequence[int]) -> list[float]:
+def _gather_logprobs(logprobs: torch.Tensor, choice: Sequence[int]) -> list[float]:
     own = logprobs[len(logprobs) - len(choice) :]
     values: list[float] = own.gather(1, torch.tensor(choice, device=own.device)[:, None])[:, 0].tolist()
     return values
 
 
-def _whole(choices: Sequence[list[float] | RowError]) -> list[list[float]] | RowError:
-    """A question's choices, or the error of one of them."""
+def _join_choices(choices: Sequence[list[float] | RowError]) -> list[list[float]] | RowError:
+    """Return a question's choices, or the error of the first that has one."""
     errors = [choice for choice in choices if isinstance(choice, RowError)]
     return errors[0] if errors else [choice for choice in choices if not isinstance(choice, RowError)]
-
-
-def _words(reply: Generation | RowError) -> str | RowError:
-    return reply if isinstance(reply, RowError) else reply.text.strip()

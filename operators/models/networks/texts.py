@@ -1,16 +1,16 @@
-"""How models read texts: how long one may be, and what CLIP makes of one first."""
+"""Preparation of texts: maximum lengths, and CLIP's cleaning."""
 
 import html
 from typing import Any
 
 UNLIMITED = 100_000
-"""Tokenizers say a number beyond this where they know of no limit."""
+"""Tokenizers without a limit state a number larger than this."""
 OFFSET_POSITIONS = ("roberta", "xlm-roberta", "camembert", "mpnet", "xlm-roberta-xl")
 """Models whose first position is the padding token's id plus one."""
 
 
-def context_of(config: Any, tokenizer: Any) -> int | None:
-    """How many tokens a text may have, special tokens included; None where neither the model nor the tokenizer says."""
+def text_context(config: Any, tokenizer: Any) -> int | None:
+    """Return the maximum tokens of a text, special ones included; None if neither model nor tokenizer has a limit."""
     positions = getattr(config, "max_position_embeddings", None)
     if positions is not None and config.model_type in OFFSET_POSITIONS:
         positions -= config.pad_token_id + 1
@@ -19,7 +19,7 @@ def context_of(config: Any, tokenizer: Any) -> int | None:
 
 
 def clean(text: str) -> str:
-    """The text as CLIP's released code reads it; single spaces are left to the tokenizer, which has no other way."""
+    """Return the text as CLIP's released code reads it; the tokenizer treats runs of spaces as one."""
     from ftfy import fix_text  # takes a tenth of a second to import, and only few models need it
 
     return html.unescape(html.unescape(fix_text(text))).strip().lower()

@@ -25,7 +25,7 @@ from plumbline.operators.base.errors import ConfigError, PlumblineError, RowErro
 from plumbline.operators.images.decoding import ImageLimits
 from plumbline.operators.images.preparing import PreparedImages, decode_picture, prepare_images
 from plumbline.operators.images.rows import identify
-from plumbline.operators.models.families.clip import ClipSimilarity
+from plumbline.operators.models.families.dual_encoders import ClipSimilarity
 from plumbline.operators.models.networks.clip_flant5 import ClipFlanT5Likelihood
 from tests.operators.broken_images import (
     ARITHMETIC,

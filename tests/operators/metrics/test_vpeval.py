@@ -22,7 +22,7 @@ from plumbline.operators.metrics.vpeval import PROGRAMS, VpevalConfig, json_prog
 from plumbline.operators.metrics.writing import UnreadableReply
 from plumbline.operators.models.calls import Box, Request
 from plumbline.operators.models.families.vlm import CHAT
-from plumbline.operators.models.networks.cosine_vqa import COSINE
+from plumbline.operators.models.networks.dual_encoder import COSINE
 from tests.operators.metrics import scripted
 from tests.operators.metrics.scripted import examples, run
 

@@ -232,7 +232,7 @@ def test_wise_asks_in_its_releases_words_three_times_and_takes_a_score_alone(tmp
     ((request,), *_) = rounds
     assert (request.system, request.messages[0].text) == ("You judge.", "Is the\npastry so: a  mooncake?")
     assert request.image_at == len(request.messages[0].text) and (request.max_tokens, request.temperature) == (500, 0.0)
-    assert request.spoken[0].text == "You judge.\n\nIs the\npastry so: a  mooncake?"
+    assert request.messages_with_system[0].text == "You judge.\n\nIs the\npastry so: a  mooncake?"
     assert values(verdict.ratings) == {"score": 1}
     with pytest.raises(UnreadableReply):
         run(metric.inspect("a", asked), ["1\n0"], ["1 or 0"], ["Yes"])

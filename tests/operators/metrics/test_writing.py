@@ -18,8 +18,8 @@ from plumbline.operators.metrics.vpeval import VpevalConfig
 from plumbline.operators.metrics.vq2 import Vq2Config
 from plumbline.operators.metrics.writer import WriterConfig
 from plumbline.operators.metrics.writing import Put, ReplySampling, UnreadableReply, ask, read_each
+from plumbline.operators.models.families.blip import INSTRUCTBLIP
 from plumbline.operators.models.families.clip_flant5 import CLIP_FLANT5
-from plumbline.operators.models.families.instructblip import INSTRUCTBLIP
 from plumbline.operators.models.families.openai import OPENAI
 from tests.operators.metrics.scripted import reply, run
 

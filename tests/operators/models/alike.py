@@ -1,4 +1,4 @@
-"""What a model that reads in batches must hold: an answer is the same alone, padded beside others, in any order."""
+"""Check of every batched model: an input has the same answer alone, in a padded batch, and in any order."""
 
 import random
 from collections.abc import Callable, Sequence
@@ -25,11 +25,11 @@ from plumbline.operators.models.calls import (
 )
 from plumbline.operators.models.families.dino import DinoSimilarity
 from plumbline.operators.models.networks.dual_encoder import DualEncoder
-from plumbline.operators.models.networks.editreward import EditRewardSimilarity
+from plumbline.operators.models.networks.reward_tokens import EditRewardSimilarity
 from tests.operators import tiny
 
 CLOSE = 1e-4
-"""In float32 on a CPU."""
+"""Tolerance for float32 on a CPU."""
 PICTURES = (
     tiny.picture(0),
     tiny.picture(1, width=24, height=64),
@@ -37,7 +37,7 @@ PICTURES = (
     tiny.picture(3, width=16, height=16),
 )
 BEFORE = tiny.picture(4, width=40, height=32)
-"""The source of every picture, for a model that looks at edits or reads no text."""
+"""The source of every image, for a model of edits or without text."""
 TEXTS = (
     "a red circle",
     "two blue stars left of a green square",
@@ -59,13 +59,13 @@ CHOOSING = (
     Question(3, "is it?", ("a", "blue")),
     Question(2, "is it red?", ("yes", "no")),
 )
-"""Every question has choices to weigh, and is short enough for the tiny text towers."""
+"""Every question has several choices, and is short enough for the tiny text towers."""
 
 
 def likelihoods(
     model: LikelihoodModel, pictures: Sequence[Image.Image], questions: Sequence[Question]
 ) -> list[list[list[float]]]:
-    """The call as the stage makes it; an error is a failure of the test."""
+    """Make the call as the stage does; fail on an error."""
     features = model.encode([model.preprocess(picture) for picture in pictures])
     answers = model.likelihood(features, questions)
     assert all(isinstance(answer, list) for answer in answers), answers
@@ -75,7 +75,7 @@ def likelihoods(
 def similarities(
     model: SimilarityModel, pictures: Sequence[Image.Image], texts: Sequence[tuple[int, str]], measure: Measure
 ) -> list[Compared]:
-    """The call as the stage makes it, by a model that remembers no text of an earlier one."""
+    """Make the call as the stage does, with an empty cache of texts."""
     if isinstance(model, DualEncoder):
         model.embedded.clear()
     features = model.encode([_shown(model, picture) for picture in (*pictures, BEFORE)])
@@ -85,7 +85,7 @@ def similarities(
 
 
 def _shown(model: Any, picture: Image.Image) -> Any:
-    """The picture made ready; beside its source for a model that looks at edits."""
+    """Prepare the image, together with its source for a model of edits."""
     edits = isinstance(model, EditRewardSimilarity)
     return model.preprocess_several([BEFORE, picture]) if edits else model.preprocess(picture)
 
@@ -93,7 +93,7 @@ def _shown(model: Any, picture: Image.Image) -> Any:
 def replies(
     model: ImageGenerateModel, pictures: Sequence[Image.Image], requests: Sequence[ImageRequest]
 ) -> list[Generation]:
-    """The call as the stages make it; an error is a failure of the test."""
+    """Make the call as the stages do; fail on an error."""
     features = model.encode([model.preprocess(picture) for picture in pictures])
     given = model.generate_from_images(features, requests)
     assert all(isinstance(reply, Generation) for reply in given), given
@@ -101,7 +101,7 @@ def replies(
 
 
 class Answer(NamedTuple):
-    """What a model says of one input, as words, which must be equal, and numbers, which must be close."""
+    """A model's answer to one input: words, which must be equal, and numbers, which must be close."""
 
     words: tuple[str, ...]
     numbers: tuple[float, ...] = ()
@@ -160,11 +160,11 @@ ASKED: dict[Call, tuple[Sequence[Any], Ask]] = {
         lambda model, pictures, texts: [Answer((), tuple(row.tolist())) for row in model.encode_texts(texts).features],
     ),
 }
-"""By call, what is asked of a model, and how."""
+"""Inputs and the function that asks for them, by call."""
 
 
 def asked(call: Call, measure: Measure = "cosine") -> tuple[Sequence[Any], Ask]:
-    """What is asked by a call, and how; an input about an image has its place among the pictures."""
+    """Return the inputs of a call and the function that asks for them; `image` is an index into PICTURES."""
     if call != "similarity":
         return ASKED[call]
 
@@ -177,9 +177,9 @@ def asked(call: Call, measure: Measure = "cosine") -> tuple[Sequence[Any], Ask]:
 def require_alike(
     model: Any, call: Call, *, measure: Measure = "cosine", inputs: Sequence[Any] = (), alone: Any = None
 ) -> None:
-    """Fails where an answer depends on what else is in the batch, or on its place there.
+    """Fail if an answer depends on the other inputs of its batch, or on its position.
 
-    `alone` is the model that is asked one by one, the same one where it is None.
+    `alone` is the model that is asked one input at a time; by default the same model.
     """
     given, ask = asked(call, measure)
     inputs = inputs or given

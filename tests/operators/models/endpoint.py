@@ -1,4 +1,4 @@
-"""A chat endpoint on the loopback whose answers a test scripts."""
+"""A chat endpoint on the loopback with scripted answers."""
 
 import json
 import threading
@@ -17,7 +17,7 @@ VARIABLE = "PLUMBLINE_TEST_KEY"
 
 
 class Answer(NamedTuple):
-    """What the server sends to one request."""
+    """The server's answer to one request."""
 
     status: int = 200
     body: bytes | dict[str, Any] = b""

@@ -64,7 +64,7 @@ class SeenKeys(TorchFunctionMode):
 
 
 def test_questions_read_an_images_keys_without_repeating_them_for_each_head(tmp_path: Path) -> None:
-    """That the answers are the whole model's, which repeats them, is shown in test_vlm.py."""
+    """The answers equal those of the whole model, which repeats the keys: test_vlm.py checks that."""
     model = load(tiny.save_qwen2_vl(tmp_path, kind="qwen2_5_vl"))
     text = model.reader.decoder.config
     assert text.num_attention_heads > text.num_key_value_heads

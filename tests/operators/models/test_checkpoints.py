@@ -172,7 +172,10 @@ def test_an_unfit_checkpoint_is_refused_by_name_with_its_remedy(own: Path, damag
         ({"mm_vision_select_layer": None}, "lacks `mm_vision_select_layer`"),
         ({"d_model": None}, "lacks `d_model`"),
         ({"mm_vision_tower": "../nowhere"}, "nowhere': no such folder, and it is not a hub id"),
-        ({"mm_vision_tower": "../flant5"}, "model_type 'clip_t5', and the vision tower is a CLIP; set the model's `v"),
+        (
+            {"mm_vision_tower": "../flant5"},
+            "model_type 'clip_t5', but the vision tower must be a CLIP; set the model's `v",
+        ),
     ],
 )
 def test_a_clip_flant5_that_is_built_differently_is_refused(own: Path, fields: dict[str, Any], message: str) -> None:
@@ -365,10 +368,10 @@ def resolve(family: str, folder: Path, *, on_gpu: bool = False, **options: Any) 
         ("llava", {"model_type": "mllama"}, "knows llava.* not 'mllama'; choose another"),
         ("causal_lm", {"architectures": None}, "names the architecture none"),
         ("causal_lm", {"architectures": "LlamaForCausalLM"}, "names the architecture none"),
-        ("cross_encoder", {"id2label": {"0": "LABEL_0", "1": "LABEL_1"}}, "none of which is entailment"),
-        ("cross_encoder", {"id2label": None}, "none of which is entailment"),
-        ("cross_encoder", {"id2label": {"0": "entailment"}}, "none of which is entailment"),
-        ("cross_encoder", {"id2label": ["entailment", "neutral"]}, "none of which is entailment"),
+        ("cross_encoder", {"id2label": {"0": "LABEL_0", "1": "LABEL_1"}}, "but none for entailment"),
+        ("cross_encoder", {"id2label": None}, "but none for entailment"),
+        ("cross_encoder", {"id2label": {"0": "entailment"}}, "but none for entailment"),
+        ("cross_encoder", {"id2label": ["entailment", "neutral"]}, "but none for entailment"),
         ("sentences", {"architectures": ["BertForMaskedLM"]}, "an encoder such as BertModel"),
     ],
 )
@@ -446,7 +449,7 @@ def test_a_model_that_reads_questions_alone_is_refused_on_vllm(
     shutil.copytree(others / "llava", tmp_path / "own")
     tiny.edit_json(tmp_path / "own" / "config.json", model_type=profile.name)
     assert resolve("vlm", tmp_path / "own").profile == profile
-    with pytest.raises(ModelError, match="no conversation does; set engine=transformers"):
+    with pytest.raises(ModelError, match="where no conversation can place it; set engine=transformers"):
         resolve("vlm", tmp_path / "own", engine="vllm")
 
 
@@ -574,5 +577,5 @@ def test_every_call_is_served_by_some_family() -> None:
 
 
 def test_only_what_a_service_runs_or_a_package_ships_is_not_local() -> None:
-    """A pool gives a GPU to what is local."""
+    """A pool gives a GPU to local models only."""
     assert [name for name, family in FAMILIES.items() if not family.local] == ["rapidocr", "openai", "openai_images"]

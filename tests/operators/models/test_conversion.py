@@ -1,4 +1,4 @@
-"""Released weights become folders that families load, with the scores of what was released; a pickle runs nothing."""
+"""Released weights become folders that families load, with the release's scores; a pickle runs nothing."""
 
 import json
 import os
@@ -20,7 +20,7 @@ from plumbline.operators.models.calls import Measure, Pair
 from plumbline.operators.models.conversion import ConvertConfig, convert
 from plumbline.operators.models.families import model_config
 from plumbline.operators.models.loading import load
-from plumbline.operators.models.networks.open_clip import renamed
+from plumbline.operators.models.networks.clip import rename_weight
 from plumbline.operators.models.resolution import resolve_model
 from tests.operators import tiny
 from tests.operators.models.alike import PICTURES, TEXTS
@@ -82,7 +82,7 @@ BLIP = (
 
 
 def under_released_names(weights: Mapping[str, torch.Tensor], names: tuple[tuple[str, str], ...]) -> dict[str, Any]:
-    return {renamed(name, names): tensor for name, tensor in weights.items()}
+    return {rename_weight(name, names): tensor for name, tensor in weights.items()}
 
 
 def test_imagereward_scores_as_its_release(tmp_path: Path) -> None:
@@ -153,7 +153,9 @@ def test_editreward_scores_as_its_release(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def released_videoalign(folder: Path, weights: Mapping[str, torch.Tensor], **settings: Any) -> Path:
-    """A VideoAlign's weights as its release has them: under peft's names, adapters apart, below its settings."""
+    """Return a VideoAlign's weights in its release's form: under peft's names, with separate adapters, below its
+    settings.
+    """
     older = ((r"^model\.visual\.", "visual."), (r"^model\.language_model\.", "model."))
     named = under_released_names(weights, older) | {"lm_head.weight": torch.zeros(3, 2)}
     for name in [name for name in named if name.endswith("proj.weight") and ".layers." in name]:
@@ -192,14 +194,14 @@ def test_videoalign_scores_as_its_release_with_the_adapter_merged(tmp_path: Path
     expected = compared("videoalign", reference, "reward")
     assert compared("videoalign", made, "reward") == pytest.approx(expected, abs=1e-3)
     other = released_videoalign(tmp_path / "other", weights, sample_type="multi_pts")
-    with pytest.raises(ModelError, match=r"model_config.json: sample_type='multi_pts', where the release has"):
+    with pytest.raises(ModelError, match=r"model_config.json: sample_type='multi_pts', but the release has"):
         converted(tmp_path / "again", weights=other, **given)
-    with pytest.raises(ModelError, match=r"model_config.json: no such file; keep the weights where the release has"):
+    with pytest.raises(ModelError, match=r"model_config.json: no such file; keep the weights in the release's folders"):
         converted(tmp_path / "again", weights=save(tmp_path / "model.pth", weights), **given)
 
 
 class Evil:
-    """Touches a file where it is unpickled."""
+    """Touches a file when it is unpickled."""
 
     def __init__(self, file: Path) -> None:
         self.file = file

@@ -16,7 +16,7 @@ from transformers import CLIPVisionConfig, CLIPVisionModel
 from plumbline.operators.base.errors import ModelError
 from plumbline.operators.models.calls import Call, Question
 from plumbline.operators.models.families import model_config
-from plumbline.operators.models.families.clip import ClipSimilarity
+from plumbline.operators.models.families.dual_encoders import ClipSimilarity
 from plumbline.operators.models.loading import load
 from plumbline.operators.models.networks.clip_flant5 import ClipFlanT5Likelihood, load_network, save_clip_flant5
 from plumbline.operators.models.processing import load_tokenizer
@@ -122,7 +122,7 @@ def test_a_saved_network_is_the_same_after_reloading(own: Path, likelihood: Clip
 
 
 def test_a_sentencepiece_model_alone_is_converted_to_the_same_tokens(tmp_path: Path) -> None:
-    """As old T5 checkpoints have it; the sentencepiece library itself says what the tokens are."""
+    """Old T5 checkpoints ship only this file; the sentencepiece library itself computes the expected tokens."""
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(Path(__file__).read_text().splitlines()),

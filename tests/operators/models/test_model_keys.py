@@ -1,4 +1,4 @@
-"""What a model puts into the keys of cells, to the byte: another value here computes every score of that model anew."""
+"""A model's part of the keys of cells, to the byte: another value would compute all its scores again."""
 
 import json
 import struct
@@ -62,7 +62,7 @@ IDENTITIES = {
 
 
 def keyed(checkpoint: str, **others: Any) -> dict[str, Any]:
-    """What every local model has in its keys; `others` are the fields and parts that differ."""
+    """Return the part that every local model has; `others` are the fields and parts that differ."""
     parts = {"checkpoint": checkpoint, "tokenizer": checkpoint} | others.pop("parts", {})
     identities = {role: IDENTITIES[folder] for role, folder in parts.items()}
     return {"version": 1, "dtype": "float32", "label": None, "parts": identities} | others

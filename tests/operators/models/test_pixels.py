@@ -25,7 +25,7 @@ LEAVING = {
 }
 """Processors whose last steps do the same to every pixel of a colour, with options of checkpoints."""
 KEEPING = ("Siglip2ImageProcessorPil", "Owlv2ImageProcessorPil")
-"""Those that pad, or resize, once pixels are numbers."""
+"""Processors that pad or resize after pixels have become numbers."""
 
 
 def made(name: str) -> Any:
@@ -40,7 +40,7 @@ def test_bytes_become_a_processors_own_numbers_on_the_device(name: str, size: tu
     read = pixel_input(processor, device="cpu", dtype=torch.float32)
     left = processor(images=image, return_tensors="pt")
     assert left["pixel_values"].dtype == torch.uint8
-    assert torch.equal(read([read.held(left.pop("pixel_values"))]), own.pop("pixel_values"))
+    assert torch.equal(read([read.pin(left.pop("pixel_values"))]), own.pop("pixel_values"))
     assert all(np.array_equal(left[each], own[each]) for each in own), "their grids and masks"
 
 
@@ -56,7 +56,7 @@ def test_a_processor_that_does_more_to_numbers_keeps_doing_it(name: str) -> None
 
 @pytest.mark.parametrize(("name", "fewer"), [("CLIPImageProcessorPil", 4), ("Qwen2VLImageProcessorPil", 8)])
 def test_a_picture_takes_a_fraction_of_the_bytes(name: str, fewer: int) -> None:
-    """Of 1024 x 1024 pixels; Qwen-VL's patches have an image twice."""
+    """An image of 1024 x 1024 pixels; Qwen-VL's patches contain an image twice."""
     processor, image = made(name), Image.new("RGB", (1024, 1024), "red")
     numbers = processor(images=image, return_tensors="pt")["pixel_values"]
     pixel_input(processor, device="cpu", dtype=torch.float32)

@@ -33,7 +33,7 @@ def cropping(checkpoints: Path) -> PixelTransform:
 
 
 def numbers(transform: PixelTransform | ReleasedTransform, image: Image.Image) -> torch.Tensor:
-    """What a network reads of the image, (3, height, width)."""
+    """Return the network's input for the image, (3, height, width)."""
     return pixel_input(transform, device="cpu", dtype=torch.float32)([transform(image)[None]])[0]
 
 

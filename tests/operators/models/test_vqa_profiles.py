@@ -5,10 +5,8 @@ from typing import Any
 import pytest
 
 from plumbline.operators.models.families import FAMILIES, model_config
-from plumbline.operators.models.families.blip2 import BLIP2
-from plumbline.operators.models.families.blip_vqa import BLIP_VQA
+from plumbline.operators.models.families.blip import BLIP2, BLIP_VQA, INSTRUCTBLIP
 from plumbline.operators.models.families.clip_flant5 import CLIP_FLANT5
-from plumbline.operators.models.families.instructblip import INSTRUCTBLIP
 from plumbline.operators.models.families.vlm import CHAT, FILM, FUYU, LLAVA, LLAVA_1_5, PALIGEMMA
 from plumbline.operators.models.vqa_profiles import VICUNA_SYSTEM, VqaProfile
 

@@ -18,7 +18,7 @@ from plumbline.operators.metrics.writing import WrittenQuestion, identified
 from plumbline.operators.models import loading
 from plumbline.operators.models.calls import Box, Question, Wanted
 from plumbline.operators.models.families import model_config
-from plumbline.operators.models.networks.cosine_vqa import COSINE
+from plumbline.operators.models.networks.dual_encoder import COSINE
 from plumbline.operators.models.resolution import resolve_model
 from plumbline.operators.stages.answers import QuestionIndex
 from plumbline.operators.stages.modules import ModulesStage

@@ -99,14 +99,14 @@ THINKING_TEMPLATE = QWEN_TEMPLATE.replace(
     "assistant\n{% endif",
     "assistant\n<think>\n{% if enable_thinking is false %}{{ '\n</think>\n\n' }}{% endif %}{% endif",
 )
-"""That of Qwen3.5, which opens a thought unless it is told not to."""
+"""The template of Qwen3.5, which opens a thought unless it is disabled."""
 LLAVA_TEMPLATE = (
     "{% for message in messages %}{% if message['role'] != 'system' %}{{ message['role'].upper() + ': '}}{% endif %}"
     "{% for part in message['content'] | selectattr('type', 'equalto', 'image') %}{{ '<image>\n' }}{% endfor %}"
     "{% for part in message['content'] | selectattr('type', 'equalto', 'text') %}{{ part['text'] + ' '}}{% endfor %}"
     "{% endfor %}{% if add_generation_prompt %}{{ 'ASSISTANT:' }}{% endif %}"
 )
-"""That of llava-hf/llava-1.5-7b-hf, for user turns."""
+"""The template of llava-hf/llava-1.5-7b-hf, for user turns."""
 DECODER_FIELDS: dict[str, Any] = {
     "vocab_size": len(BYTE_VOCABULARY),
     "hidden_size": 32,
@@ -126,7 +126,7 @@ TRL_OPTIONS: dict[str, Any] = {
     "use_cpu": True, "bf16": False, "report_to": [], "save_strategy": "no", "disable_tqdm": True, "seed": 0,
     "gradient_checkpointing": False, "dataloader_pin_memory": False,
 }  # fmt: skip
-"""How TRL trains such models here: on the CPU, telling nobody, leaving nothing."""
+"""Settings of TRL's training of such models: on the CPU, without reports or saved files."""
 TOWER_PREFIX = "vision_tower.vision_tower.vision_model."
 
 
@@ -136,7 +136,7 @@ def vqascore(**options: Any) -> VqaScoreConfig:
 
 
 def save_tokenizer(folder: Path, *, template: str, pair: str | None = None) -> None:
-    """A word-level tokenizer; `template` says which special tokens stand around a text, `pair` around two."""
+    """Save a word-level tokenizer; `template` names the special tokens around a text, `pair` those around two texts."""
     tokenizer = Tokenizer(models.WordLevel(VOCABULARY, unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     special = [(token, VOCABULARY[token]) for token in ("<s>", "</s>") if token in template]
@@ -256,7 +256,7 @@ def save_qwen2_vl(folder: Path, *, seed: int = 0, kind: str = "qwen2_vl") -> Pat
 
 
 def save_llava(folder: Path, *, seed: int = 0) -> Path:
-    """A LLaVA-1.5: a CLIP tower and a Llama; its chat template stands in a file of its own, as released."""
+    """Save a LLaVA-1.5: a CLIP tower and a Llama; its chat template has a file of its own, as released."""
     _save_llava_network(folder, CLIPVisionConfig(**VISION_FIELDS), end="</s>", seed=seed)
     save_byte_tokenizer(folder, end="</s>")
     write_json(folder / "chat_template.json", {"chat_template": LLAVA_TEMPLATE})
@@ -439,5 +439,5 @@ def image_table(images: Sequence[bytes | None], prompt_ids: Sequence[str | None]
 
 
 def no_fetch(uri: str) -> bytes:
-    """For tables whose images all stand in the row."""
+    """Fail: every image of the table is in its row."""
     raise AssertionError(f"{uri!r} was fetched")

@@ -44,7 +44,7 @@ def save_bert_tokenizer(folder: Path) -> None:
 
 
 def save_blip(folder: Path, *, seed: int = 4) -> Path:
-    """A BLIP that captions; the token that opens a caption is none of its tokenizer's, as released."""
+    """Save a BLIP that captions; as released, the token that opens a caption does not belong to its tokenizer."""
     torch.manual_seed(seed)
     size = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2}
     text = {

@@ -40,7 +40,7 @@ CHATML = (
     "{% for part in message['content'] | selectattr('type', 'equalto', 'text') %}{{ part['text'] }}{% endfor %}"
     "{{ '<|im_end|>' + TURN }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
-"""That of LLaVA-OneVision and of InternVL, which differ in what stands around an image."""
+"""The template of LLaVA-OneVision and of InternVL; they differ in the text around an image."""
 ONEVISION_TEMPLATE = CHATML.replace("IMAGES", "' '").replace("MARK", "'<image>'").replace("TURN", "''")
 ONEVISION_TEMPLATE = ONEVISION_TEMPLATE.replace("{{ part['text'] }}", "{{ '\n' + part['text'] }}")
 INTERNVL_TEMPLATE = CHATML.replace("IMAGES", "'\n'").replace("MARK", "'<IMG_CONTEXT>\n'").replace("TURN", "'\n'")
@@ -74,7 +74,7 @@ GLM_TEMPLATE = (
     "{% if add_generation_prompt %}<|assistant|>\n"
     "{% if enable_thinking is false %}<think></think>\n{% endif %}{% endif %}"
 )
-"""That of GLM-4.5V and GLM-4.6V, which think unless they are told not to."""
+"""The template of GLM-4.5V and GLM-4.6V, which think unless it is disabled."""
 GEMMA4_TEMPLATE = (
     "{{ bos_token }}{% for message in messages %}"
     "{{ '<|turn>' + ('model' if message['role'] == 'assistant' else message['role']) + '\n' }}"
@@ -83,7 +83,7 @@ GEMMA4_TEMPLATE = (
     "{% if add_generation_prompt %}{{ '<|turn>model\n' }}"
     "{% if not enable_thinking %}{{ '<|channel>thought\n<channel|>' }}{% endif %}{% endif %}"
 )
-"""That of the larger Gemma 4, which think where they are told to; the smaller ones' writes no empty thought."""
+"""The template of the larger Gemma 4, which think only if asked; the smaller ones' template writes no empty thought."""
 
 
 def save_tokenizer(
@@ -357,7 +357,7 @@ def save_paligemma(folder: Path, *, seed: int = 0, text: str = "gemma") -> Path:
 
 
 FUYU_WORDS = ("|SPEAKER|", "|NEWLINE|", "|ENDOFTEXT|", "<0x04>", "\n", "▁", "▁Yes", "▁No")
-"""Words of Fuyu's vocabulary: an image's tokens are among them, and are no special tokens."""
+"""Words of Fuyu's vocabulary, including an image's tokens, which are not special tokens."""
 
 
 def save_fuyu(folder: Path, *, seed: int = 0) -> Path:

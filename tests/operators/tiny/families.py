@@ -17,11 +17,11 @@ class Kind(NamedTuple):
     save: Callable[[Path], Path]
     """Writes the checkpoint into a new folder and returns it."""
     measure: Measure = "cosine"
-    """Of models that compare."""
+    """Measure of models that compare."""
 
 
 def save_clip_flant5(folder: Path) -> Path:
-    """A CLIP-FlanT5, with the CLIP whose tower it names beside it."""
+    """Save a CLIP-FlanT5, and the CLIP with its tower in a neighbouring folder."""
     tiny.save_clip(folder / "clip")
     return tiny.save_flant5(folder / "flant5", tiny.flant5_weights())
 

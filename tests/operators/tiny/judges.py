@@ -20,7 +20,7 @@ from tests.operators import tiny
 SPECIAL = ("<pad>", "<unk>", "<|im_start|>", "<|im_end|>")
 TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor %}<|im_start|>"
 SPACE = "\N{LATIN CAPITAL LETTER G WITH DOT ABOVE}"
-"""As a byte-level tokenizer writes it."""
+"""A space in a byte-level tokenizer's vocabulary."""
 MARKS = {f"{one.key}: {facet}": 1 for one in read_dimensions(prompt_template(FACETS)) for facet in one.facets}
 REPLY = json.dumps(
     {
@@ -29,12 +29,14 @@ REPLY = json.dumps(
         "rationale": "<b>plausible</b>",
     }
 )  # fmt: skip
-"""What the judge that sees says."""
+"""The reply of the judge that sees."""
 FOLLOWING = (
     ("<|im_start|>", "a"), ("a", "<|im_end|>"), (SPACE, "7"), ("7", ","), ('"', "o"), ("o", "k"), ("k", '"'),
     ("}", "<|im_end|>"),
 )  # fmt: skip
-"""What the judge that reads says after what: `a`; held to a schema, which leaves it numbers and texts, 7 and `ok`."""
+"""Tokens of the judge that reads, each with its successor: it replies `a`, or 7 and `ok` under a schema that requires
+numbers and texts.
+"""
 
 
 def save_tokenizer(folder: Path, *replies: str) -> Mapping[str, int]:
@@ -49,7 +51,7 @@ def save_tokenizer(folder: Path, *replies: str) -> Mapping[str, int]:
 
 @torch.no_grad()
 def save_judge(folder: Path) -> Path:
-    """A Llama whose layers add nothing, so that every byte tells the next."""
+    """Save a Llama whose layers add nothing, so that every byte determines the next."""
     vocabulary = save_tokenizer(folder)
     width = len(vocabulary) + len(vocabulary) % 2
     config = LlamaConfig(
@@ -69,7 +71,7 @@ def save_judge(folder: Path) -> Path:
 
 @torch.no_grad()
 def save_seeing_judge(folder: Path) -> Path:
-    """A BLIP that says REPLY of every image."""
+    """Save a BLIP that writes REPLY for every image."""
     whole = REPLY.replace(" ", SPACE)
     vocabulary = save_tokenizer(folder, whole)
     width = len(vocabulary) + len(vocabulary) % 2

@@ -20,7 +20,7 @@ from tests.operators import tiny
 from tests.operators.tiny.rewards import clip_tokenizer
 
 SIDE = 32
-"""Pixels of a picture's side, where nothing is said."""
+"""Default side of an image in pixels."""
 WIDTH = 32
 
 

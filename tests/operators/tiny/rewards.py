@@ -47,11 +47,14 @@ from transformers.models.siglip2.image_processing_pil_siglip2 import Siglip2Imag
 from plumbline.operators.models.checkpoints.parts import INSTRUCTION as FILE
 from plumbline.operators.models.checkpoints.parts import INSTRUCTIONS as FILES
 from plumbline.operators.models.conversion import ConvertConfig, convert
-from plumbline.operators.models.networks.editreward import EditReward
-from plumbline.operators.models.networks.hpsv3 import HpsV3
-from plumbline.operators.models.networks.image_reward import ImageReward
-from plumbline.operators.models.networks.reward_tokens import REWARD_TOKEN
-from plumbline.operators.models.networks.videoalign import RATED, VideoReward
+from plumbline.operators.models.networks.blip import ImageReward
+from plumbline.operators.models.networks.reward_tokens import (
+    REWARD_TOKEN,
+    VIDEO_RATINGS,
+    EditReward,
+    HpsV3,
+    VideoReward,
+)
 from tests.operators import tiny
 
 SIZE = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2}
@@ -64,7 +67,7 @@ CLIP_CONTEXT = 24
 
 
 def coarse(network: nn.Module, *, seed: int = 0, deviation: float = 0.25) -> None:
-    """Gives every matrix weights so large that what the network says differs from input to input."""
+    """Make weights so large that the network's output differs from input to input."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for weights in network.parameters():
@@ -94,7 +97,7 @@ def save_pickscore(folder: Path, *, seed: int = 0) -> Path:
 
 
 class _Block(nn.Module):
-    """A residual block as OpenCLIP names its weights; queries, keys and values stand in one matrix."""
+    """A residual block with OpenCLIP's names of weights; queries, keys and values are in one matrix."""
 
     def __init__(self, width: int, heads: int, activation: nn.Module) -> None:
         super().__init__()
@@ -170,7 +173,7 @@ class OpenClip(nn.Module):
 
 
 def open_clip_fields(*, quick: bool) -> dict[str, Any]:
-    """Its open_clip_config.json; `quick_gelu` is left out where it is not wanted, as it is in the releases."""
+    """Return an open_clip_config.json; `quick_gelu` is omitted unless it is true, as in the releases."""
     vision = {"image_size": tiny.SIDE, "layers": 2, "width": 32, "head_width": 16, "patch_size": 8}
     text = {"context_length": CLIP_CONTEXT, "vocab_size": len(clip_tokenizer()), "width": 24, "heads": 2, "layers": 2}
     made = {"embed_dim": 24, "vision_cfg": vision, "text_cfg": text} | ({"quick_gelu": True} if quick else {})
@@ -403,9 +406,8 @@ def save_x_clip(folder: Path, *, seed: int = 0) -> Path:
 
 
 def bert_tokenizer() -> BertTokenizer:
-    """BERT's, uncased, with the two tokens that BLIP adds, for words that the tests use and all letters.
-
-    It would pad on the left, where the first token is what is read.
+    """Return an uncased BERT tokenizer with the two tokens that BLIP adds, for the words of the tests and
+    all letters.
     """
     letters = [*string.ascii_lowercase, *string.digits, *string.punctuation]
     words = [word for sentence in SENTENCES for word in sentence.split() if len(word) > 1]
@@ -512,7 +514,7 @@ VIDEO_INSTRUCTION = (
 )
 REWARD_MEANS, REWARD_STDS = [3.5, -1.25, 2.75], [2.25, 1.5, 0.5]
 FRAME_PIXELS = 10_000
-"""At most of one frame of a video: fewer than 157 tokens of the tiny model."""
+"""Maximum pixels of one frame of a video: fewer than 157 tokens of the tiny model."""
 
 
 def save_videoalign(folder: Path, *, seed: int = 0, heads: int = 1) -> Path:
@@ -520,7 +522,9 @@ def save_videoalign(folder: Path, *, seed: int = 0, heads: int = 1) -> Path:
     tiny.save_qwen2_vl(folder, seed=seed)
     scores = {"reward_heads": heads, "reward_means": REWARD_MEANS, "reward_stds": REWARD_STDS}
     fields = {**scores, "max_frame_pixels": FRAME_PIXELS}
-    _save_token_reward(folder, VideoReward, tuple(RATED.values()), {FILE: VIDEO_INSTRUCTION}, seed=seed, **fields)
+    _save_token_reward(
+        folder, VideoReward, tuple(VIDEO_RATINGS.values()), {FILE: VIDEO_INSTRUCTION}, seed=seed, **fields
+    )
     return folder
 
 

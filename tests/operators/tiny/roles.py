@@ -9,7 +9,7 @@ from tests.operators.tiny import captioners, detectors, judges, rewards
 
 
 class Role(NamedTuple):
-    """What fills a role."""
+    """The model of a role."""
 
     family: str
     save: Callable[[Path], Path]
@@ -37,11 +37,11 @@ ROLES: Mapping[str, Role] = {
     "detector": Role("grounding_dino", detectors.save_grounding_dino),
     "reader": Role("got_ocr2", detectors.save_got_ocr2),
 }
-"""By the role's name in conf/models/released.yaml."""
+"""Keyed by the role's name in conf/models/released.yaml."""
 
 
 def tiny_models(folder: Path) -> list[str]:
-    """Saves them all below `folder`; the command line's words that give them to a sweep."""
+    """Save all models below `folder`; return the command-line arguments that give them to a sweep."""
     return [
         f"+models.{role}={{family: {filled.family}, checkpoint: '{filled.save(folder / role)}'}}"
         for role, filled in ROLES.items()

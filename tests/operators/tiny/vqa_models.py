@@ -39,7 +39,7 @@ WORDPIECES = {
          *"0123456789", "yes", "no", "red", "blue", "star", "circle", "the"]
     )
 }  # fmt: skip
-"""An uncased BERT's, by which any word can be read."""
+"""Vocabulary of an uncased BERT that can spell any word."""
 START, QUESTION = len(WORDPIECES), len(WORDPIECES) + 1
 """[DEC] and [ENC], which BLIP's embedding has and the tokenizer of its release has not."""
 T5_PIECES = ("<pad>", "</s>", "<unk>")
@@ -65,7 +65,7 @@ def save_blip2(folder: Path, *, seed: int = 0) -> Path:
 
 
 def save_instructblip(folder: Path, *, seed: int = 0) -> Path:
-    """An InstructBLIP with a FlanT5; its Q-Former's tokenizer stands in a folder of its own."""
+    """Save an InstructBLIP with a FlanT5; its Q-Former's tokenizer has a folder of its own."""
     torch.manual_seed(seed)
     config = InstructBlipConfig(**_fields("instructblip_vision_model"))
     _save(InstructBlipForConditionalGeneration(config), folder, "InstructBlipProcessor")

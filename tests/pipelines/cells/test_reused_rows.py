@@ -11,7 +11,7 @@ import pytest
 
 from plumbline.operators.base.errors import RowError
 from plumbline.operators.models.calls import Generation, Request
-from plumbline.operators.models.families.clip import ClipSimilarity
+from plumbline.operators.models.families.dual_encoders import ClipSimilarity
 from plumbline.operators.models.networks.causal_lm import CausalLM
 from plumbline.operators.models.networks.clip_flant5 import ClipFlanT5Likelihood
 from plumbline.pipelines.base.storage import StorageConfig

@@ -1,7 +1,4 @@
-"""A hub model is pinned to a commit, comes from the cache where the hub cannot be reached, and says what it lacks.
-
-Each resolution runs in a process of its own: huggingface_hub reads its settings when it is imported.
-"""
+"""Hub models: pinned to a commit, read from the cache if the hub is unreachable, and refused with a reason."""
 
 import json
 import os
@@ -60,7 +57,7 @@ print(json.dumps(model.likelihood(features, [Question(0, "a red circle ?", ("Yes
 
 
 def resolved(environment: dict[str, str], *configs: dict[str, Any]) -> list[dict[str, Any]]:
-    """What each config is resolved to in a process with these hub settings, or why it is not."""
+    """Return the result of resolving each config in a process with these hub settings, or its error."""
     answer = run_script(RESOLVE, environment, configs)
     assert not answer["torch"]
     told: list[dict[str, Any]] = answer["told"]
@@ -68,7 +65,7 @@ def resolved(environment: dict[str, str], *configs: dict[str, Any]) -> list[dict
 
 
 def run_script(script: str, environment: dict[str, str], config: Any) -> Any:
-    """What a script told of a model config, run with these hub settings and no others."""
+    """Run a script with a model config as argument, under these hub settings only, and return its output."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "HUGGING"))}
     done = subprocess.run(
         [sys.executable, "-c", script, json.dumps(config)],
@@ -253,7 +250,7 @@ print(json.dumps({role: sorted(file.name for file in model.folder(role).iterdir(
 
 
 def test_only_the_weights_that_are_loaded_are_fetched(hub: Hub, checkpoints: Path, tmp_path: Path) -> None:
-    """Of a tokenizer's repository none, and of two layouts in one repository one."""
+    """None from a tokenizer's repository, and one of two layouts in the same repository."""
     shutil.copytree(checkpoints / "clip", tmp_path / "words")
     (tmp_path / "words" / "model.safetensors").rename(tmp_path / "words" / "large.safetensors")
     hub.repositories["acme/words"] = tmp_path / "words"

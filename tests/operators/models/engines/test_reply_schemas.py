@@ -81,7 +81,7 @@ def test_a_schema_that_cannot_be_enforced_fails_alone(model: CausalLM) -> None:
 
 @pytest.mark.parametrize("form", [form["json"] for form in FORMS])
 def test_the_examples_of_the_instructions_fit_the_schema(folder: Path, form: Form[Any]) -> None:
-    """In their spacing too: what a model reads is what it may write."""
+    """Also in their spacing: the model may copy them."""
     tokenizer = AutoTokenizer.from_pretrained(folder)
     end = tokenizer.eos_token_id
     grammars = SchemaGrammars(tokenizer, end_ids=[end], width=len(tokenizer))
@@ -99,7 +99,7 @@ def test_the_examples_of_the_instructions_fit_the_schema(folder: Path, form: For
     "metric", [GeckoConfig(replies="json", max_tokens=900), TifaConfig(replies="json", max_tokens=900, filter=False)]
 )
 def test_a_model_of_random_weights_writes_readable_questions(model: CausalLM, metric: WriterConfig) -> None:
-    """A token is a byte to it, so that one question takes hundreds."""
+    """Its tokens are bytes, so a question takes hundreds of them."""
     prompts = rows.table([{"prompt_id": "p", "text": "a red dog on a mat"}], schemas.PROMPTS)
     table = write(prompts, metric, model)
     assert table.column("error").null_count == len(table) > 0

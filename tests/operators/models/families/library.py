@@ -1,6 +1,4 @@
-"""What transformers' own classes, or the arithmetic of a release, say of one input at a time: nothing is shared with
-the code under test.
-"""
+"""Reference answers by transformers' own classes, or by the arithmetic of a release, for one input at a time."""
 
 import json
 import math
@@ -20,13 +18,13 @@ from torch.nn.functional import cosine_similarity, interpolate, normalize
 from transformers import AutoImageProcessor, AutoTokenizer, CLIPImageProcessor, Florence2Processor, Qwen2Config
 
 from plumbline.operators.models.calls import Box, Call, Measure, Pair, Question, Region, Wanted
-from plumbline.operators.models.families import florence2, got_ocr2
+from plumbline.operators.models.families import florence2, text_readers
 from tests.operators import tiny
 from tests.operators.models.alike import BEFORE, PICTURES, Answer
 from tests.operators.tiny import rewards, vqa_models
 
 Reference = Callable[[Path, Any, Measure], Answer]
-"""By the files of a checkpoint; the measure is that of models that compare."""
+"""Returns the answer of a checkpoint folder to one input; the measure is for models that compare."""
 
 
 @cache
@@ -56,7 +54,7 @@ def images(folder: Path) -> Any:
 
 
 def pixels(folder: Path, image: int) -> Any:
-    """What the checkpoint's own image processor makes of a picture."""
+    """Return the image after the checkpoint's own image processor."""
     return images(folder)(images=PICTURES[image], return_tensors="pt")
 
 
@@ -84,7 +82,7 @@ def towers(folder: Path, pair: Pair, measure: Measure) -> Answer:
 
 
 def released(build: Callable[[], Any], folder: Path, pair: Pair, measure: Measure) -> Answer:
-    """By OpenCLIP's arithmetic, the image resized by its shorter side and cut at rounded margins."""
+    """Preprocess with OpenCLIP's arithmetic: resize the shorter side and cut at rounded margins."""
     model, picture = build(), PICTURES[pair.image]
     width, height = (tiny.SIDE * length // min(picture.size) for length in picture.size)
     left, top = (round((length - tiny.SIDE) / 2) for length in (width, height))
@@ -105,7 +103,7 @@ def normalised(picture: Image.Image) -> torch.Tensor:
 
 
 def weighed(similarity: Reference, folder: Path, question: Question, measure: Measure) -> Answer:
-    """The softmax of a dual encoder's logits over the choices, each with its question as one text."""
+    """Return the softmax of a dual encoder's logits over the choices, each with its question as one text."""
     texts = [f"{question.text.removesuffix('?')}? {choice}" for choice in question.choices]
     logits = [similarity(folder, Pair(question.image, text), "logit").numbers[0] for text in texts]
     return Answer((), tuple(chain(*((float(one), 0.0) for one in torch.tensor(logits).log_softmax(-1)))))
@@ -125,7 +123,7 @@ def blip2_itm(folder: Path, pair: Pair, measure: Measure) -> Answer:
 
 
 def imagereward(folder: Path, pair: Pair, measure: Measure) -> Answer:
-    """By transformers' BLIP and a chain of linear layers."""
+    """Score with transformers' BLIP and a chain of linear layers."""
     model, head = network("BlipForImageTextRetrieval", folder), load_file(folder / "model.safetensors")
     inputs = pair_inputs(folder, pair)
     seen = model.vision_model(inputs["pixel_values"]).last_hidden_state
@@ -137,8 +135,8 @@ def imagereward(folder: Path, pair: Pair, measure: Measure) -> Answer:
 
 
 def hpsv3(folder: Path, pair: Pair, measure: Measure) -> Answer:
-    """As released: its language half is given no image grid, so it numbers all tokens one after the other, as the
-    language model does that it was made of, a Qwen2; by that one, Qwen2-VL's vision half, and three linear layers.
+    """Score as released: the language half gets no image grid, so it numbers all tokens one after the other like a
+    Qwen2. Built from such a Qwen2, Qwen2-VL's vision half, and three linear layers.
     """
     model = network("Qwen2VLForConditionalGeneration", folder).model
     head, words, image = load_file(folder / "model.safetensors"), tokenizer(folder), pixels(folder, pair.image)
@@ -220,7 +218,7 @@ def x_clip_score(folder: Path, frames: Sequence[Image.Image], text: str, measure
 
 
 def videoalign(folder: Path, pair: Pair, measure: Measure) -> Answer:
-    """Of a picture, which stands still."""
+    """Score an image as a video of one repeated frame."""
     return Answer((), (sum(videoalign_scores(folder, [PICTURES[pair.image]] * 2, pair.text)),))
 
 
@@ -292,7 +290,7 @@ def caption(load: Callable[[str, Path], Any], name: str, folder: Path, asked: An
 
 
 def florence2_says(folder: Path, image: int, task: str, tokens: int) -> tuple[Florence2Processor, str]:
-    """The library's processor and whole model, and what they say."""
+    """Return the replies of the library's processor and whole model."""
     rules = {"description_with_bboxes": {}, "pure_text": {}}
     own = CLIPImageProcessor.from_pretrained(folder, image_seq_length=17)
     processor = Florence2Processor(own, tokenizer(folder), post_processor_config=rules)
@@ -308,13 +306,13 @@ def florence2_caption(folder: Path, asked: Any, measure: Measure) -> Answer:
 
 
 def florence2_ocr(folder: Path, asked: Any, measure: Measure) -> Answer:
-    return Answer((florence2_says(folder, asked.image, "<OCR>", florence2.REGION_TOKENS)[1].strip(),))
+    return Answer((florence2_says(folder, asked.image, "<OCR>", florence2.MAX_REGION_TOKENS)[1].strip(),))
 
 
 def florence2_regions(folder: Path, asked: Any, measure: Measure) -> Answer:
-    """The library has the rest of a place before the words, and places without words."""
+    """Check regions in the library's format, which also has positions before and without words."""
     task = "<DENSE_REGION_CAPTION>"
-    processor, text = florence2_says(folder, asked.image, task, florence2.REGION_TOKENS)
+    processor, text = florence2_says(folder, asked.image, task, florence2.MAX_REGION_TOKENS)
     told = processor.post_process_generation(text=text, task=task, image_size=PICTURES[asked.image].size)[task]
     words = [label.rpartition(">")[2].strip() for label in told["labels"]]
     regions = [Region(label, *box) for label, box in zip(words, told["bboxes"], strict=True) if label]
@@ -327,7 +325,7 @@ def got_reads(folder: Path, asked: Any, measure: Measure) -> Answer:
     output = network("GotOcr2ForConditionalGeneration", folder).generate(
         **inputs,
         do_sample=False,
-        max_new_tokens=got_ocr2.MAX_TOKENS,
+        max_new_tokens=text_readers.MAX_READ_TOKENS,
         tokenizer=processor.tokenizer,
         stop_strings="<|im_end|>",
     )
@@ -411,7 +409,7 @@ class WholeBlip2:
 
 
 class WholeInstructBlip(WholeBlip2):
-    """The same of an InstructBLIP, shown the middle of an image as in the released VQAScore."""
+    """WholeBlip2 for an InstructBLIP, with the middle of an image as in the released VQAScore."""
 
     def load(self) -> Any:
         return network("InstructBlipForConditionalGeneration", self.folder)
@@ -433,7 +431,7 @@ class WholeInstructBlip(WholeBlip2):
 
 
 class WholeBlipVqa(WholeBlip2):
-    """The same of a BLIP, with the tokens that its release puts before question and answer."""
+    """WholeBlip2 for a BLIP, with the tokens that its release adds before question and answer."""
 
     def load(self) -> Any:
         return blip("BlipForQuestionAnswering", self.folder)
@@ -496,7 +494,9 @@ def blind_t5(folder: Path, question: Question, measure: Measure) -> Answer:
 
 
 def by_label(folder: Path, pair: tuple[str, str], measure: Measure, label: int = 2) -> Answer:
-    """The softmax over the labels, for the two texts between BERT's marks, the longer one cut to the context."""
+    """Return the softmax over the labels for two texts between BERT's marks, with the longer text cut to
+    the context.
+    """
     known = tiny.VOCABULARY
     words, others = ([known.get(word, known["<unk>"]) for word in text.split()] for text in pair)
     while len(words) + len(others) + 3 > tiny.CONTEXT:
@@ -508,7 +508,7 @@ def by_label(folder: Path, pair: tuple[str, str], measure: Measure, label: int =
 
 
 def by_token(folder: Path, pair: tuple[str, str], measure: Measure) -> Answer:
-    """The probability of the byte `1` after the start, under the weights as they stand in the file."""
+    """Return the probability of the byte `1` after the start, computed with the weights in the file."""
     weights = load_file(folder / "model.safetensors")
     size = {"vocab_size": len(tiny.BYTE_VOCABULARY), "eos_token_id": tiny.BYTE_VOCABULARY["</s>"]}
     model = transformers.T5ForConditionalGeneration(transformers.T5Config(**tiny.T5_FIELDS | size)).eval()
@@ -568,4 +568,4 @@ REFERENCES: Mapping[tuple[str, Call], Reference] = {
     ("t5", "entailment"): by_token,
     ("sentences", "embedding"): mean_of_tokens,
 }
-"""By the kind of a checkpoint and the call."""
+"""Keyed by the kind of checkpoint and the call."""

@@ -53,7 +53,7 @@ def replies(model: CausalLM, requests: Sequence[Request]) -> list[Generation]:
 
 @torch.inference_mode()
 def greedy_by_hand(folder: Path, text: str, tokens: int) -> list[int]:
-    """The likeliest token again and again, the whole text run anew each time."""
+    """Append the likeliest token repeatedly; the whole text is computed again each time."""
     model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
     ids = tokenizer(text).input_ids
     new: list[int] = []

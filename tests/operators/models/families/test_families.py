@@ -1,4 +1,4 @@
-"""What every model family holds, on a tiny checkpoint of each kind of network that it serves."""
+"""Requirements of every model family, on a tiny checkpoint of each kind of network that it serves."""
 
 import json
 import math
@@ -21,7 +21,7 @@ from transformers import AutoProcessor
 
 from plumbline.operators.base.errors import ModelError
 from plumbline.operators.models.calls import Call, Measure
-from plumbline.operators.models.families import FAMILIES, florence2, got_ocr2, model_config
+from plumbline.operators.models.families import FAMILIES, florence2, model_config, text_readers
 from plumbline.operators.models.loading import load
 from plumbline.operators.models.resolution import resolve_model
 from tests.operators.models.alike import CHOOSING, CLOSE, PICTURES, QUESTIONS, asked, require_alike
@@ -32,11 +32,11 @@ from tests.operators.tiny.families import KINDS
 ROOT = Path(__file__).parents[4]
 CALLS = [(name, call) for name, kind in KINDS.items() for call in sorted(FAMILIES[kind.family].loads)]
 SHORT = {"owlv2": lambda wanted: len(wanted.phrase) < 11}
-"""Of the inputs, those that a tiny model's context takes."""
+"""Selects the inputs that fit a tiny model's context."""
 ELSEWHERE = {"clip_flant5": "tests/parity", "llava": "test_vlm.py", "qwen2_vl": "test_vlm.py", "gemma3": "test_vlm.py"}
-"""Where the answers of others are held against the library's."""
+"""Files that compare the answers of other kinds with the library's."""
 NEAR: Mapping[str, float] = {"logit": 1e-3, "detect": 1e-2, "entailment": 1e-9}
-"""How near numbers must be that are larger or smaller than most: logits, places in pixels, a word's probability."""
+"""Tolerances of numbers that are larger or smaller than most: logits, pixel coordinates, a word's probability."""
 
 
 @pytest.fixture(scope="module")
@@ -47,9 +47,9 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture(autouse=True)
 def short_texts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A reader writes on to its limit: tiny models have nothing to say."""
-    monkeypatch.setattr(got_ocr2, "MAX_TOKENS", 12)
-    monkeypatch.setattr(florence2, "REGION_TOKENS", 40)
+    """Shorten the readers' limit: tiny models write until they reach it."""
+    monkeypatch.setattr(text_readers, "MAX_READ_TOKENS", 12)
+    monkeypatch.setattr(florence2, "MAX_REGION_TOKENS", 40)
 
 
 def loaded(name: str, folder: Path, call: Call, **options: Any) -> Any:
@@ -61,7 +61,7 @@ def loaded(name: str, folder: Path, call: Call, **options: Any) -> Any:
 
 @cache
 def sound(name: str, folder: Path, call: Call) -> Any:
-    """A model as it is by default, which no test changes."""
+    """Return a model with default options; no test changes it."""
     return loaded(name, folder, call)
 
 
@@ -70,14 +70,16 @@ def first_call(name: str) -> Call:
 
 
 def inputs_of(name: str, call: Call) -> Sequence[Any]:
-    """What is asked of a kind: choices to weigh of those that only compare."""
+    """Return the inputs for a kind; models that only compare get questions with choices."""
     if call == "likelihood":
         return CHOOSING if "embedding" in FAMILIES[KINDS[name].family].loads else QUESTIONS
     return [one for one in asked(call)[0] if name not in SHORT or SHORT[name](one)]
 
 
 def has_config(family: Any) -> bool:
-    """Its checkpoints have a config.json; what draws is tested as pipelines (tests/jobs/test_generate_job.py)."""
+    """Return True if its checkpoints have a config.json; image generators are tested as pipelines
+    (tests/jobs/test_generate_job.py).
+    """
     return family.local and "draw" not in family.calls
 
 
@@ -101,7 +103,7 @@ ANSWERS = [
 
 
 def test_every_call_is_held_against_the_library() -> None:
-    """Those without a reference here are elsewhere, or embed texts as they compare them."""
+    """Calls without a reference here are tested elsewhere, or embed texts as in their comparison."""
     left = [(name, call) for name, call in WITHOUT_REFERENCE if name not in ELSEWHERE and call != "embedding"]
     assert left == [("causal_lm", "generate")], "test_causal_lm.py has it"
 
@@ -112,9 +114,9 @@ def test_an_answer_is_the_librarys_own(folders: dict[str, Path], name: str, call
 
 
 def require_librarys(model: Any, folder: Path, name: str, call: Call, measure: Measure = "cosine") -> None:
-    """Fails where answers are not those that transformers' own classes, or the release's arithmetic, give one by one.
+    """Fail if answers differ from those of transformers' own classes, or the release's arithmetic, one by one.
 
-    A reference of words alone says nothing of how long a reply is.
+    A reference that only has words does not check the length of a reply.
     """
     inputs = inputs_of(name, call)
     with torch.no_grad():
@@ -237,7 +239,7 @@ SAVED_ANEW = ("clip", "siglip2", "siglip2_naflex", "align", "blip_itm", "blip2_i
 
 @pytest.mark.parametrize("name", SAVED_ANEW)
 def test_a_processor_saved_anew_scores_as_the_released_one(folders: dict[str, Path], tmp_path: Path, name: str) -> None:
-    """As transformers 5 saves it: the image processor stands within processor_config.json."""
+    """Transformers 5 saves the image processor within processor_config.json."""
     folder, call = copied(folders[name], tmp_path), first_call(name)
     given, ask = asked(call, KINDS[name].measure)
     shown = [one for one in given if one.image == 0]
@@ -299,7 +301,7 @@ def test_a_garbled_file_is_a_readable_error(folders: dict[str, Path], tmp_path: 
 
 
 def copied(folder: Path, place: Path) -> Path:
-    """A copy that a test may damage, with what lies beside it."""
+    """Return a copy that a test may damage, together with its neighbouring folders."""
     shutil.copytree(folder.parent, place / "kinds")
     return place / "kinds" / folder.name
 

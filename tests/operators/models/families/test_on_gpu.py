@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from plumbline.operators.models.calls import Call
-from plumbline.operators.models.families import florence2, got_ocr2, model_config
+from plumbline.operators.models.families import florence2, model_config, text_readers
 from plumbline.operators.models.loading import load
 from plumbline.operators.models.resolution import resolve_model
 from tests.operators.models.alike import PICTURES, Answer, asked
@@ -22,7 +22,7 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device"),
 ]
 CLOSE = 2e-3
-"""In float32, whose sums a GPU adds in another order."""
+"""Tolerance for float32, whose sums a GPU adds in another order."""
 CHATS = [(name, call) for name in CHECKPOINTS for call in ("likelihood", "generate_from_images")]
 
 
@@ -30,8 +30,8 @@ CHATS = [(name, call) for name in CHECKPOINTS for call in ("likelihood", "genera
 def as_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Convolutions in whole float32, and readers that write on to their limit cut short, as on the CPU."""
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
-    monkeypatch.setattr(got_ocr2, "MAX_TOKENS", 12)
-    monkeypatch.setattr(florence2, "REGION_TOKENS", 40)
+    monkeypatch.setattr(text_readers, "MAX_READ_TOKENS", 12)
+    monkeypatch.setattr(florence2, "MAX_REGION_TOKENS", 40)
 
 
 @pytest.mark.parametrize(("name", "call"), CALLS)
@@ -47,7 +47,9 @@ def test_a_chat_model_says_on_a_gpu_what_it_says_on_a_cpu(tmp_path: Path, name: 
 
 
 def require_same(family: str, folder: Path, call: Call, measure: Any, inputs: Sequence[Any], **options: Any) -> None:
-    """Fails where float32 on the GPU says something else than on the CPU, or bfloat16, a GPU's own, says nothing."""
+    """Fail if float32 on the GPU gives another answer than on the CPU, or if bfloat16, the GPU's default,
+    gives none.
+    """
 
     def answers(dtype: str, *, on_gpu: bool) -> list[Answer]:
         config = model_config(family=family, checkpoint=str(folder), dtype=dtype, **options)

@@ -1,4 +1,4 @@
-"""CLIPs in OpenCLIP's layout: found by their own files, and refused where they are of another form."""
+"""CLIPs in OpenCLIP's layout: found by their own files, and refused if they have another form."""
 
 import shutil
 from pathlib import Path
@@ -30,7 +30,7 @@ def resolved(folder: Path, family: str = "open_clip") -> Any:
 
 
 def changed(folder: Path, copy: Path, section: str, **fields: Any) -> Path:
-    """A copy whose open_clip_config.json says something else."""
+    """Return a copy with another open_clip_config.json."""
     shutil.copytree(folder, copy)
     config = rewards.open_clip_fields(quick=False)
     stated = config if section == "preprocess_cfg" else config["model_cfg"]

@@ -220,7 +220,7 @@ ERRORS: dict[str, tuple[Answer, str, bool, str]] = {
     "a refusal": (said(None, refusal="I will not"), "reply_refused", False, "I will not"),
     "a filter": (said("half", reason="content_filter"), "reply_refused", False, "content filter"),
 }  # fmt: skip
-"""By name what an endpoint answers, and the error of the row: its kind, whether it is retryable, and its words."""
+"""Answers of an endpoint by name, with the row's error: its kind, True if it is retryable, and words of its message."""
 
 
 @pytest.mark.parametrize("name", ERRORS)
@@ -310,7 +310,8 @@ def test_the_key_is_no_part_of_what_a_model_is(server: Server) -> None:
     config = model_config(family="openai", checkpoint="judge", endpoint=server.url, key_variable=VARIABLE)
     model = resolve_model(config, on_gpu=False)
     assert KEY not in repr(model)
-    assert model.semantic() == {"family": "openai", "model": "judge", "endpoint": server.url, "label": None}
+    own = {"family": "openai", "model": "judge", "endpoint": server.url, "label": None}
+    assert model.semantic() == own | {"version": 1, "kind": "openai", "image_format": "png"}
     assert server.bodies == [], "resolving asks nothing of the network"
 
 

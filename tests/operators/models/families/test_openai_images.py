@@ -1,4 +1,4 @@
-"""A chat endpoint is shown images, and asked for the likelihood of answers: what it does not tell is never 0."""
+"""A chat endpoint that sees images and reports likelihoods: a likelihood that is not reported is never 0."""
 
 import io
 import json
@@ -97,7 +97,7 @@ def test_an_image_that_is_too_large_to_be_sent_is_refused_alone(
 ) -> None:
     model = connect(server)
     encoded = [model.preprocess(picture) for picture in PICTURES]
-    monkeypatch.setattr(openai, "LARGEST_IMAGE", max(len(*images) for images in encoded) - 1)
+    monkeypatch.setattr(openai, "MAX_IMAGE_BYTES", max(len(*images) for images in encoded) - 1)
     results = isolate(model.encode, encoded)
     (refused,) = [result for result in results if isinstance(result, RowError)]
     assert (refused.kind, refused.retryable) == ("image_too_large", False)
@@ -261,7 +261,7 @@ def test_what_calls_took_is_counted_for_the_thread_that_asked(server: Server) ->
 
 
 def asking(server: Server) -> tuple[str, ...]:
-    """The words by which a sweep asks the server."""
+    """Return the arguments that make a sweep ask the server."""
     service = (f"models.vqa.endpoint={server.url}", f"models.vqa.key_variable={VARIABLE}")
     return ("metric=[vqascore]", "model@models.vqa=api", "models.vqa.checkpoint=judge", *service)
 

@@ -1,4 +1,4 @@
-"""What is special to one family or a few; what every family holds is in test_families.py."""
+"""Special cases of one or a few families; test_families.py has the requirements of every family."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -17,12 +17,12 @@ from plumbline.operators.metrics.vpeval import VpevalConfig
 from plumbline.operators.metrics.vqascore import VqaScoreConfig, reduce_answer
 from plumbline.operators.models.calls import Call, Measure, Message, Pair, Question, Region, Request, Wanted
 from plumbline.operators.models.families import model_config
-from plumbline.operators.models.families.causal_lm import TEXT_ONLY
 from plumbline.operators.models.families.clip_flant5 import CLIP_FLANT5
 from plumbline.operators.models.families.florence2 import read_regions
+from plumbline.operators.models.families.language_models import TEXT_ONLY
 from plumbline.operators.models.families.nli import entailment_label
 from plumbline.operators.models.loading import load
-from plumbline.operators.models.networks.cosine_vqa import COSINE, choice_text
+from plumbline.operators.models.networks.dual_encoder import COSINE, choice_text
 from plumbline.operators.models.networks.text_only import TextOnlyVqa
 from plumbline.operators.models.resolution import find_vqa_profile, resolve_model
 from plumbline.operators.stages.similarities import PromptTexts, SimilaritiesStage
@@ -87,7 +87,7 @@ def test_siglip_reads_capitals_as_it_was_trained_to(kinds: Callable[[str], Path]
 
 
 FAINT = 1e-3
-"""By which the images' embeddings are made so faint that it shows what a layer norm adds to their variance."""
+"""Factor that makes the images' embeddings so small that a layer norm's epsilon matters."""
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_hpsv3_refuses_an_instruction_without_its_place_and_a_tokenizer_without_
         loaded("hpsv3", folder, "similarity", tokenizer=str(plain))
     for instruction in ("rate it", "{text_prompt} and {text_prompt}"):
         (folder / "instruction.txt").write_text(instruction)
-        with pytest.raises(ModelError, match=r"expected one {text_prompt}, where the prompt stands; convert the rel"):
+        with pytest.raises(ModelError, match=r"expected {text_prompt} exactly once, for the prompt; convert the rel"):
             loaded("hpsv3", folder, "similarity")
 
 
@@ -425,7 +425,7 @@ def test_the_entailment_label_is_found_by_its_name(labels: Sequence[str], expect
 def test_a_tokenizer_that_cannot_tell_1_from_0_is_refused(tmp_path: Path) -> None:
     folder = tiny.save_true_nli(tmp_path)
     tiny.save_tokenizer(folder, template="$A </s>")
-    with pytest.raises(ModelError, match="does not tell `1` from `0`"):
+    with pytest.raises(ModelError, match="`1` and `0` begin with the same token"):
         loaded("t5", folder, "entailment")
 
 

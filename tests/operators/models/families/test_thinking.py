@@ -36,24 +36,24 @@ CUT = RowError("unfinished_thought", "the model thought for 24 tokens and came t
 
 
 class Thinker(NamedTuple):
-    """A model that thinks first, and what the library's own says after a prompt."""
+    """A model that thinks first, and the library's own continuation of a prompt."""
 
     ask: Callable[[Sequence[Request]], Sequence[Generation | RowError]]
     goes_on: Callable[[str, int], list[int]]
-    """The likeliest tokens after a question, so many at most."""
+    """Returns up to this number of likeliest tokens after a question."""
     tokenizer: Any
     end: int
 
 
 def with_end_of_thought(folder: Path) -> int:
-    """Gives the tokenizer a token that ends a thought, in the place of one that is of no use."""
+    """Replace an unused token of the tokenizer by one that ends a thought."""
     for name in ("tokenizer.json", "tokenizer_config.json"):
         (folder / name).write_text((folder / name).read_text().replace("<image>", "</think>"))
     return int(AutoTokenizer.from_pretrained(folder).convert_tokens_to_ids("</think>"))
 
 
 def ending_thoughts(network: Any, said: list[int], end: int) -> None:
-    """Has the network end a thought where it said the third token before."""
+    """Make the network end a thought at the point of its third token."""
     head, third = network.lm_head.weight.data, said[2]
     head[[third, end]] = head[[end, third]]
 

@@ -57,17 +57,19 @@ def whole(folder: Path) -> Any:
 
 
 def frames(count: int, *, width: int = 112, height: int = 88, first: int = 0) -> list[Image.Image]:
-    """Of a size that the models take as it is, neither too large nor too small for a frame."""
+    """Return frames of a size that needs no resizing."""
     return [tiny.picture(first + number, width=width, height=height) for number in range(count)]
 
 
 def patches_read(model: ChatVlm, pixels: Any) -> torch.Tensor:
-    """What the network reads of a video."""
+    """Return the network's input for a video."""
     return model.reader.inputs([pixels])["pixel_values_videos"]
 
 
 def patches_of(shown: list[Image.Image]) -> torch.Tensor:
-    """As Qwen2VLVideoProcessor.patchify of transformers 5.19, whose module cannot be imported without torchvision."""
+    """Cut patches like Qwen2VLVideoProcessor.patchify of transformers 5.19, whose module cannot be imported without
+    torchvision.
+    """
     pixels = (np.stack([np.asarray(image) for image in shown]) / 255 - tiny.IMAGE_MEAN) / tiny.IMAGE_STD
     video = torch.from_numpy(pixels).float().permute(0, 3, 1, 2)
     video = torch.cat([video, video[-1:].expand(-len(shown) % 2, -1, -1, -1)])
@@ -96,7 +98,7 @@ def test_a_frame_takes_no_fewer_and_no_more_tokens_than_in_the_released_code(
 
 
 def logprobs_of_whole(model: ChatVlm, whole: Any, pixels: Any, choice: str, **positions: torch.Tensor) -> list[float]:
-    """Of the choice's tokens, by the whole network over the whole prompt at once."""
+    """Return the log-probabilities of the choice's tokens by the whole network over the whole prompt."""
     before = [*pixels.ids, *model.prompts.following([Message("user", QUESTION.text)], pixels.closing)]
     chosen = model.prompts.choice(QUESTION.text, choice)
     ids = torch.tensor([[*before, *chosen]])
@@ -180,7 +182,7 @@ def test_a_model_of_images_alone_is_refused_before_it_is_loaded(kind: str, engin
 
 
 def rated(folder: Path, *ratings: str | None, **clips: Any) -> Scorer:
-    """By the whole number, and by each of these ratings."""
+    """Return the score and each of these ratings."""
     models = {"videoalign": model_config(family="videoalign", checkpoint=str(folder))}
     metrics = {
         str(name): SimilarityConfig(model="videoalign", measure="reward", rating=name) for name in (None, *ratings)
@@ -258,7 +260,7 @@ def test_hpsv3_gives_a_video_the_mean_of_its_frames(tmp_path: Path) -> None:
 
 
 def test_a_video_is_spoken_of_as_one(model: ChatVlm, tmp_path: Path) -> None:
-    """What a captioner, or a judge, is shown goes the same way."""
+    """Captioners and judges are shown videos in the same way."""
     metric = LlmScoreConfig()
     filming = StageOptions(ImageLimits(), tiny.no_fetch, clips=Clips(shown="video", frames=2))
     stage = CaptionsStage({"llmscore": metric}, {"captioner": model}, filming)
@@ -269,7 +271,9 @@ def test_a_video_is_spoken_of_as_one(model: ChatVlm, tmp_path: Path) -> None:
 
 
 def test_frames_of_a_file_stand_for_equal_parts_of_it(tmp_path: Path) -> None:
-    """20 frames at 8 a second are 2.5 seconds; qwen-vl-utils says the same as a rate, frames sampled by seconds."""
+    """20 frames at 8 per second are 2.5 seconds; qwen-vl-utils expresses it as a rate, the frames sampled
+    by seconds.
+    """
     shown = list(decode_each(film(tmp_path / "clip", "mp4"), ImageLimits(), Clips(frames=4)))
     assert [image.info[FRAME_SECONDS] for image in shown if isinstance(image, Image.Image)] == pytest.approx(
         [0.625] * 4

@@ -56,22 +56,22 @@ QUESTIONS = [
 
 
 class Checkpoint(NamedTuple):
-    """A tiny checkpoint and what its chat template makes of one question."""
+    """A tiny checkpoint and the text that its chat template makes of one question."""
 
     save: Callable[[Path], Path]
     prompt: str
     gap: str
-    """What stands before an answer."""
+    """Text before an answer."""
     end: str
-    """What ends it."""
+    """Text after an answer."""
     processor: Any = AutoProcessor
-    """None where the library's own wants torchvision: an image is then laid out as its processor has it here."""
+    """None if the library's own processor needs torchvision: the image's tokens are then laid out by ours."""
     settings: Mapping[str, Any] = MappingProxyType({})
-    """Of a processor that is made here, without its video half."""
+    """Settings of a processor that is built in the test, without its video half."""
 
 
 class Gemma4Processor:
-    """The library's wants torchvision: here an image's tokens between two marks."""
+    """Adds an image's tokens between two marks; the library's processor needs torchvision."""
 
     def __init__(self, images: Any, tokenizer: Any, videos: None) -> None:
         self.images, self.tokenizer = images, tokenizer
@@ -179,7 +179,7 @@ CHECKPOINTS = {
 
 
 def chat_template(folder: Path) -> str | None:
-    """That in a file of its own; None where the tokenizer brings it."""
+    """Return the chat template in a file of its own; None if the tokenizer contains it."""
     file = folder / "chat_template.json"
     return str(json.loads(file.read_text())["chat_template"]) if file.is_file() else None
 
@@ -218,7 +218,7 @@ class WholeModel:
         return self.taken(inputs)
 
     def read(self, images: list[Image.Image], text: str) -> dict[str, Any]:
-        """What the model takes of images and a text with their marks."""
+        """Return the model's inputs for images and a text with their marks."""
         if self.checkpoint.processor is None:
             return self.laid_out(images, text)
         return self.taken(self.processor(images=images, text=[text], return_tensors="pt"))
@@ -250,7 +250,7 @@ class WholeModel:
 
     @torch.inference_mode()
     def logprobs_of_two(self, images: list[Image.Image], question: str, choice: str) -> list[float]:
-        """As `logprobs`, the text being that of the chat template about two images."""
+        """Return `logprobs` for the chat template's text about two images."""
         answer = self.checkpoint.gap + choice + self.checkpoint.end
         content = [{"type": "image"}, {"type": "image"}, {"type": "text", "text": question}]
         shown = AutoTokenizer.from_pretrained(self.folder).apply_chat_template(
@@ -276,7 +276,7 @@ class WholeModel:
 
     @torch.inference_mode()
     def generated(self, image: Image.Image, question: str, choice: str) -> list[float]:
-        """The log-probability of each of an answer's tokens, by the scores that `generate` has for what comes next."""
+        """Return the log-probability of each of an answer's tokens, by the scores of `generate` for the next token."""
         answer = self.checkpoint.gap + choice + self.checkpoint.end
         inputs = self.inputs(image, self.checkpoint.prompt.format(question), answer)
         ids = inputs["input_ids"]
@@ -327,7 +327,7 @@ EACH = [name if name in USUAL else pytest.param(name, marks=pytest.mark.slow) fo
 
 @pytest.fixture(autouse=True)
 def short_replies(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vlm, "LONGEST_REPLY", REPLY)
+    monkeypatch.setattr(vlm, "MAX_ANSWER_TOKENS", REPLY)
 
 
 @pytest.fixture(scope="module", params=list(CHECKPOINTS))
@@ -354,7 +354,7 @@ def flat(answers: list[list[list[float]]]) -> list[float]:
 def test_likelihoods_are_the_whole_models(
     whole: tuple[Path, WholeModel], pair_batch: int, packed_tokens: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(prefixes, "PACKED_TOKENS", packed_tokens)
+    monkeypatch.setattr(prefixes, "MAX_PACKED_TOKENS", packed_tokens)
     folder, library = whole
     expected = library.expected()
     model = load(folder, pair_batch=pair_batch)
@@ -438,9 +438,9 @@ def test_padding_that_is_attended_to_does_not_pass_for_right(
     save: Callable[[Path], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A bug planted: the padding before a prefix that is shorter than others is seen."""
-    real = prefixes.copied
+    real = prefixes.copy_prefixes
     monkeypatch.setattr(
-        prefixes, "copied", lambda *given: (copy := real(*given))._replace(real=torch.ones_like(copy.real))
+        prefixes, "copy_prefixes", lambda *given: (copy := real(*given))._replace(real=torch.ones_like(copy.real))
     )
     with pytest.raises(AssertionError):
         require_alike(load(save(tmp_path / "own"), pair_batch=4), "likelihood")
@@ -452,7 +452,7 @@ def test_padding_that_is_attended_to_does_not_pass_for_right(
 def test_layers_that_look_back_a_little_do_so_from_an_image_prefix(
     whole: tuple[Path, WholeModel], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A bug planted: every layer sees all. Only where a layer has a window is that one."""
+    """A planted bug lets every layer see all tokens; the test fails for models whose layers have a window."""
     model = load(whole[0])
     windows = model.reader.windows
     features = model.encode([model.preprocess(picture) for picture in PICTURES])
@@ -685,7 +685,7 @@ def test_a_conversation_beyond_the_context_has_its_reason_and_others_their_repli
 
 @pytest.mark.parametrize("kind", ["qwen2_5_vl", "llava"])
 def test_a_released_penalty_is_that_of_generate_token_by_token(tmp_path: Path, kind: str) -> None:
-    """As t2v_metrics asks Qwen2.5-VL: the scores that `generate` gives the answer's tokens, and their softmax."""
+    """t2v_metrics asks Qwen2.5-VL like this: the softmax of the scores of `generate` for the answer's tokens."""
     folder = CHECKPOINTS[kind].save(tmp_path)
     tiny.write_json(folder / "generation_config.json", {"repetition_penalty": 1.7, "temperature": 0.1, "top_k": 1})
     model, whole = load(folder, repetition_penalty="released"), WholeModel(CHECKPOINTS[kind], folder)
@@ -737,7 +737,7 @@ def test_an_image_is_made_smaller_to_max_pixels_by_its_own_processor(
 
 
 def inputs_of(model: ChatVlm, image: Image.Image) -> Mapping[str, torch.Tensor]:
-    """What the model's vision half takes of an image."""
+    """Return the inputs of the model's vision half for an image."""
     return model.reader.inputs([model.preprocess(image)])
 
 
@@ -760,7 +760,7 @@ WIDE = tiny.picture(5, width=70, height=30)
 
 
 def processed(folder: Path, image: Image.Image) -> torch.Tensor:
-    """The image as transformers' own processor has it."""
+    """Return the image after transformers' own processor."""
     pixels: torch.Tensor = AutoImageProcessor.from_pretrained(folder, backend="pil")(image, return_tensors="pt")
     return pixels["pixel_values"]
 
@@ -863,7 +863,7 @@ def test_a_system_message_that_a_model_would_not_read_is_refused(tmp_path: Path)
 
 @pytest.mark.parametrize("engine", ["transformers", "vllm"])
 def test_a_chat_template_that_lets_the_model_think_first_is_refused(tmp_path: Path, engine: Engine) -> None:
-    """The plan reads a template's text; this one hides the mark from it."""
+    """Planning reads a template's text; this template hides the mark from it."""
     folder = tiny.save_qwen2_vl(tmp_path / "qwen")
     hidden = tiny.QWEN_TEMPLATE.replace("assistant\n{% endif", "assistant\n{{ '<thi' + 'nk>' }}{% endif")
     tiny.save_byte_tokenizer(folder, template=hidden)

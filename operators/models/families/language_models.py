@@ -1,13 +1,15 @@
-"""Decoder-only language models: what writes questions, and a VQA model that never sees the image."""
+"""Language models: authors of questions, and VQA models that never see the image."""
 
 from plumbline.operators.models.checkpoints.parts import architecture
 from plumbline.operators.models.engines.engine_options import EngineModel, engine_in_key
+from plumbline.operators.models.families.blip import BLIP2
 from plumbline.operators.models.family import Family, lazily
+from plumbline.operators.models.model import LocalModel
 from plumbline.operators.models.vqa_profiles import FIRST_TOKEN, VqaProfile
 
 TEXT_ONLY = VqaProfile(name="text_only", asks=FIRST_TOKEN)
 
-FAMILY = Family(
+CAUSAL_LM = Family(
     config=EngineModel,
     loads={
         "generate": lazily("networks.causal_lm:CausalLM.load"),
@@ -21,3 +23,17 @@ FAMILY = Family(
     ),
     profile=lambda config, fields: TEXT_ONLY,
 )
+"""Decoder-only models."""
+
+
+TEXT_ONLY_T5 = VqaProfile(name="text_only_t5", asks=BLIP2.asks)
+"""Asks BLIP-2's question, because BLIP-2's language model is a FlanT5."""
+
+T5 = Family(
+    config=LocalModel,
+    loads={"likelihood": lazily("networks.text_only:TextOnlyT5.load")},
+    form="a T5ForConditionalGeneration",
+    suits=lambda fields: architecture(fields) == "T5ForConditionalGeneration",
+    profile=lambda config, fields: TEXT_ONLY_T5,
+)
+"""Encoder-decoder models such as Flan-T5 ("What makes a good metric?", ablation 4)."""

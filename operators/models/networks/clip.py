@@ -1,0 +1,133 @@
+"""CLIP networks of other releases on transformers' CLIP: OpenCLIP's configuration and weights, and PyramidCLIP."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import CLIPConfig, CLIPModel
+from transformers.activations import QuickGELUActivation
+from transformers.modeling_outputs import BaseModelOutputWithPooling
+
+from plumbline.operators.models.checkpoints.parts import Fields
+
+DEFAULT_HEAD_WIDTH = 64
+"""Head width of a vision tower whose configuration has none."""
+HIGHEST_END = 2
+"""This `eos_token_id` makes transformers read a text at its highest token id, OpenCLIP's end of text."""
+OPEN_CLIP_NAMES = (
+    (r"^text\.", ""),
+    (r"^visual\.class_embedding$", "vision_model.embeddings.class_embedding"),
+    (r"^visual\.positional_embedding$", "vision_model.embeddings.position_embedding.weight"),
+    (r"^visual\.conv1\.", "vision_model.embeddings.patch_embedding."),
+    (r"^visual\.ln_pre\.", "vision_model.pre_layrnorm."),
+    (r"^visual\.ln_post\.", "vision_model.post_layernorm."),
+    (r"^visual\.transformer\.resblocks\.", "vision_model.encoder.layers."),
+    (r"^visual\.proj$", "visual_projection.weight"),
+    (r"^token_embedding\.", "text_model.embeddings.token_embedding."),
+    (r"^positional_embedding$", "text_model.embeddings.position_embedding.weight"),
+    (r"^transformer\.resblocks\.", "text_model.encoder.layers."),
+    (r"^ln_final\.", "text_model.final_layer_norm."),
+    (r"^text_projection$", "text_projection.weight"),
+    (r"\.ln_(\d)\.", r".layer_norm\1."),
+    (r"\.attn\.", ".self_attn."),
+    (r"\.mlp\.c_fc\.", ".mlp.fc1."),
+    (r"\.mlp\.c_proj\.", ".mlp.fc2."),
+)
+"""Patterns and replacements that turn OpenCLIP's names into those of transformers, applied in this order."""
+
+
+def rename_weight(name: str, patterns: Sequence[tuple[str, str]]) -> str:
+    """Replace each pattern in the name of a weight, in order."""
+    for pattern, replacement in patterns:
+        name = re.sub(pattern, replacement, name)
+    return name
+
+
+def clip_config(fields: Fields) -> CLIPConfig:
+    """Return transformers' configuration for an open_clip_config.json."""
+    made = fields["model_cfg"]
+    vision, text = made["vision_cfg"], made["text_cfg"]
+    activation = "quick_gelu" if made.get("quick_gelu") else "gelu"
+    tower = {
+        "hidden_size": vision["width"],
+        "num_hidden_layers": vision["layers"],
+        "num_attention_heads": vision["width"] // vision.get("head_width", DEFAULT_HEAD_WIDTH),
+        "intermediate_size": int(vision["width"] * vision.get("mlp_ratio", 4.0)),
+        "image_size": vision["image_size"],
+        "patch_size": vision["patch_size"],
+        "hidden_act": activation,
+    }
+    reader = {
+        "hidden_size": text["width"],
+        "num_hidden_layers": text["layers"],
+        "num_attention_heads": text["heads"],
+        "intermediate_size": int(text["width"] * text.get("mlp_ratio", 4.0)),
+        "vocab_size": text.get("vocab_size", 49408),
+        "max_position_embeddings": text.get("context_length", 77),
+        "hidden_act": activation,
+        "bos_token_id": None,
+        "eos_token_id": HIGHEST_END,
+        "pad_token_id": None,
+    }
+    return CLIPConfig(text_config=reader, vision_config=tower, projection_dim=made["embed_dim"])
+
+
+def clip_weights(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return the weights under transformers' names."""
+    return {name: tensor for stored, weight in tensors.items() for name, tensor in _convert_weight(stored, weight)}
+
+
+def _convert_weight(stored: str, weight: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield one weight under its new name; projections are transposed, and joint queries, keys and values are split."""
+    name = rename_weight(stored, OPEN_CLIP_NAMES)
+    if name in ("visual_projection.weight", "text_projection.weight"):
+        yield name, weight.T.contiguous()
+    elif ".in_proj_" in name:
+        for part, third in zip("qkv", weight.chunk(3), strict=True):
+            yield name.replace("in_proj_", f"{part}_proj."), third.contiguous()
+    else:
+        yield name, weight
+
+
+LEFFS = 9
+"""Number of layers of the vision tower with a LeFF instead of an MLP."""
+
+
+class Leff(nn.Module):
+    """A feed-forward layer that convolves the patches in their 2D arrangement; the class token is unchanged."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        wide = width * 4
+        self.linear1 = nn.Linear(width, wide)
+        self.bn1 = nn.BatchNorm1d(wide)
+        self.depconv = nn.Conv2d(wide, wide, kernel_size=3, padding=1, groups=wide, bias=False)
+        self.bn2 = nn.BatchNorm2d(wide)
+        self.linear2 = nn.Linear(wide, width)
+        self.bn3 = nn.BatchNorm1d(width)
+        self.gelu = QuickGELUActivation()
+
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        """Transform states (n, 1 + patches, width) of images whose patches form a square."""
+        first, patches = states[:, :1], states[:, 1:]
+        side = round(patches.shape[1] ** 0.5)
+        wide = self.gelu(self.bn1(self.linear1(patches).transpose(1, 2)))
+        mixed = self.gelu(self.bn2(self.depconv(wide.unflatten(2, (side, side))))).flatten(2)
+        narrow = self.gelu(self.bn3(self.linear2(mixed.transpose(1, 2)).transpose(1, 2)))
+        return torch.cat([first, narrow.transpose(1, 2)], dim=1)
+
+
+class PyramidClip(CLIPModel):  # type: ignore[misc]
+    """A CLIP whose first vision layers mix neighbouring patches (Gao et al. 2022), with transformers' names."""
+
+    def __init__(self, config: CLIPConfig) -> None:
+        super().__init__(config)
+        for layer in self.vision_model.encoder.layers[:LEFFS]:
+            layer.mlp = Leff(config.vision_config.hidden_size)
+
+    def get_text_features(self, input_ids: torch.Tensor, **options: Any) -> BaseModelOutputWithPooling:
+        """Return text embeddings: the maximum over all of a text's tokens, including padding."""
+        states = self.text_model(input_ids=input_ids).last_hidden_state
+        return BaseModelOutputWithPooling(pooler_output=self.text_projection(states.amax(dim=1)))
