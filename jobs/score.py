@@ -37,15 +37,15 @@ COMMAND = Command(
 def main(config: SweepConfig) -> int:
     """Take image files or tars in if that is needed, and score; rejected rows count as rows without a score."""
     check_installed(config)
-    own = take_in(config, lambda record: None)
-    if own.ingested is None:
-        return sweep.main(own.config)
+    taken, ingested = take_in(config, lambda record: None)
+    if ingested is None:
+        return sweep.main(taken)
     console = make_console()
-    say(console, f"{own.ingested.rows} images taken in: {own.ingested.url}")
-    show_rejected(console, own.ingested)
-    if not own.ingested.rows:
+    say(console, f"{ingested.rows} images taken in: {ingested.url}")
+    show_rejected(console, ingested)
+    if not ingested.rows:
         raise ConfigError(f"images {config.benchmark.images}: every image was rejected; the reasons are above")
-    return sweep.main(own.config)
+    return sweep.main(taken)
 
 
 if __name__ == "__main__":

@@ -17,14 +17,14 @@ from plumbline.pipelines.cells.cells import Outcome
 from plumbline.pipelines.plans.sweep_config import SweepConfig
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig
 from plumbline.pipelines.sources.file_memory import FileMemory
-from plumbline.pipelines.sources.shards import Cut, read_shard
+from plumbline.pipelines.sources.shards import ShardSize, read_shard
 from plumbline.pipelines.sources.sources import Sources, open_sources
 from plumbline.pipelines.sweeps.computing import compute_missing
 from plumbline.pipelines.sweeps.planning import PlannedSweep, plan_sweep
 from plumbline.pipelines.sweeps.sweep import FinishedSweep, run_sweep
 from tests.commands import Ended, config_of, run, store_at
 
-SMALL_CUT = Cut(4)
+SMALL_SHARDS = ShardSize(4)
 Score = Callable[[str, Mapping[str, Any]], float]
 """Of a generator's image, from its ids."""
 
@@ -111,9 +111,9 @@ def score_config(images: str | Path, store: str | Path, *overrides: str) -> Swee
     return cast(SweepConfig, config_of("score", *words))
 
 
-def sources_of(benchmark: BenchmarkConfig, cut: Cut = SMALL_CUT) -> Sources:
+def sources_of(benchmark: BenchmarkConfig, shard_size: ShardSize = SMALL_SHARDS) -> Sources:
     """What a benchmark has, as a job without a store reads it."""
-    return open_sources(benchmark, StorageConfig(), cut=cut, memory=FileMemory(None, benchmark))
+    return open_sources(benchmark, StorageConfig(), shard_size=shard_size, memory=FileMemory(None, benchmark))
 
 
 def plan_bench(folder: str | Path, store: str | Path, *overrides: str) -> PlannedSweep:

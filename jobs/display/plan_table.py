@@ -84,7 +84,7 @@ def _show_sources(console: Console, planned: PlannedSweep) -> None:
     """Show a benchmark, the origin of its prompts and images, and the open options of its metrics."""
     sources, images = planned.sources, _images(planned)
     pairs = f" x {len(sources.generators)} generators = {images} images" if sources.generators else ""
-    whole = f" of {sources.whole.prompts}" if sources.whole is not None else ""
+    whole = f" of {sources.full_size.prompts}" if sources.full_size is not None else ""
     console.print(
         f"[bold]{escape(planned.config.benchmark.name)}[/]: {len(sources.prompts)}{whole} prompts{pairs}, "
         f"metrics {escape(', '.join(planned.config.metrics))}"

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from plumbline.operators.images.completeness import (
+from plumbline.operators.images.image_formats import (
     PNG,
     BrokenImage,
     CostlyImage,

@@ -11,7 +11,7 @@ from PIL import Image, UnidentifiedImageError
 from plumbline.operators.base.bounds import Checked, Positive, Seconds
 from plumbline.operators.base.errors import RowError
 from plumbline.operators.images.animations import find_animation, sample_pictures
-from plumbline.operators.images.completeness import (
+from plumbline.operators.images.image_formats import (
     FORMATS,
     JPEG,
     STORED,
@@ -28,7 +28,7 @@ from plumbline.operators.images.videos import Clips, demuxer_of, sample_frames
 
 Image.MAX_IMAGE_PIXELS = None  # Pillow's own cap, of the whole process; ImageLimits is checked before any decoding
 
-MOST_ELONGATED = 16
+MAX_ELONGATION = 16
 """Longest over shortest side: models pad an image to its square, or resize its shortest side to hundreds of pixels."""
 LIKENESSES = {b"PK\x03\x04": "a zip archive", b"%PDF": "a PDF document", b"<": "a web page or other markup"}
 CLOSED_IMAGE = b"\0closed"
@@ -105,10 +105,32 @@ def decode_each(encoded: bytes, limits: ImageLimits, clips: Clips) -> Iterator[I
 
 
 def decode_bytes(encoded: bytes, limits: ImageLimits) -> Image.Image | RowError:
-    """Return an encoded image as RGB, or the reason why it does not decode."""
+    """Return an encoded image as RGB, or the reason why it does not decode.
+
+    Any exception of Pillow is about these bytes, so it costs this row alone. If a decoder is not installed, the shard
+    fails and is tried again.
+    """
     if len(encoded) > limits.max_bytes:
         return too_large(f"a file of {len(encoded)} bytes", f"max_bytes={limits.max_bytes}")
-    return _decode(encoded, limits)
+    if encoded == CLOSED_IMAGE:
+        message = "the PIL.Image is closed; score it inside its `with` block, or call its load() there"
+        return RowError("corrupt_image", message)
+    try:
+        return _decode(encoded, limits)
+    except UnidentifiedImageError:
+        expected, video = f"expected an image ({', '.join(FORMATS)}) or a video ({VIDEOS})", _unread_video(encoded)
+        found = f"{video}; convert it to MP4" if video else f"{_likeness(encoded)}; generate it again"
+        return RowError("corrupt_image", f"{expected}, found {found}")
+    except UncheckedImage as error:
+        message = f"found {error}, whose reader does not say what is missing; save the image as PNG"
+        return RowError("corrupt_image", message)
+    except CostlyImage:
+        return _too_slow(limits)
+    except ImportError:
+        raise
+    except Exception as error:
+        message = f"the image does not decode: {error or type(error).__name__}; generate it again"
+        return RowError("corrupt_image", message, retryable=isinstance(error, MemoryError))
 
 
 class _Refused(Exception):
@@ -148,34 +170,7 @@ def _broken_clip(kind: str, error: Exception) -> RowError:
 
 
 def _decode(encoded: bytes, limits: ImageLimits) -> Image.Image | RowError:
-    """Return an image as RGB, or the reason why it does not decode.
-
-    Any exception of Pillow is about these bytes, so it costs this row alone. If a decoder is not installed, the shard
-    fails and is tried again.
-    """
-    if encoded == CLOSED_IMAGE:
-        message = "the PIL.Image is closed; score it inside its `with` block, or call its load() there"
-        return RowError("corrupt_image", message)
-    try:
-        return _pixels(encoded, limits)
-    except UnidentifiedImageError:
-        expected, video = f"expected an image ({', '.join(FORMATS)}) or a video ({VIDEOS})", _unread_video(encoded)
-        found = f"{video}; convert it to MP4" if video else f"{_likeness(encoded)}; generate it again"
-        return RowError("corrupt_image", f"{expected}, found {found}")
-    except UncheckedImage as error:
-        message = f"found {error}, whose reader does not say what is missing; save the image as PNG"
-        return RowError("corrupt_image", message)
-    except CostlyImage:
-        return _too_slow(limits)
-    except ImportError:
-        raise
-    except Exception as error:
-        message = f"the image does not decode: {error or type(error).__name__}; generate it again"
-        return RowError("corrupt_image", message, retryable=isinstance(error, MemoryError))
-
-
-def _pixels(encoded: bytes, limits: ImageLimits) -> Image.Image | RowError:
-    """Check the header before decoding any pixel, so that a decompression bomb costs nothing."""
+    """Decode an image; its header is checked before any pixel is decoded, so that a decompression bomb is free."""
     jpeg = read_jpeg(encoded) if encoded.startswith(JPEG) else None
     if jpeg is not None and len(jpeg.scans) > limits.max_scans:
         return too_large(f"a JPEG of {len(jpeg.scans)} scans", f"max_scans={limits.max_scans}")
@@ -184,10 +179,11 @@ def _pixels(encoded: bytes, limits: ImageLimits) -> Image.Image | RowError:
     if refusal is not None:
         return refusal
     if jpeg is not None:
-        return _rgb(decode_jpeg(image, jpeg))
-    if image.format == "PNG" and (pixels := decode_png(image, encoded)) is not None:
-        return _rgb(pixels)
-    require_pixels(image, encoded)
+        image = decode_jpeg(image, jpeg)
+    elif image.format == "PNG" and (pixels := decode_png(image, encoded)) is not None:
+        image = pixels
+    else:
+        require_pixels(image, encoded)
     return _rgb(image)
 
 
@@ -223,8 +219,8 @@ def _oversize(width: int, height: int, limits: ImageLimits) -> RowError | None:
     """Return an error if an image is too large, or would be in the square that models pad it to."""
     if width * height > limits.max_pixels:
         return too_large(f"{width}x{height} pixels", f"max_pixels={limits.max_pixels}")
-    if max(width, height) > MOST_ELONGATED * min(width, height):
-        return RowError("image_too_large", f"{width}x{height} is over {MOST_ELONGATED} times as long as wide; crop it")
+    if max(width, height) > MAX_ELONGATION * min(width, height):
+        return RowError("image_too_large", f"{width}x{height} is over {MAX_ELONGATION} times as long as wide; crop it")
     return None
 
 

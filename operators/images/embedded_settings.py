@@ -19,8 +19,8 @@ from typing import Any
 
 from PIL import Image
 
-from plumbline.operators.images.completeness import BoundedBytes
 from plumbline.operators.images.generation_settings import value_text
+from plumbline.operators.images.image_formats import BoundedBytes
 
 warnings.filterwarnings("ignore", "Corrupt EXIF data", UserWarning, "PIL")  # such EXIF is ignored
 
@@ -32,7 +32,7 @@ EXIF_IFD, USER_COMMENT, CAMERA_MODEL = 0x8769, 0x9286, 0x0110
 UNICODE, ASCII = b"UNICODE\0", b"ASCII\0\0\0"
 NODES_PREFIX = "prompt:"
 """ComfyUI's prefix of the nodes in EXIF."""
-LONGEST_LINE = 1 << 16
+MAX_LINE = 1 << 16
 LINE = re.compile(r"""(?:^|,[ ])([\w][\w /-]{0,60}):[ ]("(?:\\.|[^"\\])*(?:"|$)|[^,]*)""", re.VERBOSE)
 """A setting of AUTOMATIC1111's line. Values with commas are in quotes; names within quotes are not settings."""
 JSON_KEYS = {
@@ -98,7 +98,7 @@ def _read_parameters(text: str) -> dict[str, str]:
         fields = _parse_object(text)
         swarm = fields.get("sui_image_params")
         return _read_fields(swarm if isinstance(swarm, dict) else fields)
-    line = next((line for line in reversed(text.splitlines()) if line.startswith("Steps: ")), "")[:LONGEST_LINE]
+    line = next((line for line in reversed(text.splitlines()) if line.startswith("Steps: ")), "")[:MAX_LINE]
     found = {name: value for name, value in LINE.findall(line) if not value.startswith('"')}
     schedule = found.get("Schedule type", found.get("Scheduler"))
     return _format_settings({

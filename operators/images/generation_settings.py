@@ -1,8 +1,7 @@
-"""The settings that images were generated with: which columns hold them, how often each value is, and what differs
-between two sides in words.
+"""The settings that images were generated with: their columns, the counts of their values, and differences in words.
 
 A setting's values are texts by name, such as `cfg: 7.5`. Two sides that differ in a setting are not compared clearly:
-the difference may be that of the setting.
+the setting may cause the difference.
 """
 
 import math
@@ -19,9 +18,9 @@ from plumbline.operators.base.sentences import names
 SETTINGS = ("cfg", "steps", "size", "seed", "sampler")
 """The names of the usual settings."""
 COLUMN = "settings"
-"""The column of a run's scores that holds them; an ingest keeps in it what pictures say of themselves."""
+"""Column of a run's scores with the settings; an ingest writes the settings in images' own texts to it."""
 Ways = tuple[tuple[str, ...], ...]
-"""The columns that may hold a setting, the first that is there; a size may be in two."""
+"""Columns that may contain a setting, the first one that a table has; a size may be in two columns."""
 USUAL: Mapping[str, Ways] = {
     "cfg": (("cfg",), ("guidance_scale",), ("cfg_scale",)),
     "steps": (("steps",), ("num_inference_steps",)),
@@ -30,30 +29,30 @@ USUAL: Mapping[str, Ways] = {
     "sampler": (("sampler",), ("scheduler",)),
 }
 REPEATS = "seed"
-"""The setting in which two sides may differ: several seeds of a prompt are repeats."""
+"""Setting that may differ between two sides: several seeds of a prompt are repeats."""
 Choice = Literal["compare", "ignore"]
-"""Whether sides with different settings are refused a clear difference, or compared all the same."""
+"""`compare` never calls a difference clear between sides with different settings; `ignore` compares them anyway."""
 COMPARE: Choice = "compare"
-MOST_VALUES = 16
-"""Values of a setting that are counted one by one."""
-MOST_SHOWN = 3
-LONGEST_VALUE = 80
-LARGEST_SIDE = 1 << 16
+MAX_VALUES = 16
+"""Maximum number of values of a setting that are counted one by one."""
+MAX_SHOWN = 3
+MAX_VALUE_LENGTH = 80
+MAX_SIDE = 1 << 16
 SAME = 0.05
-"""Two sides differ in a setting where at least this share of one side's images would have to change its value."""
+"""Two sides differ in a setting if at least this fraction of one side's images would have to change its value."""
 WHOLE, NUMBER = re.compile(r"[+-]?\d{1,40}"), re.compile(r"[+-]?(\d{1,40}\.?\d{0,40}|\.\d{1,40})(e[+-]?\d{1,3})?", re.I)
 SIZE = re.compile(r"[(\[]?\s*(\d{1,6})\s*(?:[x×*,]\s*(\d{1,6}))?\s*[)\]]?", re.I)
 
 Values = Mapping[str, int]
-"""How many images have each value of a setting."""
+"""Number of images with each value of a setting."""
 Known = Mapping[str, Values | int]
-"""By name of a setting, its values; of more than MOST_VALUES the number of the images alone."""
+"""Values of each setting; if it has more than MAX_VALUES, only the number of images."""
 
 
 def setting_ways(asked: Sequence[str] | Mapping[str, str] | None = None) -> dict[str, Ways]:
-    """By setting, where it is looked for: in the columns that are asked for, or in those that are called as usual.
+    """Return the columns to look for each setting in: the configured ones, or the usual ones.
 
-    What is asked for may be columns, of which a usual one is the setting that it usually holds, or names with columns.
+    Configured columns may be a list, whose usual columns contain their usual settings, or columns by setting.
     """
     if asked is None:
         return dict(USUAL)
@@ -67,19 +66,19 @@ def setting_ways(asked: Sequence[str] | Mapping[str, str] | None = None) -> dict
 
 
 def columns_in(available: Iterable[str], ways: Mapping[str, Ways]) -> dict[str, tuple[str, ...]]:
-    """By setting, the columns of a table that hold it."""
+    """Return the columns of a table that contain each setting."""
     have = set(available)
     found = {name: next((way for way in of if set(way) <= have), ()) for name, of in ways.items()}
     return {name: columns for name, columns in found.items() if columns}
 
 
 def columns_of(ways: Mapping[str, Ways]) -> list[str]:
-    """All columns that may hold one of the settings, and that in which an ingest keeps them."""
+    """Return all columns that may contain one of the settings, and the column of an ingest."""
     return [*dict.fromkeys(column for of in ways.values() for way in of for column in way), COLUMN] if ways else []
 
 
 def value_text(name: str, value: Any) -> str | None:
-    """A value as text, the same for 7.5, "7.50" and 7.5e0; None where it is none, or nothing a setting can be."""
+    """Return a value as text, the same for 7.5, "7.50" and 7.5e0; None if it is missing or cannot be a setting."""
     if name == "size":
         return _size_text(value)
     if isinstance(value, bool):
@@ -92,23 +91,23 @@ def value_text(name: str, value: Any) -> str | None:
     if NUMBER.fullmatch(text):
         number = float(text)
         return f"{number:.10g}" if abs(number) < 1e15 else text
-    return text[:LONGEST_VALUE] or None
+    return text[:MAX_VALUE_LENGTH] or None
 
 
 def _size_text(value: Any) -> str | None:
-    """Width x height; of one number, those of a square."""
+    """Return width x height; one number is that of a square."""
     text = " x ".join(str(side) for side in value) if isinstance(value, (list, tuple)) else str(value)
     if isinstance(value, float) and value.is_integer():
         text = str(int(value))
-    found = SIZE.fullmatch(text.strip()) if len(text) <= LONGEST_VALUE else None
+    found = SIZE.fullmatch(text.strip()) if len(text) <= MAX_VALUE_LENGTH else None
     if found is None:
         return None
     width, height = int(found[1]), int(found[2] or found[1])
-    return f"{width}x{height}" if min(width, height) > 0 and max(width, height) <= LARGEST_SIDE else None
+    return f"{width}x{height}" if min(width, height) > 0 and max(width, height) <= MAX_SIDE else None
 
 
 def field_settings(fields: Mapping[str, Any]) -> dict[str, str]:
-    """What the fields of one row say that are called as usual."""
+    """Return the settings in the usual fields of one row."""
     found = columns_in(fields, USUAL)
     texts = {
         name: value_text(name, [fields[column] for column in columns] if len(columns) > 1 else fields[columns[0]])
@@ -118,7 +117,7 @@ def field_settings(fields: Mapping[str, Any]) -> dict[str, str]:
 
 
 def settings_type(names: Iterable[str]) -> pa.StructType:
-    """That of the column with these settings."""
+    """Return the type of a column with these settings."""
     return pa.struct([(name, pa.string()) for name in names])
 
 
@@ -135,12 +134,12 @@ def read_settings(table: pa.Table, ways: Mapping[str, Ways]) -> pa.StructArray:
 
 
 def is_kept(schema: pa.Schema) -> bool:
-    """Whether a table has settings in a column of their own."""
+    """Return True if a table has settings in a column of their own."""
     return COLUMN in schema.names and pa.types.is_struct(schema.field(COLUMN).type)
 
 
 def _kept(table: pa.Table) -> dict[str, list[str | None]]:
-    """What that column says, by name."""
+    """Return the values of that column by setting."""
     if not is_kept(table.schema):
         return {}
     rows_of = [value or {} for value in table.column(COLUMN).to_pylist()]
@@ -166,7 +165,7 @@ def _filled(texts: list[str | None], other: Sequence[str | None] | None) -> list
 
 
 def count_settings(column: pa.Array | pa.ChunkedArray) -> dict[str, Values | int]:
-    """How many of the rows have each value of each setting; of a setting that none has, nothing."""
+    """Return the number of rows with each value of each setting; settings without any value are left out."""
     combined = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     counted = {}
     for place, field in enumerate(combined.type):
@@ -178,11 +177,11 @@ def count_settings(column: pa.Array | pa.ChunkedArray) -> dict[str, Values | int
 
 
 def _bounded(values: Values) -> Values | int:
-    return dict(values) if len(values) <= MOST_VALUES else sum(values.values())
+    return dict(values) if len(values) <= MAX_VALUES else sum(values.values())
 
 
 def add_settings(known: Known, more: Known) -> dict[str, Values | int]:
-    """The counts of two disjoint sets of images together."""
+    """Add the counts of two disjoint sets of images."""
     return {name: _together(known.get(name, {}), more.get(name, {})) for name in dict.fromkeys([*known, *more])}
 
 
@@ -201,25 +200,25 @@ class Difference(NamedTuple):
 
     name: str
     ours: str
-    """The values of one side, in words."""
+    """Values of one side, in words."""
     theirs: str
 
     @property
     def against(self) -> str:
-        """As it is said of two generators: cfg 4 against 7.5."""
+        """The difference of two generators in words: cfg 4 against 7.5."""
         return f"{self.name} {self.ours} against {self.theirs}"
 
     def turned(self) -> "Difference":
-        """The same, seen from the other side."""
+        """Return the difference seen from the other side."""
         return self._replace(ours=self.theirs, theirs=self.ours)
 
     def between(self, run_id: str) -> str:
-        """As it is said of two runs: cfg 4 here, 7.5 in RUN."""
+        """Return the difference of two runs in words: cfg 4 here, 7.5 in RUN."""
         return f"{self.name} {self.ours} here, {self.theirs} in {run_id}"
 
 
 def differences(ours: Known, theirs: Known) -> list[Difference]:
-    """The settings that both sides know and in which they differ; seeds are none of them."""
+    """Return the settings that both sides know and that differ between them, except seeds."""
     return [
         Difference(name, in_words(values), in_words(theirs[name]))
         for name, values in ours.items()
@@ -228,7 +227,7 @@ def differences(ours: Known, theirs: Known) -> list[Difference]:
 
 
 def _distance(values: Values | int, others: Values | int) -> float:
-    """The share of images that would have to change their value for both to have the same ones equally often."""
+    """Return the fraction of images that would have to change their value to give both sides the same frequencies."""
     if isinstance(values, int) or isinstance(others, int):
         return float(isinstance(values, int) != isinstance(others, int))
     shares, of_others = ({value: n / _images(each) for value, n in each.items()} for each in (values, others))
@@ -237,56 +236,56 @@ def _distance(values: Values | int, others: Values | int) -> float:
 
 
 def in_words(values: Values | int) -> str:
-    """One value as it is; several with their shares, the most frequent first."""
+    """Return one value as it is; several with their fractions, the most frequent first."""
     if isinstance(values, int):
-        return f"more than {MOST_VALUES} values"
+        return f"more than {MAX_VALUES} values"
     if len(values) == 1:
         return next(iter(values))
     most = sorted(values.items(), key=lambda pair: (-pair[1], pair[0]))
-    return names([f"{value} ({n / _images(values):.0%})" for value, n in most], MOST_SHOWN)
+    return names([f"{value} ({n / _images(values):.0%})" for value, n in most], MAX_SHOWN)
 
 
 def against(found: Sequence[Difference]) -> str:
-    """How two generators' settings differ, in words, such as `cfg 4 against 7.5`."""
-    return names([difference.against for difference in found], MOST_SHOWN)
+    """Describe how two generators' settings differ, such as `cfg 4 against 7.5`."""
+    return names([difference.against for difference in found], MAX_SHOWN)
 
 
 def between(found: Sequence[Difference], run_id: str) -> str:
-    """How a generator's settings differ from those in an earlier run, such as `cfg 4 here, 7.5 in RUN`."""
-    return names([difference.between(run_id) for difference in found], MOST_SHOWN)
+    """Describe how a generator's settings differ from those in an earlier run, such as `cfg 4 here, 7.5 in RUN`."""
+    return names([difference.between(run_id) for difference in found], MAX_SHOWN)
 
 
 def differ(ours: Known, theirs: Known) -> str:
-    """How two generators' settings differ, in words; empty where they do not."""
+    """Describe how two generators' settings differ; empty if they do not."""
     return against(found) if (found := differences(ours, theirs)) else ""
 
 
 def differ_from_run(before: Mapping[str, Any], after: Mapping[str, Any], generator: str) -> str:
-    """How a generator's settings differ between two manifests, in words; empty where they do not."""
+    """Describe how a generator's settings differ between two manifests; empty if they do not."""
     ours, theirs = (known_settings(manifest, generator) for manifest in (after, before))
     return between(found, str(before.get("run_id", ""))) if (found := differences(ours, theirs)) else ""
 
 
 def known_settings(manifest: Mapping[str, Any], generator: str) -> Known:
-    """Return what a run's manifest says of a generator's settings."""
+    """Return the settings of a generator in a run's manifest."""
     return all_settings(manifest, COMPARE).get(generator, {})
 
 
 def all_settings(manifest: Mapping[str, Any], choice: Choice) -> dict[str, Known]:
-    """By generator of a run, its settings, where they are to be compared; else none."""
+    """Return the settings of each generator of a run, if they are to be compared; else none."""
     known: Mapping[str, Known] = manifest.get(COLUMN) or {}
     return dict(known) if choice == COMPARE else {}
 
 
 def mixed(known: Known) -> str:
-    """The settings that are not the same for all of one generator's images, in words; empty where there are none."""
+    """Describe the settings that differ among one generator's images; empty if none does."""
     several = [f"{name} {in_words(values)}" for name, values in known.items()
                if name != REPEATS and (isinstance(values, int) or len(values) > 1)]  # fmt: skip
-    return names(several, MOST_SHOWN) if several else ""
+    return names(several, MAX_SHOWN) if several else ""
 
 
 def setting_notes(manifest: Mapping[str, Any], generators: Sequence[str]) -> list[str]:
-    """What a reader must know of the settings of a run's generators: which are mixed, and of which none is known."""
+    """Return notes on the settings of a run's generators: which are mixed, and for which generators none are known."""
     settings = all_settings(manifest, COMPARE)
     notes = [
         f"The images of {name} were made with several settings: {several}."
@@ -299,5 +298,5 @@ def setting_notes(manifest: Mapping[str, Any], generators: Sequence[str]) -> lis
 
 
 def settings_in_words(known: Known) -> str:
-    """All settings of a generator: cfg 4, steps 20."""
+    """Describe all settings of a generator: cfg 4, steps 20."""
     return ", ".join(f"{name} {in_words(values)}" for name, values in known.items())

@@ -1,4 +1,4 @@
-"""A shard's images, decoded and preprocessed once for every question on them, and the picture that people are shown."""
+"""Decodes and preprocesses a shard's images once for all questions about them, and makes the image that people see."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,34 +19,34 @@ from plumbline.operators.images.rows import (
     FetchUri,
     ImageRow,
     digest_of,
-    each_encoded,
+    edit_error,
     identify,
     image_records,
     is_embedded,
-    mask_bytes,
-    of_edit,
-    of_image,
-    row_bytes,
-    source_bytes,
+    numbered_error,
+    read_images,
+    read_mask,
+    read_row_images,
+    read_sources,
 )
 from plumbline.operators.images.videos import FRAME_SECONDS, LISTED_SECONDS, STANDARD, Clips, grid
 
 FETCHES = 8
-"""Threads that read addresses while others decode: a server takes about as long to answer as a decoder."""
+"""Number of threads that read addresses while others decode: a server takes about as long to answer as a decoder."""
 
 
 def decode_picture(row: Mapping[str, Any], limits: ImageLimits, fetch: FetchUri) -> Image.Image | RowError:
-    """Return the picture of a row that a person is shown, as RGB: its image, or a grid.
+    """Return the image of a row that people see, as RGB: its image, or a grid.
 
     The image comes from `image` (bytes, or the {bytes, path} struct of HF datasets) or else from `uri`. Several images,
     a video or an animation become a grid.
 
     As in the papers' released code, neither transparency nor an EXIF orientation is applied.
     """
-    encoded = each_encoded(row, limits.max_images, fetch)
+    encoded = read_images(row, limits.max_images, fetch)
     if isinstance(encoded, RowError):
         return encoded
-    return next(_in_grid(_images(encoded, limits, STANDARD), limits))
+    return next(_make_grid(_decode_images(encoded, limits, STANDARD), limits))
 
 
 Preprocess = Callable[[Image.Image], Any]
@@ -55,12 +55,12 @@ PreprocessVideo = Callable[[Sequence[Image.Image], float], Any]
 
 
 class Edit(NamedTuple):
-    """What a row has beside an edited image."""
+    """The source of an edited image, and its mask."""
 
     source: Image.Image
     """The image that it was edited from."""
     mask: Image.Image | None = None
-    """Where the edit belongs, if that is looked at and the table has it."""
+    """Area of the edit, if the metric reads masks and the table has them."""
 
 
 PreprocessEdit = Callable[[Image.Image, Edit], Any]
@@ -79,20 +79,19 @@ class PreparedImages:
     """One shard's images, decoded and preprocessed once for every question on them."""
 
     rows: list[ImageRow] = field(default_factory=list)
-    """In the shard's order."""
+    """Ids of the rows, in the shard's order."""
     digests: list[str | None] = field(default_factory=list)
-    """Beside each row, the SHA-256 of its encoded image, 16 hexadecimal digits; None where there is none."""
+    """SHA-256 of each row's encoded image, 16 hexadecimal digits; None for a row without an image."""
     errors: list[RowError | None] = field(default_factory=list)
-    """Beside each row, why it has no pixels."""
+    """Error of each row that has no pixels."""
     pixels: list[Any] = field(default_factory=list)
-    """What the preprocessing made of every image of every row without error, in row order, on the CPU."""
+    """Preprocessed images of all rows without error, in row order, on the CPU."""
     places: list[int] = field(default_factory=list)
-    """Which rows of the table they are: all but those that were known already."""
+    """Numbers of the rows in the table, as rows that are already known are left out."""
     counts: list[int] = field(default_factory=list)
-    """Beside each row, how many of the `pixels` are of it: 0 where it has an error, and 1 but for rows of several and
-    videos."""
+    """Number of `pixels` of each row: 0 for an error, more than 1 for rows of several images and videos."""
     sources: list[str | None] = field(default_factory=list)
-    """Beside each row, the digest of its sources and mask; None where there are none, or none are looked at."""
+    """Digest of each row's sources and mask; None if it has none or they are not read."""
 
     def add(
         self,
@@ -102,7 +101,7 @@ class PreparedImages:
         pixels: Sequence[Any] | RowError,
         sources: str | None = None,
     ) -> None:
-        """Adds a row with the pixels of its images, or with the RowError in their place."""
+        """Add a row with its preprocessed images, or with the error in their place."""
         error = pixels if isinstance(pixels, RowError) else None
         of_row = [] if isinstance(pixels, RowError) else pixels
         self.rows.append(row)
@@ -114,8 +113,8 @@ class PreparedImages:
         self.sources.append(sources)
 
 
-class _Prepared(NamedTuple):
-    """What became of one row."""
+class _PreparedRow(NamedTuple):
+    """The result of preparing one row."""
 
     row: ImageRow
     digest: str | None
@@ -137,38 +136,44 @@ def prepare_images(
     is_known: IsKnown = nothing_known,
     decoders: int = 1,
 ) -> PreparedImages:
-    """Decode and preprocess a shard; a row that fails keeps its error, and a row that `is_known` is left out.
+    """Decode and preprocess a shard's images.
 
-    `preprocess_video` is called for rows of several images that are shown as a video; without it these are each shown
-    by itself. `preprocess_edit`, if given, is called in place of both, with each image and its row's source, and if
-    `masked` its mask. `decoders` images are decoded at once, each in a thread, which Pillow's and numpy's loops leave
-    to one another; what is to be called is called from these.
+    Args:
+        preprocess_video: Called for rows of several images that are shown as a video; if None, each is shown by itself.
+        preprocess_edit: If given, called in place of both, with each image and its row's source.
+        masked: True if `preprocess_edit` also gets the row's mask.
+        is_known: Rows that are known already are left out.
+        decoders: Number of images that are decoded at once, each in a thread; the functions above are called in these
+            threads. Pillow and numpy release Python's lock while they compute.
+
+    Returns:
+        The images; a row that fails has its error.
     """
     records, decoding = image_records(images), BoundedSemaphore(decoders)
 
-    def prepare(place: int, record: Mapping[str, Any]) -> _Prepared | None:
+    def prepare(place: int, record: Mapping[str, Any]) -> _PreparedRow | None:
         row = identify(record, generator)
         if STOP.is_set():
-            return _Prepared(row, None, STOPPED)
-        encoded = row_bytes(row, record, limits.max_images, fetch)
+            return _PreparedRow(row, None, STOPPED)
+        encoded = read_row_images(row, record, limits.max_images, fetch)
         if isinstance(encoded, RowError):
-            return _Prepared(row, None, encoded)
-        sources = [] if preprocess_edit is None else source_bytes(record, limits.max_images, fetch)
-        mask = mask_bytes(record, limits.max_images, fetch) if masked else None
+            return _PreparedRow(row, None, encoded)
+        sources = [] if preprocess_edit is None else read_sources(record, limits.max_images, fetch)
+        mask = read_mask(record, limits.max_images, fetch) if masked else None
         digest = digest_of(encoded)
         if isinstance(sources, RowError):
-            return _Prepared(row, digest, sources)
+            return _PreparedRow(row, digest, sources)
         if isinstance(mask, RowError):
-            return _Prepared(row, digest, mask)
-        sources_digest = _digest_beside(sources, mask)
+            return _PreparedRow(row, digest, mask)
+        sources_digest = _digest_sources(sources, mask)
         if is_known(place, row, digest, sources_digest):
             return None
         with decoding:
             if preprocess_edit is None:
-                pixels = _row_pixels(encoded, preprocess, preprocess_video, limits, clips)
+                pixels = _preprocess_row(encoded, preprocess, preprocess_video, limits, clips)
             else:
-                pixels = _edit_pixels(encoded, sources, mask, preprocess_edit, limits, clips)
-        return _Prepared(row, digest, pixels, sources_digest)
+                pixels = _preprocess_edits(encoded, sources, mask, preprocess_edit, limits, clips)
+        return _PreparedRow(row, digest, pixels, sources_digest)
 
     fetches = (
         FETCHES if any(not is_embedded(record) or any(map(record.get, ADDRESSES[1:])) for record in records) else 0
@@ -183,35 +188,42 @@ def prepare_images(
     return prepared
 
 
-def _row_pixels(
+def _preprocess_row(
     encoded: Sequence[bytes],
     preprocess: Preprocess,
     preprocess_video: PreprocessVideo | None,
     limits: ImageLimits,
     clips: Clips,
 ) -> list[Any] | RowError:
-    """What the preprocessing makes of each of a row's images, or of all in one, or why it makes nothing of one."""
-    images = _images(encoded, limits, clips)
+    """Preprocess each of a row's images, or all as one grid or video; a RowError if one fails."""
+    images = _decode_images(encoded, limits, clips)
     if clips.shown == "video" and preprocess_video is not None:
-        return _video_pixels(images, preprocess, preprocess_video, limits)
+        frames = _collect(images, limits, "video")
+        if isinstance(frames, RowError):
+            return frames
+        if len(frames) > 1:
+            seconds = fmean(frame.info.get(FRAME_SECONDS, LISTED_SECONDS) for frame in frames)
+            video = _preprocess(frames[0], lambda first: preprocess_video(frames, seconds))
+            return video if isinstance(video, RowError) else [video]
+        images = iter(frames)  # a single image is shown as an image
     if clips.shown == "grid":
-        images = _in_grid(images, limits)
+        images = _make_grid(images, limits)
     pixels: list[Any] = []
     for image in images:
-        made = image if isinstance(image, RowError) else _preprocessed(image, preprocess)
+        made = image if isinstance(image, RowError) else _preprocess(image, preprocess)
         if isinstance(made, RowError):
             return made
         pixels.append(made)
     return pixels
 
 
-def _digest_beside(sources: Sequence[bytes], mask: bytes | None) -> str | None:
-    """The digest of a row's sources and mask."""
+def _digest_sources(sources: Sequence[bytes], mask: bytes | None) -> str | None:
+    """Return the digest of a row's sources and mask; None if there are none."""
     digest = digest_of(sources) if sources else None
     return digest if mask is None else basis_of(digest or "", digest_of([mask]))
 
 
-def _edit_pixels(
+def _preprocess_edits(
     encoded: Sequence[bytes],
     sources: Sequence[bytes],
     mask: bytes | None,
@@ -219,56 +231,42 @@ def _edit_pixels(
     limits: ImageLimits,
     clips: Clips,
 ) -> list[Any] | RowError:
-    """What the preprocessing makes of each of a row's images with its source and its mask."""
-    before = _all_within(_images(sources, limits, STANDARD), limits, "source")
+    """Preprocess each of a row's images with its source and its mask."""
+    before = _collect(_decode_images(sources, limits, STANDARD), limits, "source")
     where = None if mask is None else decode_bytes(mask, limits)
     if isinstance(before, RowError):
-        return of_edit(before, "source")
+        return edit_error(before, "source")
     if isinstance(where, RowError):
-        return of_edit(where, "mask")
+        return edit_error(where, "mask")
     if len(before) > 1:
         found = f"{len(before)} pictures in the row, where metrics look at one"
-        return of_edit(RowError("too_many_images", f"{found}; keep the one that the image was edited from"), "source")
+        return edit_error(
+            RowError("too_many_images", f"{found}; keep the one that the image was edited from"), "source"
+        )
     edit = Edit(before[0], where)
-    return _row_pixels(encoded, lambda image: preprocess(image, edit), None, limits, clips)
+    return _preprocess_row(encoded, lambda image: preprocess(image, edit), None, limits, clips)
 
 
-def _video_pixels(
-    images: Iterator[Image.Image | RowError],
-    preprocess: Preprocess,
-    preprocess_video: PreprocessVideo,
-    limits: ImageLimits,
-) -> list[Any] | RowError:
-    """What the preprocessing makes of all of a row's images in one; a single image is shown as an image."""
-    frames = _all_within(images, limits, "video")
-    if isinstance(frames, RowError):
-        return frames
-    seconds = fmean(frame.info.get(FRAME_SECONDS, LISTED_SECONDS) for frame in frames)
-    alone = len(frames) == 1
-    made = _preprocessed(frames[0], preprocess if alone else lambda first: preprocess_video(frames, seconds))
-    return made if isinstance(made, RowError) else [made]
-
-
-def _images(encoded: Sequence[bytes], limits: ImageLimits, clips: Clips) -> Iterator[Image.Image | RowError]:
-    """A row's images and the frames of its videos, one after the other; none is kept."""
+def _decode_images(encoded: Sequence[bytes], limits: ImageLimits, clips: Clips) -> Iterator[Image.Image | RowError]:
+    """Yield a row's images and the frames of its videos, one after the other; none is kept."""
     for place in clips.select_listed(len(encoded)):
         for image in decode_each(encoded[place], limits, clips):
-            yield of_image(image, place + 1, len(encoded)) if isinstance(image, RowError) else image
+            yield numbered_error(image, place + 1, len(encoded)) if isinstance(image, RowError) else image
 
 
-def _in_grid(images: Iterator[Image.Image | RowError], limits: ImageLimits) -> Iterator[Image.Image | RowError]:
-    """All of a row's images in one, which is within the limits too."""
-    frames = _all_within(images, limits, "grid")
+def _make_grid(images: Iterator[Image.Image | RowError], limits: ImageLimits) -> Iterator[Image.Image | RowError]:
+    """Yield all of a row's images as one grid, which must be within the limits too."""
+    frames = _collect(images, limits, "grid")
     if isinstance(frames, RowError):
         yield frames
     else:
         yield frames[0] if len(frames) == 1 else grid(frames)
 
 
-def _all_within(
-    images: Iterator[Image.Image | RowError], limits: ImageLimits, what: str
-) -> list[Image.Image] | RowError:
-    """All of a row's images, which together have no more pixels than one may have, or why there are not all."""
+def _collect(images: Iterator[Image.Image | RowError], limits: ImageLimits, what: str) -> list[Image.Image] | RowError:
+    """Return all of a row's images; a RowError if one fails, or if together they have more pixels than one image may
+    have.
+    """
     frames: list[Image.Image] = []
     for image in images:
         if isinstance(image, RowError):
@@ -281,8 +279,8 @@ def _all_within(
     return frames
 
 
-def _preprocessed(image: Image.Image, preprocess: Preprocess) -> Any:
-    """What the preprocessing makes of one image, or a RowError."""
+def _preprocess(image: Image.Image, preprocess: Preprocess) -> Any:
+    """Preprocess one image, or return a RowError."""
     try:
         return preprocess(image)
     except Exception as error:

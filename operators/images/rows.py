@@ -1,4 +1,4 @@
-"""What a row of a table says of its image: its ids, and the encoded bytes, in the row or at an address."""
+"""The ids and encoded images of a table's rows; the bytes are in the row, or at an address."""
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
@@ -10,25 +10,25 @@ import pyarrow as pa
 from plumbline.operators.base import rows
 from plumbline.operators.base.errors import REMEDIES, RefusedUri, RowError, without_secrets
 
-LONGEST_ADDRESS = 1000
-"""Characters of one that a message shows; S3 allows as many."""
-LONGEST_REASON = 1000
-"""Characters of what a table says itself of a row without an image."""
+MAX_ADDRESS = 1000
+"""Maximum characters of an address that a message shows; S3 allows as many."""
+MAX_REASON = 1000
+"""Maximum characters of a table's own reason for a missing image."""
 FetchUri = Callable[[str], bytes]
 SOURCES = ("source", "source_uri")
-"""The columns that hold the image that a row's image was edited from, as `image` and `uri` hold the image itself."""
+"""Columns of the image that a row's image was edited from, as `image` and `uri` are those of the image itself."""
 MASKS = ("mask", "mask_uri")
-"""Those that hold a picture of where it was to be edited: white there, and black where it was not."""
+"""Columns of the mask of an edit: an image that is white in the area of the edit, and black elsewhere."""
 CAPTIONS = ("source_caption", "target_caption")
-"""Those that hold what its source shows in words, and what the edit was to make of it."""
-BESIDE = (*SOURCES, *MASKS, *CAPTIONS)
-"""Columns that a table has only where they are named."""
+"""Columns with descriptions of the source and of the intended edit."""
+EDIT_COLUMNS = (*SOURCES, *MASKS, *CAPTIONS)
+"""Columns of edits, which a table has only if they are configured."""
 ADDRESSES = ("uri", "source_uri", "mask_uri")
-"""The columns with addresses of pictures."""
+"""Columns with addresses of images."""
 
 
-def _each_image(row: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """A row for each image of a row whose columns hold lists; the row itself where they hold one image or none."""
+def _split_images(row: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return a row for each image of a row with several; the row itself if it has at most one."""
     images, uris = _listed(row.get("image")), _listed(row.get("uri"))
     if not images and (_embedded(row) or not uris):
         return [row]
@@ -36,13 +36,13 @@ def _each_image(row: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _listed(value: Any) -> list[Any]:
-    """The images or addresses of a column that holds several."""
+    """Return the images or addresses of a cell with several; none for any other cell."""
     images = isinstance(value, list) and all(part is None or isinstance(part, (bytes, str, Mapping)) for part in value)
     return value if images else []
 
 
-def _encoded(row: Mapping[str, Any], fetch: FetchUri) -> bytes | RowError:
-    """The bytes of the row's image, embedded or fetched; never empty."""
+def _read_image(row: Mapping[str, Any], fetch: FetchUri) -> bytes | RowError:
+    """Return the bytes of the row's image, embedded or fetched, or why there are none; never empty."""
     embedded, uri = _embedded(row), row.get("uri")
     if embedded is not None and not isinstance(embedded, bytes):
         found = "text" if isinstance(embedded, str) else f"a value of type {type(embedded).__name__}"
@@ -50,39 +50,36 @@ def _encoded(row: Mapping[str, Any], fetch: FetchUri) -> bytes | RowError:
             "corrupt_image",
             f"expected encoded bytes in the `image` column, found {found}; put bytes there, or addresses in `uri`",
         )
-    if not embedded and uri:
+    if embedded:
+        return embedded
+    if uri:
         return fetch_image(uri, fetch)
-    return embedded or _absent(row)
-
-
-def _embedded(row: Mapping[str, Any]) -> Any:
-    """What the `image` column holds, bare or in a struct; None where it is empty."""
-    image = row.get("image")
-    embedded = image.get("bytes") if isinstance(image, Mapping) else image
-    return None if embedded == [] else embedded
-
-
-def is_embedded(row: Mapping[str, Any]) -> bool:
-    """Whether the row holds its image, so that nothing need be fetched."""
-    return bool(_embedded(row))
-
-
-def _absent(row: Mapping[str, Any]) -> RowError:
-    """What to do about a row without bytes; its struct may still have a path, or it says itself why it has none."""
     image, error = row.get("image"), row.get("error")
     if isinstance(error, Mapping) and error.get("kind") in REMEDIES and isinstance(error.get("message"), str):
-        return RowError(error["kind"], error["message"][:LONGEST_REASON])
+        return RowError(error["kind"], error["message"][:MAX_REASON])  # the table itself says why it has no image
     if isinstance(image, Mapping) and image.get("path"):
         found = f"only the path {image['path']!r} in `image`"
         return RowError("image_not_embedded", f"{found}; embed the bytes, or put the address in `uri`")
     return RowError("missing_image", "the row has neither image bytes nor a uri; generate the image again")
 
 
+def _embedded(row: Mapping[str, Any]) -> Any:
+    """Return the content of the `image` column, bare or in a struct; None if it is empty."""
+    image = row.get("image")
+    embedded = image.get("bytes") if isinstance(image, Mapping) else image
+    return None if embedded == [] else embedded
+
+
+def is_embedded(row: Mapping[str, Any]) -> bool:
+    """Return True if the row contains its image, so that nothing need be fetched."""
+    return bool(_embedded(row))
+
+
 def fetch_image(uri: Any, fetch: FetchUri) -> bytes | RowError:
     """Return the bytes at an address, or why they cannot be read; a storage client's exception costs this row alone."""
     if not isinstance(uri, str):
         return RowError("unreadable_uri", f"expected text in the `uri` column, found {uri!r}; write addresses as text")
-    shown = without_secrets(uri[:LONGEST_ADDRESS])
+    shown = without_secrets(uri[:MAX_ADDRESS])
     try:
         encoded = fetch(uri)
     except RefusedUri as error:
@@ -98,94 +95,94 @@ def fetch_image(uri: Any, fetch: FetchUri) -> bytes | RowError:
 
 
 class ImageRow(NamedTuple):
-    """Which image a row is about, whatever became of it."""
+    """Ids of a row's image."""
 
     image_id: str | None
     prompt_id: str | None
     generator: str
 
     def row(self, **columns: Any) -> dict[str, Any]:
-        """A row of an image table with these further columns."""
+        """Return a row of a table of images with these further columns."""
         return {**self._asdict(), **columns}
 
 
-def row_bytes(row: ImageRow, record: Mapping[str, Any], most: int, fetch: FetchUri) -> list[bytes] | RowError:
-    """The bytes of each of a row's images, or why one has none; nothing is read of a row that is refused anyhow."""
+def read_row_images(row: ImageRow, record: Mapping[str, Any], limit: int, fetch: FetchUri) -> list[bytes] | RowError:
+    """Read the images of a row, or why one cannot be read; a row without a prompt is refused before reading."""
     if row.prompt_id is None:
         return RowError("missing_prompt_id", "the row names no prompt; fill its prompt_id")
-    return each_encoded(record, most, fetch)
+    return read_images(record, limit, fetch)
 
 
-def each_encoded(record: Mapping[str, Any], most: int, fetch: FetchUri) -> list[bytes] | RowError:
-    """The bytes of each of a row's images, or why one has none."""
-    each = _each_image(record)
-    if len(each) > most:
-        found = f"{len(each)} images in the row, where limits.max_images={most}"
+def read_images(record: Mapping[str, Any], limit: int, fetch: FetchUri) -> list[bytes] | RowError:
+    """Read the images of a row, at most `limit`; a RowError if one cannot be read."""
+    each = _split_images(record)
+    if len(each) > limit:
+        found = f"{len(each)} images in the row, where limits.max_images={limit}"
         return RowError("too_many_images", f"{found}; keep fewer")
     encoded: list[bytes] = []
     for number, image in enumerate(each, 1):
-        content = _encoded(image, fetch)
+        content = _read_image(image, fetch)
         if isinstance(content, RowError):
-            return of_image(content, number, len(each))
+            return numbered_error(content, number, len(each))
         encoded.append(content)
     return encoded
 
 
-def source_bytes(record: Mapping[str, Any], most: int, fetch: FetchUri) -> list[bytes] | RowError:
-    """The bytes of each source of a row's image, or why one has none."""
-    return _beside(
-        record, SOURCES, of_edit(RowError("missing_image", "the row has none; fill it in"), "source"), most, fetch
+def read_sources(record: Mapping[str, Any], limit: int, fetch: FetchUri) -> list[bytes] | RowError:
+    """Read the sources of a row's image; a RowError if one cannot be read."""
+    return _read_beside(
+        record, SOURCES, edit_error(RowError("missing_image", "the row has none; fill it in"), "source"), limit, fetch
     )
 
 
-def mask_bytes(record: Mapping[str, Any], most: int, fetch: FetchUri) -> bytes | RowError | None:
-    """The bytes of the row's mask, or why it has none; None where the table has no masks."""
+def read_mask(record: Mapping[str, Any], limit: int, fetch: FetchUri) -> bytes | RowError | None:
+    """Read the row's mask; a RowError if it cannot be read, None if the table has no masks."""
     if not any(name in record for name in MASKS):
         return None
-    missing = of_edit(
+    missing = edit_error(
         RowError("missing_image", "the row has none; fill it in, or give a black one where all pixels count"), "mask"
     )
-    masks = _beside(record, MASKS, missing, most, fetch)
+    masks = _read_beside(record, MASKS, missing, limit, fetch)
     if isinstance(masks, RowError):
         return masks
     return masks[0] if len(masks) == 1 else mask_error(f"{len(masks)} in the row; keep one")
 
 
-def _beside(
-    record: Mapping[str, Any], names: tuple[str, str], missing: RowError, most: int, fetch: FetchUri
+def _read_beside(
+    record: Mapping[str, Any], names: tuple[str, str], missing: RowError, limit: int, fetch: FetchUri
 ) -> list[bytes] | RowError:
-    """The bytes of each picture in two columns, one with bytes and one with addresses, or why one has none."""
+    """Read the images in two columns, one with bytes and one with addresses; `missing` if the row has none."""
     embedded, uri = (record.get(name) for name in names)
     if not any(any(_listed(value)) if isinstance(value, list) else value for value in (embedded, uri)):
         return missing
-    encoded = each_encoded({"image": embedded, "uri": uri}, most, fetch)
-    return of_edit(encoded, names[0]) if isinstance(encoded, RowError) else encoded
+    encoded = read_images({"image": embedded, "uri": uri}, limit, fetch)
+    return edit_error(encoded, names[0]) if isinstance(encoded, RowError) else encoded
 
 
-def of_edit(error: RowError, what: str) -> RowError:
-    """The error of a `source` or a `mask`, which it names as one."""
+def edit_error(error: RowError, what: str) -> RowError:
+    """Return the error of a `source` or a `mask` with a message that names it as one."""
     return error._replace(message=f"the {what} of the edit: {error.message}")
 
 
 def mask_error(found: str) -> RowError:
-    """Why a picture is no mask of the row's edit."""
-    return of_edit(RowError("unusable_mask", found), "mask")
+    """Return the error of an image that cannot be the mask of the row's edit."""
+    return edit_error(RowError("unusable_mask", found), "mask")
 
 
-def of_image(error: RowError, number: int, count: int) -> RowError:
-    """The error of one image of a row, which it names where there are several."""
+def numbered_error(error: RowError, number: int, count: int) -> RowError:
+    """Return the error of one image of a row; its message has the image's number if there are several."""
     return error if count == 1 else error._replace(message=f"image {number} of {count}: {error.message}")
 
 
 def digest_of(encoded: Sequence[bytes]) -> str:
-    """The start of the SHA-256 of a row's encoded image, or of those of all its images."""
+    """Return the first 16 hexadecimal digits of the SHA-256 of a row's encoded image, or of those of all its images."""
     digests = [hashlib.sha256(content) for content in encoded]
     whole = digests[0] if len(digests) == 1 else hashlib.sha256(b"".join(digest.digest() for digest in digests))
     return whole.hexdigest()[:16]
 
 
 def image_records(images: pa.Table) -> list[dict[str, Any]]:
-    """The table's rows; text that is not UTF-8 is read with replacement characters, not at the cost of the shard."""
+    """Return the table's rows; text that is not UTF-8 gets replacement characters, and does not fail the shard."""
     try:
         return list(images.to_pylist())
     except UnicodeDecodeError:
@@ -205,7 +202,7 @@ def _value(scalar: pa.Scalar) -> Any:
 
 
 def identify(record: Mapping[str, Any], generator: str) -> ImageRow:
-    """The ids of a source row; a row without `image_id` gets a hash of its generator, prompt and content."""
+    """Return the ids of a source row; a row without `image_id` gets a hash of its generator, prompt and content."""
     prompt_id, image_id = id_text(record.get("prompt_id")), id_text(record.get("image_id"))
     if image_id is None:
         image_id = _content_id(record, prompt_id, generator)
@@ -213,18 +210,18 @@ def identify(record: Mapping[str, Any], generator: str) -> ImageRow:
 
 
 def id_text(value: Any) -> str | None:
-    """An id as text; NaN, as pandas writes a missing number, is none."""
+    """Return an id as text; None for NaN, which pandas writes for a missing number."""
     return None if rows.is_missing(value) else str(value)
 
 
 def _content_id(record: Mapping[str, Any], prompt_id: str | None, generator: str) -> str:
-    contents = [_content(image) for image in _each_image(record)]
+    contents = [_content(image) for image in _split_images(record)]
     content = contents[0] if len(contents) == 1 else b"".join(hashlib.sha256(one).digest() for one in contents)
     return hashlib.sha256(f"{generator}\0{prompt_id}\0".encode() + content).hexdigest()[:16]
 
 
 def _content(record: Mapping[str, Any]) -> bytes:
-    """An image's bytes, or where they are not in the row its address."""
+    """Return an image's bytes, or its address if they are not in the row."""
     embedded = _embedded(record)
     address = record.get("uri") or (record["image"].get("path") if isinstance(record.get("image"), Mapping) else None)
     return embedded if isinstance(embedded, bytes) and embedded else str(embedded or address).encode()

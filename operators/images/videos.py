@@ -1,4 +1,4 @@
-"""A row of several images: the frames of a video, or which of its frames and views, that are shown."""
+"""Rows of several images: samples the frames of a video, and chooses and arranges the images of a list."""
 
 import io
 import time
@@ -14,7 +14,7 @@ import numpy as np
 from PIL import Image
 
 from plumbline.operators.base.bounds import AboveZero, Checked, Positive
-from plumbline.operators.images.completeness import BrokenImage, CostlyImage
+from plumbline.operators.images.image_formats import BrokenImage, CostlyImage
 
 if TYPE_CHECKING:
     import av
@@ -29,7 +29,7 @@ FRAME_SECONDS = "frame_seconds"
 BOX_HEADER = 8
 """Bytes of the size and the kind of a box of an MP4 or MOV."""
 RATED_FRAMES = 4, 768
-"""Fewest and most that are looked at of a video by its seconds: FPS_MIN_FRAMES and FPS_MAX_FRAMES of qwen-vl-utils."""
+"""Minimum and maximum frames of a video sampled by its seconds: FPS_MIN_FRAMES and FPS_MAX_FRAMES of qwen-vl-utils."""
 SPARE_FRAMES = 1.5
 """Largest gap, in frames, between the end of a video's last frame and the video's declared duration."""
 MAX_UNSQUARE = 0.01
@@ -59,11 +59,11 @@ def demuxer_of(encoded: bytes) -> str | None:
 def sample_frames(
     encoded: bytes, demuxer: str, clips: "Clips", *, seconds: float, check: Callable[[int, int], Any]
 ) -> Iterator[Image.Image]:
-    """Yield the frames of a video that are looked at, as RGB, evenly from the first to the last that a player shows.
+    """Yield sampled frames of a video as RGB, evenly from the first to the last that a player shows.
 
-    Frames are as a player shows them: turned and mirrored as the file says, and with square pixels. They are decoded
-    one after the other, and none is kept. `check` is called with the width and height of each before it becomes an
-    image, and may raise. Each has its FRAME_SECONDS.
+    Frames are as a player shows them: turned and mirrored according to the file, and with square pixels. They are
+    decoded one after the other, and none is kept. `check` is called with the width and height of each before it becomes
+    an image, and may raise. Each has its FRAME_SECONDS.
 
     Raises BrokenImage if the video is damaged or ends early, CostlyImage after `seconds` of processor time.
     """
@@ -301,25 +301,27 @@ def _require_time(stop: float) -> None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Clips(Checked):
-    """How the images of such a row are looked at (vqascore_genai_bench.txt, sec. 6 and appendix F)."""
+    """Options for rows of several images (vqascore_genai_bench.txt, sec. 6 and appendix F)."""
 
     section: ClassVar[str] = "clips."
     frames: Positive = 4
-    """Of a video, sampled evenly from its first to its last; nearly as good as all of them by the paper."""
+    """Number of frames of a video, sampled evenly from the first to the last; by the paper, 4 are nearly as good as
+    all."""
     rate: AboveZero | None = None
-    """Frames of a video that are looked at for each of its seconds, in place of `frames`: an even number, at least 4
-    and at most 768, as Qwen-VL's own code takes them."""
+    """Frames of a video per second, in place of `frames`: an even number, at least 4 and at most 768, as Qwen-VL's own
+    code takes them."""
     listed: Literal["all", "sampled"] = "all"
     """The images of a list that are scored: all, or `frames` of them, sampled uniformly."""
     shown: Literal["each", "grid", "video"] = "each"
-    """`each` by itself, the row's score being their mean; all as one picture, a `grid` read line by line; or as the one
-    `video` that a model reads which takes videos."""
+    """`each` shows every image by itself, and the row's score is their mean; `grid` shows all as one image, read line
+    by line; `video` shows them as a video to models that take videos."""
 
     def places(self, frames: int, seconds: float) -> list[int]:
-        """Which of a video's `frames` are looked at, that last so many `seconds`; all where it has too few.
+        """Return the numbers of the sampled frames of a video with this many `frames` and `seconds`; all if it has too
+        few.
 
-        The k-th of c is number floor(k (n - 1) / (c - 1)) of n, as chat models for videos sample theirs. Where there is
-        a rate, c is what smart_nframes of qwen-vl-utils says, and numbers are rounded as by its _read_video_decord.
+        The k-th of c is number floor(k (n - 1) / (c - 1)) of n, as chat models for videos sample theirs. If `rate` is
+        set, c is computed as by smart_nframes of qwen-vl-utils, and numbers are rounded as by its _read_video_decord.
         """
         if self.rate is None:
             return [int(place) for place in np.linspace(0, frames - 1, min(self.frames, frames), dtype=int)]
@@ -331,8 +333,8 @@ class Clips(Checked):
     def select_listed(self, count: int) -> list[int]:
         """Return the places of the scored images of a list of `count`.
 
-        The k-th of c is number floor(k n / c) of n: views around an object are equally far apart, the last and the
-        first too (vqascore_genai_bench.txt, table 20). All images of a list of at most c are scored.
+        The k-th of c is number floor(k n / c) of n: views around an object are at equal distances, also the last and
+        the first (vqascore_genai_bench.txt, table 20). All images of a list of at most c are scored.
         """
         if self.listed == "all" or count <= self.frames:
             return list(range(count))
@@ -343,13 +345,13 @@ STANDARD = Clips()
 
 
 LISTED_SECONDS = 0.5
-"""Between two frames of a list, of which no times are known: two a second, as qwen-vl-utils takes such a list."""
+"""Seconds between two frames of a list without times: two frames a second, as qwen-vl-utils assumes for a list."""
 
 
 def grid(images: Sequence[Image.Image]) -> Image.Image:
-    """Images side by side, line by line, in a square or nearly so: 2x2 of four, 3x3 of nine; what is left is black.
+    """Return the images side by side, line by line, in a square or nearly so: 2x2 for four, 3x3 for nine.
 
-    Every place has the size of the first image, to which the others are resized.
+    Every place has the size of the first image, to which the others are resized; places without an image are black.
     """
     columns = ceil(sqrt(len(images)))
     width, height = images[0].size

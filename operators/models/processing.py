@@ -15,7 +15,7 @@ from transformers import AutoImageProcessor, AutoTokenizer
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 
 from plumbline.operators.base.errors import ModelError
-from plumbline.operators.images.completeness import STORED
+from plumbline.operators.images.image_formats import STORED
 from plumbline.operators.models.model import ResolvedModel
 from plumbline.operators.models.pixels import byte_colours
 

@@ -12,7 +12,7 @@ from plumbline.operators.base.errors import RowError
 from plumbline.operators.base.sentences import names
 from plumbline.operators.images.decoding import ImageLimits
 from plumbline.operators.images.preparing import decode_picture
-from plumbline.operators.images.rows import SOURCES, FetchUri, of_edit, of_image, source_bytes
+from plumbline.operators.images.rows import SOURCES, FetchUri, edit_error, numbered_error, read_sources
 from plumbline.operators.report.marked_words import (
     ComparedWords,
     MarkedQuestion,
@@ -223,13 +223,13 @@ def make_sources(
     column of sources."""
     if not any(name in row for name in SOURCES):
         return []
-    encoded = source_bytes(row, limits.max_images, fetch)
+    encoded = read_sources(row, limits.max_images, fetch)
     if isinstance(encoded, RowError):
         return [encoded]
     count, each = len(encoded), max(most // len(encoded), SOURCE_BYTES)
     made = (make_picture({"image": content}, limits, fetch, side=side, most=each) for content in encoded)
     return [
-        of_edit(of_image(source, number, count), "source") if isinstance(source, RowError) else source
+        edit_error(numbered_error(source, number, count), "source") if isinstance(source, RowError) else source
         for number, source in enumerate(made, 1)
     ]
 

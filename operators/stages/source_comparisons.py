@@ -11,7 +11,7 @@ from PIL import Image
 from plumbline.operators.base import rows, schemas
 from plumbline.operators.base.errors import RowError
 from plumbline.operators.images.preparing import Edit, PreparedImages
-from plumbline.operators.images.rows import mask_error, of_edit
+from plumbline.operators.images.rows import edit_error, mask_error
 from plumbline.operators.metrics.source_comparison import SourceComparisonConfig
 from plumbline.operators.stages.images import AnyPrompt, ImagesStage, basis_beside
 
@@ -51,7 +51,7 @@ def compare_with_source(
     width, height = (max(round(side * scale), 1) for side in source.size)
     if min(width, height) < SMALLEST_SIDE:
         found = f"{source.width}x{source.height} pixels, where the comparison needs {SMALLEST_SIDE} a side"
-        return of_edit(RowError("image_too_small", f"{found}; use a larger one"), "source")
+        return edit_error(RowError("image_too_small", f"{found}; use a larger one"), "source")
     kept = np.ones((height, width), bool) if mask is None else _outside(mask, source, (width, height))
     if isinstance(kept, RowError):
         return kept

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import PlainSerializer, PlainValidator, TypeAdapter, ValidationInfo
 
 from plumbline.operators.base.usage import Usage
-from plumbline.operators.images.rows import BESIDE
+from plumbline.operators.images.rows import EDIT_COLUMNS
 from plumbline.pipelines.base.storage import Place, StorageConfig
 
 State = Literal["committed", "draft", "failed"]
@@ -79,7 +79,7 @@ class Shard:
     @property
     def beside(self) -> tuple[str, ...]:
         """Our names of the columns that may hold sources, masks and captions of edits."""
-        return tuple(name for name, _ in self.columns if name in BESIDE)
+        return tuple(name for name, _ in self.columns if name in EDIT_COLUMNS)
 
     def row_in_file(self, row: int) -> int:
         """The place in its file of a row of the shard."""
@@ -90,7 +90,7 @@ class Shard:
         that is looked at."""
         file = {"url": _followed(self.url), "size": self.size, "etag": self.etag, "row_groups": self.row_groups}
         sources = {"sources": self.sources} if compares and self.sources else {}
-        columns = tuple(names for names in self.columns if compares or names[0] not in BESIDE)
+        columns = tuple(names for names in self.columns if compares or names[0] not in EDIT_COLUMNS)
         return file | sources | {"columns": columns, "objects": self.objects, "picked": self.picked}
 
 

@@ -54,7 +54,7 @@ class GenerateConfig(Checked):
             )
         if self.benchmark.prompts is None:
             raise ConfigError("benchmark.prompts: expected the prompts that are drawn; name their file")
-        if self.benchmark.columns.beside:
+        if self.benchmark.columns.edit_columns:
             raise ConfigError(f"benchmark: {self.benchmark.name} is of edited images, and pictures are drawn of texts")
         if not self.called or "/" in self.called or self.called[0] in "._":
             raise ConfigError(

@@ -20,7 +20,7 @@ from plumbline.pipelines.generating.wanted import wanted_pictures, write_wanted
 from plumbline.pipelines.plans.costs import Cost, costs_of
 from plumbline.pipelines.running.events import Watch
 from plumbline.pipelines.sources.file_memory import FileMemory
-from plumbline.pipelines.sources.shards import Cut
+from plumbline.pipelines.sources.shards import ShardSize
 from plumbline.pipelines.sources.sources import open_sources
 from plumbline.pipelines.sweeps.computing import Inspection, compute_whole, model_usage, registered_sweep
 from plumbline.pipelines.sweeps.planning import PlannedSweep, plan_sweep
@@ -73,7 +73,7 @@ def plan_generation(config: GenerateConfig) -> PlannedGeneration:
             "choose another name=NAME or another folder"
         )
     memory = FileMemory(None, config.texts)
-    prompts = open_sources(config.texts, config.storage, cut=Cut(), memory=memory).prompts
+    prompts = open_sources(config.texts, config.storage, shard_size=ShardSize(), memory=memory).prompts
     wanted = wanted_pictures(prompts, config.pictures.seeds)
     if not wanted:
         raise ConfigError(f"benchmark.prompts {config.benchmark.prompts}: expected prompts, found none")

@@ -1,1 +1,1 @@
-"""What generators leave behind, made into the tables that sweeps read."""
+"""Ingests image files, tables and tars into the tables that sweeps read."""

@@ -1,4 +1,4 @@
-"""The units of an input, a shard's rows or a tar, drafted here or side by side on Ray, and placed in their order."""
+"""Units of an input (the rows of a shard, or a tar) are drafted here or in parallel on Ray, and placed in order."""
 
 import os
 import time
@@ -20,18 +20,19 @@ from plumbline.pipelines.ingest.shards import Drafted, DraftedShard, Placement, 
 from plumbline.pipelines.sources.origins import Origins
 
 PATIENCE = 5.0
-"""Seconds of drafting in this process, after which the rest is worth the start of Ray."""
+"""Seconds of drafting in this process after which starting Ray is worth its cost."""
 UNITS_PER_WORKER = 3
-"""One is drafted while others wait for their places."""
+"""Units of a worker that are in progress at once: one is drafted while others wait to be placed."""
 RESTART_SECONDS = 0.2
-"""Between looks at whether a worker is there again."""
+"""Seconds between checks whether a worker has restarted."""
 GOODBYE_SECONDS = 10.0
-"""That a worker may take to remove its drafts."""
+"""Seconds allowed for a worker to remove its drafts."""
 MAX_ATTEMPTS = 3
-"""How often a worker may die on a unit."""
+"""Number of deaths of workers on a unit after which the ingest fails."""
 
 Begin = Callable[[str, str], ShardDraft]
-"""Begins a draft of a generator's next shard, made from this content."""
+"""Begins a draft of a generator's next shard. Arguments: the generator, and the hash of the input that the shard is
+made from."""
 
 
 class SourceFile(NamedTuple):
@@ -44,58 +45,60 @@ class SourceFile(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Source(ABC):
-    """What is taken in, unit by unit."""
+    """An input, as units that become shards."""
 
     config: IngestConfig
 
     @property
     @abstractmethod
     def schema(self) -> pa.Schema:
-        """A shard's columns."""
+        """Columns of a shard."""
 
     @property
     @abstractmethod
     def files(self) -> list[SourceFile]:
-        """The files that name the rows."""
+        """The files with the rows: tables or tars."""
 
     @property
     @abstractmethod
     def origins(self) -> Origins:
-        """Where the prompts and the generators come from, once every unit was drafted or found."""
+        """Origins of the prompts and generators; complete once every unit was drafted or restored."""
 
     def landmarks(self) -> list[SourceFile]:
-        """What every machine must see."""
+        """Return the files that every machine must be able to see."""
         return self.files[:1]
 
     @abstractmethod
     def units(self, rejected: list[Rejection]) -> Iterator[Any]:
-        """What is drafted together, in order; what is no row of any of them goes to `rejected`."""
+        """Yield the units in order; rows that belong to no unit are added to `rejected`."""
 
     @abstractmethod
     def outline(self, unit: Any, shards: Shards) -> Drafted | None:
-        """What the unit becomes, as far as that is known without its images, where it may stand already."""
+        """Return the content of the unit's shards as far as it is known without the images; None if it cannot be in the
+        output yet.
+        """
 
     @abstractmethod
     def draft(self, unit: Any, begin: Begin) -> list[Rejection]:
-        """Drafts the unit's shards; its rows that are of none."""
+        """Draft the unit's shards; return its rejected rows that are in no shard."""
 
     @abstractmethod
     def end(self, unit: Any, drafted: Drafted, output: Place) -> None:
-        """Notes that the unit's shards stand."""
+        """Record that the unit's shards are in the output."""
 
 
 NOTHING = Drafted((), ())
 
 
 class WorkerDied(Exception):
-    """A worker is gone, with all that it had drafted."""
+    """A worker died, and all its drafts are lost."""
 
 
 class Drafter:
-    """Drafts units, and commits them once they have their places."""
+    """Drafts units, and commits the drafts once they have been placed."""
 
     def __init__(self, source: Source, enter: Callable[[], None] = lambda: None) -> None:
-        """`enter` makes another process ready, which may lack what the driver has."""
+        """Create the drafter of a process; `enter` first sets up a process other than the driver."""
         enter()
         self.source = source
         self.schema = source.schema
@@ -106,7 +109,7 @@ class Drafter:
         self.drafts: dict[int, list[ShardDraft]] = {}
 
     def draft(self, number: int, unit: Any) -> Drafted:
-        """Drafts the unit of this number."""
+        """Draft the unit with this number."""
         drafts = self.drafts[number] = []
 
         def begin(generator: str, content: str) -> ShardDraft:
@@ -117,7 +120,9 @@ class Drafter:
         return Drafted([shard.drafted() for shard in drafts], rejected)
 
     def commit(self, number: int, places: list[Placement | None]) -> list[int]:
-        """Puts the drafts of a unit in their places, those with none away; the size of each in bytes."""
+        """Commit the drafts of a unit to their places, drop those without a place; return the size of each shard in
+        bytes.
+        """
         if number not in self.drafts:
             raise WorkerDied
         drafts = zip(self.drafts[number], places, strict=True)
@@ -126,16 +131,16 @@ class Drafter:
         return sizes
 
     def abandon(self, *numbers: int) -> None:
-        """Removes whatever of these units, by default of all, was not committed."""
+        """Remove the drafts of these units, by default of all, that were not committed."""
         for number in numbers or tuple(self.drafts):
             for shard in self.drafts.pop(number):
                 shard.abandon()
 
 
 class Workers:
-    """The drafter of this process, whose calls are answered at once, or after a while others on Ray.
+    """The drafter of this process, or after a while drafters on Ray, behind the same calls.
 
-    One that dies is started again, and knows nothing of before.
+    A worker that dies is restarted with an empty state.
     """
 
     def __init__(self, source: Source) -> None:
@@ -148,16 +153,16 @@ class Workers:
 
     @property
     def room(self) -> int:
-        """How many units may be under way at once."""
+        """Number of units that may be in progress at once."""
         return UNITS_PER_WORKER * len(self.drafters) if self._on_ray else 1
 
     def call(self, drafter: Any, method: str, *arguments: Any) -> Any:
-        """Begins a call of a drafter's method."""
+        """Begin a call of a drafter's method; `answer` returns its result."""
         called = getattr(drafter, method)
         return called.remote(*arguments) if self._on_ray else called(*arguments)
 
     def answer(self, call: Any, timeout: float | None = None) -> Any:
-        """The answer to a call; raises what the call raised, or WorkerDied."""
+        """Return the answer to a call; raises the exception that the call raised, or WorkerDied."""
         if not self._on_ray:
             return call
         import ray
@@ -171,7 +176,7 @@ class Workers:
             raise WorkerDied(str(error)) from error
 
     def await_restart(self, drafter: Any) -> None:
-        """Waits until a worker that died is there again: calls that come before fail at once, of no death of theirs."""
+        """Wait until a dead worker has restarted: earlier calls would fail at once, and count as deaths."""
         import ray
         from ray.exceptions import ActorUnavailableError
 
@@ -183,7 +188,7 @@ class Workers:
                 time.sleep(RESTART_SECONDS)
 
     def spread_in_time(self) -> None:
-        """Goes on with as many drafters as there are CPUs, where these are several, once it is worth it."""
+        """Start a drafter on Ray for each CPU, if there are several and the ingest takes longer than PATIENCE."""
         cluster = self.source.config.cluster
         address = cluster.address or os.environ.get("RAY_ADDRESS")
         cpus = cluster.num_cpus or len(os.sched_getaffinity(0))
@@ -202,7 +207,9 @@ class Workers:
         self._on_ray = True
 
     def _surroundings(self) -> Callable[[], None]:
-        """What makes a process ready; raises RunnerError for a machine that does not see the input or the output."""
+        """Return the function that sets up a worker; raises RunnerError if a machine does not see the input or the
+        output.
+        """
         from plumbline.pipelines.running.surroundings import Landmark, surroundings
 
         locate = self.source.config.storage.locate
@@ -216,7 +223,7 @@ class Workers:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Removes the drafts that were not committed, as far as their workers still answer."""
+        """Remove the drafts that were not committed, if their workers still answer."""
         with self._session:
             for call in [self.call(drafter, "abandon") for drafter in self.drafters]:
                 with suppress(WorkerDied):
@@ -225,23 +232,23 @@ class Workers:
 
 @dataclass(slots=True)
 class Job:
-    """A unit on its way into the output."""
+    """A unit in progress."""
 
     number: int
     unit: Any
     drafter: Any
     call: Any
-    """To the drafter, of which the answer is awaited."""
+    """The pending call of the drafter."""
     drafted: Drafted = NOTHING
     places: list[Placement | None] | None = None
-    """Where its drafts go, once that is known; then the answer is to their commit."""
+    """Placements of its drafts, once decided; from then on `call` is the commit."""
     deaths: int = 0
 
 
 class DraftingQueue:
-    """Takes units to workers and their drafts to their places, in order, so that any number of workers makes the same.
+    """Hands units to workers and places their drafts in order, so that any number of workers makes the same output.
 
-    Until one unit is awaited, what stands already is taken over without being drafted.
+    Until the first unit has to be drafted, shards that are in the output already are restored without drafting.
     """
 
     def __init__(self, source: Source, shards: Shards, workers: Workers, report: ShardReport) -> None:
@@ -253,7 +260,7 @@ class DraftingQueue:
         self.committing: deque[Job] = deque()
 
     def run(self) -> None:
-        """Brings every unit into the output."""
+        """Bring every unit into the output."""
         for number, unit in enumerate(self.source.units(self.shards.rejected)):
             if not self.drafting and self._restore(unit):
                 continue
@@ -262,9 +269,9 @@ class DraftingQueue:
             drafter = min(self.workers.drafters, key=lambda drafter: busy[drafter])
             self.drafting.append(Job(number, unit, drafter, self.workers.call(drafter, "draft", number, unit)))
             while len(self.drafting) + len(self.committing) >= self.workers.room:
-                self._go_on()
+                self._advance()
         while self.drafting or self.committing:
-            self._go_on()
+            self._advance()
 
     def _restore(self, unit: Any) -> bool:
         outline = self.source.outline(unit, self.shards)
@@ -273,8 +280,8 @@ class DraftingQueue:
             self.report(record)
         return records is not None
 
-    def _go_on(self) -> None:
-        """Places the next draft, or where all are placed awaits the next commit."""
+    def _advance(self) -> None:
+        """Place the next draft, and await the oldest commit if enough are pending or nothing is being drafted."""
         if self.drafting:
             self._place(self.drafting.popleft())
         if len(self.committing) >= self.workers.room // 2 or not self.drafting:
@@ -288,7 +295,7 @@ class DraftingQueue:
         self.committing.append(job)
 
     def _place_draft(self, draft: DraftedShard) -> Placement | None:
-        """Where the draft goes; None where its shard stands already."""
+        """Return the placement of a draft; None if the same shard is in the output already."""
         place = self.shards.place(draft)
         if isinstance(place, Placement):
             return place
@@ -302,7 +309,7 @@ class DraftingQueue:
         self.source.end(job.unit, job.drafted, self.shards.output)
 
     def _answer(self, job: Job) -> Any:
-        """The answer to the job's call; after the death of its worker the unit is drafted again."""
+        """Return the answer to the job's call; if its worker dies, the unit is drafted again."""
         while True:
             try:
                 return self.workers.answer(job.call)

@@ -1,4 +1,4 @@
-"""Image files that a table names: each row with its file, a shard's rows at a time."""
+"""Image files named by a table: finds and reads the file of each row, one shard of rows at a time."""
 
 import os
 import stat
@@ -43,39 +43,39 @@ from plumbline.pipelines.sources.input_columns import InputColumnsConfig
 from plumbline.pipelines.sources.origins import Origins
 
 READERS = 16
-"""Image files that are read at once."""
+"""Number of image files that are read at once."""
 N_HASHED = 6
-"""Fields of an image file or a rejection that are hashed; those that were added later are not."""
+"""Number of fields of an image file or a rejection that are hashed; fields that were added later are not."""
 
 
 class ImageFile(NamedTuple):
-    """An image file that can be read."""
+    """An image file, as it is listed."""
 
     place: Place
     size: int
     etag: str
 
 
-class Offer(NamedTuple):
-    """A table's row and its image file, or why there is none."""
+class FoundRow(NamedTuple):
+    """A row with its image file, or with its rejection."""
 
     candidate: Candidate
     image: ImageFile | Rejection
     sources: Sequence[ImageFile | str] = ()
-    """Of an edit; in place of one that cannot be read, its path."""
+    """Source images of an edit; the path of each that cannot be read."""
 
 
 class TableRow(NamedTuple):
-    """A row of a table, and its image's path below the folder of images."""
+    """A row of a table with the path of its image below the folder of images."""
 
     candidate: Candidate
     path: str
     sources: Sequence[str] = ()
-    """Those of an edit's sources."""
+    """Paths of the sources of an edit."""
 
 
 class FileUnit(NamedTuple):
-    """The rows that make a shard."""
+    """The rows of a shard."""
 
     generator: str
     rows: Sequence[TableRow]
@@ -87,7 +87,7 @@ class FileUnit(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class FileSource(Source):
-    """A table, or a folder that tells as much, and the folder that its paths start from."""
+    """A table, or a folder with descriptions, and the folder that its paths start from."""
 
     table: Table
     folder: Place
@@ -102,7 +102,7 @@ class FileSource(Source):
 
     @cached_property
     def extras(self) -> list[str]:
-        """The table's other columns; raises ConfigError where one of them has a shard's own name."""
+        """The table's other columns; raises ConfigError if one has the name of a shard's own column."""
         fixed = self.config.generator is not None
         used = {name for role, name in asdict(self.names).items() if role != "generator" or not fixed}
         extras = [name for name in self.table.types if name not in used]
@@ -121,14 +121,14 @@ class FileSource(Source):
 
     @property
     def named(self) -> pa.Schema:
-        """The columns but for what pictures say: the keys of shards hold it."""
+        """The columns without the settings in images. The keys of existing shards contain this schema."""
         columns = [ADDRESS if field.name == "image" and not self.config.copy else field for field in COLUMNS]
         skills = [SKILLS] if self.names.skills is not None else []
         return pa.schema([*columns, *skills, *self._sources, *self.table.schema(self.extras)])
 
     @property
     def _sources(self) -> list[pa.Field]:
-        """The column of an edit's sources, where they are given."""
+        """The column of the sources of edits, if the input has any."""
         return [] if self.names.source is None else [SOURCE if self.config.copy else SOURCE_ADDRESS]
 
     @property
@@ -140,14 +140,16 @@ class FileSource(Source):
         return self.table.origins(self.config)
 
     def landmarks(self) -> list[SourceFile]:
-        """The table, and the first image that is there."""
+        """Return the table and the first image that exists."""
         rows = next((unit.rows for unit in self.units([])), [])
         there = (row for row in rows if isinstance(self._find(row).image, ImageFile))
         images = [self.config.storage.locate(f"{self.folder.url}/{row.path}") for row in islice(there, 1)]
         return [*self.files, *(source_file(image, "images") for image in images)]
 
     def units(self, rejected: list[Rejection]) -> Iterator[FileUnit]:
-        """The rows a generator's shard at a time, what remains last, by name; lines that are none go to `rejected`."""
+        """Yield the rows of each shard; the last, incomplete shards come by generator. Unreadable lines go to
+        `rejected`.
+        """
         waiting: dict[str, list[TableRow]] = defaultdict(list)
         for line in self.table.rows(self.names.image or ""):
             row = line if isinstance(line, Rejection) else self._candidate(line)
@@ -176,11 +178,14 @@ class FileSource(Source):
         except Refused as refused:
             image = text_or_none(row.values, self.names.image)
             ids = read_known_ids(row.values, self.names, self.config.generator, default_id=image)
-            return refused.at(file, line, **ids._asdict())
+            return refused.at(file, line, **ids)
         return TableRow(candidate, path, _paths(row.values.get(self.names.source or "")))
 
     def outline(self, unit: FileUnit, shards: Shards) -> Drafted | None:
-        """What the unit's shard is made of, where one stands in its place: its rows and each image's size and etag."""
+        """Return the content of the unit's shard, a hash of its rows and of each image's size and etag.
+
+        None if the output has no shard in its place.
+        """
         if not shards.next_is_taken(unit.generator):
             return None
         with ThreadPoolExecutor(READERS) as pool:
@@ -188,54 +193,56 @@ class FileSource(Source):
         return Drafted([DraftedShard(unit.generator, content)], [])
 
     def draft(self, unit: FileUnit, begin: Begin) -> list[Rejection]:
-        """Drafts the unit's shard; raises ConfigError where the storage does not answer."""
+        """Draft the unit's shard; raises ConfigError if the storage does not answer."""
         with ThreadPoolExecutor(READERS) as pool:
-            offers = list(pool.map(self._find, unit.rows))
-            shard = begin(unit.generator, self._content(offers))
-            for group in _groups(offers, self.config):
-                for offer, (images, settings) in zip(group, pool.map(self._read, group), strict=True):
-                    if isinstance(offer.image, Rejection):
-                        shard.rows.append(offer.image)
+            found_rows = list(pool.map(self._find, unit.rows))
+            shard = begin(unit.generator, self._content(found_rows))
+            for group in _groups(found_rows, self.config):
+                for found, (images, settings) in zip(group, pool.map(self._read, group), strict=True):
+                    if isinstance(found.image, Rejection):
+                        shard.rows.append(found.image)
                     else:
-                        shard.add(offer.candidate, images[0], images[1:], settings)
+                        shard.add(found.candidate, images[0], images[1:], settings)
         return []
 
     def end(self, unit: FileUnit, drafted: Drafted, output: Place) -> None:
-        """A shard that stands tells by itself that it is there."""
+        """Do nothing: the shard itself shows that the unit is finished."""
 
-    def _content(self, offers: Sequence[Offer]) -> str:
-        sources = [[offer.sources for offer in offers]] if self._sources else []
-        rows = [(self.table.hashed(offer.candidate), offer.image[:N_HASHED]) for offer in offers]
+    def _content(self, found_rows: Sequence[FoundRow]) -> str:
+        sources = [[found.sources for found in found_rows]] if self._sources else []
+        rows = [(self.table.hashed(found.candidate), found.image[:N_HASHED]) for found in found_rows]
         return digest([self.config.recipe, str(self.named), self.folder.url, rows, *sources])
 
-    def _find(self, row: TableRow) -> Offer:
-        """Looks the image file up; raises ConfigError where the storage does not answer."""
+    def _find(self, row: TableRow) -> FoundRow:
+        """Find the files of a row; raises ConfigError if the storage does not answer."""
         candidate = row.candidate
         try:
             image = self._find_file(row.path)
         except Refused as refused:
-            return Offer(candidate, candidate.reject(refused))
-        return Offer(candidate, image, [self._find_source(path) for path in row.sources])
+            return FoundRow(candidate, candidate.reject(refused))
+        return FoundRow(candidate, image, [self._find_source(path) for path in row.sources])
 
     def _find_file(self, path: str) -> ImageFile:
         return _find_image(self.folder, path, self._roots, self.config.limits.max_bytes)
 
     def _find_source(self, path: str) -> ImageFile | str:
-        """As `_find_file`; one that cannot be read costs what looks at it, and not the row."""
+        """Find a source image; if it cannot be read, only metrics that need the source fail, so its path is kept."""
         try:
             return self._find_file(relative_path(path, self.folder))
         except Refused:
             return path
 
-    def _read(self, offer: Offer) -> tuple[Sequence[bytes | str], Mapping[str, str]]:
-        """The image and its sources that can be read, or their addresses where they stay where they are; and what the
-        image says that it was generated with, unless it stays in a cloud.
+    def _read(self, found: FoundRow) -> tuple[Sequence[bytes | str], Mapping[str, str]]:
+        """Return the image and its readable sources, and the settings that the image was generated with.
+
+        Images are bytes, or addresses if they stay in their files. An image that stays in a cloud is not read for its
+        settings.
         """
-        if isinstance(offer.image, Rejection):
+        if isinstance(found.image, Rejection):
             return [], {}
-        files = (offer.image, *offer.sources)
+        files = (found.image, *found.sources)
         if not self.config.copy:
-            place = offer.image.place
+            place = found.image.place
             settings = picture_settings(_head(place)) if place.is_local else {}
             return [self._address(file) for file in files], settings
         images = [_read_file(file, self.folder) for file in files if isinstance(file, ImageFile)]
@@ -247,7 +254,7 @@ class FileSource(Source):
 
 
 def _head(place: Place) -> bytes:
-    """The beginning of a local file; nothing of one that cannot be read, which is said where it is scored."""
+    """Return the beginning of a local file; empty if it cannot be read, which scoring will report."""
     try:
         with place.open() as stream:
             head: bytes = stream.read(HEAD_BYTES)
@@ -257,12 +264,12 @@ def _head(place: Place) -> bytes:
 
 
 def _paths(value: Any) -> list[str]:
-    """The paths of sources in a cell, of one or of several."""
+    """Return the paths of one or several sources in a cell."""
     return [path for path in (value if isinstance(value, list) else [value]) if path and isinstance(path, str)]
 
 
 def _read_file(file: ImageFile, folder: Place) -> bytes:
-    """Its bytes; raises ConfigError where they are not those that were found."""
+    """Read a file; raises ConfigError if its size has changed since it was found."""
     with readable_errors(folder, f"{file.place} in images"):
         content = file.place.read()
     if len(content) != file.size:
@@ -271,7 +278,7 @@ def _read_file(file: ImageFile, folder: Place) -> bytes:
 
 
 def read_image(path: str, folder: Place, config: IngestConfig) -> bytes:
-    """The image file that a cell of a table names; raises Refused where there is none to read below the folder."""
+    """Read the image file that a cell of a table names; raises Refused if the folder has no such image."""
     relative = relative_path(path, folder)
     image = _find_image(folder, relative, _roots(folder, config), config.limits.max_bytes)
     with readable_errors(folder, f"{image.place} in images"):
@@ -282,23 +289,26 @@ def _roots(folder: Place, config: IngestConfig) -> list[Path]:
     return link_roots(folder.path, config.link_roots) if folder.is_local else []
 
 
-def _groups(offers: Sequence[Offer], limits: IngestConfig) -> Iterator[list[Offer]]:
-    """As many rows as may be in memory at once."""
-    group: list[Offer] = []
+def _groups(found_rows: Sequence[FoundRow], limits: IngestConfig) -> Iterator[list[FoundRow]]:
+    """Yield groups of rows whose images fit into one row group."""
+    group: list[FoundRow] = []
     total = 0
-    for offer in offers:
-        size = sum(file.size for file in (offer.image, *offer.sources) if isinstance(file, ImageFile))
+    for found in found_rows:
+        size = sum(file.size for file in (found.image, *found.sources) if isinstance(file, ImageFile))
         if group and (len(group) == limits.row_group_rows or total + size > limits.row_group_bytes):
             yield group
             group, total = [], 0
-        group.append(offer)
+        group.append(found)
         total += size
     if group:
         yield group
 
 
 def _find_image(folder: Place, relative: str, roots: Sequence[Path], max_bytes: int) -> ImageFile:
-    """The image file's size and etag; raises Refused where there is none to read, or a link leads out of `roots`."""
+    """Return the size and etag of an image file.
+
+    Raises Refused if the file is missing or unreadable, or if a link leads out of `roots`.
+    """
     place = folder / _match_unicode_form(folder, relative)
     if place.is_local and leads_out(place.path, roots):
         message = (
@@ -339,7 +349,6 @@ def _match_unicode_form(folder: Place, relative: str) -> str:
 
 
 def _local_entry(path: str) -> Entry:
-    """A local file's facts; raises OSError."""
     found = os.stat(path)  # noqa: PTH116  # a path of a table: once per row
     entry_type = "file" if stat.S_ISREG(found.st_mode) else "folder" if stat.S_ISDIR(found.st_mode) else "device"
     if entry_type == "file" and not os.access(path, os.R_OK):

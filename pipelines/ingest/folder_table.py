@@ -23,26 +23,26 @@ class SeenSources:
     """Origins of the sources in a folder of edits, and the edits without a source."""
 
     columns: dict[str, None] = field(default_factory=dict)
-    """In words."""
+    """Columns of sources, in words."""
     used: dict[str, None] = field(default_factory=dict)
     without: dict[str, None] = field(default_factory=dict)
     unclear: dict[str, None] = field(default_factory=dict)
 
     def note(self, image: str, sources: Sequence[str]) -> None:
-        """Notes the sources that an image could be edited from, by its name."""
+        """Record the candidate sources of an image, found by its name."""
         self.used.update(dict.fromkeys(sources))
         if len(sources) != 1:
             (self.unclear if sources else self.without)[image] = None
 
     def __str__(self) -> str:
         """Return a line for people; empty without any sources."""
-        told = list(self.columns)
+        parts = list(self.columns)
         if self.used:
             folders = dict.fromkeys(f"{PurePosixPath(source).parent}/" for source in sorted(self.used))
-            told.append(f"{len(self.used)}, from {name_some(list(folders))}, by name")
+            parts.append(f"{len(self.used)}, from {name_some(list(folders))}, by name")
             for what, images in (("without one", self.without), ("with several of their name", self.unclear)):
-                told += [f"images {what}: {len(images)}, such as {next(iter(images))}"] if images else []
-        return "; ".join(told)
+                parts += [f"images {what}: {len(images)}, such as {next(iter(images))}"] if images else []
+        return "; ".join(parts)
 
 
 DESCRIBED_IN = "described in"
@@ -97,37 +97,39 @@ class FolderTable(Table):
     def rows(self, image: str) -> Iterator[Row | Rejection]:
         """Yield every image, by the usual names of columns; raises ConfigError for a folder of no known layout."""
         folder = self._listed.pop() if self._listed else self._list()
-        told_rows, passed_over = read_layout(folder, self.prompts_from)
+        descriptions, passed_over = read_layout(folder, self.prompts_from)
         self._passed_over[:] = passed_over
-        for number, told in enumerate(told_rows, start=1):
-            yield Row(number, self._values(told, folder)) if isinstance(told, DescribedImage) else told
+        for number, each in enumerate(descriptions, start=1):
+            yield Row(number, self._values(each, folder)) if isinstance(each, DescribedImage) else each
         self._warnings.update(folder.warnings)
 
-    def _values(self, told: DescribedImage, folder: Folder) -> dict[str, Any]:
-        names = find_names(told.values, self.columns)
+    def _values(self, description: DescribedImage, folder: Folder) -> dict[str, Any]:
+        names = find_names(description.values, self.columns)
         roles = {"prompt": names.prompt, "prompt_id": names.prompt_id, "skills": names.skills}
-        values = {role: told.values[name] for role, name in roles.items() if name is not None}
-        named = told.values.get(names.generator) if names.generator is not None else None
-        self._note(told, names)
-        values["source"] = self._source(told, names, folder)
-        generator = named or told.generator or folder.generator(told.image)
-        described = (told.file or folder.at(told.image), told.line)
-        return {"file": told.image, "generator": generator, DESCRIBED_IN: described, **values}
+        values = {role: description.values[name] for role, name in roles.items() if name is not None}
+        named = description.values.get(names.generator) if names.generator is not None else None
+        self._note(description, names)
+        values["source"] = self._source(description, names, folder)
+        generator = named or description.generator or folder.generator(description.image)
+        described = (description.file or folder.at(description.image), description.line)
+        return {"file": description.image, "generator": generator, DESCRIBED_IN: described, **values}
 
-    def _source(self, told: DescribedImage, names: InputColumnsConfig, folder: Folder) -> Any:
+    def _source(self, description: DescribedImage, names: InputColumnsConfig, folder: Folder) -> Any:
         """Return the source of an edit: from its row, or the only image of the edit's name in a folder of sources."""
         if names.source is not None:
-            self._sources.columns[f"the column {names.source!r} of {told.source}"] = None
-            return told.values[names.source]
-        sources = folder.sources(told.image)
-        self._sources.note(told.image, sources)
+            self._sources.columns[f"the column {names.source!r} of {description.source}"] = None
+            return description.values[names.source]
+        sources = folder.sources(description.image)
+        self._sources.note(description.image, sources)
         return sources[0] if len(sources) == 1 else None
 
-    def _note(self, told: DescribedImage, names: InputColumnsConfig) -> None:
-        column = f"the column {names.prompt or names.prompt_id!r} of {told.source}"
-        named = names.generator is not None and told.values.get(names.generator)
-        whose = f"the column {names.generator!r} of {told.source}" if named else told.named_by or "the folders' names"
+    def _note(self, description: DescribedImage, names: InputColumnsConfig) -> None:
+        column = f"the column {names.prompt or names.prompt_id!r} of {description.source}"
+        named = names.generator is not None and description.values.get(names.generator)
+        whose = description.named_by or "the folders' names"
+        if named:
+            whose = f"the column {names.generator!r} of {description.source}"
         read = (names.image, names.prompt, names.prompt_id, names.generator, names.skills, names.source)
-        of_images = () if names.image else file_name_columns(told.values, self.columns)
-        unread = [name for name in told.values if name not in (*read, *of_images)] if told.named else ()
-        self._seen.note(column if told.named else told.source, whose, unread)
+        of_images = () if names.image else file_name_columns(description.values, self.columns)
+        unread = [name for name in description.values if name not in (*read, *of_images)] if description.named else ()
+        self._seen.note(column if description.named else description.source, whose, unread)

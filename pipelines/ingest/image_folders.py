@@ -11,28 +11,28 @@ from typing import Any, NamedTuple
 from unicodedata import normalize
 
 from plumbline.pipelines.base.storage import Place, readable_errors
-from plumbline.pipelines.base.tables import SKIPPED, Refused, Rejection, Row, printable
+from plumbline.pipelines.base.tables import JSON_LINES, SEPARATORS, SKIPPED, Refused, Rejection, Row, printable
 from plumbline.pipelines.cells.store import outside_stores
 from plumbline.pipelines.ingest.input_rows import EDIT_RESULTS, EDIT_SOURCES, FOREIGN, IMAGES
 from plumbline.pipelines.sources.benchmark import generator_of_folder, name_generators
 from plumbline.pipelines.sources.input_columns import InputColumnsConfig
 
 READERS = 16
-"""Small files that are read at once."""
-READ_AHEAD = 1024
-"""Of their names."""
-LARGEST_TEXT = 2**20
-"""Bytes of a file beside an image."""
+"""Number of small files that are read at once."""
+MAX_READ_AHEAD = 1024
+"""Number of small files whose reading is scheduled ahead."""
+MAX_TEXT_BYTES = 2**20
+"""Maximum bytes of a file with the prompt of an image."""
 NO_GENERATORS = frozenset({"images", "samples", "train", "test", "validation", "val"})
-"""Folders that images lie in, whoever made them."""
+"""Names of folders of images that do not name a generator."""
 SOURCES, RESULTS = frozenset({"source", "sources"}), frozenset({"result", "results"})
-"""Folders of the images that edits start from, and of the edits."""
+"""Names of folders of the source images of edits, and of folders of the edits."""
 NUMBERED = re.compile(r"(?<![ _-])[ _-]*(?:\(\d+\)|[_-]\d+|[_-](?:seed|sample)[_-]?\d+)$", re.IGNORECASE)
 """End of a name that numbers the images of one prompt."""
 NUMBER_AT_END = re.compile(r"(?<![ _-])[ _-]*(?<!\d)(?P<number>\d+)$")
 """Number at the end of a name, with what separates it from the words before it."""
 CONTACT_SHEET = re.compile(r"(?:grid|montage|collage|contact[ _-]?sheet)(?:[ _-]?\d)*", re.IGNORECASE)
-"""The name of a picture of several images: GenEval's script writes grid.png, Stable Diffusion's grid-0000.png."""
+"""Name of an image that shows several images: GenEval's script writes grid.png, Stable Diffusion's grid-0000.png."""
 
 
 NO_NAMES_OF_GENERATORS = frozenset(
@@ -54,7 +54,7 @@ class PromptsOutside(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Folder:
-    """A folder's files, hidden ones left out, by their paths below it."""
+    """The files of a folder without the hidden ones, by their paths below it."""
 
     place: Place
     names: Sequence[str]
@@ -63,7 +63,7 @@ class Folder:
     hidden: Sequence[str] = ()
     """Images whose paths begin with a dot somewhere; none of them is among `names`."""
     outside: Mapping[str, str] = field(default_factory=dict)
-    """Images that were not asked for, each with the reason; none of them is among `names`."""
+    """Images that the configuration leaves out, by name with the reason; none of them is among `names`."""
     badly_named: Sequence[str] = ()
     """Files whose names are not UTF-8, as they are printed; none of them is among `names`."""
     prompts: PromptsOutside | None = None
@@ -75,6 +75,11 @@ class Folder:
     def images(self) -> list[str]:
         """Image files and videos, without the sources of edits."""
         return [name for name in self._pictures if name not in self.source_paths]
+
+    @property
+    def text_tables(self) -> list[str]:
+        """CSV and JSON Lines files."""
+        return [name for name in self.names if name.lower().endswith((*SEPARATORS, *JSON_LINES))]
 
     @cached_property
     def known_images(self) -> frozenset[str]:
@@ -100,8 +105,9 @@ class Folder:
 
     @cached_property
     def source_paths(self) -> dict[str, str]:
-        """Of edits, by image in a folder of sources the path of its edits, without an ending and without that folder;
-        none where all images lie in such folders.
+        """Path of the edits of each source image in a folder of sources, without that folder and without an ending.
+
+        Empty if all images are in such folders.
         """
         paths: dict[str, str] = {}
         for name in self._pictures:
@@ -119,9 +125,9 @@ class Folder:
         return found
 
     def sources(self, image: str) -> list[str]:
-        """The images that an edit could be of, by its name: of the nearest folder of sources that has any.
+        """Return the possible sources of an edit by its name, from the nearest folder of sources that has any.
 
-        A number behind the name counts where no source has it; folders between, such as `result`, do not.
+        A number at the end of the name may be left out if no source has it; inner folders such as `result` are ignored.
         """
         if not image or not self.source_paths:
             return []
@@ -159,8 +165,9 @@ class Folder:
         return generator_of_folder(PurePosixPath(self.place.path).name)
 
     def generator(self, image: str) -> str:
-        """Whose an image is: the folder's own name; or that of the folder in it, where it is neither a number nor says
-        what is in it.
+        """Return the generator of an image: the name of its first folder, or else that of the whole folder.
+
+        A first folder that is a number, or a word such as `samples`, does not name a generator.
         """
         first, _, rest = image.partition("/")
         everybodys = NO_GENERATORS | RESULTS if self.source_paths else NO_GENERATORS
@@ -186,7 +193,7 @@ class Folder:
         return found
 
     def at(self, name: str) -> str:
-        """The address of a file, for a message."""
+        """Return the address of a file, for a message."""
         return f"{self.place.url}/{name}"
 
     def reject_without_prompt(self, image: str, message: str) -> Rejection:
@@ -200,25 +207,25 @@ class Folder:
         return refused.at(self.at(image), generator=self.generator(image), image_id=image)
 
     def skip(self, image: str, reason: str) -> Rejection:
-        """Return why an image is left out on purpose."""
+        """Return a rejection that marks an image as left out on purpose."""
         return Refused(SKIPPED, reason).at(self.at(image))
 
     def read(self, name: str) -> bytes:
-        """A small file; raises Refused for one that is not, or that is gone."""
+        """Read a small file; raises Refused if it is too large, or missing by now."""
         with readable_errors(self.place, f"{name} in images"):
             try:
-                content = (self.place / name).read(LARGEST_TEXT + 1)
+                content = (self.place / name).read(MAX_TEXT_BYTES + 1)
             except FileNotFoundError as error:
                 raise Refused("unreadable_line", f"{self.at(name)} is gone; run again") from error
-        if len(content) > LARGEST_TEXT:
-            raise Refused("text_too_large", f"{self.at(name)} is over {LARGEST_TEXT} bytes; is it a prompt?")
+        if len(content) > MAX_TEXT_BYTES:
+            raise Refused("text_too_large", f"{self.at(name)} is over {MAX_TEXT_BYTES} bytes; is it a prompt?")
         return content
 
     def read_all(self, names: Sequence[str]) -> Iterator[bytes | Refused]:
-        """Small files in order, some of them at once; for one that cannot be taken the reason."""
+        """Yield small files in order, read in parallel; the reason in place of a file that cannot be read."""
         with ThreadPoolExecutor(READERS) as pool:
-            for start in range(0, len(names), READ_AHEAD):
-                yield from pool.map(self._read, names[start : start + READ_AHEAD])
+            for start in range(0, len(names), MAX_READ_AHEAD):
+                yield from pool.map(self._read, names[start : start + MAX_READ_AHEAD])
 
     def _read(self, name: str) -> bytes | Refused:
         try:
@@ -258,7 +265,7 @@ def _name_generators(numbered: Iterable[tuple[str, int]], prompts: Sequence[str]
 
 
 def _differ_in_words(names: Sequence[str], prompts: Sequence[str]) -> bool:
-    """Return True if names differ by more than numbers, and none says what an image is or begins a prompt."""
+    """Return True if names differ by more than numbers, and none is a word such as `image` or begins a prompt."""
     words = [tuple(name.replace("_", " ").casefold().split()) for name in names]
     without_numbers = {re.sub(r"\d+", "", name.casefold()) for name in names}
     named = all(any(map(str.isalpha, name)) for name in without_numbers)

@@ -1,7 +1,7 @@
-"""Parquet and Arrow tables with images in them, as datasets are published: one image a row, or several to compare.
+"""Parquet and Arrow tables that contain images, as datasets are published: one image a row, or several to compare.
 
-A cell of images is bytes, Hugging Face's `{bytes, path}`, or a path. Rows of numbered columns (`jpg_0` with `model_0`,
-`jpg_1` with `model_1`, as in Pick-a-Pic) hold an image for each number.
+A cell with an image is bytes, Hugging Face's `{bytes, path}`, or a path. Rows of numbered columns (`jpg_0` with
+`model_0`, `jpg_1` with `model_1`, as in Pick-a-Pic) have an image for each number.
 """
 
 import hashlib
@@ -32,7 +32,7 @@ from plumbline.pipelines.ingest.input_rows import (
     relative_path,
     require_names,
 )
-from plumbline.pipelines.ingest.sample_files import ImageSample, SampleFile, stem
+from plumbline.pipelines.ingest.sample_files import ImageSample, SampleFile, SampleSource, stem
 from plumbline.pipelines.sources.input_columns import InputColumnsConfig, find_names
 from plumbline.pipelines.sources.origins import Origins
 from plumbline.pipelines.sources.shards import BINARY, is_table
@@ -40,14 +40,69 @@ from plumbline.pipelines.sources.shards import BINARY, is_table
 ENDINGS = (".parquet", ".arrow")
 ROWS_AT_ONCE = 16
 EMBEDDED = ("image", "jpg", "png", "webp")
-"""What the column of the images is called, before one of paths alone."""
+"""Usual names of the column with embedded images, before a column of paths."""
 NUMBERED = {"image": ("jpg_{}", "image_{}", "png_{}"), "generator": ("model_{}", "generator_{}")}
-"""What the columns of several images in a row are called, counted from 0."""
+"""Names of the columns of several images in a row, counted from 0."""
 AGAIN = "it may be truncated: write or download it again"
 
 
-def find_tables(config: IngestConfig) -> list[SampleFile]:
-    """The table, or those below a folder, by name; none where it is neither. Raises ConfigError for links out of it."""
+class ImageTableSource(SampleSource):
+    """Parquet and Arrow tables."""
+
+    def read(self, file: SampleFile) -> Iterator[ImageSample | Rejection]:
+        """Yield a table's images in order; a bad row is rejected by itself, damage loses all rows after it."""
+        number = 0
+        try:
+            with _opened(file.place, file.size) as (schema, batches):
+                images_of_row = _columns_by_image(schema.names, self.config)
+                others = _other_columns(schema, images_of_row)
+                for batch in batches:
+                    batch.validate(full=True)
+                    for row in name_labels(batch).to_pylist():
+                        number += 1
+                        for index, names in enumerate(images_of_row):
+                            name = f"{number}-{index}" if len(images_of_row) > 1 else str(number)
+                            yield _read_sample(file, self.config, row, names, name, others)
+        except (pa.ArrowException, UnicodeDecodeError) as error:
+            message = f"not readable after row {number} ({first_line(error)}): what is after it is lost; {AGAIN}"
+            yield Refused(DAMAGED_TABLE, message).at(file.place.url)
+
+    def describe(self, file: SampleFile) -> Origins:
+        """Return the columns that contain a table's prompts and generators."""
+        try:
+            with _opened(file.place, file.size) as (schema, _):
+                images_of_row = _columns_by_image(schema.names, self.config)
+                others = _other_columns(schema, images_of_row)
+                return column_origins(images_of_row, others, self.config.generator, file.place.url)
+        except (pa.ArrowException, OSError, UnicodeDecodeError):
+            return Origins(f"{file.place.url}, which cannot be read", f"{file.place.url}, which cannot be read")
+
+    def skip_unnamed(self) -> list[Rejection]:
+        """Return the image files of a folder of tables that no row names: they are skipped."""
+        place = self.config.storage.locate(str(self.config.table))
+        if self.config.images is not None or not place.is_folder():
+            return []
+        folder = list_images(place, "table")
+        if not folder.images:
+            return []
+        named = {path for file in self.sample_files for path in _read_image_paths(file, self.config)}
+        reason = "no row of the tables names it"
+        return [folder.skip(image, reason) for image in folder.images if folder.at(image) not in named]
+
+
+def open_tables(config: IngestConfig) -> ImageTableSource | None:
+    """Return the tables of an ingest; None if its table is of another kind, such as CSV.
+
+    Raises ConfigError if a link leads out of the folder of tables.
+    """
+    if config.table is None or not (tables := _find_tables(config)):
+        return None
+    edited = config.columns.source is not None
+    return ImageTableSource(config=config, sample_files=tables, edited=edited, labelled=_has_labels(tables[0]))
+
+
+def _find_tables(config: IngestConfig) -> list[SampleFile]:
+    """Return the table, or the tables below a folder, by name; none if it is neither."""
     place = config.storage.locate(str(config.table))
     with readable_errors(place, "table"):
         entries = {path: entry for path, entry in place.files() if is_table(path or place.name, ENDINGS)}
@@ -78,29 +133,11 @@ def _name_files(paths: Mapping[str, str]) -> dict[str, str]:
     return names
 
 
-def read_rows(file: SampleFile, config: IngestConfig) -> Iterator[ImageSample | Rejection]:
-    """A table's images in order; a row that is none costs itself, damage what is after it."""
-    number = 0
-    try:
-        with _opened(file.place, file.size) as (schema, batches):
-            several = _several(schema.names, config)
-            others = _others(schema, several)
-            for batch in batches:
-                batch.validate(full=True)
-                for row in name_labels(batch).to_pylist():
-                    number += 1
-                    for index, names in enumerate(several):
-                        yield _sample(file, config, row, names, _name(number, index, several), others)
-    except (pa.ArrowException, UnicodeDecodeError) as error:
-        message = f"not readable after row {number} ({first_line(error)}): what is after it is lost; {AGAIN}"
-        yield Refused(DAMAGED_TABLE, message).at(file.place.url)
-
-
 @contextmanager
 def _opened(
     place: Place, size: int | None = None, columns: Sequence[str] | None = None
 ) -> Iterator[tuple[pa.Schema, Iterator[pa.RecordBatch]]]:
-    """The table's columns, and its rows some at a time; of Parquet those of `columns`, all by default."""
+    """Open a table; yield its schema and its batches of rows, in Parquet only those of `columns`."""
     with readable_errors(place, "table"), place.open(size=size) as stream:
         try:
             if place.path.lower().endswith(".parquet"):
@@ -109,7 +146,8 @@ def _opened(
                 yield schema_without_views(parquet.schema_arrow), map(without_views, batches)
             else:
                 reader = pa.ipc.open_stream(stream)
-                parts = (part for batch in reader for part in _cut(batch))
+                starts = ((batch, start) for batch in reader for start in range(0, len(batch), ROWS_AT_ONCE))
+                parts = (batch.slice(start, ROWS_AT_ONCE) for batch, start in starts)
                 yield schema_without_views(reader.schema), map(without_views, parts)
         except OSError as error:
             if error.errno is not None:  # Arrow's own have none
@@ -117,26 +155,22 @@ def _opened(
             raise pa.ArrowInvalid(str(error)) from error
 
 
-def _cut(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    return (batch.slice(start, ROWS_AT_ONCE) for start in range(0, len(batch), ROWS_AT_ONCE))
-
-
 class TableInspection(NamedTuple):
-    """What a table says of its images, by its columns and first rows."""
+    """The columns of a table that concern its images, from its schema and first rows."""
 
     several: bool = False
-    """Whether a row has several images."""
+    """True if a row has several images."""
     generator: str | None = None
-    """The column that names their generators, of several the first's."""
+    """Column of the generators, of the first image if a row has several."""
     paths: bool = False
-    """Whether it names their files, and holds none."""
+    """True if the table contains paths of images and no image."""
     image: str | None = None
     prompt: str | None = None
-    """Their columns; None where there are none as named, nor by the usual names."""
+    """Columns of the images and prompts; None if the table has none of the configured or usual names."""
 
 
-def look_at(place: Place, columns: InputColumnsConfig) -> TableInspection:
-    """What a table says; nothing where it cannot be read, which is said of it elsewhere."""
+def inspect_table(place: Place, columns: InputColumnsConfig) -> TableInspection:
+    """Inspect a table; the result is empty if the table cannot be read, which is reported when it is ingested."""
     try:
         with _opened(place) as (schema, batches):
             names = find_names(schema.names, columns)
@@ -153,35 +187,11 @@ def look_at(place: Place, columns: InputColumnsConfig) -> TableInspection:
         return TableInspection()
 
 
-def describe_table(file: SampleFile, config: IngestConfig) -> Origins:
-    """Which of a table's columns tell the prompts and the generators."""
-    try:
-        with _opened(file.place, file.size) as (schema, _):
-            several = _several(schema.names, config)
-            return column_origins(several, _others(schema, several), config.generator, file.place.url)
-    except (pa.ArrowException, OSError, UnicodeDecodeError):
-        return Origins(f"{file.place.url}, which cannot be read", f"{file.place.url}, which cannot be read")
-
-
-def has_labels(file: SampleFile) -> bool:
+def _has_labels(file: SampleFile) -> bool:
     """Return True if a column of a table is of Hugging Face's class labels."""
     with suppress(pa.ArrowException, OSError), _opened(file.place, file.size) as (schema, _):
         return bool(find_labels(schema))
     return False
-
-
-def unnamed_images(files: Sequence[SampleFile], config: IngestConfig) -> list[Rejection]:
-    """Return the image files of a folder of tables that no row names: they are skipped."""
-    place = config.storage.locate(str(config.table))
-    if config.images is not None or not place.is_folder():
-        return []
-    folder = list_images(place, "table")
-    if not folder.images:
-        return []
-    named = {path for file in files for path in _read_image_paths(file, config)}
-    return [
-        folder.skip(image, "no row of the tables names it") for image in folder.images if folder.at(image) not in named
-    ]
 
 
 def _read_image_paths(file: SampleFile, config: IngestConfig) -> Iterator[str]:
@@ -189,7 +199,7 @@ def _read_image_paths(file: SampleFile, config: IngestConfig) -> Iterator[str]:
     folder = config.storage.locate(file.place.url.rpartition("/")[0])
     with suppress(pa.ArrowException, OSError, UnicodeDecodeError, ConfigError):
         with _opened(file.place, file.size) as (schema, _):
-            names = [each.image for each in _several(schema.names, config) if each.image is not None]
+            names = [each.image for each in _columns_by_image(schema.names, config) if each.image is not None]
             types = {name: schema.field(name).type for name in names}
         columns = {
             name: f"{name}.path" if pa.types.is_struct(of) else name for name, of in types.items() if of not in BINARY
@@ -202,14 +212,14 @@ def _read_image_paths(file: SampleFile, config: IngestConfig) -> Iterator[str]:
 
 
 def _holds_paths(image: str, rows: pa.RecordBatch | None) -> bool:
-    """Whether the first rows have paths alone."""
+    """Return True if the images of the first rows are only paths."""
     cells = [] if rows is None else [value for value in rows.column(image).to_pylist() if value is not None]
     bare = [value.get("path") if isinstance(value, Mapping) and not value.get("bytes") else value for value in cells]
     return bool(bare) and all(isinstance(value, str) for value in bare)
 
 
 def images_a_row(available: Sequence[str]) -> int:
-    """How many images a row has by the names of its columns; 0 where they are not numbered."""
+    """Return the number of images in a row by its numbered columns; 0 if they are not numbered."""
     return next(
         (count for count in range(len(available) + 1) if _numbered("image", count, available) is None), len(available)
     )
@@ -219,8 +229,8 @@ def _numbered(role: str, number: int, available: Sequence[str]) -> str | None:
     return next((name.format(number) for name in NUMBERED[role] if name.format(number) in available), None)
 
 
-def _several(available: Sequence[str], config: IngestConfig) -> list[InputColumnsConfig]:
-    """The columns of each image of a row; raises ConfigError where one is needed and not there."""
+def _columns_by_image(available: Sequence[str], config: IngestConfig) -> list[InputColumnsConfig]:
+    """Return the columns of each image of a row; raises ConfigError if a required column is missing."""
     count = images_a_row(available) if config.columns.image is None else 0
     asked = [
         replace(
@@ -235,17 +245,13 @@ def _several(available: Sequence[str], config: IngestConfig) -> list[InputColumn
     return [require_names(list(available), each, config.generator, str(config.table)) for each in asked or [one]]
 
 
-def _others(schema: pa.Schema, several: Sequence[InputColumnsConfig]) -> list[str]:
-    """The columns that are kept as JSON: those that are no images."""
-    images = {name for names in several for name in (names.image, names.source)}
+def _other_columns(schema: pa.Schema, images_of_row: Sequence[InputColumnsConfig]) -> list[str]:
+    """Return the columns that are kept as JSON: all without images."""
+    images = {name for names in images_of_row for name in (names.image, names.source)}
     return [field.name for field in schema if field.name not in images and not pa.types.is_binary(field.type)]
 
 
-def _name(number: int, index: int, several: Sequence[InputColumnsConfig]) -> str:
-    return f"{number}-{index}" if len(several) > 1 else str(number)
-
-
-def _sample(
+def _read_sample(
     file: SampleFile,
     config: IngestConfig,
     row: Mapping[str, Any],
@@ -267,11 +273,11 @@ def _sample(
         image = _image(row[names.image or ""], file, config)
         return ImageSample(candidate, image, _sources(row, names, file, config), field_settings(row))
     except Refused as refused:
-        return refused.at(file.place.url, line, **read_known_ids(row, names, config.generator, default_id)._asdict())
+        return refused.at(file.place.url, line, **read_known_ids(row, names, config.generator, default_id))
 
 
 def _sources(row: Mapping[str, Any], names: InputColumnsConfig, file: SampleFile, config: IngestConfig) -> list[bytes]:
-    """The sources of an edit that can be read: any other costs what looks at it, and not the row."""
+    """Return the readable sources of an edit; a missing source fails metrics that need it, and not the row."""
     value = row.get(names.source or "")
     sources = []
     for each in value if isinstance(value, list) else [value]:
@@ -281,7 +287,7 @@ def _sources(row: Mapping[str, Any], names: InputColumnsConfig, file: SampleFile
 
 
 def _image(value: Any, file: SampleFile, config: IngestConfig) -> bytes:
-    """The bytes in a cell, or of the file that it names; raises Refused where there are none."""
+    """Return the bytes in a cell, or those of the file that it names; raises Refused if there are none."""
     if isinstance(value, Mapping):
         value = value.get("bytes") or value.get("path")
     if isinstance(value, str):

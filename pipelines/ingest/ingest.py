@@ -1,4 +1,4 @@
-"""From image files with a table, or WebDataset tars, to the sharded Parquet that a sweep reads."""
+"""Ingests image files with a table, Parquet tables or WebDataset tars into the sharded Parquet that a sweep reads."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -13,33 +13,32 @@ from plumbline.pipelines.ingest.drafting import DraftingQueue, Source, Workers
 from plumbline.pipelines.ingest.files import FileSource
 from plumbline.pipelines.ingest.folder_table import FolderTable
 from plumbline.pipelines.ingest.image_folders import PromptsOutside
-from plumbline.pipelines.ingest.image_tables import describe_table, find_tables, has_labels, read_rows, unnamed_images
+from plumbline.pipelines.ingest.image_tables import open_tables
 from plumbline.pipelines.ingest.ingest_config import IngestConfig
 from plumbline.pipelines.ingest.ingest_output import Record, Records, read_columns
 from plumbline.pipelines.ingest.pair_tables import open_pairs
 from plumbline.pipelines.ingest.placing import Shards
-from plumbline.pipelines.ingest.sample_files import SampleSource
 from plumbline.pipelines.ingest.shards import ShardRecord, ShardReport
-from plumbline.pipelines.ingest.tars import describe_samples, find_tars, have_sources, read_samples
+from plumbline.pipelines.ingest.tars import open_tars
 from plumbline.pipelines.ingest.typed_tables import open_table
 from plumbline.pipelines.sources.example_pairs import ExamplePair, ends_and_middle
 from plumbline.pipelines.sources.origins import Origins
 
 
 class Ingested(NamedTuple):
-    """What stands in the output now."""
+    """The result of an ingest."""
 
     url: str
     shards: list[ShardRecord]
     rejected: list[Rejection]
     prompts: int
     unfinished: list[str]
-    """The generators that other ingests have begun in the same output and not ended."""
+    """Generators of other ingests into the same output that were started and have not finished."""
     exit_code: int
-    """0 complete, 2 with some rows rejected within `max_failed`, 1 over it or where nobody knows how many are lost."""
+    """0 complete, 2 with some rows rejected within `max_failed`, 1 above it or if an unknown number of rows is lost."""
     origins: Origins
     source_columns: list[str]
-    """The shards' columns of the sources of edits."""
+    """Columns of the shards with the source images of edits."""
     skipped: list[Rejection]
     """Images that were left out on purpose, such as contact sheets."""
     pairs: list[ExamplePair]
@@ -47,12 +46,12 @@ class Ingested(NamedTuple):
 
     @property
     def n_found(self) -> int:
-        """Number of images, and of rows without one, that were found: each is taken in, rejected or skipped."""
+        """Number of images, and of rows without one, that were found; each is ingested, rejected or skipped."""
         return self.rows + len(self.rejected) + len(self.skipped)
 
     @property
     def total_lines(self) -> list[str]:
-        """Counts of all that was taken in, rejected or skipped, in lines for people."""
+        """Counts of ingested, rejected and skipped images, as lines for people."""
         known = "at least " if self.damaged else ""
         counts = f"{self.rows} taken in + {len(self.rejected)} rejected + {len(self.skipped)} skipped"
         reasons: dict[str, list[str]] = {}
@@ -63,7 +62,7 @@ class Ingested(NamedTuple):
 
     @property
     def origin_lines(self) -> list[str]:
-        """Where prompts and generators come from, in lines for people."""
+        """Origins of prompts and generators, as lines for people."""
         images: Counter[str] = Counter()
         for shard in self.shards:
             images[shard.generator] += shard.rows
@@ -71,7 +70,7 @@ class Ingested(NamedTuple):
 
     @property
     def damaged(self) -> list[str]:
-        """The files of which nobody knows how many rows are lost."""
+        """Damaged files, which lost an unknown number of rows."""
         return sorted({rejection.file for rejection in self.rejected if rejection.kind in DAMAGED})
 
     @property
@@ -80,14 +79,15 @@ class Ingested(NamedTuple):
 
     @property
     def kinds(self) -> dict[str, int]:
-        """The rejected rows by kind, most first."""
+        """Number of rejected rows by kind, the most frequent first."""
         return dict(Counter(rejection.kind for rejection in self.rejected).most_common())
 
 
 def ingest(config: IngestConfig, report: ShardReport, prompts: PromptsOutside | None = None) -> Ingested:
-    """Write the shards that are missing, and then the prompts, the rejected rows and the manifest.
+    """Write the missing shards, then the prompts, the rejected rows and the manifest.
 
-    Raises ConfigError if a source or the output cannot be reached, or the output contains other shards instead.
+    Raises ConfigError if a source or the output cannot be reached, or if the output contains other shards under the
+    same names.
     """
     source = _open_source(config, prompts)
     records = Records(config.storage.locate(config.output), config.identity)
@@ -100,39 +100,31 @@ def ingest(config: IngestConfig, report: ShardReport, prompts: PromptsOutside | 
 def _open_source(config: IngestConfig, prompts: PromptsOutside | None) -> Source:
     """Return the source of an ingest; raises ConfigError if it does not exist or its columns do not fit."""
     if config.tars is not None:
-        tars = find_tars(config)
-        edited = have_sources(tars[0], config)
-        return SampleSource(config=config, sample_files=tars, read=read_samples, tell=describe_samples, edited=edited)
-    if config.table is not None and (tables := find_tables(config)):
-        return SampleSource(
-            config=config,
-            sample_files=tables,
-            read=read_rows,
-            tell=describe_table,
-            edited=config.columns.source is not None,
-            labelled=has_labels(tables[0]),
-            unread=unnamed_images,
-        )
+        return open_tars(config)
+    if (tables := open_tables(config)) is not None:
+        return tables
     folder = config.folder
-    told = (
-        FolderTable(
+    if config.table is not None:
+        table = open_pairs(open_table(config.storage.locate(config.table)))
+    else:
+        table = FolderTable(
             place=folder,
             columns=config.columns,
             prompts_from=config.prompts_from,
             inside=config.images_inside,
             prompts=prompts,
         )
-        if config.table is None
-        else open_pairs(open_table(config.storage.locate(config.table)))
-    )
     with readable_errors(folder, "images"):
         if not folder.is_folder():
             raise FileNotFoundError(folder.path)
-    return FileSource(config=config, table=told, folder=folder)
+    return FileSource(config=config, table=table, folder=folder)
 
 
 def _finish(source: Source, records: Records, shards: Shards) -> Ingested:
-    """The record of this ingest first, then what tells of all of them, the manifest last."""
+    """Remove shards that the input no longer fills, publish the output's tables, and return the result.
+
+    The record of this ingest is written first and the manifest last.
+    """
     written = sorted(shards.records)
     left_out = sorted(shards.rejected, key=lambda each: (each.file, each.line or 0, each.kind, each.message))
     generators = {source.config.generator} if source.config.generator else {record.generator for record in written}
@@ -171,7 +163,10 @@ def _example_pairs(output: Place, written: Sequence[ShardRecord]) -> list[Exampl
 
 
 def _publish(records: Records, shards: Shards, record: Record) -> list[str]:
-    """Writes what tells of all ingests, again if another one ended meanwhile; the generators of those that have not."""
+    """Write the tables and manifest of all ingests of the output; return the generators of unfinished ingests.
+
+    If another ingest ends meanwhile, they are written again.
+    """
     shards.refresh()
     records.write(record)
     while True:
@@ -183,7 +178,7 @@ def _publish(records: Records, shards: Shards, record: Record) -> list[str]:
 
 
 def _record(source: Source, ended: Ingested) -> Record:
-    """How this ingest ended, without which of its shards this run wrote."""
+    """Return the record of this ingest, which does not say which of the shards this run wrote."""
     shards = [record._asdict() for record in ended.shards]
     manifest = {
         "source": source.config.identity,

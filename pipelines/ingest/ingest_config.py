@@ -1,4 +1,4 @@
-"""What an ingest is asked for."""
+"""Configuration of an ingest."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -13,14 +13,15 @@ from plumbline.pipelines.sources.benchmark import PromptsFrom
 from plumbline.pipelines.sources.input_columns import InputColumnsConfig
 
 VERSION = 1
-"""To be raised when the same input makes other shards."""
+"""Version of the ingest, raised when the same input makes other shards."""
 Identity = Mapping[str, str | None]
-"""What an ingest takes in: its table and images or its tars, and its generator. It says which ingest it is."""
+"""The input of an ingest (its table and images, or its tars) and its generator; identifies the ingest within an output.
+"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class IngestLimits(Checked):
-    """What an image may cost before it is refused."""
+    """Limits above which an image is refused."""
 
     section: ClassVar[str] = "limits."
     max_bytes: Positive = 64_000_000
@@ -29,55 +30,57 @@ class IngestLimits(Checked):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorkersConfig(Checked):
-    """Where shards are made."""
+    """The machines that make the shards."""
 
     section: ClassVar[str] = "cluster."
     address: str | None = None
     """A running Ray cluster (`auto`, or host:port); null takes RAY_ADDRESS, or else this machine."""
     num_cpus: Positive | None = None
-    """How many shards are made at once on this machine; as many as it has CPUs by default, and with 1 without Ray."""
+    """Number of shards that are made at once on this machine; its number of CPUs by default. With 1, Ray is not used.
+    """
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class IngestConfig(Checked):
-    """What is taken in, and where it goes."""
+    """Input and output of an ingest."""
 
     output: str
-    """Folder or cloud prefix that gets <generator>/00000.parquet and so on, prompts.parquet and manifest.json."""
+    """Folder or cloud prefix for <generator>/00000.parquet and so on, prompts.parquet and manifest.json."""
     table: str | None = None
-    """CSV, TSV or JSON Lines with one row per image file, or Parquet or Arrow with the images in it; or `tars`."""
+    """CSV, TSV or JSON Lines with a row for each image file, or Parquet or Arrow with the images in it; or use `tars`.
+    """
     images: str | None = None
-    """Folder that the table's paths start from, the table's own by default; without a table, a folder whose files tell
-    their prompts themselves: by metadata.jsonl, prompts.txt, a .txt beside each image, or the images' names
-    (docs/ingest.md)."""
+    """Folder that the table's paths start from, by default the table's own. Without a table, a folder that contains its
+    prompts: in metadata.jsonl, prompts.txt, a .txt next to each image, or the images' names (docs/ingest.md)."""
     tars: str | None = None
-    """A WebDataset tar, a folder of them, or a pattern with *; or `table`."""
+    """A WebDataset tar, a folder of tars, or a pattern with *; or use `table`."""
     prompts_from: PromptsFrom | None = None
-    """How such a folder tells them; null looks for the first way that does, and takes the images' names only where no
-    table lies there and each generator's names differ."""
+    """The layout of such a folder; null takes the first layout that fits. The images' names are taken only from a
+    folder without tables, and if the names of each generator differ."""
     images_inside: str | None = None
-    """Of a folder of image files, only those in inner folders of this name are taken, where any lies in one: `en` of
-    edits by instructions in two languages."""
+    """Name of inner folders: if the folder of image files has any of this name, only the images in these are ingested,
+    such as `en` for edits by instructions in two languages."""
     copy: bool = True
-    """Whether the shards hold the images; or the addresses of their files, which must then stay where they are."""
+    """True to copy images into the shards; false to keep the addresses of their files, which must then stay in their
+    place."""
     link_roots: tuple[str, ...] = ()
-    """Local folders, besides the input's own, that links in it may lead to."""
+    """Local folders, besides the input's own, that links in the input may lead to."""
     generator: str | None = None
-    """The generator of all rows; by default a column of the table or a field of a sample's JSON."""
+    """The generator of all rows; by default it is in a column of the table or a field of a sample's JSON."""
     columns: InputColumnsConfig = field(default_factory=InputColumnsConfig)
     shard_rows: Positive = 1024
-    """Rows of the input that make a shard."""
+    """Number of rows of the input in a shard."""
     row_group_rows: Positive = 256
-    """Rows of a row group at most: a sweep's unit of work."""
+    """Maximum number of rows in a row group, which is a sweep's unit of work."""
     row_group_bytes: Positive = 64_000_000
-    """Bytes of images in a row group at most, and so in memory; a larger image is a row group of its own."""
+    """Maximum bytes of images in a row group, and so in memory; a larger image is a row group of its own."""
     limits: IngestLimits = field(default_factory=IngestLimits)
     on_change: Literal["fail", "replace"] = "fail"
-    """What to do with a shard that stands and was made from other input: `fail`, or `replace` it."""
+    """Action if the output has a shard that was made from other input: `fail`, or `replace` it."""
     max_failed: Share = 0.01
-    """Share of rejected rows up to which the exit code is 2 instead of 1; a damaged tar is always over it."""
+    """Maximum fraction of rejected rows for which the exit code is 2 and not 1; a damaged tar always exceeds it."""
     cluster: WorkersConfig = field(default_factory=WorkersConfig)
-    """Where shards are made: by several workers on Ray where that takes longer than seconds."""
+    """The machines that make the shards; several workers on Ray are used if the ingest takes longer than seconds."""
     storage: StorageConfig = field(default_factory=StorageConfig)
 
     def __post_init__(self) -> None:
@@ -87,10 +90,11 @@ class IngestConfig(Checked):
                 "expected one input: table=FILE (with images=FOLDER), images=FOLDER alone, or tars=FILE_OR_FOLDER"
             )
         if self.tars is not None and not self.copy:
-            raise ConfigError("copy: expected true, got false; what is in a tar has no address of its own")
+            raise ConfigError("copy: expected true, got false; images in a tar have no addresses of their own")
         if self.prompts_from is not None and (self.tars or self.table):
             raise ConfigError(
-                f"prompts_from: expected null beside table or tars, which tell the prompts, got {self.prompts_from!r}"
+                "prompts_from: expected null together with table or tars, which contain the prompts, "
+                f"got {self.prompts_from!r}"
             )
         if any("://" in root or not root for root in self.link_roots):
             raise ConfigError(f"link_roots: expected local folders, got {', '.join(map(repr, self.link_roots))}")
@@ -102,7 +106,7 @@ class IngestConfig(Checked):
 
     @property
     def recipe(self) -> dict[str, Any]:
-        """The options that change what is in the shards."""
+        """Options that change the content of shards."""
         names = ("generator", "columns", "shard_rows", "row_group_rows", "row_group_bytes", "limits")
         linked = {} if self.copy else {"copy": False}
         columns = {
@@ -112,19 +116,19 @@ class IngestConfig(Checked):
 
     @property
     def identity(self) -> Identity:
-        """What is taken in, which says which of an output's ingests this is."""
+        """The addresses of the input and the generator, which identify this ingest within an output."""
         places = {"table": self.table, "images": None if self.tars else self.folder.url, "tars": self.tars}
         urls = {name: self.storage.locate(url).url if url is not None else None for name, url in places.items()}
         return {**urls, "generator": self.generator}
 
     @property
     def place(self) -> str:
-        """Where the input is."""
+        """Address of the input, as configured."""
         return str(self.tars or self.table or self.images)
 
     @property
     def folder(self) -> Place:
-        """The folder that the images' paths start from."""
+        """Folder that the images' paths start from."""
         if self.images is not None:
             return self.storage.locate(self.images)
         return self.storage.locate(str(self.table)).parent

@@ -1,4 +1,4 @@
-"""What stands in an output: the shards of its ingests, a record of how each ended, the tables that tell of all."""
+"""Files of an output: the shards of its ingests, a record of how each ended, and the tables of all."""
 
 import io
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -23,25 +23,25 @@ from plumbline.pipelines.sources.origins import MANIFEST
 from plumbline.pipelines.sources.shards import INGESTED
 
 READERS = 16
-"""Shards of an output that are read at once."""
+"""Number of shards that are read at once."""
 
 
 class OutputError(ConfigError):
-    """A file of an output is damaged, lost or not an ingest's own."""
+    """A file of an output is damaged, missing, or was not written by an ingest."""
 
 
 class Footer(NamedTuple):
-    """What an ingest writes into a shard besides its rows."""
+    """The metadata of a shard, besides its rows."""
 
     key: str
-    """A hash of what it was made from, and how."""
+    """Hash of the input and the options that the shard was made from."""
     rejected: list[Rejection]
     source: Identity
-    """What the ingest took in."""
+    """The input of the ingest."""
 
 
 class OutputShard(NamedTuple):
-    """A shard in the output."""
+    """A shard as it is listed, with its metadata."""
 
     size: int
     tag: str
@@ -51,9 +51,9 @@ class OutputShard(NamedTuple):
 def read_output_shards(
     output: Place, known: Mapping[str, OutputShard] = MappingProxyType({})
 ) -> dict[str, OutputShard]:
-    """The shards by their paths; those that are `known` and did not change are not read again.
+    """Return the shards by path; a shard that is `known` and has not changed is not read again.
 
-    Raises ConfigError for a Parquet file in a generator's folder that is none, or is damaged.
+    Raises ConfigError for a Parquet file in a generator's folder that is damaged, or was not written by an ingest.
     """
 
     def read(path: str, entry: Entry) -> OutputShard:
@@ -81,15 +81,15 @@ def _listing(output: Place) -> dict[str, Entry]:
 
 
 def read_footer(output: Place, path: str, size: int | None = None) -> Footer:
-    """Raises ConfigError for what is no shard, or a damaged one."""
-    with damage_named(output, path), _opened(output, path, size) as stream:
+    """Read a shard's metadata; raises ConfigError if the file is damaged, or was not written by an ingest."""
+    with report_damage(output, path), _opened(output, path, size) as stream:
         values = decode_json((pq.read_metadata(stream).metadata or {})[INGESTED].decode())
         return Footer(values["key"], [Rejection(*row) for row in values["rejected"]], dict(values["source"]))
 
 
 @contextmanager
-def damage_named(output: Place, path: str) -> Iterator[None]:
-    """Turns what reading a file that is no shard, or a damaged one, raises into an OutputError that names it."""
+def report_damage(output: Place, path: str) -> Iterator[None]:
+    """Raise OutputError with the file's name in place of errors of reading a file that no ingest wrote, or damaged."""
     try:
         yield
     except (pa.ArrowException, DamagedError, ValueError, KeyError, TypeError, Refused) as error:
@@ -99,7 +99,7 @@ def damage_named(output: Place, path: str) -> Iterator[None]:
 
 
 def read_prompts(output: Place, paths: Sequence[str]) -> Iterator[tuple[str, list[OutputPrompt]]]:
-    """These shards with their prompts; raises ConfigError where one is damaged."""
+    """Yield each shard's path with its prompts; raises ConfigError if a shard is damaged."""
     with ThreadPoolExecutor(READERS) as pool:
         for start in range(0, len(paths), READERS):
             part = paths[start : start + READERS]
@@ -116,8 +116,8 @@ def _prompts(output: Place, path: str) -> list[OutputPrompt]:
 
 
 def read_columns(output: Place, path: str, names: list[str]) -> list[dict[str, Any]]:
-    """Those of these columns that a shard has, row by row; raises ConfigError where it is damaged."""
-    with damage_named(output, path), _opened(output, path) as stream:
+    """Return the rows of a shard with these columns, as far as it has them; raises ConfigError if it is damaged."""
+    with report_damage(output, path), _opened(output, path) as stream:
         file = pq.ParquetFile(stream, pre_buffer=False, page_checksum_verification=True)
         rows: list[dict[str, Any]] = file.read(columns=names, use_threads=False).to_pylist()
         return rows
@@ -125,7 +125,7 @@ def read_columns(output: Place, path: str, names: list[str]) -> list[dict[str, A
 
 @contextmanager
 def _opened(output: Place, path: str, size: int | None = None) -> Iterator[Any]:
-    """A file opened for the few ranges of it that are read; what Arrow finds wrong with it is an ArrowException."""
+    """Open a file to read a few ranges of it; raises ArrowException for damaged content."""
     with readable_errors(output, "output"), (output / path).open(size=size, cache_type="none") as stream:
         try:
             yield stream
@@ -136,39 +136,38 @@ def _opened(output: Place, path: str, size: int | None = None) -> Iterator[Any]:
 
 
 def other_generators(standing: Mapping[str, OutputShard], own: Identity) -> dict[str, str]:
-    """The generators of other ingests, with what those took in."""
+    """Return the generators of other ingests, each with its ingest's input as a command has it."""
     sources = {path.partition("/")[0]: shard.footer.source for path, shard in standing.items()}
-    return {name: _words(source) for name, source in sources.items() if source != own}
-
-
-def _words(source: Identity) -> str:
-    """What an ingest takes in, as its command says it."""
-    return " ".join(f"{name}={value}" for name, value in source.items() if value is not None)
+    return {
+        generator: " ".join(f"{name}={value}" for name, value in source.items() if value is not None)
+        for generator, source in sources.items()
+        if source != own
+    }
 
 
 RECORDS = ".ingest/records"
-PROMPTS_AT_ONCE = 65_536
+MAX_PROMPTS_AT_ONCE = 65_536
 PROMPTS = pa.schema([("prompt_id", pa.string()), ("text", pa.string()), SKILLS])
 
 
 class Record(NamedTuple):
-    """How an ingest ended."""
+    """The record of a finished ingest."""
 
     manifest: Mapping[str, Any]
-    """What was made from what: the same after an interrupted run as after an undisturbed one."""
+    """The input and the shards made from it; the same after an interrupted ingest as after an undisturbed one."""
     rejected: Sequence[Rejection]
 
     @property
     def paths(self) -> set[str]:
-        """Its shards."""
+        """Paths of its shards."""
         return {shard["path"] for shard in self.manifest["shards"]}
 
 
 class Records:
-    """The records in an output, of which one is this ingest's own."""
+    """The records in an output; one of them is this ingest's own."""
 
     def __init__(self, output: Place, source: Identity) -> None:
-        """Raises OutputError where the manifest names an ingest of which there is no record."""
+        """Open the records; raises OutputError if the manifest names an ingest without a record."""
         self.output = output
         self.source = source
         self._own = _record_path(source)
@@ -181,7 +180,7 @@ class Records:
             )
 
     def _named(self) -> Iterator[str]:
-        """The records of the ingests in the manifest."""
+        """Yield the paths of the records of the ingests in the manifest."""
         manifest = self.output / MANIFEST
         if manifest.exists():
             try:
@@ -192,7 +191,7 @@ class Records:
                 raise OutputError(f"{manifest}: not written by an ingest, or damaged; {remedy}") from error
 
     def listing(self) -> dict[str, str]:
-        """Each record's path below the output with what changes when it does."""
+        """Return the etag of each record by its path below the output."""
         with readable_errors(self.output, "output"):
             try:
                 entries = dict((self.output / RECORDS).files())
@@ -201,18 +200,18 @@ class Records:
         return {f"{RECORDS}/{name}": entry.etag for name, entry in sorted(entries.items())}
 
     def write(self, record: Record) -> None:
-        """Says that this ingest has ended."""
+        """Write the record of this ingest, which marks it as finished."""
         (self.output / self._own).write(encode_json(record._asdict()).encode())
 
     def forget(self) -> None:
-        """Takes this ingest's end back, before a shard of it changes: a manifest stands beside what it names."""
+        """Remove the record of this ingest before one of its shards changes: no manifest may name a changed shard."""
         with readable_errors(self.output, "output"):
             if self._own in self.listing():
                 self._write_manifest([record for path, record in self._read() if path != self._own], [])
                 (self.output / self._own).remove()
 
     def publish(self, prompts: Iterator[OutputPrompt], standing: Collection[str]) -> list[str]:
-        """Writes the output's tables and manifest; the generators whose shards stand without a record."""
+        """Write the output's tables and manifest; return the generators of shards without a record."""
         with readable_errors(self.output, "output"):
             records = [record for _, record in self._read() if record.paths <= set(standing)]
             recorded = {path for record in records for path in record.paths}
@@ -224,16 +223,16 @@ class Records:
         return unfinished
 
     def _write_prompts(self, prompts: Iterator[OutputPrompt]) -> None:
-        """The prompts by their ids, a row group of them in memory at a time."""
+        """Write the prompts sorted by id, with one row group in memory at a time."""
         with (
             (self.output / "prompts.parquet").writing() as draft,
             pq.ParquetWriter(draft, PROMPTS, compression="zstd") as writer,
         ):
-            while part := list(islice(prompts, PROMPTS_AT_ONCE)):
+            while part := list(islice(prompts, MAX_PROMPTS_AT_ONCE)):
                 writer.write_table(make_table([prompt._asdict() for prompt in part], PROMPTS))
 
     def _read(self) -> Iterator[tuple[str, Record]]:
-        """Every record that can be read, by its path: of another, the ingest counts as not ended."""
+        """Yield every readable record with its path; an ingest with an unreadable record counts as unfinished."""
         for path in self.listing():
             try:
                 values = decode_json((self.output / path).read().decode())

@@ -1,4 +1,4 @@
-"""What one image's row is on its way in: where it came from, the columns it names, and why it may be refused."""
+"""Rows of images that are ingested: their columns, ids, settings, and the reasons why a row is refused."""
 
 import hashlib
 import json
@@ -22,34 +22,34 @@ from plumbline.pipelines.sources.shards import text_id
 COLUMNS = pa.schema(
     [("image_id", pa.string()), ("prompt_id", pa.string()), ("image", pa.binary()), ("prompt", pa.string())]
 )
-"""What every shard has; a table's other columns follow."""
+"""Columns of every shard; the table's other columns follow."""
 ADDRESS = pa.field("uri", pa.string())
-"""In place of the image, where that stays where it is."""
+"""Column in place of the image if the image stays in its file."""
 SKILLS = pa.field("skills", pa.list_(pa.string()))
-"""What shards have whose input tells skills."""
+"""Column of shards whose input contains skills."""
 SOURCE = pa.field("source", pa.list_(pa.binary()))
-"""What shards of edits have: the images that each was edited from."""
+"""Column of shards of edits: the images that each was edited from."""
 KEPT_SETTINGS = pa.field(COLUMN, settings_type(SETTINGS))
-"""What an image was generated with, as its picture and its row's usual fields say; in each shard whose input has no
-column of this name."""
+"""Settings of generation, from the image's own texts and from usual columns of its row; a column of every shard unless
+the input has a column of this name."""
 SOURCE_ADDRESS = pa.field("source_uri", pa.list_(pa.string()))
-"""In place of these, where they stay where they are."""
+"""Column in place of SOURCE if the images stay in their files."""
 
 IMAGES = (
     *("png", "jpg", "jpeg", "jfif", "webp", "avif", "gif", "bmp", "tif", "tiff"),
     *("mp4", "m4v", "mov", "3gp", "3g2", "webm", "mkv", "avi", "apng"),
 )
-"""Endings of the names of image files and of videos."""
+"""Suffixes of image files and videos."""
 FOREIGN_VIDEOS = ("ts", "m2ts", "mts", "mpg", "mpeg", "wmv", "flv", "ogv")
-"""Endings of the names of videos that nothing here decodes."""
+"""Suffixes of videos in formats that are not decoded."""
 FOREIGN_IMAGES = ("heic", "heif", "jxl", "jp2", "psd", "exr", "hdr", "svg", "tga", "ico", "dng", "cr2", "nef", "arw")
-"""Endings of the names of images that nothing here decodes."""
+"""Suffixes of images in formats that are not decoded."""
 FOREIGN = (*FOREIGN_IMAGES, *FOREIGN_VIDEOS)
 EDIT_SOURCES = ("source", "source_image", "input", "input_image", "original", "original_image")
 EDIT_RESULTS = ("result", "output", "output_image", "edited", "edited_image")
-"""Names of the image that an edit starts from, and of the edit: 0.source.png next to 0.png in a tar, or
-0.original_image.jpg next to 0.edited_image.jpg, like InstructPix2Pix's columns."""
-LONGEST_NAME = 200
+"""Names of the source of an edit, and of the edit: 0.source.png next to 0.png in a tar, or 0.original_image.jpg next to
+0.edited_image.jpg, like InstructPix2Pix's columns."""
+MAX_NAME_BYTES = 200
 
 
 class Candidate(NamedTuple):
@@ -62,16 +62,16 @@ class Candidate(NamedTuple):
     prompt_id: str
     prompt: str | None
     extras: dict[str, Any]
-    """The other columns."""
+    """Values of the other columns."""
     skills: tuple[str, ...] = ()
 
     def reject(self, refused: Refused) -> Rejection:
         """Return the rejection of the row for this reason."""
-        ids = KnownIds(self.generator, self.prompt_id, self.image_id)
-        return refused.at(self.file, self.line, **ids._asdict())
+        ids = {"generator": self.generator, "prompt_id": self.prompt_id, "image_id": self.image_id}
+        return refused.at(self.file, self.line, **ids)
 
     def row(self, image: bytes | str, sources: Sequence[bytes | str] = ()) -> dict[str, Any]:
-        """The row of a shard, with the bytes of the image and its sources, or their addresses."""
+        """Return the row of a shard, with the bytes of the image and its sources, or with their addresses."""
         shown: dict[str, Any] = {"image": image} if isinstance(image, bytes) else {"uri": image}
         shown |= {SOURCE.name if isinstance(image, bytes) else SOURCE_ADDRESS.name: list(sources)}
         ids = {"image_id": self.image_id, "prompt_id": self.prompt_id}
@@ -81,7 +81,7 @@ class Candidate(NamedTuple):
 def require_names(
     available: list[str], columns: InputColumnsConfig, generator: str | None, url: str
 ) -> InputColumnsConfig:
-    """The table's columns by role; raises ConfigError naming the first that is needed and not there."""
+    """Return the table's columns by role; raises ConfigError naming the first required column that is missing."""
     names = find_names(available, columns)
     listed = ", ".join(available) or "none"
     for role in DEFAULT_NAMES:
@@ -99,7 +99,9 @@ def require_names(
 def column_origins(
     several: Sequence[InputColumnsConfig], available: Sequence[str], generator: str | None, url: str
 ) -> Origins:
-    """Which of a table's columns tell the prompts and the generators of the images of a row; the others are kept."""
+    """Return the columns that contain the prompts and generators of the images of a row; the others are kept as they
+    are.
+    """
     read = {name for names in several for role, name in asdict(names).items() if role != "generator" or not generator}
     columns = ", ".join(dict.fromkeys(repr(names.generator) for names in several))
     whose = f"generator={generator}" if generator else f"the column {columns} of {url}"
@@ -110,7 +112,7 @@ def column_origins(
 
 
 def refuse_foreign(name: str) -> None:
-    """Raises Refused for a file whose name ends as that of an image which nothing here decodes."""
+    """Raise Refused for a file whose suffix is that of an image or video format that is not decoded."""
     ending = PurePosixPath(name).suffix
     if ending[1:].lower() in FOREIGN_VIDEOS:
         raise Refused("foreign_format", f"videos in {ending} are not decoded here; convert it to MP4 or WebM")
@@ -118,29 +120,21 @@ def refuse_foreign(name: str) -> None:
         raise Refused("foreign_format", f"images in {ending} are not decoded here; convert it to PNG, JPEG or WebP")
 
 
-class KnownIds(NamedTuple):
-    """The ids that a rejected row contains; None for each that is missing."""
-
-    generator: str | None = None
-    prompt_id: str | None = None
-    image_id: str | None = None
-
-
 def read_known_ids(
     values: Mapping[str, Any], names: InputColumnsConfig, generator: str | None, default_id: str | None = None
-) -> KnownIds:
-    """Return the ids of a row that may be refused for any of its values; `default_id` is that of the image."""
+) -> dict[str, str | None]:
+    """Return the ids of a rejected row, as Refused.at takes them; None for each that is missing or unusable."""
     prompt_id, prompt, named, image_id = (
         text_or_none(values, name) for name in (names.prompt_id, names.prompt, names.generator, names.image_id)
     )
     with suppress(Refused):
         generator = generator or check_generator(named)
     prompt_id = prompt_id or (text_id(prompt) if prompt and prompt.strip() else None)
-    return KnownIds(generator, prompt_id, image_id or default_id)
+    return {"generator": generator, "prompt_id": prompt_id, "image_id": image_id or default_id}
 
 
 def text_or_none(values: Mapping[str, Any], name: str | None) -> str | None:
-    """Return a value as text; None also if it is no text."""
+    """Return a value as text; None if it is missing or not a text."""
     with suppress(Refused):
         return _text(values, name)
     return None
@@ -156,7 +150,7 @@ def make_candidate(
     default_id: str,
     extras: dict[str, Any],
 ) -> Candidate:
-    """The row that these values describe; raises Refused where they name no prompt or no generator."""
+    """Return the row that these values describe; raises Refused if they contain no prompt or no generator."""
     prompt = _text(values, names.prompt)
     prompt_id = _text(values, names.prompt_id)
     prompt = prompt if prompt and prompt.strip() else None
@@ -175,7 +169,7 @@ def make_candidate(
 
 
 def _skills(values: Mapping[str, Any], name: str | None) -> tuple[str, ...]:
-    """A prompt's skills, each once; raises Refused for what is neither a list of text nor text."""
+    """Return a prompt's skills without repeats; raises Refused for values that are neither a list of text nor text."""
     value = values.get(name) if name else None
     parts = as_list(value) or []
     if not isinstance(parts, list) or not all(isinstance(part, str) for part in parts):
@@ -186,7 +180,7 @@ def _skills(values: Mapping[str, Any], name: str | None) -> tuple[str, ...]:
 
 
 def _text(values: Mapping[str, Any], name: str | None) -> str | None:
-    """A value as text, None where there is none; whole numbers are ids that lost their quotes."""
+    """Return a value as text, None if it is empty; whole numbers are ids that lost their quotes."""
     value = values.get(name) if name else None
     if value is None or value == "":
         return None
@@ -197,10 +191,10 @@ def _text(values: Mapping[str, Any], name: str | None) -> str | None:
 
 
 def check_generator(name: str | None) -> str:
-    """The name, if it can be a folder; raises Refused."""
+    """Return a generator's name; raises Refused if it cannot be a folder's name."""
     if not name:
         raise Refused("no_generator", "the row names no generator; fill it in, or set generator=NAME")
-    if name.startswith(".") or set(name) & {"/", "\\", "\0"} or len(name.encode()) > LONGEST_NAME:
+    if name.startswith(".") or set(name) & {"/", "\\", "\0"} or len(name.encode()) > MAX_NAME_BYTES:
         raise Refused("bad_generator", f"{name[:80]!r} cannot be a folder's name; use one without '/' or a first '.'")
     if name in ("prompts.parquet", "rejected.parquet", "manifest.json"):
         raise Refused("bad_generator", f"{name!r} is a file of the output; rename the generator")
@@ -208,9 +202,9 @@ def check_generator(name: str | None) -> str:
 
 
 def relative_path(value: Any, folder: Place) -> str:
-    """The path below the folder of images, of which it may hold the whole address; raises Refused for an empty one.
+    """Return an image's path below the folder of images; the value may be its whole address.
 
-    Raises Refused for one that leads out of the folder.
+    Raises Refused if the value is empty, or if the path leads out of the folder.
     """
     if not isinstance(value, str) or not value.strip():
         raise Refused("missing_image", "the row names no image file; fill its path in")
@@ -225,17 +219,20 @@ def relative_path(value: Any, folder: Place) -> str:
 
 
 def link_roots(folder: str, others: Sequence[str]) -> list[Path]:
-    """The folders that a link in `folder` may lead to: itself and the others, with their own links resolved."""
+    """Return the folders that a link in `folder` may lead to: itself and the others, with their own links resolved."""
     return [Path(os.path.realpath(Path(root).expanduser())) for root in (folder, *others)]
 
 
 def leads_out(path: str, roots: Sequence[Path]) -> bool:
-    """Whether a local path, once its links are resolved, lies below none of the roots."""
+    """Return True if a local path, with links resolved, is below none of the roots."""
     real = Path(os.path.realpath(path))
     return not any(real.is_relative_to(root) for root in roots)
 
 
 def digest(value: Any) -> str:
-    """SHA-256 of a value's JSON, whose form is in the shards that stand: another one would have all made anew."""
+    """Return the SHA-256 of a value's JSON.
+
+    Existing shards contain these hashes, so another form of JSON would rewrite all of them.
+    """
     text = json.dumps(value, sort_keys=True, ensure_ascii=False, default=str)
     return hashlib.sha256(text.encode(errors="backslashreplace")).hexdigest()

@@ -1,13 +1,13 @@
-"""Ways in which folders of image files tell their prompts, in the order in which they are looked for.
+"""Layouts of folders of image files with their prompts; they are tried in this order.
 
 - `tables`: Hugging Face's image folders, GenEval's folder per prompt, and scripts' CSVs. A row belongs to the images
   that it names (`file_name`, `file_names` or `flux_file_name`, as in Hugging Face's `imagefolder`), or whose names
   contain its id (row_matching.py). A metadata file with one row that names no image belongs to the images at and below
   its folder, as GenEval writes `metadata.jsonl`.
-- `list`: a prompts.txt, one prompt a line: the number in an image's name is its line's (image_numbers.py).
-- `beside`: each image has a .txt or .json of its name beside it, as img2dataset and trainers' datasets have.
-- `names`: an image's name is its prompt, as T2I-CompBench names them: `a red cube on a table_000002.png`.
-- `ids`: an image's name is its prompt's id, as GEdit-Bench and ImgEdit name them; only where that is asked for.
+- `list`: a prompts.txt with a prompt a line: the number in an image's name is that of its line (list_layout.py).
+- `beside`: each image has a .txt or .json of its name next to it, as in img2dataset's and trainers' datasets.
+- `names`: the name of an image is its prompt, as T2I-CompBench names them: `a red cube on a table_000002.png`.
+- `ids`: the name of an image is its prompt's id, as in GEdit-Bench and ImgEdit; only if the configuration asks for it.
 """
 
 import re
@@ -28,11 +28,17 @@ from plumbline.pipelines.ingest.image_folders import (
     is_contact_sheet,
     is_image_path,
 )
-from plumbline.pipelines.ingest.image_numbers import image_numbers
 from plumbline.pipelines.ingest.input_rows import refuse_foreign
-from plumbline.pipelines.ingest.list_layout import LIST, Lines, describe_by_numbers, find_lists, read_lists
+from plumbline.pipelines.ingest.list_layout import (
+    LIST,
+    Lines,
+    describe_by_numbers,
+    find_lists,
+    image_numbers,
+    read_lists,
+)
 from plumbline.pipelines.ingest.row_matching import match_rows
-from plumbline.pipelines.ingest.table_layout import all_tables, find_tables, read_tables
+from plumbline.pipelines.ingest.table_layout import find_tables, read_tables
 from plumbline.pipelines.ingest.typed_tables import column_names
 from plumbline.pipelines.sources.benchmark import PromptsFrom
 from plumbline.pipelines.sources.input_columns import InputColumnsConfig, find_names
@@ -43,7 +49,7 @@ WORDS = re.compile(r"[^\W\d_]{2,}")
 PROMPTS_FILE = re.compile(r"(?!\.).*(prompt|caption|metadata).*\.(csv|tsv|jsonl?|ndjson|txt|parquet)", re.IGNORECASE)
 """The name of a file of prompts."""
 MIN_FOLDER_WORDS = 3
-"""Words of a folder's name that is a prompt; `run one` is none."""
+"""Minimum number of words of a folder's name that is a prompt, unlike `run one`."""
 NAMES_OF_IDS = InputColumnsConfig(prompt_id="prompt_id", prompt="prompt")
 
 
@@ -60,8 +66,8 @@ class Layout(NamedTuple):
     """Yields every image with its prompt, and the rejections; raises ConfigError if it cannot match them."""
 
 
-def _beside(folder: Folder) -> dict[str, str]:
-    """By image the file that tells its prompt: the .txt before the .json, whose other fields nobody needs."""
+def _find_descriptions(folder: Folder) -> dict[str, str]:
+    """Return the file with the prompt of each image: the .txt or else the .json of its name."""
     names = set(folder.names)
     both = {
         image: [f"{PurePosixPath(image).with_suffix(ending)}" for ending in (".txt", ".json")]
@@ -71,7 +77,7 @@ def _beside(folder: Folder) -> dict[str, str]:
 
 
 def _read_beside(folder: Folder) -> Iterator[DescribedImage | Rejection]:
-    beside = _beside(folder)
+    beside = _find_descriptions(folder)
     for image in folder.images:
         if image not in beside:
             message = f"no .txt or .json of its name tells its prompt; write {PurePosixPath(image).stem}.txt"
@@ -81,13 +87,13 @@ def _read_beside(folder: Folder) -> Iterator[DescribedImage | Rejection]:
             if isinstance(content, Refused):
                 raise content
             ending = PurePosixPath(name).suffix
-            values, source = _values_beside(folder, name, content), f"the {ending} beside each image"
+            values, source = _parse_description(folder, name, content), f"the {ending} beside each image"
             yield DescribedImage(image, values, source, named=ending == ".json")
         except Refused as refused:
             yield refused.at(folder.at(name), generator=folder.generator(image), image_id=image)
 
 
-def _values_beside(folder: Folder, name: str, content: bytes) -> dict[str, Any]:
+def _parse_description(folder: Folder, name: str, content: bytes) -> dict[str, Any]:
     """Return the values in an image's own .txt or .json; raises Refused if it has no prompt."""
     if name.endswith(".json"):
         values = parse_object(content)
@@ -115,23 +121,25 @@ def _prompt_of(image: str) -> str:
 
 
 def _words(name: str) -> str:
-    """Return the words of a name; underscores are spaces if there are no others."""
+    """Return the words of a name; underscores count as spaces in a name without spaces."""
     return (name if " " in name else name.replace("_", " ")).strip()
 
 
 def _is_prompt(text: str) -> bool:
-    """At least two words: `image_001` and `00001` tell no prompt."""
+    """Return True for at least two words, unlike `image_001` and `00001`."""
     return len(WORDS.findall(text)) > 1
 
 
 def _images_named_by_prompt(folder: Folder) -> list[str]:
-    """The images whose names, or their folders', could be their prompts."""
+    """Return the images whose names, or whose folders' names, could be their prompts."""
     return [image for image in folder.images if _prompt_of(image) and not is_contact_sheet(image)]
 
 
 def _are_prompts(folder: Folder) -> bool:
-    """Whether the names may be taken for prompts by themselves: no table lies there that could tell other ones, and the
-    names of each generator differ by more than a number, as `sdxl_turbo_0001.png` and `sdxl_turbo_0002.png` do not.
+    """Return True if images' names may be taken as prompts without being asked to.
+
+    This needs a folder without tables, which could contain other prompts, and names that differ by more than a number
+    for each generator: `sdxl_turbo_0001.png` and `sdxl_turbo_0002.png` do not.
     """
     prompts: dict[str, set[str]] = {}
     for image in _images_named_by_prompt(folder):
@@ -212,7 +220,7 @@ LAYOUTS = (
     Layout(
         name="beside",
         looks="a .txt or .json of its name beside each image",
-        files=lambda folder: _beside(folder).values(),
+        files=lambda folder: _find_descriptions(folder).values(),
         read=_read_beside,
     ),
     Layout(
@@ -230,24 +238,24 @@ LAYOUTS = (
 )
 
 
-class ReadFolder(NamedTuple):
-    """A folder as it is read."""
+def read_layout(
+    folder: Folder, prompts_from: PromptsFrom | None
+) -> tuple[Iterator[DescribedImage | Rejection], list[str]]:
+    """Read a folder by its layout.
 
-    rows: Iterator[DescribedImage | Rejection]
-    """Every image with what is told of it, or why it is not taken."""
-    passed_over: list[str]
-    """The files that are neither images nor read for them."""
+    Returns:
+        Every image with its description, or the reason why it is left out; and the files that are passed over, because
+        they are neither images nor descriptions.
 
-
-def read_layout(folder: Folder, prompts_from: PromptsFrom | None) -> ReadFolder:
-    """Reads a folder as it is laid out; raises ConfigError for one without images, or of no known layout."""
+    Raises ConfigError if the folder contains no images, or has no known layout.
+    """
     if not folder.images:
         kinds = count_suffixes(folder.names)
         raise ConfigError(f"images {folder.place.url}: expected image files, found {kinds or 'none'}")
     layout = _layout(folder, prompts_from)
     read = {*folder.images, *folder.source_paths, *folder.foreign, *layout.files(folder)}
     others = [name for name in (*folder.names, *folder.badly_named) if name not in read and not is_image_path(name)]
-    return ReadFolder(_rows(folder, layout), others)
+    return _rows(folder, layout), others
 
 
 def _rows(folder: Folder, layout: Layout) -> Iterator[DescribedImage | Rejection]:
@@ -289,9 +297,9 @@ def _layout(folder: Folder, prompts_from: PromptsFrom | None) -> Layout:
 
 def _hints(folder: Folder) -> str:
     """Return the files and columns that could contain the prompts, each with the command or option that reads it."""
-    hints = [_hint_of(folder, table) for table in all_tables(folder)[:1]]
+    hints = [_hint_of(folder, table) for table in folder.text_tables[:1]]
     others = [folder.at(name) for name in folder.names if name.lower().endswith(TABLES)]
-    if not hints and (prompts := next(iter(others or _prompts_beside(folder)), None)):
+    if not hints and (prompts := next(iter(others or _find_prompt_files(folder)), None)):
         command = shlex.join(["plumbline", "score", f"images={folder.place.url}", f"prompts={prompts}"])
         hints.append(f" If the ids or numbers of {prompts} are in their names: {command}.")
     if images := _images_named_by_prompt(folder):
@@ -299,7 +307,7 @@ def _hints(folder: Folder) -> str:
     return "".join(hints)
 
 
-def _prompts_beside(folder: Folder) -> list[str]:
+def _find_prompt_files(folder: Folder) -> list[str]:
     """Return the files next to the folder that are named like prompt files."""
     with suppress(ConfigError), readable_errors(folder.place.parent, "images"):
         names = sorted(name for name, entry in folder.place.parent.list().items() if entry.type == "file")
@@ -308,7 +316,7 @@ def _prompts_beside(folder: Folder) -> list[str]:
 
 
 def _hint_of(folder: Folder, table: str) -> str:
-    """How a table that could tell the prompts is taken, or why it is not."""
+    """Return a hint how to read a table that may contain the prompts, or why it cannot be read."""
     try:
         columns = ", ".join(column_names(folder.place / table))
     except ConfigError as error:

@@ -1,9 +1,9 @@
-"""Tables with two images and two captions in a row, as Winoground's and EqBen's, read as a row for each image and
+"""Tables with two images and two captions in a row, such as Winoground's and EqBen's: each image is paired with each
 caption.
 
-Sample 7 has the images `7_i0` and `7_i1` and the prompts `7_c0` and `7_c1`, by which the protocols `winoground` and
-`eqben` judge scores. The generator `matched` has each image with its own caption, and `swapped` with the other: each of
-them has an image's id once.
+Sample 7 has the images `7_i0` and `7_i1` and the prompts `7_c0` and `7_c1`, and the protocols `winoground` and `eqben`
+judge scores by these ids. The generator `matched` has each image with its own caption, and `swapped` with the other:
+each of them has an image's id once.
 """
 
 from collections.abc import Collection, Iterator

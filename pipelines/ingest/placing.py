@@ -1,4 +1,4 @@
-"""The shards of an output in order: which stand already, the place of each draft, and which of its rows may stand."""
+"""Places drafts in an output in order, and decides which shards stay, and which rows of a draft are duplicates."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -12,11 +12,11 @@ from plumbline.pipelines.ingest.ingest_output import (
     Footer,
     OutputShard,
     Records,
-    damage_named,
     other_generators,
     read_columns,
     read_output_shards,
     read_prompts,
+    report_damage,
 )
 from plumbline.pipelines.ingest.input_rows import digest
 from plumbline.pipelines.ingest.shards import Drafted, DraftedShard, Placement, ShardRecord
@@ -24,10 +24,10 @@ from plumbline.pipelines.ingest.taken_ids import Ledger
 
 
 class Shards:
-    """All shards of an output that one ingest makes, and what is known of their rows.
+    """All shards of one ingest in an output, and the ids and prompts of their rows.
 
-    A shard's key has its content and the keys before it, whose rows decide which of its ids were taken already. So
-    shards are placed in the order of the input, whatever the order in which they were drafted.
+    The key of a shard contains its content and the keys before it, because the rows before decide which of its ids are
+    duplicates. So shards are placed in the order of the input, in whatever order they were drafted.
     """
 
     def __init__(self, records: Records, on_change: str) -> None:
@@ -45,15 +45,15 @@ class Shards:
         self._chain = ""
 
     def _add_others(self) -> None:
-        for path, prompts in read_prompts(self.output, list(self._of_others(self.standing))):
+        for path, prompts in read_prompts(self.output, list(self._select_others(self.standing))):
             self.ledger.add_others(path, prompts)
 
     def next_is_taken(self, generator: str) -> bool:
-        """Whether something stands in the place of the generator's next shard."""
+        """Return True if the output has a shard in the place of the generator's next one."""
         return _path(generator, self._numbers[generator]) in self.standing
 
     def restore(self, outline: Drafted) -> list[ShardRecord] | None:
-        """Takes over the shards of a unit of the input; None where any of them is not there, or after other shards."""
+        """Keep the shards of a unit that are in the output; return None if any is missing or follows other shards."""
         chain, numbers = self._chain, Counter(self._numbers)
         for generator, content, _ in outline.shards:
             chain = digest([chain, content])
@@ -65,18 +65,18 @@ class Shards:
         return [self._restore(generator, *self._next(generator, content)) for generator, content, _ in outline.shards]
 
     def place(self, draft: DraftedShard) -> Placement | ShardRecord:
-        """Where the next draft goes, or the shard that stands there and was made from the same.
+        """Return the place of the next draft, or the record of the same shard if it is in the output already.
 
-        Raises ConfigError where another shard is in its place and `on_change` is not `replace`, and where the
-        generator is another ingest's.
+        Raises ConfigError if another shard is in its place and `on_change` is not `replace`, or if the generator
+        belongs to another ingest.
         """
         path, key = self._next(draft.generator, draft.content)
         if path in self.standing and self.standing[path].footer.key == key:
             return self._restore(draft.generator, path, key)
         if path in self.standing and self.on_change != "replace":
             raise ConfigError(
-                f"{self.output / path}: the shard that stands there was made from other input or by other options; "
-                "on_change=replace writes it anew, or choose another output"
+                f"{self.output / path}: this shard was made from other input or by other options; "
+                "on_change=replace replaces it, or choose another output"
             )
         if path in self.standing:
             self.forget()
@@ -85,11 +85,11 @@ class Shards:
         return Placement(path, draft.content, Footer(key, rejected, self.source), refused, path in self.standing)
 
     def _next(self, generator: str, content: str) -> tuple[str, str]:
-        """The path and the key of the generator's next shard."""
+        """Return the path and the key of the generator's next shard, and count it."""
         if generator in self.others:
             raise ConfigError(
                 f"{self.output / generator}: holds the images of another ingest ({self.others[generator]}); "
-                "give this one's generator another name, or choose another output"
+                "rename the generator of this ingest, or choose another output"
             )
         path = _path(generator, self._numbers[generator])
         self._numbers[generator] += 1
@@ -97,7 +97,7 @@ class Shards:
         return path, self._chain
 
     def _take(self, draft: DraftedShard) -> tuple[list[Rejection], set[int]]:
-        """Takes the ids and texts of a draft; its rejections, and the places of the drafted rows among them."""
+        """Record the ids and prompts of a draft; return its rejections, and the numbers of drafted rows among them."""
         rejected: list[Rejection] = []
         refused: set[int] = set()
         drafted = 0
@@ -114,9 +114,9 @@ class Shards:
         return rejected, refused
 
     def _restore(self, generator: str, path: str, key: str) -> ShardRecord:
-        """Takes the ids and texts of a shard that stands, without its images."""
+        """Record the ids and prompts of a shard in the output, without reading its images."""
         rows = read_columns(self.output, path, ["image_id", "prompt_id", "prompt", "skills"])
-        with damage_named(self.output, path):
+        with report_damage(self.output, path):
             for row in rows:
                 self.ledger.take(generator, **row)
         rejected = self.standing[path].footer.rejected
@@ -126,7 +126,7 @@ class Shards:
         return record
 
     def committed(self, draft: DraftedShard, placement: Placement, size: int) -> ShardRecord:
-        """Notes that a draft stands in its place."""
+        """Record that a draft was committed."""
         rows = sum(not isinstance(row, Rejection) for row in draft.rows) - len(placement.refused)
         record = ShardRecord(placement.path, draft.generator, rows, size, placement.footer.key, True)
         self.records.append(record)
@@ -155,19 +155,18 @@ class Shards:
                     Path(self.output.path, generator).rmdir()
 
     def refresh(self) -> None:
-        """Reads what stands in the output now.
+        """Read again which shards are in the output.
 
-        Raises ConfigError where an ingest that ran at the same time gives a prompt_id another text.
+        Raises ConfigError if an ingest that ran at the same time gives a prompt_id another text.
         """
         before, self.standing = self.standing, read_output_shards(self.output, self.standing)
-        if self._of_others(before) != self._of_others(self.standing):
+        if self._select_others(before) != self._select_others(self.standing):
             self.ledger.forget_others()
             self._add_others()
 
-    def _of_others(self, standing: Mapping[str, OutputShard]) -> dict[str, OutputShard]:
+    def _select_others(self, standing: Mapping[str, OutputShard]) -> dict[str, OutputShard]:
         return {path: shard for path, shard in standing.items() if shard.footer.source != self.source}
 
 
 def _path(generator: str, number: int) -> str:
-    """Where a generator's shard is, below the output."""
     return f"{generator}/{number:05d}.parquet"

@@ -15,7 +15,7 @@ from unicodedata import normalize
 from plumbline.operators.base.errors import ConfigError
 from plumbline.pipelines.base.tables import Row
 from plumbline.pipelines.ingest.image_folders import NUMBERED, Folder
-from plumbline.pipelines.ingest.image_numbers import image_numbers
+from plumbline.pipelines.ingest.list_layout import image_numbers
 from plumbline.pipelines.sources.input_columns import InputColumnsConfig
 
 ID_COLUMNS = ("prompt_id", "id", "item_id", "index", "idx", "number", "unnamed: 0", "")
@@ -99,9 +99,9 @@ def match_rows(
 
     Args:
         names: The table's columns by role; rows that name a generator belong to its images alone.
-        asked: The column that must tell, if one was chosen.
+        asked: The column to match, if one was chosen.
 
-    Raises ConfigError if two columns tell as much and disagree.
+    Raises ConfigError if two columns match equally many images and disagree.
     """
     columns = [asked] if asked else _columns(rows, names)
     prompts = [_cell(row, names.prompt or "") for row in rows]
@@ -169,7 +169,7 @@ class _ByGenerator:
         self._both = bool(named & {generator_of(image) for image in images})
 
     def choose(self, image: str, rows: Sequence[Row]) -> Row | None:
-        """Return the row of an image's generator; None if there is none, or if there are several prompts."""
+        """Return the row of an image's generator; None without one, or if there are several prompts."""
         if self._both and self._names.generator:
             whose = self._generator_of(image)
             rows = [row for row in rows if _cell(row, self._names.generator) == whose]

@@ -1,6 +1,7 @@
-"""Files that hold images themselves, tars and tables, to shards: a row group of their samples in memory at a time."""
+"""Files that contain images, tars and tables: their samples become shards, with one row group in memory at a time."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import NamedTuple
@@ -12,23 +13,23 @@ from plumbline.pipelines.base.storage import Place, readable_errors
 from plumbline.pipelines.base.tables import Rejection
 from plumbline.pipelines.cells.checksums import DamagedError, decode_json, encode_json
 from plumbline.pipelines.ingest.drafting import Begin, Source, SourceFile
-from plumbline.pipelines.ingest.ingest_config import IngestConfig
 from plumbline.pipelines.ingest.input_rows import COLUMNS, KEPT_SETTINGS, SKILLS, SOURCE, Candidate, digest
 from plumbline.pipelines.ingest.placing import Shards
 from plumbline.pipelines.ingest.shards import Drafted, DraftedShard, ShardDraft
 from plumbline.pipelines.sources.origins import Origins, combine
 
 RECEIPT_VERSION = 1
-"""Raised when other images are rejected or skipped of the same file, so that it is read again for them."""
-MOST_LOOKED_AT = 16
-"""Of the files, for what people are told of where their prompts come from."""
+"""Version of the receipts, raised when other images of the same file are rejected or skipped, so that it is read again.
+"""
+MAX_INSPECTED = 16
+"""Files, or samples of a file, that are read to describe where prompts come from."""
 EXTRAS = pa.schema([("sample", pa.string())])
-"""A sample's JSON as it stands in a tar, or a row's other columns as JSON."""
+"""Column with a sample's JSON as in the tar, or with a row's other columns as JSON."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SampleFile:
-    """A file that holds images, as the listing shows it."""
+    """A file that contains images, as it is listed."""
 
     place: Place
     size: int
@@ -41,7 +42,7 @@ class SampleFile:
 
 
 class ImageSample(NamedTuple):
-    """A sample that can be taken."""
+    """A sample with its image."""
 
     candidate: Candidate
     image: bytes
@@ -51,29 +52,27 @@ class ImageSample(NamedTuple):
     """Settings that it was generated with, from its fields."""
 
 
-Read = Callable[[SampleFile, IngestConfig], Iterator[ImageSample | Rejection]]
-"""Yields a file's samples in order, one in memory at a time; writes nothing to disk."""
-Tell = Callable[[SampleFile, IngestConfig], Origins]
-"""Returns the origins of a file's prompts and generators, by its columns or its first samples."""
-
-
-def _nothing_unread(files: Sequence[SampleFile], config: IngestConfig) -> list[Rejection]:
-    return []
-
-
 @dataclass(frozen=True, kw_only=True)
 class SampleSource(Source):
     """Sample files; each makes shards of its own."""
 
     sample_files: Sequence[SampleFile]
-    read: Read
-    tell: Tell
     edited: bool
-    """True if samples have sources."""
+    """True if samples have source images of edits."""
     labelled: bool = False
     """True if columns contain class labels."""
-    unread: Callable[[Sequence[SampleFile], IngestConfig], list[Rejection]] = _nothing_unread
-    """Returns rejections of the images next to the files that belong to no sample."""
+
+    @abstractmethod
+    def read(self, file: SampleFile) -> Iterator[ImageSample | Rejection]:
+        """Yield a file's samples in order, one in memory at a time; write nothing to disk."""
+
+    @abstractmethod
+    def describe(self, file: SampleFile) -> Origins:
+        """Return the origins of a file's prompts and generators, by its columns or its first samples."""
+
+    def skip_unnamed(self) -> list[Rejection]:
+        """Return rejections of the image files next to the sample files that belong to no sample."""
+        return []
 
     @property
     def schema(self) -> pa.Schema:
@@ -86,15 +85,15 @@ class SampleSource(Source):
     @property
     def origins(self) -> Origins:
         """Origins in the first files; the other files are assumed to be alike."""
-        return combine([self.tell(file, self.config) for file in self.sample_files[:MOST_LOOKED_AT]])
+        return combine([self.describe(file) for file in self.sample_files[:MAX_INSPECTED]])
 
     def units(self, rejected: list[Rejection]) -> Iterator[SampleFile]:
-        """The files by name."""
-        rejected += self.unread(self.sample_files, self.config)
+        """Yield the files by name."""
+        rejected += self.skip_unnamed()
         return iter(self.sample_files)
 
     def outline(self, file: SampleFile, shards: Shards) -> Drafted | None:
-        """What a file became, where it was read to its end before."""
+        """Return the shards of a file that was read to its end before; None if it has no valid receipt."""
         key = self._key(file)
         with readable_errors(shards.output, "output"):
             try:
@@ -111,12 +110,12 @@ class SampleSource(Source):
             return None
 
     def draft(self, file: SampleFile, begin: Begin) -> list[Rejection]:
-        """Drafts a file's shards; its samples that are refused."""
+        """Draft a file's shards; return the rejections of its samples."""
         key = self._key(file)
         current: dict[str, ShardDraft] = {}
         begun = 0
         refused: list[Rejection] = []
-        for sample in self.read(file, self.config):
+        for sample in self.read(file):
             if isinstance(sample, Rejection):
                 refused.append(sample)
                 continue
@@ -129,7 +128,7 @@ class SampleSource(Source):
         return refused
 
     def end(self, file: SampleFile, drafted: Drafted, output: Place) -> None:
-        """Leaves a receipt that the file was read to its end, so that it need not be read again."""
+        """Write a receipt that the file was read to its end, so that it need not be read again."""
         generators = [shard.generator for shard in drafted.shards]
         receipt = {"version": RECEIPT_VERSION, "generators": generators, "rejected": drafted.rejected}
         (output / _receipt_path(self._key(file))).write(encode_json(receipt).encode())
@@ -139,7 +138,7 @@ class SampleSource(Source):
 
 
 def _content(file_key: str, index: int) -> str:
-    """What is in a file's shard of this number, counted in the order in which they begin."""
+    """Return the hash of a file's shard of this number, in the order of the shards' first rows."""
     return digest([file_key, index])
 
 
@@ -148,6 +147,6 @@ def _receipt_path(key: str) -> str:
 
 
 def stem(path: str, endings: Sequence[str]) -> str:
-    """The name of a file without the longest of these endings."""
+    """Return the name of a file without the longest of these endings."""
     name = path.rpartition("/")[2]
     return next((name.removesuffix(one) for one in sorted(endings, key=len, reverse=True) if name.endswith(one)), name)

@@ -1,8 +1,8 @@
-"""Images as they come, folders of files or tars, taken in below a sweep's store so that it can score them."""
+"""Ingests the images of a sweep, in folders of image files or in tars, into its store so that it can score them."""
 
 import shlex
 from dataclasses import Field, replace
-from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.images.decoding import ImageLimits
@@ -12,7 +12,7 @@ from plumbline.pipelines.base.tables import Row
 from plumbline.pipelines.cells.store import open_store
 from plumbline.pipelines.ingest.image_folders import Folder, PromptsOutside, list_images
 from plumbline.pipelines.ingest.image_tables import ENDINGS as TABLES
-from plumbline.pipelines.ingest.image_tables import TableInspection, look_at
+from plumbline.pipelines.ingest.image_tables import TableInspection, inspect_table
 from plumbline.pipelines.ingest.ingest import Ingested, ingest
 from plumbline.pipelines.ingest.ingest_config import IngestConfig, IngestLimits, WorkersConfig
 from plumbline.pipelines.ingest.ingest_output import OutputError
@@ -21,20 +21,20 @@ from plumbline.pipelines.ingest.pair_tables import open_pairs
 from plumbline.pipelines.ingest.sample_files import stem
 from plumbline.pipelines.ingest.shards import ShardReport
 from plumbline.pipelines.ingest.tars import ENDINGS as TARS
-from plumbline.pipelines.ingest.tars import find_tars, name_generators
+from plumbline.pipelines.ingest.tars import name_generators
 from plumbline.pipelines.ingest.typed_tables import TEXT_TABLES, open_table
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig, ColumnsConfig
 from plumbline.pipelines.sources.input_columns import InputColumnsConfig, find_names
 from plumbline.pipelines.sources.origins import count_suffixes, name_some
 from plumbline.pipelines.sources.prompts import open_prompts, pairs_of, read_texts_without_ids
-from plumbline.pipelines.sources.shards import Cut, is_table, text_id
+from plumbline.pipelines.sources.shards import ShardSize, is_table, text_id
 
 FOLDER = "ingested"
-"""Of a store."""
+"""Folder of the ingested images in a store."""
 
 
 class TakingConfig(Protocol):
-    """What is asked of a configuration whose images are taken in."""
+    """The fields of a configuration whose images are ingested."""
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
@@ -55,35 +55,30 @@ class TakingConfig(Protocol):
 Taking = TypeVar("Taking", bound=TakingConfig)
 
 
-class Own(NamedTuple, Generic[Taking]):
-    """A configuration over images that rows of their own tell the prompts of."""
+def take_in(config: Taking, report: ShardReport) -> tuple[Taking, Ingested | None]:
+    """Ingest the images of a configuration if they are image files, tars or tables that a sweep cannot read.
 
-    config: Taking
-    ingested: Ingested | None
-    """What was taken in for it, if that was needed."""
+    Image files stay in their place, and the ingested tables contain their addresses; images in tars are copied.
 
+    Returns:
+        A configuration whose images are Parquet tables, and the result of the ingest; the given configuration and None
+        if its images are Parquet tables already.
 
-def take_in(config: Taking, report: ShardReport) -> Own[Taking]:
-    """The configuration as it is, where its images are tables; or over what is made of its image files or its tars.
-
-    Image files stay where they are, and the tables have their addresses; what is in a tar is copied.
-    Raises ConfigError where nothing tells the prompts of the files.
+    Raises ConfigError if the images come without prompts.
     """
     benchmark = config.benchmark
     if benchmark.images is None:
-        return Own(config, None)
+        return config, None
     place = config.storage.locate(benchmark.images)
     columns = _columns(benchmark.columns)
     folder = list_images(place, "benchmark.images", columns)
     if benchmark.prompts is not None:
-        return _by_ids(config, place, folder, report)
-    inspection = _look(place, folder, columns)
-    given = _named_files(place, columns) or _input(config, place, folder, inspection)
+        return _take_in_by_ids(config, place, folder, report)
+    inspection = _inspect(place, folder, columns)
+    given = _options_for_table(place, columns) or _options_for_images(config, place, folder, inspection)
     if given is None:
-        return Own(
-            replace(config, benchmark=replace(benchmark, columns=_with_found_columns(benchmark.columns, inspection))),
-            None,
-        )
+        columns_found = _add_found_columns(benchmark.columns, inspection)
+        return replace(config, benchmark=replace(benchmark, columns=columns_found)), None
     asked = _ingest_config(config, place, given)
     open_store(config).check()  # by the key that people typed
     ingested = _ingest(asked, report)
@@ -96,13 +91,15 @@ def take_in(config: Taking, report: ShardReport) -> Own[Taking]:
         uri_roots=(place.url if asked.copy else asked.folder.url, *benchmark.uri_roots),
         prompts_from=None,
     )
-    return Own(replace(config, benchmark=taken), ingested)
+    return replace(config, benchmark=taken), ingested
 
 
-def _by_ids(config: Taking, place: Place, folder: Folder, report: ShardReport) -> Own[Taking]:
+def _take_in_by_ids(
+    config: Taking, place: Place, folder: Folder, report: ShardReport
+) -> tuple[Taking, Ingested | None]:
     """Take in image files whose names contain ids of the benchmark's prompts; tables are as they are."""
     if not folder.images or any(is_table(name, TABLES) for name in folder.names):
-        return Own(config, None)
+        return config, None
     asked = _ingest_config(config, place, {"images": place.url, "copy": False, "prompts_from": "ids"})
     prompts = _prompts_outside(config)
     open_store(config).check()
@@ -110,13 +107,13 @@ def _by_ids(config: Taking, place: Place, folder: Folder, report: ShardReport) -
     columns = replace(config.benchmark.columns, image_id="image_id", prompt_id="prompt_id", image="image", uri="uri")
     roots = (place.url, *config.benchmark.uri_roots)
     taken = replace(config.benchmark, images=asked.output, columns=columns, uri_roots=roots)
-    return Own(replace(config, benchmark=taken), ingested)
+    return replace(config, benchmark=taken), ingested
 
 
-def _named_files(place: Place, columns: InputColumnsConfig) -> dict[str, Any] | None:
-    """As what a CSV or JSON Lines table of image files is taken in; None for anything else.
+def _options_for_table(place: Place, columns: InputColumnsConfig) -> dict[str, Any] | None:
+    """Return the options to ingest a CSV or JSON Lines table of image files; None for any other input.
 
-    Where no column names the generator, it is called as the table is.
+    If no column names the generator, the generator is named after the table.
     """
     if not place.path.lower().endswith(TEXT_TABLES):
         return None
@@ -131,19 +128,21 @@ def _named_files(place: Place, columns: InputColumnsConfig) -> dict[str, Any] | 
     return {"table": place.url, "copy": False, "generator": None if names.generator else _stem(place)}
 
 
-def _look(place: Place, folder: Folder, columns: InputColumnsConfig) -> TableInspection | None:
-    """What the first of some tables says; None where there is no table of images."""
+def _inspect(place: Place, folder: Folder, columns: InputColumnsConfig) -> TableInspection | None:
+    """Inspect the first table of a folder; None for a folder without tables of images."""
     tables = [name for name in folder.names if is_table(name, TABLES)]
     if not tables:
         return None
-    inspection = look_at(place if place.path.endswith(TABLES) else place / tables[0], columns)
+    inspection = inspect_table(place if place.path.endswith(TABLES) else place / tables[0], columns)
     return None if inspection.image is None and not inspection.several and folder.images else inspection
 
 
-def _input(
+def _options_for_images(
     config: TakingConfig, place: Place, folder: Folder, inspection: TableInspection | None
 ) -> dict[str, Any] | None:
-    """As what images are taken in; None for what sweeps read themselves, Parquet of one generator or a folder each."""
+    """Return the options to ingest the images; None for tables that sweeps read themselves, which are Parquet files of
+    one generator or in a folder for each generator.
+    """
     if inspection is not None:
         one_folder = len({name.rpartition("/")[0] for name in folder.names if is_table(name, TABLES)}) == 1
         arrow = any(name.endswith(".arrow") for name in (*folder.names, place.path))
@@ -157,7 +156,8 @@ def _input(
     if folder.images:
         return {"images": place.url, "copy": False, "prompts_from": config.benchmark.prompts_from}
     if any(name.endswith(TARS) for name in folder.names):
-        return {"tars": place.url, "generator": None if _tars_name_generators(config, place) else _stem(place)}
+        named = name_generators(_ingest_config(config, place, {"tars": place.url}))
+        return {"tars": place.url, "generator": None if named else _stem(place)}
     badly_named = f"; rename files whose names are not UTF-8: {name_some(folder.badly_named)}"
     raise ConfigError(
         f"benchmark.images {place.url}: expected image files, tars, or Parquet or Arrow tables with images, found "
@@ -165,20 +165,15 @@ def _input(
     )
 
 
-def _tars_name_generators(config: TakingConfig, place: Place) -> bool:
-    asked = _ingest_config(config, place, {"tars": place.url})
-    return name_generators(find_tars(asked)[0], asked)
-
-
-def _with_found_columns(columns: ColumnsConfig, inspection: TableInspection | None) -> ColumnsConfig:
-    """The columns as named, and those that are called as usual elsewhere."""
+def _add_found_columns(columns: ColumnsConfig, inspection: TableInspection | None) -> ColumnsConfig:
+    """Return the columns; those of images and prompts may have other usual names, which the table has."""
     if inspection is None:
         return columns
     return replace(columns, image=inspection.image or columns.image, prompt=inspection.prompt or columns.prompt)
 
 
 def _ingest_config(config: TakingConfig, place: Place, given: dict[str, Any]) -> IngestConfig:
-    """Return the ingest of an input, into an output of its own: other ways of reading it may tell other generators."""
+    """Return the configuration of an ingest, with an output of its own for each input and each way of reading it."""
     benchmark = config.benchmark
     asked = IngestConfig(
         output=config.store,
@@ -198,7 +193,7 @@ def _ingest_config(config: TakingConfig, place: Place, given: dict[str, Any]) ->
 
 def _prompts_outside(config: TakingConfig) -> PromptsOutside:
     """Return a benchmark's prompts; those of a file without ids in the order of its rows, also if they repeat."""
-    pairs = pairs_of(open_prompts(config.benchmark, config.storage, Cut()).table)
+    pairs = pairs_of(open_prompts(config.benchmark, config.storage, ShardSize()).table)
     texts = read_texts_without_ids(config.benchmark, config.storage)
     if texts is not None:
         pairs = [(text_id(text), text) for text in texts]
@@ -216,12 +211,12 @@ def _ingest(asked: IngestConfig, report: ShardReport, prompts: PromptsOutside | 
 
 
 def _workers(cluster: ClusterConfig) -> WorkersConfig:
-    """As many as the sweep may use; without Ray, one."""
+    """Return as many workers as the sweep may use; one without Ray."""
     return WorkersConfig(address=cluster.address, num_cpus=1 if cluster.executor == "here" else cluster.num_cpus)
 
 
 def _columns(columns: ColumnsConfig) -> InputColumnsConfig:
-    """Those that are not called as usual: the usual names are looked for."""
+    """Return the configured names of columns that differ from the defaults; the usual names are looked for anyway."""
     usual, roles = ColumnsConfig(), ("image", "prompt", "prompt_id", "image_id", "generator")
     own = {role: getattr(columns, role) for role in roles if getattr(columns, role) != getattr(usual, role)}
     return InputColumnsConfig(**own, source=next(iter(columns.sources), None))

@@ -1,4 +1,4 @@
-"""Shards on their way into an output: drafted a row group at a time, and each committed whole once it has a place."""
+"""Drafts of shards: written to disk one row group at a time, and committed whole once they have a place."""
 
 import struct
 import uuid
@@ -21,11 +21,11 @@ from plumbline.pipelines.ingest.input_rows import KEPT_SETTINGS, SOURCE, Candida
 from plumbline.pipelines.sources.shards import INGESTED
 
 PAGE_BYTES = 16 << 10
-"""Bytes after which a page of a column ends: a larger image has a page of its own."""
+"""Bytes after which a page of a column ends: a larger image has a page of its own, and can be read alone."""
 
 
 class ShardRecord(NamedTuple):
-    """A shard that stands in the output."""
+    """A shard in the output."""
 
     path: str
     """Below the output."""
@@ -33,50 +33,50 @@ class ShardRecord(NamedTuple):
     rows: int
     bytes: int
     key: str
-    """A hash of what it was made from, and how."""
+    """Hash of the input and the options that the shard was made from."""
     written: bool
-    """Whether this run wrote it."""
+    """True if this run wrote it."""
 
 
 ShardReport = Callable[[ShardRecord], None]
-"""Called with every shard as it comes to stand."""
+"""Called with every shard once it is in the output."""
 
 
 class DraftedShard(NamedTuple):
-    """What a draft holds."""
+    """The rows of a draft."""
 
     generator: str
     content: str
-    """A hash of what it was made from."""
+    """Hash of the input that the draft was made from."""
     rows: Sequence[Candidate | Rejection] = ()
-    """The rows of the input in their order, those that could not be drafted as rejections; none of a shard that may
-    stand already."""
+    """Rows of the input in order; rejections for rows that could not be drafted. Empty for a shard that may be in the
+    output already."""
 
 
 class Drafted(NamedTuple):
-    """What a unit of the input becomes."""
+    """The shards of a unit of the input."""
 
     shards: Sequence[DraftedShard]
     rejected: Sequence[Rejection]
-    """Rows that are of no shard."""
+    """Rejected rows that are in no shard."""
 
 
 class Placement(NamedTuple):
-    """Where a draft goes."""
+    """The place of a draft in the output."""
 
     path: str
     """Below the output."""
     content: str
-    """The draft's."""
+    """The draft's `content`, which a commit compares."""
     footer: Footer
     refused: Collection[int]
-    """The drafted rows, counted without rejections, that may not stand."""
+    """Numbers of the drafted rows, counted without rejections, that are left out."""
     replace: bool
-    """Whether it takes the place of another shard."""
+    """True if it replaces another shard."""
 
 
 class ShardDraft:
-    """A shard that is being filled; at most one row group of it is in memory."""
+    """A shard that is being filled, with at most one row group in memory."""
 
     def __init__(self, config: IngestConfig, output: Place, schema: pa.Schema, generator: str, content: str) -> None:
         self.config = config
@@ -85,7 +85,7 @@ class ShardDraft:
         self.generator = generator
         self.content = content
         self.rows: list[Candidate | Rejection] = []
-        """Without what only the draft holds."""
+        """The added rows, without their `extras`, which are only in the draft."""
         self._group: list[Mapping[str, Any]] = []
         self._group_bytes = 0
         self._file: Path | None = None
@@ -102,8 +102,9 @@ class ShardDraft:
         sources: Sequence[bytes | str] = (),
         settings: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """Takes a row with the bytes of its image and its sources, or their addresses, and what it was generated
-        with.
+        """Add a row with its image, the sources of an edit, and the settings that the image was generated with.
+
+        Images are bytes, or addresses if they stay in their files.
         """
         self.rows.append(candidate._replace(extras={}))
         self._write({KEPT_SETTINGS.name: dict(settings) or None, **candidate.row(image, sources)})
@@ -111,7 +112,7 @@ class ShardDraft:
             self._flush()
 
     def drafted(self) -> DraftedShard:
-        """What is to be known of the draft; its rows are on disk from now on."""
+        """Write the last row group; return the draft's rows."""
         self._flush()
         return DraftedShard(self.generator, self.content, self.rows)
 
@@ -134,7 +135,8 @@ class ShardDraft:
         if self._writer is None:
             flat = [name for name in self.schema.names
                     if name != "image" and not pa.types.is_nested(self.schema.field(name).type)]  # fmt: skip
-            self._file = _draft_file(self.output, self.generator)
+            folder = (self.output / self.generator / "draft").draft_folder()
+            self._file = folder / f".draft.parquet.{uuid.uuid4().hex}"
             self._writer = pq.ParquetWriter(
                 self._file,
                 self.schema,
@@ -149,10 +151,10 @@ class ShardDraft:
         return self._writer
 
     def commit(self, placement: Placement) -> int:
-        """Puts the rows that may stand in their place; the file's size in bytes.
+        """Commit the draft to its place without the refused rows; return the file's size in bytes.
 
-        Raises ConfigError where another shard is there by now, and where the draft is not what was placed, as when
-        its worker died and the input changed meanwhile.
+        Raises ConfigError if another shard has been written there meanwhile, or if the draft is not the placed one,
+        because its worker died and the input changed.
         """
         if placement.content != self.content:
             raise ConfigError(f"{self.output / placement.path}: the input changed while it was read; run again")
@@ -173,7 +175,7 @@ class ShardDraft:
         return size
 
     def _leave_out(self, refused: Collection[int]) -> None:
-        """Drafts the shard anew without these rows: its row groups are as if they had never been there."""
+        """Rewrite the draft without these rows, with row groups as if they had never been there."""
         self._flush()
         assert self._file is not None and self._writer is not None
         file, writer = self._file, self._writer
@@ -188,7 +190,7 @@ class ShardDraft:
             file.unlink(missing_ok=True)
 
     def abandon(self) -> None:
-        """Removes what was drafted."""
+        """Remove the draft."""
         with suppress(OSError):  # where the disk is full, closing fails as writing did
             if self._writer is not None:
                 self._writer.close()
@@ -197,26 +199,21 @@ class ShardDraft:
 
 
 def _table(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.Table:
-    """The rows; their images are the bytes that were read, not a copy."""
+    """Return the rows as a table whose images are the bytes that were read, not a copy."""
     if "image" not in schema.names:
         return pa.Table.from_pylist(list(rows), schema=schema)
-    images = pa.chunked_array([_in_place(row["image"]) for row in rows])
+    images = pa.chunked_array([_without_copy(row["image"]) for row in rows])
     table = pa.Table.from_pylist([{**row, "image": None} for row in rows], schema=schema)
     return table.set_column(schema.get_field_index("image"), schema.field("image"), images)
 
 
-def _in_place(value: bytes) -> pa.Array:
+def _without_copy(value: bytes) -> pa.Array:
     offsets = struct.pack("=2i", 0, len(value))
     return pa.Array.from_buffers(pa.binary(), 1, [None, pa.py_buffer(offsets), pa.py_buffer(value)])
 
 
-def _draft_file(output: Place, generator: str) -> Path:
-    """Where a shard is drafted."""
-    return (output / generator / "draft").draft_folder() / f".draft.parquet.{uuid.uuid4().hex}"
-
-
 def commit_file(draft: Path, place: Place, *, replace: bool) -> bool:
-    """Puts a local file in its place whole, and removes it; False where another was first."""
+    """Move a local file to its place as a whole; return False if another file was there first."""
     try:
         return place.put(draft, replace=replace)
     finally:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.base.sentences import plural
-from plumbline.pipelines.base.tables import JSON_LINES, SEPARATORS, Refused, Rejection, Row
+from plumbline.pipelines.base.tables import Refused, Rejection, Row
 from plumbline.pipelines.ingest.image_folders import RESULTS, DescribedImage, Folder, is_contact_sheet, is_image_path
 from plumbline.pipelines.ingest.input_rows import EDIT_RESULTS, EDIT_SOURCES
 from plumbline.pipelines.ingest.row_matching import RowMatch, match_rows
@@ -24,16 +24,11 @@ UNSCORED = frozenset({*EDIT_SOURCES, "mask"})
 """Words that name the column of an edit's source or mask."""
 
 
-def all_tables(folder: Folder) -> list[str]:
-    """The CSVs and JSON Lines files of a folder."""
-    return [name for name in folder.names if name.lower().endswith((*SEPARATORS, *JSON_LINES))]
-
-
 def find_tables(folder: Folder) -> list[str]:
     """Return the tables that describe images: metadata files, and others with columns of image files and prompts, or of
     prompts and of ids in the images' names.
     """
-    return [name for name in all_tables(folder) if _is_metadata(name) or _tells_of_images(folder, name)]
+    return [name for name in folder.text_tables if _is_metadata(name) or _tells_of_images(folder, name)]
 
 
 def _is_metadata(table: str) -> bool:
@@ -43,7 +38,7 @@ def _is_metadata(table: str) -> bool:
 def _tells_of_images(folder: Folder, table: str) -> bool:
     try:
         columns = column_names(folder.place / table)
-    except ConfigError:  # told where nothing else tells the prompts
+    except ConfigError:  # reported if nothing else contains the prompts
         return False
     names = find_names(columns, folder.columns)
     if names.image is not None or file_name_columns(columns, folder.columns):

@@ -1,4 +1,4 @@
-"""The ids and texts that rows have taken, in a table on disk: memory does not grow with them."""
+"""Ids and prompts of all rows of an output, in a table on disk, so that memory does not grow with them."""
 
 import json
 import sqlite3
@@ -10,7 +10,7 @@ from plumbline.operators.base.errors import ConfigError
 from plumbline.pipelines.base.tables import Refused
 
 CACHE_KIB = 64 * 1024
-"""Of the table; what is beyond is in a temporary file that the system removes with the process."""
+"""Memory of the table in KiB; the rest is in a temporary file that the system removes with the process."""
 TABLES = """
 PRAGMA journal_mode = OFF;
 PRAGMA cache_size = -{cache};
@@ -36,11 +36,11 @@ class OutputPrompt(NamedTuple):
     prompt_id: str
     text: str
     skills: Sequence[str]
-    """All that rows name, of whichever generators, in the order of the alphabet."""
+    """Skills of all rows with this prompt, of any generator, sorted."""
 
 
 class Ledger:
-    """What the rows of this ingest have taken, so that none is taken twice, and what those of others have."""
+    """Image ids and prompts of this ingest, to find duplicates, and prompts of the output's other ingests."""
 
     def __init__(self) -> None:
         self._tables = sqlite3.connect("", isolation_level=None)
@@ -49,13 +49,15 @@ class Ledger:
     def take(
         self, generator: str, image_id: str, prompt_id: str, prompt: str | None, skills: Sequence[str] | None = None
     ) -> None:
-        """Remembers a row; raises Refused where its id was taken, or its prompt_id stands for another text.
+        """Record a row; raises Refused for a duplicate id, or if its prompt_id has another text in an earlier row.
 
-        Raises ConfigError where it does so in another ingest: shards must not depend on what another one made.
+        Raises ConfigError if its prompt_id has another text in another ingest: shards must not depend on other ingests.
         """
         identity = blake2b(f"{generator}\0{image_id}".encode(), digest_size=16).digest()
         if self._tables.execute("SELECT 1 FROM images WHERE id = ?", (identity,)).fetchone():
-            raise Refused("duplicate_id", f"image_id {image_id!r} of {generator} was taken by a row before; rename one")
+            raise Refused(
+                "duplicate_id", f"image_id {image_id!r} of {generator} is that of an earlier row too; rename one"
+            )
         if prompt is not None:
             self._take_prompt(prompt_id, prompt, f"image_id {image_id!r} of {generator}")
         self._tables.execute("INSERT INTO images VALUES (?)", (identity,))
@@ -75,11 +77,11 @@ class Ledger:
             self._tables.execute("INSERT INTO prompts VALUES (?, ?)", (prompt_id, text))
         elif known[0] != text:
             raise Refused(
-                "other_prompt", f"prompt_id {prompt_id!r} stands for another text in a row before; make ids unique"
+                "other_prompt", f"prompt_id {prompt_id!r} has another text in an earlier row; make ids unique"
             )
 
     def add_others(self, path: str, prompts: Sequence[OutputPrompt]) -> None:
-        """Remembers the prompts of a shard of another ingest; raises ConfigError where two ingests disagree."""
+        """Record the prompts of a shard of another ingest; raises ConfigError if two ingests disagree."""
         for prompt_id, text, skills in prompts:
             self._add_skills(prompt_id, skills, own=False)
             for (own_text,) in self._tables.execute("SELECT text FROM prompts WHERE prompt_id = ?", (prompt_id,)):
@@ -92,16 +94,16 @@ class Ledger:
         )
 
     def forget_others(self) -> None:
-        """Forgets the prompts of all other ingests."""
+        """Remove the prompts of all other ingests."""
         self._tables.execute("DELETE FROM other_prompts")
         self._tables.execute("DELETE FROM skills WHERE NOT own")
 
     def count_prompts(self) -> int:
-        """How many prompts this ingest has."""
+        """Return the number of prompts of this ingest."""
         return int(self._tables.execute("SELECT COUNT(*) FROM prompts").fetchone()[0])
 
     def prompts(self) -> Iterator[OutputPrompt]:
-        """Every prompt of the output, by its id."""
+        """Yield every prompt of the output, sorted by id."""
         for prompt_id, text, skills in self._tables.execute(EVERY_PROMPT):
             yield OutputPrompt(prompt_id, text, json.loads(skills))
 
@@ -109,6 +111,6 @@ class Ledger:
 def _check_same(prompt_id: str, text: str, other_text: str, where: str, path: str) -> None:
     if text != other_text:
         raise ConfigError(
-            f"{where}: prompt_id {prompt_id!r} stands for another text in {path}, of another ingest of this "
+            f"{where}: prompt_id {prompt_id!r} has another text in {path}, of another ingest of this "
             "output; make the two agree, or choose another output"
         )

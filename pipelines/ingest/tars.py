@@ -1,4 +1,4 @@
-"""A WebDataset tar's samples, files whose names agree up to the first dot; a tar is read once from front to back."""
+"""WebDataset tars: files whose names agree up to the first dot are a sample; a tar is read once, front to back."""
 
 import bz2
 import gzip
@@ -31,15 +31,13 @@ from plumbline.pipelines.ingest.input_rows import (
     EDIT_SOURCES,
     FOREIGN,
     IMAGES,
-    Candidate,
-    KnownIds,
     leads_out,
     link_roots,
     make_candidate,
     read_known_ids,
     refuse_foreign,
 )
-from plumbline.pipelines.ingest.sample_files import MOST_LOOKED_AT, ImageSample, SampleFile, stem
+from plumbline.pipelines.ingest.sample_files import MAX_INSPECTED, ImageSample, SampleFile, SampleSource, stem
 from plumbline.pipelines.sources.input_columns import InputColumnsConfig, find_names
 from plumbline.pipelines.sources.origins import Origins, SeenOrigins
 
@@ -50,23 +48,70 @@ FIELD_NAME = re.compile("[a-z_]+")
 MAX_RATIO = 100
 """Bytes that a compressed tar may unpack to per stored byte, beyond FREE_BYTES; images hardly shrink at all."""
 FREE_BYTES = 2**24
-LARGEST_TEXT = 2**20
+MAX_TEXT_BYTES = 2**20
 """Bytes of a sample's .json or .txt."""
-LARGEST_HEADER = 2**20
+MAX_HEADER_BYTES = 2**20
 """Bytes of a long name or other extended header, which tarfile reads whole."""
 OPENERS: Mapping[bytes, Callable[[IO[bytes]], Any]] = {
     b"\x1f\x8b": gzip.open,
     b"BZh": bz2.open,
     b"\xfd7zXZ\0": lzma.open,
 }
-"""What reads a compressed tar, by its first bytes."""
+"""Decompressors by the first bytes of a tar."""
 NO_NUMBER = "and how many rows that is cannot be known"
 
 
-def find_tars(config: IngestConfig) -> list[SampleFile]:
-    """A tar, the tars below a folder, or those that a pattern with * matches, by name; raises ConfigError for none.
+class TarSource(SampleSource):
+    """WebDataset tars."""
 
-    Raises ConfigError, too, for one that lies, with links followed, out of the named folder and of `link_roots`.
+    def read(self, file: SampleFile) -> Iterator[ImageSample | Rejection]:
+        """Yield a tar's samples in order, one in memory at a time; write nothing to disk.
+
+        A refused member (a link, a device, a file that is too large) costs only its sample. Damage costs its sample and
+        everything after it.
+        """
+        for sample in _read_samples(file, self.config):
+            if isinstance(sample, Rejection):
+                yield sample
+            else:
+                yield from _take_sample(sample, file, self.config)
+
+    def describe(self, file: SampleFile) -> Origins:
+        """Return the origins of the prompts, generators and sources of a tar's first samples."""
+        seen, place, sources = SeenOrigins(), "in each sample's .json", dict[str, None]()
+        for sample in _first_samples(file, self.config):
+            sources |= dict.fromkeys(sample.sources)
+            with suppress(Refused):
+                fields = _parse_fields(sample)
+                names = _name_fields(sample, fields, self.config)
+                in_text = names.prompt is not None and names.prompt not in fields
+                prompt = "each sample's .txt" if in_text else f"{(names.prompt or names.prompt_id)!r} {place}"
+                unread = [name for name in fields if name not in asdict(names).values()]
+                seen.note(prompt, f"{names.generator!r} {place}", unread)
+        endings = f"{' and '.join(f'.{ending}' for ending in sorted(sources))} of each sample" if sources else ""
+        return seen.origins(self.config.generator)._replace(sources=endings)
+
+
+def open_tars(config: IngestConfig) -> TarSource:
+    """Return the tars of an ingest; they have sources of edits if any of the first tar's first samples has one."""
+    tars = _find_tars(config)
+    edited = any(sample.sources for sample in _first_samples(tars[0], config))
+    return TarSource(config=config, sample_files=tars, edited=edited)
+
+
+def name_generators(config: IngestConfig) -> bool:
+    """Return True if any of the first tar's first samples names its generator."""
+    for sample in _first_samples(_find_tars(config)[0], config):
+        with suppress(Refused):
+            if _name_fields(sample, _parse_fields(sample), config).generator is not None:
+                return True
+    return False
+
+
+def _find_tars(config: IngestConfig) -> list[SampleFile]:
+    """Return one tar, the tars below a folder, or those that match a pattern with *, by name.
+
+    Raises ConfigError if there are none, or if a link leads out of the named folder and of `link_roots`.
     """
     place = config.storage.locate(str(config.tars))
     with readable_errors(place, "tars"):
@@ -85,7 +130,10 @@ def find_tars(config: IngestConfig) -> list[SampleFile]:
 
 
 def _local_entry(tar: Place, place: Place, others: Sequence[str]) -> Entry:
-    """What a local file, or a link, leads to; the tar that was named itself may lie anywhere."""
+    """Return the entry of a local file, with links followed; raises ConfigError if a link leads out of the folder.
+
+    A tar that was named itself may be a link to anywhere.
+    """
     folder = place.path.partition("*")[0].rpartition("/")[0] or "/" if "*" in place.path else place.path
     if tar != place and leads_out(tar.path, link_roots(folder, others)):
         raise ConfigError(
@@ -96,7 +144,7 @@ def _local_entry(tar: Place, place: Place, others: Sequence[str]) -> Entry:
 
 
 class Damage(Refused):
-    """A tar cannot be read on: the sample of this key may be cut, and what is after it is lost."""
+    """A tar cannot be read further: the sample of this key may be incomplete, and all samples after it are lost."""
 
     def __init__(self, problem: str, key: str) -> None:
         lost = f"the sample {key[:200]!r} and whatever is after it are" if key else "whatever is in it is"
@@ -111,12 +159,12 @@ class Member(NamedTuple):
     key: str
     """The path up to the first dot of its last part."""
     suffix: str
-    """What follows that dot, in small letters."""
+    """The rest of the name after that dot, in lower case."""
     content: bytes | Refused
 
 
 def read_members(tar: SampleFile, max_bytes: int) -> Iterator[Member | Rejection]:
-    """The files of a tar in order; raises Damage where it cannot be read on."""
+    """Yield the files of a tar in order; raises Damage if it cannot be read further."""
     key = ""
     with readable_errors(tar.place, "tars"), _open(tar) as opened:
         stream = _ForwardStream(opened)
@@ -144,7 +192,7 @@ def read_members(tar: SampleFile, max_bytes: int) -> Iterator[Member | Rejection
 
 
 class _Stored(io.RawIOBase):
-    """A stored file whose storage fails with a ConfigError, which no reader above it takes for damage."""
+    """A stored file that raises ConfigError if its storage fails, so that no reader takes this for damage."""
 
     def __init__(self, stream: IO[bytes], place: Place) -> None:
         self._stream = stream
@@ -178,7 +226,7 @@ class _Unpacked:
 
 @contextmanager
 def _open(tar: SampleFile) -> Iterator[Any]:
-    """The tar's bytes, out of every compressed stream that the file holds."""
+    """Open a tar, and decompress it if it is compressed."""
     with tar.place.open(size=tar.size, block_size=BLOCK_BYTES) as file:
         stored = io.BufferedReader(_Stored(file, tar.place), BLOCK_BYTES)
         start = stored.peek(8)
@@ -203,7 +251,7 @@ class _ForwardStream:
 
     def read(self, size: int) -> bytes:
         """Return a header; raise ReadError for an extended one that is too large."""
-        if not 0 <= size <= LARGEST_HEADER + tarfile.BLOCKSIZE:
+        if not 0 <= size <= MAX_HEADER_BYTES + tarfile.BLOCKSIZE:
             raise tarfile.ReadError(f"an extended header of {size} bytes")
         self._last_header = self.read_content(size)
         return self._last_header
@@ -263,7 +311,7 @@ def _content(stream: _ForwardStream, header: tarfile.TarInfo, suffix: str, max_b
     if not header.isreg() or header.issparse():
         message = f"{header.name!r}: only plain files are read from a tar; put the file itself in"
         return Refused("refused_member", message)
-    limit, setting = (max_bytes, "limits.max_bytes") if suffix in IMAGES else (LARGEST_TEXT, "the text's limit")
+    limit, setting = (max_bytes, "limits.max_bytes") if suffix in IMAGES else (MAX_TEXT_BYTES, "the text's limit")
     if header.size > limit:
         message = f"{header.name!r}: {header.size} bytes are over {setting}={limit}; check the file, or raise the limit"
         return Refused("image_too_large" if suffix in IMAGES else "text_too_large", message)
@@ -275,7 +323,7 @@ def _content(stream: _ForwardStream, header: tarfile.TarInfo, suffix: str, max_b
 
 
 @dataclass(kw_only=True, slots=True)
-class _Gathered:
+class _Sample:
     """The members of one sample."""
 
     key: str
@@ -291,160 +339,122 @@ class _Gathered:
     """The endings of its other files."""
     refused: Refused | None = None
 
+    def add(self, member: Member) -> None:
+        role, _, ending = member.suffix.rpartition(".")
+        if role in EDIT_SOURCES and ending in IMAGES:
+            self.sources[member.suffix] = member.content
+        elif role in EDIT_RESULTS and ending in IMAGES:
+            self.results.append((member.suffix, member.content))
+        elif member.suffix in IMAGES:
+            self.images.append((member.suffix, member.content))
+        elif isinstance(member.content, Refused):
+            self.refused = self.refused or member.content
+        elif member.suffix in TEXTS:
+            self.texts[member.suffix] = member.content
+        elif role and ending in (*IMAGES, *FOREIGN):
+            self.other_images.append(member.suffix)
+        else:
+            self.others.append(member.suffix)
+
     @property
     def chosen_images(self) -> list[tuple[str, bytes | Refused]]:
         """The sample's image; if there are several, none can be taken."""
         return self.images or self.results
 
 
-def read_samples(tar: SampleFile, config: IngestConfig) -> Iterator[ImageSample | Rejection]:
-    """A tar's samples in order, one in memory at a time; nothing is written to disk.
-
-    What is refused (links, devices, members that are too large) costs its sample alone; damage costs the sample that
-    it meets and whatever is after it.
-    """
-    for gathered in _gather_all(tar, config):
-        if isinstance(gathered, Rejection):
-            yield gathered
-        else:
-            yield from _read_sample(gathered, tar, config)
-
-
-def _read_sample(gathered: _Gathered, tar: SampleFile, config: IngestConfig) -> Iterator[ImageSample | Rejection]:
+def _take_sample(sample: _Sample, tar: SampleFile, config: IngestConfig) -> Iterator[ImageSample | Rejection]:
     """Yield a sample's image, and a rejection for each of its other images."""
-    where = f"{tar.place.url}/{gathered.key}"
-    if len(gathered.chosen_images) > 1:
-        message = f"the sample has {len(gathered.chosen_images)} images; give each a sample of its own"
-        ids = _known_ids(gathered, config)._asdict()
-        for ending, _ in gathered.chosen_images:
-            yield Refused("several_images", message).at(f"{where}.{ending}", **ids)
-    elif gathered.chosen_images or gathered.refused or not gathered.other_images:
-        yield _sample(gathered, tar, config)
-    unused = [*gathered.other_images, *(ending for ending, _ in (gathered.results if gathered.images else ()))]
-    if gathered.chosen_images:
-        unused += [ending for ending in gathered.others if ending in FOREIGN]
+    where = f"{tar.place.url}/{sample.key}"
+    if len(sample.chosen_images) > 1:
+        message = f"the sample has {len(sample.chosen_images)} images; give each a sample of its own"
+        ids = _read_ids(sample, config)
+        for ending, _ in sample.chosen_images:
+            yield Refused("several_images", message).at(f"{where}.{ending}", None, **ids)
+    elif sample.chosen_images or sample.refused or not sample.other_images:
+        yield _take_image(sample, tar, config)
+    unused = [*sample.other_images, *(ending for ending, _ in (sample.results if sample.images else ()))]
+    if sample.chosen_images:
+        unused += [ending for ending in sample.others if ending in FOREIGN]
     for ending in unused:
-        yield _refuse_unused(gathered, ending).at(f"{where}.{ending}", **_known_ids(gathered, config)._asdict())
+        yield _refuse_unused(sample, ending).at(f"{where}.{ending}", None, **_read_ids(sample, config))
 
 
-def _refuse_unused(gathered: _Gathered, ending: str) -> Refused:
+def _refuse_unused(sample: _Sample, ending: str) -> Refused:
     """Return why an image is not taken: its sample has another image, or its name has a dot too many."""
     field_name = ending.rpartition(".")[0]
-    if gathered.chosen_images and (not field_name or FIELD_NAME.fullmatch(field_name)):
+    if sample.chosen_images and (not field_name or FIELD_NAME.fullmatch(field_name)):
         return Refused(SKIPPED, f"another image of its sample, by the ending .{ending}")
     return Refused(
         "dotted_name",
-        f"in a tar, what comes before the first dot names the sample: here {PurePosixPath(gathered.key).name!r}, and "
+        f"in a tar, what comes before the first dot names the sample: here {PurePosixPath(sample.key).name!r}, and "
         f"{ending!r} is none of its endings; write the image's name without that dot",
     )
 
 
-def describe_samples(tar: SampleFile, config: IngestConfig) -> Origins:
-    """Where a tar's first samples have their prompts, generators and sources from."""
-    seen, there, sources = SeenOrigins(), "in each sample's .json", dict[str, None]()
-    for gathered in _first_samples(tar, config):
-        sources |= dict.fromkeys(gathered.sources)
-        with suppress(Refused):
-            fields = _fields(gathered)
-            names = _names(gathered, fields, config)
-            of_text = names.prompt is not None and names.prompt not in fields
-            prompt = "each sample's .txt" if of_text else f"{(names.prompt or names.prompt_id)!r} {there}"
-            unread = [name for name in fields if name not in asdict(names).values()]
-            seen.note(prompt, f"{names.generator!r} {there}", unread)
-    told = f"{' and '.join(f'.{ending}' for ending in sorted(sources))} of each sample" if sources else ""
-    return seen.origins(config.generator)._replace(sources=told)
+def _first_samples(tar: SampleFile, config: IngestConfig) -> Iterator[_Sample]:
+    first = islice(_read_samples(tar, config), MAX_INSPECTED)
+    return (sample for sample in first if isinstance(sample, _Sample))
 
 
-def have_sources(tar: SampleFile, config: IngestConfig) -> bool:
-    """Whether any of a tar's first samples has the source of an edit."""
-    return any(gathered.sources for gathered in _first_samples(tar, config))
-
-
-def name_generators(tar: SampleFile, config: IngestConfig) -> bool:
-    """Whether any of a tar's first samples names its generator."""
-    return any(_names_generator(gathered, config) for gathered in _first_samples(tar, config))
-
-
-def _names_generator(gathered: _Gathered, config: IngestConfig) -> bool:
-    with suppress(Refused):
-        return _names(gathered, _fields(gathered), config).generator is not None
-    return False
-
-
-def _first_samples(tar: SampleFile, config: IngestConfig) -> Iterator[_Gathered]:
-    first = islice(_gather_all(tar, config), MOST_LOOKED_AT)
-    return (gathered for gathered in first if isinstance(gathered, _Gathered))
-
-
-def _gather_all(tar: SampleFile, config: IngestConfig) -> Iterator[_Gathered | Rejection]:
-    """A tar's samples as their files, one in memory at a time."""
-    gathered: _Gathered | None = None
+def _read_samples(tar: SampleFile, config: IngestConfig) -> Iterator[_Sample | Rejection]:
+    """Yield the members of each sample together, one sample in memory at a time."""
+    sample: _Sample | None = None
     try:
         for member in read_members(tar, config.limits.max_bytes):
             if isinstance(member, Rejection):
                 yield member
                 continue
-            if gathered is not None and member.key != gathered.key:
-                yield gathered
-                gathered = None
-            gathered = gathered or _Gathered(key=member.key)
-            _gather(gathered, member)
+            if sample is not None and member.key != sample.key:
+                yield sample
+                sample = None
+            sample = sample or _Sample(key=member.key)
+            sample.add(member)
     except Damage as damage:
         yield damage.at(tar.place.url)
-        if gathered is None or gathered.key == damage.key:
+        if sample is None or sample.key == damage.key:
             return
-    if gathered is not None:
-        yield gathered
+    if sample is not None:
+        yield sample
 
 
-def _gather(gathered: _Gathered, member: Member) -> None:
-    role, _, ending = member.suffix.rpartition(".")
-    if role in EDIT_SOURCES and ending in IMAGES:
-        gathered.sources[member.suffix] = member.content
-    elif role in EDIT_RESULTS and ending in IMAGES:
-        gathered.results.append((member.suffix, member.content))
-    elif member.suffix in IMAGES:
-        gathered.images.append((member.suffix, member.content))
-    elif isinstance(member.content, Refused):
-        gathered.refused = gathered.refused or member.content
-    elif member.suffix in TEXTS:
-        gathered.texts[member.suffix] = member.content
-    elif role and ending in (*IMAGES, *FOREIGN):
-        gathered.other_images.append(member.suffix)
-    else:
-        gathered.others.append(member.suffix)
-
-
-def _sample(gathered: _Gathered, tar: SampleFile, config: IngestConfig) -> ImageSample | Rejection:
-    where = f"{tar.place.url}/{gathered.key}"
+def _take_image(sample: _Sample, tar: SampleFile, config: IngestConfig) -> ImageSample | Rejection:
+    """Return a sample's image with the row that its JSON and text describe, or why it is refused."""
+    where = f"{tar.place.url}/{sample.key}"
     try:
-        if gathered.refused:
-            raise gathered.refused
-        sources = [source for source in gathered.sources.values() if isinstance(source, bytes)]
-        image = _only_image(gathered)
-        candidate = _candidate(gathered, tar, config)
-        return ImageSample(candidate, image, sources, field_settings(_fields(gathered)))
+        if sample.refused:
+            raise sample.refused
+        sources = [source for source in sample.sources.values() if isinstance(source, bytes)]
+        image = _only_image(sample)
+        encoded = sample.texts.get("json")
+        fields, names = _described(sample, config)
+        candidate = make_candidate(
+            fields,
+            names,
+            file=where,
+            line=None,
+            generator=config.generator,
+            default_id=f"{tar.name}/{sample.key}",
+            extras={"sample": encoded.decode() if encoded is not None else None},
+        )
+        return ImageSample(candidate, image, sources, field_settings(_parse_fields(sample)))
     except Refused as refused:
-        return refused.at(where, **_known_ids(gathered, config)._asdict())
+        return refused.at(where, None, **_read_ids(sample, config))
 
 
-def _known_ids(gathered: _Gathered, config: IngestConfig) -> KnownIds:
-    """Return the ids in a sample's JSON or text, also of a sample that is rejected."""
+def _read_ids(sample: _Sample, config: IngestConfig) -> dict[str, str | None]:
+    """Return the ids in the JSON or text of a sample that is rejected, as Refused.at takes them."""
     with suppress(Refused):
-        fields = _fields(gathered)
-        names = _names(gathered, fields, config)
-        if names.prompt is not None and names.prompt not in fields:
-            fields = {**fields, names.prompt: _decoded(gathered.texts["txt"])}
+        fields, names = _described(sample, config)
         return read_known_ids(fields, names, config.generator)
-    return KnownIds(config.generator)
+    return {"generator": config.generator, "prompt_id": None, "image_id": None}
 
 
-def _only_image(gathered: _Gathered) -> bytes:
-    for ending in () if gathered.chosen_images else gathered.others:
-        refuse_foreign(f"{gathered.key}.{ending}")
-    if not gathered.chosen_images:
+def _only_image(sample: _Sample) -> bytes:
+    for ending in () if sample.chosen_images else sample.others:
+        refuse_foreign(f"{sample.key}.{ending}")
+    if not sample.chosen_images:
         raise Refused("missing_image", f"the sample has no image ({', '.join(IMAGES)}); add it")
-    [(_, image)] = gathered.chosen_images
+    [(_, image)] = sample.chosen_images
     if isinstance(image, Refused):
         raise image
     if not image:
@@ -452,37 +462,25 @@ def _only_image(gathered: _Gathered) -> bytes:
     return image
 
 
-def _candidate(gathered: _Gathered, tar: SampleFile, config: IngestConfig) -> Candidate:
-    """The row that a sample's JSON and text describe; the JSON's own prompt goes before the text."""
-    encoded = gathered.texts.get("json")
-    fields = _fields(gathered)
-    names = _names(gathered, fields, config)
-    if names.prompt is not None and names.prompt not in fields:
-        fields = {**fields, names.prompt: _decoded(gathered.texts["txt"])}
-    return make_candidate(
-        fields,
-        names,
-        file=f"{tar.place.url}/{gathered.key}",
-        line=None,
-        generator=config.generator,
-        default_id=f"{tar.name}/{gathered.key}",
-        extras={"sample": encoded.decode() if encoded is not None else None},
-    )
-
-
-def _fields(gathered: _Gathered) -> dict[str, Any]:
-    encoded = gathered.texts.get("json")
+def _parse_fields(sample: _Sample) -> dict[str, Any]:
+    encoded = sample.texts.get("json")
     return parse_object(encoded) if encoded is not None else {}
 
 
-def _names(gathered: _Gathered, fields: Mapping[str, Any], config: IngestConfig) -> InputColumnsConfig:
-    """What a sample's fields are called; where its text tells the prompt, that is `prompt`."""
-    names = find_names(fields, config.columns)
-    return replace(names, prompt="prompt") if names.prompt is None and "txt" in gathered.texts else names
-
-
-def _decoded(text: bytes) -> str:
+def _described(sample: _Sample, config: IngestConfig) -> tuple[dict[str, Any], InputColumnsConfig]:
+    """Return the fields of a sample, its .txt among them, and their names by role."""
+    fields = _parse_fields(sample)
+    names = _name_fields(sample, fields, config)
+    if names.prompt is None or names.prompt in fields:
+        return fields, names
     try:
-        return text.decode("utf-8-sig").strip()
+        prompt = sample.texts["txt"].decode("utf-8-sig").strip()
     except UnicodeDecodeError as error:
         raise Refused("not_utf8", f"the .txt is not UTF-8 at byte {error.start}; save it as UTF-8") from error
+    return {**fields, names.prompt: prompt}, names
+
+
+def _name_fields(sample: _Sample, fields: Mapping[str, Any], config: IngestConfig) -> InputColumnsConfig:
+    """Return the names of a sample's fields by role; without a prompt in its JSON, its .txt is the field `prompt`."""
+    names = find_names(fields, config.columns)
+    return replace(names, prompt="prompt") if names.prompt is None and "txt" in sample.texts else names

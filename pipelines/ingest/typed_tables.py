@@ -1,4 +1,4 @@
-"""Tables of images: their rows as they are read, and the type of each column."""
+"""Tables of image files in CSV or JSON: their rows, and the type of each column."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping
@@ -35,8 +35,8 @@ from plumbline.pipelines.sources.origins import Origins
 
 FIRST_ROWS = 8
 MAX_LIST_BYTES = 256 * 2**20
-EXACT = 2**53
-"""Up to here a float holds every whole number."""
+MAX_EXACT = 2**53
+"""A float represents all whole numbers up to this one."""
 TYPES = {
     "null": pa.string(),
     "bool": pa.bool_(),
@@ -47,7 +47,7 @@ TYPES = {
     "texts": pa.list_(pa.string()),
     "json": pa.string(),
 }
-"""A column's type, by what its values have in common; what has nothing in common is kept as JSON text."""
+"""Arrow types by the common type of a column's values; values without a common type are kept as JSON text."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,7 +56,7 @@ class Table:
 
     place: Place
     types: Mapping[str, str] = field(default_factory=dict)
-    """What each column holds, a key of TYPES; in the order of the file."""
+    """Type of each column, a key of TYPES, in the order of the file."""
 
     @property
     def url(self) -> str:
@@ -69,31 +69,31 @@ class Table:
         return [source_file(self.place, "table")]
 
     def names(self, config: IngestConfig) -> InputColumnsConfig:
-        """Its columns by role; raises ConfigError where one is needed and not there."""
+        """Return its columns by role; raises ConfigError if a required column is missing."""
         return require_names(list(self.types), config.columns, config.generator, self.url)
 
     def origins(self, config: IngestConfig) -> Origins:
-        """Which of its columns tell the prompts and the generators; the others are kept as they are."""
+        """Return the columns with the prompts and generators; the others are kept as they are."""
         return column_origins([self.names(config)], list(self.types), config.generator, self.url)
 
     def source(self, row: Row) -> tuple[str, int | None]:
-        """The file and the line of a row."""
+        """Return the file and the line of a row."""
         return self.url, row.line
 
     def hashed(self, candidate: Candidate) -> Candidate:
-        """Return what of a row is in the key of its shard."""
+        """Return the part of a row that is in the key of its shard."""
         return candidate
 
     def rows(self, image: str) -> Rows:
-        """Every row; `image` is the column of the image files."""
+        """Yield every row; `image` is the column of the image files."""
         return read_rows(self.place, lambda values: _names_image(values[image]))
 
     def schema(self, names: list[str]) -> pa.Schema:
-        """These columns' types."""
+        """Return the Arrow schema of these columns."""
         return pa.schema([(name, TYPES[self.types[name]]) for name in names])
 
     def values(self, row: Row, names: list[str]) -> dict[str, Any]:
-        """These columns of a row, each of its column's type."""
+        """Return these columns of a row, converted to the types of the columns."""
         return {name: _fit(row.values.get(name), self.types[name]) for name in names}
 
 
@@ -122,7 +122,7 @@ def _is_list(place: Place) -> bool:
 
 
 def read_rows(place: Place, is_row: Callable[[Values], bool] = lambda values: False) -> Rows:
-    """Yield the rows of a CSV, of JSON Lines or of a JSON list of objects; of `is_row` see open_csv."""
+    """Yield the rows of a CSV, of JSON Lines or of a JSON list of objects; open_csv describes `is_row`."""
     with opened_table(place) as stream:
         if is_json_lines(place.path):
             yield from read_json_lines(stream, place.url)
@@ -148,7 +148,7 @@ def _read_list(content: bytes, url: str) -> Rows:
 
 
 def column_names(place: Place) -> list[str]:
-    """A CSV's columns, or the fields of a JSON Lines file's first rows; raises ConfigError for what is no table."""
+    """Return a CSV's columns, or the fields of a JSON Lines file's first rows; raises ConfigError for another file."""
     with opened_table(place) as stream:
         if not is_json_lines(place.path) and not _is_list(place):
             return open_csv(stream, place.url).names
@@ -157,7 +157,7 @@ def column_names(place: Place) -> list[str]:
 
 
 def source_file(place: Place, what: str) -> SourceFile:
-    """A file as it stands; raises ConfigError where it is not there."""
+    """Return a file with its size and etag; raises ConfigError if it does not exist."""
     with readable_errors(place, what):
         entry = place.entry()
     return SourceFile(place.url, entry.size, entry.etag)
@@ -165,7 +165,7 @@ def source_file(place: Place, what: str) -> SourceFile:
 
 @contextmanager
 def opened_table(place: Place) -> Iterator[Any]:
-    """The table's bytes; whatever is wrong with the whole of it is the user's to correct."""
+    """Open a table's bytes; raises ConfigError if the table as a whole cannot be read."""
     try:
         with (
             readable_errors(place, "table"),
@@ -177,7 +177,7 @@ def opened_table(place: Place) -> Iterator[Any]:
 
 
 def _types_of(rows: Iterator[Row | Rejection]) -> dict[str, str]:
-    """What the columns of a JSON Lines file hold."""
+    """Return the types of the columns of a JSON Lines file."""
     types: dict[str, str] = {}
     for row in rows:
         if isinstance(row, Row):
@@ -188,14 +188,14 @@ def _types_of(rows: Iterator[Row | Rejection]) -> dict[str, str]:
 
 def _type_of(value: Any) -> str:
     if isinstance(value, int) and not isinstance(value, bool):
-        return "int" if abs(value) <= EXACT else "long" if -(2**63) <= value < 2**63 else "json"
+        return "int" if abs(value) <= MAX_EXACT else "long" if -(2**63) <= value < 2**63 else "json"
     if isinstance(value, list):
         return "texts" if all(isinstance(part, str) for part in value) else "json"
     return {type(None): "null", bool: "bool", float: "float", str: "text"}.get(type(value), "json")
 
 
 def _join(value_type: str, other: str) -> str:
-    """What two types of values have in common."""
+    """Return the common type of two types of values."""
     if value_type == other or other == "null":
         return value_type
     if value_type == "null":

@@ -23,11 +23,11 @@ from plumbline.pipelines.base.storage import first_line, is_storage_error
 from plumbline.pipelines.cells.cells import Shard
 from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.plans.sweep_config import read_config
-from plumbline.pipelines.sources.adaptive_rounds import cut_rounds
+from plumbline.pipelines.sources.adaptive_rounds import split_rounds
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig
 from plumbline.pipelines.sources.file_memory import FileMemory
 from plumbline.pipelines.sources.prompts import open_prompts
-from plumbline.pipelines.sources.shards import cut_of
+from plumbline.pipelines.sources.shards import run_shard_size
 from plumbline.pipelines.sources.sources import Sources, open_images, open_sources
 from plumbline.pipelines.sources.uris import Uris, benchmark_uris
 
@@ -69,18 +69,18 @@ def _open_originals(manifest: Mapping[str, Any], store: Store, sources: Sources 
     config = manifest.get("config", {})
     limits = read_config(config.get("limits", {}), ImageLimits)
     benchmark = read_config(config.get("benchmark", {}), BenchmarkConfig)
-    cut, storage, memory = cut_of(config), store.place.storage, FileMemory(store, benchmark)
+    size, storage, memory = run_shard_size(config), store.place.storage, FileMemory(store, benchmark)
     uris = benchmark_uris(benchmark, storage, limits)
     whole = benchmark.limit is None and benchmark.require_every_image and not manifest.get("seen")
     if sources is None and (benchmark.prompts is None or not whole):
-        opened = open_sources(benchmark, storage, cut=cut, memory=memory)
+        opened = open_sources(benchmark, storage, shard_size=size, memory=memory)
         sources = _as_seen(opened, manifest, benchmark, uris, memory)
     if sources is not None:
         prompts, shards, prompt_shards = sources.prompts, sources.image_shards, sources.prompt_shards
     else:
-        tables = open_prompts(benchmark, storage, cut)
+        tables = open_prompts(benchmark, storage, size)
         prompts, prompt_shards = tables.table, tables.shards
-        shards = open_images(benchmark, storage, cut, tables, memory).shards
+        shards = open_images(benchmark, storage, size, tables, memory).shards
     by_name = {(shard.group, shard.name): shard for shard in shards}
     return Originals(prompts, by_name, prompt_shards, limits, uris)
 
@@ -91,7 +91,7 @@ def _as_seen(
     """Of an adaptive run, what it looked at."""
     if not (seen := manifest.get("seen")):
         return sources
-    rounds = cut_rounds(sources, benchmark, uris, read_config(manifest["config"]["adaptive"], Adaptive), memory)
+    rounds = split_rounds(sources, benchmark, uris, read_config(manifest["config"]["adaptive"], Adaptive), memory)
     return rounds.up_to(rounds.round_with(seen["prompts"]))
 
 

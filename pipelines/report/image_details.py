@@ -23,7 +23,7 @@ from plumbline.pipelines.cells.runs import ScoresCell, scores_cells
 from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.report.finished_run import Originals
 from plumbline.pipelines.sources.benchmark import IMAGE_COLUMNS
-from plumbline.pipelines.sources.edit_pictures import with_pictures
+from plumbline.pipelines.sources.edit_columns import append_edit_columns
 from plumbline.pipelines.sources.shards import own_names
 
 READERS = 8
@@ -137,7 +137,7 @@ def read_edit_sources(prompt_ids: Sequence[str], originals: Originals) -> Mappin
     """By prompt, the columns of sources that the prompts' file has; nothing where it cannot be read any more."""
     prompts = pa.table({"prompt_id": pa.array(prompt_ids, pa.string())})
     try:
-        held = with_pictures(prompts, originals.prompt_shards)
+        held = append_edit_columns(prompts, originals.prompt_shards)
     except Exception as error:
         if not _is_unreadable(error):
             raise

@@ -18,18 +18,18 @@ from plumbline.operators.images.rows import (
     SOURCES,
     ImageRow,
     digest_of,
+    edit_error,
     identify,
     image_records,
     is_embedded,
-    of_edit,
-    row_bytes,
-    source_bytes,
+    read_row_images,
+    read_sources,
 )
 from plumbline.pipelines.base.parquet_reader import ParquetReader
 from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.rewards.scored_images import CHANGED, ScoredRun, ScoredShard, digests_of
 from plumbline.pipelines.sources.benchmark import IMAGE_COLUMNS
-from plumbline.pipelines.sources.edit_pictures import with_pictures
+from plumbline.pipelines.sources.edit_columns import append_edit_columns
 from plumbline.pipelines.sources.shards import opened, own_names
 
 SEVERAL = "several_images"
@@ -136,7 +136,7 @@ class Copier:
         there = range(scored.first, scored.first + scored.shard.rows)
         rows = sorted({int(self.run.prompts[image]) for image in there if image in images or self._uses[image] > 0})
         ids = self.run.sources.prompts.column("prompt_id").take(pa.array(rows, pa.int64()))
-        table = with_pictures(pa.table({"prompt_id": ids}), self.run.sources.prompt_shards)
+        table = append_edit_columns(pa.table({"prompt_id": ids}), self.run.sources.prompt_shards)
         return dict(zip(rows, image_records(table.drop_columns(["prompt_id"])), strict=True))
 
     def _records(self, scored: ScoredShard, rows: Sequence[int]) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -175,7 +175,7 @@ class Copier:
         prompt_id = self.run.sources.prompts.column("prompt_id")[prompt].as_py()
         if record is None or identify({**record, "prompt_id": prompt_id}, generator).image_id != image_id:
             return RowError("missing_image", f"another image stands in the place of {generator}/{image_id}: {CHANGED}")
-        encoded = row_bytes(
+        encoded = read_row_images(
             ImageRow(image_id, prompt_id, generator), record, self.run.limits.max_images, self.run.uris.read
         )
         if isinstance(encoded, RowError):
@@ -189,11 +189,11 @@ class Copier:
             return RowError("image_too_large", f"a file of over limits.max_bytes={self.run.limits.max_bytes}")
         if scored_digest and digest_of(encoded) != scored_digest:
             return RowError("missing_image", f"{generator}/{image_id} is not the image that was scored: {CHANGED}")
-        sources = source_bytes(record, self.run.limits.max_images, self.run.uris.read) if self.edited else []
+        sources = read_sources(record, self.run.limits.max_images, self.run.uris.read) if self.edited else []
         if isinstance(sources, RowError):
             return sources
         if any(len(source) > self.run.limits.max_bytes for source in sources):
-            return of_edit(
+            return edit_error(
                 RowError("image_too_large", f"a file of over limits.max_bytes={self.run.limits.max_bytes}"), "source"
             )
         uri = record.get("uri")

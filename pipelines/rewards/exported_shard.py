@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from plumbline.operators.base.errors import RowError
-from plumbline.operators.images.completeness import JPEG, PNG
+from plumbline.operators.images.image_formats import JPEG, PNG
 from plumbline.operators.rewards.formats.format import Format, Picture, Sample, Source
 from plumbline.operators.rewards.selection import HELD_OUT, Example
 from plumbline.operators.rewards.values import Codes, Floats

@@ -20,7 +20,7 @@ from plumbline.pipelines.cells.store import Store, draft_path
 from plumbline.pipelines.plans.sweep_config import read_config
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig
 from plumbline.pipelines.sources.file_memory import FileMemory
-from plumbline.pipelines.sources.shards import cut_of
+from plumbline.pipelines.sources.shards import run_shard_size
 from plumbline.pipelines.sources.sources import Sources, open_sources
 from plumbline.pipelines.sources.uris import Uris, benchmark_uris
 
@@ -99,7 +99,9 @@ def gather_scores(store: Store, run: str, wanted: Sequence[str] | None) -> Score
     metrics = _metrics(config, wanted)
     benchmark = read_config(config.get("benchmark", {}), BenchmarkConfig)
     limits = read_config(config.get("limits", {}), ImageLimits)
-    sources = open_sources(benchmark, store.place.storage, cut=cut_of(config), memory=FileMemory(store, benchmark))
+    sources = open_sources(
+        benchmark, store.place.storage, shard_size=run_shard_size(config), memory=FileMemory(store, benchmark)
+    )
     shards, total = _number(sources)
     reader = _Reader(store, f"runs/{run_id}", shards, total, metrics, sources)
     reader.read()

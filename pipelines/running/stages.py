@@ -9,7 +9,7 @@ import pyarrow as pa
 from plumbline.operators.base import schemas
 from plumbline.operators.base.errors import RowError
 from plumbline.operators.images.decoding import ImageLimits
-from plumbline.operators.images.rows import BESIDE, CAPTIONS
+from plumbline.operators.images.rows import CAPTIONS, EDIT_COLUMNS
 from plumbline.operators.images.videos import Clips
 from plumbline.operators.metrics.ablation import shown_instead
 from plumbline.operators.stages.graph import need_captions, need_sources
@@ -20,7 +20,7 @@ from plumbline.pipelines.cells.reused_rows import read_earlier
 from plumbline.pipelines.cells.store import BrokenCell, Store
 from plumbline.pipelines.plans.plan import Node
 from plumbline.pipelines.sources.benchmark import IMAGE_COLUMNS
-from plumbline.pipelines.sources.edit_pictures import with_pictures
+from plumbline.pipelines.sources.edit_columns import append_edit_columns
 from plumbline.pipelines.sources.prompts import read_prompts
 from plumbline.pipelines.sources.question_packs import PackFile, read_pack
 from plumbline.pipelines.sources.shards import read_shard
@@ -141,8 +141,8 @@ class NodeStage:
         sources, captions = need_sources(self.node.metrics), need_captions(self.node.metrics)
         if not sources and not captions:
             return self._shown(read_shard(shard, READ))
-        images = read_shard(shard, (*READ, *(BESIDE if sources else CAPTIONS)))
-        return self._shown(with_pictures(images, self.context.prompt_shards))
+        images = read_shard(shard, (*READ, *(EDIT_COLUMNS if sources else CAPTIONS)))
+        return self._shown(append_edit_columns(images, self.context.prompt_shards))
 
     def _shown(self, images: pa.Table) -> pa.Table:
         """The rows with the images that the node's metrics are shown."""

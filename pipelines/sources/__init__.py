@@ -1,1 +1,1 @@
-"""Where a benchmark's prompts and images come from, as shards."""
+"""Prompts and images of a benchmark, as shards."""

@@ -1,4 +1,6 @@
-"""The sources of an adaptive sweep: cut into rounds of prompts, whose shards hold a part of the rows of a file's."""
+"""Sources of an adaptive sweep, divided into rounds of prompts; a shard of a round has part of the rows of a file's
+shard.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,32 +14,32 @@ from plumbline.operators.statistics.sequential import NOBODY, PER_LOOK, Places, 
 from plumbline.pipelines.cells.cells import Shard
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig
 from plumbline.pipelines.sources.file_memory import FileMemory
-from plumbline.pipelines.sources.picked_shards import cut_images, cut_prompts
+from plumbline.pipelines.sources.picked_shards import split_images, split_prompts
 from plumbline.pipelines.sources.sources import Sources, with_prompts
 from plumbline.pipelines.sources.uris import Uris
 
 FIRST_PROMPTS = 64
-"""Of the first round."""
+"""Number of prompts in the first round."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rounds:
-    """A benchmark's prompts in their random order, and its shards cut by the round in which their prompts come."""
+    """A benchmark's prompts in random order, and its shards divided by the round of their prompts."""
 
     order: Places
     """(looks, per_look): places in `prompt_ids`."""
     ends: Sequence[int]
-    """By round, the looks that it ends after."""
+    """Number of looks after which each round ends."""
     prompt_ids: Sequence[str]
     sources: Sources
     """All rounds."""
     round_of: Mapping[tuple[str, str], int]
-    """By group and name of a shard."""
+    """Round of each shard, by its group and name."""
     round_of_prompt: NDArray[np.int64]
-    """By row of the sources' prompts."""
+    """Round of each row of the sources' prompts."""
 
     def up_to(self, round: int) -> Sources:
-        """The sources as if there were no prompts but those of the rounds to this one."""
+        """Return the sources as if there were only the prompts of the first rounds, up to `round`."""
         whole = self.sources
 
         def is_in(shard: Shard) -> bool:
@@ -53,23 +55,23 @@ class Rounds:
         )
 
     def round_with(self, prompts: int) -> int:
-        """The round after which so many prompts have come."""
+        """Return the first round after which this number of prompts is included."""
         came = [int((self.order[:end] != NOBODY).sum()) for end in self.ends]
         return int(np.searchsorted(came, min(prompts, came[-1])))
 
 
-def cut_rounds(
+def split_rounds(
     sources: Sources, benchmark: BenchmarkConfig, uris: Uris, options: Adaptive, memory: FileMemory
 ) -> Rounds:
-    """Draws the order, and cuts every shard by it; reads the prompts' ids of the images again and no image."""
+    """Draw the order, and divide every shard by it; this reads the prompt ids of the images again and no image."""
     ids = sorted(sources.prompts.column("prompt_id").to_pylist())
     order = balanced_order(_labels(sources, ids), options.seed)
     ends = list(_ends(len(order), options.growth))
-    round_of_id = {ids[place]: round for round, place in _by_round(order, ends)}
+    round_of_id = {ids[place]: round for round, place in _list_places(order, ends)}
     last = len(ends) - 1  # in which images come of prompts that the benchmark has not
-    pieces = list(cut_images(sources.image_shards, lambda prompt_id: round_of_id.get(prompt_id, last), memory))
+    pieces = list(split_images(sources.image_shards, lambda prompt_id: round_of_id.get(prompt_id, last), memory))
     prompts = (
-        cut_prompts(sources.prompts, sources.prompt_shards, round_of_id.__getitem__)
+        split_prompts(sources.prompts, sources.prompt_shards, round_of_id.__getitem__)
         if benchmark.prompts is not None
         else None
     )
@@ -92,13 +94,15 @@ def cut_rounds(
 
 
 def _labels(sources: Sources, ids: Sequence[str]) -> list[str]:
-    """The skills of each prompt, as one text."""
+    """Return the skills of each prompt as one text."""
     skills = sources.skills
     return ["\0".join(sorted(skills.of(prompt_id))) for prompt_id in ids]
 
 
 def _ends(looks: int, growth: float) -> Iterator[int]:
-    """The looks that each round ends after: the first's, and a share more each time."""
+    """Yield the number of looks after which each round ends: each round adds the fraction `growth` of the rounds
+    before.
+    """
     end = min(looks, -(-FIRST_PROMPTS // PER_LOOK))
     while end < looks:
         yield end
@@ -106,7 +110,7 @@ def _ends(looks: int, growth: float) -> Iterator[int]:
     yield looks
 
 
-def _by_round(order: Places, ends: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Every round with each of its places."""
+def _list_places(order: Places, ends: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Yield every round with each of its places."""
     for round, (first, end) in enumerate(zip([0, *ends], ends, strict=False)):
         yield from ((round, int(place)) for place in order[first:end].ravel() if place != NOBODY)

@@ -1,4 +1,4 @@
-"""What a benchmark's tables are called and where they lie, as a configuration says it."""
+"""Configuration of a benchmark: where its tables are, and the names of their columns."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ from urllib.parse import unquote
 from plumbline.operators.base import schemas
 from plumbline.operators.base.bounds import Positive
 from plumbline.operators.base.errors import ConfigError
-from plumbline.operators.images.rows import BESIDE, MASKS, SOURCES
+from plumbline.operators.images.rows import EDIT_COLUMNS, MASKS, SOURCES
 from plumbline.pipelines.base.storage import Roots
 from plumbline.pipelines.sources.question_packs import PackConfig
 
@@ -31,88 +31,91 @@ def name_generators(folders: Iterable[str]) -> dict[str, str]:
 
 
 PromptsFrom = Literal["tables", "list", "beside", "names", "ids"]
-"""Ways in which a folder of image files tells their prompts (pipelines/ingest/layouts.py)."""
+"""Layouts of a folder of image files by the place of the prompts (pipelines/ingest/layouts.py)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ColumnsConfig:
-    """What the columns of the images tables are called."""
+    """Names of the columns of the images' tables."""
 
     image_id: str = "image_id"
-    """The image's own name; may be absent."""
+    """The image's id; may be absent."""
     prompt_id: str | None = "prompt_id"
-    """The prompt that it was made of; where rows hold their own prompts it may be absent, or null to be ignored."""
+    """The id of the image's prompt. If the rows contain their own prompts, it may be absent, or null to be ignored."""
     image: str = "image"
     """Encoded bytes, or the {bytes, path} of Hugging Face datasets."""
     uri: str = "uri"
-    """A path or an address, where `image` is absent or null."""
+    """A path or an address, used if `image` is absent or null."""
     source: str | None = None
-    """Of edited images, the encoded bytes of the image that each was edited from, as in `image`; of the images' tables,
-    or else of the prompts file. Null where there are none."""
+    """Column of the source of an edited image: encoded bytes, as in `image`. It is in the images' tables, or else in
+    the prompts file; null without sources."""
     source_uri: str | None = None
-    """The path or address of that image, as in `uri`; in a prompts file also its path from the file's folder."""
+    """The path or address of the source, as in `uri`; in a prompts file also its path relative to the file's folder."""
     mask: str | None = None
-    """Of edited images, the encoded bytes of a black-and-white picture as large as the source, white where the edit
-    is: metrics that compare pixels count those outside (docs/edits.md); null where there are none."""
+    """Column of the mask of an edited image: encoded bytes of a black-and-white image as large as the source, white in
+    the area of the edit. Metrics that compare pixels use those outside (docs/edits.md); null without masks."""
     mask_uri: str | None = None
-    """The path or address of that picture, as of the source."""
+    """The path or address of the mask, as of the source."""
     source_caption: str | None = None
-    """What the source shows, in words, for metrics that compare the change of the image with that of the words; of the
-    images' tables, or else of the prompts file."""
+    """A description of the source, for metrics that compare the change of the image with the change of the words; a
+    column of the images' tables, or else of the prompts file."""
     target_caption: str | None = None
-    """What the edited image was to show."""
+    """A description of the intended edited image."""
     prompt: str = "prompt"
-    """The text of the row's own prompt; read only where benchmark.prompts is null."""
+    """The text of the row's own prompt; read only if benchmark.prompts is null."""
     words: str | None = None
-    """Of the prompts file, what is to be written in a prompt's images: a text, or a list of texts (docs/words-in-
-    pictures.md)."""
+    """Column of the prompts file with the texts to be written in a prompt's images: a text, or a list of texts
+    (docs/words-in- pictures.md)."""
     generator: str | None = None
-    """What jobs.score takes each row's generator from; null looks for generator, model or model_name."""
+    """Column of each row's generator for jobs.score; null looks for generator, model or model_name."""
     extra: tuple[str, ...] | Literal["*"] = ()
-    """Further columns that scores.parquet gets after its own; "*" takes all but the ids, image and uri."""
+    """Further columns to copy into scores.parquet; "*" copies all except the ids, image and uri."""
 
     settings: tuple[str, ...] | Mapping[str, str] | None = None
-    """The columns with what an image was generated with, such as [guidance_scale, steps, lora], or {name: column, ...};
-    null looks for the usual ones (docs/decide.md), [] for none."""
+    """The columns with the settings of generation, such as [guidance_scale, steps, lora], or {name: column, ...}; null
+    looks for the usual columns (docs/decide.md), [] for none."""
 
     def __post_init__(self) -> None:
         check_extra([name for name in self.extra if self.extra != "*"])
         if any(getattr(self, name) for name in MASKS) and not self.sources:
             raise ConfigError(
-                "benchmark.columns.mask: it says where the source was edited; name the sources by "
+                "benchmark.columns.mask: a mask belongs to a source image; name the sources by "
                 "benchmark.columns.source or benchmark.columns.source_uri"
             )
 
     def renamed(self, *, prompts: bool) -> tuple[tuple[str, str], ...]:
-        """Our names with the files' own, where they differ; `prompt` always, where the rows hold their `prompts`, and
-        those of sources, masks and captions, where there are any."""
+        """Return pairs of our name and the file's name of a column.
+
+        Columns whose names do not differ are left out, except `prompt` if the rows contain their own `prompts`, and
+        those of sources, masks and captions.
+        """
         prompt = [("prompt", self.prompt)] if prompts else []
-        return (*_renamed(self, IMAGE_COLUMNS), *self.beside.items(), *prompt)
+        return (*_renamed(self, IMAGE_COLUMNS), *self.edit_columns.items(), *prompt)
 
     @property
     def sources(self) -> list[str]:
-        """The files' own names of the columns with sources, where they have any."""
+        """The files' names of the columns with sources."""
         return [getattr(self, name) for name in SOURCES if getattr(self, name)]
 
     @property
-    def beside(self) -> dict[str, str]:
-        """Our names of those and of the columns with masks and captions with the files' own."""
-        return {name: getattr(self, name) for name in BESIDE if getattr(self, name)}
+    def edit_columns(self) -> dict[str, str]:
+        """The files' names of the columns with sources, masks and captions, by our names."""
+        return {name: getattr(self, name) for name in EDIT_COLUMNS if getattr(self, name)}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PromptColumnsConfig:
-    """What the columns of the prompts file are called."""
+    """Names of the columns of the prompts file."""
 
     prompt_id: str = "prompt_id"
-    """The prompt's own name; a CSV or JSON file may also call it id, item_id or index, or have none
-    (docs/benchmarks.md)."""
+    """The prompt's id; a CSV or JSON file may also call it id, item_id or index, or have none (docs/benchmarks.md)."""
     text: str = "text"
     """The prompt; a CSV or JSON file may also call it prompt, caption or prompt_en (docs/benchmarks.md)."""
     skills: str = "skills"
-    """A list of text, or text with semicolons between them; may be absent."""
+    """A list of text, or text separated by semicolons; may be absent."""
     where: tuple[str, ...] = ()
-    """Only the prompts whose columns have these values, or lists with them, as COLUMN:VALUE; all where empty."""
+    """Conditions COLUMN:VALUE; only prompts that meet all of them are used. A list meets a condition if it contains the
+    value."""
 
     def __post_init__(self) -> None:
         for condition in self.where:
@@ -120,7 +123,7 @@ class PromptColumnsConfig:
                 raise ConfigError(f"benchmark.prompt_columns.where: expected COLUMN:VALUE, got {condition!r}")
 
     def renamed(self) -> tuple[tuple[str, str], ...]:
-        """Our names with the file's own, where they differ."""
+        """Return pairs of our name and the file's name of each column whose names differ."""
         return _renamed(self, PROMPT_COLUMNS)
 
 
@@ -134,39 +137,40 @@ class BenchmarkConfig(PackConfig):
     """The benchmark's name, such as genai_bench."""
     prompts: str | None
     """Parquet file or folder, or a .csv, .tsv, .json or .jsonl file, with ids and texts, or a .txt with a text a line,
-    whose hashes are the ids; null where the rows hold them."""
+    whose hashes are the ids; null if the rows of images contain their prompts."""
     images: str | None
-    """Folder with one folder of Parquet files per generator; or one generator's file, or folder of files."""
+    """Folder with a folder of Parquet files for each generator; or the file, or the folder of files, of one generator.
+    """
     generators: tuple[str, ...] | Mapping[str, str] | None = None
-    """Which folders of `images` to take, all by default; or {name: file or folder, ...}, with images=null."""
+    """Folders of `images` to use, all by default; or {name: file or folder, ...}, with images=null."""
     columns: ColumnsConfig = field(default_factory=ColumnsConfig)
-    """What the images tables call their columns."""
+    """Names of the columns of the images' tables."""
     prompt_columns: PromptColumnsConfig = field(default_factory=PromptColumnsConfig)
-    """What the prompts file calls its columns."""
+    """Names of the columns of the prompts file."""
     uri_roots: Roots = ()
-    """Folders and cloud prefixes that rows may name images below, besides the images' own."""
+    """Folders and cloud prefixes below which rows may name images, besides the images' own."""
     prompts_from: PromptsFrom | None = None
-    """How the folder of image files that jobs.score is given tells their prompts (docs/ingest.md); null looks for the
-    first way that does, and takes the images' names only where no table lies there and each generator's names
-    differ."""
+    """Layout of the folder of image files that jobs.score is given (docs/ingest.md); null takes the first layout that
+    fits. The images' names are taken only from a folder without tables, and if the names of each generator differ."""
     images_inside: str | None = None
-    """Of the folder of image files that jobs.score is given, only those in inner folders of this name are taken, where
-    any lies in one."""
+    """Name of inner folders: if the folder of image files that jobs.score is given has any of this name, only the
+    images in these are scored."""
     require_every_prompt: bool = True
-    """Whether a generator without an image of some prompt counts as a failed row."""
+    """True if a missing image of a prompt counts as a failed row."""
     require_every_image: bool = True
-    """Whether an image of a prompt that `prompts` does not have counts as a failed row, and is not left out."""
+    """True if an image of a prompt that `prompts` does not contain counts as a failed row; false leaves such images
+    out."""
     limit: Positive | None = None
-    """How many prompts are scored, the first in the benchmark's own order, and the images of these alone; limit=N for
-    short."""
+    """Number of prompts to score, the first in the benchmark's own order, with only their images; limit=N for short."""
     limit_seed: int | None = None
-    """A seed draws the prompts of `limit` in place of the first ones: of a higher limit the same and others."""
+    """Seed to draw the prompts of `limit` in place of the first ones; a higher limit draws the same prompts and more.
+    """
     skills: str | None = None
     """Name of a JSON file in the folder of benchmark.prompts with the prompts of each skill, as GenAI-Bench's
     genai_skills.json: {skill: [prompt_id, ...]}. If it is missing, prompts have the skills of their own file."""
     questions: str | None = None
-    """The released file or folder with the benchmark's own questions; where it is benchmark.prompts too, prompts are
-    read of it."""
+    """The released file or folder with the benchmark's own questions; if it equals benchmark.prompts, the prompts are
+    read from it too."""
 
     def __post_init__(self) -> None:
         PackConfig.__post_init__(self)
@@ -186,7 +190,7 @@ class BenchmarkConfig(PackConfig):
             )
         if self.prompts is not None and self.prompts_from is not None:
             raise ConfigError(
-                f"benchmark.prompts_from: expected null beside benchmark.prompts={self.prompts}, "
+                f"benchmark.prompts_from: expected null together with benchmark.prompts={self.prompts}, "
                 f"got {self.prompts_from!r}; set one of them"
             )
         if self.skills is not None and (not self.skills.lower().endswith(".json") or "/" in self.skills):
@@ -199,12 +203,12 @@ class BenchmarkConfig(PackConfig):
                 raise ConfigError(f"benchmark.generators: expected names without '/', got {name!r}")
 
     def _check_words(self) -> None:
-        """Raises ConfigError for a column of words that no file can have, or that a question pack would overrule."""
-        beside = "questions" if self.questions is not None else "prompts"
+        """Raise ConfigError for a column of words without a prompts file, or if a question pack would overrule it."""
+        other = "questions" if self.questions is not None else "prompts"
         if self.columns.words is not None and (self.prompts is None or self.questions is not None):
             raise ConfigError(
-                f"benchmark.columns.words: it is a column of the prompts file; got {self.columns.words!r} beside "
-                f"benchmark.{beside}={getattr(self, beside)}; name a prompts file with it, or set it to null"
+                f"benchmark.columns.words: it is a column of the prompts file; got {self.columns.words!r} with "
+                f"benchmark.{other}={getattr(self, other)}; name a prompts file with it, or set it to null"
             )
 
 
@@ -213,7 +217,7 @@ def _renamed(config: Any, names: Sequence[str]) -> tuple[tuple[str, str], ...]:
 
 
 def check_extra(names: Sequence[str]) -> None:
-    """Raises ConfigError for a further column that scores have already."""
+    """Raise ConfigError for a further column that has the name of a column of scores."""
     for name in names:
         if name in schemas.SCORES.names:
             raise ConfigError(

@@ -37,8 +37,8 @@ class ExamplePair(NamedTuple):
         """Return the pair as a line."""
         text = self.prompt or ""
         short = text if len(text) <= MAX_CHARACTERS else f"{text[:MAX_CHARACTERS]}..."
-        told = f"prompt_id {self.prompt_id!r}, without a text" if self.prompt is None else repr(short)
-        return printable(f"pair: {self.image} of {self.generator}: {told}")
+        prompt = f"prompt_id {self.prompt_id!r}, without a text" if self.prompt is None else repr(short)
+        return printable(f"pair: {self.image} of {self.generator}: {prompt}")
 
 
 def ends_and_middle(count: int) -> list[int]:

@@ -1,8 +1,8 @@
-"""What a store remembers of a benchmark's image files, so that a plan opens only those that are new or have changed.
+"""Memory of a benchmark's image files in a store, so that a plan opens only files that are new or have changed.
 
-Of each file its footer, and the ids and texts of its rows' prompts where its rows name no pictures by address. A file
-is known by its address, size and etag, as in its cells' keys: what is lost, damaged, old or of another store is read
-anew.
+It contains the footer of each file, and the ids and texts of its rows' prompts if its rows have no addresses. A file is
+identified by its address, size and etag, as in the keys of its cells: if its entry is lost, damaged or outdated, the
+file is read again.
 """
 
 import io
@@ -29,21 +29,22 @@ SCHEMA = pa.schema(
         ("prompt", pa.list_(pa.string())),
     ]
 )
-"""Of a table of a generator's files; an id or text for each row, null where they are to be read."""
+"""Schema of the table of a generator's files; a list has an id or text for each row, and is null if the file must be
+read."""
 MEMORY = "sources"
-"""The folder of what a store remembers, below it by benchmark, names of columns and generator."""
+"""Folder of the memory in a store; below it are the benchmark, a digest of the names of columns, and the generator."""
 PROMPT = ("prompt_id", "prompt")
 VERSION = 1
-"""Raised when other things are remembered."""
+"""Version of the memory, raised when its content changes."""
 
 
 class Known(NamedTuple):
-    """What is remembered of one file."""
+    """The remembered parts of one file."""
 
     footer: bytes
     """A Parquet file of the footer alone."""
     prompts: pa.Table | None = None
-    """The columns prompt_id and, where rows hold their prompts, prompt; None where these are to be read."""
+    """The columns prompt_id and, if rows contain their prompts, prompt; None if these must be read from the file."""
 
     @property
     def metadata(self) -> pq.FileMetaData:
@@ -51,7 +52,7 @@ class Known(NamedTuple):
 
 
 class FileMemory:
-    """The image files of a benchmark as they are read, with what the store remembers of them, where there is one."""
+    """The image files of a benchmark, read from a store's memory or else from the files."""
 
     def __init__(self, store: Store | None, benchmark: BenchmarkConfig) -> None:
         names = benchmark.columns.renamed(prompts=benchmark.prompts is None)
@@ -59,13 +60,13 @@ class FileMemory:
         self.folder = f"{MEMORY}/{benchmark.name}/{digest([VERSION, names])[:8]}"
         self.tables: dict[str, pa.Table] = {}
         self.places: dict[tuple[str, str, int, str], int] = {}
-        """By generator, address, size and etag of a file, its row in the generator's table."""
+        """Row of a file in its generator's table, by generator, address, size and etag."""
         self.seen: dict[tuple[str, str, int, str], Known] = {}
         self.changed: set[str] = set()
-        """Generators of which something was read."""
+        """Generators with files that were read, and whose tables must be written."""
 
     def load(self, generators: Iterable[str]) -> None:
-        """Reads what is remembered of these generators' files."""
+        """Read the memory of these generators' files."""
         if self.store is None:
             return
         for name in generators:
@@ -79,7 +80,7 @@ class FileMemory:
                 self.places |= {(name, *key): row for row, key in enumerate(keys)}
 
     def footer(self, file: ListedFile) -> pq.FileMetaData:
-        """A file's footer; raises SourceError naming the file where it has none."""
+        """Return a file's footer; raises SourceError naming the file if it has none."""
         key = (file.group, resolved(file.place), file.size, file.etag)
         if (known := self._recall(key)) is not None:
             self.seen[key] = known
@@ -92,7 +93,9 @@ class FileMemory:
         return footer
 
     def read(self, shards: Sequence[Shard], columns: Sequence[str]) -> list[pa.Table | SourceError]:
-        """As `read_each`, of the shards of one file: without opening it where their prompts are remembered."""
+        """Read columns of the shards of one file, as `read_each` does; the file is not opened if its prompts are
+        remembered.
+        """
         key = (shards[0].group, resolved(shards[0].place), shards[0].size, shards[0].etag)
         known = self.seen.get(key) or self._recall(key)
         if known is None:
@@ -100,7 +103,7 @@ class FileMemory:
         wanted = [name for name in columns if name in PROMPT]
         if known.prompts is not None and set(wanted) <= set(known.prompts.column_names):
             table = known.prompts.select(wanted)
-            return [picked_rows(_of_row_groups(table, shard), shard) for shard in shards]
+            return [picked_rows(_slice_row_groups(table, shard), shard) for shard in shards]
         tables = read_each(shards, columns, known.metadata)
         looked = set(ADDRESSES) <= set(columns)
         prompts = _whole(shards, tables, known.metadata.num_rows) if looked else None
@@ -110,13 +113,13 @@ class FileMemory:
         return tables
 
     def save(self) -> None:
-        """Has the store remember what was read."""
+        """Write the memory of the files that were read."""
         if self.store is None:
             return
         for name in self.changed:
             files = {key[1:]: known for key, known in self.seen.items() if key[0] == name}
             columns = [*zip(*files, strict=True), [known.footer for known in files.values()]]
-            columns += [pa.concat_arrays([_as_list(known, column) for known in files.values()]) for column in PROMPT]
+            columns += [pa.concat_arrays([_make_list(known, column) for known in files.values()]) for column in PROMPT]
             self.store.write_table(f"{self.folder}/{name}.parquet", pa.table(columns, schema=SCHEMA))
         self.changed.clear()
 
@@ -128,13 +131,13 @@ class FileMemory:
         return Known(columns["footer"].as_py(), pa.table(held) if held else None)
 
 
-def _of_row_groups(table: pa.Table, shard: Shard) -> pa.Table:
-    """The rows of a file that are in a shard's row groups, or more behind them where it picks some of those."""
+def _slice_row_groups(table: pa.Table, shard: Shard) -> pa.Table:
+    """Return the rows of a shard's row groups; a shard of picked rows gets all rows from its first row group on."""
     return table.slice(shard.first_row, None if shard.picked else shard.rows)
 
 
-def _as_list(known: Known, column: str) -> pa.ListArray:
-    """The rows of one file as one list, or null."""
+def _make_list(known: Known, column: str) -> pa.ListArray:
+    """Return the rows of one file as a list in one cell, or null."""
     if known.prompts is None or column not in known.prompts.column_names:
         return pa.nulls(1, pa.list_(pa.string()))
     values = known.prompts.column(column).combine_chunks()
@@ -142,7 +145,7 @@ def _as_list(known: Known, column: str) -> pa.ListArray:
 
 
 def _whole(shards: Sequence[Shard], tables: Sequence[pa.Table | SourceError], rows: int) -> pa.Table | None:
-    """The ids and texts of all rows of a file, where these shards have them all and name no picture by address."""
+    """Return the ids and texts of all rows of a file; None if the shards lack some rows or name images by address."""
     read = [table for table in tables if isinstance(table, pa.Table)]
     names = set(read[0].column_names) if read else set()
     if len(read) < len(shards) or any(shard.picked for shard in shards) or sum(map(len, read)) != rows:

@@ -29,11 +29,11 @@ class InputColumnsConfig:
     image_id: str | None = None
     """The image's id; without one it is the path, or the tar's name and the sample's."""
     generator: str | None = None
-    """The generator's name, where `generator` does not fix one for all rows: generator, model or model_name."""
+    """The generator's name, unless `generator` fixes one for all rows: generator, model or model_name."""
     skills: str | None = None
     """The prompt's skills, a list or a text with semicolons between them: skills. May be absent."""
     source: str | None = None
-    """The source of an edit, as `image` is given, or a list of several; none is looked for."""
+    """The source of an edit, in the form of `image`, or a list of several; only looked for if it is set."""
 
 
 def find_names(available: Iterable[str], columns: InputColumnsConfig) -> InputColumnsConfig:

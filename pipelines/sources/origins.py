@@ -1,4 +1,4 @@
-"""Where the prompts and generators of images come from, in words: every job that reads images says so."""
+"""Origins of prompts and generators in words; every job that reads images shows them."""
 
 import json
 from collections import Counter
@@ -11,50 +11,50 @@ from plumbline.pipelines.base.storage import Place, readable_errors
 from plumbline.pipelines.base.tables import printable
 
 MANIFEST = "manifest.json"
-"""Of an ingest's output."""
+"""Name of the manifest of an ingest's output."""
 
-MOST_NAMED = 8
-"""Generators, columns or endings that a line names."""
+MAX_NAMED = 8
+"""Maximum number of generators, columns or endings that a line names."""
 
 
 class Origins(NamedTuple):
-    """What tells the prompts and the generators of images, and what is there besides and is not read."""
+    """Origins of prompts and generators, and the columns and files that were ignored."""
 
     prompts: str
-    """In words, such as: the column 'caption' of images.csv."""
+    """Origin of the prompts in words, such as: the column 'caption' of images.csv."""
     generators: str
     unread: Sequence[str] = ()
-    """Columns or fields."""
+    """Columns or fields that were not read."""
     passed_over: str = ""
-    """Files, by their suffixes, with an example."""
+    """Files that were not read, by suffix, with an example."""
     sources: str = ""
-    """In words, of edits: how many have sources and from where."""
+    """Number and place of the sources of edits, in words."""
     settings: str = ""
     """The settings of generation, with the columns that hold them."""
     warnings: Sequence[str] = ()
     """Warnings for people to check before they trust the pairs."""
 
     def lines(self, prompts: int, images: Mapping[str, int]) -> list[str]:
-        """What people are told; `images` counts those of each generator."""
-        told = [f"prompts: {prompts}, from {self.prompts}"]
+        """Return lines for people; `images` contains the number of images of each generator."""
+        lines = [f"prompts: {prompts}, from {self.prompts}"]
         if images:
             names = [f"{name} ({count} {'image' if count == 1 else 'images'})" for name, count in images.items()]
-            told.append(f"generators: {len(names)}, from {self.generators}: {name_some(names)}")
+            lines.append(f"generators: {len(names)}, from {self.generators}: {name_some(names)}")
         if self.sources:
-            told.append(f"sources: {self.sources}")
+            lines.append(f"sources: {self.sources}")
         if self.settings:
-            told.append(f"settings: {self.settings}")
+            lines.append(f"settings: {self.settings}")
         if self.unread:
-            told.append(f"columns not read: {name_some(list(self.unread))}")
+            lines.append(f"columns not read: {name_some(list(self.unread))}")
         if self.passed_over:
-            told.append(f"files passed over: {self.passed_over}")
-        return [printable(line) for line in (*told, *(f"warning: {warning}" for warning in self.warnings))]
+            lines.append(f"files passed over: {self.passed_over}")
+        return [printable(line) for line in (*lines, *(f"warning: {warning}" for warning in self.warnings))]
 
 
 def read_origins(folder: Place) -> Origins | None:
-    """What the ingests of an output left there of where its prompts and generators came from; None where they did not.
+    """Return the origins that ingests recorded in their output; None without a record.
 
-    Raises ConfigError where the storage does not answer.
+    Raises ConfigError if the storage does not answer.
     """
     with readable_errors(folder, "benchmark.images"):
         try:
@@ -67,26 +67,26 @@ def read_origins(folder: Place) -> Origins | None:
 
 @dataclass(slots=True)
 class SeenOrigins:
-    """What told the prompts and the generators of rows that were read one by one, each once and in order."""
+    """Origins of rows that are read one by one, each once and in order."""
 
     prompts: dict[str, None] = field(default_factory=dict)
     generators: dict[str, None] = field(default_factory=dict)
     unread: dict[str, None] = field(default_factory=dict)
 
     def note(self, prompt: str, generator: str, unread: Iterable[str] = ()) -> None:
-        """Notes what told a row's, and its columns or fields that were not read."""
+        """Record the origins of a row, and its columns or fields that are not read."""
         self.prompts[prompt] = None
         self.generators[generator] = None
         self.unread.update(dict.fromkeys(unread))
 
     def origins(self, generator: str | None) -> Origins:
-        """All of it, where no one generator is given for every row."""
+        """Return the recorded origins; `generator`, if given, is that of every row."""
         whose = f"generator={generator}" if generator else " and ".join(self.generators)
         return Origins(" and ".join(self.prompts), whose, list(self.unread))
 
 
 def combine(origins: Sequence[Origins]) -> Origins:
-    """Several as one, whose example is the first's."""
+    """Combine several origins into one."""
     prompts, generators, passed_over, sources = (
         " and ".join(dict.fromkeys(filter(None, words)))
         for words in (
@@ -102,17 +102,17 @@ def combine(origins: Sequence[Origins]) -> Origins:
 
 
 def pass_over(paths: Sequence[str]) -> str:
-    """Files that are not read, as people are told of them."""
+    """Describe files that are not read: their number by suffix, and an example."""
     return f"{count_suffixes(paths)}, such as {min(paths)}" if paths else ""
 
 
 def count_suffixes(paths: Iterable[str]) -> str:
-    """How many files there are, by their endings: 3 .heic, 1 .zip."""
+    """Count files by suffix, in words: 3 .heic, 1 .zip."""
     suffixes = Counter(PurePosixPath(path).suffix.lower() or "without an ending" for path in paths)
     return name_some([f"{count} {suffix}" for suffix, count in suffixes.most_common()])
 
 
 def name_some(names: Sequence[str]) -> str:
-    """The first of some names, and how many more there are."""
-    others = len(names) - MOST_NAMED
-    return ", ".join(names[:MOST_NAMED]) + (f" and {others} others" if others > 0 else "")
+    """List the first names, and the number of the others."""
+    others = len(names) - MAX_NAMED
+    return ", ".join(names[:MAX_NAMED]) + (f" and {others} others" if others > 0 else "")

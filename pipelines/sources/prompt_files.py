@@ -277,10 +277,10 @@ def _read_by_id(prompts: Mapping[str, Any], url: str, text: str) -> Iterator[dic
 
 
 def _turns(name: str, turns: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The turns of a session of MagicBrush's edit_sessions.json; the picture that each starts from is its `input`.
+    """Return the turns of a session of MagicBrush's edit_sessions.json; `input` is the image that a turn starts from.
 
-    Their ids are what its code calls the results: `<session>_1`, and `<session>_inde_2` and so on. The pictures lie in
-    `images/<session>` beside the file. Source: OSU-NLP-Group/MagicBrush, edit_cli_single_multi_turn.py at fcfc892.
+    Their ids are those of the results in its code: `<session>_1`, and `<session>_inde_2` and so on. The images are in
+    `images/<session>` next to the file. Source: OSU-NLP-Group/MagicBrush, edit_cli_single_multi_turn.py at fcfc892.
     """
     return [
         {

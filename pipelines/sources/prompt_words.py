@@ -1,4 +1,4 @@
-"""The texts that a column of the prompts file wants in each prompt's images, as a question pack has them."""
+"""Texts that are wanted in the images of each prompt, from a column of the prompts file, as a question pack."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -19,42 +19,42 @@ from plumbline.pipelines.sources.prompts import (
 )
 from plumbline.pipelines.sources.question_packs import PackFile
 from plumbline.pipelines.sources.question_packs.pack import PackRow, PackRows, questions_or_error, the_texts
-from plumbline.pipelines.sources.shards import Cut, where
+from plumbline.pipelines.sources.shards import ShardSize, where
 
-AT_ONCE = Cut(10_000)
-"""Prompts that are read at once."""
+AT_ONCE = ShardSize(10_000)
+"""Number of prompts that are read at once."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WordsColumn(PackFile):
-    """The prompts file, and what it calls its columns."""
+    """The prompts file with its column of wanted texts."""
 
     by_prompt: ClassVar[bool] = True
     benchmark: BenchmarkConfig
 
     def rows(self) -> PackRows:
-        """A row for each text; raises SourceError where no prompt has one."""
+        """Yield a row for each text; raises SourceError if no prompt has a text."""
         column = str(self.benchmark.columns.words)
         files = list_prompt_files(self.place, self.benchmark.name)
         skills = locate_skills(self.place, self.benchmark)
         shards = [shard for file in files for shard in prompt_shards(file, self.benchmark, AT_ONCE, skills)]
         row = None
-        for row in chain.from_iterable(_wanted(shard, column) for shard in shards):
+        for row in chain.from_iterable(_read_words(shard, column) for shard in shards):
             yield row
         if row is None:
             raise SourceError(f"{self.place}: no prompt has a text in the column {column!r}; correct the name")
 
 
 def words_of(benchmark: BenchmarkConfig, storage: StorageConfig) -> WordsColumn | None:
-    """Where the wanted texts are, if benchmark.columns.words names their column."""
+    """Return the column of wanted texts; None if benchmark.columns.words is null."""
     if benchmark.columns.words is None:
         return None
     place = storage.locate(str(benchmark.prompts))
     return WordsColumn(pack="words", place=place, key="benchmark.columns.words", benchmark=benchmark)
 
 
-def _wanted(shard: Shard, column: str) -> PackRows:
-    """A row for each wanted text; none of a prompt whose column is empty."""
+def _read_words(shard: Shard, column: str) -> PackRows:
+    """Yield a row for each wanted text; prompts with an empty column have none."""
     named = replace(shard, columns=(*shard.columns, ("words", column)))
     records = prompt_records(named, (*PROMPT_COLUMNS, "words"))
     prompts = prompts_table(records, shard).to_pylist()

@@ -1,4 +1,4 @@
-"""A benchmark's prompts: of files of their own, or gathered from the images' rows."""
+"""A benchmark's prompts, from files of their own or gathered from the images' rows."""
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -25,11 +25,10 @@ from plumbline.pipelines.sources.question_packs import PackFile, read_pack
 from plumbline.pipelines.sources.shards import (
     FILE_READERS,
     BrokenFile,
-    Cut,
     ListedFile,
+    ShardSize,
     check_columns,
     column_values,
-    cut_shards,
     list_files,
     opened,
     picked_rows,
@@ -38,28 +37,29 @@ from plumbline.pipelines.sources.shards import (
     read_footer,
     read_shard,
     require_columns,
+    split_file,
     where,
 )
 from plumbline.pipelines.sources.uris import LocateImage, StoredObjects
 
 ReadFile = Callable[[Sequence[Shard], Sequence[str]], list[pa.Table | SourceError]]
-"""Gives these columns of the shards of one file, or the error in place of one that cannot be read."""
+"""Returns columns of the shards of one file, or the error in place of a shard that cannot be read."""
 FILES_AT_ONCE = 2 * FILE_READERS
-"""Whose ids, or prompts, are in memory at a time."""
+"""Number of files whose ids or prompts are in memory at once."""
 
 
 class PromptTables(NamedTuple):
-    """The prompts, and where they are read."""
+    """The prompts, and the shards that they are read from."""
 
     table: pa.Table
     """Schema PROMPTS."""
     shards: list[Shard]
     tables: list[pa.Table]
-    """Of every shard its prompts."""
+    """The prompts of each shard."""
 
     @property
-    def beside(self) -> set[str]:
-        """Our names of the columns with sources and masks of edits that some file has."""
+    def edit_columns(self) -> set[str]:
+        """Our names of the columns with sources, masks and captions of edits in any of the files."""
         return {name for shard in self.shards for name in shard.beside}
 
 
@@ -68,10 +68,10 @@ class UnknownPrompts(NamedTuple):
 
     images: int = 0
     prompt_id: str = ""
-    """The first of these."""
+    """The first of these prompts."""
 
     def with_images(self, prompt_ids: Sequence[str]) -> "UnknownPrompts":
-        """With as many images more."""
+        """Count further images of unknown prompts."""
         return UnknownPrompts(self.images + len(prompt_ids), self.prompt_id or next(iter(prompt_ids), ""))
 
 
@@ -80,15 +80,16 @@ class Prompted(NamedTuple):
 
     prompts: PromptTables
     images: Mapping[Shard, tuple[Shard, ...]]
-    """Every readable images shard, with the shards that hold the prompts it names."""
+    """Every readable shard of images, with the shards that contain its prompts."""
     named: Mapping[Shard, NDArray[np.int32]]
-    """By images shard, the rows of the prompts it names, in the order of their ids; none where rows hold their own."""
+    """The rows of the prompts that each shard of images names, sorted by id; empty if rows contain their own prompts.
+    """
     broken: list[BrokenFile]
     unknown: UnknownPrompts = UnknownPrompts()
 
 
-def open_prompts(benchmark: BenchmarkConfig, storage: StorageConfig, cut: Cut) -> PromptTables:
-    """The prompts of benchmark.prompts; whatever is wrong with them stops the sweep before anything is computed."""
+def open_prompts(benchmark: BenchmarkConfig, storage: StorageConfig, shard_size: ShardSize) -> PromptTables:
+    """Read the prompts of benchmark.prompts; raises ConfigError for any fault in them, before anything is computed."""
     place = storage.locate(str(benchmark.prompts))
     packed = benchmark.packed(storage)
     if packed is not None and packed.place == place:
@@ -97,7 +98,7 @@ def open_prompts(benchmark: BenchmarkConfig, storage: StorageConfig, cut: Cut) -
         files = list_prompt_files(place, benchmark.name)
     try:
         skills = locate_skills(place, benchmark)
-        shards = [shard for file in files for shard in prompt_shards(file, benchmark, cut.of_prompts, skills)]
+        shards = [shard for file in files for shard in prompt_shards(file, benchmark, shard_size.of_prompts, skills)]
         tables = list(_read_prompt_files(shards))
     except SourceError as error:
         raise ConfigError(f"benchmark.prompts: {error}") from error
@@ -134,7 +135,7 @@ def read_texts_without_ids(benchmark: BenchmarkConfig, storage: StorageConfig) -
 
 
 def list_prompt_files(place: Place, suite: str) -> Sequence[ListedFile]:
-    """The Parquet files at or below a place, or the one file of another kind; raises FileNotFoundError for no place."""
+    """Return the Parquet files at or below a place, or its file of another kind; raises FileNotFoundError."""
     suffixes = prompt_files.SUFFIXES if place.path.lower().endswith(prompt_files.SUFFIXES) else (".parquet",)
     return list_files(place, suite, suffixes).tables
 
@@ -169,7 +170,7 @@ def _skills_beside(prompt_id: str | None, shard: Shard) -> Sequence[str]:
 
 
 def _packed_prompts(packed: PackFile, suite: str) -> PromptTables:
-    """The prompts that a question pack names: one shard, however many they are."""
+    """Return the prompts of a question pack, as one shard however many they are."""
     place = packed.place
     try:
         table = read_pack(packed, suite).prompts
@@ -187,16 +188,16 @@ def _packed_prompts(packed: PackFile, suite: str) -> PromptTables:
 
 
 def pairs_of(table: pa.Table) -> list[tuple[str, str]]:
-    """The id and text of every prompt: all of it that can change a result."""
+    """Return the id and text of every prompt: everything about it that can change a result."""
     return list(zip(*(table.column(name).to_pylist() for name in ("prompt_id", "text")), strict=True))
 
 
 def match_prompts(
     images: Sequence[Shard], prompts: PromptTables, locate_image: LocateImage, memory: FileMemory
 ) -> Prompted:
-    """Which of a benchmark's prompts every images shard names, read from the ids alone.
+    """Find the prompts of each shard of images by the ids alone.
 
-    So a prompt that is added or edited touches the images that were made of it, and no others.
+    So adding or editing a prompt changes the keys of its images' shards, and no others.
     """
     ids, texts = (prompts.table.column(name).to_pylist() for name in ("prompt_id", "text"))
     row_of = {prompt_id: row for row, prompt_id in enumerate(ids)}
@@ -219,7 +220,7 @@ def match_prompts(
         holders = [
             prompts.shards[number] for number in sorted({bisect_right(first_rows, row) - 1 for row in known_rows})
         ]
-        sources = objects.beside(table, [holder.sources for holder in holders])
+        sources = objects.digest_beside(table, [holder.sources for holder in holders])
         keyed = replace(shard, prompts=digest(pairs), objects=objects.digest(table), sources=sources)
         named[keyed] = np.array(known_rows, np.int32)
         matched[keyed] = tuple(holders)
@@ -229,7 +230,7 @@ def match_prompts(
 def read_files(
     shards: Sequence[Shard], columns: Sequence[str], read_file: ReadFile
 ) -> Iterator[tuple[Shard, pa.Table | SourceError]]:
-    """The columns of every shard, some files at once; `read_file` gives those of the shards of one."""
+    """Yield the columns of every shard; several files are read in parallel, each by `read_file`."""
     files: dict[tuple[str, str], list[Shard]] = {}
     for shard in shards:
         files.setdefault((shard.group, shard.url), []).append(shard)
@@ -241,28 +242,30 @@ def read_files(
                 yield from zip(of_file, read, strict=True)
 
 
-def prompt_shards(file: ListedFile, benchmark: BenchmarkConfig, cut: Cut, skills: Shard | None) -> list[Shard]:
+def prompt_shards(
+    file: ListedFile, benchmark: BenchmarkConfig, shard_size: ShardSize, skills: Shard | None
+) -> list[Shard]:
     """Return the shards of a prompts file, whose skills may be in another; a CSV or JSON file is one shard.
 
-    They have those columns of sources and masks that the file has.
+    The shards have those columns of sources, masks and captions that the file has.
     """
-    names, beside = benchmark.prompt_columns.renamed(), benchmark.columns.beside
+    names, edits = benchmark.prompt_columns.renamed(), benchmark.columns.edit_columns
     if not file.url.lower().endswith(prompt_files.SUFFIXES):
         footer = read_footer(file)
         schema, own_names = footer.schema.to_arrow_schema(), dict(names)
         require_columns(schema, ("prompt_id", "text"), names, "benchmark.prompt_columns", file.url)
         read = [own_names.get(name, name) for name in PROMPT_COLUMNS]
-        check_columns(schema, [*read, *beside.values()], read[:1], file.url)
-        held = [(name, its) for name, its in beside.items() if its in schema.names]
-        cut_file = (replace(shard, skills=skills) for shard in cut_shards(file, footer, (*names, *held), cut))
-        return _where(cut_file, benchmark.prompt_columns.where)
+        check_columns(schema, [*read, *edits.values()], read[:1], file.url)
+        held = [(name, its) for name, its in edits.items() if its in schema.names]
+        divided = (replace(shard, skills=skills) for shard in split_file(file, footer, (*names, *held), shard_size))
+        return _where(divided, benchmark.prompt_columns.where)
     whole = Shard(
         group=file.group, name=file.name, place=file.place, size=file.size, etag=file.etag, row_groups=(), rows=0,
         columns=names, skills=skills,
     )  # fmt: skip
     count = len(read_prompts(whole))
-    records = prompt_records(replace(whole, columns=(*names, *beside.items())), list(beside)) if beside else []
-    columns = {name: its for name, its in beside.items() if any(record.get(name) for record in records)}
+    records = prompt_records(replace(whole, columns=(*names, *edits.items())), list(edits)) if edits else []
+    columns = {name: its for name, its in edits.items() if any(record.get(name) for record in records)}
     for name in columns:
         if name not in (*ADDRESSES, *CAPTIONS):
             raise SourceError(
@@ -274,7 +277,7 @@ def prompt_shards(file: ListedFile, benchmark: BenchmarkConfig, cut: Cut, skills
 
 
 def _where(shards: Iterable[Shard], conditions: Sequence[str]) -> list[Shard]:
-    """The shards with the rows that meet all conditions (COLUMN:VALUE), where there are any."""
+    """Return the shards with only the rows that meet all conditions (COLUMN:VALUE)."""
     if not conditions:
         return list(shards)
     wanted = {tuple(condition.split(":", 1)) for condition in conditions}
@@ -292,7 +295,7 @@ def _where(shards: Iterable[Shard], conditions: Sequence[str]) -> list[Shard]:
 
 
 def _texts_of(record: Mapping[str, Any], columns: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """The columns with their values as text, with each one of a list."""
+    """Yield each column with its value as text; a list gives a pair for each of its items."""
     for name in columns:
         value = record.get(name)
         yield from ((name, str(each)) for each in (value if isinstance(value, list) else [value]))
@@ -311,7 +314,7 @@ def _check_skills(shard: Shard, tables: Sequence[pa.Table]) -> None:
 
 
 def _check_prompts(shards: Sequence[Shard], tables: Sequence[pa.Table]) -> None:
-    """Every prompt has an id, and no id stands twice."""
+    """Raise ConfigError if a prompt has no id, or if an id occurs twice."""
     seen: set[str] = set()
     counted: dict[str, int] = {}
     for shard, table in zip(shards, tables, strict=True):
@@ -326,9 +329,9 @@ def _check_prompts(shards: Sequence[Shard], tables: Sequence[pa.Table]) -> None:
 
 
 def gather_prompts(images: Sequence[Shard], name: str, locate_image: LocateImage, memory: FileMemory) -> Prompted:
-    """The prompts that the images' rows hold, read from the id and text columns alone.
+    """Gather the prompts from the images' rows, reading only the columns of ids and texts.
 
-    Every images shard gets a prompts shard that is named by the prompts in it and not by its file. So shards with the
+    Each shard of images gets a shard of prompts that is named by its prompts and not by its file. So shards with the
     same prompts, such as those of two generators, share their questions.
     """
     unique: dict[str, tuple[str, str]] = {}
@@ -345,7 +348,7 @@ def gather_prompts(images: Sequence[Shard], name: str, locate_image: LocateImage
             _check_text(prompt_id, text, shard, unique)
         content = digest(sorted(pairs))
         holder = replace(shard, group=name, name=f"rows-{content[:16]}", rows=len(pairs), prompts=content)
-        keyed = replace(shard, prompts=content, objects=objects.digest(table), sources=objects.beside(table))
+        keyed = replace(shard, prompts=content, objects=objects.digest(table), sources=objects.digest_beside(table))
         matched[keyed] = (asked.setdefault(content, holder),)
     skills: list[list[str]] = [[]] * len(unique)
     columns = [list(unique), [text for text, _ in unique.values()], skills, [name] * len(unique)]
@@ -355,7 +358,7 @@ def gather_prompts(images: Sequence[Shard], name: str, locate_image: LocateImage
 
 
 def own_ids(images: Sequence[Shard], memory: FileMemory) -> list[str]:
-    """The ids of the prompts that the images' rows hold, in their order, each once."""
+    """Return the ids of the prompts in the images' rows, each once, in order."""
     ids: dict[str, None] = {}
     for _, table in read_files(images, ("prompt_id",), memory.read):
         if not isinstance(table, SourceError):
@@ -364,13 +367,13 @@ def own_ids(images: Sequence[Shard], memory: FileMemory) -> list[str]:
 
 
 def _own_pairs(table: pa.Table) -> list[tuple[str, str]]:
-    """Each id and text of the rows once."""
+    """Return each pair of id and text in the rows once."""
     pairs = zip(*(table.column(name).to_pylist() for name in ("prompt_id", "prompt")), strict=True)
     return list(dict.fromkeys((one, text or "") for one, text in pairs))
 
 
 def _check_text(prompt_id: str, text: str, shard: Shard, unique: dict[str, tuple[str, str]]) -> None:
-    """No id stands for two texts, in one file or in two."""
+    """Raise ConfigError if an id has two texts, in one file or in two."""
     known, where = unique.setdefault(prompt_id, (text, shard.url))
     if known != text:
         other = "" if where == shard.url else f" in {where}"
@@ -381,31 +384,35 @@ def _check_text(prompt_id: str, text: str, shard: Shard, unique: dict[str, tuple
 
 
 def _read_prompt_files(shards: Sequence[Shard]) -> Iterator[pa.Table]:
-    """Of every shard its prompts; a Parquet file is opened once, for its footer grows with the shards that it has."""
+    """Yield the prompts of every shard; a Parquet file is opened once, because its footer grows with its shards."""
     if any(shard.url.lower().endswith(prompt_files.SUFFIXES) for shard in shards):
         yield from (read_prompts(shard) for shard in shards)
         return
     for shard, table in read_files(shards, PROMPT_COLUMNS, read_each):
         if isinstance(table, SourceError):
             raise table
-        yield prompts_table(_as_records(table, shard), shard)
+        yield prompts_table(_make_records(table, shard), shard)
 
 
 def read_prompts(shard: Shard) -> pa.Table:
-    """A shard's prompts in the schema PROMPTS; absent columns are filled, ids become text.
+    """Return a shard's prompts in the schema PROMPTS; absent columns are filled, ids become text.
 
-    Of an images shard whose rows hold their own prompts, each id and text once; raises SourceError naming the file.
+    An images shard whose rows contain their own prompts gives each id and text once. Raises SourceError naming the
+    file.
     """
     if shard.pack:
         table = picked_rows(read_pack(PackFile(pack=shard.pack, place=shard.place), shard.group).prompts, shard)
         if digest(sorted(pairs_of(table))) != shard.prompts:
             raise SourceError(f"{shard.url}: the prompts have changed since the run was planned; run again")
         return table
-    return prompts_table(_own_prompts(shard) if shard.holds_prompts else prompt_records(shard), shard)
+    if shard.holds_prompts:
+        pairs = _own_pairs(read_shard(shard, ("prompt_id", "prompt")))
+        return prompts_table([{"prompt_id": prompt_id, "text": text} for prompt_id, text in pairs], shard)
+    return prompts_table(prompt_records(shard), shard)
 
 
 def prompts_table(found_rows: Iterable[Mapping[str, Any]], shard: Shard) -> pa.Table:
-    """A prompts file's rows in the schema PROMPTS; raises SourceError naming the row that is none."""
+    """Return a prompts file's rows in the schema PROMPTS; raises SourceError naming a row without a valid prompt."""
     records = [
         {
             "prompt_id": prompt_id,
@@ -421,16 +428,11 @@ def prompts_table(found_rows: Iterable[Mapping[str, Any]], shard: Shard) -> pa.T
     return rows.table(records, schemas.PROMPTS)
 
 
-def _own_prompts(shard: Shard) -> list[dict[str, Any]]:
-    pairs = _own_pairs(read_shard(shard, ("prompt_id", "prompt")))
-    return [{"prompt_id": one, "text": text} for one, text in pairs]
-
-
 def prompt_records(shard: Shard, columns: Sequence[str] = PROMPT_COLUMNS) -> list[dict[str, Any]]:
-    """The shard's rows of a prompts file as they stand, by our names; of a Parquet file those of its columns."""
+    """Return the shard's rows of a prompts file, unconverted, by our names; a Parquet file gives only these columns."""
     names = {name: dict(shard.columns).get(name, name) for name in (*PROMPT_COLUMNS, *columns)}
     if not shard.url.lower().endswith(prompt_files.SUFFIXES):
-        return _as_records(read_shard(shard, columns), shard)
+        return _make_records(read_shard(shard, columns), shard)
     prompt_files.check_size(shard.size, shard.url)
     with opened(shard) as stream:
         content = stream.read()
@@ -442,7 +444,7 @@ def prompt_records(shard: Shard, columns: Sequence[str] = PROMPT_COLUMNS) -> lis
     return [found[row] for row in shard.picked] if shard.picked else found
 
 
-def _as_records(table: pa.Table, shard: Shard) -> list[dict[str, Any]]:
+def _make_records(table: pa.Table, shard: Shard) -> list[dict[str, Any]]:
     columns = {name: column_values(table, name, shard) for name in table.column_names}
     return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
 
@@ -457,7 +459,7 @@ def _prompt_id(value: Any, shard: Shard, row: int) -> str | None:
 
 
 def _skills(value: Any, shard: Shard, row: int) -> list[str]:
-    """The skills of a prompt, also of a text with semicolons between them; a null among them is none."""
+    """Return the skills of a prompt, a list or a text separated by semicolons; nulls in it are left out."""
     if rows.is_missing(value):
         return []
     if isinstance(value, str):

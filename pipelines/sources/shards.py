@@ -1,4 +1,4 @@
-"""Source files as a listing shows them, cut into shards by their footers, and read by our column names."""
+"""Source files, as they are listed, divided into shards by their footers, and read by our names of columns."""
 
 import hashlib
 import os
@@ -17,7 +17,7 @@ from plumbline.operators.base import rows
 from plumbline.operators.base.errors import SourceError
 from plumbline.operators.base.rows import require_once
 from plumbline.operators.images.generation_settings import COLUMN, Ways, columns_of, read_settings
-from plumbline.operators.images.rows import BESIDE, id_text
+from plumbline.operators.images.rows import EDIT_COLUMNS, id_text
 from plumbline.pipelines.base.class_labels import name_labels
 from plumbline.pipelines.base.parquet_reader import ParquetReader
 from plumbline.pipelines.base.storage import (
@@ -33,42 +33,42 @@ from plumbline.pipelines.cells.store import outside_stores
 FILE_READERS = 16
 INGESTED = b"plumbline_ingest"
 """Key in the metadata of files that an ingest wrote."""
-ROWS_AT_ONCE = 65_536
-"""Of a file's ids and texts that are read in one go, whatever the shards."""
+MAX_ROWS_AT_ONCE = 65_536
+"""Number of ids and texts of a file that are read in one go, across shards."""
 BINARY = (pa.binary(), pa.large_binary(), pa.binary_view())
-LONGEST_NAME = 120
-"""Bytes of a file's name that its cells' names take over: a file system takes 255, and they add to it."""
+MAX_NAME_BYTES = 120
+"""Maximum bytes of a file's name in the names of its cells: a file system allows 255, and the cells add to it."""
 HIDDEN = re.compile("(?:^|/)[._]")
-"""In the path of a file, what marks it or one of its folders as hidden."""
+"""The mark of a hidden file or folder in a path."""
 PART = re.compile(r"-\d{5,}\.parquet$")
-"""How the name of a file ends that could be a shard's of another file, which is named by its first row group."""
+"""End of a file's name that could be that of a shard of another file, which is named by its first row group."""
 
 
 Read = ParamSpec("Read")
 Found = TypeVar("Found")
 
 
-class Cut(NamedTuple):
-    """How much of a file is worked on together."""
+class ShardSize(NamedTuple):
+    """Size limits of a shard."""
 
     rows: int = 256
-    """Row groups of a file go together up to so many rows."""
+    """Maximum number of rows; a larger row group is a shard of its own."""
     bytes: int | None = None
-    """And up to so many bytes of theirs; None is no limit."""
+    """Maximum bytes; None for no limit."""
 
     def holds(self, rows: int, size: int) -> bool:
-        """Whether so many rows of so many bytes are within it."""
+        """Return True if this number of rows and bytes is within the limits."""
         return rows <= self.rows and (self.bytes is None or size <= self.bytes)
 
     @property
-    def of_prompts(self) -> "Cut":
-        """That of prompts, which have few bytes and take long where a model writes about them."""
-        return self if self.bytes is None else Cut()
+    def of_prompts(self) -> "ShardSize":
+        """Size of shards of prompts, which have few bytes and take long if a model writes about them."""
+        return self if self.bytes is None else ShardSize()
 
 
-def cut_of(config: Mapping[str, Any]) -> Cut:
-    """That of a run, by its manifest's configuration."""
-    return Cut(config.get("shard_rows", Cut().rows), config.get("shard_bytes"))
+def run_shard_size(config: Mapping[str, Any]) -> ShardSize:
+    """Return the size of the shards of a run, by its manifest's configuration."""
+    return ShardSize(config.get("shard_rows", ShardSize().rows), config.get("shard_bytes"))
 
 
 class BrokenFile(NamedTuple):
@@ -77,15 +77,15 @@ class BrokenFile(NamedTuple):
     generator: str
     message: str
     rows: int = 1
-    """How many rows are lost with it; 1 where that cannot be told."""
+    """Number of lost rows; 1 if unknown."""
 
 
 class UnreadableFile(SourceError):
-    """A file whose bytes are not those of a table, or cannot be had."""
+    """A file that is not a readable table."""
 
 
 class ListedFile(NamedTuple):
-    """A source file as the listing shows it."""
+    """A source file, as it is listed."""
 
     group: str
     name: str
@@ -93,7 +93,7 @@ class ListedFile(NamedTuple):
     size: int
     etag: str
     regular: bool
-    """Whether it is a file; not where it is a link that leads nowhere, a pipe or a device."""
+    """True for a regular file; false for a link that leads nowhere, a pipe or a device."""
 
     @property
     def url(self) -> str:
@@ -102,15 +102,15 @@ class ListedFile(NamedTuple):
 
 
 class Listing(NamedTuple):
-    """What lies at or below a place, but for what is hidden or in a store."""
+    """The files at or below a place, without hidden files and stores."""
 
     tables: list[ListedFile]
     others: list[str]
-    """The other files, by their paths from there."""
+    """Paths of the other files, relative to the place."""
 
 
 def list_files(place: Place, group: str, suffixes: tuple[str, ...]) -> Listing:
-    """The tables at or below a place, by name, and what lies beside them; raises FileNotFoundError for no place."""
+    """List the files at or below a place by name; raises FileNotFoundError if it does not exist."""
     found = dict(place.files())
     if not found and not place.exists():
         raise FileNotFoundError(place.url)
@@ -128,7 +128,7 @@ def list_files(place: Place, group: str, suffixes: tuple[str, ...]) -> Listing:
 
 
 def state_of(files: Iterable[ListedFile]) -> str:
-    """The digest of which files these are, and of what changes when one does: as the keys of their shards have it."""
+    """Return a digest of the list of files, their sizes and etags, as in the keys of their shards."""
     seen = hashlib.sha256()
     for file in files:
         line = f"{file.group}\0{file.name}\0{resolved(file.place)}\0{file.size}\0{file.etag}\0{file.regular}\n"
@@ -137,31 +137,32 @@ def state_of(files: Iterable[ListedFile]) -> str:
 
 
 def resolved(place: Place) -> str:
-    """A file's address, of a local one with all links followed."""
+    """Return a file's address, with all links followed if it is local."""
     return os.path.realpath(place.path) if place.is_local else place.url
 
 
 def _name(relative: str, others: Container[str]) -> str:
-    """A file's name within its group; where it is long, or could be another's or a part's of another, cut and with a
-    hash.
+    """Return a file's name within its group.
+
+    A long name, or one that could be that of another file or of its shard, is shortened and gets a hash.
     """
     name = relative.removesuffix(".parquet").replace("/", "__")
     of_a_part = PART.search(relative) is not None and PART.sub(".parquet", relative) in others
-    if "__" not in relative and len(name.encode()) <= LONGEST_NAME and not of_a_part:
+    if "__" not in relative and len(name.encode()) <= MAX_NAME_BYTES and not of_a_part:
         return name
-    short = name.encode()[:LONGEST_NAME].decode(errors="ignore")
+    short = name.encode()[:MAX_NAME_BYTES].decode(errors="ignore")
     return f"{short}-{hashlib.sha256(relative.encode()).hexdigest()[:8]}"
 
 
 def is_table(relative: str, suffixes: tuple[str, ...]) -> bool:
-    """Whether a file is named as a table, and neither it nor a folder of its path is hidden or a marker."""
+    """Return True if a file has a table's suffix, and neither it nor a folder of its path is hidden or a marker."""
     return relative.lower().endswith(suffixes) and not HIDDEN.search(relative)
 
 
 def read_again(read: Callable[Read, Found]) -> Callable[Read, Found]:
-    """What a function reads of a file, which is fetched once more before it is called unreadable.
+    """Decorate a function that reads a file: the file is read once more before it is called unreadable.
 
-    A part of an object comes from S3 without a checksum, so that it may have been garbled on the way.
+    A part of an object comes from S3 without a checksum, so it may have been garbled on the way.
     """
 
     @wraps(read)
@@ -200,13 +201,13 @@ def read_footer(file: ListedFile) -> pq.FileMetaData:
 def require_columns(
     schema: pa.Schema, required: Sequence[str], names: tuple[tuple[str, str], ...], key: str, url: str
 ) -> None:
-    """Raises SourceError, with the configuration's key, where the file lacks a column by its own name for it."""
+    """Raise SourceError with the configuration's key if a file lacks a required column."""
     for name in required:
         rows.require_columns(schema.names, [dict(names).get(name, name)], url, key=f"{key}.{name}")
 
 
 def check_columns(schema: pa.Schema, read: Sequence[str], ids: Sequence[str], url: str) -> None:
-    """Raises SourceError where a column that is read stands twice, or ids are neither text nor numbers."""
+    """Raise SourceError if a column that is read occurs twice, or if ids are neither text nor numbers."""
     require_once(schema.names, read, url)
     for name in set(ids) & set(schema.names):
         dtype = schema.field(name).type
@@ -214,8 +215,10 @@ def check_columns(schema: pa.Schema, read: Sequence[str], ids: Sequence[str], ur
             raise SourceError(f"{url}: expected {name!r} to hold text or numbers, found {dtype}; write ids as text")
 
 
-def cut_shards(file: ListedFile, footer: pq.FileMetaData, names: tuple[tuple[str, str], ...], cut: Cut) -> list[Shard]:
-    """Runs of row groups; one that is larger than the cut is a shard of its own, and no rows are none."""
+def split_file(
+    file: ListedFile, footer: pq.FileMetaData, names: tuple[tuple[str, str], ...], shard_size: ShardSize
+) -> list[Shard]:
+    """Return the runs of row groups within the size as shards; a larger row group is a shard of its own."""
     groups = [footer.row_group(index) for index in range(footer.num_row_groups)]
     sizes = [group.num_rows for group in groups]
     firsts = list(accumulate(sizes, initial=0))
@@ -231,16 +234,16 @@ def cut_shards(file: ListedFile, footer: pq.FileMetaData, names: tuple[tuple[str
             first_row=firsts[run[0]],
             columns=names,
         )
-        for run in _runs(sizes, [group.total_byte_size for group in groups], cut)
+        for run in _runs(sizes, [group.total_byte_size for group in groups], shard_size)
         if any(sizes[index] for index in run)
     ]
 
 
-def _runs(rows: Sequence[int], sizes: Sequence[int], cut: Cut) -> Iterator[list[int]]:
-    """Consecutive indices of row groups within the cut, at least one each; `sizes` are their bytes when read."""
+def _runs(rows: Sequence[int], sizes: Sequence[int], shard_size: ShardSize) -> Iterator[list[int]]:
+    """Yield consecutive row groups within the size, at least one at a time; `sizes` are their bytes when read."""
     run: list[int] = []
     for index in range(len(rows)):
-        if run and not cut.holds(sum(rows[run[0] : index + 1]), sum(sizes[run[0] : index + 1])):
+        if run and not shard_size.holds(sum(rows[run[0] : index + 1]), sum(sizes[run[0] : index + 1])):
             yield run
             run = []
         run.append(index)
@@ -250,16 +253,17 @@ def _runs(rows: Sequence[int], sizes: Sequence[int], cut: Cut) -> Iterator[list[
 
 @read_again
 def read_shard(shard: Shard, columns: Sequence[str]) -> pa.Table:
-    """A shard's rows with those of `columns`, by our names, that the file has; a row's own prompt has an id always.
+    """Return a shard's rows with those of `columns` (our names) that the file has.
 
-    Raises SourceError naming the file, where it cannot be read or is not the one that was planned.
+    Every row that contains its own prompt has a prompt_id. Raises SourceError naming the file if it cannot be read or
+    has changed since it was planned.
     """
     with opened(shard) as stream:
-        return _named(ParquetReader(stream, shard.size), shard, columns)
+        return _read_named(ParquetReader(stream, shard.size), shard, columns)
 
 
 def read_own_files(shard: Shard) -> list[str]:
-    """Return the image file of each row, if an ingest wrote the shard and left the files where they were; else none."""
+    """Return the image file of each row if an ingest wrote the shard without copying images; else an empty list."""
     if not shard.objects:
         return []
     try:
@@ -267,56 +271,55 @@ def read_own_files(shard: Shard) -> list[str]:
             file = ParquetReader(stream, shard.size)
             if INGESTED not in (file.footer.metadata or {}):
                 return []
-            files: list[str | None] = _named(file, shard, ("uri",)).column("uri").to_pylist()
+            files: list[str | None] = _read_named(file, shard, ("uri",)).column("uri").to_pylist()
     except (SourceError, KeyError):  # the place of the row in the shard's file says enough
         return []
     return [each for each in files if each] if all(files) else []
 
 
-def _named(file: ParquetReader, shard: Shard, columns: Sequence[str]) -> pa.Table:
-    """The shard's rows of an open file, by our names."""
+def _read_named(file: ParquetReader, shard: Shard, columns: Sequence[str]) -> pa.Table:
+    """Return the shard's rows of an open file, by our names."""
     if not (shard.holds_prompts and "prompt_id" in columns):
         return _row_groups(file, shard, own_names(shard, columns))
-    table = _with_prompt_ids(_row_groups(file, shard, own_names(shard, (*columns, "prompt"))), shard)
+    table = _add_prompt_ids(_row_groups(file, shard, own_names(shard, (*columns, "prompt"))), shard)
     return table.select([name for name in columns if name in table.column_names])
 
 
 def own_names(shard: Shard, columns: Sequence[str]) -> dict[str, str]:
-    """The file's names of our columns; a column of sources or masks is one only where it is named."""
+    """Return the file's names of our columns; columns of sources, masks and captions only if they are configured."""
     names = dict(shard.columns)
-    return {name: names.get(name, name) for name in columns if name in names or name not in BESIDE}
+    return {name: names.get(name, name) for name in columns if name in names or name not in EDIT_COLUMNS}
 
 
 def read_each(
     shards: Sequence[Shard], columns: Sequence[str], footer: pq.FileMetaData | None = None
 ) -> list[pa.Table | SourceError]:
-    """Those of `columns` that one file has, shard by shard; the error in place of a shard that cannot be read.
+    """Read columns of the shards of one file; the error in place of a shard that cannot be read.
 
-    Addresses only where an image may be read by its own: not where every row has its bytes. A file of which something
-    is unreadable is fetched once more, as by `read_again`.
+    Addresses are not read if every row has the bytes of its image. If part of a file is unreadable, it is read once
+    more, as by `read_again`.
     """
-    tables = _read_each(shards, columns, footer)
+    tables = _read_file(shards, columns, footer)
     damaged = any(isinstance(table, UnreadableFile) for table in tables)
-    return _read_each(shards, columns) if damaged else tables
+    return _read_file(shards, columns) if damaged else tables
 
 
-def _read_each(
+def _read_file(
     shards: Sequence[Shard], columns: Sequence[str], footer: pq.FileMetaData | None = None
 ) -> list[pa.Table | SourceError]:
+    without_addresses = [name for name in columns if name != "uri"]
     try:
         with opened(shards[0]) as stream:
             file = ParquetReader(stream, shards[0].size, footer)
-            read = (_readable(file, *alike, columns) for alike in _alike(file.footer, shards))
+            runs = _runs_to_read(file.footer, shards)
+            read = (_read_run(file, run, columns if lacking else without_addresses) for run, lacking in runs)
             return list(chain.from_iterable(read))
     except SourceError as error:
         return [error] * len(shards)
 
 
-def _alike(footer: pq.FileMetaData, shards: Sequence[Shard]) -> Iterator[tuple[list[Shard], bool]]:
-    """The shards of a file in runs to be read at once, each with whether its rows may lack encoded images of their own.
-
-    As far as the footer tells.
-    """
+def _runs_to_read(footer: pq.FileMetaData, shards: Sequence[Shard]) -> Iterator[tuple[list[Shard], bool]]:
+    """Yield runs of shards to read at once; True for a run if, by the footer, its rows may lack embedded images."""
     image = dict(shards[0].columns).get("image", "image")
     paths = [footer.schema.column(index).path for index in range(footer.num_columns)]
     places = [index for index, path in enumerate(paths) if path in (image, f"{image}.bytes")]
@@ -326,53 +329,46 @@ def _alike(footer: pq.FileMetaData, shards: Sequence[Shard]) -> Iterator[tuple[l
         statistics = [group.column(index).statistics for group in groups for index in places]
         return not places or any(one is None or not one.has_null_count or one.null_count for one in statistics)
 
-    ends = accumulate(_rows_of(footer, shard.row_groups) for shard in shards)
-    runs = groupby(zip(shards, ends, strict=True), lambda each: (each[1] // ROWS_AT_ONCE, lacks_bytes(each[0])))
+    ends = accumulate(_count_rows(footer, shard.row_groups) for shard in shards)
+    runs = groupby(zip(shards, ends, strict=True), lambda each: (each[1] // MAX_ROWS_AT_ONCE, lacks_bytes(each[0])))
     for (_, lacking), run in runs:
         yield [shard for shard, _ in run], lacking
 
 
-def _readable(
-    file: ParquetReader, shards: Sequence[Shard], lacking: bool, columns: Sequence[str]
-) -> list[pa.Table | SourceError]:
-    """A table of each shard, read at once; where that fails each is read by itself, for only one may be damaged."""
-    wanted = [name for name in columns if name != "uri" or lacking]
+def _read_run(file: ParquetReader, shards: Sequence[Shard], columns: Sequence[str]) -> list[pa.Table | SourceError]:
+    """Return a table of each shard, read together; a row group that several shards have rows of is read once.
+
+    If that fails, each shard is read by itself, as only one may be damaged.
+    """
     try:
-        return list(_read_together(file, shards, wanted))
+        if len(shards) == 1:
+            return [_read_named(file, shards[0], columns)]
+        runs = list(dict.fromkeys(shard.row_groups for shard in shards))
+        table = _read_named(file, replace(shards[0], row_groups=tuple(chain.from_iterable(runs)), picked=()), columns)
+        sizes = [_count_rows(file.footer, run) for run in runs]
+        starts = accumulate(sizes, initial=0)
+        tables = {run: table.slice(start, size) for run, start, size in zip(runs, starts, sizes, strict=False)}
+        return [picked_rows(tables[shard.row_groups], shard) for shard in shards]
     except (pa.ArrowException, OSError, UnicodeDecodeError, SourceError) as error:
         if len(shards) > 1:
-            return list(chain.from_iterable(_readable(file, [shard], lacking, columns) for shard in shards))
+            return list(chain.from_iterable(_read_run(file, [shard], columns) for shard in shards))
         return [error if isinstance(error, SourceError) else _unreadable(shards[0], error)]
 
 
-def _read_together(file: ParquetReader, shards: Sequence[Shard], columns: Sequence[str]) -> Iterator[pa.Table]:
-    """A table of each shard; row groups of which several shards have some rows are read once."""
-    if len(shards) == 1:
-        yield _named(file, shards[0], columns)
-        return
-    runs = list(dict.fromkeys(shard.row_groups for shard in shards))
-    everything = replace(shards[0], row_groups=tuple(chain.from_iterable(runs)), picked=())
-    table = _named(file, everything, columns)
-    sizes = [_rows_of(file.footer, run) for run in runs]
-    starts = accumulate(sizes, initial=0)
-    tables = {run: table.slice(start, size) for run, start, size in zip(runs, starts, sizes, strict=False)}
-    yield from (picked_rows(tables[shard.row_groups], shard) for shard in shards)
-
-
-def _rows_of(footer: pq.FileMetaData, row_groups: Sequence[int]) -> int:
+def _count_rows(footer: pq.FileMetaData, row_groups: Sequence[int]) -> int:
     return sum(footer.row_group(index).num_rows for index in row_groups)
 
 
 def picked_rows(table: pa.Table, shard: Shard) -> pa.Table:
-    """Those of the rows of a shard's row groups, or of its whole file, that the shard has."""
+    """Return the rows that a shard has picked, from those of its row groups or of its whole file."""
     return table.take(pa.array(shard.picked)) if shard.picked else table
 
 
 @read_again
 def read_extra(shard: Shard, extra: pa.Schema, settings: Mapping[str, Ways]) -> pa.Table:
-    """A shard's further columns for its scores, in the order of its rows; null where its file has no such column.
+    """Return a shard's further columns for its scores, in the order of its rows; null if its file has no such column.
 
-    Where there are settings, the column with their name is made of the columns that hold them.
+    If there are settings, the column with their name is made of the columns that contain them.
     """
     with opened(shard) as stream:
         file = ParquetReader(stream, shard.size)
@@ -386,11 +382,13 @@ def read_extra(shard: Shard, extra: pa.Schema, settings: Mapping[str, Ways]) -> 
 
 
 def _row_groups(file: ParquetReader, shard: Shard, names: Mapping[str, str], *, labels: bool = False) -> pa.Table:
-    """The shard's columns by our names, of those that the file has.
+    """Return those of the shard's columns that the file has, by our names.
 
-    Hugging Face's class labels become their names, unless `labels` keeps the numbers. Ids stay what keys were made of.
+    Hugging Face's class labels become their names, unless `labels` keeps the numbers. Ids keep the form that keys were
+    made of.
 
-    Read in this thread: Arrow's own threads hold on to the Python stream, and abort a process that ends meanwhile.
+    The file is read in this thread: Arrow's own threads keep the Python stream, and abort a process that ends
+    meanwhile.
     """
     present = {name: column for name, column in names.items() if column in file.names}
     wanted = list(dict.fromkeys(present.values()))
@@ -402,7 +400,7 @@ def _row_groups(file: ParquetReader, shard: Shard, names: Mapping[str, str], *, 
 
 @contextmanager
 def opened(shard: Shard) -> Iterator[Any]:
-    """The shard's file, which must still be the planned one once it was read: keys name what was computed from."""
+    """Open the shard's file; raises SourceError if, after reading, it is not the planned file, whose keys are used."""
     try:
         with shard.place.open(size=shard.size, etag=shard.etag, cache_type="none") as stream:
             yield stream
@@ -421,7 +419,7 @@ def _unreadable(shard: Shard, error: Exception) -> UnreadableFile:
 
 
 def _check_unchanged(file: Shard | ListedFile) -> None:
-    """Raises SourceError where the file is gone, or has another size or etag than the plan's."""
+    """Raise SourceError if the file is gone, or has another size or etag than in the plan."""
     try:
         entry = file.place.entry()
     except FileNotFoundError as error:
@@ -436,8 +434,8 @@ def _check_unchanged(file: Shard | ListedFile) -> None:
         )
 
 
-def _with_prompt_ids(table: pa.Table, shard: Shard) -> pa.Table:
-    """The table with a prompt_id in every row: its own as text, or else a hash of its prompt."""
+def _add_prompt_ids(table: pa.Table, shard: Shard) -> pa.Table:
+    """Return the table with a prompt_id in every row: its own as text, or else a hash of its prompt."""
     texts = [prompt_text(value, shard, row) or "" for row, value in enumerate(column_values(table, "prompt", shard))]
     in_rows = "prompt_id" in table.column_names
     given = column_values(table, "prompt_id", shard) if in_rows else [None] * len(texts)
@@ -447,12 +445,12 @@ def _with_prompt_ids(table: pa.Table, shard: Shard) -> pa.Table:
 
 
 def text_id(text: str) -> str:
-    """The id of a prompt that has none of its own."""
+    """Return the id of a prompt that has none of its own."""
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def column_values(table: pa.Table, name: str, shard: Shard) -> list[Any]:
-    """A column of a shard; raises SourceError naming the first row whose text is not UTF-8."""
+    """Return a column of a shard; raises SourceError naming the first row whose text is not UTF-8."""
     column = table.column(name)
     try:
         return list(column.to_pylist())
@@ -470,12 +468,12 @@ def _decodes(value: pa.Scalar) -> bool:
 
 
 def where(shard: Shard, row: int) -> str:
-    """How a row of a shard is named in messages: by its file, and its place there from 0."""
+    """Return the name of a shard's row in messages: its file, and its number there from 0."""
     return f"{shard.url}, row {shard.row_in_file(row)}"
 
 
 def prompt_text(value: Any, shard: Shard, row: int) -> str | None:
-    """A prompt as text; raises SourceError naming the row where it is something else."""
+    """Return a prompt as text; raises SourceError naming the row if it is anything else."""
     if rows.is_missing(value):
         return None
     if isinstance(value, str):

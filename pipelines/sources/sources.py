@@ -1,4 +1,4 @@
-"""The source tables of a sweep on disk or S3: its prompts, and the images of every generator, as shards."""
+"""Source tables of a sweep on disk or S3: its prompts, and the images of every generator, as shards."""
 
 import hashlib
 import io
@@ -44,7 +44,7 @@ from plumbline.pipelines.sources.benchmark import (
     check_extra,
     name_generators,
 )
-from plumbline.pipelines.sources.edit_pictures import with_stored_pictures
+from plumbline.pipelines.sources.edit_columns import digest_edit_columns
 from plumbline.pipelines.sources.example_pairs import ExamplePair, read_pairs
 from plumbline.pipelines.sources.file_memory import FileMemory
 from plumbline.pipelines.sources.origins import (
@@ -55,7 +55,7 @@ from plumbline.pipelines.sources.origins import (
     pass_over,
     read_origins,
 )
-from plumbline.pipelines.sources.picked_shards import LEFT_OUT, cut_images, cut_prompts
+from plumbline.pipelines.sources.picked_shards import LEFT_OUT, split_images, split_prompts
 from plumbline.pipelines.sources.prompts import (
     Prompted,
     PromptTables,
@@ -70,15 +70,15 @@ from plumbline.pipelines.sources.shards import (
     FILE_READERS,
     INGESTED,
     BrokenFile,
-    Cut,
     ListedFile,
     Listing,
+    ShardSize,
     check_columns,
-    cut_shards,
     is_table,
     list_files,
     read_footer,
     require_columns,
+    split_file,
     state_of,
 )
 from plumbline.pipelines.sources.uris import Uris, benchmark_uris
@@ -86,50 +86,50 @@ from plumbline.pipelines.sources.uris import Uris, benchmark_uris
 PARQUET = (".parquet",)
 PROMPTS_AT_ONCE = 4096
 REJECTED_FILE = "rejected.parquet"
-"""Beside the generators' folders of an ingest's output."""
+"""File with the rejected rows of an ingest, next to the folders of its generators."""
 MAX_REJECTED, MAX_REJECTED_BYTES = 1_000_000, 256 * 2**20
-"""Rejected rows that a sweep reads at most, and their bytes, compressed or not."""
+"""Maximum number of rejected rows that a sweep reads, and of their bytes, compressed or not."""
 
 
-class Whole(NamedTuple):
-    """What there is of a benchmark of which a part is read."""
+class FullSize(NamedTuple):
+    """Full size of a benchmark that is only scored in part."""
 
     prompts: int
     images: int
 
 
 class Sources(NamedTuple):
-    """What a sweep reads."""
+    """The inputs of a sweep."""
 
     prompts: pa.Table
     """Schema PROMPTS, all prompts."""
     prompt_shards: list[Shard]
     prompts_of: Mapping[Shard, tuple[Shard, ...]]
-    """By images shard, the prompts shards that hold the prompts of its images."""
+    """The shards with the prompts of each shard of images."""
     named: Mapping[Shard, NDArray[np.int32]]
-    """By images shard, the rows of `prompts` that its images name, by id; empty where images hold their own prompts."""
+    """The rows of `prompts` that each shard of images names, by id; empty if images contain their own prompts."""
     broken: list[BrokenFile]
     rejected: tuple[Rejection, ...]
-    """The rows of the input that an ingest could not take; each is a row without a score."""
+    """Rows that an ingest rejected; each counts as a row without a score."""
     generators: list[str]
     extra: pa.Schema
     """The further columns that go to the scores, the settings last."""
     settings: Mapping[str, Ways] = {}
-    """Where the settings of generation are looked for; nowhere where no file has any."""
+    """Columns that may contain the settings of generation; empty if no file has any."""
     packed: PackFile | None = None
-    """The benchmark's own questions, with the digest of what they are."""
+    """The benchmark's own questions, with their digest."""
     pack_problems: tuple[str, ...] = ()
-    """A line for each of their rows that is left out, or read otherwise than it stands."""
+    """A line for each row of the questions that is left out or not read literally."""
     pack_choices: frozenset[int] = frozenset()
-    """How many choices they have."""
+    """Numbers of choices of the questions."""
     asked: Mapping[str, str] = {}
-    """By prompt, the digest of the questions about it, where these make the keys of its own shards alone."""
+    """Digest of the questions of each prompt, if they enter only the keys of their own shards."""
     unknown: UnknownPrompts = UnknownPrompts()
-    """The images of prompts that the benchmark does not have."""
-    whole: Whole | None = None
-    """What the benchmark has, where some of its prompts are left out."""
+    """Images of prompts that the benchmark does not have."""
+    full_size: FullSize | None = None
+    """Full size of the benchmark, if some of its prompts are left out."""
     origins: Origins | None = None
-    """Where prompts and generators come from; None where no images are read."""
+    """Origins of prompts and generators; None if no images are read."""
 
     @property
     def image_shards(self) -> list[Shard]:
@@ -137,7 +137,7 @@ class Sources(NamedTuple):
 
     @property
     def reads_addresses(self) -> bool:
-        """Whether some rows name images, sources or masks by their addresses: what stands there no listing tells."""
+        """True if some rows name images, sources or masks by address, which no listing shows."""
         return any(shard.objects or shard.sources for shard in (*self.prompt_shards, *self.prompts_of))
 
     @property
@@ -147,17 +147,17 @@ class Sources(NamedTuple):
 
     @property
     def uncounted(self) -> list[str]:
-        """The files that lost an unknown number of rows."""
+        """Files that lost an unknown number of rows."""
         return sorted({row.file for row in self.rejected if row.kind in DAMAGED})
 
     @property
     def has_problems(self) -> bool:
-        """Whether people are warned of something in them."""
+        """True if there is something to warn people of."""
         return bool(self.broken or self.unknown.images or self.pack_problems)
 
     @property
     def origin_lines(self) -> list[str]:
-        """Where prompts and generators come from, as people are told."""
+        """Origins of prompts and generators, as lines for people."""
         if self.origins is None:
             return []
         images = Counter(dict.fromkeys(self.generators, 0))
@@ -172,53 +172,52 @@ class Sources(NamedTuple):
 
     @property
     def skills(self) -> Skills:
-        """The skills of each prompt."""
         return skills_of(self.prompts)
 
     @property
     def skill_labels(self) -> NDArray[np.uint64]:
-        """For each prompt a number that tells its skills, the same in every sweep."""
+        """A number for each prompt that identifies its skills, the same in every sweep."""
         joined = pc.binary_join(self.prompts.column("skills"), "\0").to_pylist()
         return hash_ids(joined)
 
 
 def skills_of(prompts: pa.Table) -> Skills:
-    """The skills of each prompt of a table with the schema PROMPTS."""
+    """Return the skills of each prompt of a table with the schema PROMPTS."""
     batches = prompts.select(["prompt_id", "skills"]).to_batches(max_chunksize=PROMPTS_AT_ONCE)
     columns = ([column.to_pylist() for column in batch.columns] for batch in batches)
     return Skills(pair for both in columns for pair in zip(*both, strict=True))
 
 
 class _ImagesFile(NamedTuple):
-    """One file of images: its schema and shards."""
+    """The schema and shards of one file of images."""
 
     schema: pa.Schema
     shards: list[Shard]
     ingested: bool
-    """Whether an ingest wrote it."""
+    """True if an ingest wrote it."""
     several: str = ""
-    """That its rows name several generators, where they do, and nobody said that they are one."""
+    """Message that its rows name several generators, unless the configuration names one for them; else empty."""
 
 
 class ImageFiles(NamedTuple):
-    """The generators' files as their folders list them; none is opened."""
+    """The files of all generators, as they are listed; none is opened."""
 
     places: Mapping[str, Place]
-    """By generator, in the order of the names or as given."""
+    """Folder or file of each generator, in the order of names or of the configuration."""
     listings: Mapping[str, Listing]
     beside: list[str]
-    """The files beside the generators' folders that are no tables."""
+    """Files next to the generators' folders that are not tables."""
     rejected: tuple[Rejection, ...] = ()
-    """The rows that the ingest which wrote the folders could not take."""
+    """Rows that an ingest rejected."""
 
     @property
     def others(self) -> list[str]:
-        """The files that are no tables."""
+        """Files that are not tables."""
         return [*self.beside, *(f"{name}/{path}" for name, listing in self.listings.items() for path in listing.others)]
 
     @property
     def state(self) -> str:
-        """The digest of which files there are and of what tells their contents apart."""
+        """Digest of the list of files and of their sizes and etags."""
         seen = hashlib.sha256("\0".join([*self.places, *self.others]).encode(errors="surrogateescape"))
         for listing in self.listings.values():
             seen.update(state_of(listing.tables).encode())
@@ -228,7 +227,7 @@ class ImageFiles(NamedTuple):
 
 
 class Images(NamedTuple):
-    """What the generators have."""
+    """The images of all generators."""
 
     shards: list[Shard]
     broken: list[BrokenFile]
@@ -240,8 +239,8 @@ class Images(NamedTuple):
 
 
 def list_images(benchmark: BenchmarkConfig, storage: StorageConfig) -> ImageFiles:
-    """The files of every generator; raises ConfigError where there are none or they cannot be listed."""
-    places, beside = _generators(benchmark, storage)
+    """List the files of every generator; raises ConfigError if there are none or they cannot be listed."""
+    places, beside = _find_generators(benchmark, storage)
     listings = {name: _listing(name, place) for name, place in places.items()}
     return ImageFiles(places, listings, beside, _read_rejected(benchmark, storage, places))
 
@@ -287,22 +286,25 @@ def open_sources(
     benchmark: BenchmarkConfig,
     storage: StorageConfig,
     *,
-    cut: Cut,
+    shard_size: ShardSize,
     memory: FileMemory,
     files: ImageFiles | None = None,
 ) -> Sources:
-    """Lists the sources and reads their footers, the prompts and which images are of which; no image is read.
+    """List the sources, and read their footers, the prompts, and the prompt of each image; no image is read.
 
-    `files` are those of the images, where they are listed already; those that `memory` holds are not opened. A Parquet
-    file without rows is read like any other and counts no rows. Raises ConfigError where prompts or images are missing
-    or cannot be reached, and where no file has the columns that the configuration names.
+    Args:
+        files: The listed image files, if they are listed already.
+        memory: Files that it contains are not opened.
+
+    A Parquet file without rows is read like any other and counts no rows. Raises ConfigError if prompts or images are
+    missing or cannot be reached, or if no file has the columns that the configuration names.
     """
-    prompts = open_prompts(benchmark, storage, cut) if benchmark.prompts is not None else None
+    prompts = open_prompts(benchmark, storage, shard_size) if benchmark.prompts is not None else None
     uris = benchmark_uris(benchmark, storage, ImageLimits())
     if prompts is not None:
-        prompts = with_stored_pictures(prompts, uris.locate)
-    images = open_images(benchmark, storage, cut, prompts, memory, files)
-    selected = _select(_Selected(prompts, images.shards), benchmark, memory)
+        prompts = digest_edit_columns(prompts, uris.locate)
+    images = open_images(benchmark, storage, shard_size, prompts, memory, files)
+    selected = _select(prompts, images.shards, benchmark, memory)
     prompted = with_prompts(selected.images, selected.prompts, benchmark.name, uris, memory)
     return Sources(
         prompts=prompted.prompts.table,
@@ -315,26 +317,27 @@ def open_sources(
         extra=images.extra,
         settings=images.settings,
         unknown=prompted.unknown,
-        whole=selected.whole,
+        full_size=selected.full_size,
         origins=images.origins,
     )
 
 
 class _Selected(NamedTuple):
-    """What of a benchmark is scored."""
+    """The part of a benchmark that is scored."""
 
     prompts: PromptTables | None
-    """None where the images' rows hold their own."""
+    """None if the images' rows contain their own prompts."""
     images: list[Shard]
-    whole: Whole | None = None
-    """What there is, where prompts are left out."""
+    full_size: FullSize | None = None
+    """Full size, if prompts are left out."""
 
 
-def _select(all_there: _Selected, benchmark: BenchmarkConfig, memory: FileMemory) -> _Selected:
-    """The first prompts with their images, where there is a limit; else all, but for images that are not required."""
-    prompts, images, _ = all_there
+def _select(
+    prompts: PromptTables | None, images: list[Shard], benchmark: BenchmarkConfig, memory: FileMemory
+) -> _Selected:
+    """Return the limited number of prompts with their images; without a limit all, but no images that are left out."""
     if benchmark.limit is None and (prompts is None or benchmark.require_every_image):
-        return all_there
+        return _Selected(prompts, images)
     ids = own_ids(images, memory) if prompts is None else prompts.table.column("prompt_id").to_pylist()
     first = _limited(ids, benchmark)
     left_out = len(first) < len(ids)
@@ -343,16 +346,17 @@ def _select(all_there: _Selected, benchmark: BenchmarkConfig, memory: FileMemory
     def round_of(prompt_id: str) -> int:
         return round_of_prompt.get(prompt_id, LEFT_OUT)
 
+    selected = images
     if left_out or not benchmark.require_every_image:
-        images = [piece for piece, _ in cut_images(images, round_of, memory)]
+        selected = [piece for piece, _ in split_images(images, round_of, memory)]
     if not left_out:
-        return _Selected(prompts, images)
-    whole = Whole(len(ids), sum(shard.rows for shard in all_there.images))
-    return _Selected(prompts and cut_prompts(prompts.table, prompts.shards, round_of), images, whole)
+        return _Selected(prompts, selected)
+    full_size = FullSize(len(ids), sum(shard.rows for shard in images))
+    return _Selected(prompts and split_prompts(prompts.table, prompts.shards, round_of), selected, full_size)
 
 
 def _limited(ids: Sequence[str], benchmark: BenchmarkConfig) -> Sequence[str]:
-    """The first prompts, or where there is a seed those that it draws."""
+    """Return the first prompts, or those that the seed draws."""
     if benchmark.limit_seed is None:
         return ids[: benchmark.limit]
     return list(compress(ids, drawn(hash_ids(ids), benchmark.limit, benchmark.limit_seed)))
@@ -361,16 +365,16 @@ def _limited(ids: Sequence[str], benchmark: BenchmarkConfig) -> Sequence[str]:
 def with_prompts(
     images: Sequence[Shard], prompts: PromptTables | None, suite: str, uris: Uris, memory: FileMemory
 ) -> Prompted:
-    """The images with the benchmark's prompts that they name, or with those that their rows hold."""
+    """Return the images with their prompts: the benchmark's, or those in their own rows."""
     if prompts is None:
         return gather_prompts(images, suite, uris.locate, memory)
     return match_prompts(images, prompts, uris.locate, memory)
 
 
 def with_pack(sources: Sources, packed: PackFile, suite: str) -> Sources:
-    """The sources with the benchmark's own questions, and what is wrong with these.
+    """Return the sources with the benchmark's own questions, and the problems of these.
 
-    Raises ConfigError where they cannot be read at all.
+    Raises ConfigError if the questions cannot be read at all.
     """
     try:
         pack = read_pack(packed, suite)
@@ -381,7 +385,7 @@ def with_pack(sources: Sources, packed: PackFile, suite: str) -> Sources:
     known = {prompt_id: index.id_of(prompt_id, text or "") for prompt_id, text in zip(ids, texts, strict=True)}
     named = set(known.values())
     asked = {prompt_id: digest(index.asked[name]) for prompt_id, name in known.items() if isinstance(name, str)}
-    unknown = [] if sources.whole else [prompt_id for prompt_id in pack.places if prompt_id not in named]
+    unknown = [] if sources.full_size else [prompt_id for prompt_id in pack.places if prompt_id not in named]
     problems = [*pack.problems]
     if unknown:
         others = f", nor are {len(unknown) - 1} other prompts of the pack" if len(unknown) > 1 else ""
@@ -400,14 +404,14 @@ def with_pack(sources: Sources, packed: PackFile, suite: str) -> Sources:
 def open_images(
     benchmark: BenchmarkConfig,
     storage: StorageConfig,
-    cut: Cut,
+    shard_size: ShardSize,
     prompts: PromptTables | None,
     memory: FileMemory,
     files: ImageFiles | None = None,
 ) -> Images:
-    """Every generator's files with their footers; a file that cannot be read costs nothing else.
+    """Read the footers of every generator's files; a file that cannot be read affects no other.
 
-    Columns of sources and masks that `prompts` have may be absent.
+    Columns of sources, masks and captions that `prompts` have may be absent.
     """
     root = storage.locate(benchmark.images) if benchmark.images is not None else None
     files = files or list_images(benchmark, storage)
@@ -417,9 +421,9 @@ def open_images(
         raise _no_tables(benchmark, others)
     with ThreadPoolExecutor(FILE_READERS) as pool:
         tables_listed = [file for listing in listed.values() for file in listing.tables]
-        elsewhere = set() if prompts is None else prompts.beside
+        elsewhere = set() if prompts is None else prompts.edit_columns
         results = list(
-            pool.map(lambda file: _images_file(file, benchmark, cut, elsewhere, memory.footer), tables_listed)
+            pool.map(lambda file: _images_file(file, benchmark, shard_size, elsewhere, memory.footer), tables_listed)
         )
     broken = [result for result in results if isinstance(result, BrokenFile)]
     broken += [_no_files(name, places[name]) for name, listing in listed.items() if not listing.tables]
@@ -438,18 +442,18 @@ def open_images(
         settings=_settings_in_words(settings, schemas),
         unread=[name for name in origins.unread if name not in columns_of(settings)],
     )
-    rejected = _with_generators(files.rejected, list(places))
+    rejected = _add_generators(files.rejected, list(places))
     return Images(shards, broken, rejected, list(places), extra, settings, origins)
 
 
-def _with_generators(rejected: Sequence[Rejection], generators: Sequence[str]) -> tuple[Rejection, ...]:
-    """Return the rejected rows, each with a generator: the only one, or NO_GENERATOR, if a row does not tell it."""
+def _add_generators(rejected: Sequence[Rejection], generators: Sequence[str]) -> tuple[Rejection, ...]:
+    """Return the rejected rows; a row without a generator gets the only one there is, or NO_GENERATOR."""
     fallback = generators[0] if len(generators) == 1 else NO_GENERATOR
     return tuple(row._replace(generator=row.generator or fallback) for row in rejected)
 
 
 def ingested_sources(benchmark: BenchmarkConfig, storage: StorageConfig) -> dict[str, str]:
-    """The columns of sources, by our names, of the first images' table that can be read, where an ingest wrote it."""
+    """Return the columns of sources, by our names, of the first readable table of images if an ingest wrote it."""
     for listing in list_images(benchmark, storage).listings.values():
         for file in listing.tables:
             try:
@@ -467,7 +471,7 @@ def _listing(generator: str, place: Place) -> Listing:
 
 
 def _no_tables(benchmark: BenchmarkConfig, others: Sequence[str]) -> ConfigError:
-    """What is said where no generator has any table, as in folders of image files."""
+    """Return the error if no generator has any table, as in folders of image files."""
     images = benchmark.images or "PATH"
     inside = "" if benchmark.prompts is None else ", with the prompts in that folder itself (docs/ingest.md)"
     return ConfigError(
@@ -484,7 +488,7 @@ def _origins(
     tables: Sequence[_ImagesFile],
     others: Sequence[str],
 ) -> Origins:
-    """Where the prompts and the generators come from, and what is there and not read."""
+    """Return the origins of prompts and generators, and the columns and files that are not read."""
     if root is not None and tables and all(table.ingested for table in tables):
         ingested = read_origins(root)
         if ingested is not None:
@@ -503,7 +507,7 @@ def _origins(
 
 
 def _sources(benchmark: BenchmarkConfig, tables: Sequence[_ImagesFile], origins: Origins) -> str:
-    """Where the sources of edits come from, where the benchmark has any."""
+    """Return the origin of the sources of edits in words; empty if the benchmark has none."""
     if not (named := set(benchmark.columns.sources)) or origins.sources:
         return origins.sources
     own = sum(bool(named & set(table.schema.names)) for table in tables)
@@ -519,21 +523,17 @@ def _no_files(generator: str, place: Place) -> BrokenFile:
     )
 
 
-class _Places(NamedTuple):
-    """Where each generator's images are, in the order of the names or as given."""
+def _find_generators(benchmark: BenchmarkConfig, storage: StorageConfig) -> tuple[dict[str, Place], list[str]]:
+    """Find each generator's folder or file; raises ConfigError if there are none, or if a configured one is missing.
 
-    of_generators: dict[str, Place]
-    beside: list[str]
-    """The files beside their folders that are no tables."""
-
-
-def _generators(benchmark: BenchmarkConfig, storage: StorageConfig) -> _Places:
-    """The generators' places; raises ConfigError where there are none, or not those that are asked for."""
+    Returns:
+        The places in the order of names or of the configuration, and the files next to them that are not tables.
+    """
     if isinstance(benchmark.generators, Mapping):
-        return _Places({name: storage.locate(url) for name, url in benchmark.generators.items()}, [])
+        return {name: storage.locate(url) for name, url in benchmark.generators.items()}, []
     images = storage.locate(str(benchmark.images))
     with readable_errors(images, "benchmark.images"):
-        found, beside = _layout(images, benchmark)
+        found, beside = _find_folders(images, benchmark)
     wanted = benchmark.generators
     missing = sorted(set(wanted or ()) - set(found))
     if missing:
@@ -542,22 +542,22 @@ def _generators(benchmark: BenchmarkConfig, storage: StorageConfig) -> _Places:
         )
     if not found:
         raise _no_tables(benchmark, beside)
-    return _Places({name: found[name] for name in wanted} if wanted is not None else found, beside)
+    return {name: found[name] for name in wanted} if wanted is not None else found, beside
 
 
-def _layout(images: Place, benchmark: BenchmarkConfig) -> _Places:
-    """A folder per generator, or the one generator of a Parquet file or of a folder with such files.
+def _find_folders(images: Place, benchmark: BenchmarkConfig) -> tuple[dict[str, Place], list[str]]:
+    """Return the folder of each generator and the other files; a Parquet file, or a folder of such, is one generator.
 
-    Raises ConfigError for a store, and where images lie beside the folders of generators: whose they are is not told.
+    Raises ConfigError for a store, and if Parquet files of an unknown generator are next to generators' folders.
     """
     entries = images.list()
     if MARK in entries and is_store(images):
         raise ConfigError(f"benchmark.images {images.url}: is a store of scores; name the folder with the images")
-    names = [name for name in sorted(_named(entries, "directory")) if not name.startswith(".")]
+    names = [name for name in sorted(_select_type(entries, "directory")) if not name.startswith(".")]
     folders = {printable(name): images / name for name in names}
     folders = {generator: folders[name] for name, generator in name_generators(folders).items()}
     folders = {name: folder for name, folder in folders.items() if not is_store(folder)}
-    files = [name for name in sorted(_named(entries, "file")) if is_table(name, ("",)) and name != MANIFEST]
+    files = [name for name in sorted(_select_type(entries, "file")) if is_table(name, ("",)) and name != MANIFEST]
     tables = [name for name in files if is_table(name, PARQUET)]
     full = [name for name, folder in folders.items() if tables and list_files(folder, name, PARQUET).tables]
     beside = [name for name in tables if full and _holds_images(images / name, benchmark)]
@@ -568,16 +568,16 @@ def _layout(images: Place, benchmark: BenchmarkConfig) -> _Places:
             "by benchmark.generators"
         )
     if tables and not full:
-        return _Places({images.name.removesuffix(".parquet"): images}, [])  # whose listing has the other files
-    return _Places(folders, [name for name in files if name not in tables])
+        return {images.name.removesuffix(".parquet"): images}, []  # whose listing has the other files
+    return folders, [name for name in files if name not in tables]
 
 
-def _named(entries: Mapping[str, Entry], entry_type: str) -> list[str]:
+def _select_type(entries: Mapping[str, Entry], entry_type: str) -> list[str]:
     return [name for name, entry in entries.items() if entry.type == entry_type]
 
 
 def _holds_images(file: Place, benchmark: BenchmarkConfig) -> bool:
-    """Whether a Parquet file has images, as far as can be told; ingest puts tables without any beside its folders."""
+    """Return True if a Parquet file may contain images; ingest writes tables without any next to its folders."""
     columns = {benchmark.columns.image, benchmark.columns.uri}
     try:
         (listed,) = list_files(file, "", PARQUET).tables
@@ -589,11 +589,11 @@ def _holds_images(file: Place, benchmark: BenchmarkConfig) -> bool:
 def _images_file(
     file: ListedFile,
     benchmark: BenchmarkConfig,
-    cut: Cut,
+    shard_size: ShardSize,
     elsewhere: Container[str],
     footer_of: Callable[[ListedFile], pq.FileMetaData],
 ) -> _ImagesFile | BrokenFile:
-    """A file's schema and shards; columns that are `elsewhere` it need not have."""
+    """Read a file's schema and shards; columns that are `elsewhere` may be absent."""
     names = benchmark.columns.renamed(prompts=benchmark.prompts is None)
     required = [name for name, its in names if its and name not in elsewhere]
     required += [] if benchmark.prompts is None else ["prompt_id"]
@@ -607,12 +607,14 @@ def _images_file(
             rows.require_columns(schema.names, ["image or uri"], file.url, key="benchmark.columns.image or .uri")
     except SourceError as error:
         return BrokenFile(file.group, str(error))
-    shards, ingested = cut_shards(file, footer, names, cut), INGESTED in (footer.metadata or {})
+    shards, ingested = split_file(file, footer, names, shard_size), INGESTED in (footer.metadata or {})
     return _ImagesFile(schema, shards, ingested, "" if ingested else _several(file, footer, benchmark))
 
 
 def _several(file: ListedFile, footer: pq.FileMetaData, benchmark: BenchmarkConfig) -> str:
-    """That a file's rows name several generators, as far as its footer tells, and nobody said that they are one."""
+    """Return a message if, by its footer, a file's rows name several generators and the configuration names none for
+    them.
+    """
     if isinstance(benchmark.generators, Mapping):
         return ""
     names = [benchmark.columns.generator] if benchmark.columns.generator else GENERATORS
@@ -636,11 +638,14 @@ def _read_columns(benchmark: BenchmarkConfig, schema: pa.Schema) -> list[str]:
     names = IMAGE_COLUMNS if benchmark.prompts is not None else (*IMAGE_COLUMNS, "prompt")
     extra = schema.names if columns.extra == "*" else columns.extra
     settings = columns_of(setting_ways(columns.settings))
-    return [*(getattr(columns, name) for name in names), *columns.beside.values(), *extra, *settings]
+    return [*(getattr(columns, name) for name in names), *columns.edit_columns.values(), *extra, *settings]
 
 
 def _settings(columns: ColumnsConfig, schemas: Sequence[pa.Schema]) -> dict[str, Ways]:
-    """Where the settings are looked for; nowhere where no file has any. Raises ConfigError for one that none has."""
+    """Return the columns that may contain settings; none if no file has any.
+
+    Raises ConfigError for a configured column that no file has.
+    """
     ways = setting_ways(columns.settings)
     found = {name for schema in schemas for name in columns_in(schema.names, ways)}
     if any(map(is_kept, schemas)):
@@ -654,7 +659,7 @@ def _settings(columns: ColumnsConfig, schemas: Sequence[pa.Schema]) -> dict[str,
 
 
 def _settings_in_words(settings: Mapping[str, Ways], schemas: Sequence[pa.Schema]) -> str:
-    """Each setting with the columns that hold it, where they are called otherwise."""
+    """Describe each setting, with the columns that contain it if these have other names."""
     columns: dict[str, dict[str, None]] = {}
     for schema in schemas:
         for name, own in columns_in(schema.names, settings).items():
@@ -666,8 +671,8 @@ def _settings_in_words(settings: Mapping[str, Ways], schemas: Sequence[pa.Schema
 
 
 def _extra_schema(columns: ColumnsConfig, schemas: Sequence[pa.Schema], settings: Mapping[str, Ways]) -> pa.Schema:
-    """The further columns that some file has; raises ConfigError for one that none has, or that differs in type."""
-    taken = {*(getattr(columns, name) for name in IMAGE_COLUMNS), *columns.beside.values()}
+    """Return the further columns of any file; raises ConfigError for one that is missing, or that differs in type."""
+    taken = {*(getattr(columns, name) for name in IMAGE_COLUMNS), *columns.edit_columns.values()}
     taken |= {COLUMN} if settings else set()
     everything = dict.fromkeys(name for schema in schemas for name in schema.names if name not in taken)
     wanted = list(everything) if columns.extra == "*" else list(dict.fromkeys(columns.extra))

@@ -1,4 +1,4 @@
-"""What the rows' `uri` column may name: regular files below the benchmark's own folders, and below those it allows."""
+"""Reads images by address: only regular files below the benchmark's folders, and below folders that it allows."""
 
 import os
 import stat
@@ -21,20 +21,20 @@ from plumbline.pipelines.sources.prompt_files import SUFFIXES
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Uris:
-    """Reads images by their address, and nothing outside of `roots`, whatever a table says."""
+    """Reader of images by address; it reads nothing outside of `roots`, for any content of a table."""
 
     roots: tuple[str, ...]
     """Folders, and prefixes of other addresses."""
     storage: StorageConfig
     max_bytes: int
-    """Of a larger file only this much is read, and one byte more."""
+    """Bytes that are read of a file at most; one more byte shows that a file is larger."""
     whose: str = "the benchmark's folders"
-    """What a refusal calls the roots."""
+    """Name of the roots in a refusal."""
     option: str = "benchmark.uri_roots"
-    """The setting that adds to them."""
+    """The option that adds roots."""
 
     def locate(self, uri: str) -> Place:
-        """The file that an address names; raises RefusedUri before touching one that lies outside of the roots."""
+        """Return the file at an address; raises RefusedUri, before touching it, if it is outside of the roots."""
         address = _resolved(uri)
         if not any(_is_below(address, root) for root in _resolved_roots(self.roots)):
             remedy = f"move the image there, or add its folder to {self.option}"
@@ -42,7 +42,7 @@ class Uris:
         return self.storage.locate(address)
 
     def read(self, uri: str) -> bytes:
-        """The file's bytes; raises RefusedUri, or OSError where it cannot be read."""
+        """Return the file's bytes; raises RefusedUri, or OSError if it cannot be read."""
         place = self.locate(uri)
         if place.is_local:
             return _read_regular(place.path, self.max_bytes + 1)
@@ -58,8 +58,8 @@ LocateImage = Callable[[str], Place]
 
 
 class StoredObjects:
-    """What stands at the addresses of images, known without reading any: one look at a local file, and one listing of a
-    folder on S3.
+    """Identities of the objects at images' addresses, found without reading any: by a look at each local file, and a
+    listing of each folder on S3.
     """
 
     def __init__(self, locate_image: LocateImage) -> None:
@@ -67,20 +67,22 @@ class StoredObjects:
         self.listings: dict[str, dict[str, str]] = {}
 
     def digest(self, images: pa.Table, column: str = "uri") -> str:
-        """The digest of what the rows' addresses name now; empty where the table has no such column."""
+        """Return the digest of the objects that the rows' addresses name now; empty if the table has no such column."""
         if column not in images.column_names:
             return ""
         return digest([self.identity(record[column]) for record in image_records(images.select([column]))])
 
-    def beside(self, images: pa.Table, of_prompts: Sequence[str] = ()) -> str:
-        """The digest of what addresses of sources and masks name, with those of prompts; empty where there are none."""
+    def digest_beside(self, images: pa.Table, of_prompts: Sequence[str] = ()) -> str:
+        """Return the digest of the objects at addresses of sources and masks, and of those of prompts; empty if there
+        are none.
+        """
         parts = [*(self.digest(images, name) for name in ADDRESSES[1:]), *of_prompts]
         return digest(parts) if any(parts) else ""
 
     def identity(self, uri: Any) -> str | list[Any]:
-        """An object's ETag, or a file's size and time; empty where nothing stands, or cannot be looked at.
+        """Return an object's ETag, or a file's size and time; empty for an address without a readable object.
 
-        Of a row of several addresses, those of each.
+        A list of addresses gives a list.
         """
         if isinstance(uri, list):
             return [self.identity(part) for part in uri]
@@ -99,7 +101,7 @@ class StoredObjects:
 
 
 def _identities(look: Callable[[], Mapping[str, Entry]]) -> dict[str, str]:
-    """The identity of every file by its name; none where a place is missing or does not answer."""
+    """Return the identity of every file by name; none if a place is missing or does not answer."""
     try:
         return {name: f"{entry.size} {entry.etag}" for name, entry in look().items() if entry.type == "file"}
     except Exception as error:
@@ -109,11 +111,12 @@ def _identities(look: Callable[[], Mapping[str, Entry]]) -> dict[str, str]:
 
 
 def benchmark_uris(benchmark: BenchmarkConfig, storage: StorageConfig, limits: ImageLimits) -> Uris:
-    """The addresses below the benchmark's images, of a single file below its folder, and below its `uri_roots`; below
-    its prompts where these may name sources and masks."""
+    """Return the reader of images below the benchmark's images, its `uri_roots`, and its prompts if these name sources
+    and masks.
+    """
     generators = benchmark.generators.values() if isinstance(benchmark.generators, Mapping) else ()
     images = [benchmark.images] if benchmark.images is not None else list(generators)
-    if benchmark.prompts is not None and {*ADDRESSES} & {*benchmark.columns.beside}:
+    if benchmark.prompts is not None and {*ADDRESSES} & {*benchmark.columns.edit_columns}:
         images.append(benchmark.prompts)
     files = (".parquet", *SUFFIXES)
     folders = [url[: url.rfind("/") + 1] if url.lower().endswith(files) else url for url in images]
@@ -121,12 +124,12 @@ def benchmark_uris(benchmark: BenchmarkConfig, storage: StorageConfig, limits: I
     return Uris(roots=roots, storage=storage, max_bytes=limits.max_bytes)
 
 
-def _read_regular(path: str, most: int) -> bytes:
-    """At most so many bytes of a file; a pipe is opened without waiting for its writer, and refused."""
+def _read_regular(path: str, limit: int) -> bytes:
+    """Return at most `limit` bytes of a file; a pipe is opened without waiting for its writer, and refused."""
     with open(path, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK | os.O_NOFOLLOW)) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise OSError("expected a regular file, found a pipe or a device")
-        return file.read(most)
+        return file.read(limit)
 
 
 @lru_cache(maxsize=8)
@@ -135,7 +138,7 @@ def _resolved_roots(roots: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _resolved(url: str) -> str:
-    """An address with nothing left to follow: a local path without links, another one as it stands."""
+    """Return an address with all links of a local path followed."""
     return os.path.realpath(place) if (place := _absolute(url)).startswith("/") else place
 
 

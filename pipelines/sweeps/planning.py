@@ -19,12 +19,12 @@ from plumbline.pipelines.plans.plan import Plan, make_plan
 from plumbline.pipelines.plans.sweep_config import SweepConfig
 from plumbline.pipelines.running.executor import Executor, choose_executor
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig
-from plumbline.pipelines.sources.cuts import kept_cut
 from plumbline.pipelines.sources.file_memory import FileMemory
 from plumbline.pipelines.sources.prompt_words import words_of
 from plumbline.pipelines.sources.prompts import locate_skills
 from plumbline.pipelines.sources.question_packs import check_choices
-from plumbline.pipelines.sources.shards import Cut
+from plumbline.pipelines.sources.shard_sizes import load_shard_size
+from plumbline.pipelines.sources.shards import ShardSize
 from plumbline.pipelines.sources.sources import (
     ImageFiles,
     Sources,
@@ -140,8 +140,8 @@ def list_inputs(config: SweepConfig) -> SweepInputs:
         skills = locate_skills(config.storage.locate(config.benchmark.prompts), config.benchmark)
         others += [] if skills is None else [[(skills.url, skills.size, skills.etag)]]
     images = list_images(config.benchmark, config.storage)
-    cut = _cut(config, images, store)
-    config = with_model_defaults(replace(config, shard_rows=cut.rows, shard_bytes=cut.bytes))
+    size = _shard_size(config, images, store)
+    config = with_model_defaults(replace(config, shard_rows=size.rows, shard_bytes=size.bytes))
     return SweepInputs(config, store, images, digest([images.state, *others]))
 
 
@@ -174,9 +174,9 @@ def plan_inputs(inputs: SweepInputs, *, wanted: tuple[str, ...] = ("scores",)) -
         check_pack(config, sources)
     rounds = None
     if config.adaptive is not None:
-        from plumbline.pipelines.sources.adaptive_rounds import cut_rounds  # imports scipy, which takes a second
+        from plumbline.pipelines.sources.adaptive_rounds import split_rounds  # imports scipy, which takes a second
 
-        rounds = cut_rounds(sources, config.benchmark, uris_of(config), config.adaptive, memory)
+        rounds = split_rounds(sources, config.benchmark, uris_of(config), config.adaptive, memory)
         sources = rounds.sources
     deleted = deletions(store)  # before its cells are listed
     plan = make_plan(config, sources, store, wanted=wanted)
@@ -200,19 +200,19 @@ def plan_inputs(inputs: SweepInputs, *, wanted: tuple[str, ...] = ("scores",)) -
 def open_inputs(inputs: SweepInputs, memory: FileMemory) -> Sources:
     """The sources of a sweep, opened; image files that the store remembers are not."""
     config, store, images, _ = inputs
-    cut = _cut(config, images, store)
-    sources = open_sources(config.benchmark, config.storage, cut=cut, files=images, memory=memory)
+    size = _shard_size(config, images, store)
+    sources = open_sources(config.benchmark, config.storage, shard_size=size, files=images, memory=memory)
     if not config.dry_run:
         memory.save()
     return sources
 
 
-def _cut(config: SweepConfig, images: ImageFiles, store: Store) -> Cut:
+def _shard_size(config: SweepConfig, images: ImageFiles, store: Store) -> ShardSize:
     """How large shards are: as configured, or as the store keeps it."""
     if config.shard_rows is not None:
-        return Cut(config.shard_rows, config.shard_bytes)
-    kept = kept_cut(config.benchmark.name, images, store, remember=not config.dry_run)
-    return Cut(kept.rows, config.shard_bytes or kept.bytes)
+        return ShardSize(config.shard_rows, config.shard_bytes)
+    kept = load_shard_size(config.benchmark.name, images, store, remember=not config.dry_run)
+    return ShardSize(kept.rows, config.shard_bytes or kept.bytes)
 
 
 def uris_of(config: SweepConfig) -> Uris:

@@ -22,7 +22,7 @@ from plumbline.pipelines.cells.runs import CELLS, commit_run
 from plumbline.pipelines.plans.costs import cost_facts
 from plumbline.pipelines.plans.plan import Plan
 from plumbline.pipelines.plans.sweep_config import SweepConfig
-from plumbline.pipelines.sources.sources import Sources, Whole
+from plumbline.pipelines.sources.sources import FullSize, Sources
 from plumbline.pipelines.sweeps.computing import model_usage
 from plumbline.pipelines.sweeps.judge_noise import measure_judge_noise
 from plumbline.pipelines.sweeps.planning import PlannedSweep
@@ -87,8 +87,8 @@ def write_run(
     }
     if planned.seen is not None:
         manifest["seen"] = _seen_counts(planned)
-    if planned.sources.whole is not None:
-        manifest["limited"] = _limited_counts(planned.sources, planned.sources.whole)
+    if planned.sources.full_size is not None:
+        manifest["limited"] = _limited_counts(planned.sources, planned.sources.full_size)
     commit_run(store, run_id, manifest, assert_lease)
 
 
@@ -146,7 +146,7 @@ def _seen_counts(planned: PlannedSweep) -> dict[str, Any]:
     return {**planned.seen.counts(), **images}
 
 
-def _limited_counts(sources: Sources, whole: Whole) -> dict[str, int]:
+def _limited_counts(sources: Sources, whole: FullSize) -> dict[str, int]:
     """How much of its benchmark a sweep with a limit takes."""
     images = sum(shard.rows for shard in sources.image_shards)
     return {

@@ -13,7 +13,7 @@ from plumbline.pipelines.base.tables import Rejection
 from plumbline.pipelines.cells.cells import Shard
 from plumbline.pipelines.running.tasks import Tasks
 from plumbline.pipelines.sources.benchmark import IMAGE_COLUMNS
-from plumbline.pipelines.sources.edit_pictures import picture_records
+from plumbline.pipelines.sources.edit_columns import read_edit_columns
 from plumbline.pipelines.sources.shards import read_shard, where
 from plumbline.pipelines.sources.uris import Uris
 from plumbline.plugins.benchmark_builder.leaks import Kind, Sought
@@ -77,7 +77,7 @@ def read_pictures(
 
 def _read_prompts_shard(reading: Reading, shard: Shard) -> BenchmarkPictures:
     def shown() -> Iterator[_Shown]:
-        for row, record in enumerate(picture_records(shard, shard.beside)):
+        for row, record in enumerate(read_edit_columns(shard, shard.beside)):
             yield from _source(record, record["prompt_id"], row, reading)
 
     return _fingerprints(shown(), shard, reading)

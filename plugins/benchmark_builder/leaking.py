@@ -32,7 +32,7 @@ from plumbline.pipelines.running.tasks import Tasks, open_tasks
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig
 from plumbline.pipelines.sources.file_memory import FileMemory
 from plumbline.pipelines.sources.prompts import open_prompts
-from plumbline.pipelines.sources.shards import Cut
+from plumbline.pipelines.sources.shards import ShardSize
 from plumbline.pipelines.sources.sources import open_sources
 from plumbline.pipelines.sources.uris import Uris, benchmark_uris
 from plumbline.plugins.benchmark_builder.benchmark_pictures import Reading, read_pictures
@@ -192,10 +192,10 @@ def _wanted(store: Store, config: LeaksConfig) -> _Wanted:
 def _of_benchmark(store: Store, config: LeaksConfig, benchmark: BenchmarkConfig) -> _Wanted:
     """A benchmark's prompts and pictures; its images are opened only where these are looked for or hold the sources."""
     uris, kinds = benchmark_uris(benchmark, config.storage, config.limits), config.wanted(PICTURES)
-    prompts = open_prompts(benchmark, config.storage, Cut()) if benchmark.prompts is not None else None
-    beside = prompts.beside if prompts is not None else set()
+    prompts = open_prompts(benchmark, config.storage, ShardSize()) if benchmark.prompts is not None else None
+    beside = prompts.edit_columns if prompts is not None else set()
     if "image" in kinds or (kinds and not beside & {*SOURCES}):
-        sources = open_sources(benchmark, config.storage, cut=Cut(), memory=FileMemory(store, benchmark))
+        sources = open_sources(benchmark, config.storage, shard_size=ShardSize(), memory=FileMemory(store, benchmark))
         shards = sources.prompt_shards, sources.image_shards
         return _Wanted(sources.prompts, *shards, config.limits, uris, {})
     if prompts is None:

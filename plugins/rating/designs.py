@@ -125,10 +125,10 @@ def _of_images(config: RateConfig, images: str) -> dict[str, Any]:
     place = config.storage.locate(images)
     benchmark = BenchmarkConfig(name=place.name, prompts=None, images=place.url, require_every_prompt=False)
     store = config.storage.locate(config.store).url
-    own = take_in(OwnImages(store=store, benchmark=benchmark, storage=config.storage), lambda record: None)
-    if own.ingested is not None and not own.ingested.rows:
-        raise ConfigError(f"images {place}: every image was rejected; see {own.ingested.url}")
-    sources = {"config": {"benchmark": asdict(own.config.benchmark)}, "seen": None}
+    taken, ingested = take_in(OwnImages(store=store, benchmark=benchmark, storage=config.storage), lambda record: None)
+    if ingested is not None and not ingested.rows:
+        raise ConfigError(f"images {place}: every image was rejected; see {ingested.url}")
+    sources = {"config": {"benchmark": asdict(taken.benchmark)}, "seen": None}
     return {"run": None, "images": place.url, "store": store, "sources": sources}
 
 

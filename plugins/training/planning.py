@@ -15,7 +15,14 @@ from plumbline.operators.models.resolution import resolve_model
 from plumbline.pipelines.base.storage import is_remote, readable_errors
 from plumbline.pipelines.cells.cells import digest
 from plumbline.pipelines.judging.releases.release import Release
-from plumbline.pipelines.sources.shards import Cut, check_columns, cut_shards, list_files, read_footer, require_columns
+from plumbline.pipelines.sources.shards import (
+    ShardSize,
+    check_columns,
+    list_files,
+    read_footer,
+    require_columns,
+    split_file,
+)
 from plumbline.pipelines.sources.uris import Uris, benchmark_uris
 from plumbline.plugins.training.checkpoint import begin
 from plumbline.plugins.training.conversations import SUFFIX as CONVERSATIONS
@@ -190,7 +197,7 @@ def _table_examples(config: StageConfig) -> Examples:
         if not {columns["image"], columns["uri"]} & set(schema.names):
             require_columns(schema, ["image"], names, "columns", file.url)
         check_columns(schema, list(columns.values()), (), file.url)
-        shards += [ExampleShard(shard=shard) for shard in cut_shards(file, footer, names, Cut(config.shard_rows))]
+        shards += [ExampleShard(shard=shard) for shard in split_file(file, footer, names, ShardSize(config.shard_rows))]
     if not shards:
         raise ConfigError(f"data {place.url}: its files hold no rows")
     folder = place.url.rpartition("/")[0] if place.path.endswith(".parquet") else place.url

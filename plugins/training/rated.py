@@ -21,7 +21,7 @@ from plumbline.pipelines.judging.metaeval import Findings, judge, open_release
 from plumbline.pipelines.judging.protocols import ProtocolConfig
 from plumbline.pipelines.judging.releases.release import Release
 from plumbline.pipelines.sources.file_memory import FileMemory
-from plumbline.pipelines.sources.shards import Cut, read_shard
+from plumbline.pipelines.sources.shards import ShardSize, read_shard
 from plumbline.pipelines.sources.sources import Sources, open_sources
 from plumbline.plugins.training.examples import ExampleShard, RatedImage
 from plumbline.plugins.training.training_config import FinetuneConfig
@@ -42,7 +42,10 @@ def read_rated(config: FinetuneConfig, profile: VqaProfile) -> RatedShards:
     """The images that both benchmark and protocol have; raises SourceError or ConfigError where none is left."""
     release = open_release(config.protocol, config.storage)
     sources = open_sources(
-        config.benchmark, config.storage, cut=Cut(config.shard_rows), memory=FileMemory(None, config.benchmark)
+        config.benchmark,
+        config.storage,
+        shard_size=ShardSize(config.shard_rows),
+        memory=FileMemory(None, config.benchmark),
     )
     if sources.broken:
         raise SourceError(f"{sources.broken[0].message}; a training wants all images of its benchmark")

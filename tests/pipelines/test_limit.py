@@ -87,7 +87,7 @@ def test_the_whole_sweep_later_asks_its_models_for_the_rest_alone(folder: Path, 
 def test_a_limit_beyond_the_prompts_is_the_whole_benchmark(folder: Path, tmp_path: Path) -> None:
     planned = plan_bench(folder, tmp_path / "s", PIXELS, "benchmark.limit=12")
     whole = plan_bench(folder, tmp_path / "s", PIXELS)
-    assert planned.sources.whole is None
+    assert planned.sources.full_size is None
     assert {cell.key for cell in planned.plan.cells} == {cell.key for cell in whole.plan.cells}
 
 
@@ -97,7 +97,7 @@ def test_rows_that_hold_their_own_prompts_are_limited_too(tmp_path: Path) -> Non
     columns = ("benchmark.columns.image=picture", "benchmark.columns.prompt=caption", PIXELS)
     finished, planned, _ = run(score_config(tmp_path / "images", tmp_path / "s", "benchmark.limit=3", *columns))
     assert planned.sources.prompts.column("text").to_pylist() == [row["text"] for row in prompts(3)]
-    assert planned.sources.whole == (8, 16) and finished.results.rows == 6 and not finished.results.n_null
+    assert planned.sources.full_size == (8, 16) and finished.results.rows == 6 and not finished.results.n_null
 
 
 def test_an_adaptive_sweep_may_have_a_limit(folder: Path, tmp_path: Path) -> None:

@@ -280,7 +280,7 @@ from plumbline.operators.base.errors import ConfigError
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig
 from plumbline.pipelines.sources.file_memory import FileMemory
-from plumbline.pipelines.sources.shards import Cut
+from plumbline.pipelines.sources.shards import ShardSize
 from plumbline.pipelines.sources.sources import open_sources
 place = StorageConfig().locate("hf://datasets/acme/bench@main")
 files = dict(place.files())
@@ -289,7 +289,7 @@ assert all(entry.etag and entry.type == "file" for entry in files.values()), fil
 print(*sorted(files))
 print((place / "prompts.parquet").read(4), [name for name, entry in place.list().items() if entry.type == "directory"])
 benchmark = BenchmarkConfig(name="bench", prompts=f"{place}/prompts.parquet", images=f"{place}/images")
-sources = open_sources(benchmark, StorageConfig(), cut=Cut(4), memory=FileMemory(None, benchmark))
+sources = open_sources(benchmark, StorageConfig(), shard_size=ShardSize(4), memory=FileMemory(None, benchmark))
 print(sum(shard.rows for shard in sources.prompts_of), sources.broken)
 try:
     StorageConfig().locate("hf://datasets/acme/bench/store", writable=True)

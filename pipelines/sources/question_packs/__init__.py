@@ -35,10 +35,10 @@ class PackConfig(Checked):
     questions: str | None = None
     """The released file or folder with the benchmark's own questions."""
     question_pack: str | None = None
-    """In which release's layout they are, as the ready-made benchmarks with questions name it (docs/questions.md)."""
+    """Layout of the release, as the ready-made benchmarks with questions name it (docs/questions.md)."""
     convention: Convention = "released"
-    """Whether they are read as the release's code reads them, or without its slips, as they are meant
-    (docs/questions.md)."""
+    """`released` reads the questions as the release's code does, mistakes included; `fixed` reads them as they are
+    meant (docs/questions.md)."""
 
     def __post_init__(self) -> None:
         Checked.__post_init__(self)
@@ -51,7 +51,7 @@ class PackConfig(Checked):
             check_known(self.pack_key, self.question_pack, PACKS)
 
     def packed(self, storage: StorageConfig) -> "PackFile | None":
-        """Where the questions are, if there are any."""
+        """Return the file of the questions; None if there are none."""
         if self.questions is None or self.question_pack is None:
             return None
         place, key = storage.locate(self.questions), self.key_of("questions")
@@ -60,28 +60,29 @@ class PackConfig(Checked):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PackFile:
-    """Where a benchmark's own questions are, and how they are read."""
+    """The file or folder of a benchmark's own questions, and how to read it."""
 
     by_prompt: ClassVar[bool] = False
-    """Whether a changed question renews only the cells of shards with its prompt, and not those of the whole pack."""
+    """True if a changed question renews only the cells of shards with its prompt, and not those of the whole pack."""
     pack: str
     """One of PACKS."""
     place: Place
     convention: Convention = "released"
     key: str = "benchmark.questions"
-    """What names the file in a configuration."""
+    """Name of the file's option in a configuration."""
     digest: str = ""
-    """Of what was read when the run was planned; empty where nothing has been read yet."""
+    """Digest of the questions when the run was planned; empty if they have not been read yet."""
 
     def rows(self) -> PackRows:
-        """What the file holds."""
+        """Read the rows of the file."""
         return PACKS[self.pack](self.place, self.convention)
 
 
 def read_pack(file: PackFile, suite: str) -> QuestionPack:
-    """What the file holds; raises ConfigError where it cannot be had and SourceError where it is not what was planned.
+    """Read the questions; raises ConfigError if they cannot be read, SourceError if they changed since the run was
+    planned.
 
-    A row that cannot be read is one of the pack's `problems` and costs nothing else.
+    A row that cannot be read is one of the pack's `problems` and affects nothing else.
     """
     with readable_errors(file.place, file.key):
         pack = gather(file.rows(), suite)
@@ -93,7 +94,7 @@ def read_pack(file: PackFile, suite: str) -> QuestionPack:
 
 
 def check_choices(metrics: Mapping[str, Metric], choices: Collection[int], where: str) -> None:
-    """Raises ConfigError for a metric that cannot score by questions with these numbers of choices."""
+    """Raise ConfigError for a metric that cannot score by questions with these numbers of choices."""
     for name, metric in metrics.items():
         refusal = metric.refusal_of_pack(choices) if isinstance(metric, PackedMetric) else None
         if refusal is not None:
@@ -101,5 +102,5 @@ def check_choices(metrics: Mapping[str, Metric], choices: Collection[int], where
 
 
 def pack_digest(pack: QuestionPack) -> str:
-    """The digest of all in a pack that can change a result."""
+    """Return the digest of everything in a pack that can change a result."""
     return digest(pack.questions.to_pylist())

@@ -28,13 +28,13 @@ DIMENSIONS = ("C-MI", "C-MA", "C-MR", "C-TR", "R-LR", "R-BR", "R-HR", "R-PR", "R
 
 
 def read_t2i_corebench(place: Place, convention: Convention) -> PackRows:
-    """The checklists of a folder's twelve files, or of one of them.
+    """Read the checklists of a folder's twelve files, or of one of them.
 
     T2I-CoReBench (Li et al. 2025): 1,080 prompts of composition and reasoning with some 13,500 yes/no questions.
 
     Source: KwaiVGI/T2I-CoReBench, `data/*.json` at 5d523d3: objects by id, such as `C-TR-001`, with `Prompt`,
     `Checklist`, a list of `question` and `tags`, `Main Class` and `Sub Class`, which are a prompt's skills. As in its
-    `evaluate.py` an image scores the share of its questions answered yes. Both conventions read it alike.
+    `evaluate.py`, an image scores the fraction of its questions answered yes. Both conventions read it alike.
     """
     whole = place.path.lower().endswith(".json")
     for file in [place] if whole else [place / f"{name}.json" for name in DIMENSIONS]:
@@ -56,10 +56,10 @@ def _checklist(line: PackLine) -> PackRows:
     values = line.values
     skills = tuple(skill for name in ("Main Class", "Sub Class") if (skill := label(values, name)))
     row = PackRow(line.where, str(values["id"]), the_text(values, "Prompt"), skills=skills)
-    return questions_or_error(*row[:3], _asked(row, values.get("Checklist")))
+    return questions_or_error(*row[:3], _read_checklist(row, values.get("Checklist")))
 
 
-def _asked(row: PackRow, listed: Any) -> Iterator[PackRow]:
+def _read_checklist(row: PackRow, listed: Any) -> Iterator[PackRow]:
     if not isinstance(listed, list) or not all(isinstance(one, dict) for one in listed):
         raise Refused("no_questions", f"expected 'Checklist' as a list of objects, found {quote(listed)}")
     for number, one in enumerate(listed):
@@ -75,15 +75,15 @@ LENGTHS = ("short", "long")
 
 
 def read_tiif_bench(place: Place, convention: Convention) -> PackRows:
-    """The questions of a folder of *_eval_prompts.jsonl about the prompts of the folder beside it.
+    """Read the questions of a folder of *_eval_prompts.jsonl, and their prompts from the folder next to it.
 
     TIIF-Bench (Wei et al. 2025): prompts in a short and a long wording, with yes/no questions about both.
 
     Source: A113N-W3I/TIIF-Bench, `data/testmini_eval_prompts` with `data/testmini_prompts`, or `data/test_eval_prompts`
-    with `data/test_prompts`, at 3aae750: a line's questions are about the prompt in the same line. A prompt is called
-    by its file, its line and its length, `numeracy_0_short`; its skills are its type and its length. The release's
-    summary pools a type's questions: `plumbline kinds of=tiif_bench`. Its recall of words and its GNED need lists
-    of words that it does not ship. Both conventions read it alike.
+    with `data/test_prompts`, at 3aae750: a line's questions are about the prompt in the same line. The id of a prompt
+    is its file, its line and its length, `numeracy_0_short`; its skills are its type and its length. The release's
+    summary pools a type's questions: `plumbline kinds of=tiif_bench`. Its recall of words and its GNED need lists of
+    words that are not released. Both conventions read it alike.
     """
     beside = place.parent / place.name.replace("_eval", "")
     files = sorted(name for name in place.list() if name.endswith("_eval_prompts.jsonl"))
@@ -96,10 +96,10 @@ def read_tiif_bench(place: Place, convention: Convention) -> PackRows:
             prompt = (
                 prompts[number] if number < len(prompts) else f"{place / name}, row {number}: no prompt has the line"
             )
-            yield from _about_both(f"{dimension}_{number}", line, prompt)
+            yield from _read_both_lengths(f"{dimension}_{number}", line, prompt)
 
 
-def _about_both(name: str, asked: PackLine | str, prompt: PackLine | str) -> PackRows:
+def _read_both_lengths(name: str, asked: PackLine | str, prompt: PackLine | str) -> PackRows:
     if isinstance(asked, str) or isinstance(prompt, str):
         yield asked if isinstance(asked, str) else str(prompt)
         return
@@ -130,13 +130,13 @@ TRACKS = ("affection", "composition", "entity", "imagination", "long_text", "sty
 
 
 def read_prism_bench(place: Place, convention: Convention) -> PackRows:
-    """The prompts of a folder's seven files; nothing is asked about them, for a judge goes by their tracks.
+    """Read the prompts of a folder's seven files, which have no questions: a judge rates the images by track.
 
     PRISM-Bench (Fang et al. 2025): 700 prompts, 100 of each track, in English or Chinese.
 
-    Source: rongyaofang/prism-bench, `captions/{en,zh}/TRACK.jsonl`: an object a line with `prompt` (the English ones
-    are in zlab-princeton/i1, `benchmark_eval/prism-bench` at b58a62f). Images are called by their lines from 0 in a
-    folder of the track, `affection/0.png`; the prompt is called `affection_0` here, and its skill is the track. Both
+    Source: rongyaofang/prism-bench, `captions/{en,zh}/TRACK.jsonl`: an object a line with `prompt` (the English prompts
+    are in zlab-princeton/i1, `benchmark_eval/prism-bench` at b58a62f). Images are named by their lines from 0 in a
+    folder of the track, `affection/0.png`; the prompt's id is `affection_0` here, and its skill is the track. Both
     conventions read it alike.
     """
     for track in TRACKS:

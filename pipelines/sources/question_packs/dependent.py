@@ -26,13 +26,13 @@ from plumbline.pipelines.sources.question_packs.pack import (
 
 LONG_NUMBER = re.compile(r"\d{10}")
 NUMBERS = re.compile(r"\s*-?\d+\s*(,\s*-?\d+\s*)*")
-"""What the releases' code reads a dependency of."""
+"""Form of a dependency that the releases' code can read."""
 
 
 def proposition(line: PackLine) -> Iterator[PackRow]:
-    """A row with `item_id`, `text`, `proposition_id`, `dependency`, `tuple` and `question_natural_language`.
+    """Read a row with `item_id`, `text`, `proposition_id`, `dependency`, `tuple` and `question_natural_language`.
 
-    Of a dependency such as `5, background` the number counts.
+    Of a dependency such as `5, background` only the number counts.
     """
     values = line.values
     asked = WrittenQuestion(
@@ -48,13 +48,13 @@ def proposition(line: PackLine) -> Iterator[PackRow]:
 
 
 def unread_dependencies(lines: Iterable[PackLine | str]) -> list[PackLine]:
-    """The rows whose parents are not all numbers."""
+    """Return the rows whose parents are not all numbers."""
     rows = (line for line in lines if isinstance(line, PackLine))
     return [line for line in rows if not NUMBERS.fullmatch(str(line.values.get("dependency") or "0"))]
 
 
 def dependency_notes(lines: Iterable[PackLine | str], effect: str) -> Iterator[str]:
-    """A line for each of them."""
+    """Yield a line for each row whose parents are not all numbers."""
     for line in unread_dependencies(lines):
         found = quote(line.values.get("dependency"))
         yield f"{line.where}: the dependency {found} is not all numbers; {effect}"
@@ -69,7 +69,7 @@ def _parents(values: Values) -> tuple[str, ...]:
 
 
 def category(values: Values) -> str | None:
-    """What stands before the bracket of a tuple: `attribute - color`."""
+    """Return the text before the bracket of a tuple: `attribute - color`."""
     return (label(values, "tuple") or "").split("(")[0].strip() or None
 
 
@@ -81,13 +81,14 @@ def _number(values: Values) -> str:
 
 
 def read_dsg_1k(place: Place, convention: Convention) -> PackRows:
-    """The questions of dsg-1k-anns.csv, in its order.
+    """Read the questions of dsg-1k-anns.csv, in its order.
 
     DSG-1k (Cho et al. 2024): yes/no questions that depend on each other, about 1,060 prompts.
 
     Source: j-min/DSG, `dsg/data/dsg-1k-anns.csv`. Its loader (`dsg/data_utils.py`) splits a dependency at its commas
-    and takes the parts for numbers; where one is none (`5, background`, ten of 8,182 rows), all dependencies of that
-    prompt are lost. So reads `released`; with `fixed` the number counts, and the others' dependencies stay.
+    and converts the parts to numbers; if a part is not a number (`5, background`, ten of 8,182 rows), all dependencies
+    of that prompt are lost. `released` reads it like this; with `fixed` the number counts, and the other dependencies
+    stay.
     """
     lines = [*read_lines(place)]
     if convention == "fixed":
@@ -99,25 +100,25 @@ def read_dsg_1k(place: Place, convention: Convention) -> PackRows:
 
     def read_row(line: PackLine) -> Iterable[PackRow]:
         is_spoiled = str(line.values.get("item_id")) in spoiled
-        return _without_parents(proposition(line)) if is_spoiled else proposition(line)
+        return _drop_parents(proposition(line)) if is_spoiled else proposition(line)
 
     yield from read_rows(lines, read_row)
 
 
-def _without_parents(found: Iterable[PackRow]) -> Iterator[PackRow]:
+def _drop_parents(found: Iterable[PackRow]) -> Iterator[PackRow]:
     for row in found:
         yield row._replace(question=row.question._replace(parents=()) if row.question else None)
 
 
 def read_dpg_bench(place: Place, convention: Convention) -> PackRows:
-    """The questions of dpg_bench.csv, in its order.
+    """Read the questions of dpg_bench.csv, in its order.
 
     DPG-Bench (Hu et al. 2024): yes/no questions that depend on each other, about 1,065 long prompts.
 
     Source: TencentQQGYLab/ELLA, `dpg_bench/dpg_bench.csv` and `dpg_bench/compute_dpg_bench.py`. That code skips the
-    file's first row, which is no header any more, so that the first prompt has no question of that number; looking for
-    the answer to it as a parent fails, and the prompt's image is left out. So reads `released`, with an error in place
-    of the prompt's questions; `fixed` reads every row.
+    file's first row, which is not a header any more, so that the first prompt lacks the question of that number; the
+    search for its answer as a parent fails, and the prompt's image is left out. `released` reads it like this, with an
+    error in place of the prompt's questions; `fixed` reads every row.
     """
     lines = [*read_lines(place)]
     yield from dependency_notes(lines, "its words do not count")
@@ -136,7 +137,7 @@ def read_dpg_bench(place: Place, convention: Convention) -> PackRows:
 
 
 def _spoiled(first: PackRow, found: Sequence[PackRow | str], error: RowError) -> PackRows:
-    """The rows without the first, and with an error where its prompt's others cannot be answered without it."""
+    """Yield the rows without the first, and with an error if its prompt's other questions depend on it."""
     others = [row for row in found if isinstance(row, PackRow) and row.prompt_id == first.prompt_id]
     asked = [row.question for row in others if row.question is not None]
     number = first.question.question_id if first.question is not None else None
@@ -151,13 +152,13 @@ CATEGORIES = {
     "object": "General_Object",
     "multilingualism": "Multilingualism",
 }
-"""Of a class of questions, what the CSV calls it."""
+"""Name of each class of questions in the CSV."""
 
 
 def _read_alignment(place: Place, classes: Sequence[str], *, csv: str, prompt: str, suffix: str = "") -> PackRows:
-    """The questions of scripts/alignment/Q_D about the prompts of `csv`, whose column `prompt` has their texts.
+    """Read the questions of scripts/alignment/Q_D about the prompts of `csv`, whose column `prompt` has their texts.
 
-    A prompt is called by its class and its id: `object_000`.
+    The id of a prompt is its class and its id there: `object_000`.
     """
     prompts: dict[tuple[str, str], Values] = {}
     for line in read_lines(_present(place / csv)):
@@ -192,13 +193,13 @@ def _present(file: Place) -> Place:
 
 
 def _skills(name: str, row: Mapping[str, Any]) -> tuple[str, ...]:
-    """A prompt's class, and its length and type where they are told."""
+    """Return a prompt's class, and its length and type if the row has them."""
     return tuple(skill for skill in (name, row.get("prompt_length"), row.get("type")) if skill)
 
 
 def _alignment_rows(where: str, prompt_id: str, text: str, values: Any, skills: tuple[str, ...]) -> Iterator[PackRow]:
-    """A row for each question of a prompt."""
-    texts, needed = (_by_number(values, field) for field in ("question", "dependency"))
+    """Yield a row for each question of a prompt."""
+    texts, needed = (_parse_numbered(values, field) for field in ("question", "dependency"))
     for number in texts:
         parents = needed.get(number, [0])
         if not isinstance(parents, list) or not all(isinstance(parent, int) for parent in parents):
@@ -208,8 +209,8 @@ def _alignment_rows(where: str, prompt_id: str, text: str, values: Any, skills: 
         yield PackRow(where, prompt_id, text, asked, skills)
 
 
-def _by_number(values: Any, field: str) -> Mapping[str, Any]:
-    """What stands under the field, an object or the text of one."""
+def _parse_numbered(values: Any, field: str) -> Mapping[str, Any]:
+    """Return the content of a field by number; the field is an object, or one as JSON text."""
     found = values.get(field) if isinstance(values, dict) else None
     found = parse_json(found) if isinstance(found, str) else found
     if not isinstance(found, dict) or not found:
@@ -218,21 +219,21 @@ def _by_number(values: Any, field: str) -> Mapping[str, Any]:
 
 
 def read_oneig(place: Place, convention: Convention) -> PackRows:
-    """The questions about the English prompts.
+    """Read the questions about the English prompts.
 
     OneIG-Bench's alignment, in English (Chang et al. 2025): yes/no questions that depend on each other.
 
     Source: OneIG-Bench/OneIG-Benchmark, its folder with `OneIG-Bench.csv` and
-    `scripts/alignment/Q_D/{anime,human,object}.json`; `scripts/alignment/alignment_score.py` counts a yes where the
+    `scripts/alignment/Q_D/{anime,human,object}.json`; `scripts/alignment/alignment_score.py` counts a yes only if the
     answers of its parents are yes. Both conventions read it alike.
     """
     return _read_alignment(place, ("anime", "human", "object"), csv="OneIG-Bench.csv", prompt="prompt_en")
 
 
 def read_oneig_zh(place: Place, convention: Convention) -> PackRows:
-    """The questions about the Chinese prompts.
+    """Read the questions about the Chinese prompts.
 
-    OneIG-Bench's alignment, in Chinese (Chang et al. 2025): as the English one, with the class of multilingualism.
+    OneIG-Bench's alignment, in Chinese (Chang et al. 2025): as the English part, with the class of multilingualism.
 
     Source: OneIG-Bench/OneIG-Benchmark, its folder with `OneIG-Bench-ZH.csv` and `scripts/alignment/Q_D/*_zh.json`; the
     questions are Chinese too, and answered Yes or No. Both conventions read it alike.

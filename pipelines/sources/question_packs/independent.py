@@ -1,6 +1,6 @@
-"""Packs whose questions stand by themselves: TIFA v1.0, GenEval2, WISE_Verified and UniGenBench++.
+"""Packs of independent questions: TIFA v1.0, GenEval2, WISE_Verified and UniGenBench++.
 
-None of their files has a slip that we know of: both conventions read them alike.
+Their files have no known mistakes: both conventions read them alike.
 """
 
 from collections import Counter
@@ -28,12 +28,12 @@ from plumbline.pipelines.sources.question_packs.pack import (
 
 
 def read_tifa_v1(place: Place, convention: Convention) -> PackRows:
-    """The questions of tifa_v1.0_question_answers.json, in its order.
+    """Read the questions of tifa_v1.0_question_answers.json, in its order.
 
     TIFA v1.0 (Hu et al. 2023): multiple-choice questions about 4,081 prompts.
 
     Source: Yushi-Hu/tifa, `tifa_v1.0/tifa_v1.0_question_answers.json`: a list of questions, each with the `id` and the
-    `caption` of its prompt, `choices`, `answer`, `element` and `element_type`. A question that stands twice counts
+    `caption` of its prompt, `choices`, `answer`, `element` and `element_type`. A question that occurs twice counts
     twice, as in `tifascore/tifa_score.py`.
     """
     return read_rows(read_lines(place), _multiple_choice)
@@ -57,25 +57,25 @@ def _multiple_choice(line: PackLine) -> Iterator[PackRow]:
 
 
 def read_geneval2(place: Place, convention: Convention) -> PackRows:
-    """The questions of geneval2_data.jsonl, in its order.
+    """Read the questions of geneval2_data.jsonl, in its order.
 
     GenEval2 (Kamath et al. 2025): a count, a yes or no for each atom of 800 prompts.
 
     Source: facebookresearch/GenEval2, `geneval2_data.jsonl`: an object a line with `prompt`, `atom_count`, `vqa_list`
-    of [question, answer] and as many `skills`. It has no ids: a prompt's is the number of its row, from 0, as in the
-    lists of scores that `evaluation.py` writes. A question has the one right answer as its choice; its spellings are
-    the metric's (`spelling` of operators/metrics/question_pack.py).
+    of [question, answer] and as many `skills`. It has no ids: the id of a prompt is the number of its row, from 0, as
+    in the lists of scores that `evaluation.py` writes. The only choice of a question is the right answer; the metric
+    knows its spellings (`spelling` of operators/metrics/question_pack.py).
     """
-    return read_rows(read_lines(place), _of_atoms)
+    return read_rows(read_lines(place), _read_atoms)
 
 
-def _of_atoms(line: PackLine) -> PackRows:
+def _read_atoms(line: PackLine) -> PackRows:
     text, prompt_id = the_text(line.values, "prompt"), line.where.rpartition(" ")[2]
     return questions_or_error(line.where, prompt_id, text, _atoms(line, prompt_id, text))
 
 
 def _atoms(line: PackLine, prompt_id: str, text: str) -> Iterator[PackRow]:
-    """A row for each question of a prompt; the prompt's skill is its number of atoms."""
+    """Yield a row for each question of a prompt; the prompt's skill is its number of atoms."""
     values = line.values
     skills = the_texts(values.get("skills"), "skills")
     pairs = listed if isinstance(listed := values.get("vqa_list"), list) else []
@@ -93,18 +93,18 @@ def _atoms(line: PackLine, prompt_id: str, text: str) -> Iterator[PackRow]:
 
 PARTS = ("cultural_common_sense", "spatio-temporal_reasoning", "natural_science")
 LAST = {"culture": 400, "time": 520, "space": 640, "biology": 760, "physics": 880, "chemistry": 1000}
-"""Of every category the last prompt's number."""
+"""Number of the last prompt of each category."""
 
 
 def read_wise_verified(place: Place, convention: Convention) -> PackRows:
-    """The explanations of merge.json, or of the three files of a folder.
+    """Read the explanations of merge.json, or of the three files of a folder.
 
     WISE_Verified (Niu et al. 2025): an explanation of what a right image shows, for each of 1,000 prompts.
 
     Source: PKU-YuanGroup/WISE, `data_verified/merge.json`, or the folder with its three parts: objects with `Prompt`,
     `Explanation` and `prompt_id`. A prompt's category follows from its number, as in `calculate_verified.py`, and is
-    its skill. The overall score, 0.4 culture and 0.12 of each other, is the mean over all prompts, for so many they
-    are.
+    its skill. The overall score, 0.4 culture and 0.12 of each other category, is the mean over all prompts, because the
+    categories have these fractions of the prompts.
     """
     whole = place.path.lower().endswith(".json")
     for file in [place] if whole else [place / f"{part}_verified.json" for part in PARTS]:
@@ -127,25 +127,25 @@ THEMES = ("Primary Categories", "一级垂类")
 
 
 def read_unigenbench(place: Place, convention: Convention) -> PackRows:
-    """The checkpoints of test_prompts_*.csv; a prompt's skill is its theme.
+    """Read the checkpoints of test_prompts_*.csv; a prompt's skill is its theme.
 
     UniGenBench++ (Wang et al. 2025): one to ten checkpoints for each of 600 prompts, in English or Chinese.
 
     Source: CodeGoat24/UniGenBench, `data/test_prompts_{en,en_long,zh,zh_long}.csv`: rows with `index`, a prompt and a
-    JSON object of the names of its checkpoints and of what it has of each. A row whose object is no JSON (row 509 of
-    the long English prompts) ends the release's `eval/src/eval_common.py`, and is an error here.
+    JSON object of the names and descriptions of its checkpoints. A row with invalid JSON (row 509 of the long English
+    prompts) ends the release's `eval/src/eval_common.py`, and is an error here.
     """
-    return read_rows(read_lines(place), _of_checkpoints)
+    return read_rows(read_lines(place), _read_checkpoints)
 
 
-def _of_checkpoints(line: PackLine) -> PackRows:
+def _read_checkpoints(line: PackLine) -> PackRows:
     language = "zh" if "prompt_zh" in line.values else "en"
     text, prompt_id = the_text(line.values, f"prompt_{language}"), the_id(line.values, "index")
     return questions_or_error(line.where, prompt_id, text, _checkpoints(line, prompt_id, text, f"sub_dims_{language}"))
 
 
 def _checkpoints(line: PackLine, prompt_id: str, text: str, own: str) -> Iterator[PackRow]:
-    """A row for each checkpoint."""
+    """Yield a row for each checkpoint."""
     said = parse_json(the_text(line.values, own), f"correct {own}")
     if not isinstance(said, dict):
         raise Refused("no_checkpoints", f"expected an object in {own!r}, found {quote(said)}")
@@ -155,7 +155,7 @@ def _checkpoints(line: PackLine, prompt_id: str, text: str, own: str) -> Iterato
             "no_checkpoints", f"expected a description of each checkpoint, found {len(descriptions)} of {len(names)}"
         )
     theme = next((label(said, key) for key in THEMES if key in said), None)
-    for number, (name, description) in enumerate(zip(_apart(names), descriptions, strict=True)):
+    for number, (name, description) in enumerate(zip(_number_repeats(names), descriptions, strict=True)):
         asked = WrittenQuestion(str(number), description, (), kind=name, span=description)
         skills = (theme,) if theme else ()
         yield PackRow(line.where, prompt_id, text, asked, skills)
@@ -165,11 +165,11 @@ def _first(said: dict[str, Any], keys: tuple[str, ...]) -> Any:
     return next((said[key] for key in keys if key in said), None)
 
 
-def _apart(names: tuple[str, ...]) -> list[str]:
-    """The names, the second of two that are alike with a 2 behind it."""
+def _number_repeats(names: tuple[str, ...]) -> list[str]:
+    """Return the names; a name that repeats an earlier name gets a number."""
     seen: Counter[str] = Counter()
-    told = []
+    numbered = []
     for name in names:
         seen[name] += 1
-        told.append(name if seen[name] == 1 else f"{name} {seen[name]}")
-    return told
+        numbered.append(name if seen[name] == 1 else f"{name} {seen[name]}")
+    return numbered

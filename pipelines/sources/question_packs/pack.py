@@ -1,4 +1,4 @@
-"""What a benchmark's own questions are read into, and what the readers of released files share."""
+"""A benchmark's own questions in memory, and functions that the readers of released files share."""
 
 import io
 import reprlib
@@ -28,32 +28,32 @@ from plumbline.pipelines.base.tables import (
 
 MAX_PACK_BYTES = 256 * 2**20
 MAX_LABEL = 1000
-"""Characters of an id, a skill or a kind of question."""
+"""Maximum characters of an id, a skill or a kind of question."""
 _SHORT = reprlib.Repr()
 _SHORT.maxlevel, _SHORT.maxstring = 3, 80
 
 Convention = Literal["released", "fixed"]
-"""Whether a pack is read as its release's code reads it, slips included, or as it is meant."""
+"""`released` reads a pack as its release's code does, mistakes included; `fixed` reads it as it is meant."""
 
 
 class PackRow(NamedTuple):
-    """What a reader makes of one row of a released file."""
+    """A row of a released file, as its reader returns it."""
 
     where: str
-    """Its file and its row there, from 0."""
+    """Its file and its number in it, from 0."""
     prompt_id: str
     text: str
     """The prompt."""
     question: WrittenQuestion | None = None
-    """Its id is the file's own, and so are its parents."""
+    """The question, with the file's own ids of it and of its parents."""
     skills: tuple[str, ...] = ()
-    """Of the prompt."""
+    """Skills of the prompt."""
     error: RowError | None = None
-    """Why nothing can be asked about the prompt."""
+    """Reason why nothing can be asked about the prompt."""
 
 
 PackRows = Iterator[PackRow | str]
-"""Rows, and in place of one that cannot be read a line that says where it stands and why."""
+"""Rows; in place of a row that cannot be read, a line with its place and the reason."""
 PackReader = Callable[[Place, Convention], PackRows]
 """Reads a released file or folder."""
 
@@ -66,13 +66,13 @@ class QuestionPack(NamedTuple):
     questions: pa.Table
     """Schema QUESTIONS."""
     problems: tuple[str, ...]
-    """A line for each row that could not be read, or is read otherwise than it stands."""
+    """A line for each row that could not be read, or was not read literally."""
     places: dict[str, str]
-    """By prompt_id, the file and the row in which it stands first."""
+    """File and row of the first occurrence of each prompt, by prompt_id."""
 
     @property
     def choices(self) -> frozenset[int]:
-        """How many choices its questions have."""
+        """Numbers of choices of its questions."""
         sound = self.questions.filter(self.questions.column("error").is_null())
         return frozenset(map(len, sound.column("choices").to_pylist()))
 
@@ -89,9 +89,9 @@ class _Prompt:
 
 
 def gather(found: Iterable[PackRow | str], suite: str) -> QuestionPack:
-    """The rows by their prompts, in the order of the file.
+    """Gather the rows by their prompts, in the order of the file.
 
-    Of a prompt's questions with one id the last counts; a parent that is not among them is no more a parent.
+    If several questions of a prompt have one id, the last counts; a parent that is not among the questions is dropped.
     """
     prompts: dict[str, _Prompt] = {}
     problems: list[str] = []
@@ -112,33 +112,33 @@ def gather(found: Iterable[PackRow | str], suite: str) -> QuestionPack:
                     f"{row.where}: question {quote(row.question.question_id)} stands twice; the last one counts"
                 )
             prompt.questions[row.question.question_id] = row.question
-    asked = [row for name, one in prompts.items() for row in _question_rows(name, one)]
-    told = [
+    asked = [row for name, one in prompts.items() for row in _make_question_rows(name, one)]
+    listed = [
         {"prompt_id": name, "text": one.text, "skills": list(one.skills), "suite": suite}
         for name, one in prompts.items()
     ]
     return QuestionPack(
-        prompts=rows.table(told, schemas.PROMPTS),
+        prompts=rows.table(listed, schemas.PROMPTS),
         questions=rows.table(asked, schemas.QUESTIONS),
         problems=tuple(problems),
         places={name: prompt.where for name, prompt in prompts.items()},
     )
 
 
-def _question_rows(prompt_id: str, prompt: _Prompt) -> list[dict[str, Any]]:
-    """The rows of a prompt's questions, or the one that says why there are none."""
+def _make_question_rows(prompt_id: str, prompt: _Prompt) -> list[dict[str, Any]]:
+    """Return the rows of a prompt's questions, or a row with the error if there are none."""
     own = {"prompt_id": prompt_id, "prompt": prompt.text}
     error = prompt.error
     if error is None and not prompt.questions:
         error = RowError("no_questions", f"{prompt.where}: no question about the prompt can be read; correct the file")
     if error is not None:
         return [{**own, "error": rows.error_value(error)}]
-    asked = [_placed(question, prompt) for question in prompt.questions.values()]
+    asked = [_place_question(question, prompt) for question in prompt.questions.values()]
     return [{**own, **question._asdict()} for question in identified(asked)]
 
 
-def _placed(question: WrittenQuestion, prompt: _Prompt) -> WrittenQuestion:
-    """The question with the place of its span in the prompt, and with those parents that are there."""
+def _place_question(question: WrittenQuestion, prompt: _Prompt) -> WrittenQuestion:
+    """Return the question with the position of its span in the prompt, and with only the existing parents."""
     place = parsing.find(question.span, prompt.text) if question.span else None
     parents = tuple(parent for parent in question.parents if parent in prompt.questions)
     start, end = place or (None, None)
@@ -156,7 +156,7 @@ class PackLine(NamedTuple):
 
 
 def questions_or_error(where: str, prompt_id: str, text: str, questions: Iterable[PackRow]) -> PackRows:
-    """A prompt's questions; where they are refused (Refused), a line that says so and a row with the error."""
+    """Yield a prompt's questions; if they are refused (Refused), a line with the reason and a row with the error."""
     try:
         yield from questions
     except Refused as refused:
@@ -165,7 +165,7 @@ def questions_or_error(where: str, prompt_id: str, text: str, questions: Iterabl
 
 
 def read_rows(lines: Iterable[PackLine | str], read: Callable[[PackLine], Iterable[PackRow | str]]) -> PackRows:
-    """What `read` makes of every row; a row that it refuses (Refused) is a line in its place."""
+    """Yield the rows that `read` returns for each line; a line that it refuses (Refused) gives one with the reason."""
     for line in lines:
         if isinstance(line, str):
             yield line
@@ -185,7 +185,7 @@ def read_whole(file: Place) -> bytes:
 
 
 def read_lines(file: Place) -> Iterator[PackLine | str]:
-    """The rows of a CSV, TSV or JSON Lines file, or of the list of a JSON file, by its suffix."""
+    """Yield the rows of a CSV, TSV or JSON Lines file, or of the list of a JSON file, by its suffix."""
     content = read_whole(file)
     suffix = PurePosixPath(file.path).suffix.lower()
     if suffix in SEPARATORS:
@@ -193,7 +193,7 @@ def read_lines(file: Place) -> Iterator[PackLine | str]:
     elif suffix in JSON_LINES:
         found = read_json_lines(io.BytesIO(content), file.url)
     else:
-        found = _listed(content, file)
+        found = _read_list(content, file)
     for number, row in enumerate(found):
         where = f"{file.url}, row {number}"
         if isinstance(row, Rejection):
@@ -202,7 +202,7 @@ def read_lines(file: Place) -> Iterator[PackLine | str]:
             yield PackLine(where, row.values)
 
 
-def _listed(content: bytes, file: Place) -> Iterator[Row | Rejection]:
+def _read_list(content: bytes, file: Place) -> Iterator[Row | Rejection]:
     listed = read_json(content, file.url)
     if not isinstance(listed, list):
         found = type(listed).__name__
@@ -213,7 +213,7 @@ def _listed(content: bytes, file: Place) -> Iterator[Row | Rejection]:
 
 
 def the_id(values: Values, name: str) -> str:
-    """A row's id as text; raises Refused where it has none."""
+    """Return a row's id as text; raises Refused if it is missing."""
     found = label(values, name)
     if found is None:
         raise Refused("no_id", f"expected {name!r} as text or a number, found {quote(values.get(name))}")
@@ -221,7 +221,7 @@ def the_id(values: Values, name: str) -> str:
 
 
 def the_text(values: Values, name: str) -> str:
-    """A row's text, as it stands; raises Refused where it has none."""
+    """Return a row's text unchanged; raises Refused if it is missing."""
     value = values.get(name)
     if not isinstance(value, str) or not value.strip():
         raise Refused("no_text", f"expected {name!r} as text, found {quote(value)}")
@@ -229,7 +229,7 @@ def the_text(values: Values, name: str) -> str:
 
 
 def label(values: Values, name: str) -> str | None:
-    """Return a row's text or number as text, or None if it has none; raise Refused for a value of another type."""
+    """Return a row's text or number as text, None if it is missing; raises Refused for a value of another type."""
     value = values.get(name)
     text = "" if rows.is_missing(value) else str(value) if isinstance(value, str | int | float) else None
     if text is None or isinstance(value, bool) or len(text) > MAX_LABEL:
@@ -239,12 +239,12 @@ def label(values: Values, name: str) -> str | None:
 
 
 def quote(value: Any) -> str:
-    """Return a value as a message quotes it: only the outer levels of a nested value, which may be deep and long."""
+    """Return a value for a message: only the outer levels of a nested value, which may be deep and long."""
     return parsing.shown(value if isinstance(value, str) else _SHORT.repr(value))
 
 
 def the_texts(value: Any, name: str) -> tuple[str, ...]:
-    """A list of texts; raises Refused for anything else."""
+    """Return a list of texts; raises Refused for anything else."""
     if not isinstance(value, Sequence) or isinstance(value, str) or not all(isinstance(one, str) for one in value):
         raise Refused("no_list", f"expected {name!r} as a list of texts, found {quote(value)}")
     return tuple(value)

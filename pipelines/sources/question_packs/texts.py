@@ -26,8 +26,8 @@ from plumbline.pipelines.sources.question_packs.pack import (
 )
 
 
-def _wanted(row: PackRow, texts: Sequence[str]) -> Iterator[PackRow]:
-    """A row for each text; raises Refused where there is none."""
+def _want_texts(row: PackRow, texts: Sequence[str]) -> Iterator[PackRow]:
+    """Yield a row for each text; raises Refused for an empty list."""
     if not texts:
         raise Refused("no_texts", "expected texts, found none")
     for number, text in enumerate(texts):
@@ -35,7 +35,8 @@ def _wanted(row: PackRow, texts: Sequence[str]) -> Iterator[PackRow]:
 
 
 def read_longtext_bench(place: Place, convention: Convention) -> PackRows:
-    """The texts of text_prompts.jsonl, or of text_prompts_zh.jsonl; a prompt's skills are its category and its length.
+    """Read the texts of text_prompts.jsonl, or of text_prompts_zh.jsonl; a prompt's skills are its category and its
+    length.
 
     LongText-Bench (Geng et al. 2025, X-Omni): 160 prompts with texts, in English or Chinese.
 
@@ -53,26 +54,26 @@ def _longtext(line: PackLine) -> PackRows:
 
 
 def _longtexts(row: PackRow, values: Any) -> Iterator[PackRow]:
-    yield from _wanted(row, the_texts(values.get("text"), "text"))
+    yield from _want_texts(row, the_texts(values.get("text"), "text"))
 
 
 _TEXT = re.compile(r"""'((?:[^'\\]|\\.)*)'|"((?:[^"\\]|\\.)*)\"""")
-"""A text of a list as Python writes it."""
+"""A text in a list in Python's notation."""
 
 
 def read_oneig_text(place: Place, convention: Convention) -> PackRows:
-    """The texts of text_content.csv, or of text_content_zh.csv.
+    """Read the texts of text_content.csv, or of text_content_zh.csv.
 
     OneIG-Bench's text part (Chang et al. 2025): 200 prompts with texts, in English or Chinese.
 
     Source: OneIG-Bench/OneIG-Benchmark, `scripts/text`: rows with `id`, `prompt_en` or `prompt_cn`, and `text_content`,
-    a list as Python writes it. `text_score.py` does not read the list but compares it as it stands, so that a line
-    break in it, written `\\n`, is a letter n: `released` has it so, `fixed` as a space. A prompt is called by its id.
+    a list in Python's notation. `text_score.py` does not parse the list but compares its notation, so that a line break
+    in it, written `\\n`, is a letter n: `released` reads it like this, `fixed` as a space. A prompt has its own id.
     """
-    return read_rows(read_lines(place), partial(_of_oneig, fixed=convention == "fixed"))
+    return read_rows(read_lines(place), partial(_read_oneig_text, fixed=convention == "fixed"))
 
 
-def _of_oneig(line: PackLine, *, fixed: bool) -> PackRows:
+def _read_oneig_text(line: PackLine, *, fixed: bool) -> PackRows:
     prompt = "prompt_cn" if "prompt_cn" in line.values else "prompt_en"
     row = PackRow(line.where, the_id(line.values, "id"), the_text(line.values, prompt))
     return questions_or_error(*row[:3], _oneig_texts(row, line, fixed=fixed))
@@ -89,22 +90,22 @@ def _oneig_texts(row: PackRow, line: PackLine, *, fixed: bool) -> Iterator[PackR
         texts = [
             re.sub(r"\\(.)", lambda escaped: {"n": " ", "t": " "}.get(escaped[1], escaped[1]), text) for text in texts
         ]
-    yield from _wanted(row, texts)
+    yield from _want_texts(row, texts)
 
 
 AREAS = (2, 3, 4, 5)
-"""How many texts CVTG-2K's prompts want."""
+"""Numbers of texts that CVTG-2K's prompts want."""
 
 
 def read_cvtg_2k(place: Place, convention: Convention) -> PackRows:
-    """The texts in single quotes of the prompts in a folder's CVTG and CVTG-Style (or CVTG-style).
+    """Read the texts in single quotes of the prompts in a folder's CVTG and CVTG-Style (or CVTG-style).
 
     CVTG-2K (Du et al. 2025, TextCrafter): 2,000 English prompts with two to five texts.
 
     Source: the data set dnkdnk/CVTG-2K, each folder with `2.json` to `5.json`: objects with `data_list`, of `index` and
-    `prompt`. What is wanted is what `unified_metrics_eval.py` takes from a prompt (zlab-princeton/i1, at b58a62f): all
-    between two single quotes, so that an apostrophe counts as one. A prompt is called by its folder, its number of
-    texts and its index, `CVTG_2_0`; its skills are the first two. Both conventions read it alike.
+    `prompt`. The wanted texts are those that `unified_metrics_eval.py` takes from a prompt (zlab-princeton/i1, at
+    b58a62f): everything between two single quotes, so that an apostrophe counts as a quote. The id of a prompt is its
+    folder, its number of texts and its index, `CVTG_2_0`; its skills are the first two. Both conventions read it alike.
     """
     styled = "CVTG-Style" if (place / "CVTG-Style").exists() else "CVTG-style"
     for folder in ("CVTG", styled):
@@ -128,5 +129,5 @@ def _cvtg(line: PackLine, *, folder: str, area: int) -> PackRows:
     prompt_id = f"{folder}_{area}_{the_id(line.values, 'index')}"
     row = PackRow(line.where, prompt_id, the_text(line.values, "prompt"), skills=(folder, f"{area} texts"))
     return questions_or_error(
-        *row[:3], _wanted(row, [text for text in re.findall("'(.*?)'", row.text) if text.strip()])
+        *row[:3], _want_texts(row, [text for text in re.findall("'(.*?)'", row.text) if text.strip()])
     )

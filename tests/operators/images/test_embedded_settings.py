@@ -1,4 +1,4 @@
-"""What real pictures say of how they were generated, and that hostile ones say nothing and cost little."""
+"""Settings of generation are read from the texts of real images; hostile texts give none and cost little."""
 
 import io
 import json

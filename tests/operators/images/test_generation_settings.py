@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from plumbline.operators.images.generation_settings import (
-    MOST_VALUES,
+    MAX_VALUES,
     add_settings,
     against,
     between,
@@ -96,14 +96,14 @@ def test_rows_have_what_their_columns_say_and_else_what_an_ingest_kept() -> None
 
 
 def test_values_are_counted_and_many_are_a_number_alone() -> None:
-    seeds = pa.array([str(seed) for seed in range(MOST_VALUES + 1)])
+    seeds = pa.array([str(seed) for seed in range(MAX_VALUES + 1)])
     cfg = pa.array(["4"] * 10 + [None] * (len(seeds) - 10), pa.string())
     counted = count_settings(pa.StructArray.from_arrays([cfg, seeds], ["cfg", "seed"]))
-    assert counted == {"cfg": {"4": 10}, "seed": MOST_VALUES + 1}
+    assert counted == {"cfg": {"4": 10}, "seed": MAX_VALUES + 1}
     more = {"cfg": {"4": 1, "7.5": 2}, "steps": {"20": 3}, "seed": {"1": 3}}
-    assert add_settings(counted, more) == {"cfg": {"4": 11, "7.5": 2}, "seed": MOST_VALUES + 4, "steps": {"20": 3}}
-    halves = [{"cfg": {f"{value}": 1 for value in part}} for part in (range(10), range(5, MOST_VALUES + 1))]
-    assert add_settings(*halves) == {"cfg": 10 + MOST_VALUES + 1 - 5}
+    assert add_settings(counted, more) == {"cfg": {"4": 11, "7.5": 2}, "seed": MAX_VALUES + 4, "steps": {"20": 3}}
+    halves = [{"cfg": {f"{value}": 1 for value in part}} for part in (range(10), range(5, MAX_VALUES + 1))]
+    assert add_settings(*halves) == {"cfg": 10 + MAX_VALUES + 1 - 5}
 
 
 def test_two_sides_differ_where_a_twentieth_of_the_images_does() -> None:
@@ -111,7 +111,7 @@ def test_two_sides_differ_where_a_twentieth_of_the_images_does() -> None:
     assert differ(whole, {"cfg": {"7.5": 50}, "seed": {"2": 50}, "steps": {"20": 50}}) == "cfg 4 against 7.5"
     assert differ(whole, {"cfg": {"4": 96, "7.5": 4}}) == ""
     assert differ(whole, {"cfg": {"4": 95, "7.5": 5}}) == "cfg 4 against 4 (95%) and 7.5 (5%)"
-    assert differ(whole, {"cfg": 500}) == f"cfg 4 against more than {MOST_VALUES} values"
+    assert differ(whole, {"cfg": 500}) == f"cfg 4 against more than {MAX_VALUES} values"
     assert differ({"cfg": 40}, {"cfg": 500}) == ""
 
 

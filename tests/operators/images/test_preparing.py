@@ -186,7 +186,7 @@ def test_a_png_that_ends_in_black_is_taken() -> None:
 @settings(max_examples=60)
 @given(width=st.integers(1, 40), height=st.integers(1, 20), seed=st.integers(0, 2**32), samples=st.sampled_from([3, 4]))
 def test_a_png_has_the_pixels_that_pillow_makes_of_it(width: int, height: int, seed: int, samples: int) -> None:
-    """Random rows under random filters, which are a sound PNG whatever they are."""
+    """Random rows under random filters are always a valid PNG."""
     random = np.random.default_rng(seed)
     rows = random.integers(0, 256, (height, 1 + samples * width), np.uint8)
     rows[:, 0] = random.integers(0, 5, height)
@@ -385,7 +385,7 @@ def gif_of_comments() -> bytes:
 
 
 def runs_of_one_pixel() -> bytes:
-    """A BMP whose runs Pillow reads one by one, and of which each stands for no pixel."""
+    """Return a BMP with many runs of no pixel, which Pillow reads one by one."""
     data = b"\xff\x55" * 3_000_000
     header = struct.pack("<IiiHHIIiiII", 40, 200, 200, 1, 8, 1, len(data), 0, 0, 256, 0)
     return b"BM" + struct.pack("<IHHI", 1078 + len(data), 0, 0, 1078) + header + bytes(1024) + data
@@ -626,7 +626,7 @@ def test_threads_change_neither_the_order_nor_the_errors_nor_the_pixels() -> Non
     def prepared(decoders: int) -> PreparedImages:
         return prepare_images(
             table, "gen", preprocess=mean_colour, limits=LIMITS, fetch=no_fetch, decoders=decoders,
-            is_known=lambda place, row, digest, sources, encoded: place in (5, 6),
+            is_known=lambda place, row, digest, sources: place in (5, 6),
         )  # fmt: skip
 
     one, four = prepared(1), prepared(4)
@@ -662,7 +662,7 @@ def test_as_many_images_are_decoded_at_once_as_there_are_decoders_and_more_are_f
 
 
 def test_the_processor_time_of_an_image_is_that_of_its_own_thread() -> None:
-    """What others spend meanwhile does not count, and each is held to the limit."""
+    """Time spent by other threads does not count, and each thread is held to the limit."""
     costly, sound = empty_chunks(), encoded(picture(0, width=300, height=300))
     limits = ImageLimits(max_seconds=0.3)
     prepared = prepare_images(
@@ -746,7 +746,7 @@ def test_limits_admit_what_tighter_ones_let_in_and_nothing_of_another_decoding()
     ours, tighter = ImageLimits(), ImageLimits(max_images=8)
     assert ours.admit(tighter.semantic()) and ours.admit(ours.semantic())
     assert not tighter.admit(ours.semantic())
-    assert not ours.admit({**ours.semantic(), "decoding": 1})
+    assert not ours.admit({**ours.semantic(), "decoding": 0})
     assert not ours.admit({})
 
 

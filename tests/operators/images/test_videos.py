@@ -1,4 +1,4 @@
-"""Videos: the frames that are looked at, and every way in which a clip is no clip."""
+"""Videos: the sampled frames, and the files that are refused."""
 
 from pathlib import Path
 
@@ -58,7 +58,7 @@ def refusal(clip: bytes, limits: ImageLimits | None = None) -> RowError:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("count", "places"), [(4, [0, 6, 12, 19]), (1, [0]), (2, [0, 19]), (50, list(range(20)))])
 def test_frames_are_even_from_the_first_to_the_last(kind: str, count: int, places: list[int], tmp_path: Path) -> None:
-    """Number floor(k (n - 1) / (count - 1)) of n; all of them where there are fewer."""
+    """Number floor(k (n - 1) / (count - 1)) of n; all of them if there are fewer."""
     clip = film(tmp_path / "clip", kind)
     assert shades_of(clip, Clips(frames=count)) == pytest.approx(SHADES[places], abs=4)
 

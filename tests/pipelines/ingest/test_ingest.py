@@ -1,4 +1,4 @@
-"""What is taken in comes out as it was, on disk as on S3, once, and nothing is lost without a word."""
+"""Rows come out of an ingest unchanged, on disk as on S3, each once, and every loss is reported."""
 
 import bz2
 import csv
@@ -636,7 +636,7 @@ def test_two_that_write_the_same_shard_at_once_agree_and_two_different_do_not(
     real = ingest_shards.commit_file
 
     def race(other: int) -> Ingested:
-        """Another process ingests `other` rows a group just before this one commits its shard."""
+        """Let another process ingest `other`, a row a group, just before this process commits its shard."""
 
         def commit(*arguments: Any, **options: Any) -> bool:
             monkeypatch.setattr(ingest_shards, "commit_file", real)
@@ -764,7 +764,7 @@ def test_a_prompt_id_stands_for_one_text_in_the_ingests_of_an_output(tmp_path: P
         write_csv(tmp_path / f"{name}/t.csv", [{**row, "prompt_id": "7", "prompt": text}])
     run(tmp_path / "out", table=str(tmp_path / "atlas/t.csv"))
     before = contents(tmp_path / "out")
-    with pytest.raises(ConfigError, match=r"'7' stands for another text in atlas/00000\.parquet, of another ingest of"):
+    with pytest.raises(ConfigError, match=r"'7' has another text in atlas/00000\.parquet, of another ingest of"):
         run(tmp_path / "out", table=str(tmp_path / "flint/t.csv"))
     assert contents(tmp_path / "out") == before
 
@@ -775,7 +775,7 @@ def test_ingests_that_end_at_once_lose_nothing_of_each_other(tmp_path: Path, mon
     real = Records.publish
 
     def publish(records: Records, *arguments: Any) -> list[str]:
-        """Another ingest ends between what this one has read and what it writes."""
+        """Publish while another ingest ends after this ingest has read the records, and before it writes."""
         monkeypatch.setattr(Records, "publish", real)
         run(tmp_path / "out", table=str(tables[1]))
         return real(records, *arguments)

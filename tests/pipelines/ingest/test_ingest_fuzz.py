@@ -1,4 +1,4 @@
-"""Whatever the bytes of an input are, its rows are written or counted, or one line says why nothing is."""
+"""For any bytes of an input, its rows are written or counted, or one line of error names the reason."""
 
 import gzip
 import io
@@ -25,7 +25,7 @@ from tests.histories.damage import ROT, harm
 ROWS = 12
 text_edits = edits(st.sampled_from(PIECES))
 byte_edits = edits(st.binary(max_size=600), longest=600)
-"""What is cut out and put in are of any length, and so seldom leave a tar's blocks in their places."""
+"""Lengths of deleted and inserted bytes: any, so that they seldom keep a tar's blocks aligned."""
 
 
 def written(folder: Path, ended: Ingested) -> int:
@@ -34,7 +34,7 @@ def written(folder: Path, ended: Ingested) -> int:
 
 
 def outcome(folder: Path, **options: Any) -> Ingested | None:
-    """What an ingest ends with, None for one line of error; its own counts are those of what it wrote."""
+    """Return the result of an ingest, None for one line of error; check its counts against the written rows."""
     try:
         ended = ingest(IngestConfig(output=str(folder / "out"), generator="flux", **options), lambda record: None)
     except PlumblineError as error:

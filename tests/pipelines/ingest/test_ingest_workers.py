@@ -1,4 +1,4 @@
-"""Any number of workers makes the same bytes, whichever of them die; what is small or unchanged needs no Ray."""
+"""Any number of workers makes the same bytes, even if some die; a small or unchanged input needs no Ray."""
 
 import os
 import signal
@@ -37,7 +37,7 @@ def at_once(ray_cluster: None, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def repeated_input(folder: Path) -> dict[str, Any]:
-    """Four tars, of which the later ones repeat ids and give prompts other texts."""
+    """Four tars; the later ones repeat ids and give prompts other texts."""
     rows = [{**row, "prompt_id": f"p{index % 7}"} for index, row in enumerate(source_rows(20))]
     named = [{**row, "text": f"a text of {row['prompt_id']}"} for row in rows]
     wrong = [{**row, "image_id": f"other-{row['image_id']}", "text": "another text"} for row in named[:3]]
@@ -154,7 +154,7 @@ def test_what_goes_wrong_in_a_worker_is_one_line_and_leaves_no_draft(tmp_path: P
     with pytest.raises(ConfigError, match=r"00002\.parquet: not written by an ingest, or damaged; move it"):
         run(tmp_path / "out", **options)
     (tmp_path / "out/atlas/00002.parquet").unlink()
-    with pytest.raises(ConfigError, match=r"00002\.parquet: the shard that stands there|on_change=replace"):
+    with pytest.raises(ConfigError, match=r"00002\.parquet: this shard was made from|on_change=replace"):
         run(tmp_path / "out", **options, row_group_rows=1)
     assert sorted(path.name for path in (tmp_path / "out/atlas").iterdir()) == [
         "00000.parquet", "00001.parquet", "00003.parquet"

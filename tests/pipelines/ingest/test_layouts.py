@@ -26,7 +26,7 @@ def take(folder: Path, **options: Any) -> Ingested:
 
 
 def told(ended: Ingested) -> dict[str, tuple[str, str]]:
-    """By image id the generator and the prompt."""
+    """Return the generator and the prompt of each image id."""
     rows = [row | {"generator": shard.generator} for shard in ended.shards
             for row in pq.read_table(f"{ended.url}/{shard.path}").to_pylist()]  # fmt: skip
     return {row["image_id"]: (row["generator"], row["prompt"]) for row in rows}
@@ -323,7 +323,7 @@ def test_how_prompts_are_told_can_be_chosen(tmp_path: Path) -> None:
     assert told(take(folder, prompts_from="beside", on_change="replace")) == {"a_red_dog.png": ("in", DOG)}
     with pytest.raises(ConfigError, match=r"prompts_from=list expects a prompts.txt.*; found none"):
         take(folder, prompts_from="list")
-    with pytest.raises(ConfigError, match="expected null beside table or tars"):
+    with pytest.raises(ConfigError, match="expected null together with table or tars"):
         IngestConfig(output="x", tars="t.tar", prompts_from="names")
 
 
@@ -376,7 +376,7 @@ def test_image_files_may_stay_where_they_are(tmp_path: Path) -> None:
     ended = take(folder, copy=False, prompts_from="names")
     (row,) = pq.read_table(f"{ended.url}/{ended.shards[0].path}").to_pylist()
     assert row["uri"] == str(folder / "three cats.png") and "image" not in row
-    with pytest.raises(ConfigError, match="what is in a tar has no address"):
+    with pytest.raises(ConfigError, match="images in a tar have no addresses"):
         IngestConfig(output="x", tars="t.tar", copy=False)
 
 

@@ -618,8 +618,8 @@ def test_each_image_has_its_own_prompt_or_its_own_reason(layout: str, worlds: in
             store = f"{name}/store"
             out = run("score", f"images={lay.images}", "models=shapes", f"store={store}", "dry_run=true",
                       "cluster=here", *words).out  # fmt: skip
-            own = take_in(score_config(lay.images, store, *words), lambda record: None)
-            check_pairs(world, lay, plan_sweep(own.config).sources, own.ingested)
-            check_output(world, lay, out, own.ingested)
+            taken, ingested = take_in(score_config(lay.images, store, *words), lambda record: None)
+            check_pairs(world, lay, plan_sweep(taken).sources, ingested)
+            check_output(world, lay, out, ingested)
 
     check()

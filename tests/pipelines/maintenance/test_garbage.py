@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from plumbline.operators.base.errors import ConfigError, RowError
 from plumbline.operators.images import decoding as module
+from plumbline.operators.images.decoding import decode_bytes
 from plumbline.pipelines.base.storage import Place, StorageConfig
 from plumbline.pipelines.cells.lease import take
 from plumbline.pipelines.cells.runs import read_manifest, run_ids, run_of_position
@@ -233,7 +234,7 @@ def test_a_draft_stays_while_a_kept_run_reads_it(bench: Path, store: Path, monke
     first = run_config(ALL.config(bench, store))
     drafts = {path for path in cells_of(store) if ".draft." in path}
     assert len(drafts) == 3
-    monkeypatch.setattr(module, "decode_bytes", module._decode)
+    monkeypatch.setattr(module, "decode_bytes", decode_bytes)
     second = run_config(ALL.config(bench, store))
     assert (second.computed, second.exit_code) == (3, 0)
     assert not collect(store).free

@@ -1,4 +1,4 @@
-"""Image files that the store remembers are not opened, and a plan is the same whatever becomes of what it remembers."""
+"""Image files in the store's memory are not opened, and a damaged memory does not change a plan."""
 
 import shutil
 from collections.abc import Callable
@@ -114,7 +114,7 @@ def test_a_finished_runs_images_are_told_without_opening_their_files(limit: str,
 
 
 def test_rows_that_name_pictures_by_address_are_read_each_time(tmp_path: Path) -> None:
-    """For what stands there may have changed."""
+    """The images at the addresses may have changed."""
     bench = Bench(tmp_path, METRIC, generators=())
     picture = bench.folder / "images/atlas/one.png"
     picture.parent.mkdir(parents=True)

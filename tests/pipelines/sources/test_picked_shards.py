@@ -17,10 +17,10 @@ from plumbline.operators.statistics.options import Adaptive
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.cells.cells import digest
 from plumbline.pipelines.sources import adaptive_rounds
-from plumbline.pipelines.sources.adaptive_rounds import cut_rounds
+from plumbline.pipelines.sources.adaptive_rounds import split_rounds
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig, ColumnsConfig
 from plumbline.pipelines.sources.file_memory import FileMemory
-from plumbline.pipelines.sources.shards import Cut, read_shard
+from plumbline.pipelines.sources.shards import ShardSize, read_shard
 from plumbline.pipelines.sources.sources import Sources
 from plumbline.pipelines.sources.uris import benchmark_uris
 from tests.bench_of import images, prompts, run_config, sources_of, sweep_config, write_rows
@@ -44,7 +44,7 @@ def write_groups(path: Path, rows: Sequence[Any], sizes: Sequence[int]) -> None:
 
 @st.composite
 def benches(draw: st.DrawFn) -> dict[str, Any]:
-    """Prompts of which each generator has several images or none, in an order of its own, in uneven row groups."""
+    """Benchmarks whose generators have several images of a prompt or none, in any order, in uneven row groups."""
     count = draw(st.integers(1, 40))
     generator_rows = {}
     for generator in GENERATORS:
@@ -78,11 +78,11 @@ def opened(folder: Path, bench: dict[str, Any]) -> tuple[BenchmarkConfig, Source
         require_every_image=not bench["some"],
         limit=bench["limit"],
     )
-    return config, sources_of(config, Cut(bench["shard_rows"]))
+    return config, sources_of(config, ShardSize(bench["shard_rows"]))
 
 
 def check(sources: Sources, bench: dict[str, Any]) -> None:
-    """Every shard stands on the prompts of its own rows, and of all rows each is in one shard at most."""
+    """Check that every shard reads the prompts of its own rows, and that each row is in at most one shard."""
     seen = []
     known = dict(zip(*(sources.prompts.column(name).to_pylist() for name in ("prompt_id", "text")), strict=True))
     for shard, holders in sources.prompts_of.items():
@@ -122,7 +122,7 @@ def test_so_do_the_shards_of_rounds(bench: dict[str, Any], seed: int) -> None:
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr(adaptive_rounds, "FIRST_PROMPTS", 4)
         config, sources = opened(Path(folder), bench)
-        cut = cut_rounds(
+        cut = split_rounds(
             sources,
             config,
             benchmark_uris(config, STORAGE, ImageLimits()),

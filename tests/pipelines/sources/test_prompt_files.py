@@ -14,7 +14,7 @@ from plumbline.pipelines.cells.cells import Shard
 from plumbline.pipelines.sources import shards
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig
 from plumbline.pipelines.sources.prompt_files import read_prompt_file
-from plumbline.pipelines.sources.shards import Cut
+from plumbline.pipelines.sources.shards import ShardSize
 from plumbline.pipelines.sources.sources import Sources
 from tests.bench_of import images, sources_of, write_rows
 from tests.commands import config_of
@@ -57,7 +57,7 @@ def test_genai_bench_is_read_by_the_names_of_its_images(tmp_path: Path) -> None:
 
 
 def skills_of(sources: Sources) -> dict[str, list[str]]:
-    """By prompt, the skills that it has."""
+    """Return the skills of each prompt."""
     ids = sources.prompts.column("prompt_id").to_pylist()
     return {prompt_id: list(sources.skills.of(prompt_id)) for prompt_id in ids}
 
@@ -169,7 +169,7 @@ def test_a_file_of_prompts_is_opened_once_for_all_its_shards(tmp_path: Path, mon
     write_rows(tmp_path / "prompts.parquet", records, row_group=2)
     write_rows(tmp_path / "images/atlas/0.parquet", images("atlas", 1))
     benchmark = BenchmarkConfig(name="b", prompts=str(tmp_path / "prompts.parquet"), images=str(tmp_path / "images"))
-    sources = sources_of(benchmark, Cut(2))
+    sources = sources_of(benchmark, ShardSize(2))
     assert [shard.rows for shard in sources.prompt_shards] == [2] * 6
     assert sources.prompts.column("text").to_pylist() == [record["text"] for record in records]
     assert sum(url.endswith("/prompts.parquet") for url in opened_files) == 1

@@ -37,7 +37,7 @@ def questions(pack: QuestionPack, prompt_id: str) -> list[dict[str, Any]]:
 
 
 def parents(pack: QuestionPack, prompt_id: str) -> list[list[str]]:
-    """Of each question the texts of its parents."""
+    """Return the texts of the parents of each question."""
     rows = questions(pack, prompt_id)
     text_of = {row["question_id"]: row["text"] for row in rows}
     return [[text_of[parent] for parent in row["parents"]] for row in rows]

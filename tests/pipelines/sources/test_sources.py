@@ -11,7 +11,7 @@ import pytest
 from plumbline.operators.base import rows, schemas
 from plumbline.operators.base.errors import ConfigError
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig, ColumnsConfig
-from plumbline.pipelines.sources.shards import Cut, read_shard
+from plumbline.pipelines.sources.shards import ShardSize, read_shard
 from plumbline.pipelines.sources.sources import Sources
 from plumbline.pipelines.sweeps.planning import plan_sweep
 from tests.bench_of import images, plan_bench, prompts, sources_of, sweep_config, write_benchmark, write_rows
@@ -24,7 +24,7 @@ def opened(folder: Path, *, shard_rows: int = 4, generators: tuple[str, ...] | N
     benchmark = BenchmarkConfig(
         name="small", prompts=f"{folder}/prompts.parquet", images=f"{folder}/images", generators=generators
     )
-    return sources_of(benchmark, Cut(shard_rows))
+    return sources_of(benchmark, ShardSize(shard_rows))
 
 
 @pytest.mark.parametrize("shard_rows, shards", [(1, 3), (4, 3), (8, 2), (9, 2), (100, 1)])

@@ -1,4 +1,4 @@
-"""Whatever stands in prompts, images, manifests and overrides, a sweep plans with it or ends in one line."""
+"""For any content of prompts, images, manifests and overrides, a sweep plans or ends in one line of error."""
 
 import io
 import json
@@ -24,7 +24,7 @@ from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.report.report import open_run
 from plumbline.pipelines.sources.benchmark import IMAGE_COLUMNS, BenchmarkConfig, ColumnsConfig
 from plumbline.pipelines.sources.prompts import read_prompts
-from plumbline.pipelines.sources.shards import Cut, read_extra, read_shard
+from plumbline.pipelines.sources.shards import ShardSize, read_extra, read_shard
 from plumbline.pipelines.sources.sources import Sources
 from tests.bench_of import images, sources_of, write_rows
 from tests.commands import config_of
@@ -40,7 +40,7 @@ PROMPTS = [
 
 
 def in_one_line(read: Callable[[], Any]) -> Any:
-    """What was read, or None where one line says why nothing can be; any other error is the test's failure."""
+    """Return the result, or None for one line of error; any other error fails the test."""
     try:
         return read()
     except PlumblineError as error:
@@ -60,7 +60,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def read_all(benchmark: BenchmarkConfig) -> Sources | None:
     """The sources with every shard read as the stages read it."""
-    sources = in_one_line(lambda: sources_of(benchmark, Cut(2)))
+    sources = in_one_line(lambda: sources_of(benchmark, ShardSize(2)))
     if sources is None:
         return None
     names = (*IMAGE_COLUMNS, "prompt") if benchmark.prompts is None else IMAGE_COLUMNS
@@ -124,7 +124,7 @@ def test_odd_values_in_json(suffix: str, bench: Path, records: list[dict[str, An
 
 
 def column(values: Sequence[Any]) -> pa.Array | None:
-    """The values as Arrow infers their type, or as text that need not be UTF-8; None where they have none in common."""
+    """Return the values as Arrow infers their type, or as text that may not be UTF-8; None without a common type."""
     if all(isinstance(value, bytes) for value in values):
         return pa.array(values, pa.binary()).view(pa.string())
     try:
@@ -199,7 +199,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
 
 
 def show_all(store: Store, content: bytes) -> None:
-    """Lists, shows and opens the one run, whose manifest this is."""
+    """List, show and open the run with this manifest."""
     (run_id,) = (run.run_id for run in list_runs(store))
     (store.place / f"runs/{run_id}/manifest.json").write(content)
     show_runs(JobConsole(file=io.StringIO(), width=140), list_runs(store))

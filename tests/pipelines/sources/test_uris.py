@@ -22,7 +22,7 @@ PNG = encoded(picture(0))
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder of images with an image, beside a file that is nobody's image."""
+    """A folder of images with one image, and another file next to the folder."""
     (tmp_path / "images" / "atlas").mkdir(parents=True)
     (tmp_path / "images" / "atlas" / "a.png").write_bytes(PNG)
     (tmp_path / "passwd").write_bytes(SECRET)

@@ -11,7 +11,7 @@ from PIL import Image
 
 from plumbline.jobs.scorer import open_scorer
 from plumbline.operators.base.errors import ConfigError, ModelError
-from plumbline.operators.images.completeness import STORED
+from plumbline.operators.images.image_formats import STORED
 from plumbline.operators.models.families import model_config
 from plumbline.operators.models.loading import load
 from plumbline.operators.models.resolution import resolve_model

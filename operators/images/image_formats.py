@@ -1,4 +1,4 @@
-"""Whether an image file is complete, which Pillow does not check, and what reading it may cost."""
+"""Opens and decodes image files within limits, and checks that they are complete, which Pillow does not."""
 
 import io
 import re
@@ -15,81 +15,83 @@ from PIL import Image, ImageFile
 
 FORMATS = ("PNG", "JPEG", "WEBP", "AVIF", "GIF", "BMP", "TIFF")
 STORED = "stored"
-"""Where `info` of an RGB image keeps the image as its file has it, of a palette or with transparency."""
+"""Key in `info` of an RGB image: the image as stored in its file, with a palette or transparency."""
 
-MOST_READ = 8
-"""How often all bytes may be read; a TIFF's tags may name the same ones over and over."""
-MOST_OF_A_TIFF_HEADER = 16_000_000
-"""Bytes of tags, which are read twice; they hold the places of the strips, each of which costs Pillow hundreds."""
+MAX_READS = 8
+"""Maximum number of times that all bytes may be read: a TIFF's tags may name the same bytes over and over."""
+MAX_TIFF_HEADER = 16_000_000
+"""Maximum bytes of a TIFF's tags, which are read twice. They contain the positions of strips; Pillow needs hundreds of
+bytes for each."""
 TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 
 JPEG = b"\xff\xd8\xff"
-MOST_SEGMENTS = 100_000
-"""Of a JPEG, and chunks of a PNG."""
+MAX_SEGMENTS = 100_000
+"""Maximum number of segments of a JPEG, or of chunks of a PNG."""
 MARKER = re.compile(rb"\xff([^\x00\x01\xd0-\xd8\xff])", re.DOTALL)
-"""What ends a scan or begins a segment: neither stuffing nor a restart."""
+"""Marker that ends a scan or begins a segment: neither stuffing nor a restart."""
 FRAMES = {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}
-"""What says which kind of JPEG it is, and its components."""
+"""Markers of frames, which give the kind of JPEG and its components."""
 CHECKED_FRAMES = {0xC0, 0xC1, 0xC2}
 """Baseline, extended and progressive JPEGs of Huffman codes. An arithmetic code may end anywhere."""
 END, SCAN = 0xD9, 0xDA
-OF_THE_PIXELS = {*range(0xC0, 0xC8), *range(0xC9, 0xD0), *range(0xD9, 0xDE), 0xE0, 0xEE}
+PIXEL_SEGMENTS = {*range(0xC0, 0xC8), *range(0xC9, 0xD0), *range(0xD9, 0xDE), 0xE0, 0xEE}
 """Frames, tables, scans, the end, and the two application segments that name the colour space."""
 COEFFICIENTS = 64
-"""Of a block, for each component."""
+"""Number of coefficients of a block, for each component."""
 COLOUR_SPACES = {"L": "GRAY", "RGB": "RGB", "CMYK": "CMYK"}
 """TurboJPEG's names of Pillow's modes."""
 UNKNOWN_SAMPLING = "Could not determine subsampling"
-"""TurboJPEG's words for a JPEG whose components are of other resolutions than it knows, such as a CMYK one of 4:2:0."""
+"""TurboJPEG's message for a JPEG whose components have resolutions that it does not know, such as a CMYK JPEG of 4:2:0.
+"""
 
 CHECKED_TIFFS = {
     "raw", "packbits", "tiff_lzw", "tiff_deflate", "tiff_adobe_deflate", "lzma", "zstd",
 }  # fmt: skip
-"""Compressions whose readers in libtiff fail where data are missing; those for faxes and for JPEG go on."""
+"""Compressions whose readers in libtiff fail on missing data; those for faxes and for JPEG do not."""
 RLE8, RLE4 = 1, 2
-"""The compressions of a BMP that are run lengths, of pixels of so many bits."""
+"""Run-length compressions of a BMP, with 8 and 4 bits per pixel."""
 END_OF_BITMAP, DELTA = 1, 2
-"""What a run of no pixels means, by the byte after its length."""
+"""Meanings of a run of no pixels, by the byte after its length."""
 
 PNG = b"\x89PNG\r\n\x1a\n"
 PACKED_NOTES = (b"zTXt", b"iTXt", b"iCCP")
 """Chunks with a text or a colour profile, which may be compressed."""
 PNG_SAMPLES = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
-"""Of a pixel, by the colour type."""
+"""Number of samples of a pixel, by colour type."""
 ADAM7 = ((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2))
 """First column, first row, and the steps to the next, of each pass of an interlaced PNG."""
 PIECE = 1 << 16
 BIT_DEPTH, BITS = 24, 8
-"""Where a PNG says how many bits a sample has, and how many all but a few have."""
+"""Position of a PNG's bit depth, and the usual depth."""
 
 
 class CostlyImage(Exception):
-    """Decoding takes longer than it may; no OSError, because Pillow makes warnings of those."""
+    """Decoding takes longer than it may. It is not an OSError, because Pillow turns those into warnings."""
 
 
 class BrokenImage(Exception):
-    """The bytes are not those of a whole image."""
+    """The bytes are not a complete image."""
 
 
 class UncheckedImage(Exception):
-    """A kind of image whose reader does not say what is missing."""
+    """A kind of image whose reader does not report missing data."""
 
 
 class BoundedBytes(io.BytesIO):
     """Bytes with a limit on how long and how often they are read, because Pillow's readers follow any header.
 
-    What happens between two reads is bounded by the image's pixels and scans.
+    The work between two reads is bounded by the image's pixels and scans.
     """
 
     def __init__(self, encoded: bytes, seconds: float) -> None:
         super().__init__(encoded)
         self.size = len(encoded)
         self.stop = time.thread_time() + seconds
-        self.left = MOST_OF_A_TIFF_HEADER if encoded.startswith(TIFF) else MOST_READ * self.size
+        self.left = MAX_TIFF_HEADER if encoded.startswith(TIFF) else MAX_READS * self.size
 
     def end_header(self, pictures: int) -> None:
         """Reset the limit for reading the pixels of the pictures; each picture may read up to a block too many."""
-        self.left = MOST_READ * self.size + pictures * ImageFile.MAXBLOCK
+        self.left = MAX_READS * self.size + pictures * ImageFile.MAXBLOCK
 
     def read(self, size: int | None = -1, /) -> bytes:
         piece = super().read(size)
@@ -102,19 +104,19 @@ class BoundedBytes(io.BytesIO):
 
 
 class Jpeg(NamedTuple):
-    """A JPEG without its metadata, which no pixel depends on and which Pillow reads in loops and joins in squares."""
+    """A JPEG without its metadata, which no pixel needs, and which Pillow reads in loops of quadratic cost."""
 
     encoded: bytes
     frame: bytes
-    """Of FRAMES, empty where there is none."""
+    """The segment of one of FRAMES; empty if the file has no such segment."""
     scans: list[bytes]
 
 
 def read_jpeg(encoded: bytes) -> Jpeg:
-    """A JPEG's frame and scans; raises BrokenImage where it has more segments than any image."""
+    """Return a JPEG's frame and scans; raises BrokenImage if it has more segments than any image."""
     bare, frame, scans = [JPEG[:2]], b"", []
     for code, segment in _segments(encoded):
-        if code in OF_THE_PIXELS:
+        if code in PIXEL_SEGMENTS:
             bare.append(segment)
         if code == SCAN:
             scans.append(segment)
@@ -123,9 +125,9 @@ def read_jpeg(encoded: bytes) -> Jpeg:
 
 
 def _segments(encoded: bytes) -> Iterator[tuple[int, bytes]]:
-    """Each segment with its marker, a scan's with the data after it, as far as the end of the image."""
+    """Yield each segment with its marker up to the end of the image; a scan includes the data after it."""
     marker = MARKER.search(encoded, len(JPEG[:2]))
-    for _ in range(MOST_SEGMENTS):
+    for _ in range(MAX_SEGMENTS):
         if marker is None:
             return
         code, after = marker[1][0], marker.end()
@@ -135,7 +137,7 @@ def _segments(encoded: bytes) -> Iterator[tuple[int, bytes]]:
             stop = following.start() if following is not None else len(encoded)
         yield code, encoded[marker.start() : stop]
         marker = following
-    raise BrokenImage(f"it has over {MOST_SEGMENTS} segments")
+    raise BrokenImage(f"it has over {MAX_SEGMENTS} segments")
 
 
 def open_image(encoded: bytes, seconds: float, pictures: int = 1) -> Image.Image:
@@ -151,9 +153,9 @@ def open_image(encoded: bytes, seconds: float, pictures: int = 1) -> Image.Image
 
 
 def decode_png(image: Image.Image, png: bytes) -> Image.Image | None:
-    """The pixels of an opened PNG, in half the time that Pillow takes and while other threads run Python.
+    """Decode an opened PNG in half the time that Pillow takes, and while other threads run Python.
 
-    None where it is of a kind, or has a fault, of which Pillow has more to say.
+    Returns None for a PNG of another kind, or with a fault that Pillow describes better.
     """
     import imagecodecs
 
@@ -192,7 +194,7 @@ def _select_chunks(png: bytes, wanted: Callable[[bytes], bool]) -> bytes:
 
 
 def require_pixels(image: Image.Image, encoded: bytes) -> None:
-    """Raises BrokenImage where a PNG, TIFF or BMP lacks pixels that Pillow fills up; of others it says so."""
+    """Raise BrokenImage if a PNG, TIFF or BMP lacks pixels, which Pillow fills up; Pillow reports other formats."""
     if image.format == "TIFF":
         _require_strips(image)
     image.load()
@@ -203,7 +205,7 @@ def require_pixels(image: Image.Image, encoded: bytes) -> None:
 
 
 def _require_strips(image: Image.Image) -> None:
-    """Raises BrokenImage where the strips or tiles of a TIFF do not cover it, or their reader hides what they lack."""
+    """Raise BrokenImage if the strips or tiles of a TIFF do not cover it, UncheckedImage if its reader hides gaps."""
     compression = image.info.get("compression", "raw")
     if compression not in CHECKED_TIFFS:
         raise UncheckedImage(f"a TIFF compressed as {compression}")
@@ -212,7 +214,7 @@ def _require_strips(image: Image.Image) -> None:
 
 
 def _is_covered(image: Image.Image) -> bool:
-    """Whether the strips or tiles of a TIFF cover it; where its colours lie apart, those of each colour."""
+    """Return True if the strips or tiles of a TIFF cover it; those of each colour if colours are stored separately."""
     covered: Counter[object] = Counter()
     for _, (left, upper, right, lower), _, arguments in image.tile:  # type: ignore[attr-defined]
         covered[arguments[0]] += (right - left) * (lower - upper)
@@ -220,7 +222,7 @@ def _is_covered(image: Image.Image) -> bool:
 
 
 def _holds_every_run(image: Image.Image, bmp: bytes) -> bool:
-    """Whether the runs of a run-length encoded BMP are as many pixels as it has."""
+    """Return True if the runs of a run-length encoded BMP have as many pixels as the image."""
     missing = image.width * image.height
     for run in _runs(bmp, pixels_in_byte=image.info["compression"]):
         missing -= run
@@ -230,7 +232,7 @@ def _holds_every_run(image: Image.Image, bmp: bytes) -> bool:
 
 
 def _runs(bmp: bytes, *, pixels_in_byte: int) -> Iterator[int]:
-    """How many pixels each run has, as far as the end of the bitmap; those that are skipped are in none."""
+    """Yield the number of pixels of each run up to the end of the bitmap; skipped pixels are in no run."""
     position = int.from_bytes(bmp[10:14], "little")
     while position + 1 < len(bmp):
         run, code = bmp[position : position + 2]
@@ -248,13 +250,13 @@ def _runs(bmp: bytes, *, pixels_in_byte: int) -> Iterator[int]:
 
 
 def _ends_black(image: Image.Image) -> bool:
-    """Whether a PNG's last row may be missing: it is black, or the passes of an interlaced one would hide it."""
+    """Return True if a PNG's last row may be missing: it is black, or the passes of an interlaced PNG would hide it."""
     last = image.crop((0, image.height - 1, image.width, image.height))
     return bool(image.info.get("interlace")) or not np.asarray(last).any()
 
 
 def _holds_every_row(png: bytes) -> bool:
-    """Whether a PNG's data are as many bytes as its rows take, once inflated."""
+    """Return True if a PNG's inflated data have all bytes of its rows."""
     width, height, depth, colour, _, _, interlaced = struct.unpack_from(">IIBBBBB", png, 16)
     missing = _row_bytes(width, height, depth * PNG_SAMPLES[colour], ADAM7 if interlaced else ((0, 0, 1, 1),))
     inflate = zlib.decompressobj()
@@ -266,7 +268,7 @@ def _holds_every_row(png: bytes) -> bool:
 
 
 def _row_bytes(width: int, height: int, bits: int, passes: tuple[tuple[int, int, int, int], ...]) -> int:
-    """The bytes of all rows of all passes, each with the byte that names its filter."""
+    """Return the bytes of all rows of all passes; each row has one more byte, which names its filter."""
     sizes = [(-(-(width - left) // right), -(-(height - top) // down)) for left, top, right, down in passes]
     return sum(rows * (1 + -(-columns * bits // 8)) for columns, rows in sizes if columns > 0 and rows > 0)
 
@@ -284,7 +286,7 @@ def png_chunks(png: bytes) -> Iterator[tuple[bytes, memoryview, int]]:
     This is faster than Pillow's `verify`, after which a file has to be opened again.
     """
     position, content = len(PNG), memoryview(png)
-    for _ in range(MOST_SEGMENTS):
+    for _ in range(MAX_SEGMENTS):
         if position + 12 > len(png):
             raise BrokenImage("it ends before its last chunk")
         length, chunk_type = struct.unpack_from(">I4s", png, position)
@@ -295,13 +297,14 @@ def png_chunks(png: bytes) -> Iterator[tuple[bytes, memoryview, int]]:
         if chunk_type == b"IEND":
             return
         position = stop + 4
-    raise BrokenImage(f"it has over {MOST_SEGMENTS} chunks")
+    raise BrokenImage(f"it has over {MAX_SEGMENTS} chunks")
 
 
 def decode_jpeg(image: Image.Image, jpeg: Jpeg) -> Image.Image:
-    """The pixels of an opened JPEG; raises BrokenImage, or ValueError in libjpeg's words, where some are missing.
+    """Decode an opened JPEG; raises BrokenImage, or ValueError with libjpeg's message, if pixels are missing.
 
-    They are Pillow's to the bit, but Pillow hides libjpeg's warnings. What Pillow alone reads is an UncheckedImage.
+    The pixels are Pillow's to the bit, but Pillow hides libjpeg's warnings. Raises UncheckedImage for a JPEG that only
+    Pillow reads.
     """
     import simplejpeg
 
@@ -318,7 +321,7 @@ def decode_jpeg(image: Image.Image, jpeg: Jpeg) -> Image.Image:
 
 
 def _require_scans(jpeg: Jpeg) -> None:
-    """Raises BrokenImage unless the scans have every bit of every coefficient; libjpeg takes those that there are."""
+    """Raise BrokenImage unless the scans have every bit of every coefficient; libjpeg accepts missing ones."""
     if jpeg.frame[1] not in CHECKED_FRAMES:
         raise UncheckedImage("an arithmetic-coded or lossless JPEG")
     sent = {coefficient for scan in jpeg.scans for coefficient in _sent(scan)}
@@ -327,7 +330,7 @@ def _require_scans(jpeg: Jpeg) -> None:
 
 
 def _sent(scan: bytes) -> Iterator[tuple[int, int]]:
-    """The component and place of each coefficient whose last bit is in the scan."""
+    """Yield the component and place of each coefficient whose last bit is in the scan."""
     components = scan[5 : 5 + 2 * scan[4] : 2]
     first, last, low_bits = scan[5 + 2 * scan[4] : 8 + 2 * scan[4]]
     if not low_bits % 16:

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from plumbline.pipelines.sources.shards import Cut
+from plumbline.pipelines.sources.shards import ShardSize
 from plumbline.pipelines.sweeps.planning import PlannedSweep
 from tests.bench_of import images, plan_bench, prompts, run_bench, sources_of, sweep_config, write_benchmark, write_rows
 
@@ -31,7 +31,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def plan(folder: Path, *words: str) -> PlannedSweep:
-    """The plan of a sweep whose shards nobody sized, but for these words."""
+    """Plan a sweep whose size of shards is not configured, unless these words do."""
     return plan_bench(folder, folder.parent / "store", "metric=[edge_density]", "shard_rows=null", *words)
 
 
@@ -64,7 +64,7 @@ def test_a_store_of_an_earlier_version_keeps_the_shards_that_it_has(folder: Path
 def test_where_the_kept_size_is_lost_or_damaged_the_newest_run_tells_it(
     harm: Callable[[Path], object], tmp_path: Path
 ) -> None:
-    """But not a run whose shards somebody sized."""
+    """A run whose size of shards was configured does not count."""
     folder, store = write_benchmark(tmp_path / "bench", ["atlas"], count=4), tmp_path / "store"
     for shard_rows in ("null", "100"):
         run_bench(folder, store, "metric=[edge_density]", f"shard_rows={shard_rows}")
@@ -88,6 +88,6 @@ def test_rows_of_many_bytes_make_small_shards(tmp_path: Path) -> None:
     large = [{**row, "image": bytes(50_000)} for row in images("atlas", 8)]
     write_rows(folder / "images/atlas/00000.parquet", large, row_group=1)
     benchmark = sweep_config(folder, tmp_path / "store").benchmark
-    cut = [shard.rows for shard in sources_of(benchmark, Cut(4, 160_000)).image_shards]
+    cut = [shard.rows for shard in sources_of(benchmark, ShardSize(4, 160_000)).image_shards]
     assert cut == [3, 3, 2]
-    assert [len(shard.row_groups) for shard in sources_of(benchmark, Cut(4, 1)).image_shards] == [1] * 8
+    assert [len(shard.row_groups) for shard in sources_of(benchmark, ShardSize(4, 1)).image_shards] == [1] * 8

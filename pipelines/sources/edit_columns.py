@@ -1,4 +1,4 @@
-"""What a prompts file holds beside prompts, sources, masks and captions: once, for the images of all generators."""
+"""Sources, masks and captions of edits in a prompts file, which the images of all generators share."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
@@ -15,17 +15,17 @@ from plumbline.pipelines.sources.shards import where
 from plumbline.pipelines.sources.uris import LocateImage, StoredObjects
 
 
-def with_stored_pictures(prompts: PromptTables, locate: LocateImage) -> PromptTables:
-    """The prompts with the digest of what they have beside, for the keys of what looks at these.
+def digest_edit_columns(prompts: PromptTables, locate: LocateImage) -> PromptTables:
+    """Return the prompts with a digest of their sources, masks and captions, for the keys of stages that read these.
 
-    It is of what addresses name now, and where images or captions are in the file, of the file: none of them is read.
-    Raises ConfigError for an address that is no text.
+    Addresses are looked up, and images or captions in the file change with the file: no image is read. Raises
+    ConfigError for an address that is not text.
     """
     objects = StoredObjects(locate)
 
     def stored(shard: Shard) -> Shard:
         addresses = [name for name in shard.beside if name in ADDRESSES]
-        records = picture_records(shard, addresses) if addresses else []
+        records = read_edit_columns(shard, addresses) if addresses else []
         named = [[record["prompt_id"], *(objects.identity(record[name]) for name in addresses)] for record in records]
         embedded = len(addresses) < len(shard.beside)
         file = [shard.url, shard.size, shard.etag, shard.row_groups] if embedded else []
@@ -37,10 +37,10 @@ def with_stored_pictures(prompts: PromptTables, locate: LocateImage) -> PromptTa
         raise ConfigError(f"benchmark.prompts: {error}") from error
 
 
-def with_pictures(images: pa.Table, prompts: Sequence[Shard]) -> pa.Table:
-    """The images beside the sources, masks and captions of their prompts, where their own table has no such column.
+def append_edit_columns(images: pa.Table, prompts: Sequence[Shard]) -> pa.Table:
+    """Return the images with the sources, masks and captions of their prompts, unless their own table has such columns.
 
-    Of the prompts' files no more is read than ids, and the row groups that are wanted.
+    Only the ids and the needed row groups of the prompts' files are read.
     """
     holders = tuple(shard for shard in prompts if shard.beside and not shard.holds_prompts)
     alike = (SOURCES, MASKS, *((name,) for name in CAPTIONS))
@@ -57,29 +57,31 @@ def with_pictures(images: pa.Table, prompts: Sequence[Shard]) -> pa.Table:
 
 
 def _column(values: Sequence[Any]) -> pa.Array:
-    """The values as one column, of lists where any is one."""
+    """Return the values as one column, of lists if any value is a list."""
     listed = any(isinstance(value, list) for value in values)
     return pa.array([[value] if listed and not isinstance(value, list) else value for value in values])
 
 
 def _pictures_of(holders: tuple[Shard, ...], prompt_ids: Collection[str]) -> dict[str, Mapping[str, Any]]:
-    """By prompt, its columns of sources, masks and captions."""
+    """Return the columns of sources, masks and captions of each prompt."""
     holder_of = _holder_of_prompt(holders)
     numbers = {holder_of[prompt_id] for prompt_id in prompt_ids if prompt_id in holder_of}
-    read = (record for number in sorted(numbers) for record in picture_records(holders[number], holders[number].beside))
+    read = (
+        record for number in sorted(numbers) for record in read_edit_columns(holders[number], holders[number].beside)
+    )
     return {record["prompt_id"]: record for record in read if record["prompt_id"] in prompt_ids}
 
 
 @lru_cache(maxsize=1)
 def _holder_of_prompt(holders: tuple[Shard, ...]) -> dict[str, int]:
-    """By prompt, the number of the shard that has it."""
+    """Return the number of the shard that contains each prompt."""
     return {
-        record["prompt_id"]: number for number, shard in enumerate(holders) for record in picture_records(shard, ())
+        record["prompt_id"]: number for number, shard in enumerate(holders) for record in read_edit_columns(shard, ())
     }
 
 
-def picture_records(shard: Shard, columns: Sequence[str]) -> list[dict[str, Any]]:
-    """The ids of a shard's prompts with these columns; a relative address starts from the folder of their file."""
+def read_edit_columns(shard: Shard, columns: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the ids of a shard's prompts with these columns; relative addresses start from their file's folder."""
     folder = shard.place.parent.url
     records = prompt_records(shard, ("prompt_id", *columns))
     for row, record in enumerate(records):
