@@ -71,9 +71,9 @@ def _show_usual(console: Console, page: Page) -> None:
     """Where the means stand among the scores of all images so far, by metrics that also scored images of others."""
     rows: dict[str, dict[str, str]] = {name: {} for name in page.generators.rows}
     for column in page.columns:
-        own = sum(standing.n for standing in column.standings.values())
-        for name, standing in column.standings.items():
-            place = page.usual.place(column.name, standing.mean) if standing.n and name in rows else None
+        own = sum(row.n for row in column.by_generator.values())
+        for name, row in column.by_generator.items():
+            place = page.usual.locate(column.name, row.mean) if row.n and name in rows else None
             if place is not None and place.images > own:
                 rows[name][f"{column.name} ({place.images:,})"] = f"{place.rank:.0%}"
     if any(rows.values()):

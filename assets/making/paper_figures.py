@@ -132,7 +132,7 @@ def _line(figure: Figure, release: ReleasedScores) -> tuple[str, ...]:
     known = release.measured[figure.other]
     over_prompts = with_properties(release.scores, {figure.ours: {figure.other: known}})
     ours = [one for one in over_prompts if one.n >= FEWEST_PROMPTS]
-    columns = release.scores.of(figure.ours).scored()
+    columns = release.scores.select_rows(figure.ours).scored()
     places = [release.scores.generators.index(one.generator) for one in ours]
     means = [prompt_means(columns.where(columns.generator == place)) for place in places]
     values = [rho_of_value_means(of_source, known) for of_source in means]

@@ -1,1 +1,1 @@
-"""What people see on the terminal."""
+"""Output on the terminal."""

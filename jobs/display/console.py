@@ -1,4 +1,4 @@
-"""The terminal: a line, a warning, a table that no width cuts."""
+"""Prints lines, warnings and tables on the terminal. No table is cut at the terminal's width."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -11,34 +11,34 @@ from rich.text import Text
 from plumbline.operators.base.errors import printable
 from plumbline.operators.base.sentences import Sentence
 
-WIDTH_OF_A_LOG = 140
+LOG_WIDTH = 140
 EMPTY = "-"
 
 
 class JobConsole(Console):
-    """A console whose reader may go away, which is an error like any other and no silent exit."""
+    """A console that raises BrokenPipeError if its reader goes away, where Rich would exit silently."""
 
     def on_broken_pipe(self) -> None:
         raise  # Rich calls this while it handles the BrokenPipeError
 
     def render_str(self, text: str, **options: Any) -> Text:
-        """Return a text as it is printed, without characters that could hide or turn round what else is printed."""
+        """Return a text for printing, without characters that could hide or reorder the rest of the output."""
         return super().render_str(printable(text), **options)
 
 
 def make_console(*, stderr: bool = False) -> Console:
-    """The terminal, or where output goes to a file or a job's log, wide enough that no column is cut."""
+    """Return a console for the terminal; for a file or a job's log, one that is wide enough for all columns."""
     console = JobConsole(highlight=False, stderr=stderr)
-    return console if console.is_terminal else JobConsole(highlight=False, stderr=stderr, width=WIDTH_OF_A_LOG)
+    return console if console.is_terminal else JobConsole(highlight=False, stderr=stderr, width=LOG_WIDTH)
 
 
 def say(console: Console, text: str) -> None:
-    """A line as it is."""
+    """Print a line without interpreting markup."""
     console.print(text, markup=False, soft_wrap=True)
 
 
 def warn(console: Console, text: str) -> None:
-    """A line to look at before believing the rest."""
+    """Print a warning."""
     console.print(f"[yellow]warning[/] {escape(text)}", soft_wrap=True)
 
 
@@ -50,14 +50,14 @@ def show_sentence(console: Console, sentence: Sentence, indent: str = "") -> Non
 def show_table(
     console: Console, title: str, names: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: slice = slice(0)
 ) -> None:
-    """A table of text, of which the columns of `numbers` stand to the right."""
+    """Print a table of text, with the columns of `numbers` aligned to the right."""
     console.print(text_table(title, names, rows, numbers=numbers))
 
 
 def text_table(title: str, names: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: slice = slice(0)) -> Table:
-    """As `show_table` shows it."""
+    """Return the table that `show_table` prints."""
     table = Table(*map(escape, names), title=escape(title))
-    table.columns[0].no_wrap = names[0] in ("run", "skill")  # a name is copied whole
+    table.columns[0].no_wrap = names[0] in ("run", "skill")  # so that a name can be copied as a whole
     for column in table.columns[numbers]:
         column.justify, column.overflow = "right", "fold"
     for row in rows:
@@ -75,7 +75,7 @@ def show_tables(
     left = list(dict.fromkeys(name for row in rows.values() for name in row))
     while left and most != 0:
         most = None if most is None else most - 1
-        shown = left[: _that_fit(left, rows, console.width)]
+        shown = left[: _count_fitting(left, rows, console.width)]
         left = left[len(shown) :]
         table = Table("", *(Column(escape(name), justify="right") for name in shown), title=escape(title))
         for name, row in rows.items():
@@ -84,8 +84,8 @@ def show_tables(
     return left
 
 
-def _that_fit(columns: Sequence[str], rows: Mapping[str, Mapping[str, str]], width: int) -> int:
-    """How many of the first columns a table of this width holds beside the rows' names; one at least."""
+def _count_fitting(columns: Sequence[str], rows: Mapping[str, Mapping[str, str]], width: int) -> int:
+    """Return how many of the first columns fit into a table of this width next to the rows' names; at least one."""
     used = max(map(len, rows)) + len("┃  ┃")
     for number, column in enumerate(columns):
         lines = [column, *(line for row in rows.values() for line in row[column].splitlines())]

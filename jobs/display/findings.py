@@ -1,4 +1,4 @@
-"""What a meta-evaluation looks like on the terminal."""
+"""Prints a meta-evaluation on the terminal."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ from plumbline.operators.results.comparison import SIGNIFICANT
 from plumbline.pipelines.judging.metaeval import ALONE, PAGE, Findings
 
 MAX_LINES = 40
-"""Lines of a screen, which the main table does not exceed."""
+"""Lines of a screen; the main table has at most as many."""
 MAX_ROWS = 24
 WRITTEN = {
     PAGE: "every statistic, by skill too, with its convention; the raters; corrected means",
@@ -41,9 +41,10 @@ WRITTEN = {
 
 
 def show_agreement(console: Console, findings: Findings) -> None:
-    """Show what to look at first, and the metrics' statistics over all images, on a screen at most.
+    """Print the warnings, and the metrics' statistics over all images, on at most one screen.
 
-    If all statistics take more than a screen, each template's first one is shown. Without metrics it is the raters.
+    If all statistics take more than a screen, each template's first statistic is printed. Without metrics, the results
+    about the raters are printed.
     """
     for warning in findings.warnings:
         warn(console, warning)
@@ -59,7 +60,7 @@ def show_agreement(console: Console, findings: Findings) -> None:
 
 
 def show_written(console: Console, findings: Findings, hint: str = "") -> None:
-    """Print the folder of the results, with a `hint` behind it, and its files."""
+    """Print the folder of the results, followed by a `hint`, and its files."""
     say(console, f"written to {findings.folder}/{hint}:")
     for file in findings.files:
         say(console, f"  {file:<27}{WRITTEN[file]}")
@@ -125,7 +126,7 @@ def _show_first_statistics(console: Console, findings: Findings) -> None:
 
 
 def _by_template(findings: Findings) -> dict[str, list[Judgement]]:
-    """What is said of metrics, by the title of each template's tables."""
+    """Return the judgements of metrics by the title of each template's tables."""
     titled: dict[str, list[Judgement]] = {}
     for judged in findings.judgements:
         if judged.metric != PEOPLE:
@@ -135,7 +136,7 @@ def _by_template(findings: Findings) -> dict[str, list[Judgement]]:
 
 
 def _show_statistics(console: Console, title: str, judgements: Sequence[Judgement]) -> None:
-    """Values with their intervals below, by metric and statistic."""
+    """Print values with their intervals below, by metric and statistic."""
     shown = [judged for judged in judgements if not judged.statistic.startswith("epsilon")]
     rows = _rows({(judged.metric, judged.statistic): value_text(judged).replace(" ", "\n", 1) for judged in shown})
     counts = _rows({(judged.metric, judged.statistic): str(judged.n) for judged in shown})
@@ -146,7 +147,7 @@ def _show_statistics(console: Console, title: str, judgements: Sequence[Judgemen
 
 
 def _show_subsets(console: Console, title: str, judgements: Sequence[Judgement]) -> None:
-    """The statistic that comes first, by subset (with its n) and metric."""
+    """Print the first statistic by subset (with its n) and metric."""
     if not judgements:
         return
     statistic = judgements[0].statistic
@@ -161,8 +162,8 @@ def _show_subsets(console: Console, title: str, judgements: Sequence[Judgement])
 
 
 def _rows(cells: Mapping[tuple[str, str], str]) -> dict[str, dict[str, str]]:
-    """Cells by two names, as rows and columns: the kind that has fewer names goes across."""
-    first, second = (dict.fromkeys(place[kind] for place in cells) for kind in (0, 1))
+    """Return cells with two names as rows and columns. The kind of name with fewer values becomes the columns."""
+    first, second = (dict.fromkeys(pair[kind] for pair in cells) for kind in (0, 1))
     if len(second) <= len(first):
         return {down: {across: cells.get((down, across), EMPTY) for across in second} for down in first}
     return {down: {across: cells.get((across, down), EMPTY) for across in first} for down in second}
@@ -181,9 +182,7 @@ def _show_people(console: Console, findings: Findings, most: int) -> None:
 
 
 def _show_comparisons(console: Console, comparisons: Sequence[Comparison]) -> None:
-    """A matrix per template and statistic: by how much the row's metric is above the column's, where that is
-    significant.
-    """
+    """Print a matrix per template and statistic: the row's metric minus the column's, and whether it is significant."""
     matrices: dict[str, list[Comparison]] = {}
     for compared in comparisons:
         name = " ".join(filter(None, (compared.template, compared.statistic)))
@@ -206,7 +205,7 @@ def _difference(compared: Comparison | None) -> str:
 
 
 def _show_orders(console: Console, orders: Sequence[Order]) -> None:
-    """Who is better by each judge: generator pairs down, judges across."""
+    """Print the better generator of each pair (rows) by each judge (columns)."""
     if not orders:
         return
     better = {

@@ -1,4 +1,4 @@
-"""A finished sweep: leaderboards, failures, and what its language models read, wrote and cost."""
+"""Prints a finished sweep: leaderboards, failures, and the use and cost of its language models."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -24,9 +24,10 @@ from plumbline.pipelines.sweeps.sweep import FinishedSweep
 
 
 def show_leaderboards(console: Console, finished: FinishedSweep, store: Store, *, verbose: bool = False) -> None:
-    """What failed and where everything was written; before it each metric's boards, where more is wanted.
+    """Print the failures of a sweep and the folder of its results.
 
-    Of a run that stands already, whose report is not made again, the leaderboard of that report.
+    If `verbose`, each metric's boards are printed first. If the run already existed, so that its report is not written
+    again, the leaderboard of that report is printed first.
     """
     if verbose:
         _show_boards(console, finished)
@@ -42,7 +43,7 @@ def show_leaderboards(console: Console, finished: FinishedSweep, store: Store, *
 
 
 def show_note_kept(console: Console, sweep: SweepInputs | PlannedSweep, finished: FinishedSweep) -> None:
-    """Where nothing was computed for a sweep with another note: that the run keeps the note it was made with."""
+    """Warn if the sweep has another note than an unchanged run, because the run keeps its own note."""
     note = sweep.config.note
     kept = read_manifest(sweep.store, finished.run_id).get("note", "") if finished.unchanged else note
     if note not in ("", kept):
@@ -50,7 +51,7 @@ def show_note_kept(console: Console, sweep: SweepInputs | PlannedSweep, finished
 
 
 def _show_means(console: Console, finished: FinishedSweep, store: Store) -> None:
-    """Show the leaderboard of a run's report; if an earlier version wrote the report, the means alone."""
+    """Print the leaderboard of a run's report, or only the means if an earlier version wrote the report."""
     record = read_report_record(store, finished.run_id)
     if record is not None:
         show_tables(console, record.title, record.leaderboard)
@@ -66,13 +67,13 @@ def _show_means(console: Console, finished: FinishedSweep, store: Store) -> None
 
 
 def _show_boards(console: Console, finished: FinishedSweep) -> None:
-    """Two tables per metric, overall and per skill, best overall mean first."""
+    """Print two tables per metric, overall and per skill, with the best overall mean first."""
     rows = finished.results.summary.to_pylist()
     for metric in dict.fromkeys(row["metric"] for row in rows):
         of_metric = [row for row in rows if row["metric"] == metric]
         overall = [row for row in of_metric if row["skill"] == OVERALL]
         names = ("#", "generator", "mean", "95% interval", "n", "coverage")
-        ranked = [_format_standing(row, overall) for row in overall]
+        ranked = [_leaderboard_row(row, overall) for row in overall]
         title = f"{metric}: overall{', lower is better' if metric in finished.falling else ''}"
         show_table(console, title, names, ranked, numbers=slice(2, None))
         if any(NO_INTERVAL in cells for cells in ranked):
@@ -81,26 +82,26 @@ def _show_boards(console: Console, finished: FinishedSweep) -> None:
             _show_skills(console, metric, of_metric)
 
 
-def _format_standing(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return a generator's row of a board that is sorted best first.
+def _leaderboard_row(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return a generator's row of a board; `rows` are all rows, the best first.
 
-    Equal means share a place, and a generator without a mean has no place.
+    Equal means share a rank, and a generator without a mean has no rank.
     """
-    place = str(1 + [other["mean"] for other in rows].index(row["mean"])) if row["n"] else EMPTY
+    rank = str(1 + [other["mean"] for other in rows].index(row["mean"])) if row["n"] else EMPTY
     interval = interval_text(row["low"], row["high"])
-    return [place, row["generator"], _number(row["mean"]), interval, str(row["n"]), f"{row['coverage']:.1%}"]
+    return [rank, row["generator"], _number(row["mean"]), interval, str(row["n"]), f"{row['coverage']:.1%}"]
 
 
 def _show_skills(console: Console, metric: str, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Generators by skills: the mean, and scored/expected where they differ; n is in the column's head."""
+    """Print the means by generator and skill, with scored/expected images if the two differ; n is in the heading."""
     expected: dict[str, int] = {}
     for row in rows:
         if row["skill"] != OVERALL:
             expected[row["skill"]] = max(row["n"] + row["n_null"], expected.get(row["skill"], 0))
-    by_place = {(row["generator"], row["skill"]): row for row in rows}
+    by_key = {(row["generator"], row["skill"]): row for row in rows}
     generators = [row["generator"] for row in rows if row["skill"] == OVERALL]
     names = ["generator", *(f"{skill}\n({n})" for skill, n in expected.items())]
-    cells = [[name, *(_skill_cell(by_place.get((name, skill))) for skill in expected)] for name in generators]
+    cells = [[name, *(_skill_cell(by_key.get((name, skill))) for skill in expected)] for name in generators]
     show_table(console, f"{metric}: mean per skill (n images per generator)", names, cells, numbers=slice(1, None))
 
 
@@ -112,9 +113,7 @@ def _skill_cell(row: Mapping[str, Any] | None) -> str:
 
 
 def show_failures(console: Console, results: Results) -> None:
-    """The coverage, and for every kind of failure its rows, the remedy, and the message of one of them; nothing where
-    none failed.
-    """
+    """Print the coverage, and for every kind of failure its rows, its remedy and an example; nothing if none failed."""
     if not results.n_null:
         return
     kinds = sorted(kinds_of_failure(results.failures), key=lambda first: (-first["rows"], first["kind"]))
@@ -126,7 +125,7 @@ def show_failures(console: Console, results: Results) -> None:
     names = ("kind", "rows", "share", "what to do")
     show_table(console, "rows without a score", names, rows, numbers=slice(1, 3))
     for first in kinds:
-        say(console, f"{first['kind']}, such as {_example(first)}")
+        say(console, f"{first['kind']}, such as {name_row(first, 'generator')}: {first['message']}")
     console.print(
         f"[yellow]coverage {results.coverage:.2%}[/]: {results.n_null} of {results.rows} rows have no score; "
         "errors.parquet names each, docs/failures.md explains the kinds",
@@ -134,13 +133,8 @@ def show_failures(console: Console, results: Results) -> None:
     )
 
 
-def _example(row: Mapping[str, Any]) -> str:
-    """A row that failed: its generator and its image or else its prompt, and its message."""
-    return f"{name_row(row, 'generator')}: {row['message']}"
-
-
 def show_usage(console: Console, usage: Mapping[str, Usage], costs: Mapping[str, Cost]) -> None:
-    """What the language models read, wrote and cost, and what GPUs with a price did; nothing where none was used."""
+    """Print the use and cost of language models, and the cost of GPUs with a price; nothing if none was used."""
     for node, took in usage.items():
         cached = f" ({took.cached_tokens / took.prompt_tokens:.0%} from the prefix cache)" if took.cached_tokens else ""
         cut = f", {took.cut} replies cut at max_tokens" if took.cut else ""
@@ -155,7 +149,7 @@ def show_usage(console: Console, usage: Mapping[str, Usage], costs: Mapping[str,
 
 
 def show_questions(console: Console, written: WrittenQuestions, store: str) -> None:
-    """For every metric its questions: of how many prompts, how many were dropped, and the words they are about."""
+    """Print the quality of every metric's questions, such as their number, and how many were dropped."""
     names = ("metric", "prompts", "readable", "questions", "per prompt", "filtered", "doubted by NLI", "words covered")
     rows = [_quality_row(name, quality) for name, quality in written.quality.items()]
     show_table(console, "questions", names, rows, numbers=slice(1, None))

@@ -1,4 +1,4 @@
-"""A plan before it is computed: its cells, model calls and costs, and what its sources lack."""
+"""Prints a plan before it is computed: its cells, model calls and costs, and the problems of its sources."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
@@ -22,9 +22,9 @@ from plumbline.pipelines.sweeps.planning import PlannedSweep
 from plumbline.pipelines.sweeps.suite import PlannedSuite
 
 NO_MODEL = "none"
-"""The calls of a stage that has no model: questions by a template, scores by arithmetic."""
+"""Shown as calls of a stage without a model, such as questions by a template or scores by arithmetic."""
 ASSETS = f"{(ROOT / 'assets').resolve()}/"
-"""The place of the embedded world."""
+"""Folder of the embedded world."""
 MAX_BROKEN = 10
 """Largest number of damaged or lost cells that are listed."""
 MAX_PROBLEMS = 10
@@ -39,7 +39,7 @@ def _penalty(metric: Metric, models: Mapping[str, ModelConfig]) -> str:
 
 
 def _choices(metric: Metric) -> str:
-    """The options that the kind of metric leaves open, as the sweep or the model's profile sets them."""
+    """Return the options without a default, with the values from the sweep or from the model's profile."""
     options = {field.name: getattr(metric, field.name) for field in fields(metric) if field.default is None}
     return ", ".join(f"{name}={value}" for name, value in options.items() if value is not None)
 
@@ -122,7 +122,7 @@ def _show_verified(console: Console, planned: PlannedSweep) -> None:
 
 
 def _show_problems(console: Console, planned: PlannedSweep) -> None:
-    """What a benchmark's sources lack, and what its metrics do not look at."""
+    """Print the problems of a benchmark's sources, and warn of metrics that ignore the sources of edits."""
     sources, images = planned.sources, _images(planned)
     for broken in sources.broken:
         warn(console, f"{broken.generator}: {broken.message}")
@@ -135,7 +135,7 @@ def _show_problems(console: Console, planned: PlannedSweep) -> None:
         )
     comparing = need_sources(planned.config.metrics)
     if planned.config.benchmark.columns.sources and (
-        blind := [one for one in planned.config.metrics if one not in comparing]
+        blind := [name for name in planned.config.metrics if name not in comparing]
     ):
         warn(console, f"{', '.join(blind)}: scores edited images without looking at their sources")
     for problem in sources.pack_problems[:MAX_PROBLEMS]:
@@ -148,7 +148,7 @@ def _show_problems(console: Console, planned: PlannedSweep) -> None:
 
 
 def _complete(planned: PlannedSweep) -> str:
-    """Why there may be nothing to compute; empty where it has been said."""
+    """Return why there may be nothing to compute; empty if that has been printed before."""
     if planned.config.retry_failed:
         return ""
     return "everything is in the store" if planned.plan.cells else "there is no image that can be read"
@@ -157,7 +157,7 @@ def _complete(planned: PlannedSweep) -> str:
 def _show_work(
     console: Console, nodes: Sequence[NodePlan], executor: Executor, config: AnySweep, *, complete: str
 ) -> None:
-    """Where what is missing is computed, or that nothing is."""
+    """Print the executor of the missing cells, or why there is nothing to compute."""
     if any(node.missing for node in nodes):
         say(console, f"runs {executor.place}")
         _show_models(console, nodes, config)
@@ -179,7 +179,7 @@ def _show_models(console: Console, nodes: Sequence[NodePlan], config: AnySweep) 
 
 
 def _show_pools(console: Console, nodes: Sequence[NodePlan], config: AnySweep) -> None:
-    """What the workers on GPUs are given."""
+    """Print the resources of workers on GPUs."""
     for node in (item.node for item in nodes if item.missing):
         pool = node.pool(config.cluster)
         if pool.num_gpus:
@@ -187,10 +187,10 @@ def _show_pools(console: Console, nodes: Sequence[NodePlan], config: AnySweep) -
 
 
 def _show_costs(console: Console, planned: PlannedSweep) -> None:
-    """What services will cost, about, and which of them nobody has said the prices of."""
+    """Print the estimated cost of services, and the services without prices."""
     for node, calls, read, written, cost, run_id in estimates(planned.plan, planned.store):
-        basis = "as the model's prices take it" if run_id is None else f"as in run {run_id}"
-        each = f"{read:.0f} tokens read and {written:.0f} written each, {basis}"
+        source = "as the model's prices take it" if run_id is None else f"as in run {run_id}"
+        each = f"{read:.0f} tokens read and {written:.0f} written each, {source}"
         say(console, f"{node}: about {cost} for {calls} calls of a service, {each}")
     for node, calls in unpriced(planned.plan):
         role = node.split(":")[1]
@@ -198,7 +198,7 @@ def _show_costs(console: Console, planned: PlannedSweep) -> None:
 
 
 def _show_retry(console: Console, plan: Plan) -> None:
-    """The failed rows that are tried again, and what such a sweep leaves alone."""
+    """Print the failed rows that are tried again, and the cells that such a sweep does not compute."""
     rows = sum(failed.retryable for failed in plan.failed.values())
     say(console, f"retry_failed: {rows} failed rows of {len(plan.failed)} cells are tried again")
     if plan.left:

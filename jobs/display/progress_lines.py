@@ -1,4 +1,4 @@
-"""A sweep at work: a line or a bar for each stage."""
+"""Prints the progress of a sweep: a line or a bar for each stage."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -17,11 +17,12 @@ from plumbline.pipelines.sweeps.planning import PlannedSweep
 
 LINE_INTERVAL = 10.0
 BAR = 20
-"""Characters."""
+"""Width of a bar in characters."""
 AFTER_SECONDS = 4.0
 """Seconds that the smallest run's tables and report take, most of them for imports."""
 AFTER_ROW_SECONDS = 4e-4
-"""Further seconds for each score: jobs.sweep sweep=shapes metric=[edge_density], with limit=40 and without."""
+"""Further seconds for each score, measured by jobs.sweep sweep=shapes metric=[edge_density] with and without limit=40.
+"""
 
 
 def seconds_afterwards(sweeps: Iterable[PlannedSweep]) -> float:
@@ -47,19 +48,20 @@ class Bars(Progress):
     foot: Callable[[], str] = staticmethod(str)
 
     def get_renderables(self) -> Iterator[RenderableType]:
-        """The bars and the line."""
+        """Yield the bars and the line."""
         yield self.make_tasks_table(self.tasks)
         if line := self.foot():
             yield Text(line)
 
 
 class ProgressDisplay:
-    """One line per stage that is reported: cells done and total, rows per second, time left, model calls so far,
-    failed rows. Below them what the run does besides, or how long all of it still takes.
+    """Progress of a sweep: for each stage, the cells, rows per second, time left, model calls and failed rows.
+
+    The last line has the current phase if the run is between stages, or else the time left in all.
     """
 
     def __init__(self, console: Console, *, afterwards: float = 0.0) -> None:
-        """`afterwards` are the seconds for tables and report, when all cells are computed."""
+        """`afterwards` is the time in seconds for tables and report, after all cells are computed."""
         self.console = console
         self.bars = Bars(
             TextColumn("{task.description}"),
@@ -87,7 +89,7 @@ class ProgressDisplay:
         self.bars.stop()
 
     def update(self, event: Event) -> None:
-        """Shows what an event changes; in a log, a line every ten seconds and one when a stage is complete."""
+        """Show an event. In a log, print a line every LINE_INTERVAL seconds, and one when a stage is complete."""
         if isinstance(event, PhaseStarted):
             self.phase, self.phase_began = event.what, time.monotonic()
             if not self.console.is_terminal:
@@ -106,7 +108,7 @@ class ProgressDisplay:
         return _describe_time_left(self.totals.nodes.values(), self.afterwards)
 
     def _advance(self, name: str, state: NodeProgress) -> bool:
-        """Draws a stage's bar; whether that stage is complete, and was not before."""
+        """Draw a stage's bar; return True if the stage has just become complete."""
         fields: dict[str, Any] = {"rate": _rate(name, state), "calls": _calls(state), "failed": state.failed_rows}
         if name not in self.tasks:
             self.tasks[name] = self.bars.add_task(escape(name), total=state.missing, **fields)
@@ -130,18 +132,18 @@ class ProgressDisplay:
 
 
 def _describe_time_left(nodes: Iterable[NodeProgress], afterwards: float) -> str:
-    """Describe how long the run still takes: at least so long if a model has not begun; empty if nothing is known."""
+    """Return the time left for the whole run in words, `at least` if a model has not begun; empty if it is unknown."""
     unfinished = [state for state in nodes if state.cells < state.missing]
     known = [left for state in unfinished if (left := _seconds_left(state)) is not None]
     if not known:
         return ""
-    rest = any(state.expected_calls and not state.cells for state in unfinished)
+    is_partial = any(state.expected_calls and not state.cells for state in unfinished)
     tail = ", with tables and report" if afterwards else ""
-    return f"{'at least' if rest else 'about'} {_minutes(max(known) + afterwards)} left in all{tail}"
+    return f"{'at least' if is_partial else 'about'} {_minutes(max(known) + afterwards)} left in all{tail}"
 
 
 def _calls(state: NodeProgress) -> str:
-    """The calls of its models that have been answered, for cells at work too, beside what the plan expects."""
+    """Return the number of answered model calls, including those for unfinished cells, and the planned number."""
     return f"{state.calls} of about {state.expected_calls} calls, " if state.expected_calls and state.calls else ""
 
 

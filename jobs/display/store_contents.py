@@ -1,4 +1,4 @@
-"""What people see of a store: its runs, what may go from it, and how far running sweeps are."""
+"""Prints the contents of a store: its runs, the files that may be removed, and the progress of running sweeps."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -24,11 +24,11 @@ WATCH_SECONDS = 2.0
 SECONDS_BETWEEN_LINES = 10.0
 SUITES_SHOWN = 5
 SILENT_SECONDS = 60.0
-"""After which it is said how long a sweep has not been heard of: it may have died, or its storage be out of reach."""
+"""Silence of a sweep after which it is mentioned: the sweep may have died, or its storage may be out of reach."""
 
 
 def show_collected(console: Console, collected: Collected) -> None:
-    """By stage and reason the files that may go, with their bytes; the runs; and what was left alone."""
+    """Print the files that may be removed by stage and reason, the runs that are not kept, and sweeps at work."""
     for sweep, host in collected.in_use.items():
         say(console, f"sweep {sweep} is at work on {host}: the cells that it may use are left alone")
     if collected.runs:
@@ -44,36 +44,31 @@ def show_collected(console: Console, collected: Collected) -> None:
     say(console, f"{files} files, {size}, {done}")
 
 
-def watch(console: Console, look: Callable[[], Sequence[RunningSweep]], wait: Callable[[float], object]) -> None:
-    """Shows running sweeps until they have ended: in place on a terminal, else a line per stage from time to time."""
-    sweeps = look()
+def watch(console: Console, poll: Callable[[], Sequence[RunningSweep]], wait: Callable[[float], object]) -> None:
+    """Show running sweeps until they have ended: in place on a terminal, and otherwise as lines from time to time."""
+    sweeps = poll()
     if not sweeps:
         say(console, "no sweep is running")
         return
     if not console.is_terminal:
-        _log(console, sweeps, look, wait)
+        while sweeps:
+            _log(console, sweeps)
+            wait(SECONDS_BETWEEN_LINES)
+            sweeps = poll()
         return
     with Live(_screen(sweeps), console=console, auto_refresh=False) as live:
         while sweeps:
             live.update(_screen(sweeps), refresh=True)
             wait(WATCH_SECONDS)
-            sweeps = look()
+            sweeps = poll()
 
 
-def _log(
-    console: Console,
-    sweeps: Sequence[RunningSweep],
-    look: Callable[[], Sequence[RunningSweep]],
-    wait: Callable[[float], object],
-) -> None:
-    while sweeps:
-        for sweep in sweeps:
-            for name, state in sweep.said.stages.items():
-                say(console, f"{_name(sweep)} {name}: {', '.join(_told(name, state))}")
-            if not sweep.said.stages:
-                say(console, f"{_name(sweep)}: nothing to compute, the run is being written")
-        wait(SECONDS_BETWEEN_LINES)
-        sweeps = look()
+def _log(console: Console, sweeps: Sequence[RunningSweep]) -> None:
+    for sweep in sweeps:
+        for name, state in sweep.said.stages.items():
+            say(console, f"{_name(sweep)} {name}: {', '.join(_stage_cells(name, state))}")
+        if not sweep.said.stages:
+            say(console, f"{_name(sweep)}: nothing to compute, the run is being written")
 
 
 def _name(sweep: RunningSweep) -> str:
@@ -85,13 +80,14 @@ def _screen(sweeps: Iterable[RunningSweep]) -> RenderableType:
     for sweep in sweeps:
         silent = f", silent for {_minutes(sweep.silent)}" if sweep.silent > SILENT_SECONDS else ""
         title = f"{sweep.said.benchmark}: {_name(sweep)} on {sweep.said.host} since {sweep.said.began}{silent}"
-        rows = [(name, *_told(name, state)) for name, state in sweep.said.stages.items()]
+        rows = [(name, *_stage_cells(name, state)) for name, state in sweep.said.stages.items()]
         names = ("stage", "cells to compute", "rate", "time", "model calls", "failed rows")
         tables.append(text_table(title, names, rows, numbers=slice(1, None)))
     return Group(*tables, Text("Ctrl-C ends the view, and no sweep"))
 
 
-def _told(name: str, state: StageState) -> tuple[str, str, str, str, str]:
+def _stage_cells(name: str, state: StageState) -> tuple[str, str, str, str, str]:
+    """Return a stage's cells, rate, time left, model calls and failed rows as text."""
     unit = f"{STAGES[stage].over}/s" if (stage := name.partition(":")[0]) in STAGES else "rows/s"
     rate = f"{state.rows / state.seconds:.1f} {unit}" if state.seconds > 0 and state.rows else f"- {unit}"
     left = state.seconds_left
@@ -109,7 +105,7 @@ def _minutes(seconds: float) -> str:
 
 
 def show_unfinished(console: Console, sweeps: Iterable[RunningSweep]) -> None:
-    """Sweeps at work, and killed ones, with the cells that are in the store."""
+    """Print the sweeps at work, and the killed ones, with the number of their cells in the store."""
     for sweep in sweeps:
         said = sweep.said
         state = f"was killed, last heard of {_minutes(sweep.silent)} ago" if sweep.killed else "at work"
@@ -119,7 +115,7 @@ def show_unfinished(console: Console, sweeps: Iterable[RunningSweep]) -> None:
 
 
 def show_no_runs(console: Console, cells: CellCount) -> None:
-    """Say that a store has no run yet, and how many cells a sweep could go on from."""
+    """Print that a store has no run yet, and how many cells a new sweep could use."""
     count = f"{cells.found}{'' if cells.all else ' or more'}"
     if cells.found:
         say(console, f"no runs yet, and {count} committed cells; run the same command to go on")
@@ -128,9 +124,9 @@ def show_no_runs(console: Console, cells: CellCount) -> None:
 
 
 def show_runs(console: Console, runs: Sequence[Run]) -> None:
-    """The runs with their coverage and their failures, newest last, and those that cannot be read with the reason.
+    """Print the runs with their coverage and failures, the newest last, and the problems of unreadable runs.
 
-    Each is a few lines, which a narrow terminal breaks between words.
+    Each run takes a few lines, which a narrow terminal breaks between words.
     """
     for run in runs:
         name = f"[bold]{escape(run.run_id)}[/]{' (latest)' if run.latest else ''}"
@@ -146,7 +142,7 @@ def show_runs(console: Console, runs: Sequence[Run]) -> None:
 
 
 def show_suites(console: Console, store: str, suites: Sequence[Suite]) -> None:
-    """Suites with their runs and pages."""
+    """Print the suites with their runs and pages."""
     for suite in suites:
         benchmarks = ", ".join(f"{benchmark} {run_id}" for benchmark, run_id in suite.runs.items())
         console.print(f"suite [bold]{escape(suite.suite_id)}[/]: {escape(benchmarks)}, exit {suite.exit_code}")
@@ -154,7 +150,7 @@ def show_suites(console: Console, store: str, suites: Sequence[Suite]) -> None:
 
 
 def _run_outcome(manifest: Mapping[str, Any]) -> str:
-    """Of what a run is and how it ended; what an old manifest lacks is left out."""
+    """Return a run's benchmark, coverage and exit code, without values that an old manifest lacks."""
     part, coverage = part_of(manifest), manifest.get("counts", {}).get("coverage")
     return ", ".join(
         [
@@ -166,7 +162,7 @@ def _run_outcome(manifest: Mapping[str, Any]) -> str:
 
 
 def _run_lines(manifest: Mapping[str, Any]) -> Iterator[str]:
-    """What was noted of a run, what it scored, what it computed, and what failed."""
+    """Yield a run's note, its generators and metrics, its cells, and its errors."""
     counts, generators = manifest.get("counts", {}), len(manifest.get("generators", ()))
     if note := manifest.get("note"):
         yield f"note: {note}"

@@ -39,7 +39,7 @@ class AblationEffect(NamedTuple):
 
 def effect(scores: RunScores, metric: str, denied: str, variant: str) -> AblationEffect:
     """Of a metric and of its variant that is denied something, which are both among the scores."""
-    whole, left = scores.of(metric).scored(), scores.of(variant).scored()
+    whole, left = scores.select_rows(metric).scored(), scores.select_rows(variant).scored()
     _, here, there = np.intersect1d(whole.image, left.image, return_indices=True)
     own, others = whole.where(here), left.where(there)
     difference = others.score - own.score

@@ -60,7 +60,7 @@ def prompt_numbers(prompts: Hashes, values: Sequence[float]) -> PromptNumbers:
 def between_metrics(scores: RunScores, metrics: Sequence[str]) -> Iterator[Correlation]:
     """Every two metrics, for each generator over the images that both scored."""
     for metric, other in combinations(metrics, 2):
-        ours, theirs = scores.of(metric).scored(), scores.of(other).scored()
+        ours, theirs = scores.select_rows(metric).scored(), scores.select_rows(other).scored()
         for place, generator in enumerate(scores.generators):
             own, others = (columns.where(columns.generator == place) for columns in (ours, theirs))
             _, here, there = np.intersect1d(own.image, others.image, return_indices=True)
@@ -71,7 +71,7 @@ def between_metrics(scores: RunScores, metrics: Sequence[str]) -> Iterator[Corre
 def with_properties(scores: RunScores, properties: Mapping[str, Mapping[str, PromptNumbers]]) -> Iterator[Correlation]:
     """Every metric with its properties of prompts, for each generator; several images of a prompt are averaged."""
     for metric, of_metric in properties.items():
-        columns = scores.of(metric).scored()
+        columns = scores.select_rows(metric).scored()
         for place, generator in enumerate(scores.generators):
             means = prompt_means(columns.where(columns.generator == place))
             for name, known in of_metric.items():

@@ -13,7 +13,7 @@ from plumbline.operators.base.errors import ConfigError, check_known
 from plumbline.operators.base.sentences import names, number, p_text, plural, signed
 from plumbline.operators.gates.rules import EACH, Gate, Rule
 from plumbline.operators.metrics.metric import ScoreRange, direction
-from plumbline.operators.results.comparison import mean_of_each
+from plumbline.operators.results.comparison import average_prompts
 from plumbline.operators.results.run_scores import Hashes, RunScores
 from plumbline.operators.results.summary import OVERALL, Skills
 from plumbline.operators.statistics.margins import MAX_PROMPTS, MarginTest, margin_test, prompts_needed, smallest_shown
@@ -279,9 +279,9 @@ def _tests(questions: Sequence[_Question], judged: Judged, alpha: float) -> Iter
         prompts = judged.scores().prompts
         if other is not None:
             prompts = judged.scores().shared_prompts(other.scores).prompts
-        values = mean_of_each(prompts, judged.scores().of(metric, generator))
+        values = average_prompts(prompts, judged.scores().select_rows(metric, generator))
         return prompts, values - (
-            0.0 if other is None else mean_of_each(prompts, other.scores.of(metric, other.generator))
+            0.0 if other is None else average_prompts(prompts, other.scores.select_rows(metric, other.generator))
         )
 
     def of_question(question: _Question) -> _Tested:

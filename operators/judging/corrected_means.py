@@ -276,7 +276,7 @@ def _averaged(
     run: RunScores, metric: str, falling: Collection[str], generators: "pd.Series[str]", prompt_ids: "pd.Series[str]"
 ) -> _Averaged:
     """Also of these generators and prompts, where people judged them and the metric's run does not name them."""
-    columns = run.of(metric).scored()
+    columns = run.select_rows(metric).scored()
     every = list(dict.fromkeys([*run.generators, *generators]))
     prompts = np.unique(np.concatenate([columns.prompt, hash_ids(prompt_ids.to_list())]))
     scores = direction(metric, falling) * columns.score

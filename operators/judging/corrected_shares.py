@@ -26,7 +26,7 @@ def correct_shares(
             continue
         passed = marks.of(beside.template, beside.metric, beside.frame)
         errors = calibrate(beside.frame, passed)
-        scored = run.of(beside.metric).scored()
+        scored = run.select_rows(beside.metric).scored()
         passes = direction(beside.metric, falling) * scored.score >= passed.score
         for place, generator in enumerate(run.generators):
             of_generator = scored.generator == place

@@ -183,7 +183,7 @@ def _by_prompt(
     scores: RunScores, metric: str, prompt_ids: Sequence[str], generators: Sequence[str], options: Adaptive
 ) -> Floats:
     """A metric's scores (prompts, generators), several of a prompt averaged; nan where there is none."""
-    columns = scores.of(metric).scored()
+    columns = scores.select_rows(metric).scored()
     low, high = options.range
     if options.method == "betting" and len(columns.score):
         least, most = float(columns.score.min()), float(columns.score.max())

@@ -1,4 +1,4 @@
-"""How far a run's metrics agree with people, as its judging found it, in words and tables."""
+"""Agreement of a run's metrics with people, in sentences, tables and charts."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -26,57 +26,57 @@ from plumbline.operators.report.shown_graphs import ShownGraph, show_graphs
 from plumbline.operators.results.comparison import SIGNIFICANT
 from plumbline.operators.statistics.options import PAIRWISE
 
-MOST_TABLES = 40
+MAX_TABLES = 40
 MAX_CORRELATED = 24
 """Metrics in a table of correlations."""
 MAX_ORDERED = 8
 """Generators that are named in people's order."""
 KNOWN = "what is known"
-"""What metrics are set beside where nobody was asked."""
+"""Name of the reference if it is not people's ratings."""
 
 
 class Agreement(NamedTuple):
-    """What a run's judging found."""
+    """Results of judging a run's metrics by people's ratings or by known errors."""
 
     judgements: Sequence[Judgement]
     comparisons: Sequence[Comparison]
-    """Of every two metrics."""
+    """Comparisons of every two metrics."""
     notes: Sequence[str]
-    """How each statistic was computed, and what is to be known before believing it."""
+    """Notes about the computation of each statistic, and warnings."""
     corrected: Sequence[CorrectedMean] = ()
     contradicted: Sequence[ContradictedImage] = ()
     graph_correlations: Sequence[CorrelationMatrix] = ()
-    """Between metrics, over their scores of error graphs."""
+    """Correlations between metrics over their scores of error graphs."""
     graphs: pd.DataFrame | None = None
-    """Every error graph by metric and convention, in schema GRAPHS."""
+    """Every error graph by metric and convention (schema GRAPHS)."""
     graph_images: pd.DataFrame | None = None
-    """Every image of the error graphs by metric, in schema GRAPH_IMAGES."""
+    """Every image of the error graphs by metric (schema GRAPH_IMAGES)."""
     orders: Sequence[Order] = ()
-    """Which of two generators is better by people and by each metric."""
+    """The better one of each two generators, by people and by each metric."""
     ratings: pd.DataFrame | None = None
-    """Every rated image by template, in schema MEAN_RATINGS."""
+    """Every rated image by template (schema MEAN_RATINGS)."""
 
 
 class ShownAgreement(NamedTuple):
-    """It as the page shows it."""
+    """Content of the page's section about agreement."""
 
     sentences: list[Sentence]
     """The sentences of `conclude`."""
     tables: list[ShownTable]
-    """Over all images, and of the raters themselves."""
+    """Tables over all images, and of the raters themselves."""
     by_skill: FirstRows[ShownTable]
     trust: list[Sentence]
-    """How far to trust each metric, at which skills."""
+    """Sentences about the skills at which each metric can be trusted."""
     trust_tables: list[ShownTable]
     contradictions: list[Sentence]
-    """On which generators metrics contradict people."""
+    """Sentences about generators on which metrics contradict people."""
     corrected: list[ShownTable]
     """Means of generators by people and metrics together, and their orders."""
     charts: list[NamedChart]
-    """The same means, by template and metric."""
+    """Charts of the same means, by template and metric."""
     notes: Sequence[str]
     graph_correlations: list[CorrelationMatrix]
-    """Over all error graphs."""
+    """Correlations over all error graphs."""
     graph_correlations_by_skill: FirstRows[ShownTable]
     graph_charts: list[NamedChart]
     shown_graphs: list[ShownGraph]
@@ -84,7 +84,7 @@ class ShownAgreement(NamedTuple):
 
 
 def show_agreement(agreement: Agreement) -> ShownAgreement:
-    """All of it, metrics across; of many skills the tables of the first."""
+    """Return the section about agreement, with at most MAX_TABLES tables by skill."""
     people = [judged for judged in agreement.judgements if judged.metric == PEOPLE]
     of_metrics = [judged for judged in agreement.judgements if judged.metric != PEOPLE]
     overall = _overall_by_template(agreement.judgements)
@@ -93,8 +93,8 @@ def show_agreement(agreement: Agreement) -> ShownAgreement:
     whole = [(template or KNOWN, frame) for template in overall for _, frame in tables(overall[template])]
     return ShownAgreement(
         sentences=conclude(agreement),
-        tables=[*_shown(whole), *_shown(tables(people), metrics_across=False)],
-        by_skill=shown(_shown(tables(by_skill)), MOST_TABLES),
+        tables=[*_text_tables(whole), *_text_tables(tables(people), metrics_across=False)],
+        by_skill=shown(_text_tables(tables(by_skill)), MAX_TABLES),
         trust=trust_sentences(agreement.judgements),
         trust_tables=trust_tables(agreement.judgements),
         contradictions=contradictions(agreement.corrected),
@@ -108,7 +108,7 @@ def show_agreement(agreement: Agreement) -> ShownAgreement:
                 for matrix in agreement.graph_correlations
                 if matrix.subset != OVERALL
             ],
-            MOST_TABLES,
+            MAX_TABLES,
         ),
         graph_charts=[] if agreement.graphs is None else graph_charts(agreement.graphs, matrices),
         shown_graphs=[]
@@ -135,19 +135,20 @@ def _overall_by_template(judgements: Sequence[Judgement]) -> dict[str, list[Judg
     return overall
 
 
-def _shown(titled: Sequence[tuple[str, pd.DataFrame]], *, metrics_across: bool = True) -> list[ShownTable]:
-    """Tables of text, the interval of each value on a line below it."""
-    made = []
+def _text_tables(titled: Sequence[tuple[str, pd.DataFrame]], *, metrics_across: bool = True) -> list[ShownTable]:
+    """Return tables of text, with the interval of each value on a line below the value."""
+    tables_of_text = []
     for title, frame in titled:
         frame = frame.rename(columns=lambda statistic: statistic.replace("_", " "))
         frame = frame.T if metrics_across else frame
         lines = [(name, *(cell.replace(" ", "\n", 1) for cell in cells)) for name, *cells in frame.itertuples()]
-        made.append(ShownTable(title, "Values, with 95% intervals over prompts.", ("", *frame.columns), lines))
-    return made
+        caption = "Values, with 95% intervals over prompts."
+        tables_of_text.append(ShownTable(title, caption, ("", *frame.columns), lines))
+    return tables_of_text
 
 
 def _sentence(judgements: Sequence[Judgement], comparisons: Sequence[Comparison]) -> Sentence:
-    """Say which metric agrees best by the first statistic of a template, and from which metrics it differs clearly."""
+    """Return which metric agrees best by a template's first statistic, and from which metrics it differs clearly."""
     template, statistic = judgements[0].template, judgements[0].statistic
     about = f"with {template or KNOWN} by {statistic}"
     own = [judged for judged in judgements if judged.statistic == statistic]
@@ -173,18 +174,18 @@ def _sentence(judgements: Sequence[Judgement], comparisons: Sequence[Comparison]
         for pair in comparisons
         if (pair.template, pair.statistic) == (template, statistic) and best.metric in (pair.metric_a, pair.metric_b)
     }
-    said = [f"{about} ({found})."]
+    parts = [f"{about} ({found})."]
     for lead, wanted in (("Clearly less", True), ("Cannot be told from it", False), ("Not tested against it", None)):
         others = [judged.metric for judged in values if judged is not best]
         if metrics := [metric for metric in others if is_clear.get(metric) == wanted]:
-            said.append(f"{lead}: {names(metrics)}.")
+            parts.append(f"{lead}: {names(metrics)}.")
     if missing := [f"{judged.metric}{_because(judged)}" for judged in own if judged not in values]:
-        said.append(f"Without a value: {names(missing)}.")
-    return Sentence(f"{best.metric} agrees best", " ".join(said))
+        parts.append(f"Without a value: {names(missing)}.")
+    return Sentence(f"{best.metric} agrees best", " ".join(parts))
 
 
 def _size(judged: Judgement) -> str:
-    """Return `1,792 images of 256 prompts`: the rows that a statistic was computed from."""
+    """Return the sample of a statistic in words, such as `1,792 images of 256 prompts`."""
     if judged.statistic in (*PAIRWISE, ACCURACY):
         rows = f"{plural(judged.n, 'pair')} of images"
     elif judged.statistic == ORDERING:
@@ -223,7 +224,7 @@ def _people_apart(agreement: Agreement) -> Iterator[Sentence]:
             by_people.setdefault(order.template, {}).setdefault(order.judge, []).append(order)
     for template, by_judge in by_people.items():
         orders = max(by_judge.values(), key=lambda orders: sum(order.n for order in orders))
-        told = sum(1 for order in orders if order.better)
+        n_clear = sum(1 for order in orders if order.better)
         means = {
             judged.generator: judged.value
             for judged in agreement.judgements
@@ -232,7 +233,7 @@ def _people_apart(agreement: Agreement) -> Iterator[Sentence]:
         }
         first = dict(sorted(means.items(), key=lambda mean: -mean[1])[:MAX_ORDERED])
         more = f" and {len(means) - len(first)} more" if len(means) > len(first) else ""
-        said = f"; mean ratings: {order_text(first)}{more}" if first else ""
+        ratings = f"; mean ratings: {order_text(first)}{more}" if first else ""
         yield Sentence(
-            f"People tell {told} of {plural(len(orders), 'pair')} of generators apart", f"by {template}{said}."
+            f"People tell {n_clear} of {plural(len(orders), 'pair')} of generators apart", f"by {template}{ratings}."
         )

@@ -1,7 +1,8 @@
-"""The charts, as inline SVG: declared in Vega-Lite (templates/*.vl.json) and drawn by vl-convert.
+"""Charts as inline SVG, declared in Vega-Lite (templates/*.vl.json) and drawn by vl-convert.
 
-An SVG of text and paths shows at once, needs no script and no network, prints, and follows light and dark, because its
-colours are the page's own CSS variables. Names enter as data values only, never as expressions, and Vega escapes them.
+An SVG of text and paths appears at once, needs no script and no network, and can be printed. It follows the light and
+dark themes, because its colours are the page's CSS variables. Names are data values, never expressions, and Vega
+escapes them.
 """
 
 import json
@@ -19,16 +20,16 @@ from plumbline.operators.base.errors import printable
 from plumbline.operators.base.sentences import interval_text, number
 from plumbline.operators.judging.corrected_means import CorrectedMean
 from plumbline.operators.judging.corrected_tables import single_means
-from plumbline.operators.report.page_tables import MOST_GENERATORS
+from plumbline.operators.report.page_tables import MAX_GENERATORS
 from plumbline.operators.results.comparison import Board
 
 TEMPLATES = Path(__file__).parent / "templates"
 ROW_HEIGHT = 30
 MAX_LABEL = 15
-"""Characters of a generator's name beside a chart."""
+"""Characters of a generator's name next to a chart."""
 BINS = 32
-MOST_MARKED = 40
-"""Places of a trend of which each point is marked."""
+MAX_MARKED = 40
+"""Times or steps of a trend up to which each point is marked."""
 
 Values = list[dict[str, Any]]
 """Rows of a chart's data."""
@@ -39,13 +40,13 @@ class Chart(NamedTuple):
 
     svg: Markup
     label: str
-    """What it shows, for those who do not see it."""
+    """Description for screen readers."""
     left_out: int
-    """Generators beyond the most that one chart holds."""
+    """Number of generators that are not in the chart because there are too many."""
 
 
 class Point(NamedTuple):
-    """A mean with the ends of its interval, at a time in ISO form or a step."""
+    """A mean with the ends of its interval, at a time in ISO format or at a step."""
 
     x: str | int
     mean: float
@@ -54,17 +55,17 @@ class Point(NamedTuple):
 
 
 class ChartLine(NamedTuple):
-    """Points that may be compared with each other, in their order, and their colour as CSS."""
+    """A line of comparable points, with its colour as CSS."""
 
     points: Sequence[Point]
     colour: str
 
 
 def short_labels(names: Sequence[str]) -> dict[str, str]:
-    """Return each name with a label of at most MAX_LABEL characters or little more; no two labels are the same.
+    """Return a unique label for each name, of at most MAX_LABEL characters or little more.
 
-    Checkpoints of one training often differ at the end of long names, so that these are shortened in the middle.
-    Characters that do not show are replaced, because vl-convert ends the process at control characters.
+    Checkpoints of one training often differ at the end of long names, so names are shortened in the middle. Invisible
+    characters are replaced, because vl-convert ends the process at control characters.
     """
     shown = [printable(name) for name in names]
     for head in (5, MAX_LABEL - 1, 0):  # characters that are kept in front, the others behind
@@ -76,31 +77,28 @@ def short_labels(names: Sequence[str]) -> dict[str, str]:
 
 
 def interval_chart(board: Board) -> Chart:
-    """Draw every generator's mean with its interval, best first, and the leading group in the accent colour."""
-    scored = board.scored()[:MOST_GENERATORS]
+    """Draw every generator's mean with its interval, the best mean first, and highlight the leading group."""
+    scored = board.scored()[:MAX_GENERATORS]
     first = board.leading()
-    labels = short_labels([standing.generator for standing in scored])
+    labels = short_labels([row.generator for row in scored])
     means = [
         {
-            "generator": labels[standing.generator],
-            "mean": standing.mean,
-            "low": standing.ends[0],
-            "high": standing.ends[1],
-            "colour": "var(--accent)" if standing.generator in first else "var(--soft)",
+            "generator": labels[row.generator],
+            "mean": row.mean,
+            "low": row.ends[0],
+            "high": row.ends[1],
+            "colour": "var(--accent)" if row.generator in first else "var(--soft)",
         }
-        for standing in scored
+        for row in scored
     ]
-    said = [
-        f"{standing.generator} {number(standing.mean)} ({interval_text(standing.low, standing.high)})"
-        for standing in scored
-    ]
+    values = [f"{row.generator} {number(row.mean)} ({interval_text(row.low, row.high)})" for row in scored]
     better = ", lower is better" if board.lower_is_better else ""
-    label = f"Mean {board.metric} with 95% intervals{better}: {'; '.join(said)}"
-    return Chart(draw("interval", {"means": means}), label, len(board.standings) - len(scored))
+    label = f"Mean {board.metric} with 95% intervals{better}: {'; '.join(values)}"
+    return Chart(draw("interval", {"means": means}), label, len(board.rows) - len(scored))
 
 
 class NamedChart(NamedTuple):
-    """A chart with what stands above it."""
+    """A chart with its title."""
 
     name: str
     chart: Chart
@@ -108,40 +106,41 @@ class NamedChart(NamedTuple):
 
 
 def corrected_charts(means: Sequence[CorrectedMean]) -> list[NamedChart]:
-    """Of each template and metric every generator's corrected mean with its interval, and, small, what people alone and
-    the metric alone say; the best first.
+    """Draw every generator's corrected mean with its interval, for each template and metric, the best mean first.
+
+    Small marks show the means by people alone and by the metric alone.
     """
     charts = []
     for (template, metric), rows in single_means(means).items():
-        told = [row for row in rows if math.isfinite(row.low)][:MOST_GENERATORS]
-        labels = short_labels([row.generator for row in told])
+        drawn = [row for row in rows if math.isfinite(row.low)][:MAX_GENERATORS]
+        labels = short_labels([row.generator for row in drawn])
         corrected = [
             {"generator": labels[row.generator], "mean": row.corrected, "low": row.low, "high": row.high}
-            for row in told
+            for row in drawn
         ]
         alone = [
             {"generator": labels[row.generator], "x": value, "shape": shape}
-            for row in told
+            for row in drawn
             for value, shape in ((row.people, "circle"), (row.predicted, "diamond"))
         ]
-        said = [
+        values = [
             f"{row.generator} {number(row.corrected, 2)} ({number(row.low, 2)} to {number(row.high, 2)}), people alone "
             f"{number(row.people, 2)}, {metric} alone {number(row.predicted, 2)}"
-            for row in told
+            for row in drawn
         ]
-        label = f"Generators by {template}, corrected with {metric}, with 95% intervals: {'; '.join(said)}"
-        if told:
+        label = f"Generators by {template}, corrected with {metric}, with 95% intervals: {'; '.join(values)}"
+        if drawn:
             svg = draw("corrected", {"means": corrected, "alone": alone})
-            charts.append(NamedChart(f"{template}, with {metric}", Chart(svg, label, len(rows) - len(told))))
+            charts.append(NamedChart(f"{template}, with {metric}", Chart(svg, label, len(rows) - len(drawn))))
     return charts
 
 
 class Spread(NamedTuple):
-    """How one generator's scores spread."""
+    """Distribution of one generator's scores."""
 
     median: float
     counts: NDArray[np.int64]
-    """Of each of BINS bins from a metric's lowest to its highest score."""
+    """Numbers of scores in BINS bins from the metric's lowest to its highest score."""
 
 
 Span = tuple[float, float]
@@ -149,7 +148,7 @@ Span = tuple[float, float]
 
 
 def spread_of(scores: NDArray[np.float64], span: Span) -> Spread | None:
-    """That of a generator's scores by a metric; None where it has none."""
+    """Return the distribution of a generator's scores; None if it has no score."""
     values = scores[~np.isnan(scores)]
     return Spread(float(np.median(values)), np.histogram(values, _edges(span))[0]) if len(values) else None
 
@@ -160,25 +159,25 @@ def _edges(span: Span) -> NDArray[np.float64]:
 
 
 def distribution_chart(board: Board, spreads: Mapping[str, Spread], span: Span) -> Chart:
-    """How each generator's scores spread: a histogram a line, and their median."""
-    order = [standing.generator for standing in board.scored()[:MOST_GENERATORS] if standing.generator in spreads]
+    """Draw each generator's distribution of scores as a histogram with its median."""
+    order = [row.generator for row in board.scored()[:MAX_GENERATORS] if row.generator in spreads]
     label = f"Distribution of {board.metric}; {spoken_medians(order, spreads)}"
-    return Chart(draw_histograms(order, spreads, span), label, len(board.standings) - len(order))
+    return Chart(draw_histograms(order, spreads, span), label, len(board.rows) - len(order))
 
 
 def spoken_medians(order: Sequence[str], spreads: Mapping[str, Spread]) -> str:
-    """Return the medians in words."""
+    """Return the medians in words, for a chart's label."""
     return f"medians: {'; '.join(f'{name} {number(spreads[name].median)}' for name in order)}"
 
 
 def draw_histograms(order: Sequence[str], spreads: Mapping[str, Spread], span: Span) -> Markup:
-    """Draw a histogram a line, with its median."""
+    """Draw a histogram for each name, with its median."""
     bars = [bar for row, name in enumerate(order) for bar in _histogram(row, spreads[name].counts, _edges(span))]
     return draw_rows(order, bars, [spreads[name].median for name in order], span)
 
 
 def draw_rows(order: Sequence[str], bars: Values, medians: Sequence[float], span: Span) -> Markup:
-    """Draw a line for each name: its bars, from `row` to `top`, and its median."""
+    """Draw a row for each name: its bars, from `row` to `top`, and its median."""
     labels = short_labels(order)
     data: dict[str, Values] = {
         "bars": bars,
@@ -192,9 +191,13 @@ def draw_rows(order: Sequence[str], bars: Values, medians: Sequence[float], span
 
 
 def trend_chart(lines: Sequence[ChartLine], breaks: Sequence[str | int], label: str) -> Chart:
-    """Means over time, or over the steps of a training, with their intervals as bands; dashed where a line must end.
+    """Draw means over time, or over the steps of a training, with their intervals as bands.
 
-    Places are ISO times, or whole numbers. Of long lines the single points are not marked, but for the last.
+    If there are more than MAX_MARKED times or steps, only the last point of each line is marked.
+
+    Args:
+        breaks: ISO times or steps at which lines end, which are drawn as dashed lines.
+        label: Description for screen readers.
     """
     means = [
         {"x": at.x, "mean": at.mean, "low": at.low, "high": at.high, "colour": line.colour, "segment": number}
@@ -202,7 +205,7 @@ def trend_chart(lines: Sequence[ChartLine], breaks: Sequence[str | int], label: 
         for at in line.points
     ]
     lasts = [sum(len(line.points) for line in lines[: number + 1]) - 1 for number in range(len(lines))]
-    marks = means if len({row["x"] for row in means}) <= MOST_MARKED else [means[last] for last in lasts]
+    marks = means if len({row["x"] for row in means}) <= MAX_MARKED else [means[last] for last in lasts]
     timed = bool(means) and isinstance(means[0]["x"], str)
     labels = {"labelOverlap": "greedy", "format": {"hours": "%H:%M", "minutes": "%H:%M"}} if timed else {"format": "~s"}
     axis = {"grid": False, "tickCount": 5, **labels}
@@ -213,27 +216,27 @@ def trend_chart(lines: Sequence[ChartLine], breaks: Sequence[str | int], label: 
 
 
 def _histogram(row: int, counts: NDArray[np.int64], edges: NDArray[np.float64]) -> Values:
-    """The bars of one generator, the tallest as high as its line; empty ones left out."""
+    """Return the bars of one generator, the tallest as high as its row, without empty ones."""
     heights = 0.86 * np.sqrt(counts / max(counts.max(), 1))
-    bottom, places = row + 0.94, np.round(edges, 6).tolist()
+    bottom, xs = row + 0.94, np.round(edges, 6).tolist()
     return [
-        {"row": bottom, "top": bottom - round(float(height), 3), "x": places[bin_], "x2": places[bin_ + 1]}
+        {"row": bottom, "top": bottom - round(float(height), 3), "x": xs[bin_], "x2": xs[bin_ + 1]}
         for bin_, height in enumerate(heights)
         if height
     ]
 
 
 def draw(name: str, data: dict[str, Values], **options: Any) -> Markup:
-    """The chart as SVG that scales with its place; Vega may load nothing.
+    """Draw a chart as SVG that scales with its container. Vega may not load anything.
 
-    It is hidden from those who do not see it: its place has the chart's label.
+    The SVG is hidden from screen readers, because its container has the chart's label.
     """
     spec = {
         "$schema": "https://vega.github.io/schema/vega-lite/v6.json",
-        "config": _declared("config"),
+        "config": _read_template("config"),
         "padding": {"left": 14, "right": 8, "top": 4, "bottom": 4},
         "datasets": data,
-        **_declared(name),
+        **_read_template(name),
         **options,
     }
     svg: str = vl_convert.vegalite_to_svg(spec, allowed_base_urls=[])
@@ -241,6 +244,6 @@ def draw(name: str, data: dict[str, Values], **options: Any) -> Markup:
     return Markup(svg.replace("<svg ", '<svg aria-hidden="true" ', 1))
 
 
-def _declared(name: str) -> dict[str, Any]:
-    declared: dict[str, Any] = json.loads((TEMPLATES / f"{name}.vl.json").read_text("utf-8"))
-    return declared
+def _read_template(name: str) -> dict[str, Any]:
+    template: dict[str, Any] = json.loads((TEMPLATES / f"{name}.vl.json").read_text("utf-8"))
+    return template

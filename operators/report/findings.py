@@ -1,6 +1,6 @@
-"""What a run says, in words: who is best by each metric, at what, how sure we are, and where metrics contradict.
+"""Conclusions of a run in sentences: who is best, at which skills, how sure that is, and whether metrics disagree.
 
-Who leads, is tied or is told apart is read from the pairwise tests and from nothing else.
+All sentences about leaders, ties and differences are based on the pairwise tests and on nothing else.
 """
 
 import math
@@ -10,21 +10,20 @@ from statistics import mean
 from typing import NamedTuple
 
 from plumbline.operators.base.sentences import Sentence, names, plural, signed
-from plumbline.operators.images.generation_settings import against
-from plumbline.operators.report.leaders import NOBODY, beside_baseline, metric_sentences, skill_sentences
-from plumbline.operators.results.comparison import Board, Duel, generators_of
+from plumbline.operators.report.leaders import NO_LEADER, baseline_sentence, metric_sentences, skill_sentences
+from plumbline.operators.results.comparison import Board, Duel, generator_names, not_compared
 from plumbline.operators.results.summary import OVERALL
 
-MOST_PAIRS = 5
-MOST_UNLIKE = 3
+MAX_PAIRS = 5
+MAX_UNLIKE = 3
 """Pairs of generators with different settings that the headline names."""
 
 Boards = Mapping[str, Board]
-"""By metric, the board over all prompts."""
+"""Boards over all prompts, by metric."""
 
 
 class Decision(NamedTuple):
-    """All sentences of a run, in the order in which they are read."""
+    """All sentences of a run, in reading order."""
 
     headline: Sentence
     by_metric: list[Sentence]
@@ -33,38 +32,31 @@ class Decision(NamedTuple):
     sureness: Sentence
 
     def sentences(self) -> list[Sentence]:
-        """Those that say something."""
+        """Return all sentences that are not empty."""
         every = [self.headline, *self.by_metric, *self.at_what, *self.agreement, self.sureness]
         return [sentence for sentence in every if str(sentence)]
 
 
 def overall_boards(boards: Mapping[tuple[str, str], Board], metrics: Sequence[str] = ()) -> dict[str, Board]:
-    """By metric, the boards over all prompts, those of `metrics` first and in their order."""
+    """Return the boards over all prompts by metric, first those of `metrics` in this order."""
     overall = {metric: board for (metric, skill), board in boards.items() if skill == OVERALL}
     return {metric: overall[metric] for metric in dict.fromkeys([*metrics, *overall]) if metric in overall}
 
 
 def decide(boards: Mapping[tuple[str, str], Board], overall: Boards, failed: str = "") -> Decision:
-    """Everything that a run says in words; `failed` says what failed, where anything did."""
+    """Return all conclusions of a run; `failed` describes the failed rows, if there are any."""
     baseline = next((board.baseline for board in overall.values()), "")
     each = list(overall.values())
+    first = headline(overall, failed)
+    if unlike := not_compared(duel for board in each for duel in board.unlike):
+        note = f"Not compared, as their settings differ: {names(unlike, MAX_UNLIKE)}."
+        first = first._replace(rest=f"{first.rest} {note}".strip())
     return Decision(
-        headline=_with_unlike(headline(overall, failed), overall),
-        by_metric=[beside_baseline(board) for board in each] if baseline else metric_sentences(each),
+        headline=first,
+        by_metric=[baseline_sentence(board) for board in each] if baseline else metric_sentences(each),
         at_what=skill_sentences(boards, list(mean_ranks(overall)), baseline or reference(overall)),
         agreement=[*agreement_sentences(overall), *contrary_sentences(overall)],
         sureness=sureness_sentence(overall),
-    )
-
-
-def _with_unlike(said: Sentence, overall: Boards) -> Sentence:
-    """The headline, and which generators are not compared, as their settings differ."""
-    unlike = {(duel.generator_a, duel.generator_b): duel.unlike for board in overall.values() for duel in board.unlike}
-    if not unlike:
-        return said
-    pairs = [f"{a} and {b} ({against(found)})" for (a, b), found in unlike.items()]
-    return said._replace(
-        rest=f"{said.rest} Not compared, as their settings differ: {names(pairs, MOST_UNLIKE)}.".strip()
     )
 
 
@@ -73,35 +65,37 @@ def _duels(overall: Boards) -> list[Duel]:
 
 
 def mean_ranks(overall: Boards) -> dict[str, float | None]:
-    """By generator, the mean of its ranks, best first; None, and last, where not every metric that scores anything
-    scored it.
+    """Return each generator's mean rank over the metrics, best first.
+
+    The mean is None, and the generator comes last, if a metric that scored other generators did not score it.
     """
-    ranks: dict[str, list[int]] = {name: [] for board in overall.values() for name in generators_of(board.standings)}
+    ranks: dict[str, list[int]] = {name: [] for board in overall.values() for name in generator_names(board.rows)}
     for board in overall.values():
-        for standing in board.scored():
-            ranks[standing.generator].append(standing.rank or 0)
+        for row in board.scored():
+            ranks[row.generator].append(row.rank or 0)
     scoring = sum(bool(board.scored()) for board in overall.values())
     means = {name: mean(of_metrics) if 0 < len(of_metrics) == scoring else None for name, of_metrics in ranks.items()}
     return dict(sorted(means.items(), key=lambda rank: (math.inf if rank[1] is None else rank[1], rank[0])))
 
 
 def _best_and_leading(overall: Boards) -> tuple[Counter[str], Counter[str]]:
-    """By how many metrics each generator is the best, and by how many it leads or shares the lead."""
+    """Count the metrics by which each generator is the best, and those by which it leads or shares the lead."""
     best = Counter(first.generator for board in overall.values() if (first := board.best()))
-    return best, Counter(name for board in overall.values() for name in generators_of(board.leaders()))
+    return best, Counter(name for board in overall.values() for name in generator_names(board.leaders()))
 
 
 def reference(overall: Boards) -> str:
-    """The generator that the headline is about: most often the best, else most often a leader, else of the best mean
-    rank.
+    """Return the generator that the headline is about.
+
+    It is best by the most metrics. Ties are decided by the number of metrics by which it leads, then by the mean rank.
     """
     best, leading = _best_and_leading(overall)
     return max(mean_ranks(overall), key=lambda name: (best[name], leading[name]), default="")
 
 
 def headline(overall: Boards, failed: str = "") -> Sentence:
-    """The decision in one line."""
-    scored = list(dict.fromkeys(name for board in overall.values() for name in generators_of(board.scored())))
+    """Return the decision in one line; `failed` describes the failed rows, if there are any."""
+    scored = list(dict.fromkeys(name for board in overall.values() for name in generator_names(board.scored())))
     if not scored:
         return Sentence("Nothing could be scored.", f"Failed rows: {failed}" if failed else "")
     if len(scored) == 1:
@@ -112,17 +106,17 @@ def headline(overall: Boards, failed: str = "") -> Sentence:
             return Sentence("No two generators are compared.", "")
         return Sentence("No two generators can be compared:", "no metric scored two of them on the same prompt.")
     if baseline := next(iter(overall.values())).baseline:
-        return _beside_headline(overall, baseline)
-    if not any(duel.better for duel in duels):
+        return _baseline_headline(overall, baseline)
+    if not any(board.differs for board in overall.values()):
         by = next(iter(overall)) if len(overall) == 1 else f"any of {len(overall)} metrics"
         able = any(board.can_tell for board in overall.values())
         lead = "No generator is clearly better than another" if able else "Too few prompts to tell who is better"
         return Sentence(lead, f"by {by}.")
-    return _winner(overall)
+    return _winner_headline(overall)
 
 
-def _beside_headline(overall: Boards, baseline: str) -> Sentence:
-    """The headline of a run in which all are compared with the baseline alone."""
+def _baseline_headline(overall: Boards, baseline: str) -> Sentence:
+    """Return the headline of a run in which all generators are only compared with the baseline."""
     each, count = overall.values(), len(overall)
     better = Counter(name for board in each for name in board.better_than(baseline))
     worse = Counter(name for board in each for name in board.worse_than(baseline))
@@ -137,8 +131,8 @@ def _beside_headline(overall: Boards, baseline: str) -> Sentence:
     return Sentence(f"Too few prompts to tell who is better or worse than {baseline}", f"{by}.")
 
 
-def _winner(overall: Boards) -> Sentence:
-    """The headline where some metric tells two generators apart."""
+def _winner_headline(overall: Boards) -> Sentence:
+    """Return the headline of a run in which two generators differ clearly by some metric."""
     first, count = reference(overall), len(overall)
     best, leading = _best_and_leading(overall)
     if len(best) > 1:
@@ -149,34 +143,34 @@ def _winner(overall: Boards) -> Sentence:
     if best:
         return Sentence(f"{first} is the best generator by {best[first]} of {count} metrics.", _rivals(first, overall))
     if 2 * leading[first] <= count:
-        said = [f"{name} {_leads(name, overall)} on {n}" for name, n in leading.most_common()]
-        return Sentence("No clear winner:", f"of {count} metrics, {names(said)}." if said else NOBODY)
+        leads = [f"{name} {_leads(name, overall)} on {n}" for name, n in leading.most_common()]
+        return Sentence("No clear winner:", f"of {count} metrics, {names(leads)}." if leads else NO_LEADER)
     by = _metrics(list(overall)) if leading[first] == count else f"{leading[first]} of {count} metrics"
     return Sentence(f"{first} {_leads(first, overall)} by {by}, but is not clearly the best.", _rivals(first, overall))
 
 
 def _leads(name: str, overall: Boards) -> str:
-    """Whether a generator leads alone or with others by the metrics by which no other is ahead of it."""
-    leaders = [generators_of(board.leaders()) for board in overall.values()]
+    """Return whether a leading generator `leads` alone or `shares the lead`, or both if that depends on the metric."""
+    leaders = [generator_names(board.leaders()) for board in overall.values()]
     alone = {len(first) == 1 for first in leaders if name in first}
     return "leads or shares the lead" if len(alone) > 1 else "leads" if True in alone else "shares the lead"
 
 
 def _metrics(metrics: Sequence[str]) -> str:
-    """All of the metrics: the name of the only one, `both metrics`, `all 3 metrics`."""
+    """Return the name of a single metric, `both metrics` or `all 3 metrics`."""
     return {1: metrics[0], 2: "both metrics"}.get(len(metrics), f"all {len(metrics)} metrics")
 
 
 def _counted(counts: Counter[str], n_metrics: int) -> str:
-    """`a by 2 and b by 1, of 3 metrics`, most first; of one metric the names alone."""
+    """Return `a by 2 and b by 1, of 3 metrics`, the highest count first; with one metric only the names."""
     if n_metrics == 1:
         return names(list(counts))
     return f"{names([f'{name} by {count}' for name, count in counts.most_common()])}, of {n_metrics} metrics"
 
 
 def _rivals(name: str, overall: Boards) -> str:
-    """Who is not told apart from a generator, and who is better, by how many of the metrics."""
-    scored = [board for board in overall.values() if name in generators_of(board.scored())]
+    """Return the generators that do not differ clearly from a generator, and the better ones, by how many metrics."""
+    scored = [board for board in overall.values() if name in generator_names(board.scored())]
     rivals = {
         "Cannot be told from it": Counter(other for board in scored for other in board.tied_with(name)),
         "Clearly better": Counter(other for board in scored for other in board.better_than(name)),
@@ -188,7 +182,7 @@ def _rivals(name: str, overall: Boards) -> str:
 
 
 def agreement_sentences(overall: Boards) -> list[Sentence]:
-    """Whether metrics contradict each other, where two of them see a clear difference between the same generators."""
+    """Return whether metrics agree on the pairs of generators for which several metrics see a clear difference."""
     duels = _duels(overall)
     if len(overall) < 2 or not duels:
         return []
@@ -205,7 +199,7 @@ def agreement_sentences(overall: Boards) -> list[Sentence]:
         if len(metrics) > 1
     ]
     if split:
-        return _some(split, "The metrics disagree on")
+        return _first_pairs(split, "The metrics disagree on")
     common = sum(len(metrics) > 1 for winners in better.values() for metrics in winners.values())
     if not common:
         return [Sentence("The metrics have no clear difference in common", "on which they could agree or disagree.")]
@@ -213,16 +207,16 @@ def agreement_sentences(overall: Boards) -> list[Sentence]:
     return [Sentence("The metrics agree", rest)]
 
 
-def _some(sentences: Sequence[Sentence], lead: str) -> list[Sentence]:
-    """The first sentences, each on a pair, and how many more there are."""
-    more = len(sentences) - MOST_PAIRS
+def _first_pairs(sentences: Sequence[Sentence], lead: str) -> list[Sentence]:
+    """Return the first sentences, each about a pair, and a sentence with the number of the others."""
+    more = len(sentences) - MAX_PAIRS
     rest = [Sentence(lead, f"{plural(more, 'more pair')} of generators.")] if more > 0 else []
-    return [*sentences[:MOST_PAIRS], *rest]
+    return [*sentences[:MAX_PAIRS], *rest]
 
 
 def contrary_sentences(overall: Boards) -> list[Sentence]:
-    """The pairs that are told apart although their means do not differ in the same direction."""
-    said = [
+    """Return the pairs that differ clearly although their means do not differ in the same direction."""
+    contrary = [
         Sentence(
             f"{duel.better} is clearly better than {duel.worse} by {duel.metric},",
             f"though the mean of {duel.generator_a} less that of {duel.generator_b} is {signed(duel.difference)} on "
@@ -231,11 +225,11 @@ def contrary_sentences(overall: Boards) -> list[Sentence]:
         for duel in _duels(overall)
         if duel.is_contrary
     ]
-    return _some(said, "Signed ranks and means point apart on")
+    return _first_pairs(contrary, "Signed ranks and means point apart on")
 
 
 def sureness_sentence(overall: Boards) -> Sentence:
-    """What the words `clear` and `tied` rest on."""
+    """Return how many comparisons are clear, and by which test; empty if nothing was compared."""
     duels = _duels(overall)
     if not duels:
         return Sentence("", "")

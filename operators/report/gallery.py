@@ -1,4 +1,4 @@
-"""The cards of the gallery: how an image is shown with its prompt, its scores and the answers about it."""
+"""Cards of the gallery: an image with its prompt, its scores and the answers to questions about it."""
 
 import base64
 import io
@@ -17,10 +17,10 @@ from plumbline.operators.report.marked_words import (
     ComparedWords,
     MarkedQuestion,
     Segment,
-    asked_questions,
     compared_words,
     cut,
     mark_prompt,
+    mark_questions,
     unreadable,
 )
 from plumbline.operators.report.picked_images import Pick
@@ -29,37 +29,37 @@ from plumbline.operators.results.usual_scores import NOTHING_USUAL, UsualScores
 THUMBNAIL_SIDE = 512
 THUMBNAIL_BYTES = 16_000
 SMALLER = ((1, 82), (1, 70), (1, 55), (1, 40), (0.7, 55), (0.7, 40), (0.5, 55), (0.5, 40), (0.5, 25), (0.5, 10))
-"""Of a picture that is too large, in this order: its size, and the quality of its WebP."""
+"""(scale, WebP quality) to try in this order for an image that takes too many bytes."""
 SOURCE_BYTES = 500
-"""What each of a row's sources may take, however many they are."""
-MOST_UNSCROLLED = 120
-"""Characters that a prompt has room for, be they as wide as they may."""
+"""Bytes that each of a row's sources may take at least, even if there are many."""
+MAX_UNSCROLLED = 120
+"""Characters of a prompt that always fit, even if they are wide."""
 
 
 class Picture(NamedTuple):
-    """An image as a page shows it."""
+    """Thumbnail of an image, or the reason for its absence."""
 
     thumbnail: str | None
-    """A data: address, or where the page's server has it."""
+    """Data URI, or a URL on the page's server."""
     missing: str = ""
-    """Why there is no thumbnail."""
+    """Reason for a missing thumbnail."""
 
 
 class ImageDetail(NamedTuple):
-    """What the store and the sources have about a picked image."""
+    """Details of a picked image from the store and from the benchmark's files."""
 
     thumbnail: str | None
-    """A data: address."""
+    """Data URI."""
     missing: str
-    """Why there is no thumbnail."""
+    """Reason for a missing thumbnail."""
     elements: Mapping[str, Sequence[Mapping[str, Any]]]
-    """By metric that has any, the questions with their scores (operators/base/schemas.py, ELEMENT)."""
+    """Questions with their scores, by metric that has any (operators/base/schemas.py, ELEMENT)."""
     rationales: Mapping[str, str]
-    """By metric that gives any, its judge's own reasons."""
+    """Reasons that a metric's judge gave, by metric that has any."""
     ratings: Mapping[str, Mapping[str, float]]
-    """By metric whose judge gives any, its numbers by what they rate."""
+    """Named numbers that a metric's judge gave, by metric that has any."""
     sources: Sequence[Picture] = ()
-    """What it was edited from."""
+    """Images that it was edited from."""
 
 
 NO_DETAIL = ImageDetail(None, "it was not looked for", {}, {}, {})
@@ -72,35 +72,35 @@ class MetricView(NamedTuple):
     score: float
     rank: float
     usual: str
-    """Where it stands among all images scored so far, in words; empty where they are too few."""
+    """Percentile rank of the score among all images in the store, in words; empty if there are too few images."""
     questions: list[MarkedQuestion]
     words: list[Segment]
-    """The prompt by what its questions score; empty where none says which words it is about."""
+    """The prompt, marked by the scores of the metric's questions; empty if no question names its words."""
     compared: ComparedWords | None
-    """Of a metric that reads words; they are its questions."""
+    """Wanted words and read words, for a metric that reads words in images."""
     more: int
-    """Questions that are not shown."""
+    """Number of questions that are not shown."""
     rationale: str
     ratings: list[tuple[str, str]]
-    """What a judge rated, and how high."""
+    """Names and values of a judge's ratings."""
 
 
 class Card(NamedTuple):
-    """An image as the gallery shows it."""
+    """An image in the gallery."""
 
     pick: Pick
     alt: str
     thumbnail: str | None
     missing: str
     sources: Sequence[Picture]
-    """What it was edited from."""
+    """Images that it was edited from."""
     prompt: list[Segment]
     marked_by: str
-    """The metric whose questions mark the prompt; empty where none has any."""
+    """The metric whose questions mark the prompt; empty if no metric has questions."""
     skills: tuple[str, ...]
     views: list[MetricView]
     search: str
-    """What the text filter looks in."""
+    """Text that the text filter searches."""
 
     @property
     def kinds(self) -> list[str]:
@@ -108,13 +108,13 @@ class Card(NamedTuple):
 
     @property
     def is_long(self) -> bool:
-        """Whether its prompt may be too long for its place, so that it scrolls there."""
+        """Return True if the prompt may be too long for its place and has to scroll."""
         text = "".join(segment.text for segment in self.prompt)
-        return len(text) > MOST_UNSCROLLED or text.count("\n") > 4
+        return len(text) > MAX_UNSCROLLED or text.count("\n") > 4
 
     @property
     def why(self) -> str:
-        """Why it is here, in words."""
+        """Reasons for which the image is in the gallery, in words."""
         parts = []
         for kind in ("worst", "best", "lowest", "highest"):
             if metrics := [reason.metric for reason in self.pick.reasons if reason.kind == kind]:
@@ -123,7 +123,7 @@ class Card(NamedTuple):
 
     @property
     def reasons_json(self) -> str:
-        """[[kind, metric], ...], for the filter."""
+        """Reasons as [[kind, metric], ...], for the filter."""
         return json.dumps([[reason.kind, reason.metric] for reason in self.pick.reasons])
 
     @property
@@ -138,7 +138,14 @@ def make_card(
     skills: Sequence[str],
     usual: UsualScores = NOTHING_USUAL,
 ) -> Card:
-    """The card of a picked image; its prompt is marked by the first of its reasons' metrics that has questions."""
+    """Return the card of a picked image.
+
+    The prompt is marked by the questions of one metric: the first one with questions among the image's reasons.
+
+    Args:
+        prompt: The text of the prompt; None if it cannot be read.
+        usual: The scores of all images of the benchmark in the store.
+    """
     text = prompt if prompt is not None else unreadable(pick.prompt_id)
     metrics = [*(reason.metric for reason in pick.reasons), *detail.elements] if prompt is not None else []
     marked_by = next((metric for metric in metrics if detail.elements.get(metric)), "")
@@ -161,12 +168,12 @@ def _view(metric: str, pick: Pick, detail: ImageDetail, prompt: str | None, usua
     words = mark_prompt(prompt, elements) if prompt is not None else []
     compared = compared_words(elements)
     elements = elements if compared is None else elements[:-1]
-    questions = asked_questions(elements)
+    questions = mark_questions(elements)
     return MetricView(
         metric=metric,
         score=pick.scores[metric],
         rank=pick.ranks[metric],
-        usual=usual.say(metric, pick.scores[metric]),
+        usual=usual.describe(metric, pick.scores[metric]),
         questions=questions,
         words=words if any(word.state for word in words) else [],
         compared=compared,
@@ -177,19 +184,19 @@ def _view(metric: str, pick: Pick, detail: ImageDetail, prompt: str | None, usua
 
 
 class Thumbnails(NamedTuple):
-    """A row's image and what it was edited from, as large as they are enlarged to."""
+    """Thumbnails of a row's image and of the images that it was edited from."""
 
     image: Picture
     sources: Sequence[Picture] = ()
 
 
 def make_thumbnails(row: Mapping[str, Any], limits: ImageLimits, fetch: FetchUri) -> Thumbnails:
-    """As data: addresses, each of at most `THUMBNAIL_BYTES` encoded bytes, and so all sources of the row."""
+    """Return thumbnails as data URIs: at most THUMBNAIL_BYTES encoded bytes for the image, and for all its sources."""
     sources = make_sources(row, limits, fetch)
-    return Thumbnails(_embedded(make_picture(row, limits, fetch)), [_embedded(source) for source in sources])
+    return Thumbnails(_embed(make_picture(row, limits, fetch)), [_embed(source) for source in sources])
 
 
-def _embedded(image: bytes | RowError) -> Picture:
+def _embed(image: bytes | RowError) -> Picture:
     if isinstance(image, RowError):
         return Picture(None, cut(image.message))
     return Picture(f"data:image/webp;base64,{base64.b64encode(image).decode()}")
@@ -203,12 +210,12 @@ def make_picture(
     side: int = THUMBNAIL_SIDE,
     most: int = THUMBNAIL_BYTES,
 ) -> bytes | RowError:
-    """The row's image as WebP, no larger than a square of this `side` and of at most so many bytes."""
+    """Return the row's image as WebP with at most `most` bytes, no larger than a square of this `side` in pixels."""
     image = decode_picture(row, limits, fetch)
     if isinstance(image, RowError):
         return image
     image.thumbnail((side, side))
-    return _small(image, most)
+    return _encode(image, most)
 
 
 def make_sources(
@@ -219,32 +226,31 @@ def make_sources(
     side: int = THUMBNAIL_SIDE,
     most: int = THUMBNAIL_BYTES,
 ) -> list[bytes | RowError]:
-    """Each source of the row's image as `make_picture` makes it, together of so many bytes; none where its table has no
-    column of sources."""
+    """Return the sources of the row's image as WebP, together about `most` bytes; none if the row has no sources."""
     if not any(name in row for name in SOURCES):
         return []
     encoded = read_sources(row, limits.max_images, fetch)
     if isinstance(encoded, RowError):
         return [encoded]
     count, each = len(encoded), max(most // len(encoded), SOURCE_BYTES)
-    made = (make_picture({"image": content}, limits, fetch, side=side, most=each) for content in encoded)
+    pictures = (make_picture({"image": content}, limits, fetch, side=side, most=each) for content in encoded)
     return [
         edit_error(numbered_error(source, number, count), "source") if isinstance(source, RowError) else source
-        for number, source in enumerate(made, 1)
+        for number, source in enumerate(pictures, 1)
     ]
 
 
-def _small(image: Image.Image, most: int) -> bytes:
-    """The image as the largest and best WebP that is small enough, at a half of the smallest size where none is."""
+def _encode(image: Image.Image, most: int) -> bytes:
+    """Return the image as the largest and best WebP that is small enough; if none is, try again at a smaller size."""
     for size, quality in SMALLER:
         buffer = io.BytesIO()
-        _scaled(image, size).save(buffer, "WEBP", quality=quality, method=0)
+        _scale(image, size).save(buffer, "WEBP", quality=quality, method=0)
         if buffer.tell() <= most:
             return buffer.getvalue()
-    return _small(_scaled(image, SMALLER[-1][0] / 2), most)
+    return _encode(_scale(image, SMALLER[-1][0] / 2), most)
 
 
-def _scaled(image: Image.Image, size: float) -> Image.Image:
+def _scale(image: Image.Image, size: float) -> Image.Image:
     if size == 1:
         return image
     return image.resize((max(1, round(size * image.width)), max(1, round(size * image.height))))

@@ -1,4 +1,4 @@
-"""Charts of metrics' scores of error graphs, as T2IScoreScore's figures 10 and 11 and its appendices B.2 and B.3."""
+"""Charts of metrics' scores of error graphs, as in T2IScoreScore (figures 10 and 11, appendices B.2 and B.3)."""
 
 import math
 from collections.abc import Sequence
@@ -21,13 +21,13 @@ from plumbline.operators.report.charts import (
     spoken_medians,
     spread_of,
 )
-from plumbline.operators.report.page_tables import MOST_GENERATORS
+from plumbline.operators.report.page_tables import MAX_GENERATORS
 
 SPANS: dict[str, Span] = {"ordering": (-1.0, 1.0), "separation": (0.0, 1.0)}
 SHOWN_PAIRS = 2
-"""Pairs of metrics that are drawn of those that go together most, and as many of those that do least."""
+"""Number of pairs that are drawn of the most correlated metrics, and as many of the least correlated."""
 MAX_SUBSETS = 5
-"""Subsets that have a colour and a shape each; of more, all points are alike."""
+"""Number of subsets up to which each has its own colour and shape."""
 MAX_POINTS = 2000
 
 
@@ -42,8 +42,9 @@ class MetricPair(NamedTuple):
 def graph_charts(graphs: pd.DataFrame, matrices: Sequence[CorrelationMatrix]) -> list[NamedChart]:
     """Return scatter plots of the most and the least correlated metrics by each measure, then the metrics' histograms.
 
-    `graphs` has every graph by metric and convention (schema GRAPHS), of which the first convention is drawn;
-    `matrices` has the correlations over all graphs.
+    Args:
+        graphs: Every graph by metric and convention (schema GRAPHS). Only the first convention is drawn.
+        matrices: The correlations over all graphs.
     """
     shown = graphs[graphs["convention"] == graphs["convention"].iloc[0]] if len(graphs) else graphs
     subsets = shown.groupby("graph_id")["subset"].first()
@@ -65,7 +66,7 @@ def shown_pairs(matrix: CorrelationMatrix) -> list[MetricPair]:
 
 
 def _scatter_plot(measure: str, pair: MetricPair, values: pd.DataFrame, subsets: pd.Series) -> NamedChart:
-    """Draw a point for each graph, the first metric upwards, coloured by subset if there are few."""
+    """Draw a point for each graph, the first metric on the y axis, coloured by subset if there are few subsets."""
     both = values[[pair.metric, pair.other]].dropna()
     shown = both.iloc[np.unique(np.linspace(0, len(both) - 1, min(len(both), MAX_POINTS)).round().astype(int))]
     names = sorted(subsets.unique())
@@ -82,9 +83,9 @@ def _scatter_plot(measure: str, pair: MetricPair, values: pd.DataFrame, subsets:
 
 
 def _histograms(measure: str, values: pd.DataFrame) -> NamedChart:
-    """Draw how each metric's scores of the graphs spread, a histogram a line, and their median."""
+    """Draw a histogram of each metric's scores of the graphs, with the median."""
     found = {str(metric): spread_of(column.to_numpy(np.float64), SPANS[measure]) for metric, column in values.items()}
     spreads = {metric: spread for metric, spread in found.items() if spread is not None}
-    order, name = list(spreads)[:MOST_GENERATORS], f"{measure} of all graphs"
+    order, name = list(spreads)[:MAX_GENERATORS], f"{measure} of all graphs"
     label = f"{name}; {spoken_medians(order, spreads)}"
     return NamedChart(name, Chart(draw_histograms(order, spreads, SPANS[measure]), label, 0))

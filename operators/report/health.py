@@ -1,4 +1,4 @@
-"""The health of a run: coverage, failures, truncations, models, conventions, versions, and what it cost."""
+"""Health of a run: coverage, failures, truncated prompts, models, settings, versions and costs."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,88 +15,93 @@ from plumbline.operators.report.marked_words import cut
 from plumbline.operators.report.unscored import NOTHING_UNSCORED, Unscored, unscored_sentences
 from plumbline.operators.results.run_scores import RunScores
 
-MOST_KINDS = 30
+MAX_KINDS = 30
 CELLS = {
     "cells_computed": "computed",
     "cells_cached": "found in the store from earlier runs",
     "cells_renewed": "of them found damaged, or to stand on what is no more, and computed anew",
     "cells_failed": "failed",
 }
-"""What a manifest's counts of cells say."""
+"""Words for a manifest's counts of cells."""
 
 Named = Mapping[str, str]
-"""Names with what they stand for."""
+"""Values as text, by name."""
 
 
 class Failure(NamedTuple):
-    """A kind of failure."""
+    """Kind of failure, with one of its rows as an example."""
 
     kind: str
     rows: int
     share: float
-    """Of all rows."""
+    """Fraction of all rows."""
     example: str
+    """Generator and metric of the example, and its image or prompt."""
     message: str
     remedy: str
 
 
 class Gap(NamedTuple):
-    """A generator with rows without a score by a metric."""
+    """Missing scores of a generator by a metric."""
 
     generator: str
     metric: str
     n_null: int
-    """Number of these rows, without the rows of prompts that fail with every generator."""
+    """Number of rows without a score. Rows of prompts that fail with every generator do not count."""
     coverage: float
-    """Share of all its rows with a score."""
+    """Fraction of all rows of the generator that have a score."""
 
 
-class ShownCost(NamedTuple):
-    """What one stage asked of its model in this run; None where the manifest does not say."""
+class StageCost(NamedTuple):
+    """Use of a stage's model in this run; None for values that the manifest does not have."""
 
     stage: str
     calls: int | None
     read: int | None
+    """Number of tokens read."""
     written: int | None
+    """Number of tokens written."""
     seconds: int | None
     waited: float | None
-    """The share of its models' time in which they waited for rows to be read and decoded."""
+    """Fraction of the models' time that was spent waiting for rows to be read and decoded."""
 
 
 class MetricCost(NamedTuple):
-    """What one metric took of a run."""
+    """Cost of one metric."""
 
     metric: str
     model_seconds: int
     gpu_seconds: int
     money: str
-    """Empty where nothing has a price."""
+    """Amounts by currency; empty if nothing has a price."""
 
 
 class Health(NamedTuple):
-    """All of it, as the page shows it."""
+    """Content of the page's section about health."""
 
     rows: int
     rows_null: int
     unscored: list[Sentence]
     """Sentences about the prompts that fail with every generator."""
     uneven: FirstRows[Gap]
-    """The generators and metrics with further rows without a score, the lowest coverage first."""
+    """Generators and metrics with further rows without a score, the lowest coverage first."""
     failures: FirstRows[Failure]
     truncated: list[tuple[str, int]]
-    """By metric, how many rows were scored on a prompt that was cut."""
+    """Metrics with the number of rows that were scored on a truncated prompt."""
     noise: FirstRows[Mapping[str, Any]]
-    """Of judges that were asked several times about each image (schema JUDGE_NOISE), the most in doubt first."""
+    """Noise of judges that answered several times about each image (schema JUDGE_NOISE), the noisiest first."""
     models: dict[str, Named]
+    """Properties of each stage's model."""
     conventions: dict[str, Named]
+    """Options of each metric."""
     facts: Named
-    costs: list[ShownCost]
+    costs: list[StageCost]
     metric_costs: list[MetricCost]
     cost_note: str
 
     @property
     def coverage(self) -> float:
-        """The share of rows with a score."""
+        """Fraction of rows with a score."""
         return 1 - self.rows_null / self.rows if self.rows else 1.0
 
 
@@ -108,16 +113,16 @@ def health(
     noise: pa.Table,
     unscored: Mapping[str, Unscored],
 ) -> Health:
-    """What can be told from a run's manifest and tables; what an old manifest lacks is left out."""
+    """Return the health of a run from its manifest and tables, without values that an old manifest lacks."""
     metrics = _mapping(manifest, "config", "metrics")
     return Health(
         rows=len(scores),
         rows_null=scores.n_null,
         unscored=unscored_sentences(unscored, scores),
-        uneven=shown(sorted(_gaps(overall, unscored), key=lambda gap: gap.coverage), MOST_KINDS),
+        uneven=shown(sorted(_gaps(overall, unscored), key=lambda gap: gap.coverage), MAX_KINDS),
         failures=_failures(failures, len(scores)),
         truncated=list(scores.truncated.items()),
-        noise=shown(sorted(noise.to_pylist(), key=lambda row: -(row["share"] or 0)), MOST_KINDS),
+        noise=shown(sorted(noise.to_pylist(), key=lambda row: -(row["share"] or 0)), MAX_KINDS),
         models={stage: _model(stage, manifest) for stage in _mapping(manifest, "models")},
         conventions={name: {key: _text(value) for key, value in options.items()} for name, options in metrics.items()},
         facts=_facts(manifest),
@@ -130,13 +135,13 @@ def health(
 def _gaps(overall: Boards, unscored: Mapping[str, Unscored]) -> Iterator[Gap]:
     for board in overall.values():
         everywhere = unscored.get(board.metric, NOTHING_UNSCORED).by_generator
-        for standing in board.standings:
-            if n_null := standing.n_null - everywhere.get(standing.generator, 0):
-                yield Gap(standing.generator, board.metric, n_null, standing.coverage)
+        for row in board.rows:
+            if n_null := row.n_null - everywhere.get(row.generator, 0):
+                yield Gap(row.generator, board.metric, n_null, row.coverage)
 
 
 def reasons(failures: FirstRows[Failure]) -> str:
-    """Why rows have no score: the kinds with their rows, and what the most frequent says of one row."""
+    """Return why rows have no score: the kinds of failure, and an example of the most frequent one."""
     if not failures.rows:
         return ""
     kinds = ", ".join(f"{failure.rows:,} {failure.kind}" for failure in failures.rows)
@@ -146,19 +151,23 @@ def reasons(failures: FirstRows[Failure]) -> str:
 
 
 def _failures(failures: pa.Table, rows: int) -> FirstRows[Failure]:
-    """The kinds of failure, the most frequent first, each with one of its rows."""
-    kinds = shown(sorted(kinds_of_failure(failures), key=lambda first: -first["rows"]), MOST_KINDS)
-    told = []
-    for row in kinds.rows:
-        example = cut(name_row(row, "generator", "metric"), 200)
-        remedy = REMEDIES.get(row["kind"], "act on the message")
-        share = row["rows"] / rows if rows else 0.0
-        told.append(Failure(row["kind"], row["rows"], share, example, cut(row["message"]), remedy))
-    return FirstRows(told, kinds.left_out)
+    """Return the kinds of failure, the most frequent first."""
+    kinds = [
+        Failure(
+            kind=row["kind"],
+            rows=row["rows"],
+            share=row["rows"] / rows if rows else 0.0,
+            example=cut(name_row(row, "generator", "metric"), 200),
+            message=cut(row["message"]),
+            remedy=REMEDIES.get(row["kind"], "act on the message"),
+        )
+        for row in kinds_of_failure(failures)
+    ]
+    return shown(sorted(kinds, key=lambda kind: -kind.rows), MAX_KINDS)
 
 
 def _mapping(manifest: Mapping[str, Any], *path: str) -> Mapping[str, Any]:
-    """A mapping in the manifest, empty where it is not there."""
+    """Return a mapping in the manifest, or an empty one if it is missing."""
     value: Any = manifest
     for name in path:
         value = value.get(name) if isinstance(value, Mapping) else None
@@ -166,7 +175,7 @@ def _mapping(manifest: Mapping[str, Any], *path: str) -> Mapping[str, Any]:
 
 
 def _model(stage: str, manifest: Mapping[str, Any]) -> Named:
-    """Which model a stage had: where it came from, and exactly which files or commit."""
+    """Return the checkpoint, revision and engine of a stage's model, and the digests of its files."""
     config = _mapping(manifest, "config", "models", *stage.split(":")[1:2])
     named = {name: str(config[name]) for name in ("checkpoint", "revision", "engine") if config.get(name)}
     model = manifest["models"][stage]
@@ -179,7 +188,7 @@ def _model(stage: str, manifest: Mapping[str, Any]) -> Named:
 
 
 def _text(value: Any) -> str:
-    """A configuration's value in words; long ones shortened."""
+    """Return a value of a configuration as text, shortened if it is long."""
     if value is None:
         return "–"
     if isinstance(value, bool):
@@ -192,43 +201,51 @@ def _text(value: Any) -> str:
 
 
 def _facts(manifest: Mapping[str, Any]) -> Named:
-    """When it ran, on what, and from where."""
+    """Return the run's times, its files of prompts and images, and the versions of packages."""
     benchmark, versions = _mapping(manifest, "config", "benchmark"), _mapping(manifest, "versions")
     facts = {name: str(manifest[name]) for name in ("began", "ended") if manifest.get(name)}
     facts |= {name: _text(benchmark.get(name)) for name in ("prompts", "images") if benchmark.get(name)}
     return facts | {package: str(version) for package, version in versions.items()}
 
 
-def _costs(manifest: Mapping[str, Any]) -> list[ShownCost]:
-    """By stage, model calls, tokens and seconds, where the manifest has them."""
+def _costs(manifest: Mapping[str, Any]) -> list[StageCost]:
     usage, seconds, calls = (_mapping(manifest, name) for name in ("usage", "seconds", "calls"))
     worked, waited = (_mapping(manifest, name) for name in ("worked", "waited"))
     costs = []
     for stage in dict.fromkeys([*usage, *seconds]):
         used = {"calls": calls.get(stage), **(usage.get(stage) or {})}
-        made, read, written = (used.get(name) for name in ("calls", "prompt_tokens", "new_tokens"))
         took = seconds.get(stage)
-        of_models = worked.get(stage, 0) + waited.get(stage, 0)
-        share = waited[stage] / of_models if of_models else None
-        costs.append(ShownCost(stage, made, read, written, None if took is None else round(took), share))
+        model_time = worked.get(stage, 0) + waited.get(stage, 0)
+        costs.append(
+            StageCost(
+                stage=stage,
+                calls=used.get("calls"),
+                read=used.get("prompt_tokens"),
+                written=used.get("new_tokens"),
+                seconds=None if took is None else round(took),
+                waited=waited[stage] / model_time if model_time else None,
+            )
+        )
     return costs
 
 
 def cost_note(manifest: Mapping[str, Any]) -> str:
-    """How long the run took, and how much of it stood in the store before."""
+    """Return sentences about the run's time and money, and about the results that were in the store before."""
     counts = _mapping(manifest, "counts")
     took = seconds_between(manifest.get("began"), manifest.get("ended"))
     words = [] if took is None else [f"The run took {duration(took)}."]
     if parts := [f"{counts[key]:,} {said}" for key, said in CELLS.items() if counts.get(key)]:
         words.append(f"Of its {counts.get('cells', 0):,} pieces of work: {', '.join(parts)}.")
-    if spent := _spent(manifest):
+    amounts: dict[str, float] = defaultdict(float)
+    for cost in _mapping(manifest, "costs").values():
+        amounts[cost["currency"]] += cost["amount"]
+    if amounts:
         who = "GPUs and services" if _mapping(manifest, "gpu_seconds") else "Services"
-        words.append(f"{who} cost {' and '.join(spent)}.")
+        words.append(f"{who} cost {' and '.join(f'{amount:.2f} {name}' for name, amount in amounts.items())}.")
     return " ".join(words)
 
 
 def _metric_costs(manifest: Mapping[str, Any]) -> list[MetricCost]:
-    """The metrics for which models worked."""
     return [
         MetricCost(
             metric,
@@ -240,16 +257,8 @@ def _metric_costs(manifest: Mapping[str, Any]) -> list[MetricCost]:
     ]
 
 
-def _spent(manifest: Mapping[str, Any]) -> list[str]:
-    """What services and GPUs came to by their prices, of each currency."""
-    amounts: dict[str, float] = defaultdict(float)
-    for cost in _mapping(manifest, "costs").values():
-        amounts[cost["currency"]] += cost["amount"]
-    return [f"{amount:.2f} {currency}" for currency, amount in amounts.items()]
-
-
 def seconds_between(began: Any, ended: Any) -> float | None:
-    """Seconds from one ISO time to another, None where one is missing or not a time."""
+    """Return the seconds from one ISO time to another; None if one is missing or not a time."""
     try:
         return (datetime.fromisoformat(ended) - datetime.fromisoformat(began)).total_seconds()
     except (TypeError, ValueError):
@@ -257,7 +266,7 @@ def seconds_between(began: Any, ended: Any) -> float | None:
 
 
 def duration(seconds: float) -> str:
-    """Seconds in words."""
+    """Return a number of seconds in words."""
     whole = round(seconds)
     if whole < 120:
         return f"{whole} seconds"

@@ -1,4 +1,4 @@
-"""The words of a prompt, marked by what became of the questions about them."""
+"""Marks the words of a prompt by the answers to the questions about them."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
@@ -8,55 +8,61 @@ from plumbline.operators.metrics.answered import EXTRA_WORDS
 
 RIGHT_FROM = 0.75
 WRONG_BELOW = 0.25
-MOST_CHARACTERS = 8000
-MOST_QUESTIONS = 24
-MOST_IN_QUESTION = 400
+MAX_CHARACTERS = 8000
+MAX_QUESTIONS = 24
+MAX_IN_QUESTION = 400
 
 State = Literal["right", "unsure", "wrong", "left out"]
 _WORST_FIRST: tuple[State, ...] = ("wrong", "unsure", "right")
 
 
 class Segment(NamedTuple):
-    """A run of the prompt's characters that the same questions are about."""
+    """Part of a prompt whose characters are the subject of the same questions."""
 
     text: str
     state: State | None
-    """The worst of its questions; None where no question is about it."""
+    """State of the worst question; None if no question is about this part."""
     note: str
-    """Those questions with their answers, for a tooltip."""
+    """Questions with their answers, for a tooltip."""
     score: float | None = None
-    """The lowest of them."""
+    """Lowest score of these questions."""
 
     @property
     def heat(self) -> int:
-        """How far the lowest is from right, in percent."""
+        """Distance of the lowest score from 1, in percent."""
         return 0 if self.score is None else round(100 * (1 - min(max(self.score, 0.0), 1.0)))
 
 
 class ComparedWords(NamedTuple):
-    """The words that an image was to show beside those that were read in it, as they are shown."""
+    """Words that an image should show, and words that were read in it."""
 
     wanted: str
     read: str
     missing: str
-    """Those wanted that were not read, or not as they are spelt."""
+    """Wanted words that were not read, or not with the same spelling."""
     extra: str
-    """Those read that are like none wanted."""
+    """Words that were read and that resemble no wanted word."""
 
 
 class MarkedQuestion(NamedTuple):
-    """A question about an image, as it is shown."""
+    """A question about an image, for a page."""
 
     text: str
     span: str
+    """Words of the prompt that the question is about."""
     wanted: str
+    """The right answer."""
     given: str
     score: float | None
     state: State
 
 
 def state_of(score: float | None, wanted: str | None, given: str | None) -> State:
-    """How a question went: wrong where it is, or is doubted with another answer given; unsure below three quarters."""
+    """Return the state of a question.
+
+    It is wrong if its score is below WRONG_BELOW, or below a half with another answer than the wanted one. Otherwise it
+    is right from RIGHT_FROM, and unsure below.
+    """
     if score is None:
         return "left out"
     if score < WRONG_BELOW or (score < 0.5 and wanted is not None and given != wanted):
@@ -68,31 +74,34 @@ def _state(element: Mapping[str, Any]) -> State:
     return state_of(element["score"], element["wanted"], element["given"])
 
 
-def asked_questions(elements: Sequence[Mapping[str, Any]]) -> list[MarkedQuestion]:
-    """The questions of an image, those that went wrong first, and at most so many."""
+def mark_questions(elements: Sequence[Mapping[str, Any]]) -> list[MarkedQuestion]:
+    """Return at most MAX_QUESTIONS questions of an image, the wrong ones first."""
     order = (*_WORST_FIRST, "left out")
-    return sorted(map(asked_question, elements), key=lambda question: order.index(question.state))[:MOST_QUESTIONS]
+    return sorted(map(mark_question, elements), key=lambda question: order.index(question.state))[:MAX_QUESTIONS]
 
 
 def compared_words(elements: Sequence[Mapping[str, Any]]) -> ComparedWords | None:
-    """What the elements of a metric that compares words say, the last of which has the extra ones; else None."""
+    """Return the words of a metric that compares words; None for elements of any other metric.
+
+    The last element of such a metric has the extra words.
+    """
     if not elements or elements[-1]["question_id"] != EXTRA_WORDS:
         return None
     *words, last = elements
     return ComparedWords(
-        wanted=_listed(word["span"] for word in words),
-        read=_listed(word["given"] for word in elements),
-        missing=_listed(word["span"] for word in words if word["score"] != 1),
+        wanted=_join(word["span"] for word in words),
+        read=_join(word["given"] for word in elements),
+        missing=_join(word["span"] for word in words if word["score"] != 1),
         extra=cut(last["given"]),
     )
 
 
-def _listed(words: Iterable[str | None]) -> str:
+def _join(words: Iterable[str | None]) -> str:
     return cut(" ".join(filter(None, words)))
 
 
-def asked_question(element: Mapping[str, Any]) -> MarkedQuestion:
-    """An element of a score as it is shown."""
+def mark_question(element: Mapping[str, Any]) -> MarkedQuestion:
+    """Return an element of a score as a question for a page, with long texts shortened."""
     return MarkedQuestion(
         text=cut(element["text"]),
         span=cut(element["span"]),
@@ -103,21 +112,21 @@ def asked_question(element: Mapping[str, Any]) -> MarkedQuestion:
     )
 
 
-def cut(text: str | None, most: int = MOST_IN_QUESTION) -> str:
-    """The text, shortened where it is long."""
+def cut(text: str | None, most: int = MAX_IN_QUESTION) -> str:
+    """Return at most `most` characters of a text, with an ellipsis if it is longer."""
     text = text or ""
     return text if len(text) <= most else f"{text[:most]}…"
 
 
 def unreadable(prompt_id: str) -> str:
-    """What stands in place of a prompt's text."""
+    """Return the replacement for a prompt's text that cannot be read."""
     return f"(the text of prompt {prompt_id} cannot be read)"
 
 
 def mark_prompt(prompt: str, elements: Sequence[Mapping[str, Any]]) -> list[Segment]:
-    """The prompt in segments; characters that several questions are about show the worst of them."""
-    shown = prompt[:MOST_CHARACTERS]
-    placed = [element for element in elements if _is_placed(element, len(shown))]
+    """Divide a prompt into segments. If several questions are about a character, the worst of them counts."""
+    shown = prompt[:MAX_CHARACTERS]
+    placed = [element for element in elements if _has_span(element, len(shown))]
     edges = sorted({0, len(shown), *(element[edge] for element in placed for edge in ("start", "end"))})
     segments = [_segment(shown, start, end, placed) for start, end in pairwise(edges)]
     if len(prompt) > len(shown):
@@ -125,7 +134,7 @@ def mark_prompt(prompt: str, elements: Sequence[Mapping[str, Any]]) -> list[Segm
     return segments
 
 
-def _is_placed(element: Mapping[str, Any], length: int) -> bool:
+def _has_span(element: Mapping[str, Any], length: int) -> bool:
     start, end = element["start"], element["end"]
     return start is not None and end is not None and 0 <= start < end <= length and element["score"] is not None
 

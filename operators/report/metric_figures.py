@@ -1,4 +1,4 @@
-"""What a report says of one metric, made of its rows, which are read once and those of one generator at a time."""
+"""Computes a report's figures of one metric. Its rows are read once, those of one generator at a time."""
 
 from collections.abc import Container, Mapping, Sequence
 from typing import NamedTuple
@@ -9,85 +9,82 @@ from plumbline.operators.base.each import Each, one_by_one
 from plumbline.operators.images.generation_settings import Known
 from plumbline.operators.metrics.metric import direction
 from plumbline.operators.report.charts import Spread, spread_of
-from plumbline.operators.report.picked_images import ImagesInView, Places, SeenImages
+from plumbline.operators.report.picked_images import GalleryQuotas, ImageCollector, SeenImages
 from plumbline.operators.report.unscored import NOTHING_UNSCORED, Unscored, UnscoredRows
-from plumbline.operators.results.comparison import Duel, PromptMeans, bradley_terry, duels, mean_of_each
-from plumbline.operators.results.run_scores import Hashes, RunScores, ScoreColumns, among
+from plumbline.operators.results.comparison import Duel, PromptMeans, average_prompts, bradley_terry, compare_generators
+from plumbline.operators.results.run_scores import RunScores, find_sorted
 from plumbline.operators.results.summary import Skills
 from plumbline.operators.statistics.repeats import Repeats, pooled, repeats_of
 
 
 class MetricFigures(NamedTuple):
-    """All that the page needs of a metric's rows; it does not grow with them."""
+    """Everything that the page needs of a metric's rows. Its size does not depend on their number."""
 
     spreads: Mapping[str, Spread]
-    """By generator that has a score."""
+    """Distributions of the scores, by generator that has a score."""
     duels: Sequence[Duel] = ()
-    """Of a metric that ranks images."""
+    """Comparisons of generators; empty for a metric that does not rank images."""
     repeats: Repeats | None = None
-    """How much of the noise is the seed, over the generators that have several images a prompt."""
+    """Share of the noise that is due to the seed, over the generators that have several images a prompt."""
     ratings: Mapping[str, float] = {}
-    """Bradley-Terry ratings by generator, where they were asked for."""
+    """Bradley-Terry ratings by generator, if they were requested."""
     seen: SeenImages | None = None
-    """The images that it scored."""
+    """Images that the metric scored."""
     unscored: Unscored = NOTHING_UNSCORED
-    """The prompts that fail with every generator."""
+    """Prompts that fail with every generator."""
 
 
-class Question(NamedTuple):
-    """What is asked of a run's metrics."""
+class MetricInputs(NamedTuple):
+    """Inputs for the figures of all metrics of a run."""
 
     scores: RunScores
     skills: Skills
-    places: Places
-    """Of the gallery."""
+    quotas: GalleryQuotas
     unranked: Container[str] = ()
     """Metrics by which no image is better than another."""
-    falling: Container[str] = ()
-    """Those by which a lower score is better."""
+    lower_is_better: Container[str] = ()
+    """Metrics by which a lower score is better."""
     baseline: str = ""
-    """The generator with which the others are compared alone."""
+    """The only generator with which the others are compared; empty to compare all with each other."""
     rated: bool = False
+    """True to compute Bradley-Terry ratings."""
     settings: Mapping[str, Known] = {}
-    """By generator, where they are to be compared."""
+    """Settings by generator. Generators whose settings differ are not compared."""
 
 
-def measure_metrics(question: Question, each: Each = one_by_one) -> dict[str, MetricFigures]:
-    """By metric that has rows."""
-    metrics = question.scores.metrics
-    return dict(zip(metrics, each(measure, metrics, shared=question), strict=True))
+def measure_metrics(inputs: MetricInputs, each: Each = one_by_one) -> dict[str, MetricFigures]:
+    """Return the figures of each metric that has rows."""
+    metrics = inputs.scores.metrics
+    return dict(zip(metrics, each(measure, metrics, shared=inputs), strict=True))
 
 
-def measure(question: Question, metric: str) -> MetricFigures:
-    """The figures of one metric."""
-    scores = question.scores
-    images = ImagesInView(direction(metric, question.falling), question.places)
+def measure(inputs: MetricInputs, metric: str) -> MetricFigures:
+    """Return the figures of one metric."""
+    scores = inputs.scores
+    images = ImageCollector(direction(metric, inputs.lower_is_better), inputs.quotas)
     means, spreads, repeats = PromptMeans(scores.prompts), {}, list[Repeats]()
     unscored = UnscoredRows(scores.prompts)
     for generator, columns in scores.by_generator(metric):
         spread = spread_of(columns.score, scores.spans.get(metric, (0.0, 1.0)))
         if spread is not None:
             spreads[generator] = spread
-        if metric in question.places.metrics:
+        if metric in inputs.quotas.metrics:
             images.add(columns)
         unscored.add(generator, columns)
-        if metric not in question.unranked:
-            means.add(generator, mean_of_each(scores.prompts, columns))
-            repeats += _repeats(scores.prompts, columns)
-        del columns  # or they would stand beside the next generator's
+        if metric not in inputs.unranked:
+            means.add(generator, average_prompts(scores.prompts, columns))
+            prompt = find_sorted(columns.prompt, scores.prompts)
+            scored = np.isfinite(columns.score) & (prompt >= 0)
+            if (found := repeats_of(prompt[scored], columns.score[scored])) is not None:
+                repeats.append(found)
+        del columns  # so that the next generator's rows are not in memory at the same time
     return MetricFigures(
         spreads=spreads,
-        duels=duels(metric, means, question.skills, question.falling, question.baseline, question.settings),
+        duels=compare_generators(
+            metric, means, inputs.skills, inputs.lower_is_better, inputs.baseline, inputs.settings
+        ),
         repeats=pooled(repeats) if repeats else None,
-        ratings=bradley_terry(metric, means, question.falling) if question.rated else {},
-        seen=images.seen(),
-        unscored=unscored.found(),
+        ratings=bradley_terry(metric, means, inputs.lower_is_better) if inputs.rated else {},
+        seen=images.collect(),
+        unscored=unscored.collect(),
     )
-
-
-def _repeats(prompts: Hashes, columns: ScoreColumns) -> list[Repeats]:
-    """Of one generator, where some prompt has several images."""
-    place = among(columns.prompt, prompts)
-    scored = np.isfinite(columns.score) & (place >= 0)
-    found = repeats_of(place[scored], columns.score[scored])
-    return [] if found is None else [found]

@@ -1,4 +1,4 @@
-"""Everything that the page shows, made from a run's tables; a template only lays it out."""
+"""Builds the content of a run's page from its tables; a template only arranges it."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ from plumbline.operators.diagnosis.diagnosis import Diagnosis, ShownTable, shown
 from plumbline.operators.images.generation_settings import COMPARE, all_settings, setting_notes, settings_in_words
 from plumbline.operators.judging.decided_pairs import decisions_table, in_words
 from plumbline.operators.metrics.metric import direction
-from plumbline.operators.metrics.table import falling_metrics, metric_story, read_metrics
+from plumbline.operators.metrics.table import falling_metrics, metric_story
 from plumbline.operators.report import charts, page_tables
 from plumbline.operators.report.agreement import Agreement, ShownAgreement, show_agreement
 from plumbline.operators.report.changes import Changes
@@ -33,10 +33,11 @@ from plumbline.operators.results.comparison import (
     WORSE,
     Board,
     Duel,
-    Standing,
-    boards,
-    standings,
+    LeaderboardRow,
+    build_boards,
+    rank_generators,
 )
+from plumbline.operators.results.metric_recipes import unranked_metrics
 from plumbline.operators.results.run_scores import RunScores
 from plumbline.operators.results.summary import OVERALL, Skills
 from plumbline.operators.results.usual_scores import NOTHING_USUAL, UsualScores
@@ -44,7 +45,7 @@ from plumbline.operators.results.usual_scores import NOTHING_USUAL, UsualScores
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GatheredRun:
-    """A run as it was read: its manifest, its tables, and its prompts where they can be read."""
+    """A run's manifest, its tables, and its prompts if they can be read."""
 
     run_id: str
     manifest: Mapping[str, Any]
@@ -52,38 +53,38 @@ class GatheredRun:
     summary: pa.Table
     failures: pa.Table
     prompts: Mapping[str, str]
-    """Text by prompt_id."""
+    """Texts of prompts by prompt_id."""
     skills: Skills
-    """Of its prompts; of none where the prompts cannot be read."""
+    """Skills of the prompts; empty if the prompts cannot be read."""
     diagnosis: Diagnosis | None = None
-    """What its metrics are found to be like, where that was looked at."""
+    """Diagnosis of the metrics, if they were diagnosed."""
     agreement: Agreement | None = None
-    """How far its metrics agree with people, where that was judged."""
+    """Agreement of the metrics with people, if the run was judged."""
     noise: pa.Table = field(default_factory=schemas.JUDGE_NOISE.empty_table)
-    """Schema JUDGE_NOISE; of no rows where every judge is asked once."""
+    """Noise of judges (schema JUDGE_NOISE); empty if every judge is asked once."""
     usual: UsualScores = NOTHING_USUAL
-    """The scores of all images of its benchmark so far."""
+    """Scores of all images of the benchmark in the store."""
     decisions: pa.Table | None = None
-    """Schema DECISIONS, where the run is an adaptive sweep's."""
+    """Decisions of an adaptive sweep (schema DECISIONS)."""
     unreadable: str = ""
-    """Why the prompts and images cannot be read, where they cannot."""
+    """Reason if the prompts and images cannot be read, else empty."""
 
     def unranked(self) -> frozenset[str]:
-        """Its metrics by which no image is better than another."""
-        return frozenset(name for name, metric in read_metrics(self.manifest).items() if not metric.ranks)
+        """Return the metrics by which no image is better than another."""
+        return unranked_metrics(self.manifest)
 
     def ranking(self) -> list[str]:
-        """All its other metrics."""
+        """Return the metrics that rank images."""
         unranked = self.unranked()
         return [name for name in self.manifest.get("metrics", ()) if name not in unranked]
 
     def pictured(self) -> list[str]:
-        """The metrics whose images are shown: those that rank, or all if none does."""
+        """Return the metrics whose images are shown: those that rank images, or all if none does."""
         return self.ranking() or list(self.manifest.get("metrics", ()))
 
 
 class MetricPanel(NamedTuple):
-    """What is shown of one metric."""
+    """Section about one metric."""
 
     name: str
     lower_is_better: bool
@@ -95,7 +96,7 @@ class MetricPanel(NamedTuple):
 
 
 class Page(NamedTuple):
-    """The whole page."""
+    """Content of the whole page."""
 
     run_id: str
     benchmark: str
@@ -103,67 +104,68 @@ class Page(NamedTuple):
     decision: Decision
     warnings: list[str]
     generators: FirstRows[str]
-    """By their mean rank over the metrics, best first."""
+    """Generators by their mean rank over the metrics, best first."""
     ranks: Mapping[str, float | None]
-    """Those mean ranks; None where a metric that scored others did not score it."""
+    """Mean ranks by generator; None if a metric that scored others did not score the generator."""
     columns: list[page_tables.Column]
-    """The leaderboard, a column for each metric."""
+    """Columns of the leaderboard, one for each metric."""
     skills: list[str]
     best_at: FirstRows[page_tables.BestAt]
     panels: list[MetricPanel]
     prompts: list[SideBySide]
-    """Those on which generators differ most."""
+    """Prompts on which generators differ most."""
     cards: list[Card]
     health: Health
     usual: UsualScores
-    """The scores of all images of the benchmark so far."""
+    """Scores of all images of the benchmark in the store."""
     changes: Changes | None
     agreement: ShownAgreement | None
-    """How far the metrics agree with people, where that was judged."""
+    """Agreement of the metrics with people, if the run was judged."""
     contradicted: list[Card]
-    """The images on which a metric contradicts people."""
+    """Images on which a metric contradicts people."""
     decided: ShownTable | None
-    """What an adaptive sweep decided."""
+    """Decisions of an adaptive sweep."""
     diagnosis: list[ShownTable]
-    """Empty where the metrics were not diagnosed."""
-    standings: list[Standing]
+    """Tables of the diagnosis; empty if the metrics were not diagnosed."""
+    leaderboard_rows: list[LeaderboardRow]
+    """Rows of all boards, overall and by skill."""
     baseline: str
-    """The generator that the others are compared with alone; empty where all are with each other."""
+    """The only generator that the others are compared with; empty if all are compared with each other."""
     seeds: ShownTable | None
-    """How much of the noise is the seed; None where no prompt has several images."""
+    """Share of the noise that is due to the seed; None if no prompt has several images."""
     settings: list[tuple[str, str]]
-    """By generator that has any, what its images were generated with, in words."""
+    """Generators with the settings of their images in words."""
     ranking: list[str]
-    """The metrics that rank images. If there is none, the page compares no generators."""
+    """Metrics that rank images. Without any, the page compares no generators."""
     has_skills: bool
-    """Whether the prompts name skills, at which images may or may not have a score."""
+    """True if the prompts name skills."""
 
     @property
     def pictures(self) -> Mapping[str, str]:
-        """By generator its thumbnail, a data URI, of the prompt on which the generators differ most."""
+        """Thumbnails (data URIs) by generator, of the prompt on which the generators differ most."""
         sides = self.prompts[0].sides if self.prompts else []
         return {side.generator: side.thumbnail for side in sides if side.thumbnail is not None}
 
     @property
     def kinds(self) -> list[str]:
-        """The reasons for which images are in the gallery."""
+        """Kinds of reasons for which images are in the gallery."""
         return list(dict.fromkeys(kind for card in self.cards for kind in card.kinds))
 
     @property
     def pictured(self) -> list[str]:
-        """The metrics whose images are in the gallery."""
+        """Metrics whose images are in the gallery."""
         return self.ranking or self.metrics
 
     @property
     def has_sources(self) -> bool:
-        """Whether some image was edited from another."""
+        """Return True if some image was edited from another."""
         return any(card.sources for card in (*self.cards, *self.contradicted)) or any(
             prompt.sources for prompt in self.prompts
         )
 
     @property
     def marks(self) -> str:
-        """What stands behind the means."""
+        """Explanation of the letters or marks behind the means."""
         if self.baseline:
             return f"{BETTER} or {WORSE}: clearly so than {self.baseline}; {TIED}: not told from it"
         return f"sharing a letter: not told apart{'; with other settings: not compared' if self.is_unlike else ''}"
@@ -175,21 +177,20 @@ class Page(NamedTuple):
 
     @property
     def leaderboard(self) -> dict[str, dict[str, str]]:
-        """The leaderboard as text, by generator and column."""
-        return {name: self._leaderboard_row(name) for name in self.generators.rows}
-
-    def _leaderboard_row(self, generator: str) -> dict[str, str]:
-        rank = self.ranks[generator]
-        cells = {"mean rank": NOTHING if rank is None else f"{rank:.1f}"} if self.ranking else {}
-        for column in self.columns:
-            standing = column.standings.get(generator)
-            name = f"{column.name} (lower is better)" if column.lower_is_better else column.name
-            cells[name] = NOTHING if standing is None else f"{number(standing.mean)} {standing.group}".strip()
+        """Cells of the leaderboard as text, by generator and column."""
+        cells: dict[str, dict[str, str]] = {}
+        for generator in self.generators.rows:
+            rank = self.ranks[generator]
+            cells[generator] = {"mean rank": NOTHING if rank is None else f"{rank:.1f}"} if self.ranking else {}
+            for column in self.columns:
+                row = column.by_generator.get(generator)
+                name = f"{column.name} (lower is better)" if column.lower_is_better else column.name
+                cells[generator][name] = NOTHING if row is None else f"{number(row.mean)} {row.group}".strip()
         return cells
 
     @property
     def is_unlike(self) -> bool:
-        """Whether some generators are not compared, as their settings differ."""
+        """Return True if some generators are not compared because their settings differ."""
         return any(duel.unlike for panel in self.panels for duel in panel.pairs.duels.rows)
 
     @property
@@ -197,32 +198,29 @@ class Page(NamedTuple):
         return [column.name for column in self.columns]
 
 
-def _standings(
+def _rank_run(
     run: GatheredRun, figures: Mapping[str, MetricFigures], compared: Sequence[Duel], baseline: str
-) -> list[Standing]:
-    """The standings of a run; where its prompts' skills are not known, the summary's means at the skills."""
+) -> list[LeaderboardRow]:
+    """Return all rows of a run. If its prompts are unknown, the rows at skills have no rank and no tie group."""
     overall = run.summary.filter(pc.equal(run.summary.column("skill"), OVERALL))
-    falling = falling_metrics(run.manifest)
-    ranked = standings(run.summary if run.skills else overall, compared, falling, baseline)
+    lower_is_better = falling_metrics(run.manifest)
+    summary = run.summary if run.skills else overall
+    ranked = rank_generators(summary, compared, lower_is_better, baseline, run.unranked())
     ratings = {
         (metric, OVERALL, generator): rating
         for metric, of_metric in figures.items()
         for generator, rating in of_metric.ratings.items()
     }
     ranked = [row._replace(rating=ratings.get((row.metric, row.skill, row.generator))) for row in ranked]
-    unranked = run.unranked()
-    ranked = [row._replace(rank=None, group="") if row.metric in unranked else row for row in ranked]
-    if not run.skills:
-        at_skills = [row for row in run.summary.to_pylist() if row["skill"] != OVERALL]
-        ranked += [_from_summary(row, direction(row["metric"], falling)) for row in at_skills]
+    if run.skills:
+        return ranked
+    for row in run.summary.to_pylist():
+        if row["skill"] != OVERALL:
+            known = {name: row[name] for name in LeaderboardRow._fields if name in row}
+            means = {name: math.nan if row[name] is None else float(row[name]) for name in ("mean", "low", "high")}
+            towards = direction(row["metric"], lower_is_better)
+            ranked.append(LeaderboardRow(**(known | means), rank=None, group="", direction=towards))
     return ranked
-
-
-def _from_summary(row: Mapping[str, Any], towards: int) -> Standing:
-    """A standing without rank and tie group, as the prompts are not known."""
-    known = {name: row[name] for name in Standing._fields if name in row}
-    means = {name: math.nan if row[name] is None else float(row[name]) for name in ("mean", "low", "high")}
-    return Standing(**(known | means), rank=None, group="", direction=towards)
 
 
 def build_page(
@@ -234,20 +232,26 @@ def build_page(
     changes: Changes | None = None,
     baseline: str = "",
 ) -> Page:
-    """The page of a run, of its metrics' figures, of the images picked for it, and of what changed since another run.
+    """Return the content of a run's page.
 
-    With a `baseline` every other generator was compared with it alone.
+    Args:
+        figures: The figures of each metric (`measure_metrics`).
+        picks: The images to show.
+        details: The thumbnails and elements of these images.
+        changes: The comparison with another run.
+        baseline: The only generator with which the others were compared.
     """
     compared = [duel for of_metric in figures.values() for duel in of_metric.duels]
-    ranked = _standings(run, figures, compared, baseline)
-    at_skills = boards(ranked, compared, baseline)
+    ranked = _rank_run(run, figures, compared, baseline)
+    at_skills = build_boards(ranked, compared, baseline)
     overall = overall_boards(at_skills, run.manifest.get("metrics", ()))
     unranked = run.unranked()
     ranking = {name: board for name, board in overall.items() if name not in unranked}
-    ranks = _ranks(overall, ranking)
+    ranks = mean_ranks(ranking)
+    ranks |= {row.generator: None for board in overall.values() for row in board.rows if row.generator not in ranks}
     cards = [_card(pick, details, run) for pick in picks.gallery]
-    repeats = {metric: of.repeats for metric, of in figures.items() if of.repeats is not None}
-    order = {name: place for place, name in enumerate(ranks)}
+    repeats = {metric: own.repeats for metric, own in figures.items() if own.repeats is not None}
+    order = {name: number for number, name in enumerate(ranks)}
     prompts = [_side_by_side(sides, details, run, order) for sides in picks.side_by_side]
     unscored = {metric: of_metric.unscored for metric, of_metric in figures.items()}
     state = health(run.manifest, run.scores, run.failures, overall, run.noise, unscored)
@@ -257,7 +261,7 @@ def build_page(
         facts=_page_facts(run, overall),
         decision=_decision(at_skills, overall, ranking, reasons(state.failures), seed_sentences(repeats)),
         warnings=_warnings(run, state),
-        generators=shown(list(ranks), page_tables.MOST_GENERATORS),
+        generators=shown(list(ranks), page_tables.MAX_GENERATORS),
         ranks=ranks,
         columns=[page_tables.board_column(metric_board) for metric_board in overall.values()],
         skills=sorted({*chain(*(card.skills for card in cards), *(prompt.skills for prompt in prompts))}),
@@ -272,20 +276,13 @@ def build_page(
         contradicted=[_card(pick, details, run) for pick in picks.contradicted],
         decided=None if run.decisions is None else decisions_table(run.decisions),
         diagnosis=[] if run.diagnosis is None else shown_tables(run.diagnosis),
-        standings=ranked,
+        leaderboard_rows=ranked,
         baseline=baseline,
         seeds=seed_table(repeats) if repeats else None,
-        settings=[(name, settings_in_words(of)) for name, of in all_settings(run.manifest, COMPARE).items()],
+        settings=[(name, settings_in_words(known)) for name, known in all_settings(run.manifest, COMPARE).items()],
         ranking=list(ranking),
         has_skills=len(run.skills.names) > 1 or any(row.skill != OVERALL for row in ranked),
     )
-
-
-def _ranks(overall: Boards, ranking: Boards) -> dict[str, float | None]:
-    """The mean ranks of every generator by the metrics that rank; None where they are not all there."""
-    ranks = mean_ranks(ranking)
-    others = (standing.generator for board in overall.values() for standing in board.standings)
-    return {**ranks, **{name: None for name in others if name not in ranks}}
 
 
 def _decision(
@@ -293,11 +290,11 @@ def _decision(
     overall: Boards,
     ranking: Boards,
     failed: str,
-    of_seeds: Sequence[Sentence],
+    about_seeds: Sequence[Sentence],
 ) -> Decision:
-    """What the run says, by the metrics that rank."""
-    decision = decide({place: board for place, board in at_skills.items() if place[0] in ranking}, ranking, failed)
-    decision = decision._replace(agreement=[*decision.agreement, *of_seeds])
+    """Return the conclusions of the run by the metrics that rank."""
+    decision = decide({key: board for key, board in at_skills.items() if key[0] in ranking}, ranking, failed)
+    decision = decision._replace(agreement=[*decision.agreement, *about_seeds])
     if ranking or not overall:
         return decision
     return decision._replace(headline=Sentence("Nothing is ranked:", "no metric of the run ranks images."))
@@ -305,24 +302,26 @@ def _decision(
 
 def _card(pick: Pick, details: Mapping[ImageKey, ImageDetail], run: GatheredRun) -> Card:
     detail = details.get(pick.key, NO_DETAIL)
-    return make_card(pick, detail, run.prompts.get(pick.prompt_id), run.skills.of(pick.prompt_id), run.usual)
+    return make_card(pick, detail, run.prompts.get(pick.prompt_id), run.skills.find(pick.prompt_id), run.usual)
 
 
 def _side_by_side(
     sides: Sequence[Pick], details: Mapping[ImageKey, ImageDetail], run: GatheredRun, order: Mapping[str, int]
 ) -> SideBySide:
-    """A prompt's images, the generators as in the leaderboard."""
+    """Return a prompt's images, with the generators in the order of the leaderboard."""
     sides = sorted(sides, key=lambda pick: order.get(pick.key.generator, len(order)))
-    prompt, falling, ranking = sides[0].prompt_id, falling_metrics(run.manifest), run.ranking()
-    towards = {metric: direction(metric, falling) if metric in ranking else 0 for metric in run.pictured()}
-    return put_side_by_side(sides, details, run.prompts.get(prompt), run.skills.of(prompt), towards)
+    prompt, lower_is_better, ranking = sides[0].prompt_id, falling_metrics(run.manifest), run.ranking()
+    towards = {metric: direction(metric, lower_is_better) if metric in ranking else 0 for metric in run.pictured()}
+    return put_side_by_side(sides, details, run.prompts.get(prompt), run.skills.find(prompt), towards)
 
 
 def _page_facts(run: GatheredRun, overall: Boards) -> list[str]:
-    """The size of the run in a few words, when it began, and what was noted of it."""
-    generators = len({standing.generator for board in overall.values() for standing in board.standings})
+    """Return the size of the run in words, its start and its note."""
+    generators = len({row.generator for board in overall.values() for row in board.rows})
     prompts = len(run.scores.prompts)
-    images = (len(run.scores) - _absent_rows(run.failures)) // max(len(overall), 1)
+    # Rows of prompts without an image, which are in no file.
+    absent = [row for row in run.failures.to_pylist() if row["kind"] == "missing_image" and row["file"] is None]
+    images = (len(run.scores) - sum(row["rows"] for row in absent)) // max(len(overall), 1)
     began = str(run.manifest.get("began", ""))[:16].replace("T", " ")
     counts = {"generator": generators, "prompt": prompts, "image": images, "metric": len(overall)}
     note = str(run.manifest.get("note", ""))
@@ -330,13 +329,8 @@ def _page_facts(run: GatheredRun, overall: Boards) -> list[str]:
     return facts + ([f"{began} UTC"] if began else []) + ([f"note: {note}"] if note else [])
 
 
-def _absent_rows(failures: pa.Table) -> int:
-    """Count the rows of prompts without an image, which are in no file."""
-    return sum(row["rows"] for row in failures.to_pylist() if row["kind"] == "missing_image" and row["file"] is None)
-
-
 def _warnings(run: GatheredRun, state: Health) -> list[str]:
-    """What a reader must know before trusting the rest."""
+    """Return the warnings that a reader needs before trusting the results."""
     warnings = []
     if seen := run.manifest.get("seen"):
         warnings.append(in_words(seen, run.manifest["config"]["adaptive"]))

@@ -1,4 +1,6 @@
-"""The images and prompts that a report shows: the best, the worst, those that metrics or generators disagree on."""
+"""Chooses the images and prompts that a report shows: the best, the worst, and those on which metrics or generators
+disagree.
+"""
 
 from collections import Counter
 from collections.abc import Container, Mapping, Sequence
@@ -14,44 +16,44 @@ from plumbline.operators.base.each import Each, one_by_one
 from plumbline.operators.base.spilled import Spilled
 from plumbline.operators.judging.contradicted_images import ContradictedImage
 from plumbline.operators.metrics.metric import direction
-from plumbline.operators.results.run_scores import NONE, Hashes, RunScores, ScoreColumns, among, mix_ids
+from plumbline.operators.results.run_scores import NONE, Hashes, RunScores, ScoreColumns, find_sorted, mix_ids
 from plumbline.operators.statistics.percentiles import percentile_rank
 from plumbline.operators.statistics.poisson_bootstrap import hash_ids, uniform
 
 Floats = NDArray[np.float64]
-MOST_PROMPTS = 16
-MOST_SIDES = 60
+MAX_PROMPTS = 16
+MAX_SIDES = 60
 """Generators side by side; of more, those whose images rank best."""
-MOST_COMPARED = 1 << 16
-"""So many images have their ranks by all metrics in memory at once; of more, prompts are drawn by their hashes."""
+MAX_COMPARED = 1 << 16
+"""Number of images whose ranks by all metrics are in memory at once, about; of more, a sample is drawn by hash."""
 
 
 class Side(NamedTuple):
-    """An image beside others of its prompt."""
+    """One of several generators' images of a prompt."""
 
     image: int
-    """Its hash."""
+    """Hash of the image."""
     row: int
-    """One of its rows in the run's scores."""
+    """Number of one of its rows in the run's scores."""
 
 
-class Differing:
-    """The ranks by every metric of each generator's first image of a prompt."""
+class DifferingPrompts:
+    """Finds the prompts on which generators differ most, by the ranks of each generator's first image of a prompt."""
 
     def __init__(self, scores: RunScores, share: float) -> None:
-        """Of this share of the prompts."""
+        """Consider this fraction of the prompts, drawn by their hashes."""
         self._prompts: Hashes = scores.prompts[uniform(scores.prompts) < share]
         self._images = np.full((len(self._prompts), max(len(scores.generators), 1)), NONE)
         self._rows = np.zeros(self._images.shape, np.int64)
         self._ranks: list[Floats] = []
 
     def add(self, columns: ScoreColumns, ranks: Floats) -> None:
-        """A metric's images, each once, with their percentile ranks."""
+        """Add a metric's images, each once, with their percentile ranks."""
         if not len(self._prompts):
             return
-        place = among(columns.prompt, self._prompts)
-        known = np.flatnonzero(place >= 0)
-        cells = np.ravel_multi_index((place[known], columns.generator[known]), self._images.shape)
+        prompt = find_sorted(columns.prompt, self._prompts)
+        known = np.flatnonzero(prompt >= 0)
+        cells = np.ravel_multi_index((prompt[known], columns.generator[known]), self._images.shape)
         first, at = np.unique(cells, return_index=True)
         new = self._images.flat[first] == NONE
         self._images.flat[first[new]] = columns.image[known[at[new]]]
@@ -61,45 +63,45 @@ class Differing:
         of_metric.flat[cells[shown]] = ranks[known[shown]]
         self._ranks.append(of_metric)
 
-    def chosen(self, most: int) -> list[list[Side]]:
-        """Images of the prompts that differ most, no more than `most` in all; of each prompt in the generators' order.
+    def choose(self, most: int) -> list[list[Side]]:
+        """Return the images of the most different prompts, at most `most` images, in the order of the generators.
 
-        Prompts of which more generators have an image come first, then those of which the standard deviation of the
-        generators' ranks is the largest, its mean over the metrics.
+        Prompts for which more generators have an image come first. Of these, prompts with a larger standard deviation
+        of the generators' ranks (mean over the metrics) come first.
         """
         if not self._ranks or self._images.shape[1] < 2 or not len(self._prompts):
             return []
         ranks = np.stack(self._ranks)
-        sides = np.sort(np.argsort(-_mean(ranks, (0, 1)), kind="stable")[: min(MOST_SIDES, most)])
+        sides = np.sort(np.argsort(-_mean(ranks, (0, 1)), kind="stable")[: min(MAX_SIDES, most)])
         images, rows, ranks = self._images[:, sides], self._rows[:, sides], ranks[:, :, sides]
-        there = (images != NONE).sum(axis=1)
+        n_images = (images != NONE).sum(axis=1)
         deviations = np.sqrt(_mean((ranks - _mean(ranks, 2)[:, :, None]) ** 2, 2))
-        order = np.lexsort((-_mean(deviations, 0), -there))
-        wanted = min(MOST_PROMPTS, most // len(sides)) if len(sides) > 1 else 0
-        return [_sides(images[place], rows[place]) for place in order[:wanted] if there[place] > 1]
+        order = np.lexsort((-_mean(deviations, 0), -n_images))
+        n_prompts = min(MAX_PROMPTS, most // len(sides)) if len(sides) > 1 else 0
+        return [
+            [Side(int(image), int(row)) for image, row in zip(images[at], rows[at], strict=True) if image != NONE]
+            for at in order[:n_prompts]
+            if n_images[at] > 1
+        ]
 
 
 def _mean(values: Floats, axes: int | tuple[int, ...]) -> Floats:
-    """The mean of those that are numbers; 0 of none."""
-    numbers = np.isfinite(values)
-    total = np.where(numbers, values, 0.0).sum(axis=axes)
-    return np.asarray(total / np.maximum(numbers.sum(axis=axes), 1))
+    """Return the mean of the finite values, or 0 if there are none."""
+    finite = np.isfinite(values)
+    total = np.where(finite, values, 0.0).sum(axis=axes)
+    return np.asarray(total / np.maximum(finite.sum(axis=axes), 1))
 
 
-def _sides(images: Hashes, rows: NDArray[np.int64]) -> list[Side]:
-    return [Side(image, row) for image, row in zip(images.tolist(), rows.tolist(), strict=True) if image != int(NONE)]
-
-
-MOST_CARDS = 100
-LOOKED_AT = 200
-"""Images for each place of the gallery."""
+MAX_CARDS = 100
+CANDIDATES = 200
+"""Images that are considered for each place of the gallery."""
 
 MIDDLE = 0.5
 """The percentile rank that separates both ends; all images have it if all scores are equal."""
 
 Kind = Literal["best", "worst", "highest", "lowest", "disagreed", "contradicted"]
-"""`highest` and `lowest` are by a metric that ranks nothing. Metrics disagree on some images, and contradict people on
-others."""
+"""Kind of reason for showing an image. `highest` and `lowest` are by a metric that does not rank images. `disagreed` is
+about metrics that disagree with each other, and `contradicted` about a metric that contradicts people."""
 KIND_WORDS: Mapping[Kind, str] = {
     "best": "best",
     "worst": "worst",
@@ -108,50 +110,50 @@ KIND_WORDS: Mapping[Kind, str] = {
     "disagreed": "disagreed on",
     "contradicted": "contradicts people",
 }
-"""The kinds on a page."""
+"""Words for the kinds on a page."""
 
 
 class ImageKey(NamedTuple):
-    """Which image it is."""
+    """Unique id of an image."""
 
     generator: str
     image_id: str
 
 
 class Reason(NamedTuple):
-    """Why an image is in the gallery."""
+    """Reason for which an image is in the gallery."""
 
     kind: Kind
     metric: str
     text: str = ""
-    """Of a disagreement, how large it is."""
+    """Size of a disagreement in words; empty for other kinds."""
 
 
 class Pick(NamedTuple):
-    """An image chosen for the gallery."""
+    """Image chosen for a report."""
 
     key: ImageKey
     prompt_id: str
     scores: Mapping[str, float]
-    """By metric."""
+    """Scores by metric."""
     ranks: Mapping[str, float]
     """Percentile ranks among the images of the run, by metric."""
     reasons: tuple[Reason, ...]
     rows: tuple[int, ...] = ()
-    """Where it stands in the run's scores, by every metric."""
+    """Numbers of its rows in the run's scores, of all metrics."""
 
 
 class Picked(NamedTuple):
-    """The images that a report shows."""
+    """Images that a report shows."""
 
     gallery: Sequence[Pick] = ()
     side_by_side: Sequence[Sequence[Pick]] = ()
-    """Of each prompt, those of several generators."""
+    """Images of several generators for each prompt."""
     contradicted: Sequence[Pick] = ()
-    """Those on which a metric contradicts people."""
+    """Images on which a metric contradicts people."""
 
     def every(self) -> list[Pick]:
-        """All of them, each once."""
+        """Return all images without duplicates."""
         sides = (pick for picks in self.side_by_side for pick in picks)
         return list({pick.key: pick for pick in (*self.gallery, *sides, *self.contradicted)}.values())
 
@@ -159,50 +161,62 @@ class Picked(NamedTuple):
 NOTHING_PICKED = Picked()
 
 
-class Places(NamedTuple):
-    """How many images a metric gives for each reason, and whose ranks by all metrics are looked at together."""
+class GalleryQuotas(NamedTuple):
+    """Number of images that each metric contributes to the gallery, and the sample whose ranks are compared."""
 
-    quotas: Mapping[Kind, int]
+    by_kind: Mapping[Kind, int]
+    """Number of images of one metric for each reason."""
     ends: tuple[Kind, Kind]
-    """The low one first."""
+    """Kinds of the lowest and of the highest scores."""
     metrics: frozenset[str]
-    """The metrics that give images."""
-    images: float
-    """A share of the images, drawn by their hashes."""
-    prompts: float
-    """Likewise; all of their images."""
+    """Metrics that contribute images."""
+    image_share: float
+    """Fraction of the images whose ranks by several metrics are compared, drawn by hash."""
+    prompt_share: float
+    """Fraction of the prompts whose images of several generators are compared, drawn by hash."""
 
 
-def places_for(scores: RunScores, metrics: Sequence[str], most: int, *, ranking: bool = True) -> Places:
-    """Return the places of a gallery of at most `most` images; the metrics all rank images, or none of them does."""
-    n_metrics = len([metric for metric in metrics if metric in scores.spans])
+def gallery_quotas(scores: RunScores, metrics: Sequence[str], most: int, *, ranking: bool = True) -> GalleryQuotas:
+    """Return the quotas for a gallery of at most `most` images.
+
+    `ranking` is True if the metrics rank images, and False if none of them does.
+    """
     n_images = len(scores) // max(len(scores.metrics), 1)
-    ends: tuple[Kind, Kind] = ("worst", "best") if ranking else ("lowest", "highest")
-    return Places(
-        quotas=_quotas(max(n_metrics, 1), min(most, MOST_CARDS), ends),
-        ends=ends,
+    n_metrics = max(len([metric for metric in metrics if metric in scores.spans]), 1)
+    share = min(most, MAX_CARDS) / n_metrics
+    by_kind: dict[Kind, int]
+    if not ranking:
+        lowest = max(1, round(0.5 * share))
+        by_kind = {"lowest": lowest, "highest": max(0, int(share) - lowest)}
+    elif n_metrics == 1:  # a single metric cannot disagree with others
+        worst = max(1, round(0.6 * share))
+        by_kind = {"worst": worst, "disagreed": 0, "best": max(0, int(share) - worst)}
+    else:  # most places for the worst images, because they teach most
+        worst, best = max(1, int(0.45 * share)), max(1, int(0.25 * share))
+        by_kind = {"worst": worst, "disagreed": max(1, int(share) - worst - best), "best": best}
+    return GalleryQuotas(
+        by_kind=by_kind,
+        ends=("worst", "best") if ranking else ("lowest", "highest"),
         metrics=frozenset(metrics),
-        images=MOST_COMPARED / max(n_images, 1),
-        prompts=MOST_COMPARED / max(len(scores.prompts) * len(scores.generators), 1),
+        image_share=MAX_COMPARED / max(n_images, 1),
+        prompt_share=MAX_COMPARED / max(len(scores.prompts) * len(scores.generators), 1),
     )
 
 
 class SeenImages(NamedTuple):
-    """What is kept of the images that a metric scored: some that may be shown, and some that are compared."""
+    """Images of a metric that may be shown, and a sample of its images to compare with other metrics."""
 
-    generators: int
-    """That have any."""
     ends: Mapping[Kind, Sequence[tuple[int, int]]]
-    """The image's hash and its row, by Places.ends."""
+    """(image hash, row) of the lowest and of the highest images, by kind."""
     others: Sequence[tuple[int, int]]
-    """Images at neither end, if the ends do not fill their places."""
-    drawn: ScoreColumns
+    """(image hash, row) of images at neither end, if the ends do not fill their quotas."""
+    sample: ScoreColumns
     ranks: Floats
-    """Percentile ranks of those that were drawn."""
+    """Percentile ranks of the sample."""
 
 
 class ImageRanks:
-    """The worth of all images by a metric, on disk by generator, where percentile ranks are counted."""
+    """Computes percentile ranks among all images of a metric, whose scores are kept on disk."""
 
     def __init__(self) -> None:
         self._worths = Spilled()
@@ -214,8 +228,11 @@ class ImageRanks:
         self._worths.append(np.sort(worth))
         self._n_images += len(worth)
 
-    def of(self, worth: Floats) -> Floats:
-        """Return the percentile ranks of some images of this worth among all of them."""
+    def percentiles(self, worth: Floats) -> Floats:
+        """Return the percentile ranks of some images among all of them.
+
+        `worth` is the score of each image, negated if a lower score is better.
+        """
         worse, equal = np.zeros(len(worth)), np.zeros(len(worth))
         order = np.argsort(worth)
         for number in range(len(self._worths)):
@@ -226,54 +243,54 @@ class ImageRanks:
         return percentile_rank(worse, equal, max(self._n_images, 1))
 
 
-class ImagesInView:
-    """A metric's images as they come, those of one generator after those of another."""
+class ImageCollector:
+    """Collects the images of a metric that may be shown, one generator after another."""
 
-    def __init__(self, towards: int, places: Places) -> None:
-        """More is better if `towards` is 1."""
-        self._towards, self._places = towards, places
+    def __init__(self, towards: int, quotas: GalleryQuotas) -> None:
+        """`towards` is 1 if a higher score is better, else -1."""
+        self._towards, self._quotas = towards, quotas
         self._ranks = ImageRanks()
         self._generators = 0
-        self._ends: dict[Kind, list[ScoreColumns]] = {kind: [] for kind in places.ends}
-        self._drawn: list[ScoreColumns] = []
+        self._ends: dict[Kind, list[ScoreColumns]] = {kind: [] for kind in quotas.ends}
+        self._sample: list[ScoreColumns] = []
 
     def add(self, columns: ScoreColumns) -> None:
-        """A generator's rows."""
+        """Add a generator's rows."""
         self._ranks.add(columns, self._towards)
-        columns = each_once(columns)
+        columns = drop_duplicates(columns)
         if not len(columns.row):
             return
         self._generators += 1
         worth = self._towards * columns.score
         for (kind, ends), order in zip(self._ends.items(), (worth, -worth), strict=True):
-            ends.append(columns.where(_first(order, LOOKED_AT * max(self._places.quotas[kind], 1))))
-        is_drawn = uniform(columns.image) < self._places.images
-        self._drawn.append(columns.where(is_drawn | (uniform(columns.prompt) < self._places.prompts)))
+            ends.append(columns.where(_lowest(order, CANDIDATES * max(self._quotas.by_kind[kind], 1))))
+        is_drawn = uniform(columns.image) < self._quotas.image_share
+        self._sample.append(columns.where(is_drawn | (uniform(columns.prompt) < self._quotas.prompt_share)))
 
-    def seen(self) -> SeenImages | None:
-        """What is kept of them; None where none has a score."""
+    def collect(self) -> SeenImages | None:
+        """Return the collected images; None if no image has a score."""
         if not self._generators:
             return None
-        drawn = _in_order(self._drawn)
-        ends = {kind: self._end(_in_order(columns), kind) for kind, columns in self._ends.items()}
-        left = sum(self._places.quotas[kind] - len(chosen) for kind, chosen in ends.items())
-        taken = np.array([image for chosen in ends.values() for image, _ in chosen], np.uint64)
-        others = drawn.where(~np.isin(drawn.image, taken))
+        sample = _sort_by_row(self._sample)
+        ends = {kind: self._choose_end(_sort_by_row(columns), kind) for kind, columns in self._ends.items()}
+        left = sum(self._quotas.by_kind[kind] - len(chosen) for kind, chosen in ends.items())
+        at_ends = np.array([image for chosen in ends.values() for image, _ in chosen], np.uint64)
+        others = sample.where(~np.isin(sample.image, at_ends))
         others = _spread(others.where(np.argsort(uniform(others.image))), self._generators, left)
-        ranks = self._ranks.of(self._towards * drawn.score)
-        return SeenImages(self._generators, ends, others.places(), drawn, ranks)
+        ranks = self._ranks.percentiles(self._towards * sample.score)
+        return SeenImages(ends, others.places(), sample, ranks)
 
-    def _end(self, columns: ScoreColumns, kind: Kind) -> list[tuple[int, int]]:
+    def _choose_end(self, columns: ScoreColumns, kind: Kind) -> list[tuple[int, int]]:
         """Return the images at one end. They are in its half: an image that ties with the middle is at neither end."""
-        worth, low = self._towards * columns.score, kind == self._places.ends[0]
+        worth, low = self._towards * columns.score, kind == self._quotas.ends[0]
         order = np.argsort(worth if low else -worth, kind="stable")
-        ranks = self._ranks.of(worth[order])
+        ranks = self._ranks.percentiles(worth[order])
         half = columns.where(order[ranks < MIDDLE if low else ranks > MIDDLE])
-        return _spread(half, len(np.unique(half.generator)), self._places.quotas[kind]).places()
+        return _spread(half, len(np.unique(half.generator)), self._quotas.by_kind[kind]).places()
 
 
-def each_once(columns: ScoreColumns) -> ScoreColumns:
-    """The first row of every image that has a score."""
+def drop_duplicates(columns: ScoreColumns) -> ScoreColumns:
+    """Return the first row of every image that has a score."""
     named = (columns.image != NONE) & ~np.isnan(columns.score)
     columns = columns if named.all() else columns.where(named)
     ordered = np.sort(columns.image)
@@ -282,74 +299,79 @@ def each_once(columns: ScoreColumns) -> ScoreColumns:
     return columns
 
 
-def _first(order: Floats, count: int) -> NDArray[np.intp]:
-    """The places of so many of the lowest, of equal ones the first."""
-    if count >= len(order):
-        return np.arange(len(order))
-    low = np.flatnonzero(order <= np.partition(order, count - 1)[count - 1])
-    return np.sort(low[np.argsort(order[low], kind="stable")[:count]])
+def _lowest(values: Floats, count: int) -> NDArray[np.intp]:
+    """Return the indices of the lowest `count` values, ascending; of equal values the first."""
+    if count >= len(values):
+        return np.arange(len(values))
+    low = np.flatnonzero(values <= np.partition(values, count - 1)[count - 1])
+    return np.sort(low[np.argsort(values[low], kind="stable")[:count]])
 
 
-def _in_order(columns: Sequence[ScoreColumns]) -> ScoreColumns:
-    """All of them, by their rows."""
+def _sort_by_row(columns: Sequence[ScoreColumns]) -> ScoreColumns:
     together = reduce(ScoreColumns.followed_by, columns)
     return together.where(np.argsort(together.row))
 
 
 class _Choice(NamedTuple):
-    """An image that a metric puts into the gallery."""
+    """Image that a metric contributes to the gallery."""
 
     image: int
-    """Its hash."""
+    """Hash of the image."""
     row: int
-    """One of its rows in the run's scores."""
+    """Number of one of its rows in the run's scores."""
     reason: Reason
 
 
 def pick_images(
     scores: RunScores,
     seen: Mapping[str, SeenImages | None],
-    places: Places,
+    quotas: GalleryQuotas,
     most: int,
-    falling: Container[str] = (),
+    lower_is_better: Container[str] = (),
     each: Each = one_by_one,
 ) -> Picked:
-    """At most `most` images, and MOST_CARDS: by each metric the best, the worst, and those that the metrics disagree on
-    most; and as many of the prompts on which generators differ most.
+    """Choose the images of the gallery, and the images of the prompts on which generators differ most.
 
-    `seen` are by metric the images that it scored, kept for these `places`; by the metrics `falling` a lower score is
-    better. No prompt is taken twice for one reason, and generators share the places. Of more than MOST_COMPARED images,
-    disagreement is looked for among about so many, drawn by their hashes.
+    The gallery has the best and the worst images by each metric, and those on which metrics disagree most. No prompt is
+    used twice for one reason, and generators share the places. Of more than MAX_COMPARED images, disagreement is only
+    looked for in a sample of about this size, drawn by hash.
+
+    Args:
+        seen: The images that each metric scored, collected with the same `quotas`.
+        most: Largest number of images in the gallery, and of images side by side; never more than MAX_CARDS.
+        lower_is_better: Metrics by which a lower score is better.
     """
-    most = min(most, MOST_CARDS)
+    most = min(most, MAX_CARDS)
     scored = {metric: images for metric, images in seen.items() if images is not None}
     if not scored or most < 1:
         return NOTHING_PICKED
-    compared, differing = _Compared(places.images), Differing(scores, places.prompts)
-    for metric, of_metric in scored.items():
-        compared.add(metric, of_metric.drawn, of_metric.ranks)
-        differing.add(of_metric.drawn, of_metric.ranks)
+    disputed, differing = _DisputedImages(quotas.image_share), DifferingPrompts(scores, quotas.prompt_share)
+    for metric, own in scored.items():
+        disputed.add(metric, own.sample, own.ranks)
+        differing.add(own.sample, own.ranks)
     chosen: dict[tuple[Kind, str], list[_Choice]] = {
-        (kind, metric): [_Choice(image, row, Reason(kind, metric)) for image, row in of_metric.ends[kind]]
-        for metric, of_metric in scored.items()
-        for kind in of_metric.ends
+        (kind, metric): [_Choice(image, row, Reason(kind, metric)) for image, row in own.ends[kind]]
+        for metric, own in scored.items()
+        for kind in own.ends
     }
-    disputed = places.quotas.get("disagreed", 0)
-    chosen |= {("disagreed", metric): compared.disputed(metric, disputed) for metric in scored}
+    count = quotas.by_kind.get("disagreed", 0)
+    chosen |= {("disagreed", metric): disputed.choose(metric, count) for metric in scored}
     reasons: dict[int, list[Reason]] = {}
     rows: dict[int, int] = {}
-    for choices in zip_longest(*(chosen[kind, metric] for kind in places.quotas for metric in scored)):
-        for choice in filter(None, choices):  # the first of every kind and metric before any's second
+    for choices in zip_longest(*(chosen[kind, metric] for kind in quotas.by_kind for metric in scored)):
+        for choice in filter(None, choices):  # the first choice of each kind and metric comes before any second choice
             reasons.setdefault(choice.image, []).append(choice.reason)
             rows.setdefault(choice.image, choice.row)
-    for image, row in (other for of_metric in scored.values() for other in of_metric.others):
+    for image, row in (other for own in scored.values() for other in own.others):
         reasons.setdefault(image, [])
         rows.setdefault(image, row)
     gallery = list(reasons)[:most]
-    sides = differing.chosen(most)
+    sides = differing.choose(most)
     rows = {side.image: side.row for prompt in sides for side in prompt} | rows
     wanted = dict.fromkeys([*gallery, *(side.image for prompt in sides for side in prompt)])
-    picks = _picks({image: reasons.get(image, ()) for image in wanted}, rows, scores, list(scored), falling, each)
+    picks = _picks(
+        {image: reasons.get(image, ()) for image in wanted}, rows, scores, list(scored), lower_is_better, each
+    )
     return Picked([picks[image] for image in gallery], [[picks[side.image] for side in prompt] for prompt in sides])
 
 
@@ -357,42 +379,29 @@ def pick_contradicted(
     images: Sequence[ContradictedImage],
     scores: RunScores,
     metrics: Sequence[str],
-    falling: Container[str] = (),
+    lower_is_better: Container[str] = (),
     each: Each = one_by_one,
 ) -> list[Pick]:
-    """These images, but for those that the run does not have any more, with what all metrics say of them."""
+    """Return these images, except those that the run does not have, with their scores by all metrics."""
     if not images:
         return []
     ids = (hash_ids([getattr(image, name) for image in images]) for name in ("image_id", "prompt_id", "generator"))
     reasons: dict[int, list[Reason]] = {}
     for image, mixed in zip(images, mix_ids(*ids).tolist(), strict=True):
         reasons.setdefault(mixed, []).append(Reason("contradicted", image.metric, image.why))
-    return list(_picks(reasons, {}, scores, metrics, falling, each).values())
+    return list(_picks(reasons, {}, scores, metrics, lower_is_better, each).values())
 
 
-def _quotas(n_metrics: int, most: int, ends: tuple[Kind, Kind]) -> dict[Kind, int]:
-    """Return how many images each metric gives for each reason: the worst teach most, and only metrics that rank can
-    disagree.
-    """
-    share, (low, high) = most / n_metrics, ends
-    if low == "lowest":
-        return {low: max(1, round(0.5 * share)), high: max(0, int(share) - max(1, round(0.5 * share)))}
-    if n_metrics == 1:
-        worst = max(1, round(0.6 * share))
-        return {low: worst, "disagreed": 0, high: max(0, int(share) - worst)}
-    worst = max(1, int(0.45 * share))
-    best = max(1, int(0.25 * share))
-    return {low: worst, "disagreed": max(1, int(share) - worst - best), high: best}
-
-
-class _Compared:
-    """The ranks by every metric of a share of the images, which are drawn by their hashes."""
+class _DisputedImages:
+    """Finds the images on which metrics disagree most, in a sample drawn by hash."""
 
     def __init__(self, share: float) -> None:
+        """Consider this fraction of the images."""
         self._share = share
         self._images: ScoreColumns | None = None
-        """Each once, in the order in which they were seen."""
+        """The sample without duplicates, in order of appearance."""
         self._ranks: dict[str, pd.Series] = {}
+        """Percentile ranks by metric and image."""
 
     def add(self, metric: str, columns: ScoreColumns, ranks: Floats) -> None:
         drawn = uniform(columns.image) < self._share
@@ -404,8 +413,8 @@ class _Compared:
             new = columns.where(~np.isin(columns.image, self._images.image))
             self._images = self._images.followed_by(new)
 
-    def disputed(self, metric: str, count: int) -> list[_Choice]:
-        """The images of which a metric's rank is the farthest from the other metrics' median, the farthest first."""
+    def choose(self, metric: str, count: int) -> list[_Choice]:
+        """Return the images whose rank by a metric is farthest from the other metrics' median, the farthest first."""
         if self._images is None or len(self._ranks) < 2:
             return []
         ranks = pd.DataFrame({name: own.reindex(self._images.image) for name, own in self._ranks.items()})
@@ -425,52 +434,53 @@ def _disagreement_text(ranks: pd.Series, metric: str) -> str:
 
 
 def _spread(ordered: ScoreColumns, generators: int, count: int) -> ScoreColumns:
-    """The first `count` images, each prompt once, and none of so many generators before its turn."""
+    """Return the first `count` images with each prompt once and an equal share for each generator."""
     share = -(-count // generators) if generators else 0
-    taken: Counter[int] = Counter()
-    places: dict[int, int] = {}
-    looked_at = ordered.where(slice(LOOKED_AT * max(count, 1)))
-    named = zip(looked_at.prompt.tolist(), looked_at.generator.tolist(), strict=True)
-    for place, (prompt, generator) in enumerate(named):
-        if len(places) < count and prompt not in places and taken[generator] < share:
-            places[prompt] = place
-            taken[generator] += 1
-    return looked_at.where(np.array([*places.values()], np.intp))
+    n_chosen: Counter[int] = Counter()
+    chosen: dict[int, int] = {}
+    candidates = ordered.where(slice(CANDIDATES * max(count, 1)))
+    pairs = zip(candidates.prompt.tolist(), candidates.generator.tolist(), strict=True)
+    for index, (prompt, generator) in enumerate(pairs):
+        if len(chosen) < count and prompt not in chosen and n_chosen[generator] < share:
+            chosen[prompt] = index
+            n_chosen[generator] += 1
+    return candidates.where(np.array([*chosen.values()], np.intp))
 
 
-class _Asked(NamedTuple):
-    """Of which images is to be found what metrics say of them."""
+class _Lookup(NamedTuple):
+    """Images whose scores and ranks are looked up."""
 
     scores: RunScores
     images: Hashes
-    """Ascending."""
+    """Hashes of the images, ascending."""
     ranking: Sequence[str]
-    """The metrics that rank images."""
-    falling: Container[str]
+    """Metrics that rank images."""
+    lower_is_better: Container[str]
 
 
 class _Found(NamedTuple):
-    """What a metric says of some images."""
+    """Rows, scores and ranks of some images by one metric."""
 
     rows: Sequence[tuple[int, int]]
-    """Images and all of their rows."""
+    """(image hash, row) of all rows."""
     scores: Mapping[int, tuple[float, float]]
-    """Their scores and percentile ranks."""
+    """(score, percentile rank) by image; empty if the metric does not rank images."""
 
 
-def _find(asked: _Asked, metric: str) -> _Found:
+def _find(lookup: _Lookup, metric: str) -> _Found:
     ranks, rows, known = ImageRanks(), list[tuple[int, int]](), list[ScoreColumns]()
-    for _, columns in asked.scores.by_generator(metric):
-        rows += columns.where(among(columns.image, asked.images) >= 0).places()
-        if metric in asked.ranking:
-            ranks.add(columns, direction(metric, asked.falling))
-            columns = each_once(columns)
-            known.append(columns.where(among(columns.image, asked.images) >= 0))
+    towards = direction(metric, lookup.lower_is_better)
+    for _, columns in lookup.scores.by_generator(metric):
+        rows += columns.where(find_sorted(columns.image, lookup.images) >= 0).places()
+        if metric in lookup.ranking:
+            ranks.add(columns, towards)
+            columns = drop_duplicates(columns)
+            known.append(columns.where(find_sorted(columns.image, lookup.images) >= 0))
     if not known:
         return _Found(rows, {})
     images = reduce(ScoreColumns.followed_by, known)
-    given = zip(images.score.tolist(), ranks.of(direction(metric, asked.falling) * images.score).tolist(), strict=True)
-    return _Found(rows, dict(zip(images.image.tolist(), given, strict=True)))
+    values = zip(images.score.tolist(), ranks.percentiles(towards * images.score).tolist(), strict=True)
+    return _Found(rows, dict(zip(images.image.tolist(), values, strict=True)))
 
 
 def _picks(
@@ -478,16 +488,20 @@ def _picks(
     row_of: Mapping[int, int],
     scores: RunScores,
     ranking: Sequence[str],
-    falling: Container[str],
+    lower_is_better: Container[str],
     each: Each,
 ) -> dict[int, Pick]:
-    """By its hash each chosen image that the run has, with what all metrics say of it; `ranking` are those that rank
-    images, and `row_of` has rows that are known.
+    """Return the images that the run has, by hash, with their scores and ranks by all metrics.
+
+    Args:
+        reasons: The reasons for each image.
+        row_of: A row of each image, as far as it is known.
+        ranking: The metrics that rank images.
     """
     rows: dict[int, list[int]] = {image: [] for image in reasons}
     values: dict[int, dict[str, tuple[float, float]]] = {image: {} for image in reasons}
-    asked = _Asked(scores, np.sort(np.array(list(reasons), np.uint64)), ranking, falling)
-    for metric, found in zip(scores.metrics, each(_find, scores.metrics, shared=asked), strict=True):
+    lookup = _Lookup(scores, np.sort(np.array(list(reasons), np.uint64)), ranking, lower_is_better)
+    for metric, found in zip(scores.metrics, each(_find, scores.metrics, shared=lookup), strict=True):
         for image, row in found.rows:
             rows[image].append(row)
         for image, given in found.scores.items():

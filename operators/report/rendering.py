@@ -1,4 +1,4 @@
-"""From the page's content to its files: one self-contained HTML that may load nothing, CSV and Markdown."""
+"""Renders the page's content as files: a self-contained HTML page that may load nothing, CSV, Markdown and LaTeX."""
 
 import base64
 import csv
@@ -33,7 +33,7 @@ from plumbline.operators.report.page_tables import MAX_EFFECT_COLUMNS, MAX_NAMED
 from plumbline.operators.report.picked_images import KIND_WORDS
 from plumbline.operators.report.suite import SuitePage
 from plumbline.operators.report.trends import Trends
-from plumbline.operators.results.comparison import Standing
+from plumbline.operators.results.comparison import LeaderboardRow
 from plumbline.operators.results.summary import OVERALL
 
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
@@ -41,90 +41,87 @@ FILE_POLICY = (
     "sandbox allow-scripts allow-downloads; default-src 'none'; img-src data:; style-src 'unsafe-inline'; "
     "script-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 )
-"""What a page that was stored as a file may do where it is served: as little, whoever wrote it."""
-MOST_IN_CSV = 400_000
-"""Characters of the CSV that the page holds; a longer one it holds without the means at the skills."""
-MOST_CHECKS = 100
-"""Rows of a gate's Markdown, which GitHub shows up to a megabyte; JUnit XML has all."""
+"""Content-Security-Policy for serving a page that was stored as a file. It is strict, because anybody may have written
+the file."""
+MAX_IN_CSV = 400_000
+"""Characters of the CSV file inside the page. If it is longer, the page has one without the means at skills."""
+MAX_CHECKS = 100
+"""Rows of a gate's Markdown, because GitHub shows at most a megabyte; JUnit XML has all rows."""
 TEMPLATES = Path(__file__).parent / "templates"
 _SELF = "'self'"
 MARKDOWN = str.maketrans({character: f"\\{character}" for character in "\\`*_{}[]<>|#~"} | {"\n": " ", "\r": " "})
-"""What Markdown shows as it is where a backslash is before it."""
+"""Characters that have a meaning in Markdown, with their escaped forms."""
 FROM_THE_RIGHT = r"\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc\U00010800-\U00010fff\U0001e800-\U0001efff"
-"""Characters of the scripts that are written from the right."""
+"""Ranges of characters of scripts that are written from right to left."""
 NAME_FROM_THE_RIGHT = re.compile(
     rf"(?<![\w.+-])[\w.+-]*[{FROM_THE_RIGHT}](?:[\w.+{FROM_THE_RIGHT}-]*[\w{FROM_THE_RIGHT}])?"
 )
 
 
 class Download(NamedTuple):
-    """A file that the page holds."""
+    """File inside the page."""
 
     name: str
     label: str
     address: str
-    """A data: address."""
+    """Data URI."""
 
 
 def render(page: Page) -> str:
-    """A run's page as HTML: every text escaped, style and script inline, and nothing else allowed to run or load."""
-    return _render("report.html.j2", page, downloads=_downloads(page))
-
-
-def _downloads(page: Page) -> list[Download]:
-    """The leaderboard as files, for whoever has the page and not the run's folder."""
-    table, said = to_csv(page.standings), "CSV, overall and by skill"
-    if len(table) > MOST_IN_CSV:
-        table, said = to_csv([row for row in page.standings if row.skill == OVERALL]), "CSV, overall"
-    return [
-        Download("leaderboard.csv", said, _data_address("text/csv", table)),
-        Download("leaderboard.tex", "LaTeX", _data_address("application/x-tex", to_latex(page))),
+    """Return a run's page as HTML. All text is escaped, style and script are inline, and nothing else may be loaded."""
+    table, label = to_csv(page.leaderboard_rows), "CSV, overall and by skill"
+    if len(table) > MAX_IN_CSV:
+        table, label = to_csv([row for row in page.leaderboard_rows if row.skill == OVERALL]), "CSV, overall"
+    downloads = [
+        Download("leaderboard.csv", label, _data_uri("text/csv", table)),
+        Download("leaderboard.tex", "LaTeX", _data_uri("application/x-tex", to_latex(page))),
     ]
+    return _render("report.html.j2", page, downloads=downloads)
 
 
-def _data_address(kind: str, text: str) -> str:
+def _data_uri(kind: str, text: str) -> str:
     return f"data:{kind};charset=utf-8;base64,{base64.b64encode(text.encode()).decode()}"
 
 
 def render_trends(page: Trends) -> str:
-    """The page of trends as HTML, by the same rules."""
+    """Return the page of trends as HTML, by the rules of `render`."""
     return _render("trends.html.j2", page)
 
 
 def render_suite(page: SuitePage) -> str:
-    """The page of a suite as HTML, by the same rules."""
-    table = _data_address("text/csv", suite_csv(page))
+    """Return the page of a suite as HTML, by the rules of `render`."""
+    table = _data_uri("text/csv", suite_csv(page))
     return _render("suite.html.j2", page, downloads=[Download("suite.csv", "CSV", table)])
 
 
 def suite_markdown(page: SuitePage) -> str:
-    """What a suite says in words, and every generator's means by metric and benchmark."""
+    """Return the conclusions of a suite, and every generator's means by metric and benchmark, as Markdown."""
     return template_environment().get_template("suite.md.j2").render(page=page)
 
 
 def gate_markdown(results: Sequence[GateResult]) -> str:
-    """What a gate says of runs, its rules and what they found, as a comment on a pull request shows it."""
-    return template_environment().get_template("gate.md.j2").render(results=results, most=MOST_CHECKS)
+    """Return the rules and results of a gate as Markdown for a comment on a pull request."""
+    return template_environment().get_template("gate.md.j2").render(results=results, most=MAX_CHECKS)
 
 
 def suite_csv(page: SuitePage) -> str:
-    """One row per benchmark, generator and metric, as `to_csv` has them."""
-    rows = ((benchmark, *row) for benchmark, standings in page.standings.items() for row in standings)
-    return _csv(("benchmark", *Standing._fields), rows)
+    """Return a CSV row for each benchmark, generator and metric, with the columns of `to_csv`."""
+    rows = ((benchmark, *row) for benchmark, own in page.leaderboard_rows.items() for row in own)
+    return _csv(("benchmark", *LeaderboardRow._fields), rows)
 
 
 class ServedPages(NamedTuple):
-    """HTML pages that a server shows. They may ask that server for images and pages and send it forms, and no other."""
+    """HTML pages of a server. They may load images and pages from that server and send forms to it, and to no other."""
 
     templates: Path
-    """The folder with the templates, styles and scripts of these pages; they may also use those of a report."""
+    """Folder with the templates, styles and scripts of these pages, which may also use those of a report."""
     styles: Sequence[str] = ()
-    """Names of files, which follow the styles that all pages share."""
+    """File names of styles that follow the shared ones."""
     scripts: Sequence[str] = ()
-    """Names of files, which follow the script that all pages share."""
+    """File names of scripts that follow the shared one."""
 
     def render(self, template: str, content: Mapping[str, Any]) -> str:
-        """Return a page as HTML: every text escaped, style and script inline."""
+        """Return a page as HTML, with all text escaped and with style and script inline."""
         style = _assets("report.css", "served.css", *self.styles, folder=self.templates)
         return _fill(template, style, self._script(), self.policy(), content, self.templates)
 
@@ -149,23 +146,26 @@ def _fill(
 
 
 def to_markdown(page: Page) -> str:
-    """The decision, what to know before trusting it, and the overall standings of each metric."""
+    """Return the conclusions, the warnings, and the overall leaderboard of each metric, as Markdown."""
     return template_environment().get_template("summary.md.j2").render(page=page)
 
 
 def to_latex(page: Page) -> str:
-    """The leaderboard over all metrics as a table with booktabs rules: means with letters, intervals and coverage."""
+    """Return the leaderboard as a LaTeX table (booktabs), with means, letters, intervals and coverage."""
     return template_environment().get_template("leaderboard.tex.j2").render(page=page)
 
 
 def diagnosis_markdown(tables: Sequence[ShownTable], level: int = 2) -> str:
-    """The tables of a diagnosis, with what they mean, under headings of this level."""
+    """Return the tables of a diagnosis with explanations, under headings of this level, as Markdown."""
     return template_environment().get_template("diagnosis.md.j2").render(tables=tables, mark="#" * level)
 
 
-def to_csv(standings: Sequence[Standing]) -> str:
-    """One row per generator, metric and skill; text that a spreadsheet would compute is quoted by an apostrophe."""
-    return _csv(Standing._fields, standings)
+def to_csv(rows: Sequence[LeaderboardRow]) -> str:
+    """Return a CSV row for each generator, metric and skill.
+
+    Text that a spreadsheet would take for a formula is quoted by an apostrophe.
+    """
+    return _csv(LeaderboardRow._fields, rows)
 
 
 def _csv(names: Sequence[str], rows: Iterable[Iterable[object]]) -> str:
@@ -183,13 +183,13 @@ def _csv_value(value: object) -> object:
 
 
 def isolated(text: str) -> Markup:
-    """A sentence as HTML in which a name that is written from the right turns nothing round but itself."""
+    """Return a text as HTML in which names written from right to left do not reorder the text around them."""
     return Markup(NAME_FROM_THE_RIGHT.sub(r"<bdi>\g<0></bdi>", str(escape(text))))
 
 
 @lru_cache
 def template_environment(folder: Path = TEMPLATES) -> Environment:
-    """Return what fills the templates of a folder, which may also use those of reports."""
+    """Return the environment for the templates of a folder, which may also use those of reports."""
     environment = Environment(
         loader=FileSystemLoader([folder, TEMPLATES]),
         autoescape=select_autoescape(["html.j2"]),
@@ -220,13 +220,13 @@ def template_environment(folder: Path = TEMPLATES) -> Environment:
 
 
 def _assets(*names: str, folder: Path = TEMPLATES) -> str:
-    """Return styles or scripts, which stand in the page as they are: from the folder, or those that all pages share."""
-    files = (next(place / name for place in (folder, TEMPLATES) if (place / name).is_file()) for name in names)
+    """Return styles or scripts for the page, from the folder or from the shared ones."""
+    files = (next(at / name for at in (folder, TEMPLATES) if (at / name).is_file()) for name in names)
     return "".join(file.read_text("utf-8") for file in files)
 
 
 def _policy(script: str, images: str = "data:", forms: str = "'none'") -> str:
-    """A Content-Security-Policy: no network but for what is named, and of scripts only ours, told by its hash."""
+    """Return a Content-Security-Policy that allows only the named sources, and only the script with our hash."""
     known = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return (
         f"default-src 'none'; img-src {images}; style-src 'unsafe-inline'; script-src 'sha256-{known}'; "

@@ -1,4 +1,4 @@
-"""What a report says of several images a prompt: how much of the noise is the seed, and what more would bring."""
+"""Share of the noise that is due to the seed, and the gain from more images or prompts."""
 
 import math
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ CAPTION = (
 
 
 def seed_sentences(by_metric: Mapping[str, Repeats]) -> list[Sentence]:
-    """Of which metric the seed is the most of the noise, and what more images or prompts would bring."""
+    """Return a sentence about the metric with the largest share of the seed, and about the gain from more images."""
     shares = {metric: repeats.share for metric, repeats in by_metric.items() if not math.isnan(repeats.share)}
     if not shares:
         return []
@@ -32,7 +32,7 @@ def seed_sentences(by_metric: Mapping[str, Repeats]) -> list[Sentence]:
 
 
 def seed_table(by_metric: Mapping[str, Repeats]) -> ShownTable:
-    """Each metric's variances, as standard deviations, and what they make of a mean's interval."""
+    """Return a table of each metric's standard deviations, and of the change of a mean's interval."""
     rows = [
         (
             metric,

@@ -1,5 +1,5 @@
-"""A few telling error graphs, with the scores of their nodes and images (T2IScoreScore, figures 4 and 9, and the lines
-after appendix B.3).
+"""Shows a few interesting error graphs with the scores of their nodes and images (T2IScoreScore, figures 4 and 9, and
+the lines after appendix B.3).
 """
 
 from typing import NamedTuple
@@ -16,7 +16,7 @@ from plumbline.operators.judging.graph_scores import average_nodes
 from plumbline.operators.report.charts import Chart, NamedChart, Values, draw, short_labels
 
 SHOWN_METRICS = 2
-"""Metrics with a line each that order a graph's images best, and as many of those that order them worst."""
+"""Number of metrics with a line: this many that order a graph's images best, and as many that order them worst."""
 MAX_METRICS = 10
 """Metrics in a table of means."""
 MAX_NODES = 6
@@ -41,7 +41,7 @@ class ShownGraph(NamedTuple):
 
 
 class ChosenGraph(NamedTuple):
-    """An error graph that is worth a look."""
+    """An error graph to show, with the reason."""
 
     graph_id: str
     reason: str
@@ -50,8 +50,9 @@ class ChosenGraph(NamedTuple):
 def show_graphs(graphs: pd.DataFrame, images: pd.DataFrame) -> list[ShownGraph]:
     """Return three graphs: those that metrics order best, worst and most differently.
 
-    `graphs` has every graph by metric and convention (schema GRAPHS), of which the first convention counts; `images`
-    has the scores (schema GRAPH_IMAGES).
+    Args:
+        graphs: Every graph by metric and convention (schema GRAPHS). Only the first convention counts.
+        images: The scores of the graphs' images (schema GRAPH_IMAGES).
     """
     first = graphs[graphs["convention"] == graphs["convention"].iloc[0]] if len(graphs) else graphs
     orderings, separations = (pivot_metrics(first, measure) for measure in ("ordering", "separation"))
@@ -63,10 +64,10 @@ def show_graphs(graphs: pd.DataFrame, images: pd.DataFrame) -> list[ShownGraph]:
 
 
 def choose_graphs(orderings: pd.DataFrame, images: pd.DataFrame) -> list[ChosenGraph]:
-    """Return at most three graphs, each with the reason; of equal ones that with the most images.
+    """Return at most three graphs, each with the reason; of equal graphs, the largest.
 
-    Graphs whose scored images all have as many errors, and graphs that a metric with values has none for, are not
-    chosen.
+    A graph is not chosen if all its scored images have the same number of errors, or if a metric that has values for
+    other graphs has none for it.
     """
     sizes = (
         images.dropna(subset=["score"])
@@ -115,21 +116,21 @@ def _lines(images: pd.DataFrame, orderings: "pd.Series[float]") -> NamedChart:
         for x, y in zip(drawn, _scale_to_unit(values)[drawn], strict=True)
         if np.isfinite(y)
     ]
-    said = "; ".join(f"{metric} {number(float(orderings[metric]), 2)}" for metric in metrics)
+    values = "; ".join(f"{metric} {number(float(orderings[metric]), 2)}" for metric in metrics)
     svg = _draw(points, (0.0, max(len(wide) - 1.0, 1.0)), "linear")
     name = f"scores of {plural(len(wide), 'image')}"
-    return NamedChart(name, Chart(svg, f"{name} by number of errors; ordering: {said}", len(ranked) - len(metrics)))
+    return NamedChart(name, Chart(svg, f"{name} by number of errors; ordering: {values}", len(ranked) - len(metrics)))
 
 
 def _scale_to_unit(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the values from 0 to 1, or halves if all are equal."""
+    """Scale values linearly to the range from 0 to 1; return 0.5 if all are equal."""
     known = values[np.isfinite(values)]
     low, high = (known.min(), known.max()) if len(known) else (0.0, 0.0)
     return (values - low) / (high - low) if high > low else np.where(np.isfinite(values), 0.5, values)
 
 
 def _shares(rows: pd.DataFrame, title: str, separation: float) -> NamedChart:
-    """Draw for each node the share of its images with at most a score, upwards, by the score."""
+    """Draw the cumulative distribution of the images' scores for each node."""
     scored = rows.dropna(subset="score")
     low, high = float(scored["score"].min()), float(scored["score"].max())
     nodes = [(node or NO_ERROR, its["score"].sort_values()) for (_, node), its in scored.groupby(["level", "node"])]
@@ -141,9 +142,9 @@ def _shares(rows: pd.DataFrame, title: str, separation: float) -> NamedChart:
         for x, y in zip([low, *scores, high], [0, *np.arange(1, len(scores) + 1) / len(scores), 1], strict=True)
     ]
     name = f"{title} {number(separation, 2)}"
-    said = "; ".join(f"{node} {number(float(scores.median()))}" for node, scores in drawn)
+    medians = "; ".join(f"{node} {number(float(scores.median()))}" for node, scores in drawn)
     svg = _draw(points, (low, high) if high > low else (low - 0.5, high + 0.5), "step-after")
-    return NamedChart(name, Chart(svg, f"{name}; medians by node: {said}", left_out))
+    return NamedChart(name, Chart(svg, f"{name}; medians by node: {medians}", left_out))
 
 
 def _draw(points: Values, span: tuple[float, float], interpolate: str) -> Markup:
@@ -153,7 +154,7 @@ def _draw(points: Values, span: tuple[float, float], interpolate: str) -> Markup
 
 
 def _table(images: pd.DataFrame) -> ShownTable:
-    """Return the mean scores by node: nodes down, metrics across."""
+    """Return the mean scores with a row for each node and a column for each metric."""
     means = average_nodes(images)
     metrics, more_metrics = shown(list(means["metric"].unique()), MAX_METRICS)
     sizes = images.groupby(["level", "node"])["image_id"].nunique()

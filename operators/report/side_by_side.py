@@ -1,4 +1,4 @@
-"""The same prompt by several generators: their images, with every metric's scores and the answers to its questions."""
+"""Shows the images of one prompt by several generators, with every metric's scores and the answers to its questions."""
 
 import json
 import math
@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 
 from plumbline.operators.base.sentences import FirstRows, number, shown
 from plumbline.operators.report.gallery import NO_DETAIL, ImageDetail, Picture
-from plumbline.operators.report.marked_words import MarkedQuestion, asked_question, cut, unreadable
+from plumbline.operators.report.marked_words import MarkedQuestion, cut, mark_question, unreadable
 from plumbline.operators.report.picked_images import ImageKey, Pick
 
-MOST_QUESTIONS = 16
-MOST_CHARACTERS = 1000
+MAX_QUESTIONS = 16
+MAX_CHARACTERS = 1000
 MAX_LARGE = 7
 """Images of a prompt that are shown large; more are shown small."""
 MAX_IN_LINE = 10
@@ -23,11 +23,11 @@ class GeneratorImage(NamedTuple):
 
     generator: str
     thumbnail: str | None
-    """A data: address."""
+    """Data URI of the thumbnail."""
     missing: str
-    """Why there is no thumbnail."""
+    """Reason for a missing thumbnail."""
     source: int | None = None
-    """Which of those sources of the prompt that can be shown it was edited from."""
+    """Index of the source that the image was edited from, among the prompt's sources with a thumbnail."""
 
 
 class ScoreRow(NamedTuple):
@@ -36,13 +36,13 @@ class ScoreRow(NamedTuple):
     metric: str
     lower_is_better: bool
     scores: list[str]
-    """As they are shown."""
+    """Scores as text, one for each image."""
     best: str
-    """The best of them; empty where all that are shown are alike."""
+    """The best of these texts; empty if all scores have the same text."""
 
 
 class QuestionRow(NamedTuple):
-    """A question with what is answered about every image, None where it is not asked."""
+    """A question with the answer about each image; None if it was not asked about an image."""
 
     text: str
     wanted: str
@@ -50,17 +50,17 @@ class QuestionRow(NamedTuple):
 
     @property
     def differs(self) -> bool:
-        """Whether it goes otherwise for some image than for another."""
+        """Return True if the answers have different states."""
         return len({answer.state for answer in self.answers if answer is not None}) > 1
 
 
 class Questions(NamedTuple):
-    """The questions of one metric."""
+    """Questions of one metric."""
 
     metric: str
     rows: FirstRows[QuestionRow]
     n_differ: int
-    """Of those shown."""
+    """Number of shown questions whose answers differ."""
 
 
 class SideBySide(NamedTuple):
@@ -70,7 +70,7 @@ class SideBySide(NamedTuple):
     prompt: str
     skills: tuple[str, ...]
     sources: list[Picture]
-    """What the images were edited from, each once."""
+    """Images from which the shown images were edited, without duplicates."""
     sides: list[GeneratorImage]
     scores: list[ScoreRow]
     questions: list[Questions]
@@ -81,7 +81,7 @@ class SideBySide(NamedTuple):
 
     @property
     def lines(self) -> list[slice]:
-        """Places of the images that stand in a line; several lines are about equally long."""
+        """Slices of the images, one for each line; all lines are about equally long."""
         count = len(self.sides)
         length = math.ceil(count / math.ceil(count / MAX_IN_LINE))
         return [slice(first, first + length) for first in range(0, count, length)]
@@ -93,7 +93,7 @@ class SideBySide(NamedTuple):
 
     @property
     def search(self) -> str:
-        """What the text filter looks in."""
+        """Text that the text filter searches."""
         return f"{self.prompt} {self.prompt_id}".lower()
 
 
@@ -104,35 +104,35 @@ def put_side_by_side(
     skills: Sequence[str],
     towards: Mapping[str, int],
 ) -> SideBySide:
-    """Put images of one prompt beside each other.
+    """Return the section about the images of one prompt.
 
     Args:
         towards: By metric, 1 if a higher score is better, -1 if a lower one is, and 0 if neither.
     """
-    prompt_id, of_sides = picks[0].prompt_id, [details.get(pick.key, NO_DETAIL) for pick in picks]
-    sources = list(dict.fromkeys(source for detail in of_sides for source in detail.sources))
+    prompt_id, own = picks[0].prompt_id, [details.get(pick.key, NO_DETAIL) for pick in picks]
+    sources = list(dict.fromkeys(source for detail in own for source in detail.sources))
     return SideBySide(
         prompt_id=prompt_id,
-        prompt=cut(prompt if prompt is not None else unreadable(prompt_id), MOST_CHARACTERS),
+        prompt=cut(prompt if prompt is not None else unreadable(prompt_id), MAX_CHARACTERS),
         skills=tuple(skills),
         sources=sources,
         sides=[
             GeneratorImage(
                 pick.key.generator, detail.thumbnail, cut(detail.missing), _first_of(detail.sources, sources)
             )
-            for pick, detail in zip(picks, of_sides, strict=True)
+            for pick, detail in zip(picks, own, strict=True)
         ],
         scores=[_score_row(metric, sign, picks) for metric, sign in towards.items()],
         questions=[
-            _questions(metric, [detail.elements.get(metric) or () for detail in of_sides])
+            _questions(metric, [detail.elements.get(metric) or () for detail in own])
             for metric in towards
-            if any(detail.elements.get(metric) for detail in of_sides)
+            if any(detail.elements.get(metric) for detail in own)
         ],
     )
 
 
 def _first_of(own: Sequence[Picture], sources: Sequence[Picture]) -> int | None:
-    """The place of an image's first source that can be shown among those of all images."""
+    """Return the index of an image's first source with a thumbnail, among all such sources of the prompt."""
     shown_sources = [source for source in sources if source.thumbnail]
     return next((shown_sources.index(source) for source in own if source.thumbnail), None)
 
@@ -146,16 +146,16 @@ def _score_row(metric: str, towards: int, picks: Sequence[Pick]) -> ScoreRow:
     return ScoreRow(metric, towards < 0, shown_scores, "" if alike else best)
 
 
-def _questions(metric: str, of_sides: Sequence[Sequence[Mapping[str, Any]]]) -> Questions:
-    """A metric's questions in the order in which they are asked first."""
+def _questions(metric: str, elements: Sequence[Sequence[Mapping[str, Any]]]) -> Questions:
+    """Return a metric's questions in order of appearance; `elements` are the elements of each image."""
     by_id: dict[str, list[MarkedQuestion | None]] = {}
-    for place, elements in enumerate(of_sides):
-        for element in elements:
-            answers = by_id.setdefault(str(element["question_id"]), [None] * len(of_sides))
-            answers[place] = asked_question(element)
+    for image, own in enumerate(elements):
+        for element in own:
+            answers = by_id.setdefault(str(element["question_id"]), [None] * len(elements))
+            answers[image] = mark_question(element)
     rows = []
     for answers in by_id.values():
         asked = next(answer for answer in answers if answer is not None)
         rows.append(QuestionRow(asked.text, asked.wanted, answers))
-    limited = shown(rows, MOST_QUESTIONS)
+    limited = shown(rows, MAX_QUESTIONS)
     return Questions(metric, limited, sum(row.differs for row in limited.rows))

@@ -1,45 +1,56 @@
-"""Several benchmarks on one page: each generator on each benchmark by each metric, and who is ahead over all of them.
+"""Several benchmarks on one page: each generator on each benchmark by each metric, and the leaders over all benchmarks.
 
-All that is said rests on duels: two generators by one metric on the prompts of one benchmark, with one correction for
-all duels of the page. Means and ranks are not averaged over benchmarks: they have other prompts, and other scales by
-each metric, and a mean of ranks changes with who else takes part (Benavoli, Corani and Mangili 2016).
+All conclusions are based on duels: two generators by one metric on the prompts of one benchmark, with one correction
+for all duels of the page. Means and ranks are not averaged over benchmarks. Benchmarks have different prompts, metrics
+have different scales, and a mean of ranks depends on the other participants (Benavoli, Corani and Mangili 2016).
 """
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import combinations
+from itertools import chain, combinations
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from plumbline.operators.base.sentences import FirstRows, Sentence, names, plural, shown
-from plumbline.operators.images.generation_settings import against
-from plumbline.operators.metrics.table import falling_metrics, read_metrics
-from plumbline.operators.report.page_tables import MOST_GENERATORS, MOST_IN_MATRIX, Column, board_column
-from plumbline.operators.results.comparison import SIGNIFICANT, Board, Duel, Standing, boards, decided, standings
+from plumbline.operators.metrics.table import falling_metrics
+from plumbline.operators.report.leaders import explain_too_few
+from plumbline.operators.report.page_tables import MAX_GENERATORS, MAX_IN_MATRIX, Column, board_column
+from plumbline.operators.results.comparison import (
+    SIGNIFICANT,
+    Board,
+    Duel,
+    LeaderboardRow,
+    build_boards,
+    decide_duels,
+    generator_names,
+    not_compared,
+    rank_generators,
+)
+from plumbline.operators.results.metric_recipes import unranked_metrics
 from plumbline.operators.results.summary import OVERALL, part_of
 from plumbline.operators.statistics.ordering import fewest_pairs
 
-MOST_SPLITS = 5
-"""Pairs of generators of which it is said that benchmarks disagree on them."""
+MAX_SPLITS = 5
+"""Pairs of generators that are named because benchmarks disagree on them."""
 
 
 class SuiteRun(NamedTuple):
-    """A benchmark's run."""
+    """Run of one benchmark of a suite."""
 
     run_id: str
     manifest: Mapping[str, Any]
     summary: pa.Table
     duels: Sequence[Duel]
-    """Every two generators by every metric that ranks, over all prompts, in whatever way they are corrected."""
+    """Every two generators by every metric that ranks, over all prompts. Their correction is replaced by the page's."""
 
     @property
     def benchmark(self) -> str:
         return str(self.manifest.get("benchmark", ""))
 
 
-class Between(NamedTuple):
+class Matchup(NamedTuple):
     """One generator against another by one metric: the benchmarks on which it is clearly better, worse, or neither."""
 
     won: tuple[str, ...] = ()
@@ -48,12 +59,12 @@ class Between(NamedTuple):
 
     @property
     def is_ahead(self) -> bool:
-        """Clearly better on some benchmark, and clearly worse on none."""
+        """Return True if the generator is clearly better on some benchmark and clearly worse on none."""
         return bool(self.won) and not self.lost
 
     @property
     def is_split(self) -> bool:
-        """Clearly better on some benchmark, and clearly worse on another."""
+        """Return True if the generator is clearly better on some benchmark and clearly worse on another."""
         return bool(self.won and self.lost)
 
     @property
@@ -63,7 +74,7 @@ class Between(NamedTuple):
 
 
 class Tally(NamedTuple):
-    """A generator's duels by one metric, over all benchmarks and rivals."""
+    """Counts of a generator's duels by one metric, over all benchmarks and rivals."""
 
     won: int
     lost: int
@@ -71,20 +82,20 @@ class Tally(NamedTuple):
 
 
 class Across(NamedTuple):
-    """A metric over all benchmarks that have it."""
+    """Results by a metric on all benchmarks that use it."""
 
     metric: str
     ranks: bool
-    """Whether one score is better than another."""
+    """True if a score can be better than another."""
     columns: list[Column]
-    """A benchmark each."""
+    """Columns of the table, one for each benchmark."""
     generators: FirstRows[str]
-    """Most duels won, less those lost, first."""
+    """Generators with the most duels won, minus those lost, first."""
     tallies: Mapping[str, Tally]
-    between: Mapping[tuple[str, str], Between]
-    """By every two generators that some benchmark compares, from the side of the first."""
+    between: Mapping[tuple[str, str], Matchup]
+    """Matchup of each ordered pair of generators that some benchmark compares."""
     complete: tuple[str, ...]
-    """The generators that have scores on every one of its benchmarks; of others nothing is said over all."""
+    """Generators that have scores on all of these benchmarks. Only they can lead overall."""
     lower_is_better: bool
 
     @property
@@ -93,31 +104,28 @@ class Across(NamedTuple):
 
     @property
     def matrix(self) -> FirstRows[str]:
-        """The generators that stand in the matrix."""
-        return shown(self.generators.rows, MOST_IN_MATRIX)
+        """Generators in the matrix."""
+        return shown(self.generators.rows, MAX_IN_MATRIX)
 
-    def against(self, name: str) -> dict[str, Between]:
-        """How a generator stands against each of the complete others."""
-        return {other: self.between.get((name, other), Between()) for other in self.complete if other != name}
+    def matchups(self, name: str) -> dict[str, Matchup]:
+        """Return a generator's matchup with each of the other complete generators."""
+        return {other: self.between.get((name, other), Matchup()) for other in self.complete if other != name}
 
     def leader(self) -> str | None:
-        """The complete generator that is ahead of every other one."""
-        return next(
-            (
-                name
-                for name in self.complete
-                if self.against(name) and all(between.is_ahead for between in self.against(name).values())
-            ),
-            None,
-        )
+        """Return the complete generator that is ahead of every other one, if there is one."""
+        for name in self.complete:
+            matchups = self.matchups(name).values()
+            if matchups and all(matchup.is_ahead for matchup in matchups):
+                return name
+        return None
 
     def unbeaten(self) -> list[str]:
-        """The complete generators than which no other is clearly better on any benchmark."""
-        return [name for name in self.complete if not any(between.lost for between in self.against(name).values())]
+        """Return the complete generators that no other beats clearly on any benchmark."""
+        return [name for name in self.complete if not any(matchup.lost for matchup in self.matchups(name).values())]
 
 
 class ShownRun(NamedTuple):
-    """A benchmark's line of the page."""
+    """A row of the page's table of runs."""
 
     benchmark: str
     run_id: str
@@ -126,7 +134,7 @@ class ShownRun(NamedTuple):
     coverage: float
     exit_code: int
     part: str
-    """Which part of the benchmark it is, where it is not the whole."""
+    """Part of the benchmark's prompts in the run; empty if all of them are."""
 
 
 class SuitePage(NamedTuple):
@@ -137,14 +145,14 @@ class SuitePage(NamedTuple):
     facts: list[str]
     warnings: list[str]
     overall: list[Sentence]
-    """Who leads over all benchmarks by each metric, and where benchmarks disagree."""
+    """Sentences about the leaders over all benchmarks by each metric, and about pairs on which benchmarks disagree."""
     sureness: str
     left_out: list[str]
-    """Which metrics do not score which benchmarks, and why."""
+    """Metrics that do not score a benchmark, with the reason."""
     metrics: list[Across]
     runs: list[ShownRun]
-    standings: Mapping[str, Sequence[Standing]]
-    """By benchmark, over all prompts, with the tie groups of the page's correction."""
+    leaderboard_rows: Mapping[str, Sequence[LeaderboardRow]]
+    """Rows over all prompts by benchmark, with the tie groups of the page's correction."""
 
     @property
     def names(self) -> list[str]:
@@ -154,92 +162,105 @@ class SuitePage(NamedTuple):
 def build_suite(
     suite_id: str, runs: Sequence[SuiteRun], *, left_out: Sequence[str] = (), notes: Sequence[str] = ()
 ) -> SuitePage:
-    """The page of runs of several benchmarks; `notes` are what to know before trusting the rest."""
-    compared = corrected(runs)
-    ranked = {run.benchmark: _standings(run, duels) for run, duels in zip(runs, compared, strict=True)}
-    at = {run.benchmark: boards(ranked[run.benchmark], duels) for run, duels in zip(runs, compared, strict=True)}
+    """Return the page of runs of several benchmarks.
+
+    Args:
+        left_out: Metrics that do not score a benchmark, with the reason.
+        notes: Further warnings for the page.
+    """
+    compared = correct_together(runs)
+    ranked, boards = {}, {}
+    for run, duels in zip(runs, compared, strict=True):
+        overall = run.summary.filter(pc.equal(run.summary.column("skill"), OVERALL))
+        ranked[run.benchmark] = rank_generators(
+            overall, duels, falling_metrics(run.manifest), unranked=unranked_metrics(run.manifest)
+        )
+        boards[run.benchmark] = build_boards(ranked[run.benchmark], duels)
     named = dict.fromkeys(name for run in runs for name in run.manifest.get("metrics", ()))
     metrics = [
-        _across(metric, at, runs) for metric in named if any((metric, OVERALL) in of_run for of_run in at.values())
+        _across(metric, boards, runs) for metric in named if any((metric, OVERALL) in own for own in boards.values())
     ]
     shared = [across for across in metrics if across.ranks and len(across.columns) > 1]
     every = [duel for duels in compared for duel in duels if not duel.unlike]
-    generators = {standing.generator for rows in ranked.values() for standing in rows}
+    generators = {row.generator for rows in ranked.values() for row in rows}
     began = min((str(run.manifest.get("began", "")) for run in runs), default="")[:16].replace("T", " ")
     counts = {"benchmark": len(runs), "generator": len(generators), "metric": len(metrics)}
     return SuitePage(
         suite_id=suite_id,
         headline=headline(shared, every),
         facts=[*(plural(count, word) for word, count in counts.items()), *([f"{began} UTC"] if began else [])],
-        warnings=[*notes, *_limited(runs), *_unlike(compared, runs), *_too_few(every)],
+        warnings=[*notes, *_warnings(runs, compared), *_too_few(every)],
         overall=[sentence for across in shared for sentence in overall_sentences(across)],
         sureness=sureness(every),
         left_out=list(left_out),
         metrics=metrics,
-        runs=[_shown_run(run, ranked[run.benchmark]) for run in runs],
-        standings=ranked,
+        runs=[
+            ShownRun(
+                benchmark=run.benchmark,
+                run_id=run.run_id,
+                prompts=max((duel.n for duel in run.duels), default=_count_rows(ranked[run.benchmark])),
+                metrics=list(run.manifest.get("metrics", ())),
+                coverage=float(run.manifest.get("counts", {}).get("coverage", 0.0)),
+                exit_code=int(run.manifest.get("exit_code", 0)),
+                part=part_of(run.manifest),
+            )
+            for run in runs
+        ],
+        leaderboard_rows=ranked,
     )
 
 
-def corrected(runs: Sequence[SuiteRun]) -> list[list[Duel]]:
-    """The duels of each run, with Holm's correction over all duels of all runs; two are told apart by that alone."""
-    found = iter(decided([duel for run in runs for duel in run.duels], lambda duel: None))
-    return [[next(found) for _ in run.duels] for run in runs]
+def correct_together(runs: Sequence[SuiteRun]) -> list[list[Duel]]:
+    """Return the duels of each run, decided with Holm's correction over all duels of all runs."""
+    decided = iter(decide_duels([duel for run in runs for duel in run.duels], lambda duel: None))
+    return [[next(decided) for _ in run.duels] for run in runs]
 
 
-def _standings(run: SuiteRun, duels: Sequence[Duel]) -> list[Standing]:
-    """A run's standings over all prompts; by a metric that ranks nothing, without rank and tie group."""
-    overall = run.summary.filter(pc.equal(run.summary.column("skill"), OVERALL))
-    unranked = {name for name, metric in read_metrics(run.manifest).items() if not metric.ranks}
-    return [
-        row._replace(rank=None, group="") if row.metric in unranked else row
-        for row in standings(overall, duels, falling_metrics(run.manifest))
-    ]
+def _count_rows(ranked: Sequence[LeaderboardRow]) -> int:
+    return max((row.n + row.n_null for row in ranked), default=0)
 
 
-def _across(metric: str, at: Mapping[str, Mapping[tuple[str, str], Board]], runs: Sequence[SuiteRun]) -> Across:
-    """One metric's boards side by side."""
-    own = {name: of_run[metric, OVERALL] for name, of_run in at.items() if (metric, OVERALL) in of_run}
-    between = _between(own)
-    scored = {name: [standing.generator for standing in board.scored()] for name, board in own.items()}
-    tallies = {name: _tally(name, own) for name in dict.fromkeys(name for rows in scored.values() for name in rows)}
+def _across(metric: str, boards: Mapping[str, Mapping[tuple[str, str], Board]], runs: Sequence[SuiteRun]) -> Across:
+    """Return one metric's results from the boards of each benchmark."""
+    own = {name: of_run[metric, OVERALL] for name, of_run in boards.items() if (metric, OVERALL) in of_run}
+    duels = [(name, duel) for name, board in own.items() for duel in board.duels]
+    scored = {name: generator_names(board.scored()) for name, board in own.items()}
+    tallies = {}
+    for name in dict.fromkeys(chain.from_iterable(scored.values())):
+        fought = [duel for _, duel in duels if name in (duel.generator_a, duel.generator_b)]
+        won, lost = sum(duel.better == name for duel in fought), sum(duel.worse == name for duel in fought)
+        tallies[name] = Tally(won, lost, len(fought))
     order = sorted(tallies, key=lambda name: (tallies[name].lost - tallies[name].won, name))
-    ranking = [read_metrics(run.manifest)[metric] for run in runs if metric in read_metrics(run.manifest)]
     return Across(
         metric=metric,
-        ranks=all(each.ranks for each in ranking),
+        ranks=not any(metric in unranked_metrics(run.manifest) for run in runs),
         columns=[board_column(board)._replace(name=name) for name, board in own.items()],
-        generators=shown(order, MOST_GENERATORS),
+        generators=shown(order, MAX_GENERATORS),
         tallies=tallies,
-        between=between,
-        complete=tuple(name for name in order if all(name in rows for rows in scored.values())),
+        between=_matchups(duels),
+        complete=tuple(name for name in order if all(name in listed for listed in scored.values())),
         lower_is_better=any(board.lower_is_better for board in own.values()),
     )
 
 
-def _between(at: Mapping[str, Board]) -> dict[tuple[str, str], Between]:
-    found: dict[tuple[str, str], list[tuple[str, str | None]]] = defaultdict(list)
-    for benchmark, board in at.items():
-        for duel in board.duels:
-            for pair in ((duel.generator_a, duel.generator_b), (duel.generator_b, duel.generator_a)):
-                found[pair].append((benchmark, duel.better))
+def _matchups(duels: Sequence[tuple[str, Duel]]) -> dict[tuple[str, str], Matchup]:
+    """Return the matchup of each ordered pair from the duels, each with its benchmark."""
+    outcomes: dict[tuple[str, str], list[tuple[str, str | None]]] = defaultdict(list)
+    for benchmark, duel in duels:
+        for pair in ((duel.generator_a, duel.generator_b), (duel.generator_b, duel.generator_a)):
+            outcomes[pair].append((benchmark, duel.better))
     return {
-        (a, b): Between(
-            won=tuple(benchmark for benchmark, better in outcomes if better == a),
-            lost=tuple(benchmark for benchmark, better in outcomes if better == b),
-            level=tuple(benchmark for benchmark, better in outcomes if better is None),
+        (a, b): Matchup(
+            won=tuple(benchmark for benchmark, better in of_pair if better == a),
+            lost=tuple(benchmark for benchmark, better in of_pair if better == b),
+            level=tuple(benchmark for benchmark, better in of_pair if better is None),
         )
-        for (a, b), outcomes in found.items()
+        for (a, b), of_pair in outcomes.items()
     }
 
 
-def _tally(name: str, at: Mapping[str, Board]) -> Tally:
-    own = [duel for board in at.values() for duel in board.duels if name in (duel.generator_a, duel.generator_b)]
-    return Tally(sum(duel.better == name for duel in own), sum(duel.worse == name for duel in own), len(own))
-
-
 def headline(shared: Sequence[Across], duels: Sequence[Duel]) -> Sentence:
-    """Who leads over all benchmarks, where the metrics that several of them have agree on it."""
+    """Return whether a generator leads over all benchmarks; `shared` are the metrics that several of them use."""
     if not duels:
         return Sentence("No two generators can be compared", "on any benchmark.")
     if not any(duel.better for duel in duels):
@@ -262,14 +283,14 @@ def headline(shared: Sequence[Across], duels: Sequence[Duel]) -> Sentence:
 
 
 def overall_sentences(across: Across) -> Iterator[Sentence]:
-    """Who leads over all benchmarks by one metric, or why nobody does; then the pairs on which benchmarks disagree."""
+    """Yield sentences about the overall leader by one metric, and about pairs on which benchmarks disagree."""
     metric, number = across.metric, len(across.columns)
     if len(across.complete) < 2:
         yield Sentence(
             f"By {metric} nothing is said overall:", f"no two generators have scores on all {number} benchmarks."
         )
         return
-    yield _overall(across)
+    yield _leader_sentence(across)
     if others := [name for name in across.tallies if name not in across.complete]:
         lack = "which lack scores on some benchmark" if len(others) > 1 else "which lacks scores on some benchmark"
         yield Sentence(f"Of {names(others)} nothing is said overall by {metric},", f"{lack}.")
@@ -279,50 +300,42 @@ def overall_sentences(across: Across) -> Iterator[Sentence]:
             f"{a} is clearly better on {names(pair.won)}, {b} on {names(pair.lost)}.",
         )
         for a, b in combinations(across.complete, 2)
-        if (pair := across.between.get((a, b), Between())).is_split
+        if (pair := across.between.get((a, b), Matchup())).is_split
     ]
-    yield from split[:MOST_SPLITS]
-    if len(split) > MOST_SPLITS:
+    yield from split[:MAX_SPLITS]
+    if len(split) > MAX_SPLITS:
         yield Sentence(
-            f"{plural(len(split) - MOST_SPLITS, 'more pair')} of generators depend on the benchmark", f"by {metric}."
+            f"{plural(len(split) - MAX_SPLITS, 'more pair')} of generators depend on the benchmark", f"by {metric}."
         )
 
 
-def _overall(across: Across) -> Sentence:
+def _leader_sentence(across: Across) -> Sentence:
     metric, number = across.metric, len(across.columns)
     leader, unbeaten = across.leader(), across.unbeaten()
-    others = [name for name in across.complete if name != leader]
     if leader is not None:
-        if all(len(between.won) == number for between in across.against(leader).values()):
-            return Sentence(f"{leader} is best on every benchmark", f"by {metric}: clearly better than {_all(others)}.")
-        rest = f"clearly better than {_all(others)} on at least one of {number} benchmarks, and clearly worse on none."
+        others = list(across.matchups(leader))
+        rivals = others[0] if len(others) == 1 else f"each of the {len(others)} others"
+        if all(len(matchup.won) == number for matchup in across.matchups(leader).values()):
+            return Sentence(f"{leader} is best on every benchmark", f"by {metric}: clearly better than {rivals}.")
+        rest = f"clearly better than {rivals} on at least one of {number} benchmarks, and clearly worse on none."
         return Sentence(f"{leader} leads overall", f"by {metric}: {rest}")
     lead = f"No generator leads overall by {metric}:"
-    if not any(pair.won for name in across.complete for pair in across.against(name).values()):
+    if not any(matchup.won for name in across.complete for matchup in across.matchups(name).values()):
         return Sentence(lead, f"no two are told apart on any of {number} benchmarks.")
     if not unbeaten:
         return Sentence(lead, "each is clearly worse than another on some benchmark.")
     if len(unbeaten) == 1:
         return Sentence(lead, f"{unbeaten[0]} is on no benchmark clearly worse than another, but not ahead of each.")
     rest = f"{names(unbeaten)} are on no benchmark clearly worse than another, and not told apart"
-    return Sentence(lead, f"{rest}{_ahead_of_most(across, unbeaten)}.")
-
-
-def _ahead_of_most(across: Across, unbeaten: Sequence[str]) -> str:
-    """Which of them is ahead of more generators than each of the others, where one is."""
-    ahead = {name: sum(between.is_ahead for between in across.against(name).values()) for name in unbeaten}
+    ahead = {name: sum(matchup.is_ahead for matchup in across.matchups(name).values()) for name in unbeaten}
     first, second = sorted(ahead, key=lambda name: -ahead[name])[:2]
-    if ahead[first] == ahead[second]:
-        return ""
-    return f"; {first} is ahead of the most others, {ahead[first]} of {len(across.complete) - 1}"
-
-
-def _all(others: Sequence[str]) -> str:
-    return others[0] if len(others) == 1 else f"each of the {len(others)} others"
+    if ahead[first] > ahead[second]:
+        rest += f"; {first} is ahead of the most others, {ahead[first]} of {len(across.complete) - 1}"
+    return Sentence(lead, f"{rest}.")
 
 
 def sureness(duels: Sequence[Duel]) -> str:
-    """What `clearly` rests on."""
+    """Return how many comparisons are clear, and by which test."""
     if not duels:
         return ""
     clear = sum(duel.better is not None for duel in duels)
@@ -336,40 +349,17 @@ def sureness(duels: Sequence[Duel]) -> str:
 
 
 def _too_few(duels: Sequence[Duel]) -> Iterator[str]:
-    """That no outcome could have been clear, where there are too few prompts for so many comparisons."""
-    if not duels:
-        return
-    most, least = max(duel.n for duel in duels), fewest_pairs(len(duels), SIGNIFICANT)
-    if most < least:
-        yield (
-            f"Too few prompts to tell anything: even a generator that wins on every one of {plural(most, 'prompt')} "
-            f"cannot be told from another among {len(duels)} comparisons; {least} prompts are the least that can."
-        )
+    """Yield a warning if there are too few prompts for any clear difference among this number of comparisons."""
+    n_prompts = max((duel.n for duel in duels), default=0)
+    if duels and n_prompts < fewest_pairs(len(duels), SIGNIFICANT):
+        yield f"Too few prompts to tell anything: {explain_too_few(n_prompts, len(duels))}."
 
 
-def _unlike(compared: Sequence[Sequence[Duel]], runs: Sequence[SuiteRun]) -> Iterator[str]:
-    """Which generators are not compared on a benchmark, as their settings differ."""
-    for run, duels in zip(runs, compared, strict=True):
-        unlike = {
-            f"{duel.generator_a} and {duel.generator_b} ({against(duel.unlike)})" for duel in duels if duel.unlike
-        }
-        if unlike:
-            yield f"Not compared on {run.benchmark}, as their settings differ: {names(sorted(unlike))}."
-
-
-def _limited(runs: Sequence[SuiteRun]) -> Iterator[str]:
+def _warnings(runs: Sequence[SuiteRun], compared: Sequence[Sequence[Duel]]) -> Iterator[str]:
+    """Yield the benchmarks that are scored in part, and then the generators that are not compared on a benchmark."""
     for run in runs:
         if part := part_of(run.manifest):
             yield f"{run.benchmark} is scored in part alone: {part}."
-
-
-def _shown_run(run: SuiteRun, ranked: Sequence[Standing]) -> ShownRun:
-    return ShownRun(
-        benchmark=run.benchmark,
-        run_id=run.run_id,
-        prompts=max((duel.n for duel in run.duels), default=max((row.n + row.n_null for row in ranked), default=0)),
-        metrics=list(run.manifest.get("metrics", ())),
-        coverage=float(run.manifest.get("counts", {}).get("coverage", 0.0)),
-        exit_code=int(run.manifest.get("exit_code", 0)),
-        part=part_of(run.manifest),
-    )
+    for run, duels in zip(runs, compared, strict=True):
+        if unlike := not_compared(duels):
+            yield f"Not compared on {run.benchmark}, as their settings differ: {names(sorted(unlike))}."

@@ -1,4 +1,4 @@
-"""What a page of trends shows: means over the runs of a benchmark, and over the checkpoints of a training."""
+"""Content of a page of trends: means over the runs of a benchmark, and over the checkpoints of a training."""
 
 import re
 from collections import Counter
@@ -15,24 +15,23 @@ from plumbline.operators.base.sentences import FirstRows, Sentence, names, numbe
 from plumbline.operators.images.generation_settings import COMPARE, Choice, all_settings, differ_from_run
 from plumbline.operators.metrics.metric import direction
 from plumbline.operators.metrics.table import falling_metrics
+from plumbline.operators.report.changes import altered_settings
 from plumbline.operators.report.charts import Chart, ChartLine, Point, trend_chart
-from plumbline.operators.report.marked_words import cut
-from plumbline.operators.results.bridge import Bridge, find_bridge, in_comparisons
-from plumbline.operators.results.metric_recipes import Recipe, altered_places, recipe_of
+from plumbline.operators.results.bridge import Bridge, describe_use, find_bridge
+from plumbline.operators.results.metric_recipes import Recipe, recipe_of
 from plumbline.operators.results.summary import OVERALL
 from plumbline.operators.statistics.score_maps import Line
 
 COLOURS = 8
 """Lines of a chart; style sheets have as many colours, --s0 to --s7."""
-MOST_SKILLS = 8
-MOST_BREAKS = 20
-MOST_LISTED = 60
-MOST_CHARACTERS = 60
-KEYS = ("metric", "skill", "generator")
+MAX_SKILLS = 8
+MAX_BREAKS = 20
+MAX_LISTED = 60
+MAX_CHARACTERS = 60
 
 
 class TrendRun(NamedTuple):
-    """A run as far as trends read it."""
+    """The parts of a run that trends need."""
 
     run_id: str
     manifest: Mapping[str, Any]
@@ -40,22 +39,23 @@ class TrendRun(NamedTuple):
 
     @property
     def time(self) -> str:
-        """When it began, in ISO form and UTC; raises ValueError where its manifest does not say."""
+        """Start of the run in ISO format and UTC; reading it raises ValueError if the manifest has no valid time."""
         return f"{datetime.fromisoformat(self.manifest['began']):%Y-%m-%dT%H:%M:%S}"
 
 
 class Newest(NamedTuple):
-    """A generator's newest mean by a metric, and how far it is from the run before that can be compared with it."""
+    """A generator's newest mean by a metric."""
 
     mean: float
     low: float
     high: float
     coverage: float
     change: float | None
+    """Difference from the mean of the run before; None if the two cannot be compared."""
 
 
 class Trend(NamedTuple):
-    """A metric at a skill: its charts, and the newest means by generator."""
+    """A metric's charts at a skill, and the newest means by generator."""
 
     metric: str
     lower_is_better: bool
@@ -65,29 +65,29 @@ class Trend(NamedTuple):
 
 
 class SkillPanel(NamedTuple):
-    """All metrics at a skill, or overall."""
+    """All metrics at one skill, or overall."""
 
     skill: str
     trends: list[Trend]
 
 
 class Series(NamedTuple):
-    """A line's name beside its colour."""
+    """Name and colour of a line."""
 
     name: str
     colour: str
 
 
 class Listed(NamedTuple):
-    """A generator as the table has it."""
+    """Generator in the table."""
 
     name: str
     until: str
-    """The day of its last run; empty where that is the newest."""
+    """Day of its last run; empty if that is the newest run."""
 
 
 class Trends(NamedTuple):
-    """The whole page."""
+    """Content of the whole page."""
 
     benchmark: str
     facts: list[str]
@@ -105,13 +105,13 @@ class Trends(NamedTuple):
 
 
 class Checkpoints(NamedTuple):
-    """How the names of generators tell which are checkpoints of one training."""
+    """Recognises checkpoints of a training by the names of generators."""
 
     pattern: re.Pattern[str]
-    """With the groups `family` and `step`; the whole name has to match."""
+    """Regular expression for the whole name, with the groups `family` and `step`."""
 
-    def family(self, generator: str) -> tuple[str, int] | None:
-        """The training and the step of a checkpoint; None for any other generator."""
+    def parse(self, generator: str) -> tuple[str, int] | None:
+        """Return the training and the step of a checkpoint; None for any other generator."""
         match = self.pattern.fullmatch(generator)
         if match is None or not match["family"] or not (match["step"] or "").isdecimal():
             return None
@@ -119,29 +119,24 @@ class Checkpoints(NamedTuple):
 
 
 def to_frame(runs: Sequence[TrendRun], choice: Choice = COMPARE) -> pd.DataFrame:
-    """Every mean of every run, oldest first: run_id, began, recipe (a number for each metric), settings (a number for
-    each generator), the summary's columns.
+    """Return every mean of every run, oldest first.
 
-    The numbers are raised where the metric's settings or models are not those of the run before that has it, and where
-    the generator's images were generated with other settings.
+    The columns are run_id, began, recipe, settings and those of the summary. `recipe` counts the changes of the
+    metric's settings or models until that run, and `settings` the changes of the generator's settings. So means with
+    equal numbers can be compared.
     """
     changed = [(run.run_id, generator) for run, generator, _ in _changed_settings(runs, choice)]
-    changes: Counter[str] = Counter()
+    altered = [(run.run_id, metric) for run, metric, _, _ in _changed_recipes(runs)]
+    settings, recipes = Counter[str](), Counter[str]()
     tables = []
-    recipes: dict[str, Recipe] = {}
-    numbers: dict[str, int] = {}
     for run in runs:
-        for metric in run.manifest.get("metrics", ()):
-            now = recipe_of(run.manifest, metric)
-            numbers[metric] = numbers.get(metric, 0) + bool(altered_places(recipes.get(metric, now), now))
-            recipes[metric] = now
-        of_run = [numbers.get(metric, 0) for metric in run.summary.column("metric").to_pylist()]
-        changes.update(generator for run_id, generator in changed if run_id == run.run_id)
+        settings.update(generator for run_id, generator in changed if run_id == run.run_id)
+        recipes.update(metric for run_id, metric in altered if run_id == run.run_id)
         values = {
-            "run_id": [run.run_id] * len(of_run),
-            "began": [run.time] * len(of_run),
-            "recipe": of_run,
-            "settings": [changes[generator] for generator in run.summary.column("generator").to_pylist()],
+            "run_id": [run.run_id] * len(run.summary),
+            "began": [run.time] * len(run.summary),
+            "recipe": [recipes[metric] for metric in run.summary.column("metric").to_pylist()],
+            "settings": [settings[generator] for generator in run.summary.column("generator").to_pylist()],
         }
         columns = dict(zip(run.summary.column_names, run.summary.columns, strict=True))
         tables.append(pa.table({**values, **columns}))
@@ -149,46 +144,48 @@ def to_frame(runs: Sequence[TrendRun], choice: Choice = COMPARE) -> pd.DataFrame
 
 
 def _changed_settings(runs: Sequence[TrendRun], choice: Choice) -> Iterator[tuple[TrendRun, str, str]]:
-    """The runs in which a generator's settings are others than in the run before that knows any, with what differs."""
+    """Yield (run, generator, differences) if the settings differ from those in the last run that knows any."""
     earlier: dict[str, TrendRun] = {}
     for run in runs:
         for generator in all_settings(run.manifest, choice):
             before = earlier.get(generator)
-            if before is not None and (said := differ_from_run(before.manifest, run.manifest, generator)):
-                yield run, generator, said
+            if before is not None and (found := differ_from_run(before.manifest, run.manifest, generator)):
+                yield run, generator, found
             earlier[generator] = run
 
 
-class Break(NamedTuple):
-    """Where a metric is no more what it was."""
-
-    metric: str
-    time: str
-    """Of the first run with the new one."""
-    sentence: Sentence
-    bridge: Bridge | None
-    """What joins the two, where anything does."""
-
-
-def find_breaks(runs: Sequence[TrendRun], bridges: Sequence[Bridge] = ()) -> Iterator[Break]:
-    """Where metrics are no more what they were, what differs, and what a bridge says of the two."""
+def _changed_recipes(runs: Sequence[TrendRun]) -> Iterator[tuple[TrendRun, str, Recipe, Recipe]]:
+    """Yield (run, metric, old, new) if the recipe differs from that in the last run that has the metric."""
     recipes: dict[str, Recipe] = {}
     for run in runs:
         for metric in run.manifest.get("metrics", ()):
-            now = recipe_of(run.manifest, metric)
-            before = recipes.get(metric, now)
-            recipes[metric] = now
-            if places := altered_places(before, now):
-                bridge = find_bridge(bridges, before, now)
-                joined = "" if bridge is None else f", {in_comparisons(bridge)}"
-                lead = f"{metric} is another metric since run {run.run_id}{joined}:"
-                what = names([f"{place} {_cut(before, place)} → {_cut(now, place)}" for place in places], 1)
-                joins = bridge if bridge is not None and bridge.joins else None
-                yield Break(metric, run.time, Sentence(lead, f"{what}."), joins)
+            new = recipe_of(run.manifest, metric)
+            old = recipes.get(metric, new)
+            if old != new:
+                yield run, metric, old, new
+            recipes[metric] = new
 
 
-def _cut(settings: Recipe, place: str) -> str:
-    return cut(settings.get(place, "–"), MOST_CHARACTERS)
+class Break(NamedTuple):
+    """Change of a metric's settings or models between two runs."""
+
+    metric: str
+    time: str
+    """Start of the first run with the new settings."""
+    sentence: Sentence
+    bridge: Bridge | None
+    """Bridge that makes both versions comparable, if there is one."""
+
+
+def find_breaks(runs: Sequence[TrendRun], bridges: Sequence[Bridge] = ()) -> Iterator[Break]:
+    """Yield the changes of metrics' settings or models, oldest first."""
+    for run, metric, old, new in _changed_recipes(runs):
+        bridge = find_bridge(bridges, old, new)
+        use = "" if bridge is None else f", {describe_use(bridge)}"
+        lead = f"{metric} is another metric since run {run.run_id}{use}:"
+        values = names([" ".join(setting) for setting in altered_settings(old, new, MAX_CHARACTERS)], 1)
+        joins = bridge if bridge is not None and bridge.joins else None
+        yield Break(metric, run.time, Sentence(lead, f"{values}."), joins)
 
 
 def build_trends(
@@ -199,29 +196,36 @@ def build_trends(
     choice: Choice = COMPARE,
     bridges: Sequence[Bridge] = (),
 ) -> Trends:
-    """The page of some runs of a benchmark, oldest first.
+    """Return the page of some runs of a benchmark, oldest first.
 
-    `frame` are the means of all runs (`to_frame`), those that are not drawn too. Where a bridge joins a metric with
-    what it was, the means before it are drawn on its new scale.
+    If a bridge joins two versions of a metric, the means before it are drawn on the new scale.
+
+    Args:
+        runs: The runs to draw.
+        frame: The means of all runs (`to_frame`), also of runs that are not drawn.
     """
     earlier = frame["run_id"].nunique() - len(runs)
     frame = frame[frame["run_id"].isin([run.run_id for run in runs])]
-    found = {name: checkpoints.family(name) for name in frame["generator"].unique()}
-    steps = {name: place for name, place in found.items() if place is not None}
-    families = _families(steps)
-    steps = {name: place for name, place in steps.items() if place[0] in families}
-    falling = falling_metrics(runs[-1].manifest)
-    listed = _by_standing(frame, falling)
+    found = {name: checkpoints.parse(name) for name in frame["generator"].unique()}
+    steps = {name: parsed for name, parsed in found.items() if parsed is not None}
+    n_steps = Counter(family for family, _ in set(steps.values()))
+    families = sorted(family for family, count in n_steps.items() if count > 1)
+    steps = {name: parsed for name, parsed in steps.items() if parsed[0] in families}
+    lower_is_better = falling_metrics(runs[-1].manifest)
+    listed = _order_generators(frame, lower_is_better)
+    last = frame.groupby("generator")["began"].max()
+    until = [Listed(name, "" if last[name] == runs[-1].time else str(last[name])[:10]) for name in listed]
     alone = [name for name in listed if name not in steps]
     breaks = list(find_breaks(runs, bridges))
     altered = [
-        Sentence(f"{generator} was generated with other settings in run {run.run_id}:", f"{said}.")
-        for run, generator, said in _changed_settings(runs, choice)
+        Sentence(f"{generator} was generated with other settings in run {run.run_id}:", f"{found_settings}.")
+        for run, generator, found_settings in _changed_settings(runs, choice)
     ]
-    frame = _joined(frame, breaks)
-    skills = [OVERALL, *_by_rows(frame)]
+    frame = _bridge_means(frame, breaks)
+    sizes = frame[frame["skill"] != OVERALL].groupby("skill")["n"].max().sort_values(ascending=False, kind="stable")
+    skills = [OVERALL, *map(str, sizes.index)]
     metrics = list(dict.fromkeys([*runs[-1].manifest.get("metrics", ()), *frame["metric"]]))
-    drawing = _Drawing(frame, metrics, alone[:COLOURS], families[:COLOURS], falling, steps, breaks)
+    drawing = _Drawing(frame, metrics, alone[:COLOURS], families[:COLOURS], lower_is_better, steps, breaks)
     return Trends(
         benchmark=str(runs[-1].manifest.get("benchmark", "")),
         facts=[
@@ -231,32 +235,36 @@ def build_trends(
             plural(len(found), "generator"),
         ],
         warnings=list(warnings),
-        generators=_coloured(alone),
-        families=_coloured(families),
-        listed=shown(_until(frame, listed, runs[-1]), MOST_LISTED),
-        breaks=shown([*altered[::-1], *(one.sentence for one in reversed(breaks))], MOST_BREAKS),
-        panels=[drawing.panel(skill) for skill in skills[: MOST_SKILLS + 1]],
-        skills_left_out=max(len(skills) - MOST_SKILLS - 1, 0),
+        generators=_assign_colours(alone),
+        families=_assign_colours(families),
+        listed=shown(until, MAX_LISTED),
+        breaks=shown([*altered[::-1], *(found.sentence for found in reversed(breaks))], MAX_BREAKS),
+        panels=[drawing.panel(skill) for skill in skills[: MAX_SKILLS + 1]],
+        skills_left_out=max(len(skills) - MAX_SKILLS - 1, 0),
     )
 
 
-def _joined(frame: pd.DataFrame, breaks: Sequence[Break]) -> pd.DataFrame:
-    """The means with the `line` that each is drawn on; before a bridge they are mapped, and less sure by its margin."""
+def _bridge_means(frame: pd.DataFrame, breaks: Sequence[Break]) -> pd.DataFrame:
+    """Return the means with the number of the `line` on which each is drawn.
+
+    Means before a bridge are mapped to the new scale, and their intervals are widened by the bridge's margin.
+    """
     frame = frame.assign(line=frame["recipe"])
-    for metric in {one.metric for one in breaks}:
+    for metric in {found.metric for found in breaks}:
         of_metric = frame["metric"] == metric
         first = frame.loc[of_metric, "recipe"].min()
-        for recipe, one in enumerate((one for one in breaks if one.metric == metric), start=first + 1):
-            if one.bridge is not None:
-                margins = frame["skill"].map(one.bridge.margins)
+        own = (found.bridge for found in breaks if found.metric == metric)
+        for recipe, bridge in enumerate(own, start=first + 1):
+            if bridge is not None:
+                margins = frame["skill"].map(bridge.margins)
                 before = of_metric & (frame["line"] == recipe - 1) & margins.notna()
-                frame.loc[before, ["mean", "low", "high"]] = _mapped(frame[before], margins[before], one.bridge.line)
+                frame.loc[before, ["mean", "low", "high"]] = _map_means(frame[before], margins[before], bridge.line)
                 frame.loc[before, "line"] = recipe
     return frame
 
 
-def _mapped(rows: pd.DataFrame, margins: pd.Series, line: Line) -> NDArray[np.float64]:
-    """Means on the new scale, with the ends of their intervals (n, 3)."""
+def _map_means(rows: pd.DataFrame, margins: pd.Series, line: Line) -> NDArray[np.float64]:
+    """Return means on the new scale with the ends of their intervals (n, 3)."""
     means, low, high = (rows[name].to_numpy(float) for name in ("mean", "low", "high"))
     mapped = line(means)
     ends = np.sort([line(np.where(np.isnan(end), means, end)) for end in (low, high)], axis=0)
@@ -264,24 +272,10 @@ def _mapped(rows: pd.DataFrame, margins: pd.Series, line: Line) -> NDArray[np.fl
     return np.stack([mapped, mapped - below, mapped + above], axis=1)
 
 
-def _families(steps: Mapping[str, tuple[str, int]]) -> list[str]:
-    """The trainings with more than one checkpoint."""
-    of_family: dict[str, set[int]] = {}
-    for family, step in steps.values():
-        of_family.setdefault(family, set()).add(step)
-    return sorted(family for family, known in of_family.items() if len(known) > 1)
-
-
-def _until(frame: pd.DataFrame, listed: Sequence[str], newest: TrendRun) -> list[Listed]:
-    """The generators, each with the day of its last run where that is not the newest."""
-    last = frame.groupby("generator")["began"].max()
-    return [Listed(name, "" if last[name] == newest.time else str(last[name])[:10]) for name in listed]
-
-
-def _by_standing(frame: pd.DataFrame, falling: Container[str]) -> list[str]:
-    """Generators with the newest first, of one run those of the best ranks over its metrics."""
+def _order_generators(frame: pd.DataFrame, lower_is_better: Container[str]) -> list[str]:
+    """Return the generators by their last run, the newest first, and then by their mean rank over the metrics."""
     overall = frame[frame["skill"] == OVERALL]
-    towards = overall["metric"].map(lambda metric: direction(metric, falling))
+    towards = overall["metric"].map(lambda metric: direction(metric, lower_is_better))
     overall = overall.assign(mean=overall["mean"] * towards)
     last = overall.groupby("generator")["began"].max()
     ranks = overall.groupby(["run_id", "metric"])["mean"].rank(ascending=False).groupby(overall["generator"]).mean()
@@ -289,18 +283,12 @@ def _by_standing(frame: pd.DataFrame, falling: Container[str]) -> list[str]:
     return [str(name) for name in order.index]
 
 
-def _by_rows(frame: pd.DataFrame) -> list[str]:
-    """The skills, those of the most images first."""
-    rows = frame[frame["skill"] != OVERALL].groupby("skill")["n"].max()
-    return [str(skill) for skill in rows.sort_values(ascending=False, kind="stable").index]
+def _assign_colours(listed: Sequence[str]) -> FirstRows[Series]:
+    return shown([Series(name, _colour(number)) for number, name in enumerate(listed)], COLOURS)
 
 
-def _coloured(listed: Sequence[str]) -> FirstRows[Series]:
-    return shown([Series(name, _colour(place)) for place, name in enumerate(listed)], COLOURS)
-
-
-def _colour(place: int) -> str:
-    return f"var(--s{place % COLOURS})"
+def _colour(number: int) -> str:
+    return f"var(--s{number % COLOURS})"
 
 
 class _Drawing:
@@ -312,26 +300,26 @@ class _Drawing:
         metrics: Sequence[str],
         generators: Sequence[str],
         families: Sequence[str],
-        falling: Container[str],
+        lower_is_better: Container[str],
         steps: Mapping[str, tuple[str, int]],
         breaks: Sequence[Break],
     ) -> None:
         scored = frame.dropna(subset=["mean"])
         self.means = dict(iter(scored.groupby(["metric", "skill"], sort=False)))
-        self.metrics, self.falling = metrics, falling
+        self.metrics, self.lower_is_better = metrics, lower_is_better
         self.generators, self.families, self.steps, self.breaks = generators, families, steps, breaks
 
     def panel(self, skill: str) -> SkillPanel:
-        """All metrics that have means at the skill."""
-        there = [metric for metric in self.metrics if (metric, skill) in self.means]
-        return SkillPanel(skill, [self._trend(metric, skill, self.means[metric, skill]) for metric in there])
+        """Draw all metrics that have means at the skill."""
+        present = [metric for metric in self.metrics if (metric, skill) in self.means]
+        return SkillPanel(skill, [self._trend(metric, skill, self.means[metric, skill]) for metric in present])
 
     def _trend(self, metric: str, skill: str, means: pd.DataFrame) -> Trend:
         newest = {str(name): _newest(rows) for name, rows in means.groupby("generator", sort=False)}
-        over_runs, over_steps = self._over_runs(metric, skill, means), self._over_steps(metric, skill, means)
-        return Trend(metric, metric in self.falling, over_runs, over_steps, newest)
+        over_runs, over_steps = self._draw_runs(metric, skill, means), self._draw_steps(metric, skill, means)
+        return Trend(metric, metric in self.lower_is_better, over_runs, over_steps, newest)
 
-    def _over_runs(self, metric: str, skill: str, means: pd.DataFrame) -> Chart | None:
+    def _draw_runs(self, metric: str, skill: str, means: pd.DataFrame) -> Chart | None:
         own = means[means["generator"].isin(self.generators)]
         if own.empty:
             return None
@@ -339,36 +327,35 @@ class _Drawing:
             ChartLine(_points(rows["began"], rows), _colour(self.generators.index(str(key[0]))))
             for key, rows in own.groupby(["generator", "line", "settings"], sort=False)
         ]
-        times = [one.time for one in self.breaks if one.metric == metric]
-        said = [f"{name} {number(rows['mean'].iloc[-1])}" for name, rows in own.groupby("generator", sort=False)]
-        label = f"Mean {metric} over runs, {skill}, with 95% intervals; newest: {'; '.join(said)}"
+        times = [found.time for found in self.breaks if found.metric == metric]
+        newest = [f"{name} {number(rows['mean'].iloc[-1])}" for name, rows in own.groupby("generator", sort=False)]
+        label = f"Mean {metric} over runs, {skill}, with 95% intervals; newest: {'; '.join(newest)}"
         return trend_chart(lines, times, label)
 
-    def _over_steps(self, metric: str, skill: str, means: pd.DataFrame) -> Chart | None:
-        """Each checkpoint as the newest run has it that scored it by the metric as it is now, or by one that is joined
-        with it.
-        """
+    def _draw_steps(self, metric: str, skill: str, means: pd.DataFrame) -> Chart | None:
+        """Draw each checkpoint's mean in the last run that scored it by the current metric or by a bridged version."""
         now = means[(means["line"] == means["line"].max()) & means["generator"].isin(list(self.steps))]
         last = now.groupby("generator", sort=False).tail(1)
         if last.empty:
             return None
-        places = pd.DataFrame([self.steps[str(name)] for name in last["generator"]], columns=["family", "step"])
-        placed = last.assign(family=places["family"].to_numpy(), step=places["step"].to_numpy()).sort_values("step")
-        groups = [(str(family), rows) for family, rows in placed.groupby("family") if family in self.families]
+        parsed = [self.steps[str(name)] for name in last["generator"]]
+        named = last.assign(family=[family for family, _ in parsed], step=[step for _, step in parsed])
+        by_family = named.sort_values("step").groupby("family")
+        groups = [(str(family), rows) for family, rows in by_family if family in self.families]
         lines = [
             ChartLine(_points(rows["step"], rows), _colour(self.families.index(family))) for family, rows in groups
         ]
-        said = [f"{family} {number(rows['mean'].iloc[-1])} at {rows['step'].iloc[-1]}" for family, rows in groups]
-        label = f"Mean {metric} over the steps of a training, {skill}, with 95% intervals; last: {'; '.join(said)}"
+        ends = [f"{family} {number(rows['mean'].iloc[-1])} at {rows['step'].iloc[-1]}" for family, rows in groups]
+        label = f"Mean {metric} over the steps of a training, {skill}, with 95% intervals; last: {'; '.join(ends)}"
         return trend_chart(lines, [], label)
 
 
-def _points(places: Iterable[Any], rows: pd.DataFrame) -> list[Point]:
-    """The rows' means; one without an interval, of a single prompt, is its own ends."""
+def _points(xs: Iterable[Any], rows: pd.DataFrame) -> list[Point]:
+    """Return a point for each row; a mean without an interval, because of a single prompt, gets one of no length."""
     low, high = rows["low"].fillna(rows["mean"]), rows["high"].fillna(rows["mean"])
     return [
-        Point(place if isinstance(place, str) else int(place), *ends)
-        for place, *ends in zip(places, rows["mean"].tolist(), low.tolist(), high.tolist(), strict=True)
+        Point(x if isinstance(x, str) else int(x), *values)
+        for x, *values in zip(xs, rows["mean"].tolist(), low.tolist(), high.tolist(), strict=True)
     ]
 
 

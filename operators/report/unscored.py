@@ -9,20 +9,20 @@ from numpy.typing import NDArray
 
 from plumbline.operators.base.sentences import MOST_NAMES, Sentence, names, plural
 from plumbline.operators.base.spilled import Spilled
-from plumbline.operators.results.run_scores import Hashes, RunScores, ScoreColumns, among
+from plumbline.operators.results.run_scores import Hashes, RunScores, ScoreColumns, find_sorted
 
 Counts = NDArray[np.int64]
 
 
 class Unscored(NamedTuple):
-    """The prompts of which no image has a score by a metric, although several generators have rows of it."""
+    """Prompts without any score by a metric, although several generators have rows by it."""
 
     prompts: Hashes
     """Hashes of the ids, ascending."""
     n_rows: Counts
     """Number of rows of each prompt, over all generators."""
     row: Counts
-    """One of the rows of each prompt, as its place in the run's scores."""
+    """Number of one of the rows of each prompt in the run's scores."""
     by_generator: Mapping[str, int]
     """Number of rows of all these prompts."""
 
@@ -31,7 +31,7 @@ NOTHING_UNSCORED = Unscored(np.zeros(0, np.uint64), np.zeros(0, np.int64), np.ze
 
 
 class UnscoredRows:
-    """A metric's rows without a score as they come, those of one generator after those of another."""
+    """Collects a metric's rows without a score, one generator after another."""
 
     def __init__(self, prompts: Hashes) -> None:
         """`prompts` are the hashes of the ids, ascending."""
@@ -39,32 +39,32 @@ class UnscoredRows:
         self._has_score = np.zeros(len(prompts), np.bool_)
         self._generators: list[str] = []
         self._missing = Spilled()
-        """Of each generator two columns: the places of the prompts, and the rows."""
+        """Two columns for each generator: indices of prompts, and numbers of rows."""
 
     def add(self, generator: str, columns: ScoreColumns) -> None:
         """Add a generator's rows."""
         if not len(columns.row):
             return
-        place = among(columns.prompt, self._prompts)
+        prompt = find_sorted(columns.prompt, self._prompts)
         missing = np.isnan(columns.score)
-        self._has_score[place[~missing & (place >= 0)]] = True
-        missing &= place >= 0
+        self._has_score[prompt[~missing & (prompt >= 0)]] = True
+        missing &= prompt >= 0
         self._generators.append(generator)
-        self._missing.append(place[missing].astype(np.float64))
+        self._missing.append(prompt[missing].astype(np.float64))
         self._missing.append(columns.row[missing].astype(np.float64))
 
-    def found(self) -> Unscored:
+    def collect(self) -> Unscored:
         """Return the prompts without any score; none for a single generator."""
         if len(self._generators) < 2:
             return NOTHING_UNSCORED
         n_rows, row = np.zeros(len(self._prompts), np.int64), np.zeros(len(self._prompts), np.int64)
         by_generator = {}
         for number, generator in enumerate(self._generators):
-            place, own_row = (self._missing.read(2 * number + which).astype(np.int64) for which in (0, 1))
-            everywhere = ~self._has_score[place]
+            prompt, own_row = (self._missing.read(2 * number + which).astype(np.int64) for which in (0, 1))
+            everywhere = ~self._has_score[prompt]
             by_generator[generator] = int(everywhere.sum())
-            n_rows += np.bincount(place[everywhere], minlength=len(self._prompts))
-            row[place[everywhere]] = own_row[everywhere]
+            n_rows += np.bincount(prompt[everywhere], minlength=len(self._prompts))
+            row[prompt[everywhere]] = own_row[everywhere]
         found = n_rows > 0
         return Unscored(self._prompts[found], n_rows[found], row[found], by_generator)
 

@@ -1,1 +1,1 @@
-"""What a run's scores say: means with their intervals, comparisons of generators, and of runs."""
+"""Results of a run: means with intervals, comparisons of generators, and comparisons of runs."""

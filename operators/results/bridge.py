@@ -1,9 +1,9 @@
-"""Two versions of a metric on the same images: the map from the old scale to the new one, and what it leaves open."""
+"""Bridges between two versions of a metric: the map from old to new scores of the same images, and its errors."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial, reduce
+from functools import partial
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from plumbline.operators.base import rows, schemas
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.base.sentences import Sentence, interval_text, names, number, plural
-from plumbline.operators.results.comparison import SIGNIFICANT, Duel, PromptMeans, duels, mean_of_each
-from plumbline.operators.results.metric_recipes import Recipe, altered_places
+from plumbline.operators.results.comparison import SIGNIFICANT, Duel, PromptMeans, average_prompts, compare_generators
+from plumbline.operators.results.metric_recipes import Recipe, differing_paths
 from plumbline.operators.results.run_scores import Hashes, RunScores, ScoreColumns
 from plumbline.operators.results.summary import OVERALL, Skills
 from plumbline.operators.statistics.agreement import STATISTICS
@@ -36,12 +36,13 @@ from plumbline.operators.statistics.score_maps import (
 
 Floats = NDArray[np.float64]
 
-FEWEST_PROMPTS = 20
-"""Of which maps are cross-validated."""
+MIN_PROMPTS = 20
+"""Smallest number of prompts for a bridge, because maps are cross-validated over prompts."""
 EXPLAINED = 0.5
-"""Share of the new scores' variance below which a map joins nothing."""
+"""Share of the new scores' variance that a map has to explain to join two versions."""
 NEGLIGIBLE = 0.001
-"""Share of the new scores' standard deviation below which a miss is none: signed ranks see that a curve is rounded."""
+"""Share of the new scores' standard deviation below which a miss is ignored. Signed ranks would even find significant
+that a curve is rounded."""
 
 GROUPS = pa.schema(
     [
@@ -51,25 +52,26 @@ GROUPS = pa.schema(
         ("clear", pa.bool_()),
     ]
 )
-"""How far a generator's mean at a skill is from what the map makes of its old one: `miss` is new - mapped, with its 95%
-interval; `clear` by Wilcoxon's signed-rank test over prompts, corrected by Holm over all rows, if it is not
+"""Errors of the map for the mean of each generator at each skill. `miss` is new - mapped, with its 95% interval. It is
+`clear` if it is significant by Wilcoxon's signed-rank test over prompts, corrected over all rows (Holm), and not
 negligible."""
 
 Verdict = Literal["one scale", "joined", "different"]
 
 
 class Pairs(NamedTuple):
-    """The images that both versions scored."""
+    """Images that both versions scored."""
 
     generators: list[str]
     columns: ScoreColumns
-    """With the old scores; generators are places in the list."""
+    """Rows with the old scores; `generator` is an index into the list of generators."""
     new: Floats
+    """New scores of the same images."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Version:
-    """A metric of a run, or of a sweep that made no run."""
+    """Version of a metric, from a run or from a sweep that wrote no run."""
 
     metric: str
     run_id: str | None
@@ -78,7 +80,7 @@ class Version:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bridge:
-    """What was found of two versions of a metric."""
+    """Comparison of two versions of a metric."""
 
     bridge_id: str
     benchmark: str
@@ -89,82 +91,78 @@ class Bridge:
     images: int
     verdict: Verdict
     kind: Kind
-    """The map that was chosen."""
+    """Kind of the chosen map."""
     misses: Mapping[Kind, float]
-    """By kind of map, the root mean square of its misses on images of prompts that it was not fitted on."""
+    """Root mean square error of each kind of map, on images of prompts that it was not fitted on."""
     explained: float
-    """Share of the new scores' variance, over images, that the chosen map explains on such prompts."""
+    """Share of the variance of the new scores that the chosen map explains, on images of such prompts."""
     curve: Curve | None
-    """Where a monotone map was chosen."""
+    """The chosen map if it is monotone."""
     line_kind: LineKind
     line: Line
-    """By which means are joined, for a line takes means of scores as it takes scores."""
+    """Line that maps means of old scores. Unlike a curve, a line maps a mean of scores to the mean of mapped scores."""
     means_explained: float | None
-    """Share of the variance of the generators' new means that lines through the others explain; None of fewer than
-    five."""
+    """Share of the variance of the generators' new means that lines through the other generators explain; None for
+    fewer than five generators."""
     wanted: float
-    """Where neither share is as large, the two measure different things."""
+    """Required share: if both shares are smaller, the two versions measure different things."""
     margins: Mapping[str, float]
-    """By skill, how far the mean of one more generator may be from the line's (95%): by how far each generator is from
-    the line through the others. None of fewer than two."""
+    """Error bounds (95%) by skill for the mapped mean of one more generator, estimated from each generator's distance
+    to the line through the others. Skills with fewer than two generators are missing."""
     images_spearman: float
     images_interval: Interval
     generators_kendall: float | None
     clear: Mapping[str, int]
-    """Pairs of generators that are told apart, by `old`, by `new` and by `both`; `turned` are those of both that stand
-    the other way round."""
+    """Number of pairs of generators with a clear difference by the `old` version, by the `new` one, and by `both`."""
     turned: Sequence[str]
+    """Pairs that differ clearly by both versions, but in opposite directions."""
     clear_misses: int
-    """Rows of groups.parquet that are clear."""
+    """Number of clear rows in groups.parquet."""
 
     @property
     def joins(self) -> bool:
-        """Whether old means can be set beside new ones."""
+        """Return True if mapped old means can be compared with new means."""
         return self.verdict != "different" and OVERALL in self.margins
 
     def margin_of(self, skill: str) -> float | None:
-        """That of a skill; None where means are not joined there."""
+        """Return the margin at a skill; None if means are not comparable there."""
         return self.margins.get(skill) if self.joins else None
 
 
-class Built(NamedTuple):
-    """A bridge and its groups (schema GROUPS)."""
+class BuiltBridge(NamedTuple):
+    """Bridge with its groups (schema GROUPS)."""
 
     bridge: Bridge
     groups: pa.Table
 
 
 def pair(old: tuple[RunScores, str], new: tuple[RunScores, str], count: int | None = None, seed: int = 0) -> Pairs:
-    """Return the images that both metrics scored, for `count` shared prompts, drawn by the seed.
+    """Return the images that both metrics scored, of all shared prompts or of `count` of them, drawn by the seed.
 
-    Raises ConfigError if the images have too few prompts, or if too few prompts differ from the commonest score.
+    Raises:
+        ConfigError: Too few prompts, or too few prompts with another score than the most frequent one.
     """
     (before, metric), (after, other) = old, new
     prompts = before.shared_prompts(after).prompts
     prompts = prompts[drawn(prompts, count, seed)]
-    matched = [
-        _matched(before.of(metric, name).scored(), after.of(other, name).scored(), prompts)
-        for name in before.generators
-        if name in after.generators
-    ]
-    columns = reduce(ScoreColumns.followed_by, (of_one for of_one, _ in matched), before.of(metric, ""))
-    pairs = Pairs(before.generators, columns, np.concatenate([np.zeros(0), *(scores for _, scores in matched)]))
-    _check(pairs, (metric, other))
+    columns, scores = before.select_rows(metric, ""), [np.zeros(0)]
+    for name in before.generators:
+        if name in after.generators:
+            own, others = before.select_rows(metric, name).scored(), after.select_rows(other, name).scored()
+            own = own.where(np.isin(own.prompt, prompts))
+            _, here, there = np.intersect1d(own.image, others.image, return_indices=True)
+            columns = columns.followed_by(own.where(here))
+            scores.append(others.score[there])
+    pairs = Pairs(before.generators, columns, np.concatenate(scores))
+    _require_enough(pairs, (metric, other))
     return pairs
 
 
-def _matched(old: ScoreColumns, new: ScoreColumns, prompts: Hashes) -> tuple[ScoreColumns, Floats]:
-    """The old rows of images that both have, and their new scores."""
-    old = old.where(np.isin(old.prompt, prompts))
-    _, here, there = np.intersect1d(old.image, new.image, return_indices=True)
-    return old.where(here), new.score[there]
-
-
-def _check(pairs: Pairs, metrics: tuple[str, str]) -> None:
+def _require_enough(pairs: Pairs, metrics: tuple[str, str]) -> None:
     prompts = len(np.unique(pairs.columns.prompt))
-    if prompts < FEWEST_PROMPTS:
+    if prompts < MIN_PROMPTS:
         raise ConfigError(
-            f"expected images of {FEWEST_PROMPTS} prompts or more with a score by both versions, found "
+            f"expected images of {MIN_PROMPTS} prompts or more with a score by both versions, found "
             f"{plural(len(pairs.new), 'image')} of {plural(prompts, 'prompt')}: generators, prompts and images are "
             "matched by their ids; score more of the same images by both"
         )
@@ -186,10 +184,10 @@ def build(
     bridge_id: str,
     benchmark: str,
     versions: tuple[Version, Version],
-    falling: tuple[bool, bool] = (False, False),
+    lower_is_better: tuple[bool, bool] = (False, False),
     wanted: float = EXPLAINED,
-) -> Built:
-    """Build the bridge from the pairs; `falling` is True for each version whose lower score is better."""
+) -> BuiltBridge:
+    """Build the bridge from the pairs; `lower_is_better` is True for each version whose lower score is better."""
     columns, new = pairs.columns, pairs.new
     old = columns.score
     prompts = np.unique(columns.prompt)
@@ -199,13 +197,20 @@ def build(
     explained = 1 - chosen.misses[chosen.kind] ** 2 / float(new.var())
     means = {name: _prompt_means(pairs, scores, prompts) for name, scores in (("old", old), ("new", new))}
     by_version = [
-        _clear(duels(name, of_each, Skills(()), {name} if falls else ()))
-        for (name, of_each), falls in zip(means.items(), falling, strict=True)
+        {
+            (duel.generator_a, duel.generator_b): duel.better
+            for duel in compare_generators(name, of_each, Skills(()), {name} if falls else ())
+            if duel.better is not None
+        }
+        for (name, of_each), falls in zip(means.items(), lower_is_better, strict=True)
     ]
     groups = _groups(pairs, chosen.predicted, prompts, skills)
     spearman, images = _rank_correlation(old, new, columns.prompt)
-    agrees = images.high < 0 if falling[0] != falling[1] else images.low > 0
+    agrees = images.high < 0 if lower_is_better[0] != lower_is_better[1] else images.low > 0
     both = by_version[0].keys() & by_version[1].keys()
+    verdict: Verdict = "one scale" if line.kind == "unchanged" else "joined"
+    if (max(explained, line.explained) if agrees else 0.0) < wanted:
+        verdict = "different"
     bridge = Bridge(
         bridge_id=bridge_id,
         benchmark=benchmark,
@@ -214,7 +219,7 @@ def build(
         generators=means["new"].generators,
         prompts=len(prompts),
         images=len(new),
-        verdict=_judged(max(explained, line.explained) if agrees else 0.0, line, wanted),
+        verdict=verdict,
         kind=chosen.kind,
         misses=chosen.misses,
         explained=explained,
@@ -226,18 +231,18 @@ def build(
         margins=_margins(pairs, line, skills),
         images_spearman=spearman,
         images_interval=images,
-        generators_kendall=_kendall(means, falling),
+        generators_kendall=_kendall(means, lower_is_better),
         clear={"old": len(by_version[0]), "new": len(by_version[1]), "both": len(both)},
         turned=[" and ".join(pair) for pair in sorted(both) if by_version[0][pair] != by_version[1][pair]],
         clear_misses=sum(groups.column("clear").to_pylist()),
     )
-    return Built(bridge, groups)
+    return BuiltBridge(bridge, groups)
 
 
 def _rank_correlation(old: Floats, new: Floats, prompts: Hashes) -> tuple[float, Interval]:
     """Return Spearman's correlation over images with its 95% interval, bootstrapped over prompts.
 
-    An order that is wholly kept or turned is so in every resample: its interval has no length.
+    A perfect correlation, 1 or -1, is perfect in every resample, so its interval has no length.
     """
     spearman = STATISTICS["spearman"]
     found = spearman(old, new)
@@ -252,33 +257,22 @@ def _prompt_means(pairs: Pairs, scores: Floats, prompts: Hashes) -> PromptMeans:
     for code in np.unique(pairs.columns.generator):
         own = pairs.columns.generator == code
         columns = pairs.columns.where(own)._replace(score=scores[own])
-        means.add(pairs.generators[code], mean_of_each(prompts, columns))
+        means.add(pairs.generators[code], average_prompts(prompts, columns))
     return means
 
 
-def _clear(compared: Iterable[Duel]) -> dict[tuple[str, str], str]:
-    """The better one of each two generators that are told apart."""
-    return {(duel.generator_a, duel.generator_b): duel.better for duel in compared if duel.better is not None}
-
-
-def _kendall(means: Mapping[str, PromptMeans], falling: tuple[bool, bool]) -> float | None:
-    """Kendall's tau-b between the generators' means by both versions, better ones first by each."""
+def _kendall(means: Mapping[str, PromptMeans], lower_is_better: tuple[bool, bool]) -> float | None:
+    """Return Kendall's tau-b between the generators' means by both versions, with better generators first by each."""
     old, new = (
-        np.array([(-1 if falls else 1) * np.nanmean(of_each.of(name)) for name in of_each.generators])
-        for of_each, falls in zip(means.values(), falling, strict=True)
+        np.array([(-1 if falls else 1) * np.nanmean(of_each.read(name)) for name in of_each.generators])
+        for of_each, falls in zip(means.values(), lower_is_better, strict=True)
     )
     tau = STATISTICS["kendall_b"](old, new)
     return None if math.isnan(tau) else tau
 
 
-def _judged(explained: float, line: ChosenLine, wanted: float) -> Verdict:
-    if explained < wanted:
-        return "different"
-    return "one scale" if line.kind == "unchanged" else "joined"
-
-
 def _margins(pairs: Pairs, line: ChosenLine, skills: Skills) -> dict[str, float]:
-    """By skill the margin of a mean, where there is one."""
+    """Return the margin of a mean at each skill that has two generators or more."""
     misses: dict[str, list[float]] = {}
     for code, without in zip(np.unique(pairs.columns.generator), line.without, strict=False):
         own = pairs.columns.where(pairs.columns.generator == code)
@@ -290,29 +284,29 @@ def _margins(pairs: Pairs, line: ChosenLine, skills: Skills) -> dict[str, float]
 
 
 class _Change(NamedTuple):
-    """A generator's new scores beside some others of the same images, at a skill."""
+    """Comparison of a generator's new scores with other scores of the same images, at a skill."""
 
     generator: str
     duel: Duel
     p_holm: float
-    """Corrected over all generators and skills."""
+    """P-value corrected over all generators and skills."""
 
 
 def _changes(pairs: Pairs, scores: Floats, prompts: Hashes, skills: Skills) -> list[_Change]:
-    """The new scores beside others, each generator compared as two runs of it are."""
+    """Compare the new scores with other scores of the same images, for each generator as if they were two runs."""
     before, after = _prompt_means(pairs, scores, prompts), _prompt_means(pairs, pairs.new, prompts)
     found: list[tuple[str, Duel]] = []
     for generator in after.generators:
         both = PromptMeans(prompts)
-        both.add("after", after.of(generator))
-        both.add("before", before.of(generator))
-        found += [(generator, duel) for duel in duels("", both, skills)]
+        both.add("after", after.read(generator))
+        both.add("before", before.read(generator))
+        found += [(generator, duel) for duel in compare_generators("", both, skills)]
     corrected = holm([duel.p_value for _, duel in found])
     return [_Change(*of_one, p_holm) for of_one, p_holm in zip(found, corrected, strict=True)]
 
 
 def _groups(pairs: Pairs, predicted: Floats, prompts: Hashes, skills: Skills) -> pa.Table:
-    """Each generator at each skill (schema GROUPS)."""
+    """Return a row for each generator and skill (schema GROUPS)."""
     having = dict(skills.each(prompts))
     negligible = NEGLIGIBLE * float(np.nanstd(pairs.new))
     means = {
@@ -326,7 +320,7 @@ def _groups(pairs: Pairs, predicted: Floats, prompts: Hashes, skills: Skills) ->
                 "skill": change.duel.skill,
                 "prompts": change.duel.n,
                 **{
-                    name: float(np.nanmean(of_each.of(change.generator)[having[change.duel.skill]]))
+                    name: float(np.nanmean(of_each.read(change.generator)[having[change.duel.skill]]))
                     for name, of_each in means.items()
                 },
                 "miss": change.duel.difference,
@@ -343,12 +337,12 @@ def _groups(pairs: Pairs, predicted: Floats, prompts: Hashes, skills: Skills) ->
 
 
 def find_bridge(bridges: Iterable[Bridge], before: Recipe, after: Recipe) -> Bridge | None:
-    """The first of some bridges that leads from one recipe to another."""
+    """Return the first bridge from one recipe to the other, if there is one."""
     return next(
         (
             bridge
             for bridge in bridges
-            if not altered_places(bridge.old.recipe, before) and not altered_places(bridge.new.recipe, after)
+            if not differing_paths(bridge.old.recipe, before) and not differing_paths(bridge.new.recipe, after)
         ),
         None,
     )
@@ -407,8 +401,8 @@ def _verdict(bridge: Bridge) -> Sentence:
     return Sentence(f"A map joins {old} and {new}:", f"new = {formula(bridge)}; {known}")
 
 
-def in_comparisons(bridge: Bridge) -> str:
-    """What becomes of a comparison of the two, as the second half of a sentence."""
+def describe_use(bridge: Bridge) -> str:
+    """Return whether both versions are compared, and how, as the second half of a sentence."""
     margin = bridge.margin_of(OVERALL)
     if margin is not None:
         off = f"off by at most ±{number(margin)}"

@@ -1,23 +1,24 @@
-"""What makes a metric of a run what it is: runs in which it differs have another metric of the same name."""
+"""The recipe of a run's metric. If two runs have different recipes for a name, these are two different metrics."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from plumbline.operators.metrics.table import read_metrics
+
 NAMING = ("checkpoint", "revision")
-"""What names a model of whose files nothing is known."""
+"""Options that identify a model whose files are unknown."""
 ABOUT = "about"
-"""The option that only tells what a metric does."""
+"""The option that only describes a metric."""
 
 Recipe = Mapping[str, str]
-"""Settings by their places."""
+"""Settings by their paths, such as `models.vqa.checkpoint`."""
 
 
 def recipe_of(manifest: Mapping[str, Any], metric: str) -> Recipe:
-    """The settings of a run that make a metric what it is: its options, what tells which its models are, and the
-    versions of its stages.
+    """Return the settings that define a metric of a run: its options, its models, and the versions of its stages.
 
-    Neither its own name nor those of its models' roles are among them, so that entries of another name are the same
-    metric where their recipes are the same.
+    The names of the metric and of its models' roles are not part of the recipe. So entries of different names are the
+    same metric if their recipes are equal.
     """
     config: Mapping[str, Any] = manifest.get("config", {})
     options, models = config.get("metrics", {}).get(metric, {}), config.get("models", {})
@@ -31,18 +32,23 @@ def recipe_of(manifest: Mapping[str, Any], metric: str) -> Recipe:
         },
         "stages": manifest.get("stages", {}).get(metric, {}),
     }
-    return {place: str(value) for place, value in _leaves(parts) if value is not None}
+    return {path: str(value) for path, value in _flatten(parts) if value is not None}
 
 
-def _leaves(parts: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
-    """The values of nested mappings by their places."""
+def _flatten(parts: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the values of nested mappings with their paths."""
     for name, value in parts.items():
         if isinstance(value, Mapping):
-            yield from _leaves(value, f"{before}{name}.")
+            yield from _flatten(value, f"{prefix}{name}.")
         else:
-            yield f"{before}{name}", value
+            yield f"{prefix}{name}", value
 
 
-def altered_places(before: Recipe, after: Recipe) -> list[str]:
-    """Return where two recipes differ."""
-    return [place for place in dict.fromkeys([*before, *after]) if before.get(place) != after.get(place)]
+def differing_paths(before: Recipe, after: Recipe) -> list[str]:
+    """Return the paths of the settings in which two recipes differ."""
+    return [path for path in dict.fromkeys([*before, *after]) if before.get(path) != after.get(path)]
+
+
+def unranked_metrics(manifest: Mapping[str, Any]) -> frozenset[str]:
+    """Return a run's metrics by which no image is better than another."""
+    return frozenset(name for name, metric in read_metrics(manifest).items() if not metric.ranks)

@@ -1,6 +1,7 @@
-"""A run's scores as numbers, read for one metric and generator at a time; ids are read for few rows only.
+"""A run's scores as NumPy arrays, read for one metric and generator at a time, with ids replaced by hashes.
 
-So the memory of a report grows neither with the metrics and generators of a run nor with the length of its ids.
+So the memory of a report depends neither on the number of metrics and generators of a run nor on the length of its ids.
+The ids themselves are read for few rows only.
 """
 
 import math
@@ -22,37 +23,37 @@ from plumbline.operators.statistics.poisson_bootstrap import hash_ids
 
 IDS = ("image_id", "prompt_id", "generator")
 READ = (*IDS, "metric", "score", "truncated")
-"""The columns that are made into numbers."""
+"""The columns that are converted to arrays."""
 PARTS_KEPT = 16
-"""So many of a run's first parts are kept as numbers; a part has some 32,000 rows, and then takes a megabyte."""
+"""Number of parts that stay in memory, the first ones. A part has about 32,000 rows and takes a megabyte."""
 PARTS_AT_ONCE = 4
 HASHES_AT_ONCE = 1 << 20
-"""So many are gathered at least, before those that are the same are taken out."""
+"""Number of new hashes that are collected, at least, before duplicates are removed."""
 NONE = np.uint64(0)
-"""Stands for the prompt, or the image, of a row that names none."""
+"""Hash of the prompt or image of a row that has no such id."""
 MIX = np.uint64(0x9E3779B97F4A7C15)
 
 Hashes = NDArray[np.uint64]
 ReadPart = Callable[[Sequence[str]], pa.Table]
-"""Reads these columns of a part of a run's scores (schema SCORES)."""
+"""Function that reads the given columns of a part of a run's scores (schema SCORES)."""
 
 
 class ScoreColumns(NamedTuple):
-    """The rows of one metric, 36 bytes each."""
+    """Rows of one metric as arrays of equal length, 36 bytes a row."""
 
     row: NDArray[np.int64]
-    """Their places in the run's scores."""
+    """Row numbers in the run's scores."""
     generator: NDArray[np.int32]
-    """Places in the run's `generators`."""
+    """Indices into the run's `generators`."""
     prompt: Hashes
-    """Of the ids (`hash_ids`)."""
+    """Hashes of the prompts' ids (`hash_ids`)."""
     image: Hashes
-    """Of generator, image and prompt together; NONE where image or prompt is not named."""
+    """Hashes of generator, image and prompt together; NONE if the row has no image or prompt id."""
     score: NDArray[np.float64]
-    """nan where there is none."""
+    """Scores; nan for a failed row."""
 
     def where(self, chosen: NDArray[Any] | slice) -> "ScoreColumns":
-        """Some of the rows."""
+        """Return some of the rows, chosen by a mask, by indices or by a slice."""
         return ScoreColumns(
             row=self.row[chosen],
             generator=self.generator[chosen],
@@ -62,11 +63,11 @@ class ScoreColumns(NamedTuple):
         )
 
     def scored(self) -> "ScoreColumns":
-        """Those that have a score and say of which image and prompt it is."""
+        """Return the rows that have a score, an image id and a prompt id."""
         return self.where(np.isfinite(self.score) & (self.image != NONE))
 
     def followed_by(self, others: "ScoreColumns") -> "ScoreColumns":
-        """These rows and then others."""
+        """Return these rows and then the others."""
         return ScoreColumns(
             row=np.concatenate([self.row, others.row]),
             generator=np.concatenate([self.generator, others.generator]),
@@ -76,21 +77,22 @@ class ScoreColumns(NamedTuple):
         )
 
     def places(self) -> list[tuple[int, int]]:
-        """The image and the row of each."""
+        """Return (image, row) for each row."""
         return list(zip(self.image.tolist(), self.row.tolist(), strict=True))
 
 
 class PromptTexts(NamedTuple):
-    """The texts of a run's prompts, as hashes."""
+    """Hashes of a run's prompts."""
 
     prompts: Hashes
     """Hashes of the ids, ascending."""
     texts: Hashes
+    """Hashes of the texts."""
 
     def find_texts(self, prompts: Hashes) -> Hashes:
         """Return the text of each of the prompts, or NONE if it is not known."""
-        places = among(prompts, self.prompts)
-        return np.where(places >= 0, np.append(self.texts, NONE)[places], NONE)
+        indices = find_sorted(prompts, self.prompts)
+        return np.where(indices >= 0, np.append(self.texts, NONE)[indices], NONE)
 
     def edited(self, later: "PromptTexts", prompts: Hashes) -> NDArray[np.bool_]:
         """Return True for each prompt that has another text in a later run; an unknown text counts as the same."""
@@ -99,16 +101,16 @@ class PromptTexts(NamedTuple):
 
 
 class SharedPrompts(NamedTuple):
-    """The prompts that can be compared between two runs."""
+    """Prompts that can be compared between two runs."""
 
     prompts: Hashes
-    """Hashes of ids in both runs, ascending. Their texts are the same, or unknown, as in runs of earlier versions."""
+    """Hashes of ids in both runs, ascending. Their texts are equal, or unknown, as in runs of earlier versions."""
     edited: int
     """Number of ids in both runs whose texts differ."""
 
 
 class RowIds(NamedTuple):
-    """The ids of a row; None for an id that it does not have."""
+    """Ids of a row; None for a missing id."""
 
     image_id: str | None
     prompt_id: str | None
@@ -116,13 +118,13 @@ class RowIds(NamedTuple):
 
 
 class _Part(NamedTuple):
-    """A part's rows as numbers."""
+    """A part's rows as arrays."""
 
     metrics: list[str]
-    """In the order of the rows, as the generators."""
+    """Metrics in order of appearance, like the generators."""
     generators: list[str]
     metric: NDArray[np.int32]
-    """Places among `metrics`."""
+    """Indices into `metrics`."""
     generator: NDArray[np.int32]
     prompt: Hashes
     image: Hashes
@@ -132,22 +134,22 @@ class _Part(NamedTuple):
 
 
 class _Counted(NamedTuple):
-    """What is known of a part without its rows."""
+    """Counts of a part's rows."""
 
     metrics: list[str]
     generators: list[str]
     rows: Mapping[tuple[str, str], int]
-    """By metric and generator."""
+    """Number of rows by metric and generator."""
     spans: Mapping[str, tuple[float, float]]
-    """By metric its lowest and its highest score; of one without scores none."""
+    """Lowest and highest score of each metric that has scores."""
     truncated: Mapping[str, int]
     n_null: int
     prompts: Hashes
-    """Each once."""
+    """Hashes of the part's prompts, without duplicates."""
 
 
 class _Parts:
-    """Makes parts into numbers, and keeps the first ones, but not where it is sent to another process."""
+    """Reads parts as arrays and keeps the first ones in memory. Pickling drops the parts in memory."""
 
     def __init__(self, read: Sequence[ReadPart]) -> None:
         self.read = read
@@ -157,26 +159,26 @@ class _Parts:
         return {"read": self.read, "_kept": {}}
 
     def each(self, numbers: Sequence[int]) -> Iterator[_Part]:
-        """Parts in this order, a few at once."""
+        """Yield the parts with these numbers, and read a few of them at once."""
         with ThreadPoolExecutor(PARTS_AT_ONCE) as pool:
             for first in range(0, len(numbers), PARTS_AT_ONCE):
-                yield from pool.map(self.numbers_of, numbers[first : first + PARTS_AT_ONCE])
+                yield from pool.map(self.load, numbers[first : first + PARTS_AT_ONCE])
 
-    def numbers_of(self, number: int) -> _Part:
-        part = self._kept.get(number) or _as_numbers(self.read[number](READ))
+    def load(self, number: int) -> _Part:
+        part = self._kept.get(number) or _to_arrays(self.read[number](READ))
         if number < PARTS_KEPT:
             self._kept[number] = part
         return part
 
 
-def _counted(parts: _Parts, number: int) -> _Counted:
-    part = parts.numbers_of(number)
+def _count_part(parts: _Parts, number: int) -> _Counted:
+    part = parts.load(number)
     shape = (len(part.metrics), len(part.generators))
     rows = np.bincount(part.metric * shape[1] + part.generator, minlength=math.prod(shape)).reshape(shape)
     cut = np.bincount(part.metric[part.truncated], minlength=len(part.metrics))
     spans = {}
-    for place, metric in enumerate(part.metrics):
-        scores = part.score[(part.metric == place) & ~np.isnan(part.score)]
+    for number, metric in enumerate(part.metrics):
+        scores = part.score[(part.metric == number) & ~np.isnan(part.score)]
         if len(scores):
             spans[metric] = (float(scores.min()), float(scores.max()))
     return _Counted(
@@ -194,9 +196,9 @@ def _counted(parts: _Parts, number: int) -> _Counted:
 
 
 class RunScores:
-    """A run's scores, read part by part; what is kept of them are the numbers of a few parts.
+    """A run's scores, read part by part; only the arrays of a few parts stay in memory.
 
-    It can be sent to other processes, which read the parts for themselves.
+    It can be sent to other processes, which read the parts again.
     """
 
     def __init__(self, parts: Sequence[ReadPart], each: Each = one_by_one) -> None:
@@ -207,12 +209,12 @@ class RunScores:
         self._first_rows = [0]
         self._rows: list[Mapping[tuple[str, str], int]] = []
         self.n_null = 0
-        """Rows without a score."""
+        """Number of rows without a score."""
         self.spans: dict[str, tuple[float, float]] = {}
-        """By metric that has scores its lowest and its highest."""
+        """Lowest and highest score of each metric that has scores."""
         metrics, generators, truncated = dict[str, None](), dict[str, None](), Counter[str]()
         prompts = _Distinct()
-        for part in each(_counted, range(len(parts)), shared=self._parts):
+        for part in each(_count_part, range(len(parts)), shared=self._parts):
             metrics |= dict.fromkeys(part.metrics)
             generators |= dict.fromkeys(part.generators)
             truncated.update(part.truncated)
@@ -224,19 +226,19 @@ class RunScores:
                 self.spans[metric] = (min(low, lowest), max(high, highest))
             prompts.add(part.prompts)
         self.metrics = list(metrics)
-        """Those that have rows, in the order of the rows."""
+        """Metrics that have rows, in order of appearance."""
         self.generators = list(generators)
-        """Likewise."""
+        """Generators that have rows, in order of appearance."""
         self.prompts: Hashes = prompts.values()
-        """Of all prompts, ascending."""
+        """Hashes of all prompts, ascending."""
         self.truncated: Mapping[str, int] = {name: truncated[name] for name in self.metrics if truncated[name]}
-        """By metric that has any, its rows that were scored on a prompt that was cut."""
+        """Number of rows that were scored on a truncated prompt, by metric that has any."""
 
     def __len__(self) -> int:
         return self._first_rows[-1]
 
     def with_reward(self, reward: Reward) -> "RunScores":
-        """Return the same scores with one more metric, REWARD: a row for each image that all its parts scored."""
+        """Return the same scores with one more metric, REWARD: a row for each image that all parts of it scored."""
         combined = copy(self)
         combined.metrics, combined._reward = [*self.metrics, REWARD], reward
         return combined
@@ -258,11 +260,14 @@ class RunScores:
     def scored_by_all(
         self, metrics: Sequence[str], generator: str | None = None
     ) -> tuple[ScoreColumns, dict[str, NDArray[np.float64]]]:
-        """The first metric's rows of the images that all of the metrics scored, and by each metric the scores of these.
+        """Return the images that all of the metrics scored, of one generator or of all.
 
-        Holds the rows of all of them at once, those of one generator or of all.
+        The rows of all these metrics are in memory at once.
+
+        Returns:
+            The first metric's rows of these images, and the scores of each metric in the same order.
         """
-        columns = {metric: self.of(metric, generator).scored() for metric in metrics}
+        columns = {metric: self.select_rows(metric, generator).scored() for metric in metrics}
         images = reduce(np.intersect1d, [of_metric.image for of_metric in columns.values()])
         chosen = {}
         for metric, of_metric in columns.items():
@@ -270,8 +275,8 @@ class RunScores:
             chosen[metric] = of_metric.where(order[np.searchsorted(of_metric.image, images, sorter=order)])
         return chosen[metrics[0]], {metric: of_metric.score for metric, of_metric in chosen.items()}
 
-    def of(self, metric: str, generator: str | None = None) -> ScoreColumns:
-        """The rows of one metric, and of one generator or of all, in their order."""
+    def select_rows(self, metric: str, generator: str | None = None) -> ScoreColumns:
+        """Return the rows of one metric, of one generator or of all, in the order of the run."""
         if self._reward is not None and metric == REWARD:
             columns, scores = self.scored_by_all(self._reward.parts, generator)
             return columns._replace(score=self._reward.of_all(scores))
@@ -291,19 +296,19 @@ class RunScores:
             if generator is not None:
                 chosen = chosen[part.generator[chosen] == part.generators.index(generator)]
             begin, end = end, end + len(chosen)
-            places = np.array([self.generators.index(name) for name in part.generators], np.int32)
+            indices = np.array([self.generators.index(name) for name in part.generators], np.int32)
             whole.row[begin:end] = self._first_rows[number] + chosen
-            whole.generator[begin:end] = places[part.generator[chosen]]
+            whole.generator[begin:end] = indices[part.generator[chosen]]
             for name in ("prompt", "image", "score"):
                 getattr(whole, name)[begin:end] = getattr(part, name)[chosen]
         return whole
 
     def by_generator(self, metric: str) -> Iterator[tuple[str, ScoreColumns]]:
-        """The rows of one metric, those of one generator at a time."""
-        return ((generator, self.of(metric, generator)) for generator in self.generators)
+        """Yield each generator with its rows of one metric."""
+        return ((generator, self.select_rows(metric, generator)) for generator in self.generators)
 
     def ids(self, rows: Sequence[int]) -> list[RowIds]:
-        """Whose some rows are; reads the parts that hold them."""
+        """Read the ids of some rows."""
         numbers = np.searchsorted(self._first_rows, rows, side="right") - 1
         known: dict[int, RowIds] = {}
         for number in np.unique(numbers):
@@ -313,11 +318,11 @@ class RunScores:
         return [known[row] for row in rows]
 
 
-def _as_numbers(table: pa.Table) -> _Part:
-    generators, generator = _encoded(table.column("generator"))
-    metrics, metric = _encoded(table.column("metric"))
-    prompt = _hashes(table.column("prompt_id"))
-    image = _hashes(table.column("image_id"))
+def _to_arrays(table: pa.Table) -> _Part:
+    generators, generator = _encode(table.column("generator"))
+    metrics, metric = _encode(table.column("metric"))
+    prompt = _hash_column(table.column("prompt_id"))
+    image = _hash_column(table.column("image_id"))
     named = (image != NONE) & (prompt != NONE)
     mixed = mix_ids(image, prompt, hash_ids(generators)[generator])
     return _Part(
@@ -334,36 +339,36 @@ def _as_numbers(table: pa.Table) -> _Part:
 
 
 def mix_ids(image: Hashes, prompt: Hashes, generator: Hashes) -> Hashes:
-    """The hashes of images, from those of their ids."""
+    """Return the hashes of images from the hashes of their image, prompt and generator ids."""
     mixed = ((image * MIX + prompt) * MIX + generator) * MIX
     return np.asarray(mixed ^ (mixed >> np.uint64(32)))
 
 
-def _encoded(column: pa.ChunkedArray) -> tuple[list[str], NDArray[np.int32]]:
-    """The names in the order of the rows, and the place of each row's among them."""
+def _encode(column: pa.ChunkedArray) -> tuple[list[str], NDArray[np.int32]]:
+    """Return the distinct names in order of appearance, and the index of each row's name."""
     plain = column.combine_chunks()
     encoded = plain if pa.types.is_dictionary(plain.type) else plain.dictionary_encode()
-    own, places = encoded.dictionary.to_pylist(), pc.unique(encoded.indices).to_pylist()
-    names = list(dict.fromkeys(own[place] for place in places))
+    own, indices = encoded.dictionary.to_pylist(), pc.unique(encoded.indices).to_pylist()
+    names = list(dict.fromkeys(own[index] for index in indices))
     codes = {name: code for code, name in enumerate(names)}
     return names, np.array([codes.get(name, -1) for name in own], np.int32)[encoded.indices.to_numpy()]
 
 
-def _hashes(column: pa.ChunkedArray) -> Hashes:
+def _hash_column(column: pa.ChunkedArray) -> Hashes:
     hashes = hash_ids(pc.fill_null(column, "").to_numpy())
     return np.where(column.is_valid().to_numpy(), hashes, NONE)
 
 
-def among(values: Hashes, ascending: Hashes) -> NDArray[np.intp]:
-    """The places of values that are among some others, which ascend; -1 of one that is not."""
+def find_sorted(values: Hashes, ascending: Hashes) -> NDArray[np.intp]:
+    """Return the index of each value in a sorted array; -1 for a value that is not in it."""
     if not len(ascending):
         return np.full(len(values), -1)
-    places = np.minimum(np.searchsorted(ascending, values), len(ascending) - 1)
-    return np.where(ascending[places] == values, places, -1)
+    indices = np.minimum(np.searchsorted(ascending, values), len(ascending) - 1)
+    return np.where(ascending[indices] == values, indices, -1)
 
 
 class _Distinct:
-    """The different ones of hashes that come in parts: looked for again whenever twice as many have come."""
+    """Collects distinct hashes. Duplicates are removed whenever the number of hashes has about doubled."""
 
     def __init__(self) -> None:
         self._known: Hashes = np.zeros(0, np.uint64)

@@ -1,4 +1,4 @@
-"""The summary stage: every generator's mean per metric, overall and per skill, with its interval and coverage."""
+"""Summarises scores: every generator's mean per metric, overall and per skill, with its interval and coverage."""
 
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,17 +27,17 @@ TALLIES = pa.schema(
         ("counts", pa.list_(pa.float64())),
     ]
 )
-"""A tally as it is stored: the sums of each generator, metric and skill that has rows."""
+"""Schema of a stored tally: the sums of each generator, metric and skill that has rows."""
 
 
 class Skills:
-    """The skills of every prompt, laid out once for any number of tallies and comparisons, in 12 bytes a prompt.
+    """Skills of every prompt, in 12 bytes a prompt, for any number of tallies and comparisons.
 
-    Every prompt also counts under `overall`, and one whose skills are not known under that alone.
+    Every prompt has the skill `overall`. A prompt whose skills are unknown has no other skill.
     """
 
     def __init__(self, skills: Iterable[tuple[str, Sequence[str]]]) -> None:
-        """`skills` are pairs of a prompt_id and that prompt's skills."""
+        """`skills` are pairs of a prompt_id and the skills of that prompt."""
         sets: dict[tuple[str, ...], int] = {(): 0}
         hashes, set_of = [np.zeros(0, np.uint64)], [np.zeros(0, np.int32)]
         pairs = iter(skills)
@@ -53,47 +53,49 @@ class Skills:
         self._member = np.array([[name == OVERALL or name in of_set for name in self.names] for of_set in sets])
 
     def __len__(self) -> int:
-        """How many prompts are known."""
+        """Return the number of known prompts."""
         return len(self._prompts)
 
-    def _numbers(self, prompts: NDArray[np.uint64]) -> NDArray[np.int32]:
-        """The number of each prompt's set of skills; 0, the empty one's, of one that is not known."""
+    def _set_numbers(self, prompts: NDArray[np.uint64]) -> NDArray[np.int32]:
+        """Return the number of each prompt's set of skills; 0, the empty set, for an unknown prompt."""
         if not len(self):
             return np.zeros(len(prompts), np.int32)
-        places = np.minimum(np.searchsorted(self._prompts, prompts), len(self) - 1)
-        return np.where(self._prompts[places] == prompts, self._set_of[places], 0)
+        indices = np.minimum(np.searchsorted(self._prompts, prompts), len(self) - 1)
+        return np.where(self._prompts[indices] == prompts, self._set_of[indices], 0)
 
     def membership(self, prompts: NDArray[np.uint64]) -> Floats:
-        """Which prompts, by their ids' hashes, have which skills, (prompts, skills)."""
-        return self._member[self._numbers(prompts)].astype(np.float64)
+        """Return 1 for each prompt (hashes) and skill that the prompt has, else 0, (prompts, skills)."""
+        return self._member[self._set_numbers(prompts)].astype(np.float64)
 
     def each(self, prompts: NDArray[np.uint64]) -> Iterator[tuple[str, NDArray[np.bool_]]]:
-        """Every skill, `overall` first, and which prompts, by their ids' hashes, have it."""
-        numbers = self._numbers(prompts)
-        for place, name in enumerate(self.names):
-            yield name, self._member[:, place][numbers]
+        """Yield every skill, `overall` first, with a mask of the prompts (hashes) that have it."""
+        numbers = self._set_numbers(prompts)
+        for column, name in enumerate(self.names):
+            yield name, self._member[:, column][numbers]
 
-    def of(self, prompt_id: str) -> tuple[str, ...]:
-        """The skills of a prompt, in the order in which they were given."""
-        return self._sets[int(self._numbers(hash_ids([prompt_id]))[0])]
+    def find(self, prompt_id: str) -> tuple[str, ...]:
+        """Return the skills of a prompt in their original order, without `overall`."""
+        return self._sets[int(self._set_numbers(hash_ids([prompt_id]))[0])]
 
 
 @dataclass(slots=True)
 class Sums:
-    """One generator's and metric's sums by skill, `overall` first; every one can be added to another's."""
+    """Sums of one generator's scores by one metric. Each array is by skill, `overall` first; arrays of parts add up."""
 
     rows: Floats
+    """Number of rows."""
     n: Floats
+    """Number of rows with a score."""
     mean: Floats
     squares: Floats
-    """Of the differences from the mean."""
+    """Sums of squared differences from the mean."""
     totals: Floats = field(repr=False)
     """Weighted sums of scores, by skill and resample."""
     counts: Floats = field(repr=False)
     """Weighted numbers of scores, by skill and resample."""
 
     def merge(self, other: "Sums") -> None:
-        """Adds another's rows (means and squares as in Chan, Golub and LeVeque 1983)."""
+        """Add other rows (means and squares as in Chan, Golub and LeVeque 1983)."""
         n = self.n + other.n
         apart = other.mean - self.mean
         share = np.divide(other.n, n, out=np.zeros_like(n), where=n > 0)
@@ -104,10 +106,10 @@ class Sums:
 
 
 class Tally:
-    """Sums of scores that come part by part, in any order; parts counted apart can be stored and merged.
+    """Sums of scores that arrive in parts, in any order. Tallies of parts can be stored and merged.
 
-    A null score is outside the mean and inside `n_null`; coverage = n / (n + n_null). Intervals are a Poisson
-    bootstrap over prompts, the same however the rows are cut into parts.
+    A null score counts in `n_null` and not in the mean; coverage = n / (n + n_null). Intervals are a Poisson bootstrap
+    over prompts and do not depend on how the rows are divided into parts.
     """
 
     def __init__(self, skills: Skills) -> None:
@@ -115,52 +117,50 @@ class Tally:
         self.sums: dict[tuple[str, str], Sums] = {}
 
     def add(self, scores: pa.Table) -> None:
-        """Counts the rows of a table with generator, metric, prompt_id and score."""
+        """Add the rows of a table with generator, metric, prompt_id and score."""
         (counted,) = count_each([scores], self.skills)
         self.merge(counted.sums)
 
     def merge(self, sums: Mapping[tuple[str, str], Sums]) -> None:
-        """Adds what another counted, of the same skills."""
-        for key, of_key in sums.items():
+        """Add the sums of another tally of the same skills."""
+        for key, own in sums.items():
             if key in self.sums:
-                self.sums[key].merge(of_key)
+                self.sums[key].merge(own)
             else:
-                self.sums[key] = of_key
+                self.sums[key] = own
 
     def to_table(self) -> pa.Table:
-        """The tally (schema TALLIES), without the skills that have no rows."""
+        """Return the tally (schema TALLIES), without skills that have no rows."""
         return rows.table(
             [
                 {"generator": generator, "metric": metric, "skill": skill}
-                | {name: getattr(sums, name)[place] for name in TALLIES.names[3:]}
+                | {name: getattr(sums, name)[index] for name in TALLIES.names[3:]}
                 for (generator, metric), sums in self.sums.items()
-                for place, skill in enumerate(self.skills.names)
-                if sums.rows[place]
+                for index, skill in enumerate(self.skills.names)
+                if sums.rows[index]
             ],
             TALLIES,
         )
 
     def merge_table(self, table: pa.Table) -> None:
-        """Adds a stored tally; raises KeyError for one with a skill that no prompt has."""
-        place = {skill: number for number, skill in enumerate(self.skills.names)}
+        """Add a stored tally; raise KeyError if it has a skill that no prompt has."""
+        index_of = {skill: index for index, skill in enumerate(self.skills.names)}
         for (generator, metric), frame in table.to_pandas().groupby(["generator", "metric"], sort=False):
-            places = [place[skill] for skill in frame["skill"]]
+            indices = [index_of[skill] for skill in frame["skill"]]
             columns = {}
             for name in TALLIES.names[3:]:
                 stored = np.stack(frame[name].to_list())
-                columns[name] = np.zeros((len(place), *stored.shape[1:]))
-                columns[name][places] = stored
+                columns[name] = np.zeros((len(index_of), *stored.shape[1:]))
+                columns[name][indices] = stored
             self.merge({(str(generator), str(metric)): Sums(**columns)})
 
     def summary(self) -> pa.Table:
-        """The summary (schema SUMMARY), highest overall mean first within each metric; a skill without rows is left
-        out.
-        """
-        tables = [self._table(generator, metric, sums) for (generator, metric), sums in self.sums.items()]
+        """Return the summary (schema SUMMARY), highest overall mean first within each metric, without empty skills."""
+        tables = [self._summarise(generator, metric, sums) for (generator, metric), sums in self.sums.items()]
         return best_first(pa.concat_tables(tables)) if tables else schemas.SUMMARY.empty_table()
 
-    def _table(self, generator: str, metric: str, sums: Sums) -> pa.Table:
-        """The rows of a generator and metric, with null for what is undefined."""
+    def _summarise(self, generator: str, metric: str, sums: Sums) -> pa.Table:
+        """Return the rows of a generator and metric, with null for undefined values."""
         low, high = ratio_intervals(sums.totals, sums.counts)
         with np.errstate(invalid="ignore", divide="ignore"):
             sem = np.where(sums.n > 1, np.sqrt(sums.squares / (sums.n - 1) / sums.n), np.nan)
@@ -182,18 +182,19 @@ class Tally:
 
 
 def count_each(tables: Sequence[pa.Table], skills: Skills) -> list[Tally]:
-    """A tally of each table with generator, metric, prompt_id and score; those of the same prompts share their weights,
-    which are most of the work.
+    """Return a tally of each table with generator, metric, prompt_id and score.
+
+    Tables of the same prompts share the bootstrap's weights, because drawing these is most of the work.
     """
     tallies = [Tally(skills) for _ in tables]
-    alike: dict[bytes, list[tuple[Tally, tuple[str, str], _PromptSums]]] = {}
+    by_prompts: dict[bytes, list[tuple[Tally, tuple[str, str], _PromptSums]]] = {}
     prompts: _Prompts | None = None
     for table, tally in zip(tables, tallies, strict=True):
-        for key, of_key in _by_generator_and_metric(table):
-            prompts = _prompts(of_key.column("prompt_id"), skills, prompts)
-            counted = _PromptSums.of(of_key.column("score"), prompts)
-            alike.setdefault(prompts.hashes.tobytes(), []).append((tally, key, counted))
-    for group in alike.values():
+        for key, own in _split_by_generator_and_metric(table):
+            prompts = _encode_prompts(own.column("prompt_id"), skills, prompts)
+            counted = _PromptSums.from_scores(own.column("score"), prompts)
+            by_prompts.setdefault(prompts.hashes.tobytes(), []).append((tally, key, counted))
+    for group in by_prompts.values():
         hashes = group[0][2].prompts.hashes
         for (tally, key, counted), weighted in zip(
             group, weighted_sums_of_each(hashes, [counted.values for _, _, counted in group]), strict=True
@@ -202,54 +203,53 @@ def count_each(tables: Sequence[pa.Table], skills: Skills) -> list[Tally]:
     return tallies
 
 
-def _by_generator_and_metric(scores: pa.Table) -> Iterator[tuple[tuple[str, str], pa.Table]]:
-    """The rows of each generator and metric."""
+def _split_by_generator_and_metric(scores: pa.Table) -> Iterator[tuple[tuple[str, str], pa.Table]]:
     keys = scores.select(["generator", "metric"]).group_by(["generator", "metric"], use_threads=False).aggregate([])
     for generator, metric in zip(*(column.to_pylist() for column in keys.columns), strict=True):
-        of_both = scores
+        own = scores
         if len(keys) > 1:
-            of_generator, of_metric = pc.equal(scores["generator"], generator), pc.equal(scores["metric"], metric)
-            of_both = scores.filter(pc.and_(of_generator, of_metric))
-        yield (generator, metric), of_both
+            own = scores.filter(pc.and_(pc.equal(scores["generator"], generator), pc.equal(scores["metric"], metric)))
+        yield (generator, metric), own
 
 
 class _Prompts(NamedTuple):
-    """The prompts of some rows."""
+    """Prompts of a table's rows."""
 
     column: pa.ChunkedArray
+    """The prompt_id of each row."""
     codes: NDArray[np.int32]
-    """The number of each row's prompt."""
+    """Index of each row's prompt."""
     hashes: NDArray[np.uint64]
-    """Of the prompts' ids."""
+    """Hashes of the prompts' ids, ascending."""
     member: Floats
-    """Which prompts have which skills."""
+    """1 for each prompt and skill that the prompt has, else 0 (prompts, skills)."""
 
 
-def _prompts(column: pa.ChunkedArray, skills: Skills, before: _Prompts | None) -> _Prompts:
-    """Return the prompts of a column; the prompts `before` if the column is the same again."""
+def _encode_prompts(column: pa.ChunkedArray, skills: Skills, before: _Prompts | None) -> _Prompts:
+    """Return the prompts of a column; reuse the prompts `before` if they have the same column."""
     if before is not None and column.equals(before.column):
         return before
     encoded = column.fill_null("").combine_chunks().dictionary_encode()
     hashes = hash_ids(encoded.dictionary.to_numpy(zero_copy_only=False))
     order = np.argsort(hashes)  # so that sums over prompts do not depend on the order of the rows
-    places = np.empty(len(hashes), np.int32)
-    places[order] = np.arange(len(hashes))
-    return _Prompts(column, places[encoded.indices.to_numpy()], hashes[order], skills.membership(hashes[order]))
+    codes = np.empty(len(hashes), np.int32)
+    codes[order] = np.arange(len(hashes))
+    return _Prompts(column, codes[encoded.indices.to_numpy()], hashes[order], skills.membership(hashes[order]))
 
 
 class _PromptSums(NamedTuple):
-    """One generator's and metric's scores, summed by prompt and by skill."""
+    """One generator's scores by one metric, summed by prompt and by skill."""
 
     prompts: _Prompts
     each: Floats
-    """Of each prompt the sum and the number of its scores, (prompts, 2)."""
+    """Sum and number of the scores of each prompt, (prompts, 2)."""
     rows: Floats
     n: Floats
     mean: Floats
     squares: Floats
 
     @staticmethod
-    def of(scores: pa.ChunkedArray, prompts: _Prompts) -> "_PromptSums":
+    def from_scores(scores: pa.ChunkedArray, prompts: _Prompts) -> "_PromptSums":
         _, codes, hashes, member = prompts
         values = scores.to_numpy().astype(np.float64)
         scored = ~np.isnan(values)
@@ -271,28 +271,28 @@ class _PromptSums(NamedTuple):
         )
 
     def values(self, part: slice) -> Floats:
-        """The sums and the numbers of some prompts by skill, (prompts, 2 x skills)."""
+        """Return the sums and numbers of scores of some prompts by skill, (prompts, 2 x skills)."""
         return (self.each[part, :, None] * self.prompts.member[part, None, :]).reshape(-1, 2 * len(self.mean))
 
     def sums(self, weighted: Floats) -> Sums:
-        """With the weighted sums of the values in every resample, (2 x skills, resamples)."""
+        """Return the sums, with the weighted sums of `values` in every resample, (2 x skills, resamples)."""
         skills = len(self.mean)
         return Sums(self.rows, self.n, self.mean, self.squares, weighted[:skills], weighted[skills:])
 
 
 def _ratio(total: Floats, n: Floats) -> Floats:
-    """Means; 0 of nothing."""
+    """Return total / n, or 0 if n is 0."""
     return np.divide(total, n, out=np.zeros_like(total), where=n > 0)
 
 
-def best_first(summary: pa.Table, falling: Container[str] = ()) -> pa.Table:
+def best_first(summary: pa.Table, lower_is_better: Container[str] = ()) -> pa.Table:
     """Return a summary sorted by metric, `overall` before the skills, and within each the best mean first.
 
-    The lowest mean is best by `falling` metrics. Generators without a mean come last.
+    The lowest mean is best by the metrics in `lower_is_better`. Generators without a mean come last in their group.
     """
     frame = summary.select(["metric", "skill", "generator", "mean"]).to_pandas()
     means = frame.groupby(["metric", "skill"])["mean"].transform(lambda mean: merge_equal(mean.to_numpy(np.float64)))
-    worth = means * np.array([direction(metric, falling) for metric in frame["metric"]], np.float64)
+    worth = means * np.array([direction(metric, lower_is_better) for metric in frame["metric"]], np.float64)
     ordered = frame.assign(later=frame["skill"].ne(OVERALL), worth=worth).sort_values(
         ["metric", "later", "skill", "worth", "generator"], ascending=[True, True, True, False, True]
     )
@@ -300,9 +300,9 @@ def best_first(summary: pa.Table, falling: Container[str] = ()) -> pa.Table:
 
 
 def part_of(manifest: Mapping[str, Any]) -> str:
-    """Of how many of its benchmark's prompts a run is, as `12 of 256 prompts`; empty where of all.
+    """Return `12 of 256 prompts` if a run only has a part of its benchmark's prompts; else an empty text.
 
-    Such are runs of a sweep with a limit, and of an adaptive one that stopped early.
+    A sweep with a limit has a part of them, and so has an adaptive sweep that stopped early.
     """
     counts = [manifest[name] for name in ("seen", "limited") if manifest.get(name)]
     if not counts or counts[0]["prompts"] == counts[-1]["of_prompts"]:

@@ -1,7 +1,7 @@
-"""What is a usual score: where a score stands among those of all images that a store has scored so far.
+"""Percentile ranks of scores among all images in a store.
 
-A run keeps of each metric and generator some scores that stand for all, evenly by rank; those of several runs are put
-together, each as often as it stands for images. A place is right to a quarter of a percent of the images.
+A run stores a sketch of the scores of each metric and generator: quantiles at even steps. Sketches of several runs are
+merged with weights. A percentile rank from a sketch is exact to a quarter of a percent.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,76 +18,78 @@ from plumbline.operators.statistics.percentiles import percentile_rank
 
 Floats = NDArray[np.float64]
 
-MOST_KEPT = 200
-"""Scores of one generator; of fewer images all are kept."""
-FEWEST_IMAGES = 20
-"""Among fewer nothing is called usual."""
+MAX_KEPT = 200
+"""Largest number of values in a sketch. A sketch of at most this many scores has all of them."""
+MIN_IMAGES = 20
+"""Smallest number of images among which a percentile rank is given."""
 
 
 class Sketch(NamedTuple):
-    """Scores of so many images, by some of them."""
+    """Summary of the scores of `n` images by at most MAX_KEPT values, each of the same weight."""
 
     n: int
     values: Floats
-    """Each stands for as many images as the others."""
 
     @property
     def weight(self) -> float:
-        """The images that each value stands for."""
+        """Number of images that each value represents."""
         return self.n / max(len(self.values), 1)
 
 
 EMPTY = Sketch(0, np.zeros(0))
-EVENLY = (np.arange(MOST_KEPT) + 0.5) / MOST_KEPT
+QUANTILES = (np.arange(MAX_KEPT) + 0.5) / MAX_KEPT
 
 
 def merge(sketches: Sequence[Sketch]) -> Sketch:
-    """All of them together, some at least."""
-    n = sum(one.n for one in sketches)
-    values = np.concatenate([one.values for one in sketches])
-    if n <= MOST_KEPT:
+    """Merge at least one sketch into one."""
+    n = sum(part.n for part in sketches)
+    values = np.concatenate([part.values for part in sketches])
+    if n <= MAX_KEPT:
         return Sketch(n, np.sort(values))
-    weights = np.repeat([one.weight for one in sketches], [len(one.values) for one in sketches])
-    return Sketch(n, np.quantile(values, EVENLY, weights=weights, method="inverted_cdf"))
+    weights = np.repeat([part.weight for part in sketches], [len(part.values) for part in sketches])
+    return Sketch(n, np.quantile(values, QUANTILES, weights=weights, method="inverted_cdf"))
 
 
 def sketch(scores: pa.ChunkedArray) -> Sketch:
-    """Of scores, of which nulls are left out."""
+    """Summarise scores, without nulls."""
     values = scores.drop_null().to_numpy().astype(np.float64)
     return merge([Sketch(len(values), values)])
 
 
-class OfGenerator(NamedTuple):
-    """Whose scores a sketch is of."""
+class SketchKey(NamedTuple):
+    """Metric and generator of a sketch."""
 
     metric: str
     generator: str
 
 
-def usual_table(parts: Iterable[tuple[OfGenerator, Sketch]]) -> pa.Table:
-    """Sketches of parts of a run's scores, put together by metric and generator (schema USUAL_SCORES)."""
-    of_each: dict[OfGenerator, list[Sketch]] = {}
-    for whose, part in parts:
-        of_each.setdefault(whose, []).append(part)
-    merged = {whose: merge(sketches) for whose, sketches in of_each.items()}
-    records = [{**whose._asdict(), "n": one.n, "values": one.values.tolist()} for whose, one in merged.items() if one.n]
+def usual_table(parts: Iterable[tuple[SketchKey, Sketch]]) -> pa.Table:
+    """Merge the sketches of a run's parts by metric and generator, as a table (schema USUAL_SCORES)."""
+    by_key: dict[SketchKey, list[Sketch]] = {}
+    for key, part in parts:
+        by_key.setdefault(key, []).append(part)
+    merged = {key: merge(sketches) for key, sketches in by_key.items()}
+    records = [
+        {**key._asdict(), "n": whole.n, "values": whole.values.tolist()} for key, whole in merged.items() if whole.n
+    ]
     return rows.table(records, schemas.USUAL_SCORES)
 
 
-def largest_sketches(tables: Iterable[pa.Table]) -> dict[OfGenerator, Sketch]:
-    """By metric and generator the sketch of the most images, of equal ones the first: a generator that several runs
-    scored counts once.
+def largest_sketches(tables: Iterable[pa.Table]) -> dict[SketchKey, Sketch]:
+    """Return the sketch of the most images for each metric and generator; of equal ones the first.
+
+    So a generator that several runs scored counts once.
     """
-    largest: dict[OfGenerator, Sketch] = {}
+    largest: dict[SketchKey, Sketch] = {}
     for row in (row for table in tables for row in table.to_pylist()):
-        whose = OfGenerator(row["metric"], row["generator"])
-        if row["n"] > largest.get(whose, EMPTY).n:
-            largest[whose] = Sketch(row["n"], np.asarray(row["values"], np.float64))
+        key = SketchKey(row["metric"], row["generator"])
+        if row["n"] > largest.get(key, EMPTY).n:
+            largest[key] = Sketch(row["n"], np.asarray(row["values"], np.float64))
     return largest
 
 
-class Place(NamedTuple):
-    """Where a score stands."""
+class ScoreLocation(NamedTuple):
+    """Position of a score among the scores of all images."""
 
     rank: float
     """Percentile rank."""
@@ -98,33 +100,33 @@ class UsualScores:
     """Scores of all images of a benchmark, by metric."""
 
     def __init__(
-        self, benchmark: str, sketches: Mapping[OfGenerator, Sketch], falling: frozenset[str], left_out: int = 0
+        self, benchmark: str, sketches: Mapping[SketchKey, Sketch], lower_is_better: frozenset[str], left_out: int = 0
     ) -> None:
-        """By the metrics `falling` a lower score is better; `left_out` runs have no sketches."""
+        """`lower_is_better` are metrics; `left_out` is the number of runs without sketches."""
         self.benchmark, self.left_out = benchmark, left_out
-        self._falling = falling
-        self._of: dict[str, list[Sketch]] = {}
-        for whose, one in sketches.items():
-            self._of.setdefault(whose.metric, []).append(one)
+        self._lower_is_better = lower_is_better
+        self._by_metric: dict[str, list[Sketch]] = {}
+        for key, part in sketches.items():
+            self._by_metric.setdefault(key.metric, []).append(part)
 
-    def place(self, metric: str, score: float) -> Place | None:
-        """None where too few images have been scored."""
-        sketches = self._of.get(metric, ())
-        images = sum(one.n for one in sketches)
-        if images < FEWEST_IMAGES:
+    def locate(self, metric: str, score: float) -> ScoreLocation | None:
+        """Return the position of a score; None if fewer than MIN_IMAGES images have been scored."""
+        sketches = self._by_metric.get(metric, ())
+        images = sum(part.n for part in sketches)
+        if images < MIN_IMAGES:
             return None
-        towards = direction(metric, self._falling)
-        worse = sum(one.weight * int((towards * one.values < towards * score).sum()) for one in sketches)
-        equal = sum(one.weight * int((one.values == score).sum()) for one in sketches)
-        return Place(percentile_rank(worse, equal, images), images)
+        towards = direction(metric, self._lower_is_better)
+        worse = sum(part.weight * int((towards * part.values < towards * score).sum()) for part in sketches)
+        equal = sum(part.weight * int((part.values == score).sum()) for part in sketches)
+        return ScoreLocation(percentile_rank(worse, equal, images), images)
 
-    def say(self, metric: str, score: float) -> str:
-        """It in words; empty where too few images have been scored."""
-        place = self.place(metric, score)
-        if place is None:
+    def describe(self, metric: str, score: float) -> str:
+        """Return the position of a score in words; empty if fewer than MIN_IMAGES images have been scored."""
+        location = self.locate(metric, score)
+        if location is None:
             return ""
-        among = f"{place.images:,} images scored so far on {self.benchmark}"
-        return f"{number(score)} has percentile rank {place.rank:.0%} among the {among}"
+        among = f"{location.images:,} images scored so far on {self.benchmark}"
+        return f"{number(score)} has percentile rank {location.rank:.0%} among the {among}"
 
 
 NOTHING_USUAL = UsualScores("", {}, frozenset())

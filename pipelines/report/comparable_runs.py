@@ -1,4 +1,4 @@
-"""Which runs can be compared, and which generators are checkpoints of one training."""
+"""Decides which runs can be compared, and which names of generators are checkpoints of a training."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ from plumbline.pipelines.cells.suites import named_run
 
 
 def obstacle_between(before: Mapping[str, Any] | None, after: Mapping[str, Any], bridges: Sequence[Bridge] = ()) -> str:
-    """Why two runs cannot be compared, a metric that one of the bridges joins among what can; empty where they can."""
+    """Return why two runs cannot be compared; empty if they can be. Bridges make versions of a metric comparable."""
     if before is None:
         return "its manifest is damaged"
     if before.get("benchmark") != after.get("benchmark"):
@@ -41,10 +41,15 @@ def find_compared(
     key: str = "compare",
     bridges: Sequence[Bridge] = (),
 ) -> str:
-    """The run that a run is compared with: `previous`, the newest earlier one that it can be compared with, or an id,
-    of a suite's the run of the same benchmark.
+    """Return the id of the run that a run is compared with.
 
-    Raises ConfigError where there is none, with the reason for the newest.
+    Args:
+        compare: `previous` for the newest earlier run that can be compared, or the id of a run or of a suite. The id of
+            a suite means its run of the same benchmark.
+        key: The option that `compare` comes from, for messages.
+
+    Raises:
+        ConfigError: No such run exists. The message has the reason for the newest earlier run.
     """
     if compare != "previous":
         named = named_run(store, compare, str(manifest.get("benchmark")), key)
@@ -64,7 +69,7 @@ CHECKPOINTS = r"(?P<family>.+?)[-_.]?(?:step|ckpt|checkpoint|iter|epoch)[-_.]?(?
 
 
 def check_checkpoints(key: str, expression: str) -> None:
-    """Raises ConfigError, naming the key, for what is no regular expression with the groups `family` and `step`."""
+    """Raise ConfigError unless this is a regular expression with the groups `family` and `step`."""
     try:
         groups = re.compile(expression).groupindex
     except re.error as error:

@@ -1,4 +1,4 @@
-"""What a report reads beside a finished run's tables: prompts and images, its diagnosis, its agreement with people."""
+"""Reads the prompts and images of a run, its diagnosis, and the agreement of its metrics with people, for a report."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -32,16 +32,16 @@ from plumbline.pipelines.sources.sources import Sources, open_images, open_sourc
 from plumbline.pipelines.sources.uris import Uris, benchmark_uris
 
 FRAMES = {"graphs": "graphs", "graph_images": "graph_images", "ratings": "mean_ratings"}
-"""Tables of a judging that some runs lack, by the field of Agreement that has them."""
+"""Optional tables of a judging, by the field of Agreement for each."""
 
 
 class Originals(NamedTuple):
-    """What a run's scores are of."""
+    """Prompts and images that a run scored."""
 
     prompts: pa.Table
     """Schema PROMPTS."""
     shards: Mapping[tuple[str, str], Shard]
-    """The shards of images, by generator and name."""
+    """Shards of images by generator and name."""
     prompt_shards: Sequence[Shard]
     limits: ImageLimits
     uris: Uris
@@ -50,7 +50,10 @@ class Originals(NamedTuple):
 def find_originals(
     manifest: Mapping[str, Any], store: Store, sources: Sources | None = None
 ) -> tuple[Originals | None, str]:
-    """As `_open_originals`; where they cannot be read any more None, with the reason."""
+    """Return the prompts and images of a run; if they can no longer be read, None and the reason.
+
+    `sources` are the run's sources if they have just been read.
+    """
     try:
         return _open_originals(manifest, store, sources), ""
     except Exception as error:
@@ -60,11 +63,10 @@ def find_originals(
 
 
 def _open_originals(manifest: Mapping[str, Any], store: Store, sources: Sources | None = None) -> Originals:
-    """The prompts and images of the run, of `sources` where they have just been read.
+    """Return the prompts and images of a run; raise PlumblineError or a storage error if they can no longer be read.
 
-    Else their files are listed, and those opened that the store does not remember; of the images no more is read than
-    footers, where prompts have a file of their own.
-    Raises PlumblineError, or what a storage client does, where they cannot be read any more.
+    Without `sources`, the files are listed, and those that the store does not remember are opened. If prompts have a
+    file of their own, only the footers of image files are read.
     """
     config = manifest.get("config", {})
     limits = read_config(config.get("limits", {}), ImageLimits)
@@ -73,8 +75,10 @@ def _open_originals(manifest: Mapping[str, Any], store: Store, sources: Sources 
     uris = benchmark_uris(benchmark, storage, limits)
     whole = benchmark.limit is None and benchmark.require_every_image and not manifest.get("seen")
     if sources is None and (benchmark.prompts is None or not whole):
-        opened = open_sources(benchmark, storage, shard_size=size, memory=memory)
-        sources = _as_seen(opened, manifest, benchmark, uris, memory)
+        sources = open_sources(benchmark, storage, shard_size=size, memory=memory)
+        if seen := manifest.get("seen"):  # an adaptive run has only scored the first rounds
+            rounds = split_rounds(sources, benchmark, uris, read_config(config["adaptive"], Adaptive), memory)
+            sources = rounds.up_to(rounds.round_with(seen["prompts"]))
     if sources is not None:
         prompts, shards, prompt_shards = sources.prompts, sources.image_shards, sources.prompt_shards
     else:
@@ -85,44 +89,30 @@ def _open_originals(manifest: Mapping[str, Any], store: Store, sources: Sources 
     return Originals(prompts, by_name, prompt_shards, limits, uris)
 
 
-def _as_seen(
-    sources: Sources, manifest: Mapping[str, Any], benchmark: BenchmarkConfig, uris: Uris, memory: FileMemory
-) -> Sources:
-    """Of an adaptive run, what it looked at."""
-    if not (seen := manifest.get("seen")):
-        return sources
-    rounds = split_rounds(sources, benchmark, uris, read_config(manifest["config"]["adaptive"], Adaptive), memory)
-    return rounds.up_to(rounds.round_with(seen["prompts"]))
-
-
 def write_diagnosis(store: Store, run_id: str, diagnosis: Diagnosis) -> None:
-    """Writes its tables as Parquet, and what a person reads as Markdown."""
-    folder = _folder(run_id)
+    """Write the tables of a diagnosis as Parquet, and then diagnosis.md."""
+    folder = f"runs/{run_id}/diagnosis"
     for name, table in diagnosis.tables().items():
         store.write_table(f"{folder}/{name}.parquet", table)
     store.write_text(f"{folder}/diagnosis.md", diagnosis_markdown(shown_tables(diagnosis)))
 
 
 def read_diagnosis(store: Store, run_id: str) -> Diagnosis | None:
-    """What was written of a run, None where it was not diagnosed; diagnosis.md is written last."""
-    folder = _folder(run_id)
-    if not store.exists(f"{folder}/diagnosis.md"):
+    """Read the diagnosis of a run; None if it was not diagnosed."""
+    folder = f"runs/{run_id}/diagnosis"
+    if not store.exists(f"{folder}/diagnosis.md"):  # this file is written last
         return None
     return diagnosis_of({name: store.read_table(f"{folder}/{name}.parquet") for name in KEPT})
 
 
-def _folder(run_id: str) -> str:
-    return f"runs/{run_id}/diagnosis"
-
-
 def read_judge_noise(store: Store, run_id: str) -> pa.Table:
-    """What judges who were asked several times said each time (schema JUDGE_NOISE); of no rows where none was."""
+    """Read the noise of judges that answered several times (schema JUDGE_NOISE); empty if there are none."""
     path = f"runs/{run_id}/judge_noise.parquet"
     return store.read_table(path) if store.exists(path) else schemas.JUDGE_NOISE.empty_table()
 
 
 def read_agreement(store: Store, run_id: str) -> Agreement | None:
-    """What was found of a run, None where nobody judged it."""
+    """Read the agreement of a run's metrics with people; None if the run was not judged."""
     folder = f"runs/{run_id}/metaeval"
     page = store.read_text(f"{folder}/judgements.md")
     if page is None:
@@ -132,12 +122,12 @@ def read_agreement(store: Store, run_id: str) -> Agreement | None:
         judgements=[Judgement(**{"interval": Interval(row.pop("low"), row.pop("high")), **row}) for row in judgements],
         comparisons=[Comparison(**row) for row in comparisons],
         notes=[line.removeprefix("- ") for line in page.splitlines() if line.startswith("- ")],
-        corrected=[CorrectedMean(**row) for row in _later_rows(store, f"{folder}/corrected.parquet")],
-        contradicted=[ContradictedImage(**row) for row in _later_rows(store, f"{folder}/contradicted.parquet")],
+        corrected=[CorrectedMean(**row) for row in _optional_rows(store, f"{folder}/corrected.parquet")],
+        contradicted=[ContradictedImage(**row) for row in _optional_rows(store, f"{folder}/contradicted.parquet")],
         graph_correlations=correlation_matrices(
-            pd.DataFrame(_later_rows(store, f"{folder}/graph_correlations.parquet"))
+            pd.DataFrame(_optional_rows(store, f"{folder}/graph_correlations.parquet"))
         ),
-        orders=[Order(**row) for row in _later_rows(store, f"{folder}/orders.parquet")],
+        orders=[Order(**row) for row in _optional_rows(store, f"{folder}/orders.parquet")],
         **{
             name: store.read_table(f"{folder}/{file}.parquet").to_pandas()
             for name, file in FRAMES.items()
@@ -146,13 +136,12 @@ def read_agreement(store: Store, run_id: str) -> Agreement | None:
     )
 
 
-def _later_rows(store: Store, path: str) -> list[dict[str, Any]]:
-    """Likewise of a table that earlier versions did not write."""
+def _optional_rows(store: Store, path: str) -> list[dict[str, Any]]:
     return _rows(store, path) if store.exists(path) else []
 
 
 def _rows(store: Store, path: str) -> list[dict[str, Any]]:
-    """A table's rows, with nan for what is undefined and empty text for what is not named."""
+    """Read a table's rows, with empty text for missing texts and nan for other missing values."""
     table = store.read_table(path)
     texts = {name for name in table.column_names if str(table.schema.field(name).type) == "string"}
     return [

@@ -1,4 +1,4 @@
-"""What a report shows of single images: their elements from the scores' cells, their pixels from the sources."""
+"""Reads the details of single images for a report: elements from the cells of scores, and pixels from the sources."""
 
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -31,27 +31,29 @@ GONE = "its place in the sources is not known any more; they have changed since 
 
 
 class StoredRow(NamedTuple):
-    """Where one metric's score of an image stands: its cell, that cell's shard, and its row in both."""
+    """Location of one metric's score of an image."""
 
     cell: str
-    """The cell's path, or its draft's."""
+    """Path of the cell or of its draft."""
     shard: str
+    """Name of the cell's shard."""
     row: int
+    """Row number in the cell and in the shard."""
 
 
 StoredRows = Mapping[ImageKey, Sequence[StoredRow]]
 Made = TypeVar("Made")
 MakePicture = Callable[[Mapping[str, Any], ImageLimits, FetchUri], Made | RowError]
-"""Makes something to show of a row of the sources."""
+"""Function that makes something to show from a row of the sources."""
 
 
 def read_details(
     picks: Sequence[Pick], run: GatheredRun, store: Store, originals: Originals | None
 ) -> dict[ImageKey, ImageDetail]:
-    """The thumbnails and the elements of every pick of a run's scores, or why there are none.
+    """Read the thumbnails and the elements of every pick, or the reason if there are none.
 
-    Reads the scores cells that hold a pick, of each source file the picks' rows (`ParquetReader.read_rows`), and of a
-    prompts file that holds the sources of edits the row groups of the picks' prompts.
+    This reads the cells that contain a pick, the picks' rows of source files (`ParquetReader.read_rows`), and if a file
+    of prompts contains the sources of edits, the row groups of the picks' prompts.
     """
     cells = read_scores_cells(store, run.run_id)
     details = read_elements(picks, cells, store)
@@ -65,68 +67,64 @@ def read_details(
 
 
 def read_elements(picks: Sequence[Pick], cells: Sequence[ScoresCell], store: Store) -> dict[ImageKey, ImageDetail]:
-    """Of every pick what its scores' cells say of it besides its scores; nothing where these are gone."""
-    rows = _read_rows(_find_places(picks, cells), store)
-    return {pick.key: _detail(rows.get(pick.key, [])) for pick in picks}
-
-
-def _detail(rows: Sequence[Mapping[str, Any]]) -> ImageDetail:
-    return NO_DETAIL._replace(
-        elements={row["metric"]: row["elements"] for row in rows if row.get("elements")},
-        rationales={row["metric"]: row["rationale"] for row in rows if row.get("rationale")},
-        ratings={row["metric"]: _ratings(row["ratings"]) for row in rows if row.get("ratings")},
-    )
-
-
-def _ratings(given: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    return {rating["name"]: rating["value"] for rating in given}
+    """Read the elements, rationales and ratings of every pick from its cells; they are empty if the cells are gone."""
+    found = _read_rows(_find_rows(picks, cells), store)
+    details = {}
+    for pick in picks:
+        rows = found.get(pick.key, [])
+        details[pick.key] = NO_DETAIL._replace(
+            elements={row["metric"]: row["elements"] for row in rows if row.get("elements")},
+            rationales={row["metric"]: row["rationale"] for row in rows if row.get("rationale")},
+            ratings={
+                row["metric"]: {rating["name"]: rating["value"] for rating in row["ratings"]}
+                for row in rows
+                if row.get("ratings")
+            },
+        )
+    return details
 
 
 def read_scores_cells(store: Store, run_id: str) -> list[ScoresCell]:
-    """The cells that the run's scores were read from; none where the run's table of cells is gone.
+    """Return the cells of the run's scores; none if the run's table of cells is gone.
 
-    Raises StoreError where that is damaged.
+    Raises StoreError if that table is damaged.
     """
     return scores_cells(store, run_id) if store.exists(f"runs/{run_id}/cells.parquet") else []
 
 
-def _find_places(picks: Sequence[Pick], cells: Sequence[ScoresCell]) -> StoredRows:
-    """Where the images stand, one place for each metric that scored them."""
+def _find_rows(picks: Sequence[Pick], cells: Sequence[ScoresCell]) -> StoredRows:
+    """Return the locations of the images' scores, one for each metric that scored an image."""
     first_rows = [cell.first_row for cell in cells]
-    places: dict[ImageKey, list[StoredRow]] = {}
+    found: dict[ImageKey, list[StoredRow]] = {}
     for pick in picks:
         for row in pick.rows:
             number = bisect_right(first_rows, row) - 1
             if number >= 0:
                 cell = cells[number]
-                place = StoredRow(cell.stored, _shard_name(cell.path), row - cell.first_row)
-                places.setdefault(pick.key, []).append(place)
-    return places
+                # The path of a cell ends with <shard>-<key8>.parquet.
+                shard = cell.path.rpartition("/")[2].removesuffix(".parquet")[:-9]
+                found.setdefault(pick.key, []).append(StoredRow(cell.stored, shard, row - cell.first_row))
+    return found
 
 
-def _shard_name(path: str) -> str:
-    """The shard of a cell, <stage>/<recipe8>/<generator>/<shard>-<key8>.parquet."""
-    return path.rpartition("/")[2].removesuffix(".parquet")[:-9]
-
-
-def _read_rows(places: StoredRows, store: Store) -> dict[ImageKey, list[Mapping[str, Any]]]:
-    """Of every image its rows in all metrics' cells."""
+def _read_rows(stored: StoredRows, store: Store) -> dict[ImageKey, list[Mapping[str, Any]]]:
+    """Read the rows of every image in the cells of all metrics."""
     wanted: dict[str, dict[ImageKey, int]] = {}
-    for key, of_image in places.items():
-        for place in of_image:
-            wanted.setdefault(place.cell, {})[key] = place.row
+    for key, rows in stored.items():
+        for row in rows:
+            wanted.setdefault(row.cell, {})[key] = row.row
     found: dict[ImageKey, list[Mapping[str, Any]]] = {}
     with ThreadPoolExecutor(READERS) as pool:
         tables = pool.map(lambda path: _read_cell(path, store), wanted)
     for cell_rows, table in zip(wanted.values(), tables, strict=True):
-        for key, row in cell_rows.items():
-            if table is not None and row < len(table) and table.column("image_id")[row].as_py() == key.image_id:
-                found.setdefault(key, []).append(table.slice(row, 1).to_pylist()[0])
+        for key, number in cell_rows.items():
+            if table is not None and number < len(table) and table.column("image_id")[number].as_py() == key.image_id:
+                found.setdefault(key, []).append(table.slice(number, 1).to_pylist()[0])
     return found
 
 
 def _read_cell(path: str, store: Store) -> pa.Table | None:
-    """A cell's rows, or None where it cannot be read: its images are then shown without what it says."""
+    """Read a cell's table; None if it cannot be read, because its images can be shown without it."""
     try:
         return store.read_cell(path).table
     except PlumblineError:
@@ -134,7 +132,7 @@ def _read_cell(path: str, store: Store) -> pa.Table | None:
 
 
 def read_edit_sources(prompt_ids: Sequence[str], originals: Originals) -> Mapping[str, Mapping[str, Any]]:
-    """By prompt, the columns of sources that the prompts' file has; nothing where it cannot be read any more."""
+    """Read the sources of edits from the file of prompts, by prompt; empty if the file can no longer be read."""
     prompts = pa.table({"prompt_id": pa.array(prompt_ids, pa.string())})
     try:
         held = append_edit_columns(prompts, originals.prompt_shards)
@@ -147,7 +145,7 @@ def read_edit_sources(prompt_ids: Sequence[str], originals: Originals) -> Mappin
 
 
 class PlacedImage(NamedTuple):
-    """An image, and where the sources have it."""
+    """An image with its shard and its row there."""
 
     key: ImageKey
     prompt_id: str
@@ -162,18 +160,21 @@ def show_images(
     make: MakePicture[Made],
     edits: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
 ) -> dict[ImageKey, Made | RowError]:
-    """Return what is made of each pick's image, or why it cannot be shown; `edits` are the sources that prompts have.
+    """Return the result of `make` for each pick's image, or why it cannot be shown.
 
     Each thread has one image in memory. It reads several images of a file without opening the file again.
+
+    Args:
+        edits: The sources of edits by prompt, if they are in the file of prompts.
     """
-    places = _find_places(picks, cells)
+    stored = _find_rows(picks, cells)
     shown: dict[ImageKey, Made | RowError] = {}
     by_file: dict[tuple[str, str], list[PlacedImage]] = {}
     for pick in picks:
-        if pick.key not in places:
+        if pick.key not in stored:
             shown[pick.key] = RowError("missing_image", GONE)
             continue
-        image = PlacedImage(pick.key, pick.prompt_id, places[pick.key][0].shard, places[pick.key][0].row)
+        image = PlacedImage(pick.key, pick.prompt_id, stored[pick.key][0].shard, stored[pick.key][0].row)
         shard = originals.shards.get((pick.key.generator, image.shard))
         by_file.setdefault((pick.key.generator, "" if shard is None else shard.url), []).append(image)
     with ThreadPoolExecutor(READERS) as pool:
@@ -183,7 +184,7 @@ def show_images(
 
 
 def _divide(files: Collection[Sequence[PlacedImage]]) -> Iterator[Sequence[PlacedImage]]:
-    """Yield the images of each file; of few files in parts, so that all readers have work."""
+    """Yield the images of each file, in several parts if there are few files, so that all readers have work."""
     parts = -(-READERS // max(1, len(files)))
     for images in files:
         ordered = sorted(images, key=lambda image: (image.shard, image.row))
@@ -194,7 +195,7 @@ def _divide(files: Collection[Sequence[PlacedImage]]) -> Iterator[Sequence[Place
 def show_row(
     image: PlacedImage, originals: Originals, make: MakePicture[Made], edit: Mapping[str, Any] = MappingProxyType({})
 ) -> Made | RowError:
-    """Return what is made of one image, as `show_images`; `edit` are the sources that its prompt has."""
+    """Return the result of `make` for one image, like `show_images`; `edit` has the sources of its prompt."""
     return _show_placed([image], originals, make, {image.prompt_id: edit})[image.key]
 
 
@@ -204,7 +205,7 @@ def _show_placed(
     make: MakePicture[Made],
     edits: Mapping[str, Mapping[str, Any]],
 ) -> dict[ImageKey, Made | RowError]:
-    """Show images of one file. If one cannot be read, those that follow are read by themselves."""
+    """Show images of one file. If one of them cannot be read, the following ones are read one by one."""
     shown: dict[ImageKey, Made | RowError] = {}
     rows: dict[PlacedImage, tuple[Shard, int]] = {}
     for image in images:
@@ -245,7 +246,7 @@ def _is_unreadable(error: Exception) -> bool:
 
 
 def read_rows(shard: Shard, rows: Sequence[int]) -> Iterator[dict[str, Any] | None]:
-    """Yield rows of a shard's file by our column names, in ascending order; None for one beyond its end."""
+    """Yield rows of a shard's file with our column names, in ascending order; None for a row beyond the end."""
     with shard.place.open(size=shard.size, cache_type="none") as stream:
         file = ParquetReader(stream, shard.size)
         own = own_names(shard, (*IMAGE_COLUMNS, *SOURCES))

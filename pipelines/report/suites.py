@@ -1,14 +1,15 @@
-"""The page of a suite: the runs of several benchmarks side by side, in the store beside them."""
+"""Writes the page of a suite, which shows the runs of several benchmarks side by side, into the store."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import NamedTuple
 
 from plumbline.operators.images.generation_settings import COMPARE, Choice, all_settings
-from plumbline.operators.metrics.table import falling_metrics, read_metrics
+from plumbline.operators.metrics.table import falling_metrics
 from plumbline.operators.report.rendering import render_suite, suite_csv, suite_markdown
 from plumbline.operators.report.suite import SuitePage, SuiteRun, build_suite
-from plumbline.operators.results.comparison import duels, prompt_means
+from plumbline.operators.results.comparison import compare_generators, read_prompt_means
+from plumbline.operators.results.metric_recipes import unranked_metrics
 from plumbline.operators.results.summary import Skills
 from plumbline.pipelines.cells.run_scores import read_run_scores
 from plumbline.pipelines.cells.runs import read_manifest
@@ -17,7 +18,7 @@ from plumbline.pipelines.cells.suites import Suite
 
 
 class WrittenSuite(NamedTuple):
-    """A suite whose page is in the store, with summary.csv and summary.md beside it."""
+    """A suite whose page is in the store, with summary.csv and summary.md in the same folder."""
 
     suite: Suite
     page: SuitePage
@@ -33,7 +34,7 @@ def write_suite(
     left_out: Sequence[str] = (),
     notes: Sequence[str] = (),
 ) -> WrittenSuite:
-    """Writes the page of these runs, by benchmark."""
+    """Write the page of these runs; `runs` are the ids of runs by benchmark."""
     page = build_suite(
         suite_id, [read_suite_run(store, run_id, settings) for run_id in runs.values()], left_out=left_out, notes=notes
     )
@@ -51,19 +52,23 @@ def write_suite(
 
 
 def read_suite_run(store: Store, run_id: str, choice: Choice = COMPARE) -> SuiteRun:
-    """A run with every comparison over all its prompts; raises PlumblineError where it cannot be read."""
+    """Read a run and compare all its generators over all prompts; raise PlumblineError if it cannot be read."""
     manifest, scores = read_manifest(store, run_id), read_run_scores(store, run_id)
-    falling = falling_metrics(manifest)
-    unranked = {name for name, metric in read_metrics(manifest).items() if not metric.ranks}
-    ranking = [name for name in scores.metrics if name not in unranked]
-    settings = all_settings(manifest, choice)
+    lower_is_better, unranked, settings = (
+        falling_metrics(manifest),
+        unranked_metrics(manifest),
+        all_settings(manifest, choice),
+    )
     return SuiteRun(
         run_id=run_id,
         manifest=manifest,
         summary=store.read_table(f"runs/{run_id}/summary.parquet"),
         duels=[
             duel
-            for name in ranking
-            for duel in duels(name, prompt_means(scores, name), Skills(()), falling, settings=settings)
+            for name in scores.metrics
+            if name not in unranked
+            for duel in compare_generators(
+                name, read_prompt_means(scores, name), Skills(()), lower_is_better, settings=settings
+            )
         ],
     )

@@ -1,4 +1,4 @@
-"""The page of trends of a store: what its runs say one after the other, from their manifests and summaries alone."""
+"""Makes the page of trends of a store from the manifests and summaries of its runs."""
 
 import re
 from collections.abc import Sequence
@@ -23,25 +23,25 @@ from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.report.bridges import read_bridges
 from plumbline.pipelines.report.comparable_runs import CHECKPOINTS, check_checkpoints
 
-MOST_RUNS = 120
-MOST_PROBLEMS = 8
-"""Runs that cannot be read and are named one by one."""
+MAX_RUNS = 120
+MAX_PROBLEMS = 8
+"""Runs that cannot be read and are named one by one; of more, the number is given."""
 UNSAFE = re.compile(r"[^A-Za-z0-9_.-]")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrendsConfig(Checked):
-    """Of which runs to make the page."""
+    """Configuration of the page of trends."""
 
     store: str = "store"
     """Folder or cloud prefix of the store."""
     benchmark: str | None = None
-    """Whose runs; null is the newest run's."""
+    """Benchmark whose runs are drawn; null for the benchmark of the newest run."""
     checkpoints: str = CHECKPOINTS
     """A regular expression that matches the whole name of a generator that is a checkpoint of a training, such as
     sdxl-step-2000 or flux_ckpt500, with the groups `family` and `step` (a whole number)."""
-    runs: Positive = MOST_RUNS
-    """How many runs are drawn, the newest; trends.parquet has them all."""
+    runs: Positive = MAX_RUNS
+    """Number of runs that are drawn, the newest ones; trends.parquet has all runs."""
     settings: Choice = COMPARE
     """`compare` breaks a generator's line where its images were generated with other settings (docs/decide.md);
     `ignore` does not."""
@@ -53,23 +53,23 @@ class TrendsConfig(Checked):
 
 
 class MadeTrends(NamedTuple):
-    """What the runs of a benchmark say one after the other."""
+    """Trends over the runs of a benchmark."""
 
     page: Trends
     means: pd.DataFrame
-    """Of all runs that could be read."""
+    """Means of all runs that could be read."""
     runs: int
-    """Those that it tells of."""
+    """Number of these runs."""
 
 
 class WrittenTrends(NamedTuple):
-    """A page of trends that stands in its store."""
+    """A page of trends in its store."""
 
     page: Trends
     url: str
-    """Where trends.html is; trends.parquet is beside it."""
+    """Address of trends.html. The file trends.parquet is in the same folder."""
     runs: int
-    """Those that it tells of."""
+    """Number of runs in trends.parquet."""
 
 
 def write_trends(
@@ -77,10 +77,10 @@ def write_trends(
     *,
     benchmark: str | None = None,
     checkpoints: str = CHECKPOINTS,
-    runs: int = MOST_RUNS,
+    runs: int = MAX_RUNS,
     settings: Choice = COMPARE,
 ) -> WrittenTrends:
-    """Writes trends.html and trends.parquet of a benchmark's runs; raises ConfigError where it has none."""
+    """Write trends.html and trends.parquet of a benchmark's runs; raise ConfigError if it has none."""
     made = make_trends(store, benchmark=benchmark, checkpoints=checkpoints, runs=runs, settings=settings)
     folder = f"trends/{UNSAFE.sub('_', made.page.benchmark)}"
     store.write_table(f"{folder}/trends.parquet", pa.Table.from_pandas(made.means, preserve_index=False))
@@ -93,23 +93,23 @@ def make_trends(
     *,
     benchmark: str | None = None,
     checkpoints: str = CHECKPOINTS,
-    runs: int = MOST_RUNS,
+    runs: int = MAX_RUNS,
     settings: Choice = COMPARE,
 ) -> MadeTrends:
-    """What a benchmark's runs say one after the other; raises ConfigError where it has none."""
-    standing = list_runs(store)
-    problems = [run.problem for run in standing if run.manifest is None]
-    if problems and len(problems) == len(standing):
+    """Return the trends over a benchmark's runs; raise ConfigError if it has none that can be read."""
+    listed = list_runs(store)
+    problems = [run.problem for run in listed if run.manifest is None]
+    if problems and len(problems) == len(listed):
         raise ConfigError(problems[-1])
-    chosen, warnings = _choose(standing, benchmark)
+    chosen, warnings = _choose(listed, benchmark)
     with ThreadPoolExecutor(READERS) as pool:
         read = list(pool.map(lambda run: _read(store, run), chosen))
     whole = [run for run in read if isinstance(run, TrendRun)]
     problems += [run for run in read if isinstance(run, str)]
     if not whole:
         raise ConfigError(problems[-1])
-    warnings += [f"A run cannot be read: {problem}." for problem in problems[:MOST_PROBLEMS]]
-    if len(problems) > MOST_PROBLEMS:
+    warnings += [f"A run cannot be read: {problem}." for problem in problems[:MAX_PROBLEMS]]
+    if len(problems) > MAX_PROBLEMS:
         warnings.append(f"{plural(len(problems), 'run')} cannot be read (plumbline status).")
     means = to_frame(whole, settings)
     page = build_trends(
@@ -123,18 +123,18 @@ def make_trends(
     return MadeTrends(page, means, len(whole))
 
 
-def _choose(standing: Sequence[Run], benchmark: str | None) -> tuple[list[Run], list[str]]:
-    """The runs of a benchmark, oldest first, and what to know of the others."""
-    sound = [run for run in standing if run.manifest is not None]
+def _choose(listed: Sequence[Run], benchmark: str | None) -> tuple[list[Run], list[str]]:
+    """Return the runs of a benchmark to draw, oldest first, and notes about the others."""
+    sound = [run for run in listed if run.manifest is not None]
     if benchmark is None and sound:
         benchmark = str((sound[-1].manifest or {}).get("benchmark"))
     of_benchmark = [run for run in sound if (run.manifest or {}).get("benchmark") == benchmark]
     if not of_benchmark:
-        there = sorted({str((run.manifest or {}).get("benchmark")) for run in sound})
-        raise ConfigError(f"benchmark={benchmark}: no run of it in the store; it has {', '.join(there) or 'none'}")
+        known = sorted({str((run.manifest or {}).get("benchmark")) for run in sound})
+        raise ConfigError(f"benchmark={benchmark}: no run of it in the store; it has {', '.join(known) or 'none'}")
     notes = []
-    for is_so, reason in REASONS:
-        others = [run for run in of_benchmark if not is_so(run.manifest or {})]
+    for is_excluded, reason in REASONS:
+        others = [run for run in of_benchmark if not is_excluded(run.manifest or {})]
         if left := len(of_benchmark) - len(others):
             notes.append(f"{plural(left, 'run')} {'left out' if others else 'drawn, as there is no other'}: {reason}.")
         of_benchmark = others or of_benchmark
@@ -145,11 +145,11 @@ REASONS = (
     (lambda manifest: manifest.get("exit_code") == OVER_BUDGET, "more rows failed than the budget of failures allows"),
     (lambda manifest: bool(part_of(manifest)), "of some of the prompts alone, by a limit or an adaptive sweep"),
 )
-"""Why a run is not drawn where there are others, and what is said of it."""
+"""Conditions under which a run is not drawn if there are other runs, with the reason in words."""
 
 
 def _read(store: Store, run: Run) -> TrendRun | str:
-    """A run with its summary, or why it cannot be read."""
+    """Read a run with its summary; return the problem if it cannot be read."""
     path = f"runs/{run.run_id}/summary.parquet"
     try:
         read = TrendRun(run.run_id, run.manifest or {}, store.read_table(path))

@@ -96,7 +96,7 @@ def split_rounds(
 def _labels(sources: Sources, ids: Sequence[str]) -> list[str]:
     """Return the skills of each prompt as one text."""
     skills = sources.skills
-    return ["\0".join(sorted(skills.of(prompt_id))) for prompt_id in ids]
+    return ["\0".join(sorted(skills.find(prompt_id))) for prompt_id in ids]
 
 
 def _ends(looks: int, growth: float) -> Iterator[int]:

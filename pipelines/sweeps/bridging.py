@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from plumbline.operators.base.bounds import Checked, Positive, Share
 from plumbline.operators.base.errors import ConfigError, suggest
 from plumbline.operators.metrics.table import AnyMetric, falling_metrics
-from plumbline.operators.results.bridge import EXPLAINED, Built, Version, build, pair
+from plumbline.operators.results.bridge import EXPLAINED, BuiltBridge, Version, build, pair
 from plumbline.operators.results.metric_recipes import recipe_of
 from plumbline.operators.results.run_scores import RunScores
 from plumbline.operators.results.summary import Skills
@@ -132,7 +132,7 @@ def side_of_sweep(planned: PlannedSweep, scores: RunScores, metric: str) -> Side
     return Side(version, scores, metric in planned.falling, planned.config.benchmark.name, planned.sources.skills)
 
 
-def build_bridge(store: Store, config: BridgeConfig, old: Side, new: Side) -> Built:
+def build_bridge(store: Store, config: BridgeConfig, old: Side, new: Side) -> BuiltBridge:
     """What the two say; raises ConfigError where they are of different benchmarks, or have too few images in common."""
     if old.benchmark != new.benchmark:
         raise ConfigError(
@@ -145,6 +145,6 @@ def build_bridge(store: Store, config: BridgeConfig, old: Side, new: Side) -> Bu
         bridge_id=by_time(store, datetime.now(UTC)),
         benchmark=new.benchmark,
         versions=(old.version, new.version),
-        falling=(old.falls, new.falls),
+        lower_is_better=(old.falls, new.falls),
         wanted=config.explains,
     )

@@ -22,7 +22,7 @@ from plumbline.operators.base.failures import merge_failures
 from plumbline.operators.base.rows import error_value
 from plumbline.operators.images.generation_settings import Known, add_settings
 from plumbline.operators.results.summary import Tally
-from plumbline.operators.results.usual_scores import OfGenerator, usual_table
+from plumbline.operators.results.usual_scores import SketchKey, usual_table
 from plumbline.operators.stages.table import STAGES
 from plumbline.pipelines.base.cluster import ClusterConfig
 from plumbline.pipelines.base.tables import NO_GENERATOR, Rejection
@@ -144,7 +144,7 @@ def gather_results(
     every = [*of_cells, *of_missing]
     paths = [*(part.path for part in parts), *(part.path for part in missing)]
     _leave_only(store, paths, every, folder)
-    generators = (OfGenerator(part.metric, part.cells[0].shard.group) for part in parts)
+    generators = (SketchKey(part.metric, part.cells[0].shard.group) for part in parts)
     return Results(
         store=store,
         path=folder,

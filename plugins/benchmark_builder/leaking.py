@@ -16,8 +16,8 @@ from plumbline.operators.images.generation_settings import COMPARE, Choice, Know
 from plumbline.operators.images.rows import SOURCES
 from plumbline.operators.metrics.metric import direction
 from plumbline.operators.metrics.table import falling_metrics, read_metrics
-from plumbline.operators.results.comparison import PromptMeans, duels, prompt_means
-from plumbline.operators.results.run_scores import RunScores, among
+from plumbline.operators.results.comparison import PromptMeans, compare_generators, read_prompt_means
+from plumbline.operators.results.run_scores import RunScores, find_sorted
 from plumbline.operators.results.summary import Skills
 from plumbline.operators.statistics.poisson_bootstrap import hash_ids
 from plumbline.pipelines.base.cluster import ClusterConfig
@@ -344,7 +344,9 @@ def make_boards(
     """Of each metric that ranks, the generators over all prompts and without the leaked ones; none where that is all or
     nothing.
     """
-    kept = among(scores.prompts, np.sort(hash_ids(leaked))) < 0 if leaked else np.ones(len(scores.prompts), np.bool_)
+    kept = (
+        find_sorted(scores.prompts, np.sort(hash_ids(leaked))) < 0 if leaked else np.ones(len(scores.prompts), np.bool_)
+    )
     if kept.all() or not kept.any():
         return []
     metrics = read_metrics(manifest)
@@ -353,10 +355,10 @@ def make_boards(
     for metric in scores.metrics:
         if metric in metrics and not metrics[metric].ranks:
             continue
-        whole = prompt_means(scores, metric)
+        whole = read_prompt_means(scores, metric)
         rest = PromptMeans(whole.prompts[kept])
         for generator in whole.generators:
-            rest.add(generator, whole.of(generator)[kept])
+            rest.add(generator, whole.read(generator)[kept])
         boards.append(_board(metric, whole, rest, falling, settings))
     return boards
 
@@ -372,7 +374,7 @@ def _board(
     clear, left = (
         {
             (duel.better, duel.worse)
-            for duel in duels(metric, side, Skills(()), falling, settings=settings)
+            for duel in compare_generators(metric, side, Skills(()), falling, settings=settings)
             if duel.better is not None
         }
         for side in (whole, rest)
@@ -393,4 +395,4 @@ def _board(
 
 
 def _mean(means: PromptMeans, generator: str) -> float:
-    return float(np.nanmean(means.of(generator)))
+    return float(np.nanmean(means.read(generator)))

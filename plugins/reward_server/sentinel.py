@@ -9,7 +9,7 @@ import scipy
 from numpy.typing import NDArray
 
 from plumbline.operators.metrics.metric import Metric
-from plumbline.operators.results.reward_hacking import Movement, alarm, suspicious
+from plumbline.operators.results.reward_hacking import Movement, describe_alarm, find_suspicious
 from plumbline.operators.statistics.ordering import holm
 from plumbline.plugins.reward_server.wires.wire import MetricAnswer
 
@@ -62,10 +62,10 @@ class Sentinel:
         self.looks += 1
         moves = self._movements(self.baseline, means)
         trained = moves.pop(self.reward)
-        moved = suspicious(trained, [*moves.values()], self.metrics)
+        moved = find_suspicious(trained, [*moves.values()], self.metrics)
         self.moved = [move.metric for move in moved]
         if moved:
-            LOG.warning("%s", alarm("The generator", trained, moved, TEST))
+            LOG.warning("%s", describe_alarm("The generator", trained, moved, TEST))
 
     def _movements(self, before: Floats, after: Floats) -> dict[str, Movement]:
         """Of means by prompt and metric. The k-th look is at 6 / (pi k)^2 of FALSE_ALARMS, which sum to all of it."""

@@ -19,7 +19,7 @@ from plumbline.operators.metrics.metric import direction
 from plumbline.operators.metrics.table import falling_metrics
 from plumbline.operators.report.changes import Change, clear_first, differing_settings
 from plumbline.operators.report.gallery import Card, Picture, make_card
-from plumbline.operators.report.marked_words import MarkedQuestion, asked_questions, cut
+from plumbline.operators.report.marked_words import MarkedQuestion, cut, mark_questions
 from plumbline.operators.report.rendering import FILE_POLICY, ServedPages, render_trends
 from plumbline.operators.results.summary import OVERALL, part_of
 from plumbline.pipelines.base.storage import first_line
@@ -401,7 +401,7 @@ def _shared_questions(elements: Sequence[Elements]) -> list[SharedQuestion]:
             question_id=question_id,
             text=cut(element["text"]),
             wanted=cut(element["wanted"]),
-            answers=[asked_questions([of[question_id]])[0] if question_id in of else None for of in by_id],
+            answers=[mark_questions([of[question_id]])[0] if question_id in of else None for of in by_id],
         )
         for question_id, element in list(first.items())[:MOST_QUESTIONS]
     ]

@@ -8,9 +8,9 @@ import numpy as np
 
 from plumbline.operators.base.sentences import FirstRows, shown
 from plumbline.operators.images.generation_settings import COLUMN, COMPARE, all_settings
-from plumbline.operators.report.changes import Changes, bridges_between, compare
+from plumbline.operators.report.changes import Changes, altered_metrics, compare
 from plumbline.operators.report.gallery import ImageDetail
-from plumbline.operators.report.marked_words import MarkedQuestion, asked_question, cut
+from plumbline.operators.report.marked_words import MarkedQuestion, cut, mark_question
 from plumbline.operators.results.bridge import Bridge
 from plumbline.operators.results.run_scores import PromptTexts
 from plumbline.operators.results.summary import Skills
@@ -112,7 +112,7 @@ class Comparisons:
             check_settings(run, side.settings)
         manifests = (_as_chosen(left, choice.left, choice), _as_chosen(right, choice.right, choice))
         bridges = read_bridges(self._browser.store, right.manifest.get("benchmark"))
-        between = bridges_between(*manifests, bridges)
+        between = {metric: altered.bridge for metric, altered in altered_metrics(*manifests, bridges).items()}
         return Sides(choice, left, right, manifests, bridges, between, obstacle_between(*manifests, bridges))
 
     def changes(self, sides: Sides) -> Changes:
@@ -209,7 +209,7 @@ def _move(
     move: Move, left: tuple[ShownSide, ImageDetail], right: tuple[ShownSide, ImageDetail], metric: str
 ) -> ShownMove:
     answers = [
-        {element["question_id"]: asked_question(element) for element in detail.elements.get(metric, ())}
+        {element["question_id"]: mark_question(element) for element in detail.elements.get(metric, ())}
         for _, detail in (left, right)
     ]
     both = [ChangedAnswer(question, answers[1][known]) for known, question in answers[0].items() if known in answers[1]]

@@ -11,8 +11,8 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 
-from plumbline.operators.report.metric_figures import Question, measure_metrics
-from plumbline.operators.report.picked_images import MOST_CARDS, pick_images, places_for
+from plumbline.operators.report.metric_figures import MetricInputs, measure_metrics
+from plumbline.operators.report.picked_images import MAX_CARDS, gallery_quotas, pick_images
 from plumbline.operators.results.run_scores import RunScores
 from plumbline.operators.results.summary import Skills
 from tests.benchmarks.scripted_sweep import peak_megabytes
@@ -41,9 +41,9 @@ def peak_of(prompts: int) -> float:
     """Peak memory in MB up to the end of what a report makes of single rows: its gallery and its pairs."""
     places = [(generator, first) for generator in range(GENERATORS) for first in range(0, prompts, ROWS)]
     scores = RunScores([partial(part, *place) for place in places])
-    places = places_for(scores, scores.metrics, MOST_CARDS)
-    figures = measure_metrics(Question(scores, Skills(()), places))
-    pick_images(scores, {metric: of_metric.seen for metric, of_metric in figures.items()}, places, MOST_CARDS)
+    quotas = gallery_quotas(scores, scores.metrics, MAX_CARDS)
+    figures = measure_metrics(MetricInputs(scores, Skills(()), quotas))
+    pick_images(scores, {metric: of_metric.seen for metric, of_metric in figures.items()}, quotas, MAX_CARDS)
     return peak_megabytes()
 
 

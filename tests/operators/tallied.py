@@ -4,9 +4,9 @@ from collections.abc import Container, Mapping, Sequence
 
 import pyarrow as pa
 
-from plumbline.operators.report.metric_figures import Question, measure_metrics
-from plumbline.operators.report.picked_images import Picked, pick_images, places_for
-from plumbline.operators.results.comparison import Duel, duels, prompt_means
+from plumbline.operators.report.metric_figures import MetricInputs, measure_metrics
+from plumbline.operators.report.picked_images import Picked, gallery_quotas, pick_images
+from plumbline.operators.results.comparison import Duel, compare_generators, read_prompt_means
 from plumbline.operators.results.run_scores import RunScores
 from plumbline.operators.results.summary import Skills, Tally
 
@@ -29,15 +29,15 @@ def paired(
     return [
         duel
         for metric in of_run.metrics
-        for duel in duels(metric, prompt_means(of_run, metric), of_prompts, falling, baseline)
+        for duel in compare_generators(metric, read_prompt_means(of_run, metric), of_prompts, falling, baseline)
     ]
 
 
 def picked_of(scores: RunScores, metrics: Sequence[str], most: int, falling: Container[str] = ()) -> Picked:
     """The images that a report shows of these metrics."""
-    question = Question(scores, Skills(()), places_for(scores, metrics, most), falling=falling)
-    seen = {metric: figures.seen for metric, figures in measure_metrics(question).items()}
-    return pick_images(scores, {metric: seen.get(metric) for metric in metrics}, question.places, most, falling)
+    inputs = MetricInputs(scores, Skills(()), gallery_quotas(scores, metrics, most), lower_is_better=falling)
+    seen = {metric: figures.seen for metric, figures in measure_metrics(inputs).items()}
+    return pick_images(scores, {metric: seen.get(metric) for metric in metrics}, inputs.quotas, most, falling)
 
 
 def of_table(table: pa.Table) -> RunScores:

@@ -118,7 +118,7 @@ def test_a_sweep_reads_what_was_built(server: Server, tmp_path: Path) -> None:
     benchmark = BenchmarkConfig(name="mine", prompts=f"{tmp_path}/mine/prompts.parquet", images=None, generators={})
     sources = sources_of(benchmark)
     ids = {row["text"]: row["prompt_id"] for row in rows(tmp_path, "prompts")}
-    assert sources.skills.of(ids["5 mice and 2 rats"]) == ("rel/spatial", "rel/spatial:spatial_basic")
+    assert sources.skills.find(ids["5 mice and 2 rats"]) == ("rel/spatial", "rel/spatial:spatial_basic")
 
 
 def test_what_is_not_drawn_is_left_out_and_failed_prompts_are_told_apart(server: Server, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from PIL import Image
 
 from plumbline.operators.base import rows, schemas
 from plumbline.operators.images.generation_settings import count_settings
-from plumbline.operators.results.usual_scores import OfGenerator, sketch, usual_table
+from plumbline.operators.results.usual_scores import SketchKey, sketch, usual_table
 from plumbline.pipelines.cells.cells import Cell
 from plumbline.pipelines.cells.runs import CELLS
 from plumbline.pipelines.cells.store import LATEST, Store
@@ -32,7 +32,7 @@ VERDICT = {
     "ratings": [{"name": "objects_matched", "value": 2.0}, {"name": "<i>attributes", "value": 4.5}],
     "rationale": f"One of two is missing. {HOSTILE[0]}",
 }
-"""What a judge said of an image."""
+"""Ratings and rationale of a judge about an image."""
 
 SKILLS = ("counting", "colour")
 QUALITY = {"atlas": 0.9, "borealis": 0.6, "cobalt": 0.3}
@@ -96,7 +96,7 @@ def make_run(
     made_with: Callable[[int], Mapping[str, str | None]] | None = None,
     **manifest: Any,
 ) -> MadeRun:
-    """A finished run: every generator has one image per prompt; a score that is None is a failed row.
+    """Make a finished run in which every generator has one image per prompt; a score of None is a failed row.
 
     `sources` gives what the images of each prompt were edited from; they stand in the prompts' or the images' tables.
 
@@ -128,7 +128,7 @@ def make_run(
             store.save(cell, rows.table(records, schemas.ELEMENT_SCORES))
             cells.append({"path": path, "state": "committed", "first_row": sum(map(len, tables))})
             tables.append(rows.table(records, schemas.ELEMENT_SCORES).select(schemas.SCORES.names))
-            sketches.append((OfGenerator(metric, generator), sketch(tables[-1].column("score"))))
+            sketches.append((SketchKey(metric, generator), sketch(tables[-1].column("score"))))
     scores = pa.concat_tables(tables)
     if made_with is not None:
         own = pa.array([made_with(at) for at in range(len(texts))])

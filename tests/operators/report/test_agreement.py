@@ -1,4 +1,4 @@
-"""What a run's judging found is told in words and shown in tables, and no more is said than its tests say."""
+"""Reports show the agreement of metrics with people, and claim no more than the significance tests support."""
 
 import math
 from collections.abc import Sequence

@@ -18,7 +18,7 @@ SKILLS = Skills((str(prompt), ["counting" if prompt < 15 else "colour"]) for pro
 
 
 def table(gain: float = 0.0, *, generators: tuple[str, ...] = ("borealis", "cobalt"), first: int = 0) -> pa.Table:
-    """Scores of which borealis' are higher by `gain`; of the prompts from `first` on."""
+    """Return scores of the prompts from `first` on; those of borealis are higher by `gain`."""
     return rows.table(
         [
             {"image_id": f"{generator}{prompt}", "prompt_id": str(prompt), "generator": generator, "metric": "gecko",

@@ -1,4 +1,4 @@
-"""No sentence of a report contradicts the table of pairs, whatever the data: every one is read back and checked.
+"""No sentence of a report contradicts the table of pairs: all sentences of random runs are parsed and checked.
 
 A sentence that cannot be read fails: a new one needs its reader here.
 """
@@ -16,7 +16,14 @@ from hypothesis import strategies as st
 
 from plumbline.operators.base import rows, schemas
 from plumbline.operators.report.findings import decide, overall_boards
-from plumbline.operators.results.comparison import SIGNIFICANT, Board, Duel, Standing, boards, standings
+from plumbline.operators.results.comparison import (
+    SIGNIFICANT,
+    Board,
+    Duel,
+    LeaderboardRow,
+    build_boards,
+    rank_generators,
+)
 from plumbline.operators.results.summary import OVERALL
 from tests.operators.tallied import paired, summarise
 
@@ -34,7 +41,7 @@ class Case(NamedTuple):
     missing: float
     """Share of the prompts that some generators lack at most."""
     spread: float
-    """How far apart the generators are by a metric, in standard deviations of a score."""
+    """Standard deviation of the generators' levels by a metric, in standard deviations of a score."""
     outliers: float
     """Share of the scores that are far below the others, so that means and ranks may disagree."""
 
@@ -83,15 +90,15 @@ DRAWN = settings(
 
 
 class Pairs:
-    """The table of pairs, and what it says of the words best, leads and tied."""
+    """The table of pairs, which defines the words best, leads and tied."""
 
-    def __init__(self, standings: list[Standing], duels: list[Duel]) -> None:
-        self.standings, self.duels = standings, duels
+    def __init__(self, rows: list[LeaderboardRow], duels: list[Duel]) -> None:
+        self.rows, self.duels = rows, duels
         self.won = {(one.metric, one.skill, one.better, one.worse) for one in duels if one.better is not None}
-        self.metrics = list(dict.fromkeys(one.metric for one in standings))
+        self.metrics = list(dict.fromkeys(one.metric for one in rows))
 
     def scored(self, metric: str) -> set[str]:
-        return {one.generator for one in self.standings if (one.metric, one.skill) == (metric, OVERALL) and one.n}
+        return {one.generator for one in self.rows if (one.metric, one.skill) == (metric, OVERALL) and one.n}
 
     def beats(self, one: str, other: str, metric: str, skill: str = OVERALL) -> bool:
         return (metric, skill, one, other) in self.won
@@ -120,7 +127,7 @@ class Pairs:
         return sum(holds(metric) for metric in self.metrics)
 
     def behind(self, worse: str, better: str, skill: str) -> bool:
-        """Whether most of the metrics that compare the two at a skill say so, and none the other way."""
+        """Return True if most metrics that compare the two at a skill agree, and none has the opposite result."""
         mine = [
             one for one in self.duels if one.skill == skill and {one.generator_a, one.generator_b} == {worse, better}
         ]
@@ -136,7 +143,7 @@ class Pairs:
         ]
 
     def can_tell(self, duel: Duel) -> bool:
-        """Whether the pair would be told apart if one of the two won on every prompt."""
+        """Return True if the pair would differ clearly if one of the two won on every prompt."""
         family = sum((one.metric, one.skill) == (duel.metric, duel.skill) for one in self.duels)
         return family * 2 ** (1 - duel.n) < SIGNIFICANT
 
@@ -218,7 +225,7 @@ def read_headline(said: str, pairs: Pairs) -> bool:
 
 
 def read_board(said: str, pairs: Pairs) -> bool:
-    """A sentence of one metric, or of several that say the same; what stands in brackets are numbers."""
+    """Check a sentence about one metric, or about several with the same result; brackets contain numbers."""
     plain = re.sub(r" \([^)]*\)", "", said)
     by = r"(\w+(?:, \w+)*(?: and \w+)?)"
     if found := re.fullmatch(rf"{by} scored nothing\.", plain):
@@ -261,7 +268,7 @@ def read_board(said: str, pairs: Pairs) -> bool:
 
 
 def check_behind(best: str, metrics: list[str], said: str, pairs: Pairs) -> None:
-    """Those that are said to follow the best are beaten by it alone."""
+    """Check that the generators that follow the best one are beaten by no other."""
     tied = re.search(r"\. ([^.]+) are tied behind it\.", said)
     followed = re.search(r"\. (\w+) follows", said)
     behind = names_in(tied[1]) if tied else [followed[1]] if followed else []
@@ -272,7 +279,7 @@ def check_behind(best: str, metrics: list[str], said: str, pairs: Pairs) -> None
 
 
 def check_close(leader: str, metrics: list[str], said: str, pairs: Pairs) -> None:
-    """`a by both; b by m`: exactly those metrics by which a generator cannot be told from the leader."""
+    """Check `a by both; b by m`: the metrics without a clear difference from the leader, and no others."""
     assert all(pairs.leads_alone(leader, metric) for metric in metrics)
     parts = dict(part.split(" by ") for part in said.split("; ") if " by " in part)
     for name, by in parts.items():
@@ -349,12 +356,12 @@ def read_sureness(said: str, pairs: Pairs) -> bool:
 
 
 def check_letters(board: Board) -> None:
-    """Two generators share a letter exactly where no pair tells them apart; without a score there is none, nor rank."""
-    letters = {one.generator: set(re.findall(r"[a-zA-Z]\d*", one.group)) for one in board.standings}
+    """Check that two generators share a letter exactly if they do not differ, and that unscored ones have neither."""
+    letters = {one.generator: set(re.findall(r"[a-zA-Z]\d*", one.group)) for one in board.rows}
     apart = {frozenset((one.better, one.worse)) for one in board.duels if one.better is not None}
     for a, b in combinations([one.generator for one in board.scored()], 2):
         assert bool(letters[a] & letters[b]) == (frozenset((a, b)) not in apart)
-    for one in board.standings:
+    for one in board.rows:
         assert (one.rank is None) == (one.group == "") == (one.n == 0)
 
 
@@ -363,8 +370,8 @@ def check_letters(board: Board) -> None:
 def test_no_sentence_and_no_letter_contradicts_the_table_of_pairs(case: Case) -> None:
     scores, skills = case.scores(), case.skills()
     compared = paired(scores, skills)
-    ranked = standings(summarise(scores, skills), compared)
-    pairs, found = Pairs(ranked, compared), boards(ranked, compared)
+    ranked = rank_generators(summarise(scores, skills), compared)
+    pairs, found = Pairs(ranked, compared), build_boards(ranked, compared)
     decision = decide(found, overall_boards(found))
     for sentences, read in (
         ([decision.headline], read_headline),
@@ -383,7 +390,7 @@ def test_no_sentence_and_no_letter_contradicts_the_table_of_pairs(case: Case) ->
 
 
 def read_beside(said: str, board: Board) -> bool:
-    """A sentence beside a baseline: exactly who is clearly better and worse, and who is compared and not told."""
+    """Check a sentence about a baseline: it names exactly the better, the worse and the other compared generators."""
     plain = re.sub(r" \([^)]*\)", "", said)
     if plain.startswith(
         (f"{board.metric} compares nothing with", f"Beside {board.baseline} by {board.metric}: nothing")
@@ -408,7 +415,7 @@ def read_beside(said: str, board: Board) -> bool:
 def test_no_sentence_beside_a_baseline_says_anything_of_two_others(case: Case) -> None:
     scores, skills = case.scores(), case.skills()
     compared = paired(scores, skills, baseline="g1")
-    found = boards(standings(summarise(scores, skills), compared, baseline="g1"), compared, "g1")
+    found = build_boards(rank_generators(summarise(scores, skills), compared, baseline="g1"), compared, "g1")
     overall = overall_boards(found)
     decision = decide(found, overall)
     for sentence, board in zip(decision.by_metric, overall.values(), strict=True):

@@ -1,4 +1,4 @@
-"""The words of a report say what the pairwise tests say, and no more."""
+"""The sentences of a report match the pairwise tests and claim no more."""
 
 import math
 from itertools import combinations
@@ -16,15 +16,15 @@ from plumbline.operators.report.findings import (
     sureness_sentence,
 )
 from plumbline.operators.report.leaders import board_sentence, metric_sentences
-from plumbline.operators.results.comparison import Board, Duel, Standing
+from plumbline.operators.results.comparison import Board, Duel, LeaderboardRow
 from plumbline.operators.results.summary import OVERALL
 
 
-def standing(
+def make_row(
     generator: str, rank: int, *, metric: str = "m", skill: str = OVERALL, mean: float = 0.5, n: int = 9
-) -> Standing:
+) -> LeaderboardRow:
     place, value = (rank, mean) if n else (None, math.nan)
-    return Standing(generator, metric, skill, value, value - 0.01, value + 0.01, n, 9 - n, n / 9, place, "")
+    return LeaderboardRow(generator, metric, skill, value, value - 0.01, value + 0.01, n, 9 - n, n / 9, place, "")
 
 
 def duel(
@@ -38,9 +38,9 @@ def duel(
 
 
 def board(metric: str, order: str, *told: str, skill: str = OVERALL, unscored: str = "") -> Board:
-    """Generators of one letter in the order of their means; of each pair told apart the better one first."""
-    means = [standing(name, at, metric=metric, skill=skill, mean=1 - at / 10) for at, name in enumerate(order, start=1)]
-    none = [standing(name, 0, metric=metric, skill=skill, n=0) for name in unscored]
+    """Return a board of generators with one-letter names, ordered by mean; `told` are clear pairs, the better first."""
+    means = [make_row(name, at, metric=metric, skill=skill, mean=1 - at / 10) for at, name in enumerate(order, start=1)]
+    none = [make_row(name, 0, metric=metric, skill=skill, n=0) for name in unscored]
     better = {frozenset(pair): pair[0] for pair in told}
     pairs = [
         duel(a, b, better.get(frozenset((a, b))), metric=metric, skill=skill) for a, b in combinations(sorted(order), 2)
@@ -49,7 +49,7 @@ def board(metric: str, order: str, *told: str, skill: str = OVERALL, unscored: s
 
 
 def few(found: Board, prompts: int) -> Board:
-    """A board whose pairs have so many prompts."""
+    """Return the board with this number of prompts for each pair."""
     return found._replace(duels=tuple(duel._replace(n=prompts, differing=prompts) for duel in found.duels))
 
 
@@ -92,7 +92,7 @@ def test_the_headline_says_no_more_than_the_pairs_do(found: list[Board], said: s
 
 
 def test_one_clear_difference_beside_two_that_are_not_makes_no_winner() -> None:
-    """a is clearly better than b, and c, with few prompts, is told from neither."""
+    """a is clearly better than b; c has few prompts and differs clearly from neither."""
     found = board("m", "abc", "ab")
     assert str(headline({"m": found})) == "a leads by m, but is not clearly the best. Cannot be told from it: c."
     assert str(board_sentence(found)).endswith("; c cannot be told from it.")
@@ -100,7 +100,7 @@ def test_one_clear_difference_beside_two_that_are_not_makes_no_winner() -> None:
 
 
 def test_a_generator_with_few_prompts_does_not_lead_by_its_mean() -> None:
-    """c has the highest mean, and is told from nobody."""
+    """c has the highest mean and differs clearly from no other generator."""
     said = str(board_sentence(board("m", "cab", "ab")))
     assert said == "a leads by m (0.800, 95% interval 0.790 to 0.810); c cannot be told from it."
 
@@ -172,8 +172,8 @@ def test_what_is_to_be_noted_of_one_metric_is_said_of_it_alone() -> None:
 
 
 def test_a_leader_with_missing_images_is_said_to_have_them() -> None:
-    first, *others = board("m", "ab", "ab").standings
-    short = board("m", "ab", "ab")._replace(standings=(first._replace(coverage=4 / 9), *others))
+    first, *others = board("m", "ab", "ab").rows
+    short = board("m", "ab", "ab")._replace(rows=(first._replace(coverage=4 / 9), *others))
     assert "Only 44% of the images of a have a score." in str(board_sentence(short))
 
 

@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plumbline.operators.report.marked_words import (
-    MOST_CHARACTERS,
-    MOST_QUESTIONS,
-    asked_questions,
+    MAX_CHARACTERS,
+    MAX_QUESTIONS,
     mark_prompt,
+    mark_questions,
     state_of,
 )
 
@@ -55,9 +55,9 @@ def test_whatever_the_places_the_text_stays_the_same(prompt: str, elements: list
 
 def test_a_prompt_without_end_is_cut_and_its_length_told() -> None:
     shown = "".join(one.text for one in mark_prompt("x" * 20_000, [element(19_000, 19_500, 0.1)]))
-    assert shown == "x" * MOST_CHARACTERS + "… (20,000 characters)"
+    assert shown == "x" * MAX_CHARACTERS + "… (20,000 characters)"
 
 
 def test_what_went_wrong_comes_first_and_the_list_is_bounded() -> None:
-    asked = asked_questions([element(0, 1, 0.9, "yes")] * 40 + [element(0, 1, 0.1)])
-    assert len(asked) == MOST_QUESTIONS and asked[0].state == "wrong"
+    asked = mark_questions([element(0, 1, 0.9, "yes")] * 40 + [element(0, 1, 0.1)])
+    assert len(asked) == MAX_QUESTIONS and asked[0].state == "wrong"

@@ -17,10 +17,10 @@ from plumbline.operators.base import rows, schemas
 from plumbline.operators.base.failures import count_failures
 from plumbline.operators.metrics.table import falling_metrics, metric_story
 from plumbline.operators.report.gallery import THUMBNAIL_BYTES, ImageDetail, Picture
-from plumbline.operators.report.metric_figures import MetricFigures, Question, measure_metrics
+from plumbline.operators.report.metric_figures import MetricFigures, MetricInputs, measure_metrics
 from plumbline.operators.report.page import GatheredRun, Page, build_page
-from plumbline.operators.report.picked_images import ImageKey, places_for
-from plumbline.operators.report.rendering import MOST_IN_CSV, isolated, render, to_csv, to_latex, to_markdown
+from plumbline.operators.report.picked_images import ImageKey, gallery_quotas
+from plumbline.operators.report.rendering import MAX_IN_CSV, isolated, render, to_csv, to_latex, to_markdown
 from plumbline.operators.results.summary import Skills
 from tests.operators.report.made import HOSTILE, noisy
 from tests.operators.tallied import of_table, picked_of, summarise
@@ -49,9 +49,9 @@ def page_of(run: GatheredRun, details: dict[ImageKey, ImageDetail] | None = None
 
 
 def figures_of(run: GatheredRun, *, rated: bool = False) -> dict[str, MetricFigures]:
-    places = places_for(run.scores, run.scores.metrics, 0)
-    question = Question(run.scores, run.skills, places, run.unranked(), falling_metrics(run.manifest), rated=rated)
-    return measure_metrics(question)
+    quotas = gallery_quotas(run.scores, run.scores.metrics, 0)
+    inputs = MetricInputs(run.scores, run.skills, quotas, run.unranked(), falling_metrics(run.manifest), rated=rated)
+    return measure_metrics(inputs)
 
 
 def hostile_run() -> GatheredRun:
@@ -104,8 +104,8 @@ def test_markdown_and_csv_show_names_as_text() -> None:
     page = page_of(hostile_run())
     markdown = to_markdown(page)
     assert "<img" not in markdown.replace("\\<img", "") and "a\\|b\\`c\\`" in markdown
-    assert "\n'=cmd()," in to_csv(page.standings)
-    assert to_csv(page.standings).splitlines()[0].startswith("generator,metric,skill,mean,low,high")
+    assert "\n'=cmd()," in to_csv(page.leaderboard_rows)
+    assert to_csv(page.leaderboard_rows).splitlines()[0].startswith("generator,metric,skill,mean,low,high")
 
 
 def large_scores(generators: int, prompts: int, metrics: list[str]) -> pa.Table:
@@ -147,14 +147,14 @@ def downloads(html: str) -> dict[str, str]:
 def test_the_page_holds_its_leaderboard_as_csv_and_latex() -> None:
     page = page_of(hostile_run())
     held = downloads(render(page))
-    assert held == {"leaderboard.csv": to_csv(page.standings), "leaderboard.tex": to_latex(page)}
+    assert held == {"leaderboard.csv": to_csv(page.leaderboard_rows), "leaderboard.tex": to_latex(page)}
     assert "<i>counting</i>" in held["leaderboard.csv"]
 
 
 def test_a_csv_that_would_be_too_large_is_held_without_its_skills(monkeypatch: pytest.MonkeyPatch) -> None:
     page = page_of(hostile_run())
-    assert len(to_csv(page.standings)) < MOST_IN_CSV
-    monkeypatch.setattr("plumbline.operators.report.rendering.MOST_IN_CSV", 200)
+    assert len(to_csv(page.leaderboard_rows)) < MAX_IN_CSV
+    monkeypatch.setattr("plumbline.operators.report.rendering.MAX_IN_CSV", 200)
     html = render(page)
     overall = downloads(html)["leaderboard.csv"]
     assert "counting" not in overall and overall.count("\n") == 1 + len(NAMES) and ">CSV, overall</a>" in html
@@ -192,12 +192,12 @@ def test_means_without_an_interval_are_drawn_at_their_places() -> None:
         for prompt in range(3)
     ]
     (column,) = page_of(gathered(rows.table(scored, schemas.SCORES), {}, metrics=["m"])).columns
-    drawn = {name: column.percent(standing.mean) for name, standing in column.standings.items()}
+    drawn = {name: column.percent(row.mean) for name, row in column.by_generator.items()}
     assert drawn == pytest.approx({"low": 0, "middle": 25, "high": 100})
 
 
 def test_latex_says_which_generators_lack_scores() -> None:
-    """Of a's four images two have a score, of b's none."""
+    """Two of a's four images have a score, and none of b's."""
     scored = [
         {"generator": name, "metric": "m", "prompt_id": str(prompt), "score": 0.5 if place < 2 else None}
         for place, (name, prompt) in enumerate((name, prompt) for name in "ab" for prompt in range(4))
@@ -280,7 +280,7 @@ def test_by_an_image_statistic_nobody_is_better(metrics: list[str]) -> None:
     said = " ".join(map(str, page.decision.sentences()))
     assert "edge_density" not in said and (said.startswith("Nothing is ranked:") == (metrics == ["edge_density"]))
     statistic = page.columns[-1]
-    assert {(one.rank, one.group) for one in statistic.standings.values()} == {(None, "")} and not statistic.leading
+    assert {(one.rank, one.group) for one in statistic.by_generator.values()} == {(None, "")} and not statistic.leading
     assert page.panels[-1].pairs.duels.rows == [] and len(page.generators.rows) == 3
     html = render(page)
     words = html[html.index('id="words"') :]
@@ -312,21 +312,26 @@ def test_a_run_with_a_metric_whose_lower_scores_are_better_reads_as_one_in_which
     assert str(sentence).endswith(" and nll (−0.884, lower is better). borealis follows.")
     assert down.best_at == up.best_at
     rising, falling = up.columns[1], down.columns[1]
-    assert [standing.rank for standing in falling.standings.values()] == [1, 2, 3] and falling.leading == {"atlas"}
-    assert {name: standing.rating for name, standing in falling.standings.items()} == pytest.approx(
-        {name: standing.rating for name, standing in rising.standings.items()}
+    assert [row.rank for row in falling.by_generator.values()] == [1, 2, 3] and falling.leading == {"atlas"}
+    assert {name: row.rating for name, row in falling.by_generator.items()} == pytest.approx(
+        {name: row.rating for name, row in rising.by_generator.items()}
     )
     for generator in quality:
-        means = falling.standings[generator].mean, rising.standings[generator].mean
+        means = falling.by_generator[generator].mean, rising.by_generator[generator].mean
         assert means[0] == pytest.approx(-means[1])
         assert falling.strength(means[0]) == pytest.approx(rising.strength(means[1]))
-    assert falling.percent(falling.standings["atlas"].mean) < 20 < 80 < rising.percent(rising.standings["atlas"].mean)
+    assert (
+        falling.percent(falling.by_generator["atlas"].mean)
+        < 20
+        < 80
+        < rising.percent(rising.by_generator["atlas"].mean)
+    )
     effects = [[duel.effect for duel in one.panels[1].pairs.duels.rows] for one in (up, down)]
     assert effects[0] == effects[1]
     html, markdown = render(down), to_markdown(down)
     assert html.count("(lower is better)</small>") == 5 and "## nll (lower is better)" in markdown
     assert "The stronger the colour, the lower." in html and "lower is better)</small>" not in render(up)
-    assert to_csv(down.standings).splitlines()[0].endswith(",direction")
+    assert to_csv(down.leaderboard_rows).splitlines()[0].endswith(",direction")
 
 
 def test_at_what_a_generator_is_weak_follows_the_direction_of_the_metric() -> None:
@@ -354,12 +359,12 @@ def test_the_direction_is_known_where_the_prompts_are_not() -> None:
     run = gathered(rows.table(records, schemas.SCORES), {str(prompt): "" for prompt in range(4)}, lower_is_better=["m"])
     page = build_page(bare := replace(run, skills=Skills(())), figures_of(bare))
     heat = page.panels[0].heat
-    assert heat is not None and list(heat.skills.rows[0].standings) == ["low", "high"]
+    assert heat is not None and list(heat.skills.rows[0].by_generator) == ["low", "high"]
     assert heat.skills.rows[0].strength(0.1) == 100 and heat.skills.rows[0].strength(0.9) == 0
 
 
 def scored(names: Sequence[str], score: float | None) -> pa.Table:
-    """By each generator, far from the next one, on twelve prompts; None scores none."""
+    """Return scores on twelve prompts, very different for each generator; None means no score."""
     return rows.table(
         [
             {"image_id": f"{name}{prompt}", "prompt_id": str(prompt), "generator": name, "metric": "m",

@@ -1,4 +1,4 @@
-"""The same prompt by every generator: the prompts that differ most, their scores, and what was answered of each."""
+"""Prompts on which generators differ most are shown with all images, scores and answers side by side."""
 
 from collections.abc import Callable
 
@@ -6,8 +6,8 @@ import pytest
 
 from plumbline.operators.base import rows, schemas
 from plumbline.operators.report.gallery import NO_DETAIL
-from plumbline.operators.report.picked_images import MOST_PROMPTS, MOST_SIDES, Pick
-from plumbline.operators.report.side_by_side import MOST_QUESTIONS, SideBySide, put_side_by_side
+from plumbline.operators.report.picked_images import MAX_PROMPTS, MAX_SIDES, Pick
+from plumbline.operators.report.side_by_side import MAX_QUESTIONS, SideBySide, put_side_by_side
 from plumbline.operators.results.run_scores import RunScores
 from tests.operators.report.made import elements
 from tests.operators.tallied import of_table, picked_of
@@ -18,7 +18,7 @@ METRICS = ("gecko", "clipscore")
 def run_of(
     score: Callable[[str, int], float | None], generators: str = "abc", prompts: int = 30, images: int = 1
 ) -> RunScores:
-    """Every generator with so many images per prompt, by two metrics on different scales."""
+    """Return scores by two metrics on different scales, with this number of images per prompt for every generator."""
     records = [
         {"image_id": f"{name}{prompt}-{image}", "prompt_id": str(prompt), "generator": name, "metric": metric,
          "score": None if value is None else value * scale}
@@ -42,7 +42,7 @@ def test_the_prompts_on_which_generators_differ_most_come_first() -> None:
     picked = picked_of(run_of(apart_at(7, 20)), METRICS, 96).side_by_side
     assert {picks[0].prompt_id for picks in picked[:2]} == {"7", "20"}
     assert all([pick.key.generator for pick in picks] == ["a", "b", "c"] for picks in picked)
-    assert all(len({pick.prompt_id for pick in picks}) == 1 for picks in picked) and len(picked) == MOST_PROMPTS
+    assert all(len({pick.prompt_id for pick in picks}) == 1 for picks in picked) and len(picked) == MAX_PROMPTS
     assert all(set(pick.scores) == set(METRICS) and len(pick.rows) == 2 for pick in picked[0])
 
 
@@ -70,16 +70,16 @@ def test_of_several_images_the_first_is_shown_by_every_metric() -> None:
 
 
 def test_of_many_generators_those_of_the_best_images_are_shown() -> None:
-    names = "".join(chr(97 + place) for place in range(MOST_SIDES + 8))
+    names = "".join(chr(97 + place) for place in range(MAX_SIDES + 8))
     scores = run_of(lambda name, prompt: 0.01 * ord(name) + 0.0001 * prompt, names)
     shown = picked_of(scores, METRICS, 96).side_by_side
-    assert "".join(pick.key.generator for pick in shown[0]) == names[-MOST_SIDES:] and len(shown) == 96 // MOST_SIDES
+    assert "".join(pick.key.generator for pick in shown[0]) == names[-MAX_SIDES:] and len(shown) == 96 // MAX_SIDES
     fewer = picked_of(scores, METRICS, 8).side_by_side
     assert ["".join(pick.key.generator for pick in one) for one in fewer] == [names[-8:]]
 
 
 def test_of_more_images_than_are_compared_prompts_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("plumbline.operators.report.picked_images.MOST_COMPARED", 30)
+    monkeypatch.setattr("plumbline.operators.report.picked_images.MAX_COMPARED", 30)
     drawn = prompts_of(run_of(apart_at(7), prompts=60))
     assert 1 <= len(drawn) < 25 and len(set(drawn)) == len(drawn)
 
@@ -113,9 +113,9 @@ def test_questions_are_joined_by_their_id_wherever_they_stand() -> None:
 
 
 def test_of_many_questions_the_first_are_shown_and_the_rest_counted() -> None:
-    many = [elements("a red star", 0.9)[0] | {"question_id": str(place)} for place in range(MOST_QUESTIONS + 3)]
+    many = [elements("a red star", 0.9)[0] | {"question_id": str(place)} for place in range(MAX_QUESTIONS + 3)]
     (asked,) = beside([many, [], []], [0.9, None, None]).questions
-    assert (len(asked.rows.rows), asked.rows.left_out) == (MOST_QUESTIONS, 3)
+    assert (len(asked.rows.rows), asked.rows.left_out) == (MAX_QUESTIONS, 3)
 
 
 @pytest.mark.parametrize(("scores", "towards", "shown", "best"), [

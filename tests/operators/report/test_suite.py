@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from plumbline.operators.report.rendering import suite_csv, suite_markdown
-from plumbline.operators.report.suite import SuiteRun, Tally, build_suite, corrected
+from plumbline.operators.report.suite import SuiteRun, Tally, build_suite, correct_together
 from tests.operators.results.test_comparison import scores_table
 from tests.operators.tallied import paired, summarise
 
@@ -41,7 +41,7 @@ def test_one_correction_covers_the_comparisons_of_all_benchmarks() -> None:
     runs = [suite_run(f"b{number}", falling_by("a", "b", prompts=8)) for number in range(7)]
     assert [duel.p_value for run in runs for duel in run.duels] == pytest.approx([1 / 128] * 7)
     for count in (1, 2, 6, 7):
-        duels = [duel for of_run in corrected(runs[:count]) for duel in of_run]
+        duels = [duel for of_run in correct_together(runs[:count]) for duel in of_run]
         assert [duel.p_holm for duel in duels] == pytest.approx([count / 128] * count)
         assert {duel.better for duel in duels} == ({"a"} if count < 7 else {None})
     assert all(duel.better == "a" for run in runs for duel in run.duels), "each benchmark alone calls it clear"
@@ -65,7 +65,10 @@ def test_who_is_ahead_of_every_other_and_worse_than_none_leads_overall() -> None
     assert across.tallies == {"a": Tally(3, 0, 4), "b": Tally(2, 1, 4), "c": Tally(0, 4, 4)}
     assert across.generators.rows == ["a", "b", "c"]
     assert across.between["a", "b"].verdict == "better" and across.between["b", "a"].verdict == "worse"
-    assert [[row.group for row in rows] for rows in page.standings.values()] == [["a", "b", "c"], ["a", "a", "b"]]
+    assert [[row.group for row in rows] for rows in page.leaderboard_rows.values()] == [
+        ["a", "b", "c"],
+        ["a", "a", "b"],
+    ]
     both = [suite_run(name, falling_by("a", "b")) for name in ("one", "two")]
     assert said(both) == ["a is best on every benchmark by clipscore: clearly better than b."]
 
@@ -123,7 +126,7 @@ def test_a_metric_of_one_benchmark_or_that_ranks_nothing_leads_nobody() -> None:
     assert [(across.metric, across.ranks) for across in page.metrics] == [
         ("other", True), ("clipscore", True), ("edges", False)
     ]  # fmt: skip
-    assert {row.group for row in page.standings["three"]} == {""}
+    assert {row.group for row in page.leaderboard_rows["three"]} == {""}
 
 
 def test_the_files_hold_every_mean_of_every_benchmark() -> None:

@@ -1,4 +1,4 @@
-"""Trends compare only what can be compared, and know checkpoints by their names."""
+"""Trends only connect comparable means, and recognise checkpoints by their names."""
 
 import re
 from collections.abc import Sequence
@@ -47,7 +47,7 @@ def trends(*runs: TrendRun, drawn: int = 9) -> Trends:
 
 
 class Drawn(NamedTuple):
-    """What a chart was made of."""
+    """Inputs of a chart."""
 
     lines: Sequence[ChartLine]
     breaks: Sequence[str | int]
@@ -56,7 +56,7 @@ class Drawn(NamedTuple):
 
 @pytest.fixture
 def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Drawn]:
-    """The charts of a page, in the order in which they are drawn: of each panel those over runs and over steps."""
+    """Return the charts of a page in drawing order: for each panel the chart over runs and the one over steps."""
     charts: list[Drawn] = []
 
     def draw(*given: Any) -> Chart:
@@ -121,7 +121,7 @@ def test_a_generator_without_a_score_breaks_nothing() -> None:
     ],
 )
 def test_checkpoints_are_known_by_their_names(name: str, place: tuple[str, int] | None) -> None:
-    assert FOUND.family(name) == place
+    assert FOUND.parse(name) == place
 
 
 def test_checkpoints_of_a_training_stand_in_order_as_the_newest_run_has_them(drawn: list[Drawn]) -> None:

@@ -1,4 +1,4 @@
-"""A prompt that fails with every generator is said once, and the table has the rest: of runs drawn at random."""
+"""A prompt that fails with every generator is named once, and the table has the other failures, in random runs."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Generators compared: who is told apart, by how much, with ties, gaps and several images of a prompt."""
+"""Comparisons of generators are right with ties, gaps and several images of a prompt."""
 
 import math
 from collections.abc import Container
@@ -10,7 +10,14 @@ import pyarrow.compute as pc
 import pytest
 
 from plumbline.operators.base import rows, schemas
-from plumbline.operators.results.comparison import PromptMeans, Standing, boards, duels, prompt_means, standings
+from plumbline.operators.results.comparison import (
+    LeaderboardRow,
+    PromptMeans,
+    build_boards,
+    compare_generators,
+    rank_generators,
+    read_prompt_means,
+)
 from plumbline.operators.results.comparison import bradley_terry as rate
 from plumbline.operators.results.summary import Skills
 from tests.operators.tallied import of_table, paired, summarise
@@ -38,11 +45,11 @@ BOARD = scores_table({"good": noisy(0.8, 1), "twin": noisy(0.8, 2), "poor": nois
 
 def bradley_terry(scores: pa.Table, falling: Container[str] = ()) -> dict[str, dict[str, float]]:
     of_run = of_table(scores)
-    return {metric: rate(metric, prompt_means(of_run, metric), falling) for metric in of_run.metrics}
+    return {metric: rate(metric, read_prompt_means(of_run, metric), falling) for metric in of_run.metrics}
 
 
-def board(scores: pa.Table) -> list[Standing]:
-    return standings(summarise(scores, {}), paired(scores, {}))
+def board(scores: pa.Table) -> list[LeaderboardRow]:
+    return rank_generators(summarise(scores, {}), paired(scores, {}))
 
 
 def test_a_clear_difference_is_told_and_a_tie_is_not() -> None:
@@ -75,10 +82,10 @@ def test_beside_a_baseline_fewer_comparisons_share_the_error_and_the_others_are_
         assert "g05" in (its.generator_a, its.generator_b)
         twin = by_pair[frozenset((its.generator_a, its.generator_b))]
         assert its.p_value == twin.p_value and its.p_holm <= twin.p_holm
-    ranked = standings(summarise(scores, {}), beside, baseline="g05")
+    ranked = rank_generators(summarise(scores, {}), beside, baseline="g05")
     marks = {its.generator: its.group for its in ranked}
     assert marks == dict.fromkeys(names, "tied") | {"g03": "better", "g05": ""}
-    [overall] = boards(ranked, beside, "g05").values()
+    [overall] = build_boards(ranked, beside, "g05").values()
     assert overall.leading() == {"g03"} and overall.pairs_wanted == 11 and overall.tied_with("g03") == []
 
 
@@ -89,7 +96,7 @@ def test_of_equal_generators_one_in_20_runs_tells_any_from_the_baseline_at_most(
         means = PromptMeans(np.arange(20, dtype=np.uint64))
         for generator in "abcdef":
             means.add(generator, random.normal(size=20))
-        told += any(duel.better for duel in duels("m", means, Skills(()), baseline="a"))
+        told += any(duel.better for duel in compare_generators("m", means, Skills(()), baseline="a"))
     assert told <= 200 * 0.05 + 2 * math.sqrt(200 * 0.05 * 0.95)
 
 
@@ -137,10 +144,10 @@ def test_a_generator_with_few_prompts_is_told_from_nobody_and_makes_nobody_the_b
     assert {(its.generator_a, its.generator_b): its.better for its in found} == {
         ("a", "b"): "a", ("a", "c"): None, ("b", "c"): None,
     }  # fmt: skip
-    groups = {its.generator: set(its.group) for its in standings(summarise(scores, {}), found)}
+    groups = {its.generator: set(its.group) for its in rank_generators(summarise(scores, {}), found)}
     assert not groups["a"] & groups["b"]
     assert groups["a"] & groups["c"] and groups["b"] & groups["c"]
-    [overall] = boards(standings(summarise(scores, {}), found), found).values()
+    [overall] = build_boards(rank_generators(summarise(scores, {}), found), found).values()
     assert [its.generator for its in overall.leaders()] == ["a"] and overall.best() is None
     assert [its.generator for its in overall.close()] == ["c"]
 
@@ -174,13 +181,13 @@ def test_where_lower_is_better_all_is_decided_as_by_the_negative_scores_and_the_
             other.better, other.effect, other.win_rate, other.p_holm,
         )  # fmt: skip
         assert (other.difference, other.low, other.high) == pytest.approx((-one.difference, -one.high, -one.low))
-        assert one.is_contrary == other.is_contrary == other.turned().is_contrary
-    ranked = standings(summarise(low, {}), below, {"m"})
+        assert one.is_contrary == other.is_contrary == other.swapped().is_contrary
+    ranked = rank_generators(summarise(low, {}), below, {"m"})
     for first, second in zip(board(high), ranked, strict=True):
         assert (first.generator, first.rank, first.group) == (second.generator, second.rank, second.group)
         assert (second.mean, second.low, second.high) == pytest.approx((-first.mean, -first.high, -first.low))
-    [lowest_first] = boards(ranked, below).values()
-    assert [standing.generator for standing in lowest_first.standings] == ["good", "gaps", "poor"]
+    [lowest_first] = build_boards(ranked, below).values()
+    assert [row.generator for row in lowest_first.rows] == ["good", "gaps", "poor"]
     assert lowest_first.lower_is_better and lowest_first.leading() == {"good", "gaps"}
     assert bradley_terry(low, {"m"})["m"] == pytest.approx(bradley_terry(high)["m"])
     assert bradley_terry(low)["m"]["good"] < 0 < bradley_terry(high)["m"]["good"]

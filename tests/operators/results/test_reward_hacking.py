@@ -18,7 +18,7 @@ from plumbline.operators.metrics.gecko import GeckoConfig
 from plumbline.operators.metrics.image_statistic import ImageStatisticConfig
 from plumbline.operators.metrics.metric import Metric
 from plumbline.operators.report.changes import compare
-from plumbline.operators.results.reward_hacking import Movement, suspicious
+from plumbline.operators.results.reward_hacking import Movement, find_suspicious
 from plumbline.operators.results.summary import Skills
 from plumbline.operators.rewards.combination import Combination, Unit
 from tests.bench_of import images, prompts
@@ -50,14 +50,14 @@ class ToyGenerator:
         return [Image.fromarray(_behind(picture, random.normal(0, noise, picture.shape))) for picture in self.pictures]
 
     def learn(self, reward: Callable[[Sequence[Image.Image]], float], steps: int) -> None:
-        """Goes the way in which the reward rises."""
+        """Move in the direction in which the reward rises."""
         for step in range(steps):
             less, more = (reward(self.draw(max(self.noise + way, 0), step)) for way in (-15, 15))
             self.noise = max(self.noise + (15 if more > less else -15), 0)
 
 
 def _behind(picture: Pixels, noise: NDArray[np.float64]) -> Pixels:
-    """The picture with noise where its background is, of which its corner has the colour."""
+    """Return the image with noise on its background, which is every pixel with the colour of the corner."""
     background = (picture == picture[0, 0]).all(axis=2, keepdims=True)
     return np.asarray(np.clip(picture + noise * background, 0, 255), np.uint8)
 
@@ -110,7 +110,7 @@ def test_a_loop_that_learns_to_blank_backgrounds_raises_it_in_one_sentence() -> 
 
 
 def test_an_honest_improvement_raises_it_by_chance_only_at_the_stated_rate() -> None:
-    """Of a world where the reward rises and everything else is drawn anew from what it was."""
+    """If only the reward rises and all else is drawn from the old distribution, alarms are rare."""
     random = np.random.default_rng(1)
     world = {"clipscore": (0.25, 0.05), "itm": (0.6, 0.2), "edge_density": (0.1, 0.08), "saturation": (0.3, 0.2)}
     draw = lambda: {name: random.normal(mean, spread, 30) for name, (mean, spread) in world.items()}  # noqa: E731
@@ -168,10 +168,10 @@ METRICS: dict[str, Metric] = {
     ],
 )
 def test_what_is_a_warning(reward: int, other: Movement, warns: bool) -> None:
-    assert bool(suspicious(movement("reward", 0.5, 0.6, reward), [other], METRICS)) == warns
+    assert bool(find_suspicious(movement("reward", 0.5, 0.6, reward), [other], METRICS)) == warns
 
 
 def test_a_reward_of_which_less_is_better_is_gamed_where_it_does_not_rise() -> None:
     fallen = movement("edge_density", 0.2, 0.1, -1)
-    assert suspicious(movement("nll", 2.0, 1.0, -1), [fallen], METRICS) == [fallen]
-    assert suspicious(movement("nll", 2.0, 3.0, 1), [fallen], METRICS) == []
+    assert find_suspicious(movement("nll", 2.0, 1.0, -1), [fallen], METRICS) == [fallen]
+    assert find_suspicious(movement("nll", 2.0, 3.0, 1), [fallen], METRICS) == []

@@ -11,10 +11,10 @@ import pytest
 
 from plumbline.operators.base import rows, schemas
 from plumbline.operators.report.changes import compare
-from plumbline.operators.report.metric_figures import MetricFigures, Question, measure_metrics
-from plumbline.operators.report.picked_images import places_for
+from plumbline.operators.report.metric_figures import MetricFigures, MetricInputs, measure_metrics
+from plumbline.operators.report.picked_images import gallery_quotas
 from plumbline.operators.results import run_scores
-from plumbline.operators.results.comparison import prompt_means
+from plumbline.operators.results.comparison import read_prompt_means
 from plumbline.operators.results.run_scores import NONE, RunScores
 from plumbline.operators.results.summary import Skills
 from plumbline.operators.statistics.poisson_bootstrap import hash_ids
@@ -42,14 +42,14 @@ WHOLE = pa.concat_tables([part(metric, generator) for metric in METRICS for gene
 
 
 def cut(sizes: Sequence[int]) -> RunScores:
-    """The same scores in parts of so many rows."""
+    """Return the same scores in parts with this number of rows."""
     ends = np.cumsum([0, *sizes, len(WHOLE) - sum(sizes)]).tolist()
     parts = [WHOLE.slice(first, last - first) for first, last in pairwise(ends)]
     return RunScores([partial(_select, table) for table in parts])
 
 
 def figures_of(scores: RunScores) -> dict[str, MetricFigures]:
-    return measure_metrics(Question(scores, SKILLS, places_for(scores, METRICS, 12), rated=True))
+    return measure_metrics(MetricInputs(scores, SKILLS, gallery_quotas(scores, METRICS, 12), rated=True))
 
 
 def _select(table: pa.Table, columns: Sequence[str]) -> pa.Table:
@@ -61,14 +61,14 @@ def test_a_metrics_rows_are_those_of_the_table() -> None:
     assert scores.metrics == list(METRICS) and scores.generators == list(GENERATORS) and len(scores) == 360
     assert scores.n_null == 6 * 9 and scores.truncated == dict.fromkeys(METRICS, 2)
     assert scores.prompts.tolist() == sorted(hash_ids([f"p{at}" for at in range(60)]).tolist())
-    columns = scores.of("clipscore")
+    columns = scores.select_rows("clipscore")
     own = WHOLE.slice(120, 120)
     assert columns.row.tolist() == list(range(120, 240))
     np.testing.assert_array_equal(columns.score, own.column("score").to_numpy())
     np.testing.assert_array_equal(columns.prompt, hash_ids(own.column("prompt_id").to_pylist()))
     assert np.flatnonzero(columns.image == NONE).tolist() == [10, 70] and len(np.unique(columns.image)) == 119
     assert [whose.image_id for whose in scores.ids([121, 3, 190])] == ["atlas-1", "atlas-3", None]
-    assert len(scores.of("absent").row) == 0
+    assert len(scores.select_rows("absent").row) == 0
 
 
 @pytest.mark.parametrize("sizes", [[1, 2, 3], [50] * 7, [0, 360]])
@@ -99,7 +99,7 @@ def test_a_part_that_is_kept_is_read_once_and_the_others_whenever_they_are_asked
     monkeypatch.setattr(run_scores, "PARTS_KEPT", 2)
     scores = RunScores([partial(noted, number) for number in range(6)])
     for metric in METRICS:
-        scores.of(metric)
+        scores.select_rows(metric)
     assert sorted(read) == [0, 1, 2, 2, 3, 3, 4, 4, 5, 5]
 
 
@@ -119,7 +119,7 @@ def test_memory_is_that_of_one_metric_and_a_few_parts(monkeypatch: pytest.Monkey
         tracemalloc.start()
         scores = RunScores([partial(_select, table) for table in tables[:n_metrics]])
         for metric in scores.metrics:
-            prompt_means(scores, metric)
+            read_prompt_means(scores, metric)
         _, most = tracemalloc.get_traced_memory()
         tracemalloc.stop()
         return most

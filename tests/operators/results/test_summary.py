@@ -1,4 +1,4 @@
-"""The summary averages what was scored, counts what was not, and never takes a null for a zero."""
+"""The summary averages scores, counts missing scores, and never treats a null as a zero."""
 
 import math
 import statistics

@@ -1,18 +1,18 @@
-"""What is a usual score: places among many scores, by a few that stand for them."""
+"""Percentile ranks among many scores are right when they come from small sketches."""
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from plumbline.operators.results.usual_scores import OfGenerator, UsualScores, largest_sketches, sketch, usual_table
+from plumbline.operators.results.usual_scores import SketchKey, UsualScores, largest_sketches, sketch, usual_table
 
 NONE_FALLS = frozenset[str]()
 
 
 def usual(*given: tuple[str, str, list[float | None]], falling: frozenset[str] = NONE_FALLS) -> UsualScores:
-    """Of runs that scored one generator each by one metric, newest first."""
+    """Return the usual scores of runs that each scored one generator by one metric, the newest first."""
     runs = [
-        usual_table([(OfGenerator(metric, name), sketch(pa.chunked_array([scores])))]) for metric, name, scores in given
+        usual_table([(SketchKey(metric, name), sketch(pa.chunked_array([scores])))]) for metric, name, scores in given
     ]
     return UsualScores("pets", largest_sketches(runs), falling)
 
@@ -20,27 +20,27 @@ def usual(*given: tuple[str, str, list[float | None]], falling: frozenset[str] =
 def test_a_score_is_placed_by_its_percentile_rank() -> None:
     scores = [0.1, 0.2, 0.2, 0.9, None] * 5
     of_pets = usual(("m", "a", scores))
-    assert of_pets.place("m", 0.2) == (0.5, 20), "equals count half, and a row without a score is no image"
-    assert of_pets.say("m", 0.9) == "0.900 has percentile rank 88% among the 20 images scored so far on pets"
-    assert usual(("m", "a", scores), falling=frozenset({"m"})).place("m", 0.1) == (0.875, 20)
-    assert of_pets.say("other", 0.9) == "" and usual(("m", "a", scores[:-6])).say("m", 0.9) == "", "too few images"
+    assert of_pets.locate("m", 0.2) == (0.5, 20), "equals count half, and a row without a score is no image"
+    assert of_pets.describe("m", 0.9) == "0.900 has percentile rank 88% among the 20 images scored so far on pets"
+    assert usual(("m", "a", scores), falling=frozenset({"m"})).locate("m", 0.1) == (0.875, 20)
+    assert of_pets.describe("other", 0.9) == "" and usual(("m", "a", scores[:-6])).describe("m", 0.9) == "", (
+        "too few images"
+    )
 
 
 def test_a_generator_that_several_runs_scored_counts_once_with_the_most_images() -> None:
     few, many = [0.0] * 20, [1.0] * 30
-    assert usual(("m", "a", few), ("m", "a", many), ("m", "b", few)).place("m", 0.5) == (20 / 50, 50)
-    assert usual(("m", "a", few), ("m", "a", [1.0] * 20)).place("m", 0.5) == (1, 20), "of equally many the newest"
+    assert usual(("m", "a", few), ("m", "a", many), ("m", "b", few)).locate("m", 0.5) == (20 / 50, 50)
+    assert usual(("m", "a", few), ("m", "a", [1.0] * 20)).locate("m", 0.5) == (1, 20), "of equally many the newest"
 
 
 def test_a_few_scores_stand_for_many_however_they_come_in_parts() -> None:
     draws = np.random.default_rng(0)
     scores = draws.beta(2, 5, size=20_000)
-    parts = [
-        (OfGenerator("m", "a"), sketch(pa.chunked_array([part]))) for part in np.split(np.sort(scores), [50, 9_000])
-    ]
+    parts = [(SketchKey("m", "a"), sketch(pa.chunked_array([part]))) for part in np.split(np.sort(scores), [50, 9_000])]
     table = usual_table(parts)
     assert table.column("n").to_pylist() == [20_000] and len(table.column("values")[0]) == 200
     of_all = UsualScores("pets", largest_sketches([table]), NONE_FALLS)
     for score in (0.01, 0.1, 0.3, 0.6, 0.9):
-        place = of_all.place("m", score)
+        place = of_all.locate("m", score)
         assert place is not None and place.rank == pytest.approx((scores < score).mean(), abs=0.01)

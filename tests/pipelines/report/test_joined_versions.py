@@ -1,4 +1,4 @@
-"""A night on which the judge changed: trends, reports and nights say so, and a bridge joins what was with what is."""
+"""When a judge changes, trends, reports and nightly runs mention it, and a bridge makes both versions comparable."""
 
 import shutil
 from pathlib import Path
@@ -16,7 +16,7 @@ DAYS = ("2026-01-01", "2026-01-02")
 
 
 def halved(generator: str, metric: str, prompt: int) -> float:
-    """What the new wording makes of the old scores, with a noise of its own."""
+    """Return scores by the new wording: half the old scores plus 0.1 and noise."""
     return 0.1 + noisy(generator, metric, prompt) / 2 + 0.04 * (noisy(generator, "other", prompt) - 0.5)
 
 

@@ -1,4 +1,4 @@
-"""A report is made of any run, whatever became of its sources, and says what it could not read."""
+"""A report can be written for any run, even if its sources are gone, and names everything that it could not read."""
 
 import io
 import json
@@ -63,8 +63,8 @@ def test_scores_are_placed_among_those_of_all_runs_of_the_benchmark(tmp_path: Pa
     (old.folder / "usual_scores.parquet").unlink()
     run = make_run(tmp_path)
     usual = write_report(run.store).page.usual
-    assert usual.place("gecko", 0.0) == (12 / 2 / 48, 48) and usual.place("gecko", 2.0) == (1, 48)
-    assert usual.place("clipscore", 2.0) == (1, 36) and usual.left_out == 1
+    assert usual.locate("gecko", 0.0) == (12 / 2 / 48, 48) and usual.locate("gecko", 2.0) == (1, 48)
+    assert usual.locate("clipscore", 2.0) == (1, 36) and usual.left_out == 1
     card = run.html[run.html.index('<li class="card') :]
     assert re.search(
         r"<bdi>gecko</bdi>: 0\.\d+ has percentile rank \d+% among the 48 images scored so far on made</li>", card
