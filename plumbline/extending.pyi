@@ -5,7 +5,7 @@ from .operators.images.preparing import PreparedImages as PreparedImages
 from .operators.metrics.answered import Scored as Scored
 from .operators.metrics.metric import Evidence as Evidence
 from .operators.metrics.metric import Metric as Metric
-from .operators.metrics.vqascore import VqaScoreConfig as VqaScoreConfig
+from .operators.metrics.questions.vqascore import VqaScoreConfig as VqaScoreConfig
 from .operators.metrics.writing import WrittenQuestion as WrittenQuestion
 from .operators.models.calls import Pair as Pair
 from .operators.models.calls import Question as Question

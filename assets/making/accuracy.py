@@ -28,7 +28,7 @@ from plumbline.assets.making.questions import (
 from plumbline.assets.making.scenes import COLOURS, PARTS, SHAPES, SIZES, Scene, draw_scene, random_scene, to_png
 from plumbline.assets.making.tables import prompts_table
 from plumbline.assets.making.text_training import TextPair, sample_pair
-from plumbline.operators.metrics.gecko import GeckoConfig
+from plumbline.operators.metrics.questions.gecko import GeckoConfig
 from plumbline.operators.metrics.writing import WrittenQuestion, identified
 from plumbline.operators.models.calls import (
     EntailmentModel,
@@ -38,7 +38,7 @@ from plumbline.operators.models.calls import (
     Question,
     SimilarityModel,
 )
-from plumbline.operators.stages.entailment import hypothesis
+from plumbline.operators.stages.entailment import write_hypothesis
 from plumbline.operators.stages.questions import write
 
 YES_NO = ("Yes", "No")
@@ -236,7 +236,7 @@ def filtered_questions(sheets: Sequence[Sheet]) -> dict[str, Any]:
 def entailed_questions(model: EntailmentModel, sheets: Sequence[Sheet]) -> dict[str, Any]:
     """What the NLI model does at Gecko's threshold with planted questions, with slips and with the right ones."""
     pairs = [
-        (sheet.prompt.text, hypothesis(question.text, question.answer or ""))
+        (sheet.prompt.text, write_hypothesis(question.text, question.answer or ""))
         for sheet in sheets
         for question in sheet.written
     ]

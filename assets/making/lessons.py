@@ -24,11 +24,11 @@ from plumbline.assets.making.prompts import MOST_COUNTED, Prompt
 from plumbline.assets.making.scenes import COLOURS, SHAPES
 from plumbline.operators.base.errors import PlumblineError
 from plumbline.operators.base.usage import Usage
-from plumbline.operators.metrics import dsg, gecko, tifa, vq2
-from plumbline.operators.metrics.dsg import DsgConfig
-from plumbline.operators.metrics.gecko import GeckoConfig
-from plumbline.operators.metrics.tifa import TifaConfig
-from plumbline.operators.metrics.vq2 import Vq2Config
+from plumbline.operators.metrics.questions import dsg, gecko, tifa, vq2
+from plumbline.operators.metrics.questions.dsg import DsgConfig
+from plumbline.operators.metrics.questions.gecko import GeckoConfig
+from plumbline.operators.metrics.questions.tifa import TifaConfig
+from plumbline.operators.metrics.questions.vq2 import Vq2Config
 from plumbline.operators.metrics.writing import WrittenQuestion
 from plumbline.operators.models.calls import Generation, Request
 

@@ -37,7 +37,7 @@ from plumbline.assets.making.lessons import (
 from plumbline.assets.making.prompts import Prompt, is_held_out, sample_prompt
 from plumbline.assets.making.scenes import COLOURS, PARTS, SHAPES, SIZES, Palette, Scene, edit_scene, random_scene
 from plumbline.assets.making.tokens import writer_tokenizer
-from plumbline.operators.metrics import tifa
+from plumbline.operators.metrics.questions import tifa
 from plumbline.operators.stages import entailment
 
 TRIES = 12
@@ -190,7 +190,7 @@ def _statement(rng: Random, claim: Claim) -> str:
 
 def hypothesis(question: ChoiceQuestion) -> str:
     """The question with its answer as the statement that Gecko has checked."""
-    return entailment.hypothesis(question.text, question.answer)
+    return entailment.write_hypothesis(question.text, question.answer)
 
 
 class EncodedPairs(NamedTuple):

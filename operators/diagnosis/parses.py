@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import NamedTuple
 
 from plumbline.operators.base.errors import PlumblineError
-from plumbline.operators.metrics.parsing import shown
+from plumbline.operators.metrics.parsing import shorten
 
 MAX_PARSE = 100_000
 """Characters."""
@@ -46,7 +46,7 @@ def mean_yngve_depth(parse: str, text: str) -> float:
     trees = _read(parse)
     words = " ".join(word for tree in trees for word in _words(tree))
     if _letters(words) != _letters(text):
-        raise BadParse(f"expected a parse of {shown(text)}, found one of {shown(words)}")
+        raise BadParse(f"expected a parse of {shorten(text)}, found one of {shorten(words)}")
     depths = [depth for tree in trees for depth in _depths(tree, 0)]
     return fmean(depths) if depths else math.nan
 
@@ -65,7 +65,7 @@ def _read(parse: str) -> list[_Node]:
             if closed.children:
                 open_nodes[-1].children.append(closed)
         elif token == ")" or len(open_nodes) == 1:
-            raise BadParse(f"expected a parse such as {EXAMPLE}, found {shown(parse)}")
+            raise BadParse(f"expected a parse such as {EXAMPLE}, found {shorten(parse)}")
         elif before == "(":
             open_nodes[-1] = open_nodes[-1]._replace(label=token)
         elif _is_word(token) and open_nodes[-1].label != _EMPTY:
@@ -74,7 +74,7 @@ def _read(parse: str) -> list[_Node]:
             raise BadParse(f"expected at most {MAX_DEPTH} brackets within brackets, found more")
         before = token
     if len(open_nodes) > 1:
-        raise BadParse(f"{len(open_nodes) - 1} brackets are not closed in {shown(parse)}")
+        raise BadParse(f"{len(open_nodes) - 1} brackets are not closed in {shorten(parse)}")
     return [child for child in top.children if isinstance(child, _Node)]
 
 

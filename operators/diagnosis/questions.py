@@ -14,8 +14,8 @@ import pyarrow.compute as pc
 from plumbline.operators.diagnosis.correlations import PromptNumbers, prompt_numbers
 from plumbline.operators.diagnosis.question_quality import content_words
 from plumbline.operators.metrics import parsing
-from plumbline.operators.metrics.dsg import needed_questions
-from plumbline.operators.metrics.question_pack import PackZeroing
+from plumbline.operators.metrics.questions.dsg import needed_questions
+from plumbline.operators.metrics.questions.question_pack import PackZeroing
 from plumbline.operators.metrics.writing import is_asked
 from plumbline.operators.statistics.poisson_bootstrap import hash_ids
 

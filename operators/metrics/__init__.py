@@ -1,1 +1,1 @@
-"""One file per metric: its templates, its options and its score, free of models and of I/O."""
+"""Metrics: their options, prompt templates and scores. They load no model and read no images."""

@@ -1,7 +1,7 @@
-"""What a metric is denied to see how much it needs it: the right image, any image, or the order of words.
+"""Ablations deny a metric some input to measure how much it needs it: the right image, any image, or the word order.
 
-The ablations of "What makes a good metric?" (sec. 4) that are no other model. A metric that loses nothing by one of
-them does not measure what it is denied.
+These are the ablations of "What makes a good metric?" (sec. 4) that need no other model. A metric whose results do not
+suffer under an ablation does not measure the denied input.
 """
 
 import hashlib
@@ -15,28 +15,30 @@ from PIL import Image
 from plumbline.operators.base.errors import SourceError
 
 Ablation = Literal["shuffled_images", "blank_images", "shuffled_words"]
-"""`shuffled_images`: every row is looked at with an image of another prompt, of its own shard and generator;
-`blank_images`: with one grey image, whatever the prompt; `shuffled_words`: the words of what is asked, or compared with
-the image, are out of order (of a question the question, its choices as they are)."""
+"""`shuffled_images`: each row gets an image of another prompt, from its own shard and generator; `blank_images`: each
+row gets the same grey image; `shuffled_words`: the words of a question, or of the text compared with the image, are out
+of order (a question's choices are kept)."""
 
 IMAGES = ("image", "uri")
-"""The columns that hold a row's images."""
+"""Columns with a row's images."""
 GREY, SIDE = (127, 127, 127), 336
 
 
-def shown_instead(rows: pa.Table, ablation: Ablation | None) -> pa.Table:
-    """A shard's rows with the images that a metric is shown.
+def replace_images(rows: pa.Table, ablation: Ablation | None) -> pa.Table:
+    """Return a shard's rows with the images that an ablation shows.
 
-    Raises SourceError where images are to be of other prompts, and most are of one.
+    Raises SourceError for `shuffled_images` if more than half of the images are of one prompt.
     """
     if ablation == "shuffled_images":
-        return _with_others(rows)
-    return _with_blank(rows) if ablation == "blank_images" else rows
+        return _shuffle_images(rows)
+    return _blank_images(rows) if ablation == "blank_images" else rows
 
 
-def _with_others(rows: pa.Table) -> pa.Table:
-    """Rows in the order of their prompts' hashes stand in a ring, and each takes the image as far on as the largest
-    prompt has rows: so it is another prompt's, and no image is taken twice.
+def _shuffle_images(rows: pa.Table) -> pa.Table:
+    """Give each row an image of another prompt, each image once.
+
+    Rows are put in a ring by the hashes of their prompts. Each row gets the image that is as far ahead as the largest
+    prompt has rows, which is past its own prompt.
     """
     prompts = [str(prompt) for prompt in rows.column("prompt_id").to_pylist()]
     if not prompts:
@@ -57,7 +59,7 @@ def _with_others(rows: pa.Table) -> pa.Table:
     return rows
 
 
-def _with_blank(rows: pa.Table) -> pa.Table:
+def _blank_images(rows: pa.Table) -> pa.Table:
     rows = rows.drop_columns([name for name in IMAGES if name in rows.column_names])
     file = io.BytesIO()
     blank_image().save(file, "PNG")
@@ -65,12 +67,13 @@ def _with_blank(rows: pa.Table) -> pa.Table:
 
 
 def blank_image() -> Image.Image:
-    """All grey, with nothing to see."""
+    """Return a grey image."""
     return Image.new("RGB", (SIDE, SIDE), GREY)
 
 
 def shuffled_words(text: str) -> str:
-    """The words of a text in an order that follows from the text alone, and is not its own where it can be another."""
+    """Return the words of a text in an order that depends on the text alone, and differs from the original if
+    possible."""
     words = text.split()
     order = sorted(range(len(words)), key=lambda place: _hash(f"{text}\0{place}"))
     shuffled = [words[place] for place in order]

@@ -1,4 +1,4 @@
-"""What a question-based metric scores, an image's answered questions, and what it gives: the score of each and all."""
+"""Answered questions of an image, and the scores that metrics make of them."""
 
 import math
 from collections.abc import Sequence
@@ -12,33 +12,33 @@ if TYPE_CHECKING:
 
 
 Logprobs = tuple[tuple[float, ...], ...]
-"""Natural-log probabilities of the tokens of each choice, EOS last."""
+"""Natural log probabilities of the tokens of each choice, EOS last."""
 
 
 class Answered(NamedTuple):
-    """One question with what a model answered about one image."""
+    """A question with the answer of a model about one image."""
 
     question: WrittenQuestion
     token_logprobs: Logprobs = ()
-    """None where the model's own words were asked."""
+    """Empty if the model answered in its own words."""
     reply: str | None = None
-    """The model's own words, where those were asked."""
+    """The model's own words, if it was asked for them."""
     chosen: str | None = None
-    """The choice that they mean."""
+    """The choice that the reply means."""
     p_entail: float | None = None
-    """The probability that the prompt entails the question with its answer, where that was computed."""
+    """Probability that the prompt entails the question with its answer, if it was computed."""
     seen: "tuple[LookResult, ...]" = ()
-    """What each of its looks has shown, where modules answer it (operators/metrics/modules.py)."""
+    """Results of the looks, if modules answer the question (operators/metrics/modules.py)."""
     prior: Logprobs = ()
-    """As `token_logprobs` where there is nothing to see, where the metric takes that out."""
+    """Like `token_logprobs`, for a blank image, if the metric removes the prior."""
 
 
 EXTRA_WORDS = "extra"
-"""The id of the last element of a metric that compares words: what was read and not wanted."""
+"""Id of the last element of metrics that compare words: words in the image that were not wanted."""
 
 
 class Element(NamedTuple):
-    """One question's part in a score (operators/base/schemas.py, ELEMENT)."""
+    """The part of one question in a score (operators/base/schemas.py, ELEMENT)."""
 
     question_id: str
     text: str
@@ -48,32 +48,39 @@ class Element(NamedTuple):
     wanted: str | None
     given: str | None
     score: float | None
-    """In [0, 1]; null where the question was left out."""
+    """Between 0 and 1; null if the question was left out."""
 
 
 class Rating(NamedTuple):
-    """A number of a judge's verdict."""
+    """One number of a judge's verdict."""
 
     name: str
-    """What it rates."""
+    """Name of the rated property."""
     value: float
 
 
+class Verdict(NamedTuple):
+    """A judge's reply about one image."""
+
+    ratings: tuple[Rating, ...]
+    rationale: str
+
+
 class Scored(NamedTuple):
-    """An image's score with its elements, or why there is none."""
+    """The score of an image with its elements, or its error."""
 
     score: float | None
     elements: tuple[Element, ...] | None = None
     """Null for metrics that ask only once."""
     error: RowError | None = None
     n_questions: int | None = None
-    """How many entered the score; null for metrics that ask none."""
+    """Number of questions in the score; null for metrics without questions."""
     truncated: bool = False
-    """Whether the model saw only the beginning of the text."""
+    """True if the model read only the beginning of the text."""
     ratings: tuple[Rating, ...] | None = None
-    """The numbers of a judge's verdict; null for metrics that have no judge."""
+    """Numbers of the judge's verdict; null for metrics without a judge."""
     rationale: str | None = None
-    """The judge's reasons."""
+    """Explanation of the judge."""
 
 
 NO_QUESTIONS = RowError(
@@ -82,7 +89,6 @@ NO_QUESTIONS = RowError(
 
 
 def element(answered: Answered, *, given: str | None, score: float | None) -> Element:
-    """The element of one answered question."""
     question = answered.question
     return Element(
         question.question_id, question.text, question.span, question.start, question.end, question.answer, given, score
@@ -90,7 +96,7 @@ def element(answered: Answered, *, given: str | None, score: float | None) -> El
 
 
 def mean_scored(elements: Sequence[Element]) -> Scored:
-    """The mean over the elements that have a score; an error where none has."""
+    """Return the mean over the elements with a score, or an error if no element has one."""
     scores = [element.score for element in elements if element.score is not None]
     if not scores:
         return Scored(None, tuple(elements), NO_QUESTIONS, n_questions=0)
@@ -98,9 +104,10 @@ def mean_scored(elements: Sequence[Element]) -> Scored:
 
 
 def mean_over_images(scored: Sequence[Scored], each: str = "Image") -> Scored:
-    """The score of a row by those of its images: their mean, and of each question too; an error of one is the row's.
+    """Return the score of a row with several images: the mean over the images, also of each question.
 
-    So are videos scored by their frames (vqascore_genai_bench.txt, sec. 6). `each` is what they are called.
+    Videos are scored by their frames in this way (vqascore_genai_bench.txt, sec. 6). If an image has an error, so has
+    the row. `each` names an image in the rationale.
     """
     first = scored[0]
     if len(scored) == 1:
@@ -115,12 +122,14 @@ def mean_over_images(scored: Sequence[Scored], each: str = "Image") -> Scored:
         elements=None if first.elements is None else tuple(map(_mean_element, questions)),
         truncated=any(image.truncated for image in scored),
         ratings=None if first.ratings is None else _mean_ratings([image.ratings or () for image in scored]),
-        rationale=None if first.rationale is None else _each_rationale(rationales, each),
+        rationale=None
+        if first.rationale is None
+        else " ".join(f"{each} {number}: {text}" for number, text in enumerate(rationales, 1)),
     )
 
 
 def _mean_element(images: Sequence[Element]) -> Element:
-    """One question's part over the images; the answer given where it is the same about all."""
+    """Return a question's mean over the images, with the answer if it is the same for all of them."""
     scores = [element.score for element in images if element.score is not None]
     given = {element.given for element in images}
     return images[0]._replace(
@@ -129,18 +138,14 @@ def _mean_element(images: Sequence[Element]) -> Element:
 
 
 def _mean_ratings(images: Sequence[Sequence[Rating]]) -> tuple[Rating, ...]:
-    """Each rating's mean over the images that have it."""
+    """Return the mean of each rating over the images that have it."""
     given: dict[str, list[float]] = {}
     for rating in (rating for image in images for rating in image):
         given.setdefault(rating.name, []).append(rating.value)
     return tuple(Rating(name, math.fsum(numbers) / len(numbers)) for name, numbers in given.items())
 
 
-def _each_rationale(rationales: Sequence[str], each: str) -> str:
-    return " ".join(f"{each} {number}: {rationale}" for number, rationale in enumerate(rationales, 1))
-
-
 def incomplete(stage: str, what: str) -> RowError:
-    """The error of a row whose inputs do not fit each other: the stage's cell was computed from other questions."""
+    """Return the error of a row whose inputs do not match, as a stage's cell was computed from other questions."""
     message = f"the cell of {stage} {what}; run again; if it stays, delete the folder {stage}/ of the store"
     return RowError("incomplete_cell", message, retryable=True)

@@ -1,4 +1,4 @@
-"""A metric that is a function of an image and its prompt, which a person wrote and names."""
+"""A metric that is a user's own function of an image and its prompt."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from plumbline.operators.metrics.answered import Scored
 from plumbline.operators.metrics.metric import Evidence, Metric, ScoreRange
 
 Better = Literal["higher", "lower", "neither"]
-"""The better one of two scores."""
+"""The better of two scores."""
 Function = TypeVar("Function", bound=Callable[..., Any])
 DECLARATION = "__plumbline_metric__"
 """The attribute of a function that contains its Declaration."""
@@ -93,7 +93,7 @@ class FunctionConfig(Metric):
         return self.code.better != "neither"
 
     @property
-    def falling(self) -> bool:
+    def prefers_lower(self) -> bool:
         return self.code.better == "lower"
 
     @property
@@ -101,13 +101,13 @@ class FunctionConfig(Metric):
         return self.code.score_range
 
     def computing(self) -> Mapping[str, Any]:
-        """All that decides the function's values."""
+        """Return all options that decide the function's values."""
         return {"function": self.function, "code": self.code.digest, "score_range": self.code.score_range}
 
     def scoring(self) -> dict[str, Any]:
-        """Nothing: the score is the function's value."""
+        """Return nothing: the score is the function's value."""
         return {}
 
     def score(self, evidence: Evidence) -> Scored:
-        """The value of the image."""
+        """Return the value for the image."""
         return Scored(evidence.row["value"])

@@ -1,6 +1,6 @@
-"""Image statistics: what an image is like, whatever its prompt. No number of them is the better one.
+"""Image statistics: properties of an image that do not depend on its prompt. Neither more nor less of them is better.
 
-They are the sentinel's (operators/results/reward_hacking.py): a reward that is gamed leaves its traces in them.
+They reveal reward hacking (operators/results/reward_hacking.py): exploiting a reward leaves traces in them.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ Statistic = Literal["edge_density", "entropy", "saturation"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ImageStatisticConfig(Metric):
-    """Which statistic."""
+    """Options of an image statistic."""
 
     kind: Literal["image_statistic"] = "image_statistic"
     story: ClassVar[str] = "measures the image itself, whatever its prompt; neither more nor less of it is better"
@@ -25,17 +25,16 @@ class ImageStatisticConfig(Metric):
     """`edge_density`, the share of pixels on an edge; `entropy` of brightness, in bits; `saturation`, the mean of HSV's
     (operators/stages/image_statistics.py)."""
     about: str = ""
-    """What the report tells a newcomer of it, in place of the kind's story; completes a sentence that begins with its
-    name."""
+    """Description for newcomers in the report, instead of the kind's story; completes a sentence that begins with the
+    metric's name."""
 
     @property
     def score_range(self) -> ScoreRange | None:
         return (0.0, 8.0) if self.statistic == "entropy" else SHARES
 
     def scoring(self) -> dict[str, str]:
-        """Which of the numbers is taken."""
         return {"statistic": self.statistic}
 
     def score(self, evidence: Evidence) -> Scored:
-        """The statistic of the image."""
+        """Return the statistic of the image."""
         return Scored(evidence.row[self.statistic])

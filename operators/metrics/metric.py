@@ -1,4 +1,4 @@
-"""What a metric is: a chain of stages that ends in a score, and what each of them has to know of it."""
+"""The base class of metrics: a chain of stages that ends in a score."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Container, Mapping, Sequence
@@ -16,173 +16,174 @@ if TYPE_CHECKING:
 
 
 Prior = Literal["blank_image"]
-"""What a model says anyhow, and is taken out of what it says of an image: `blank_image`, its answers about a grey one.
-Each choice's likelihood is divided by that about the grey image. So are language models calibrated by an input without
-content (Zhao et al. 2021, Calibrate Before Use); no released metric has it."""
+"""Removal of a model's bias from its answers. `blank_image`: each choice's likelihood is divided by its likelihood for
+a grey image. Language models are calibrated in the same way with an input without content (Zhao et al. 2021, Calibrate
+Before Use). No released metric does this."""
 
 
 View = Literal["result", "source", "edit"]
-"""What a model is shown in one question: the image that is scored, the source that it was edited from, or both as an
-`edit`, the source first."""
+"""The images that a model sees in one question: the scored image, the source that it was edited from, or both as an
+`edit`, source first."""
 
 
 ScoreRange = tuple[float, float]
-"""The least and the greatest score."""
+"""Lowest and highest score."""
 SHARES: ScoreRange = (0.0, 1.0)
 
 
 def with_prior(chain: tuple[str, ...], prior: Prior | None) -> tuple[str, ...]:
-    """The chain, with the stage that gives the prior before the answers."""
+    """Return the chain with the stage of the prior inserted before the answers; without a prior, the chain itself."""
     place = chain.index("answers")
     return chain if prior is None else (*chain[:place], "priors", *chain[place:])
 
 
-def direction(metric: str, falling: Container[str]) -> int:
-    """1 where a higher score by the metric is better, and -1 by those `falling`, where a lower one is.
+def direction(metric: str, lower_is_better: Container[str]) -> int:
+    """Return 1 if a higher score of the metric is better, and -1 if a lower one is.
 
-    Whatever orders by scores, or says better or worse, multiplies by it; what is shown stays as the metric gives it.
+    Multiply scores by it before ordering or comparing them; displayed scores stay as the metric gives them.
     """
-    return -1 if metric in falling else 1
+    return -1 if metric in lower_is_better else 1
 
 
-class Expected(NamedTuple):
-    """What one prompt will take, as far as that is known before its questions are written."""
+class CallEstimate(NamedTuple):
+    """Estimated model calls of one prompt, before its questions are written."""
 
     calls: float
-    """Requests to the writer; those that are asked again because their reply could not be read come on top."""
+    """Requests to the writer, without repeats for unreadable replies."""
     questions: float
-    """Each a call of the VQA model for every image, and of the entailment model where there is one."""
+    """Questions; each is one call of the VQA model per image, and one of the entailment model if the metric has one."""
 
 
 class Evidence(NamedTuple):
-    """What the score of one image follows from."""
+    """The input of a score: one image's row and its answered questions."""
 
     row: Mapping[str, Any]
-    """The image's row of the first table that the score reads; it has no error."""
+    """Row of the image in the first table of `scored_from`; it has no error."""
     answered: Sequence[Answered] = ()
-    """Where the score reads questions: every question about its prompt, with what was answered about the image."""
+    """All questions about the prompt with the answers for this image, if the score reads questions."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Metric(Checked, ABC):
-    """A metric's options, what it asks of each stage of its chain, and its arithmetic.
+    """A metric: its options, its questions to the models of each stage, and its arithmetic.
 
-    A stage may need more than stands here: what it `needs` (operators/stages).
+    A stage may require further methods: the protocol in its `needs` (operators/stages).
     """
 
     kind: str
     ablation: Ablation | None = None
-    """What it is denied, to see how much it needs that (operators/metrics/ablation.py); the score is not a metric's
-    then."""
+    """Input that the metric is denied, to measure how much it depends on it (operators/metrics/ablation.py). The score
+    is then not the metric's."""
     story: ClassVar[str] = ""
-    """What it does, for a newcomer; completes a sentence that begins with its name."""
+    """Description for newcomers that completes a sentence starting with the metric's name."""
 
     role_keys: ClassVar[tuple[str, ...]] = ("model",)
-    """Its keys that name a role among the sweep's models."""
-    ends: ClassVar[str] = "scores"
-    """The last stage of its chain; what only has texts written ends before any image is looked at."""
+    """Options that name the role of a model."""
+    final_stage: ClassVar[str] = "scores"
+    """Last stage of the chain. Text-only chains stop before the image stages."""
 
     def key_of(self, name: str) -> str:
-        """What an option is called in messages: `gecko threshold`."""
+        """Return an option's name in messages, such as `gecko threshold`."""
         return f"{self.kind} {name}"
 
     @property
     @abstractmethod
     def chain(self) -> tuple[str, ...]:
-        """The names of its stages, in the order of operators/stages/table.py; the last one is what it `ends` in."""
+        """Names of the stages in the order of operators/stages/table.py; the last one is `final_stage`."""
 
     @property
     def scored_from(self) -> tuple[str, ...]:
-        """The stages that its scores read: first the one with a row for every image, then those of its prompt."""
+        """Stages that the scores read: first the stage with a row for each image, then the stages of its prompt."""
         return self.chain[-2:-1]
 
     @property
     def roles(self) -> Mapping[str, str]:
-        """The role, among the sweep's models, that each of its keys names: `{"model": "vqa"}`."""
+        """Roles of the models by option: `{"model": "vqa"}`."""
         return {key: getattr(self, key) for key in self.role_keys}
 
     @property
-    def shown(self) -> Ablation | None:
-        """What its models see in place of the images, where that is something else."""
+    def image_ablation(self) -> Ablation | None:
+        """The ablation if it replaces the images, else None."""
         return None if self.ablation == "shuffled_words" else self.ablation
 
     @property
     def ranks(self) -> bool:
-        """Whether one score is better than another; what only says how images are, ranks nothing."""
+        """True if one score can be better than another; False for metrics that only describe images."""
         return True
 
     @property
     def views(self) -> tuple[View, ...]:
-        """What it looks at; its programs name the view that a request is about by its place here (Request.view)."""
+        """Views of the images that the metric asks about. A request names its view by the index in this tuple
+        (Request.view)."""
         return ("result",)
 
     @property
     def captions(self) -> tuple[str, ...]:
-        """Which columns with captions of edits it reads (image_rows.CAPTIONS)."""
+        """Columns with captions of edits that the metric reads (image_rows.CAPTIONS)."""
         return ()
 
     @property
     def needs_sources(self) -> bool:
-        """Whether it looks at the sources of edited images."""
+        """True if the metric looks at the sources of edited images."""
         return self.views != ("result",)
 
-    def worded(self, text: str) -> str:
-        """A text that a model is asked, or compares with an image, in the order of words in which it gets it."""
+    def apply_word_order(self, text: str) -> str:
+        """Return a text in the form for models: with shuffled words for that ablation, else unchanged."""
         return shuffled_words(text) if self.ablation == "shuffled_words" else text
 
     @abstractmethod
     def scoring(self) -> Mapping[str, Any]:
-        """All that decides the score once what it reads is there."""
+        """Return all options that decide the score, given the tables that it reads."""
 
     @abstractmethod
     def score(self, evidence: Evidence) -> Scored:
-        """The score of one image."""
+        """Return the score of one image."""
 
-    def settled(self, profile_of: Callable[[str], "VqaProfile"]) -> Self:
-        """The metric with what it leaves open filled in, given the kind of the VQA model of a role."""
+    def with_model_defaults(self, profile_of: Callable[[str], "VqaProfile"]) -> Self:
+        """Return the metric with open options filled in. `profile_of` returns the VQA profile of a role's model."""
         return self
 
     @property
-    def falling(self) -> bool:
-        """Whether a lower score is the better one."""
+    def prefers_lower(self) -> bool:
+        """True if a lower score is better."""
         return False
 
     @property
     def score_range(self) -> ScoreRange | None:
-        """The least and the greatest score that it can give; None if it has no limits, or none that scores come near.
+        """Lowest and highest possible score; None if scores have no limits, or never come near them.
 
-        A gate counts on it: it asks how far a prompt that was not seen might fall.
+        Gates use the range as a bound for prompts that were not scored.
         """
         return None
 
-    def expected(self, words: float) -> Expected:
-        """What a prompt of so many content words will take."""
-        return Expected(0, 1)
+    def estimate_calls(self, words: float) -> CallEstimate:
+        """Return the estimated calls of a prompt with `words` content words."""
+        return CallEstimate(0, 1)
 
 
 def repeats_of(metric: Metric) -> int:
-    """How often its judge is asked about an image; once by a metric that does not say so."""
+    """Return how many times the metric's judge is asked about an image; 1 for metrics without this option."""
     return int(getattr(metric, "repeats", 1))
 
 
 @runtime_checkable
 class PackedMetric(Protocol):
-    """A metric that scores by the questions that the benchmark ships, and has none written."""
+    """A metric that scores by questions that the benchmark ships and lets none be written."""
 
     def refusal_of_pack(self, choices: Collection[int]) -> str | None:
-        """Why it cannot score by shipped questions, which have these numbers of choices, if it cannot."""
+        """Return why the metric cannot score by shipped questions with these numbers of choices; None if it can."""
 
 
 @runtime_checkable
 class WantingMetric(Protocol):
-    """A metric that wants texts to be written in the image: those that the benchmark ships about a prompt, or that come
-    with the image; where there are none, those that it finds in the prompt itself.
-    """
+    """A metric that checks texts written in the image: texts that the benchmark ships or that come with the image,
+    otherwise texts that the prompt itself names."""
 
     def want(self, prompt: str, texts: Sequence[str]) -> Sequence[WrittenQuestion] | RowError:
-        """A question for each text that is wanted, of `texts` where there are any; or why there is none."""
+        """Return a question for each wanted text, or the error if there are none. Without `texts` the prompt is
+        searched."""
 
 
 def takes_questions(metric: Metric) -> bool:
-    """Whether it scores by questions, or texts, that the benchmark ships or that come with an image."""
+    """Return True if the metric scores by questions or texts that the benchmark ships or that come with an image."""
     return isinstance(metric, PackedMetric | WantingMetric)

@@ -1,4 +1,4 @@
-"""Tolerant reading of what language models write: plain lines, labels, choices, and where words stand in a prompt."""
+"""Tolerant parsing of what language models write: plain lines, labels, choices, and positions of words in a prompt."""
 
 import csv
 import re
@@ -10,7 +10,7 @@ from typing import NamedTuple
 from plumbline.operators.metrics.writing import UnreadableReply
 
 MAX_REPLY = 60_000
-"""Characters; a longer reply is not read."""
+"""Maximum number of characters of a reply."""
 MAX_QUESTION = 500
 MAX_CHOICE = 120
 MAX_CHOICES = 26
@@ -26,13 +26,13 @@ _SCALES = {"thousand": 1_000, "million": 1_000_000, "billion": 1_000_000_000}
 _ARTICLES = {"a", "an", "the"}
 
 _EDGE = " \t.,;:!?\"'`*()[]{}“”‘’"
-_BULLETS = re.compile(r"[ >*#•\-]*")
+_BULLETS = re.compile(r"^[ >*#•\-]*")
 _LETTER = re.compile(r"\(?([A-Za-z])(?:[).:] ?(.*))?", re.DOTALL)
-_CHOICE_LABEL = re.compile(r"\(?(?:[A-Za-z]|\d{1,2})[).] ")
+_CHOICE_LABEL = re.compile(r"^\(?(?:[A-Za-z]|\d{1,2})[).] ")
 _ANSWER_LABEL = re.compile(r"^(?:a|answer) ?: ?", re.IGNORECASE)
 _HEADING = r"(?:[A-Za-z][A-Za-z ]{0,40}: ?)?"
 NUMBER = r"(?:(?:tuple|question|q|id|no) ?[.#]? ?)?(\d{1,4})"
-"""How models write the number of a tuple or question: `1`, `Q1`, `tuple 1`."""
+"""Number of a tuple or question as models write it: `1`, `Q1`, `tuple 1`."""
 _NUMBERED = re.compile(
     rf"{_HEADING}\(?{NUMBER}\)?(?: ?\([^()|]{{1,80}}\)(?= ?[|:]))? ?[|:.)] ?(?P<text>.*)", re.IGNORECASE
 )
@@ -40,58 +40,56 @@ _VARIANTS = {**dict.fromkeys("'’‘`", "['’‘`]"), **dict.fromkeys('"“”
 
 
 class TextSpan(NamedTuple):
-    """Where words stand in a prompt: its characters `start` to `end`."""
+    """Position of words in a prompt: characters `start` to `end`."""
 
     start: int
     end: int
 
 
 class NumberedLine(NamedTuple):
-    """A line of a reply that opens with a number."""
+    """A line of a reply that begins with a number."""
 
     number: int
     text: str
 
 
 def plain(reply: str) -> str:
-    """The reply without its thinking, code fences and bold marks; raises UnreadableReply where it is too long."""
-    said = reply.rpartition("</think>")[2]
-    if len(said) > MAX_REPLY:
-        raise UnreadableReply(f"expected at most {MAX_REPLY} characters, found {len(said)}")
-    return "\n".join(line for line in said.splitlines() if not line.lstrip().startswith("```")).replace("**", "")
+    """Return the reply without its thoughts, code fences and bold marks; raise UnreadableReply if it is too long."""
+    answer = reply.rpartition("</think>")[2]
+    if len(answer) > MAX_REPLY:
+        raise UnreadableReply(f"expected at most {MAX_REPLY} characters, found {len(answer)}")
+    return "\n".join(line for line in answer.splitlines() if not line.lstrip().startswith("```")).replace("**", "")
 
 
 def lines(reply: str) -> list[str]:
-    """The reply's lines that say something, without bullets, runs of spaces made one."""
+    """Return the reply's nonempty lines without bullets, with single spaces."""
     flat = (one_line(line) for line in plain(reply).splitlines())
-    return [rest for line in flat if (rest := line[_end(_BULLETS.match(line)) :])]
-
-
-def _end(match: re.Match[str] | None) -> int:
-    return match.end() if match else 0
+    return [rest for line in flat if (rest := _BULLETS.sub("", line, count=1))]
 
 
 def one_line(text: str) -> str:
-    """The text with every run of whitespace as one space, and halves of characters, which JSON may spell, as `?`."""
+    """Return the text with single spaces instead of white space, and `?` for the half characters that JSON can
+    contain."""
     return " ".join(text.split()).encode("utf-8", "replace").decode()
 
 
-def shown(text: str) -> str:
-    """The text as an error quotes it."""
+def shorten(text: str) -> str:
+    """Return the text as an error quotes it: at most 80 characters."""
     return repr(text if len(text) <= 80 else text[:77] + "...")
 
 
 def numbered(reply: str) -> list[NumberedLine]:
-    """Lines `id | text`; also `id. text`, `id) text`, `id: text`, table rows, and behind a heading on the same line.
+    """Return the lines `id | text`, also `id. text`, `id) text`, `id: text`, table rows, and after a heading on the
+    same line.
 
-    The id may have a word before it (`tuple 1`) and words in brackets behind it (`1 (dog)`).
+    The id may follow a word (`tuple 1`) and precede words in brackets (`1 (dog)`).
     """
     matches = (_NUMBERED.fullmatch(line.strip("| ")) for line in lines(reply))
     return [NumberedLine(int(match[1]), text) for match in matches if match and (text := match["text"].strip())]
 
 
 def key(text: str) -> str:
-    """What two writings of one answer share: no case, no punctuation around it."""
+    """Return a text without case and surrounding punctuation, for comparisons of answers."""
     folded = one_line(text).casefold()
     return folded.strip(_EDGE) or folded
 
@@ -101,10 +99,10 @@ def is_yes_no(choices: Iterable[str]) -> bool:
 
 
 def same_choice(answer: str, choices: Sequence[str]) -> str | None:
-    """The choice that the answer is, but for case, spacing and punctuation around it.
+    """Return the choice that equals the answer, except for case, spaces and surrounding punctuation.
 
-    Where the choices are yes and no, a leading yes or no followed by a stop counts too ("Yes, there is a dog."); this
-    goes beyond the exact match of the TIFA release, for models that answer in sentences.
+    If the choices are yes and no, a yes or no at the start, followed by punctuation, counts too ("Yes, there is a
+    dog."). This goes beyond the exact match of the TIFA release, for models that answer in sentences.
     """
     by_key = {key(choice): choice for choice in reversed(choices)}
     choice = by_key.get(key(answer))
@@ -114,9 +112,9 @@ def same_choice(answer: str, choices: Sequence[str]) -> str | None:
 
 
 def choice_of(answer: str, choices: Sequence[str]) -> str | None:
-    """The choice that a language model's answer names, by its words or by its letter (`B`, `(b)`, `B) blue`).
+    """Return the choice that an answer names, by its words or by its letter (`B`, `(b)`, `B) blue`).
 
-    What follows in brackets does not count.
+    Text in brackets after it does not count.
     """
     choice = same_choice(answer, choices) or same_choice(answer.partition(" (")[0], choices)
     letter = _LETTER.fullmatch(one_line(answer))
@@ -129,7 +127,7 @@ def choice_of(answer: str, choices: Sequence[str]) -> str | None:
 
 
 def split_choices(text: str) -> list[str]:
-    """Choices written on one line, separated by commas; by `|` or `;` where there are any; quotes protect commas."""
+    """Return the choices on one line, separated by commas, or by `|` or `;` if there are any; quotes protect commas."""
     text = text.strip().removesuffix(".")
     if text[:1] + text[-1:] == "[]":
         text = text[1:-1]
@@ -140,10 +138,10 @@ def split_choices(text: str) -> list[str]:
 
 
 def unlabelled(choices: Sequence[str]) -> list[str]:
-    """The choices without labels such as `A) `, where every one has one."""
+    """Return the choices without labels such as `A) ` if all of them have one."""
     choices = [one_line(choice) for choice in choices]
     if len(choices) > 1 and all(_CHOICE_LABEL.match(choice) for choice in choices):
-        return [choice[_end(_CHOICE_LABEL.match(choice)) :] for choice in choices]
+        return [_CHOICE_LABEL.sub("", choice, count=1) for choice in choices]
     return choices
 
 
@@ -153,13 +151,14 @@ def _unquoted(text: str) -> str:
 
 
 def first_answer(reply: str, pieces: Callable[[str], Sequence[str]] = lines) -> str:
-    """A short answer: the reply's first line that says more than its label; empty where there is none."""
-    said = (_ANSWER_LABEL.sub("", line, count=1) for line in pieces(reply))
-    return next(filter(None, said), "")[:MAX_QUESTION]
+    """Return a short answer: the first line with more than a label, or else an empty string."""
+    texts = (_ANSWER_LABEL.sub("", line, count=1) for line in pieces(reply))
+    return next(filter(None, texts), "")[:MAX_QUESTION]
 
 
 def token_f1(answer: str, gold: str) -> float:
-    """The F1 of two answers as bags of words, without articles and punctuation; number words count as numbers."""
+    """Return the F1 of two answers as bags of words, without articles and punctuation; number words count as
+    numbers."""
     given, right = Counter(_tokens(answer)), Counter(_tokens(gold))
     if not given or not right:
         return float(key(answer) == key(gold))
@@ -172,7 +171,7 @@ def _tokens(text: str) -> list[str]:
 
 
 def number_in(text: str) -> int | None:
-    """The number that a text is, or its number words make (`two hundred and forty dogs`); None where it has none."""
+    """Return the number that a text is, or that its number words make (`two hundred and forty dogs`), or None."""
     if text.strip().isdecimal():
         return int(text)
     total, group, words = 0, 0, 0
@@ -187,10 +186,10 @@ def number_in(text: str) -> int | None:
 
 
 def find(words: str, prompt: str, *, after: int = 0, taken: Sequence[TextSpan] = ()) -> TextSpan | None:
-    """Where the words stand in the prompt, whatever their case, spacing and quotes.
+    """Return the position of words in the prompt, ignoring case, spaces and kinds of quotes, or None.
 
-    Of several places the first that starts at `after` or later and is not taken, else the first not taken, else the
-    first. Words of ASCII letters are found as whole words only.
+    Prefers the first position at `after` or later that is not taken, then the first that is not taken, then the first.
+    Words of ASCII letters match whole words only.
     """
     if len(one_line(words)) > 2 * len(prompt):
         return None
@@ -211,13 +210,13 @@ def _places(words: str, prompt: str) -> Iterator[TextSpan]:
 
 
 def skip(text: str, prompt: str, start: int) -> int:
-    """Where the prompt goes on after `text`, or `start` where it does not have this text there."""
+    """Return the position after `text` in the prompt, or `start` if the prompt does not have this text there."""
     match = re.compile(rf"\s*{_pattern(text)}\s*", re.IGNORECASE).match(prompt, start)
     return match.end() if match else start
 
 
 def _pattern(words: str) -> str:
-    """A regular expression for the words with any spacing and any kind of quotes and dashes."""
+    """Return a regular expression for the words with any spaces and any kind of quotes and dashes."""
     return r"\s+".join("".join(_VARIANTS.get(char, re.escape(char)) for char in word) for word in words.split())
 
 
@@ -226,11 +225,11 @@ _BETWEEN_PARENTS = re.compile(r"[,;&]|\band\b|(?<=\d) (?=\d)", re.IGNORECASE)
 _NO_PARENT = {"", "-", "none", "null", "n/a"}
 
 
-def named_parents(written: str) -> list[int] | None:
-    """The tuples that `1,4` names, none for 0; None where it cannot be read.
+def read_parents(written: str) -> list[int] | None:
+    """Return the tuples that `1,4` names, none for 0; None if it cannot be read.
 
-    Words beside the numbers do not count (`5, background`), as in the release's parser; models also write `1 (dog)`
-    and `tuple 1`.
+    Words among the numbers do not count (`5, background`), as in the release's parser; models also write `1 (dog)` and
+    `tuple 1`.
     """
     parts = [part.strip(" .[]()") for part in _BETWEEN_PARENTS.split(written)]
     numbers = [int(match[1]) for match in map(_PARENT.fullmatch, parts) if match]

@@ -1,4 +1,4 @@
-"""Questions as language models are asked to write them: blocks of `About`, `Q:`, `Choices:` and `A:` lines."""
+"""Questions in blocks of `About`, `Q:`, `Choices:` and `A:` lines, as language models are asked to write them."""
 
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -10,10 +10,10 @@ from plumbline.operators.metrics.writing import UnreadableReply
 
 MAX_BLOCKS = 256
 CLOSED, OPEN = "yes_no", "multiple_choice"
-"""The names of a JSON reply's lists of questions."""
+"""Names of a JSON reply's lists of questions."""
 MAX_WRITTEN_QUESTION = 120
 MAX_WRITTEN_CHOICE = 40
-"""Characters that a schema leaves a question and a choice: what is readable may be longer."""
+"""Maximum number of characters of a question and a choice in schemas; parsing accepts longer ones."""
 
 _LABEL = re.compile(
     r"(?:\(?\d{1,3} ?[.)] ?)?(?:correct |gold )?"
@@ -26,17 +26,17 @@ _FOLDED_ANSWER = re.compile(r" (?=a ?:)", re.IGNORECASE)
 
 
 class Block(NamedTuple):
-    """One readable question."""
+    """A question that was parsed."""
 
     subject: str | None
-    """What stands after `About`, as written."""
+    """Text after `About`."""
     text: str
     choices: tuple[str, ...]
     answer: str
 
 
 class _Draft(NamedTuple):
-    """A question as it stands in the reply: what follows each label."""
+    """A question before it is checked: the lines after each label."""
 
     subject: str | None
     text: list[str]
@@ -48,9 +48,9 @@ class _Draft(NamedTuple):
 
 
 def read_blocks(reply: str) -> list[Block]:
-    """The reply's questions, those that cannot be read and exact repeats left out.
+    """Return the reply's questions without unreadable ones and exact repeats.
 
-    Raises UnreadableReply, saying what is wrong with the first few, where none can be read.
+    Raises UnreadableReply, with the problems of the first few, if none can be read.
     """
     return _blocks(_drafts(reply), 'no line that begins with "Q:" was found')
 
@@ -67,7 +67,7 @@ def _blocks(drafts: Sequence[_Draft], absent: str) -> list[Block]:
 
 
 def read_json_blocks(reply: str) -> list[Block]:
-    """As `read_blocks`, of a reply in JSON (`blocks_schema`): the right choice beside the wrong ones, in one order."""
+    """Return the questions of a JSON reply (`blocks_schema`); the choices are sorted, as it has the right one first."""
     read = entries(reply, CLOSED, OPEN, "questions")
     return _blocks(list(map(_json_draft, read)), f'no question under "{CLOSED}" or "{OPEN}" was found')
 
@@ -75,18 +75,20 @@ def read_json_blocks(reply: str) -> list[Block]:
 def _json_draft(entry: Any) -> _Draft:
     answer, subject = (spelled(field(entry, name)) for name in ("answer", "about"))
     kind, text = (spelled(field(entry, name)) for name in ("type", "question"))
-    choices = field(entry, "choices") or [answer, *_listed(field(entry, "wrong"))]
+    choices = field(entry, "choices") or [answer, *_list_or_empty(field(entry, "wrong"))]
     subject = f"{subject} ({kind})" if kind else subject
-    return _Draft(subject or None, [text], sorted(set(map(spelled, _listed(choices)))), [answer])
+    return _Draft(subject or None, [text], sorted(set(map(spelled, _list_or_empty(choices)))), [answer])
 
 
-def _listed(value: Any) -> list[Any]:
+def _list_or_empty(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
 def blocks_schema(**subject: Schema) -> Callable[[int], Schema]:
-    """The schema of questions with a subject: those that yes or no answers, of which there is one at least, and those
-    with choices. Of these no schema can say that the wrong ones differ from the right one, by which all may be lost.
+    """Return the schema of questions with a subject: at least one question with yes or no, and others with choices.
+
+    No schema can demand that the wrong choices differ from the right one; if they do not, all such questions may be
+    lost.
     """
     text, choice = string(MAX_WRITTEN_QUESTION), string(MAX_WRITTEN_CHOICE)
     closed = record(**subject, question=text, answer=one_of(parsing.YES_NO))
@@ -101,17 +103,18 @@ def blocks_schema(**subject: Schema) -> Callable[[int], Schema]:
 
 
 class _Line(NamedTuple):
-    """A line with the first letter of its label: q, c (choices, options), a, s (the subject), or nothing."""
+    """A line with the first letter of its label: q, c (choices, options), a, s (the subject), or empty."""
 
     label: str
     body: str
 
 
 def _drafts(reply: str) -> list[_Draft]:
-    """The reply's questions. A label with nothing behind it takes the next line, `Choices:` all to the next label."""
+    """Return the reply's drafts. A label without text takes the next line, `Choices:` all lines up to the next
+    label."""
     drafts: list[_Draft] = []
     subject, waiting = None, ""
-    for line in _labelled(reply):
+    for line in _label_lines(reply):
         if line.label == "s":
             subject, waiting = line.body, ""
             continue
@@ -120,20 +123,16 @@ def _drafts(reply: str) -> list[_Draft]:
         if line.label:
             waiting = line.label
         if drafts and waiting and line.body:
-            _fill(drafts[-1], waiting, line)
+            part = drafts[-1].part(waiting)
+            if not part or not line.label:  # if a label comes twice, the first one counts
+                part.append(line.body)
             waiting = waiting if waiting == "c" and not line.label else ""
     return drafts
 
 
-def _fill(draft: _Draft, part: str, line: _Line) -> None:
-    """Adds a line to a part; of a label that comes twice the first counts."""
-    if not draft.part(part) or not line.label:
-        draft.part(part).append(line.body)
-
-
-def _labelled(reply: str) -> Iterator[_Line]:
+def _label_lines(reply: str) -> Iterator[_Line]:
     for whole in parsing.lines(reply):
-        for line in _unfolded(whole):
+        for line in _unfold(whole):
             about, label = _ABOUT.fullmatch(line), _LABEL.fullmatch(line)
             if label:
                 yield _Line({"o": "c"}.get(first := label["label"][0].lower(), first), label["body"].strip())
@@ -143,8 +142,8 @@ def _labelled(reply: str) -> Iterator[_Line]:
                 yield _Line("", line)
 
 
-def _unfolded(line: str) -> list[str]:
-    """A line on which several labels follow each other, as one line for each."""
+def _unfold(line: str) -> list[str]:
+    """Split a line with several labels into one line per label."""
     parts = _FOLDED.split(line) if _ABOUT.match(line) or _LABEL.match(line) else [line]
     if len(parts) > 1:
         parts[-1:] = _FOLDED_ANSWER.split(parts[-1])
@@ -152,9 +151,9 @@ def _unfolded(line: str) -> list[str]:
 
 
 def _block(draft: _Draft) -> Block | str:
-    """The draft as a question, or what is wrong with it."""
+    """Return the draft as a question, or the problem with it."""
     text = "".join(draft.text)
-    named = f"the question {parsing.shown(text)}"
+    named = f"the question {parsing.shorten(text)}"
     if not any(char.isalnum() for char in text) or len(text) > parsing.MAX_QUESTION:
         return f"{named} has {len(text)} characters, expected 1 to {parsing.MAX_QUESTION}"
     if not draft.answer:
@@ -171,7 +170,7 @@ def _block(draft: _Draft) -> Block | str:
 
 
 def _choices(draft: _Draft) -> Sequence[str]:
-    """The choices as written; yes and no where there are none and the answer is one of them."""
+    """Return the choices as written, or yes and no if there are none and the answer is one of them."""
     written = draft.choices
     choices = parsing.split_choices(written[0]) if len(written) == 1 else parsing.unlabelled(written)
     alone = len({parsing.key(choice) for choice in choices}) < 2
@@ -184,5 +183,7 @@ def _problem(choices: Sequence[str], written: str, answer: str | None) -> str | 
     if max(map(len, choices)) > parsing.MAX_CHOICE:
         return f"has a choice of more than {parsing.MAX_CHOICE} characters"
     if answer is None:
-        return f"has the answer {parsing.shown(written)}, which is not among its choices {parsing.shown(str(choices))}"
+        return (
+            f"has the answer {parsing.shorten(written)}, which is not among its choices {parsing.shorten(str(choices))}"
+        )
     return None

@@ -1,4 +1,4 @@
-"""The forms in which a writer's replies are asked for: text, as released, or JSON, which engines can be held to."""
+"""Forms of a writer's replies: text, as released, or JSON, which engines can enforce by a schema."""
 
 import json
 import re
@@ -14,28 +14,28 @@ Schema = Mapping[str, Any]
 Piece = TypeVar("Piece")
 
 ENDS_TRIED = 40
-"""Places, from its end, at which a cut reply is tried as a whole one: more than a question has."""
+"""Positions from the end at which a cut reply is tried as a complete one: more than a question has."""
 
 
 class Form(NamedTuple, Generic[Piece]):
-    """How one kind of reply is asked for, and what is read of it."""
+    """A form of replies: its request and its parser."""
 
     instructions: str
     pieces: Callable[[str], Sequence[Piece]]
-    """The pieces of a reply, from which its reader goes on; raises UnreadableReply."""
+    """Parser of a reply into pieces for its reader; raises UnreadableReply."""
     schema: Callable[[int], Schema] | None = None
-    """What replies of at most so many tokens are held to."""
+    """Schema of replies with at most this number of tokens."""
     template: str = ""
-    """The name of the template that the instructions are, where a metric has one."""
+    """Name of the template with the instructions, if a metric has one."""
 
     def request(self, sampling: ReplySampling, text: str) -> Request:
-        """A conversation that opens with the instructions and goes on with the text."""
+        """Return a conversation that begins with the instructions and the text."""
         request = sampling.request(self.instructions + text)
         return request if self.schema is None else request._replace(schema=json.dumps(self.schema(request.max_tokens)))
 
     @property
     def identity(self) -> tuple[str, ...]:
-        """All by which it is asked for."""
+        """All texts that decide the request."""
         return (self.instructions,) if self.schema is None else (self.instructions, json.dumps(self.schema(0)))
 
 
@@ -43,12 +43,12 @@ class Form(NamedTuple, Generic[Piece]):
 
 
 def record(**fields: Schema) -> Schema:
-    """An object with exactly these fields, in this order."""
+    """Return the schema of an object with exactly these fields, in this order."""
     return {"type": "object", "properties": fields, "required": list(fields), "additionalProperties": False}
 
 
 def string(most: int) -> Schema:
-    """A text of at most so many characters."""
+    """Return the schema of a text with at most `most` characters."""
     return {"type": "string", "minLength": 1, "maxLength": most}
 
 
@@ -65,7 +65,8 @@ def list_of(entry: Schema, most: int, least: int = 1) -> Schema:
 
 
 def listing(name: str, entry: Schema, tokens: int) -> Callable[[int], Schema]:
-    """The schema of `{"name": [entry, ...]}` with as many entries as a reply has room for, each of so many tokens."""
+    """Return the schema of `{"name": [entry, ...]}` with as many entries as fit into a reply, each of about `tokens`
+    tokens."""
     return lambda max_tokens: record(**{name: list_of(entry, max(1, max_tokens // tokens))})
 
 
@@ -73,59 +74,59 @@ def listing(name: str, entry: Schema, tokens: int) -> Callable[[int], Schema]:
 
 
 def entries(reply: str, *names: str) -> list[Any]:
-    """What stands under the names in a reply in JSON, one entry or several, be it talked around or cut.
+    """Return the entries under the names in a JSON reply, which may be cut or surrounded by other text.
 
-    Without them the first list counts, and else the whole. Raises UnreadableReply where there is no JSON.
+    Without these names the first list counts, or else the whole value. Raises UnreadableReply if the reply has no JSON.
     """
-    said = parsing.plain(reply)
-    starts = sorted(start for start in (said.find("{"), said.find("[")) if start >= 0)
+    text = parsing.plain(reply)
+    starts = sorted(start for start in (text.find("{"), text.find("[")) if start >= 0)
     for start in starts:
-        value = _decoded(said[start:])
+        value = _decode(text[start:])
         if value is not None:
-            return _under(value, names)
-    raise UnreadableReply(f'expected JSON such as {{"{names[0]}": ...}}, found {parsing.shown(said.strip())}')
+            return _entries_under(value, names)
+    raise UnreadableReply(f'expected JSON such as {{"{names[0]}": ...}}, found {parsing.shorten(text.strip())}')
 
 
-def _decoded(text: str) -> Any:
-    """The value that a text begins with; of a cut one, what is whole of it."""
-    value = _tried(text)
+def _decode(text: str) -> Any:
+    """Return the value that a text begins with; of a cut one, its complete part."""
+    value = _try_decode(text)
     ends = [match.end() for match in re.finditer(r'[}\]"\d]', text)][-ENDS_TRIED:] if value is None else []
     repairs = (text[:end] + close for end in reversed(ends) for close in ("]}", "]"))
-    return value if value is not None else next(filter(None, map(_tried, repairs)), None)
+    return value if value is not None else next(filter(None, map(_try_decode, repairs)), None)
 
 
-def _tried(text: str) -> Any:
+def _try_decode(text: str) -> Any:
     try:
         return json.JSONDecoder(strict=False).raw_decode(text)[0]  # engines let control characters through
     except (ValueError, RecursionError):
         return None
 
 
-def _under(value: Any, names: Sequence[str]) -> list[Any]:
+def _entries_under(value: Any, names: Sequence[str]) -> list[Any]:
     named = [value[name] for name in names if name in value] if isinstance(value, dict) else []
     if named:
-        return [entry for part in named for entry in _listed(part)]
+        return [entry for part in named for entry in _as_list(part)]
     if isinstance(value, dict):
         value = next((part for part in value.values() if isinstance(part, list)), value)
-    return _listed(value)
+    return _as_list(value)
 
 
-def _listed(value: Any) -> list[Any]:
+def _as_list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 
 def field(entry: Any, name: str) -> Any:
-    """What an entry has under the name; an entry that has no names, itself."""
+    """Return the member of an entry with this name; an entry that is not an object is returned itself."""
     return entry.get(name) if isinstance(entry, dict) else entry
 
 
 def spelled(value: Any) -> str:
-    """A value of JSON as the text that it says, on one line; empty where it says none."""
+    """Return a JSON value as text on one line; empty for values without a text."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     return parsing.one_line(str(value)) if isinstance(value, str | int | float) else ""
 
 
 def texts_under(name: str) -> Callable[[str], list[str]]:
-    """A reader of the texts under a name: of their list, or of one."""
+    """Return a reader of the text or texts under a name."""
     return lambda reply: [text for entry in entries(reply, name) if (text := spelled(field(entry, name)))]

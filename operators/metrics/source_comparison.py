@@ -1,7 +1,7 @@
-"""Source comparisons: how much of its source an edited image keeps, pixel by pixel. None of them ranks editors.
+"""Source comparisons: how much of its source an edited image keeps, pixel by pixel. They do not rank editors.
 
-An editor that changes nothing keeps everything, so that these numbers say something only beside a metric of whether
-the instruction was followed.
+An editor that changes nothing keeps everything, so use them together with a metric of whether the instruction was
+followed.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ Comparison = Literal["l1", "l2", "ssim"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SourceComparisonConfig(Metric):
-    """Which comparison."""
+    """Options of a source comparison."""
 
     kind: Literal["source_comparison"] = "source_comparison"
     story: ClassVar[str] = "compares an edited image with its source, whatever the instruction"
@@ -24,17 +24,16 @@ class SourceComparisonConfig(Metric):
     role_keys: ClassVar[tuple[str, ...]] = ()
     ranks: ClassVar[bool] = False
     comparison: Comparison
-    """`l1`, the mean absolute difference of the pixels, and `l2`, the mean of its square, 0 where nothing was changed;
-    `ssim`, their structural similarity, 1 where nothing was (operators/stages/source_comparisons.py)."""
+    """`l1`, the mean absolute difference of the pixels, and `l2`, the mean squared difference, both 0 for unchanged
+    images; `ssim`, the structural similarity, 1 for unchanged images (operators/stages/source_comparisons.py)."""
 
     @property
     def score_range(self) -> ScoreRange | None:
         return (-1.0, 1.0) if self.comparison == "ssim" else SHARES
 
     def scoring(self) -> dict[str, str]:
-        """Which of the numbers is taken."""
         return {"comparison": self.comparison}
 
     def score(self, evidence: Evidence) -> Scored:
-        """The comparison of the image."""
+        """Return the comparison of the image."""
         return Scored(evidence.row[self.comparison])

@@ -1,4 +1,4 @@
-"""Every metric there is."""
+"""All metrics by kind."""
 
 from collections.abc import Mapping
 from functools import cache, reduce
@@ -14,28 +14,28 @@ from plumbline.operators.metrics.metric import Metric
 KINDS = Extensions[type[Metric]](
     "metrics",
     {
-        "vqascore": "plumbline.operators.metrics.vqascore:VqaScoreConfig",
-        "clipscore": "plumbline.operators.metrics.clipscore:ClipScoreConfig",
-        "similarity": "plumbline.operators.metrics.similarity:SimilarityConfig",
-        "gecko": "plumbline.operators.metrics.gecko:GeckoConfig",
-        "tifa": "plumbline.operators.metrics.tifa:TifaConfig",
-        "dsg": "plumbline.operators.metrics.dsg:DsgConfig",
-        "vq2": "plumbline.operators.metrics.vq2:Vq2Config",
-        "llmscore": "plumbline.operators.metrics.llmscore:LlmScoreConfig",
-        "sentence_matching": "plumbline.operators.metrics.sentence_matching:SentenceMatchingConfig",
-        "viescore": "plumbline.operators.metrics.viescore:VieScoreConfig",
-        "viescore_edit": "plumbline.operators.metrics.viescore:VieScoreEditConfig",
-        "imgedit": "plumbline.operators.metrics.imgedit:ImgEditConfig",
-        "editscore": "plumbline.operators.metrics.editscore:EditScoreConfig",
-        "gpt4v_eval": "plumbline.operators.metrics.gpt4v_eval:Gpt4vEvalConfig",
-        "vpeval": "plumbline.operators.metrics.vpeval:VpevalConfig",
-        "rendered_text": "plumbline.operators.metrics.rendered_text:RenderedTextConfig",
+        "vqascore": "plumbline.operators.metrics.questions.vqascore:VqaScoreConfig",
+        "clipscore": "plumbline.operators.metrics.similarities.clipscore:ClipScoreConfig",
+        "similarity": "plumbline.operators.metrics.similarities.similarity:SimilarityConfig",
+        "gecko": "plumbline.operators.metrics.questions.gecko:GeckoConfig",
+        "tifa": "plumbline.operators.metrics.questions.tifa:TifaConfig",
+        "dsg": "plumbline.operators.metrics.questions.dsg:DsgConfig",
+        "vq2": "plumbline.operators.metrics.questions.vq2:Vq2Config",
+        "llmscore": "plumbline.operators.metrics.judges.llmscore:LlmScoreConfig",
+        "sentence_matching": "plumbline.operators.metrics.similarities.sentence_matching:SentenceMatchingConfig",
+        "viescore": "plumbline.operators.metrics.judges.viescore:VieScoreConfig",
+        "viescore_edit": "plumbline.operators.metrics.judges.viescore:VieScoreEditConfig",
+        "imgedit": "plumbline.operators.metrics.judges.imgedit:ImgEditConfig",
+        "editscore": "plumbline.operators.metrics.judges.editscore:EditScoreConfig",
+        "gpt4v_eval": "plumbline.operators.metrics.judges.gpt4v_eval:Gpt4vEvalConfig",
+        "vpeval": "plumbline.operators.metrics.questions.vpeval:VpevalConfig",
+        "rendered_text": "plumbline.operators.metrics.questions.rendered_text:RenderedTextConfig",
         "image_statistic": "plumbline.operators.metrics.image_statistic:ImageStatisticConfig",
         "source_comparison": "plumbline.operators.metrics.source_comparison:SourceComparisonConfig",
-        "question_pack": "plumbline.operators.metrics.question_pack:QuestionPackConfig",
-        "prism": "plumbline.operators.metrics.prism_bench:PrismBenchConfig",
-        "qwen_image_bench": "plumbline.operators.metrics.qwen_image_bench:QwenImageBenchConfig",
-        "rubric": "plumbline.operators.metrics.rubric:RubricConfig",
+        "question_pack": "plumbline.operators.metrics.questions.question_pack:QuestionPackConfig",
+        "prism": "plumbline.operators.metrics.judges.prism_bench:PrismBenchConfig",
+        "qwen_image_bench": "plumbline.operators.metrics.judges.qwen_image_bench:QwenImageBenchConfig",
+        "rubric": "plumbline.operators.metrics.judges.rubric:RubricConfig",
         "function": "plumbline.operators.metrics.function:FunctionConfig",
     },
     Metric,
@@ -59,14 +59,14 @@ METRICS: tuple[type[Metric], ...] = tuple(_check_kind(name, metric) for name, me
 
 
 def metric_story(kind: str) -> str:
-    """What metrics of the kind do, for a newcomer; empty for a kind that is not known here."""
+    """Return the description for newcomers of a kind of metric, or an empty string for an unknown kind."""
     return next((metric.story for metric in METRICS if metric.__dataclass_fields__["kind"].default == kind), "")
 
 
 def read_metrics(manifest: Mapping[str, Any]) -> dict[str, Metric]:
-    """The metrics of a run's manifest by name, but for those whose options are of another version."""
+    """Return the metrics of a run's manifest by name, without those whose options are of another version."""
     options = manifest.get("config", {}).get("metrics", {})
-    read = {name: _read_metric(of_metric) for name, of_metric in options.items()}
+    read = {name: _read_metric(option) for name, option in options.items()}
     return {name: metric for name, metric in read.items() if metric is not None}
 
 
@@ -84,7 +84,7 @@ def _read_metric(options: Any) -> Metric | None:
 
 @cache
 def _adapter() -> TypeAdapter[Metric]:
-    """Made once, for its schema of all metrics takes a tenth of a second."""
+    """Return the validator of all metrics. It is built once, as its schema takes a tenth of a second."""
     return TypeAdapter(AnyMetric)
 
 
@@ -92,4 +92,4 @@ if TYPE_CHECKING:
     AnyMetric = Metric
 else:
     AnyMetric = Annotated[reduce(or_, METRICS), Discriminator("kind")]
-    """A metric's options as a configuration holds them, told apart by their `kind`."""
+    """Options of a metric in a configuration; `kind` selects the class."""

@@ -1,7 +1,7 @@
 """Reads and loads the code of functions that a person names as metrics, and no other code.
 
-A function is named on a command line, in a configuration file of one's own or in Python. Its text is read once, where
-the command starts, and workers are sent that text. Nothing that a store, a run or a request contains gets here.
+A function is named on a command line, in the user's own configuration file or in Python. Its text is read once, when
+the command starts, and sent to the workers. Content of a store, a run or a request is never loaded here.
 """
 
 import hashlib
@@ -28,9 +28,9 @@ NAMED = re.compile(rf"(?P<place>.+):(?P<name>{NAME})")
 """FILE.py:NAME or PACKAGE.MODULE:NAME."""
 MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 MAX_BYTES = 1_000_000
-"""Bytes of a file."""
+"""Maximum size of a file."""
 MAX_REASON = 300
-"""Characters that are repeated of an error."""
+"""Characters of an error that are repeated."""
 _LOADING = RLock()
 
 
@@ -54,7 +54,7 @@ class Origin(Protocol):
         """The digest of its code."""
 
     def load(self) -> Callable[..., Any]:
-        """Return the function; raise ConfigError if there is none."""
+        """Return the function; raise ConfigError if it does not exist."""
 
 
 class Source(NamedTuple):
@@ -86,7 +86,7 @@ class Source(NamedTuple):
 
 
 class Given(NamedTuple):
-    """A function that a program of this process passed itself."""
+    """A function that a program passed in this process."""
 
     function: Callable[..., Any]
 
@@ -111,7 +111,7 @@ class Given(NamedTuple):
 
 
 class UserCode(Code):
-    """A function that can be called. Pickled, a function in a file is its text, which is run where it arrives."""
+    """A function that can be called. A pickled function of a file is the file's text, which is run on arrival."""
 
     origin: Origin
 
@@ -130,7 +130,7 @@ class UserCode(Code):
 
 
 class _TextLoader(importlib.abc.InspectLoader):
-    """Makes a module of a text, wherever its file is."""
+    """Makes a module from a text."""
 
     def __init__(self, source: Source) -> None:
         self.source = source
@@ -167,7 +167,7 @@ def _module(source: Source) -> ModuleType:
 def read_source(named: str) -> Source:
     """Return the text that defines a function, FILE.py:NAME or PACKAGE.MODULE:NAME; nothing of it is run.
 
-    Raises ConfigError if there is no such file or module, or it is too large or no Python.
+    Raises ConfigError if there is no such file or module, or it is too large or not Python.
     """
     found = NAMED.fullmatch(named)
     if found is None:

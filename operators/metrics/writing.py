@@ -1,4 +1,4 @@
-"""How a metric has its questions written: a program of requests to a language model, and readers of its replies."""
+"""Programs of requests to a language model, such as those that write a metric's questions."""
 
 import hashlib
 import json
@@ -18,16 +18,16 @@ All requests of one `yield` are answered together; the programs of many prompts 
 """
 
 STOP = ("\nDescription:",)
-"""Where a base model goes on with a further example."""
+"""Text after which a base model would continue with another example."""
 RETRY = "That reply could not be read: {error}. Write the whole reply again, exactly in the form of the examples."
 
 
 class UnreadableReply(PlumblineError):
-    """A model's reply that does not have the form that was asked for; the message says what is wrong with it."""
+    """A model's reply that does not have the requested form; the message has the reason."""
 
 
 class WrittenQuestion(NamedTuple):
-    """A question as the table QUESTIONS holds it (operators/base/schemas.py)."""
+    """A question as in the table QUESTIONS (operators/base/schemas.py)."""
 
     question_id: str
     """Unique within its prompt: a number while a program writes it, then a hash of its content (`identified`)."""
@@ -42,22 +42,22 @@ class WrittenQuestion(NamedTuple):
     keep: bool | None = None
 
 
-class Put(NamedTuple):
-    """A question as it is put to a VQA model."""
+class VqaPrompt(NamedTuple):
+    """A question in its form for a VQA model."""
 
     text: str
     choices: tuple[str, ...]
-    """The answers whose likelihood is wanted; of a free answer, those one of which it is taken to mean."""
+    """Answers whose likelihoods are needed, or the possible meanings of a free answer."""
     free: bool
     """True if the model answers in its own words."""
     exact: bool = False
-    """True if a free answer counts only if it is a choice; else the nearest choice counts."""
+    """True if a free answer counts only if it equals a choice; else the nearest choice counts."""
 
 
 def identified(questions: Sequence[WrittenQuestion]) -> list[WrittenQuestion]:
-    """The questions, in the same order, under ids of their content: an answer to one can never count for another.
+    """Return the questions with ids made from their content, so that an answer to one never counts for another.
 
-    Questions of a prompt that are alike in all that is asked have the same answer; the second's id ends in -2.
+    Equal questions of a prompt have the same answer; the id of the second one ends in -2.
     """
     ids: dict[str, str] = {}
     alike: Counter[str] = Counter()
@@ -72,32 +72,33 @@ def identified(questions: Sequence[WrittenQuestion]) -> list[WrittenQuestion]:
 
 
 def content_id(text: str, choices: Sequence[str], answer: str | None) -> str:
-    """The id of a question that asks this: 16 hexadecimal digits, the same in every run, metric and prompt."""
+    """Return a question's id: 16 hexadecimal digits, the same in every run, metric and prompt."""
     return hashlib.sha256(json.dumps([text, [*choices], answer]).encode()).hexdigest()[:16]
 
 
 def is_asked(keep: bool | None) -> bool:
-    """Whether a question with this `keep` is put to the VQA model: what the metric's own filter dropped is not."""
+    """Return True if a question with this `keep` is sent to the VQA model; the metric's own filter sets it to False."""
     return keep is not False
 
 
 class ReplySampling(NamedTuple):
-    """How replies are drawn; part of the questions' recipe."""
+    """Sampling of replies; part of the questions' recipe."""
 
     max_tokens: int = 2048
-    """Tokens after which a reply is cut."""
+    """Maximum number of tokens of a reply."""
     temperature: float = 0.0
-    """0 takes the likeliest token each time."""
+    """0 selects the likeliest token each time."""
     seed: int = 0
     """Seed of the draws at a temperature above 0."""
 
     def request(self, text: str, *, stop: tuple[str, ...] = STOP, schema: str | None = None) -> Request:
-        """A conversation that opens with this text."""
+        """Return a conversation that begins with this text."""
         return Request((Message("user", text),), self.max_tokens, self.temperature, self.seed, stop, schema)
 
 
 def ask(request: Request, read: Callable[[str], T], *, again: str = RETRY) -> Writing[T]:
-    """One reply, read; raises UnreadableReply where it cannot be read even after the model was told why."""
+    """Ask for one reply and parse it. Raises UnreadableReply if also a second reply, after an explanation, is
+    unreadable."""
     (result,) = yield from read_each([request], [read], again=again)
     if isinstance(result, UnreadableReply):
         raise result
@@ -107,10 +108,10 @@ def ask(request: Request, read: Callable[[str], T], *, again: str = RETRY) -> Wr
 def read_each(
     requests: Sequence[Request], readers: Sequence[Callable[[str], T]], *, again: str = RETRY
 ) -> Writing[list[T | UnreadableReply]]:
-    """Several replies side by side, or why one has none to read.
+    """Ask for several replies together and parse them; an unreadable one gives an UnreadableReply.
 
-    Those that cannot be read, or were cut at max_tokens, are asked for once more, with the reason in the words of
-    `again`; the second reply is read as far as it goes.
+    Replies that cannot be parsed, or were cut at max_tokens, are requested once more with the reason in the words of
+    `again`. The second reply is parsed even if it is cut.
     """
     if not requests:
         return []
@@ -127,7 +128,7 @@ def read_each(
 
 
 def _try(reader: Callable[[str], T], reply: Generation, *, cut_too: bool = False) -> T | UnreadableReply:
-    """What the reader makes of the reply, or why it cannot be read."""
+    """Return the parsed reply, or why it cannot be parsed."""
     if not (reply.complete or cut_too):
         return UnreadableReply(f"it was cut after {reply.usage.new_tokens} tokens; raise the metric's max_tokens")
     try:
@@ -141,6 +142,6 @@ def _try(reader: Callable[[str], T], reply: Generation, *, cut_too: bool = False
 
 
 def _retry(request: Request, reply: Generation, again: str) -> Request:
-    """The conversation so far and what was wrong with the reply."""
+    """Return the conversation with the reply and the problem with it."""
     turns = (Message("assistant", reply.text), Message("user", again))
     return request._replace(messages=(*request.messages, *turns))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 Reduction = Literal["mean", "product", "first"]
-"""Step from the log-probabilities of an answer's tokens to a score (operators/metrics/vqascore.py)."""
+"""Step from the log-probabilities of an answer's tokens to a score (operators/metrics/questions/vqascore.py)."""
 
 VICUNA_SYSTEM = (
     "A chat between a curious user and an artificial intelligence assistant. "

@@ -36,7 +36,7 @@ def find_suspicious(reward: Movement, others: Sequence[Movement], metrics: Mappi
 
     def is_worse(move: Movement) -> bool:
         metric = metrics.get(move.metric)
-        return move.towards == (1 if metric is not None and metric.falling else -1)
+        return move.towards == (1 if metric is not None and metric.prefers_lower else -1)
 
     def is_warning(move: Movement) -> bool:
         metric = metrics.get(move.metric)

@@ -36,7 +36,7 @@ def trl_reward(
     if metric not in scorer.metrics:
         raise ConfigError(f"metric: the scorer has none called {metric!r}; {suggest(metric, [*scorer.metrics])}")
 
-    falling = scorer.metrics[metric].falling
+    falling = scorer.metrics[metric].prefers_lower
 
     def reward(completions: Sequence[Any], prompts: Sequence[Any] = (), **columns: Any) -> list[float | None]:
         written = {"prompts": prompts, "completions": completions, **columns}

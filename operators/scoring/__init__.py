@@ -1,1 +1,1 @@
-"""Metrics in this process, on images and prompts of a caller."""
+"""Scores a caller's images and prompts in this process."""

@@ -1,4 +1,4 @@
-"""Metrics in this process: images and prompts in, scores with their elements out, by the stages that sweeps run."""
+"""Scores images and prompts in this process, with the same stages as sweeps."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -18,13 +18,13 @@ from plumbline.operators.base.errors import ConfigError, RowError, suggest
 from plumbline.operators.base.sequences import list_values
 from plumbline.operators.images.decoding import ImageLimits
 from plumbline.operators.images.videos import Clips
-from plumbline.operators.metrics.ablation import shown_instead
+from plumbline.operators.metrics.ablation import replace_images
 from plumbline.operators.metrics.metric import Metric, takes_questions
-from plumbline.operators.metrics.question_list import read_questions, require_asker
+from plumbline.operators.metrics.questions.question_list import read_questions, require_asker
 from plumbline.operators.metrics.table import AnyMetric
 from plumbline.operators.models.families.any_model import AnyModel
 from plumbline.operators.models.resolution import find_vqa_profile, resolve_model
-from plumbline.operators.scoring.kept_prompts import KEPT_PROMPTS, KeptPrompts
+from plumbline.operators.scoring.prompt_cache import DEFAULT_KEPT_PROMPTS, PromptCache
 from plumbline.operators.scoring.scorer_input import (
     AskedPrompt,
     Call,
@@ -36,15 +36,15 @@ from plumbline.operators.scoring.scorer_input import (
 )
 from plumbline.operators.stages.graph import (
     GraphNode,
+    check_image_inputs,
     check_models,
-    check_shown,
     make_nodes,
     need_captions,
     need_sources,
     require_comparison,
 )
 from plumbline.operators.stages.question_pack import NONE_CAME, PackIndex
-from plumbline.operators.stages.questions import QuestionsStage, kept_questions
+from plumbline.operators.stages.questions import QuestionsStage, reusable_questions
 from plumbline.operators.stages.stage import Inputs, Stage, StageOptions, Upstream
 
 if TYPE_CHECKING:
@@ -52,32 +52,32 @@ if TYPE_CHECKING:
 
 
 class WrittenQuestions(Protocol):
-    """Where questions that a model wrote outlast the process."""
+    """Storage of the questions that a model wrote, which outlasts the process."""
 
     def unread(self, metric: str) -> Sequence[pa.Table]:
-        """The tables (schema QUESTIONS) that were added since the last call, by whomever."""
+        """Return the tables (schema QUESTIONS) that any process has added since the last call."""
 
     def add(self, metric: str, table: pa.Table) -> None:
-        """Adds the questions about some prompts."""
+        """Add the questions about some prompts."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ScorerConfig(Checked):
-    """Which metrics, by which models."""
+    """Metrics and models of a scorer."""
 
     models: Mapping[str, AnyModel]
-    """By role."""
+    """Models by role."""
     metrics: Mapping[str, AnyMetric]
-    """By name."""
+    """Metrics by name."""
     limits: ImageLimits = field(default_factory=ImageLimits)
     clips: Clips = field(default_factory=Clips)
     on_gpu: bool = False
-    """Whether the models run on this machine's GPU."""
+    """True if the models run on this machine's GPU."""
     decoders: int = 1
-    """Images that are decoded at once."""
-    kept_prompts: Positive = KEPT_PROMPTS
-    """Prompts of each metric whose written questions are kept in memory, about 1.2 KB a question; beyond that the
-    oldest go."""
+    """Number of images that are decoded at once."""
+    kept_prompts: Positive = DEFAULT_KEPT_PROMPTS
+    """Number of prompts of each metric whose written questions are kept in memory, about 1.2 KB a question. The oldest
+    are dropped first."""
 
     def __post_init__(self) -> None:
         Checked.__post_init__(self)
@@ -85,7 +85,7 @@ class ScorerConfig(Checked):
 
 
 Part = Literal["decode", "model"]
-"""What a stage does of a call: its preparation, which decodes images, and its work, which calls its models."""
+"""Part of a stage's work: its preparation, which decodes images, or its calls of models."""
 Watch = Callable[[Part], AbstractContextManager[object]]
 
 
@@ -94,14 +94,14 @@ class LoadedNode(NamedTuple):
 
     node: GraphNode
     stage: Stage
-    kept: KeptPrompts
-    """What its model made of prompts, where it is a stage over them."""
+    cache: PromptCache
+    """Texts that its model wrote about prompts, if it is a stage over prompts."""
 
 
 class Scorer:
-    """Scores images in the process that calls it, every model loaded once.
+    """Scores images in the calling process; every model is loaded once.
 
-    Several threads may call it: models work for one at a time, while images are decoded for the next.
+    Several threads may call it: models work for one thread at a time, while images are decoded for the next.
     """
 
     def __init__(
@@ -112,19 +112,19 @@ class Scorer:
         pack: pa.Table | None = None,
         written: WrittenQuestions | None = None,
     ) -> None:
-        """Loads the models; raises ModelError where one cannot be found or does not load.
+        """Load the models; raise ModelError if one is missing or does not load.
 
-        `watch` is entered for each part of a call, as by who ends what hangs; by the thread that calls `score`. `pack`
-        has a benchmark's own questions (schema QUESTIONS), for prompts that come without any. `written` keeps the
+        `watch` is entered for each part of a call, by the thread that calls `score`; it can end calls that hang. `pack`
+        has a benchmark's own questions (schema QUESTIONS) for prompts that come without questions. `written` stores the
         questions that a model writes.
         """
         self.metrics: dict[str, Metric] = {
-            name: metric.settled(lambda role: find_vqa_profile(config.models[role]))
+            name: metric.with_model_defaults(lambda role: find_vqa_profile(config.models[role]))
             for name, metric in config.metrics.items()
         }
         nodes = make_nodes(self.metrics)
-        check_shown(nodes, config.models, config.clips)
-        self.nodes = [_loaded(node, config) for node in nodes]
+        check_image_inputs(nodes, config.models, config.clips)
+        self.nodes = [_load_node(node, config) for node in nodes]
         self.pack = PackIndex(schemas.QUESTIONS.empty_table() if pack is None else pack)
         self.written = written
         self.states = count()
@@ -146,9 +146,9 @@ class Scorer:
         image; a single image or metric is the only one. Without `metrics` all are scored.
 
         For each image `questions` has a list or None: metrics with a benchmark's own questions score the image by this
-        list (operators/metrics/question_list.py has the forms). `sources` has the image that it was edited from, or a
-        list of several; a single source is the source of all images. `captions` has two texts: what the source shows,
-        and what the edit was to make of it.
+        list (see operators/metrics/questions/question_list.py for its forms). `sources` has the image that it was
+        edited from, or a list of several; a single source is the source of all images. `captions` has two texts: what
+        the source shows, and what the edited image should show.
 
         The rows of a metric are adjacent, in the order of the images; `image_id` is an image's place in that order, and
         `prompt_id` is made of the prompt's text and questions. An image that cannot be scored has a null score and its
@@ -174,7 +174,7 @@ class Scorer:
     ) -> pa.Table:
         """Return the scores as `score` does, as an Arrow table (schema ELEMENT_SCORES)."""
         names = [metrics] if isinstance(metrics, str) else metrics
-        wanted = self._wanted(None if names is None else list_values(names, "metrics"))
+        wanted = self._select_metrics(None if names is None else list_values(names, "metrics"))
         self._check_sources(wanted, given=sources is not None)
         self._check_captions(wanted, given=captions is not None)
         call = read_call(images, prompts, questions, sources, captions)
@@ -183,13 +183,13 @@ class Scorer:
         for loaded in self.nodes:
             names = tuple(name for name in loaded.node.metrics if name in wanted)
             if names:
-                made = self._tables_of(loaded, names, call)
+                made = self._run_node(loaded, names, call)
                 call.tables.update({(name, loaded.node.stage.name): table for name, table in made.items()})
         scores = [call.tables[name, "scores"] for name in wanted]
         return call.explain(pa.concat_tables([schemas.ELEMENT_SCORES.empty_table(), *scores]))
 
     def _check_sources(self, wanted: Sequence[str], *, given: bool) -> None:
-        """Raises ConfigError where a metric needs sources and none are given, and where none needs those given."""
+        """Raise ConfigError if a metric needs sources and none are given, or if no metric uses the given ones."""
         comparing = need_sources({name: self.metrics[name] for name in wanted})
         if comparing and not given:
             raise ConfigError(
@@ -200,7 +200,7 @@ class Scorer:
             require_comparison(wanted, comparing)
 
     def _check_captions(self, wanted: Sequence[str], *, given: bool) -> None:
-        """Raises ConfigError where a metric needs captions and none are given, and where none needs those given."""
+        """Raise ConfigError if a metric needs captions and none are given, or if no metric uses the given ones."""
         reading = " and ".join(need_captions({name: self.metrics[name] for name in wanted}))
         if reading and not given:
             raise ConfigError(
@@ -213,30 +213,33 @@ class Scorer:
                 "such as clip_direction (docs/edits.md)"
             )
 
-    def _tables_of(self, loaded: LoadedNode, names: Sequence[str], call: Call) -> Mapping[str, pa.Table]:
-        """The stage's tables, by metric; of what a model makes of prompts alone, those that it made before."""
+    def _run_node(self, loaded: LoadedNode, names: Sequence[str], call: Call) -> Mapping[str, pa.Table]:
+        """Return the stage's tables by metric; texts about known prompts come from the cache."""
         stage, metrics = loaded.node.stage, loaded.node.metrics
         if stage.over == "prompts" and loaded.node.roles:
-            return loaded.kept.of([*call.prompts], names, partial(self._make, loaded, names, call))
+            return loaded.cache.tables([*call.prompts], names, partial(self._run_on_prompts, loaded, names, call))
         own_rows = call.image_rows if stage.over == "images" else call.prompt_rows
-        shown = shown_instead(own_rows, metrics[names[0]].shown) if stage.decodes else own_rows
+        shown = replace_images(own_rows, metrics[names[0]].image_ablation) if stage.looks_at_images() else own_rows
         return self._compute(loaded, names, shown, call.tables, call)
 
-    def _make(
+    def _run_on_prompts(
         self, loaded: LoadedNode, names: Sequence[str], call: Call, prompt_ids: Sequence[str]
     ) -> Mapping[str, pa.Table]:
-        """The tables of a stage over prompts about some of the call's, by metric."""
+        """Return the tables of a stage over prompts about some of the call's prompts, by metric."""
         metrics, stage = loaded.node.metrics, loaded.node.stage
         places = [(name, other) for name in names for other in stage.reads(metrics[name])]
-        read = {place: _about(call.tables[place], prompt_ids) for place in places}
-        prompts, written = _about(call.prompt_rows, prompt_ids), self.written
+        read = {place: _rows_about(call.tables[place], prompt_ids) for place in places}
+        prompts, written = _rows_about(call.prompt_rows, prompt_ids), self.written
         if written is None or stage is not QuestionsStage:
             return self._compute(loaded, names, prompts, read, call)
         known = {name: self._recall(written, loaded, name, prompt_ids) for name in names}
-        earlier = {name: [_questions_table(of_metric)] for name, of_metric in known.items()}
+        earlier = {
+            name: [rows.table([row for listed in asked.values() for row in listed], schemas.QUESTIONS)]
+            for name, asked in known.items()
+        }
         made = self._compute(loaded, names, prompts, read, call, earlier)
         for name, table in made.items():
-            new = _about(table, [prompt_id for prompt_id in prompt_ids if prompt_id not in known[name]])
+            new = _rows_about(table, [prompt_id for prompt_id in prompt_ids if prompt_id not in known[name]])
             if len(new):
                 written.add(name, new)
         return made
@@ -244,12 +247,18 @@ class Scorer:
     def _recall(
         self, written: WrittenQuestions, loaded: LoadedNode, name: str, prompt_ids: Sequence[str]
     ) -> Mapping[str, Sequence[Mapping[str, Any]]]:
-        """Return the questions about prompts that other processes, or earlier processes, have written."""
-        about = kept_questions(written.unread(name))
-        loaded.kept.keep(
-            {name: {hash_prompt(text): _renamed(asked, hash_prompt(text), text) for text, asked in about.items()}}
+        """Return the questions about prompts that other processes, or earlier ones, have written."""
+        about = reusable_questions(written.unread(name))
+        loaded.cache.add(
+            {
+                name: {
+                    prompt_id: [{**row, "prompt_id": prompt_id, "prompt": text} for row in asked]
+                    for text, asked in about.items()
+                    for prompt_id in [hash_prompt(text)]
+                }
+            }
         )
-        return loaded.kept.known(name, prompt_ids)
+        return loaded.cache.find(name, prompt_ids)
 
     def _compute(
         self,
@@ -267,7 +276,7 @@ class Scorer:
 
         inputs = Inputs(
             group="",
-            rows=shard_rows if node.stage.reads_rows else pa.table({}),
+            rows=shard_rows if node.stage.reads_rows() else pa.table({}),
             metrics=tuple(names),
             upstream={
                 name: {
@@ -279,17 +288,17 @@ class Scorer:
             prompts=upstream("prompts", call.prompt_rows),
             earlier=earlier,
         )
-        if any(node.stage.reads_pack(node.metrics[name]) for name in names):
+        if any("pack" in node.stage.reads_of_benchmark(node.metrics[name]) for name in names):
             asked = [call.prompts[prompt_id] for prompt_id in shard_rows.column("prompt_id").to_pylist()]
-            inputs = inputs._replace(pack=upstream("pack", self._pack_of(asked)))
+            inputs = inputs._replace(pack=upstream("pack", self._pack_table(asked)))
         with self.watch("decode"):
             prepared = stage.prepare(inputs)
         with nullcontext() if stage.side_by_side else self.computing, self.watch("model"):
             made = stage.compute(prepared)
         return {name: table.replace_schema_metadata(None) for name, table in made.items()}
 
-    def _pack_of(self, asked: Sequence[AskedPrompt]) -> pa.Table:
-        """The questions (schema QUESTIONS) that came with prompts, or that the pack has about them."""
+    def _pack_table(self, asked: Sequence[AskedPrompt]) -> pa.Table:
+        """Return the questions (schema QUESTIONS) that came with the prompts, or those of the pack."""
         records = [
             {"prompt": prompt.text, **row, "prompt_id": prompt.prompt_id}
             for prompt in asked
@@ -299,21 +308,21 @@ class Scorer:
 
     def _questions_about(self, prompt: AskedPrompt) -> Sequence[Mapping[str, Any]]:
         if prompt.questions is None:
-            known = self.pack.id_of(prompt.prompt_id, prompt.text)
+            known = self.pack.find_id(prompt.prompt_id, prompt.text)
             return [{"error": rows.error_value(NONE_CAME)}] if isinstance(known, RowError) else self.pack.asked[known]
         read = read_questions(prompt.questions)
         if isinstance(read, RowError):
             return [{"error": rows.error_value(read)}]
         return [question._asdict() for question in read]
 
-    def _wanted(self, metrics: Collection[str] | None) -> list[str]:
-        """The metrics of these names, or all, in the scorer's order."""
+    def _select_metrics(self, metrics: Collection[str] | None) -> list[str]:
+        """Return the names of the selected metrics, or of all, in the scorer's order."""
         for name in set(metrics or ()) - self.metrics.keys():
             raise ConfigError(f"metrics: the scorer has none called {name!r}; {suggest(name, [*self.metrics])}")
         return [name for name in self.metrics if metrics is None or name in metrics]
 
 
-def _loaded(node: GraphNode, config: ScorerConfig) -> LoadedNode:
+def _load_node(node: GraphNode, config: ScorerConfig) -> LoadedNode:
     from plumbline.operators.models.loading import load  # takes torch, which a look at the configuration does not
 
     resolved = {key: resolve_model(config.models[role], on_gpu=config.on_gpu) for key, role in node.roles.items()}
@@ -323,19 +332,9 @@ def _loaded(node: GraphNode, config: ScorerConfig) -> LoadedNode:
     for model in list(resolved.values())[:1]:
         options = options._replace(image_batch=model.config.image_batch)
     return LoadedNode(
-        node, node.stage(node.metrics, models, options), KeptPrompts(node.stage.schema, config.kept_prompts)
+        node, node.stage(node.metrics, models, options), PromptCache(node.stage.schema, config.kept_prompts)
     )
 
 
-def _renamed(asked: Sequence[Mapping[str, Any]], prompt_id: str, text: str) -> Sequence[Mapping[str, Any]]:
-    """Rows about a prompt of this text under this id."""
-    return [{**row, "prompt_id": prompt_id, "prompt": text} for row in asked]
-
-
-def _questions_table(about: Mapping[str, Sequence[Mapping[str, Any]]]) -> pa.Table:
-    return rows.table([row for asked in about.values() for row in asked], schemas.QUESTIONS)
-
-
-def _about(table: pa.Table, prompt_ids: Sequence[str]) -> pa.Table:
-    """The rows about these prompts."""
+def _rows_about(table: pa.Table, prompt_ids: Sequence[str]) -> pa.Table:
     return table.filter(pc.is_in(table.column("prompt_id"), pa.array(prompt_ids, pa.string())))

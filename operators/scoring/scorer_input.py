@@ -88,7 +88,11 @@ def read_call(
     asked = [_read_prompt(prompt, listed, unusable) for prompt, listed in zip(given, lists, strict=True)]
     each = {prompt.prompt_id: prompt for prompt in asked}
     prompt_rows = [{"prompt_id": prompt.prompt_id, "text": prompt.text} for prompt in each.values()]
-    image_rows = _image_rows(shown, [prompt.prompt_id for prompt in asked])
+    ids = {
+        "image_id": [str(place) for place in range(len(shown))],
+        "prompt_id": [prompt.prompt_id for prompt in asked],
+    }
+    image_rows = pa.table({**ids, **_picture_columns(shown, "image", "uri")})
     if sources is not None:
         image_rows = _add_sources(image_rows, sources)
     if captions is not None:
@@ -128,18 +132,13 @@ def _read_prompt(prompt: Any, questions: Any, unusable: dict[str, RowError]) -> 
     If it cannot be used, its text is empty and its error is added to `unusable`.
     """
     error = find_prompt_error(prompt)
-    of_questions = "" if questions is None else f"-{hash_prompt(repr(questions))}"
+    suffix = "" if questions is None else f"-{hash_prompt(repr(questions))}"
     if error is None or error == EMPTY_PROMPT:
         text = "" if error else str(prompt)
-        return AskedPrompt(hash_prompt(text) + of_questions, text, questions)
-    prompt_id = hash_prompt(f"\0{error.message}") + of_questions  # the id of no usable prompt
+        return AskedPrompt(hash_prompt(text) + suffix, text, questions)
+    prompt_id = hash_prompt(f"\0{error.message}") + suffix  # the id of no usable prompt
     unusable[prompt_id] = error
     return AskedPrompt(prompt_id, "", questions)
-
-
-def _image_rows(images: Sequence[Sequence[Picture | None]], prompt_ids: Sequence[str]) -> pa.Table:
-    ids = {"image_id": [str(place) for place in range(len(images))], "prompt_id": prompt_ids}
-    return pa.table({**ids, **_picture_columns(images, "image", "uri")})
 
 
 def _add_sources(image_rows: pa.Table, sources: Picture | Iterable[Shown | None]) -> pa.Table:
@@ -180,7 +179,7 @@ def _picture_columns(pictures: Sequence[Sequence[Picture | None]], image: str, u
     """Return two columns by their names: `image` has encoded images, `uri` the addresses of files."""
     return {
         image: pa.array([[_encode(one) for one in shown] for shown in pictures], pa.list_(pa.large_binary())),
-        uri: pa.array([[_address(one) for one in shown] for shown in pictures], pa.list_(pa.string())),
+        uri: pa.array([[_find_address(one) for one in shown] for shown in pictures], pa.list_(pa.string())),
     }
 
 
@@ -206,7 +205,7 @@ def _pictures(shown: Any, where: str) -> list[Picture | None]:
         return [None]
     if isinstance(shown, list | tuple) or (isinstance(shown, np.ndarray) and shown.dtype == object):
         return [picture for place, each in enumerate(shown) for picture in _pictures(each, f"{where}[{place}]")]
-    if isinstance(shown, np.ndarray) and not _holds_colours(shown):
+    if isinstance(shown, np.ndarray) and not _has_pixel_shape(shown):
         found = f"an array of {shown.dtype} and shape {shown.shape}"
     elif isinstance(shown, Picture):
         return [shown]
@@ -218,11 +217,11 @@ def _pictures(shown: Any, where: str) -> list[Picture | None]:
     )
 
 
-def _holds_colours(array: np.ndarray) -> bool:
+def _has_pixel_shape(array: np.ndarray) -> bool:
     return array.dtype == np.uint8 and (array.ndim == 2 or (array.ndim == 3 and array.shape[2] in (3, 4)))
 
 
-def _address(image: Picture | None) -> str | None:
+def _find_address(image: Picture | None) -> str | None:
     return str(image) if isinstance(image, str | Path) and _is_text(str(image)) else None
 
 
@@ -239,7 +238,7 @@ def _encode(image: Picture | None) -> bytes | None:
         return _save(Image.fromarray(image))
     if isinstance(image, Image.Image):
         return _save(image)
-    return _read_odd_path(image) if image is not None and _address(image) is None else None
+    return _read_odd_path(image) if image is not None and _find_address(image) is None else None
 
 
 def _read_odd_path(path: str | Path) -> bytes:

@@ -1,4 +1,4 @@
-"""The answers stage: the likelihood of every candidate answer to every question on every image."""
+"""The answers stage: likelihoods of the candidate answers to every question about every image."""
 
 import math
 from collections import defaultdict
@@ -15,14 +15,14 @@ from plumbline.operators.base.errors import RowError, unknown_prompt
 from plumbline.operators.images.preparing import PreparedImages
 from plumbline.operators.metrics.metric import Metric
 from plumbline.operators.metrics.parsing import same_choice
-from plumbline.operators.metrics.writing import Put, is_asked
+from plumbline.operators.metrics.writing import VqaPrompt, is_asked
 from plumbline.operators.models.calls import Call, LikelihoodModel, Question, TextEmbedder
 from plumbline.operators.stages.images import ImagesStage
-from plumbline.operators.stages.stage import Inputs, Stage, StageOptions, Upstream, remembered
+from plumbline.operators.stages.stage import Inputs, Stage, StageOptions, cache_upstream
 
 Result = TypeVar("Result")
 
-REMEMBERED_TEXTS = 20_000
+MAX_CACHED_TEXTS = 20_000
 
 
 @runtime_checkable
@@ -30,35 +30,35 @@ class AskingMetric(Protocol):
     """A metric that asks a VQA model about images."""
 
     def answering(self) -> dict[str, Any]:
-        """All that decides how questions are put to the model."""
+        """Return all options that decide how the model is asked."""
 
-    def put(self, text: str, choices: Sequence[str]) -> Put:
-        """A question as it is put to the model, with its choices in the same order."""
+    def vqa_prompt(self, text: str, choices: Sequence[str]) -> VqaPrompt:
+        """Return the prompt for a question and its choices; the order of the choices is kept."""
 
 
 class AskedQuestion(NamedTuple):
     """A question with its id."""
 
     question_id: str
-    put: Put
+    vqa_prompt: VqaPrompt
 
 
 class PromptQuestions(NamedTuple):
-    """What one metric asks about one prompt: its questions, or why there are none."""
+    """One metric's questions about one prompt, or why there are none."""
 
     questions: list[AskedQuestion]
     error: RowError | None
 
     @property
     def basis(self) -> str:
-        """What an answered row stands on: ids are digests of all that is asked."""
+        """Basis of an answered row: the ids are digests of everything that is asked."""
         return rows.basis_of(*(question.question_id for question in self.questions))
 
 
 class QuestionIndex:
-    """A questions table (schema QUESTIONS) by prompt, in the metric's way of putting them to the model.
+    """A questions table (schema QUESTIONS) by prompt, as a metric asks it.
 
-    What the metric's own filter dropped is not asked.
+    Questions that the metric's own filter dropped are left out.
     """
 
     def __init__(self, table: pa.Table, metric: AskingMetric) -> None:
@@ -67,8 +67,8 @@ class QuestionIndex:
             grouped[question["prompt_id"]].append(question)
         self.prompts = {prompt_id: _prompt_questions(written, metric) for prompt_id, written in grouped.items()}
 
-    def of(self, prompt_id: str | None) -> PromptQuestions:
-        """What is asked about images of the prompt."""
+    def find(self, prompt_id: str | None) -> PromptQuestions:
+        """Return the questions about images of the prompt."""
         if prompt_id is None or prompt_id not in self.prompts:
             return PromptQuestions([], unknown_prompt(prompt_id))
         return self.prompts[prompt_id]
@@ -82,15 +82,15 @@ def _prompt_questions(written: Sequence[Mapping[str, Any]], metric: AskingMetric
     if errors:
         return PromptQuestions([], errors[0])
     kept = [question for question in written if is_asked(question.get("keep"))]
-    asked = [AskedQuestion(one["question_id"], metric.put(one["text"], tuple(one["choices"]))) for one in kept]
+    asked = [AskedQuestion(one["question_id"], metric.vqa_prompt(one["text"], tuple(one["choices"]))) for one in kept]
     return PromptQuestions(asked, None)
 
 
 class AskingStage(Stage):
-    """What is to be asked decides its result, with the questions that it reads."""
+    """A stage whose result depends on the questions that it reads and on how they are asked."""
 
     needs: ClassVar[type] = AskingMetric
-    words = True
+    shuffles_words = True
 
     @classmethod
     def reads(cls, metric: Metric) -> tuple[str, ...]:
@@ -101,18 +101,20 @@ class AskingStage(Stage):
         return {"asking": metric.answering()}
 
     @classmethod
-    def trial(cls, key: str, metrics: Collection[Any]) -> Call:
-        """Where all want the model's own words, no likelihood need be told."""
-        words = cls.calls[key] == "likelihood" and all(metric.put("Is it?", ("yes", "no")).free for metric in metrics)
+    def trial_call(cls, key: str, metrics: Collection[Any]) -> Call:
+        """Return a call without likelihoods if all metrics want the model's own words."""
+        words = cls.calls[key] == "likelihood" and all(
+            metric.vqa_prompt("Is it?", ("yes", "no")).free for metric in metrics
+        )
         return "generate_from_images" if words else cls.calls[key]
 
 
 class QuestionedImagesStage(ImagesStage):
-    """Images and questions about them."""
+    """A stage over images and questions about them."""
 
     def __init__(self, metrics: Mapping[str, Any], models: Mapping[str, Any], options: StageOptions) -> None:
         super().__init__(metrics, models, options)
-        self._index = remembered(self._read_index)
+        self._index = cache_upstream(lambda name, read: QuestionIndex(read.read(), self.metrics[name]))
 
     @classmethod
     def reads(cls, metric: Metric) -> tuple[str, ...]:
@@ -121,14 +123,11 @@ class QuestionedImagesStage(ImagesStage):
     def asked(self, inputs: Inputs) -> Mapping[str, QuestionIndex]:
         return {name: self._index(name, inputs.upstream[name]["questions"]) for name in inputs.metrics}
 
-    def _read_index(self, name: str, questions: Upstream) -> QuestionIndex:
-        return QuestionIndex(questions.read(), self.metrics[name])
-
 
 class AnswersStage(AskingStage, QuestionedImagesStage):
-    """Images and questions to answers (schema ANSWERS), every image encoded once for all metrics that share the model.
+    """Images and questions to answers (schema ANSWERS); each image is encoded once for all metrics of a model.
 
-    The tables' metadata has what the model's calls took, for all the metrics together (rows.with_usage).
+    The tables' metadata has the usage of the model's calls, for all metrics together (rows.with_usage).
     """
 
     name = "answers"
@@ -144,8 +143,9 @@ class AnswersStage(AskingStage, QuestionedImagesStage):
         self.match = ChoiceMatcher(models["matcher"]) if "matcher" in models else None
 
     def measure(self, images: PreparedImages, asked: Mapping[str, QuestionIndex]) -> Mapping[str, pa.Table]:
-        """Encodes `image_batch` images together and has their questions answered before the next are; a model that
-        batches by itself gets all of the shard at once, beside what it has of another.
+        """Encode `image_batch` images together and answer their questions before the next ones are encoded.
+
+        A model with its own batching gets the whole shard at once, together with its other shards.
         """
         before = self.model.usage
         answers = {name: ShardAnswers(images, index) for name, index in asked.items()}
@@ -164,7 +164,7 @@ class AnswersStage(AskingStage, QuestionedImagesStage):
         *,
         crowded: bool,
     ) -> None:
-        """Answers all metrics' questions about a window's images; `rows_of` are the rows of all images."""
+        """Answer all metrics' questions about a window of images; `rows_of` has the row of each image."""
         window = {image: (rows_of[image], feature) for image, feature in enumerate(encoded, first)}
         features = {image: feature for image, (_, feature) in window.items() if not isinstance(feature, RowError)}
         asked = [
@@ -173,8 +173,8 @@ class AnswersStage(AskingStage, QuestionedImagesStage):
             for image in features
             for question in answered.questions(rows_of[image])
         ]
-        closed = list(dict.fromkeys(question.call for question in asked if not question.put.free))
-        free = list(dict.fromkeys(question.call for question in asked if question.put.free))
+        closed = list(dict.fromkeys(question.call for question in asked if not question.vqa_prompt.free))
+        free = list(dict.fromkeys(question.call for question in asked if question.vqa_prompt.free))
         call = partial(self._call, features=features, crowded=crowded)
         logprobs = dict(zip(closed, call(self.model.likelihood, asked=closed), strict=True))
         replies = dict(zip(free, call(self.model.reply, asked=free), strict=True))
@@ -183,7 +183,7 @@ class AnswersStage(AskingStage, QuestionedImagesStage):
                 for answered in answers.values():
                     answered.fail(row, feature)
         for question in asked:
-            if question.put.free:
+            if question.vqa_prompt.free:
                 answers[question.metric].add_reply(question, replies[question.call], self.match)
             else:
                 answers[question.metric].add(question, logprobs[question.call])
@@ -196,15 +196,15 @@ class AnswersStage(AskingStage, QuestionedImagesStage):
         *,
         crowded: bool,
     ) -> list[Result | RowError]:
-        """One of the model's calls on every (image, text, choices), failing ones apart."""
+        """Call the model on every (image, text, choices); failing ones become errors."""
         encoded = list(features.values())
         position = {image: index for index, image in enumerate(features)}
         questions = [Question(position[image], text, choices) for image, text, choices in asked]
         return isolate(lambda batch: method(encoded, batch), questions, crowded=crowded)
 
 
-def finite(logprobs: list[list[float]] | RowError) -> list[list[float]] | RowError:
-    """What a model gave, or the error where it is no number."""
+def require_finite(logprobs: list[list[float]] | RowError) -> list[list[float]] | RowError:
+    """Return the log probabilities, or an error if one is not finite."""
     if isinstance(logprobs, RowError) or all(math.isfinite(number) for choice in logprobs for number in choice):
         return logprobs
     return RowError("not_finite", f"the model gave {logprobs}; try dtype=float32")
@@ -217,19 +217,19 @@ class _ImageQuestion(NamedTuple):
     row: int
     image: int
     question_id: str
-    put: Put
+    vqa_prompt: VqaPrompt
 
     @property
     def call(self) -> tuple[int, str, tuple[str, ...]]:
-        """What the model is called with; metrics that ask the same about an image share the answer."""
-        return self.image, self.put.text, () if self.put.free else self.put.choices
+        """Arguments of the model's call; metrics that ask the same about an image share the answer."""
+        return self.image, self.vqa_prompt.text, () if self.vqa_prompt.free else self.vqa_prompt.choices
 
 
 class ChoiceMatcher:
-    """The choice that a free answer means: the one it is, or else the nearest by sentence embedding (TIFA)."""
+    """Finds the choice that a free answer means: an equal one, or the nearest by sentence embedding (TIFA)."""
 
     def __init__(self, embedder: TextEmbedder) -> None:
-        self.embed = lru_cache(maxsize=REMEMBERED_TEXTS)(lambda text: embedder.encode_texts([text]).features[0])
+        self.embed = lru_cache(maxsize=MAX_CACHED_TEXTS)(lambda text: embedder.encode_texts([text]).features[0])
         self.matching = Lock()
 
     def __call__(self, reply: str, choices: Sequence[str]) -> str:
@@ -242,26 +242,26 @@ class ChoiceMatcher:
 
 
 class ShardAnswers:
-    """One metric's answers about one shard while they come in."""
+    """Collects one metric's answers about one shard."""
 
     def __init__(self, images: PreparedImages, index: QuestionIndex, schema: pa.Schema = schemas.ANSWERS) -> None:
         self.images = images
         self.index = index
         self.schema = schema
         self.errors: list[RowError | None] = [
-            error or index.of(row.prompt_id).error for row, error in zip(images.rows, images.errors, strict=True)
+            error or index.find(row.prompt_id).error for row, error in zip(images.rows, images.errors, strict=True)
         ]
         self.answers: list[list[dict[str, Any]]] = [[] for _ in images.rows]
 
     def questions(self, row: int) -> list[AskedQuestion]:
-        """What is to be asked about a row; nothing where it already failed."""
-        return [] if self.errors[row] is not None else self.index.of(self.images.rows[row].prompt_id).questions
+        """Return the questions about a row; nothing if it has failed already."""
+        return [] if self.errors[row] is not None else self.index.find(self.images.rows[row].prompt_id).questions
 
     def fail(self, row: int, error: RowError) -> None:
         self.errors[row] = self.errors[row] or error
 
     def add(self, asked: _ImageQuestion, logprobs: list[list[float]] | RowError) -> None:
-        logprobs = finite(logprobs)
+        logprobs = require_finite(logprobs)
         if isinstance(logprobs, RowError):
             self.fail(asked.row, logprobs)
         else:
@@ -273,11 +273,11 @@ class ShardAnswers:
             self.fail(asked.row, reply)
             return
         chosen: str | None
-        if asked.put.exact:
-            chosen = same_choice(reply, asked.put.choices)
+        if asked.vqa_prompt.exact:
+            chosen = same_choice(reply, asked.vqa_prompt.choices)
         else:
             assert match is not None, "a metric of free answers has a matcher"
-            chosen = match(reply, asked.put.choices)
+            chosen = match(reply, asked.vqa_prompt.choices)
         self.answers[asked.row].append({"question_id": asked.question_id, "reply": reply, "chosen": chosen})
 
     def table(self) -> pa.Table:

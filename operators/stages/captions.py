@@ -1,4 +1,4 @@
-"""The captions, regions and descriptions stages: what models say of images, and what a language model makes of that."""
+"""The captions, regions and descriptions stages: what models say of images, and a language model's summary of it."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -8,33 +8,33 @@ from plumbline.operators.base import schemas
 from plumbline.operators.base.batches import isolate
 from plumbline.operators.base.errors import RowError
 from plumbline.operators.base.usage import Usage
-from plumbline.operators.metrics.described import Sight
+from plumbline.operators.metrics.judges.descriptions import Sight
 from plumbline.operators.metrics.metric import Metric
 from plumbline.operators.metrics.writing import Writing
 from plumbline.operators.models.calls import Region
 from plumbline.operators.stages.derived import DerivedStage, ImageMaterial
-from plumbline.operators.stages.programs import Ran, generate, run_programs
-from plumbline.operators.stages.seeing import Encoded, SeeingStage, Seen, Shown, write_about
+from plumbline.operators.stages.programs import ProgramResults, generate, run_programs
+from plumbline.operators.stages.seeing import EncodedBatch, ImageTask, PreprocessedImage, SeeingStage, run_about_images
 
 
 @runtime_checkable
 class CaptioningMetric(Protocol):
-    """A metric that has images captioned."""
+    """A metric that needs captions."""
 
     def captioning(self) -> dict[str, Any]:
-        """All that decides a caption, but for the captioner."""
+        """Return all options that decide a caption, except the captioner."""
 
     def caption(self) -> Writing[str]:
-        """The program that has one image captioned."""
+        """Ask for a caption of one image."""
 
 
 class CaptionsStage(SeeingStage):
-    """Images to captions (schema CAPTIONS), whatever their prompts."""
+    """Images to captions (schema CAPTIONS), independent of their prompts."""
 
     name = "captions"
     version = 1
     schema = schemas.CAPTIONS
-    counted = "one"
+    call_unit = "row"
     needs = CaptioningMetric
     calls: ClassVar = {"captioner": "generate_from_images"}
 
@@ -42,53 +42,53 @@ class CaptionsStage(SeeingStage):
     def recipe(cls, name: str, metric: Any) -> dict[str, Any]:
         return {"asking": metric.captioning()}
 
-    def say(self, encoded: Encoded, seen: Sequence[Seen]) -> Ran[str]:
-        return write_about(self.model, encoded, seen, [self.metrics[one.metric].caption() for one in seen])
+    def ask_model(self, encoded: EncodedBatch, seen: Sequence[ImageTask]) -> ProgramResults[str]:
+        return run_about_images(self.model, encoded, seen, [self.metrics[one.metric].caption() for one in seen])
 
-    def columns(self, said: Sequence[str], shown: Sequence[Shown]) -> dict[str, Any]:
+    def columns(self, results: Sequence[str], shown: Sequence[PreprocessedImage]) -> dict[str, Any]:
         captions = [
             {"text": text, "width": image.width, "height": image.height}
-            for text, image in zip(said, shown, strict=True)
+            for text, image in zip(results, shown, strict=True)
         ]
         return {"captions": captions}
 
 
 class RegionsStage(SeeingStage):
-    """Images to regions (schema REGIONS), whatever their prompts."""
+    """Images to regions (schema REGIONS), independent of their prompts."""
 
     name = "regions"
     version = 1
     schema = schemas.REGIONS
-    counted = "one"
+    call_unit = "row"
     needs = Metric
     calls: ClassVar = {"grounder": "regions"}
 
-    def say(self, encoded: Encoded, seen: Sequence[Seen]) -> Ran[list[Region]]:
-        told: list[list[Region] | RowError] = isolate(self.model.regions, encoded.features)
-        return Ran([told[encoded.places[one.image]] for one in seen], Usage(calls=len(told)))
+    def ask_model(self, encoded: EncodedBatch, seen: Sequence[ImageTask]) -> ProgramResults[list[Region]]:
+        found: list[list[Region] | RowError] = isolate(self.model.regions, encoded.features)
+        return ProgramResults([found[encoded.places[one.image]] for one in seen], Usage(calls=len(found)))
 
-    def columns(self, said: Sequence[list[Region]], shown: Sequence[Shown]) -> dict[str, Any]:
-        return {"regions": [[region._asdict() for region in regions] for regions in said]}
+    def columns(self, results: Sequence[list[Region]], shown: Sequence[PreprocessedImage]) -> dict[str, Any]:
+        return {"regions": [[region._asdict() for region in regions] for regions in results]}
 
 
 @runtime_checkable
 class DescribingMetric(Protocol):
-    """A metric that has images described by a model that does not see them."""
+    """A metric that needs descriptions by a model that does not see the images."""
 
     def describing(self) -> dict[str, Any]:
-        """All that decides a description, but for what is told of the image and for the model."""
+        """Return all options that decide a description, except its input and the model."""
 
     def describe(self, sight: Sight) -> Writing[str]:
-        """The program that has one image described."""
+        """Ask for a description of one image."""
 
 
 class DescriptionsStage(DerivedStage):
-    """Captions and regions to descriptions (schema DESCRIPTIONS), whatever the prompts."""
+    """Captions and regions to descriptions (schema DESCRIPTIONS), independent of the prompts."""
 
     name = "descriptions"
     version = 1
     schema = schemas.DESCRIPTIONS
-    counted = "one"
+    call_unit = "row"
     needs = DescribingMetric
     calls: ClassVar = {"describer": "generate"}
     side_by_side = True
@@ -108,14 +108,13 @@ class DescriptionsStage(DerivedStage):
         regions = read["regions"]["regions"] if "regions" in read else [[]] * len(captions)
         return [{**caption, "regions": of_image} for caption, of_image in zip(captions, regions, strict=True)]
 
-    def make(self, wanted: Sequence[ImageMaterial]) -> Ran[str]:
-        programs = [self.metrics[one.metric].describe(_sight(one.material)) for one in wanted]
+    def make(self, wanted: Sequence[ImageMaterial]) -> ProgramResults[str]:
+        programs = []
+        for one in wanted:
+            regions = tuple(Region(**region) for region in one.material["regions"])
+            sight = Sight(one.material["text"], regions, one.material["width"], one.material["height"])
+            programs.append(self.metrics[one.metric].describe(sight))
         return run_programs(programs, partial(generate, self.models["describer"]))
 
     def columns(self, made: Sequence[str]) -> dict[str, Any]:
         return {"descriptions": list(made)}
-
-
-def _sight(material: Mapping[str, Any]) -> Sight:
-    regions = tuple(Region(**region) for region in material["regions"])
-    return Sight(material["text"], regions, material["width"], material["height"])

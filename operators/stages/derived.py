@@ -1,4 +1,4 @@
-"""What the stages share that go over images and read only what other stages made of them, with the prompts."""
+"""Base class of stages over images that read only tables of other stages, and the prompts."""
 
 import json
 from abc import abstractmethod
@@ -11,22 +11,22 @@ from plumbline.operators.base import rows
 from plumbline.operators.base.errors import RowError
 from plumbline.operators.metrics.answered import incomplete
 from plumbline.operators.stages.images import RowKey
-from plumbline.operators.stages.programs import Ran
-from plumbline.operators.stages.stage import Inputs, Stage, StageOptions, remembered, text_of, texts_of
+from plumbline.operators.stages.programs import ProgramResults
+from plumbline.operators.stages.stage import Inputs, Stage, StageOptions, cache_upstream, find_text, texts_of
 
 IDS = ("image_id", "prompt_id", "generator", "image_digest")
 
 
 class Material(NamedTuple):
-    """What one row is made of."""
+    """Input of one row."""
 
     row: Mapping[str, Any]
-    """The columns that it has in common with what is read: its ids and the digest of its image."""
+    """Columns that it shares with the tables it reads: ids and the digest of the image."""
     images: Sequence[Any]
-    """What is read of each of its images; none where there is an error."""
+    """Input for each of its images; empty if there is an error."""
     error: RowError | None
     basis: str = ""
-    """The digest of what is read."""
+    """Digest of the input."""
 
     @property
     def key(self) -> RowKey:
@@ -34,59 +34,59 @@ class Material(NamedTuple):
 
 
 class ImageMaterial(NamedTuple):
-    """Something that is to be made of one image, for one metric."""
+    """Input for one image and one metric."""
 
     metric: str
     material: Any
 
 
 class PreparedMaterials(NamedTuple):
-    """What one metric's table of a shard is made of."""
+    """Inputs of one metric's table of a shard."""
 
     materials: Sequence[Material]
     kept: Mapping[RowKey, Mapping[str, Any]]
-    """Rows of earlier cells, by what they stand on."""
+    """Rows of earlier cells by RowKey."""
 
     @property
     def new(self) -> Iterator[Material]:
-        """Those of which there is no row yet."""
+        """Rows that must be computed."""
         return (one for one in self.materials if one.error is None and one.key not in self.kept)
 
     @property
     def n_kept(self) -> int:
-        """How many rows stand as they are."""
+        """Number of rows that are reused."""
         return sum(one.error is None and one.key in self.kept for one in self.materials)
 
 
 class DerivedStage(Stage):
-    """Tables of other stages over images, row by row, and the prompts' texts, to a further one.
+    """Tables of other stages over images, row by row, and the prompts' texts, to a further table.
 
-    A row with an error passes it on. The tables' metadata has what the model's calls took, for all the metrics together
+    A row with an error passes it on. The tables' metadata has the usage of the model's calls, for all metrics together
     (rows.with_usage).
     """
 
     over = "images"
-    reads_rows = False
     keeps_rows = True
 
     def __init__(self, metrics: Mapping[str, Any], models: Mapping[str, Any], options: StageOptions) -> None:
         self.metrics = metrics
         self.models = models
-        self._texts = remembered(texts_of)
+        self._texts = cache_upstream(texts_of)
 
     @abstractmethod
     def materials(
         self, metric: Any, read: Mapping[str, Mapping[str, Any]], text: str | RowError
     ) -> list[Any] | RowError:
-        """What is read of each image of a row, as plain values, from the row of each table and the prompt's `text`."""
+        """Return the input for each image of a row, as plain values, from its row in each table and the prompt's
+        `text`."""
 
     @abstractmethod
-    def make(self, wanted: Sequence[ImageMaterial]) -> Ran[Any]:
-        """What the model, or the arithmetic, makes of each."""
+    def make(self, wanted: Sequence[ImageMaterial]) -> ProgramResults[Any]:
+        """Return the model's or the arithmetic's result for each input."""
 
     @abstractmethod
     def columns(self, made: Sequence[Any]) -> dict[str, Any]:
-        """The columns that what was made of a row's images fills."""
+        """Return the columns of a row from the results for its images."""
 
     def prepare(self, inputs: Inputs) -> Mapping[str, PreparedMaterials]:
         texts = self._texts(inputs.prompts)
@@ -96,7 +96,7 @@ class DerivedStage(Stage):
         tables = {stage: inputs.upstream[name][stage].read().to_pylist() for stage in self.reads(self.metrics[name])}
         together = (dict(zip(tables, each, strict=True)) for each in zip(*tables.values(), strict=True))
         materials = [self._material(self.metrics[name], read, texts) for read in together]
-        return PreparedMaterials(materials, _kept_rows(inputs.earlier.get(name, ())))
+        return PreparedMaterials(materials, _index_earlier(inputs.earlier.get(name, ())))
 
     def _material(self, metric: Any, read: Mapping[str, Mapping[str, Any]], texts: Mapping[str, str]) -> Material:
         first, *others = read.values()
@@ -106,22 +106,22 @@ class DerivedStage(Stage):
             error = incomplete(next(iter(read)), f"is not of the image {first['image_id']} as it is now")
         if error is not None:
             return Material(ids, (), error)
-        images = self.materials(metric, read, text_of(texts, first["prompt_id"]))
+        images = self.materials(metric, read, find_text(texts, first["prompt_id"]))
         if isinstance(images, RowError):
             return Material(ids, (), images)
         return Material(ids, images, None, rows.basis_of(*map(json.dumps, images)))
 
     def compute(self, prepared: Mapping[str, PreparedMaterials]) -> Mapping[str, pa.Table]:
-        """All metrics' rows at once, so that the model's batches are full."""
+        """Compute all metrics' rows together, to fill the model's batches."""
         wanted = [
             ImageMaterial(name, image)
-            for name, of_metric in prepared.items()
-            for row in of_metric.new
+            for name, materials in prepared.items()
+            for row in materials.new
             for image in row.images
         ]
         ran = self.make(wanted)
         made = iter(ran.results)
-        tables = {name: self._table(of_metric, made) for name, of_metric in prepared.items()}
+        tables = {name: self._table(materials, made) for name, materials in prepared.items()}
         counted = {name: rows.with_usage(table, ran.usage) for name, table in tables.items()}
         return {name: rows.with_kept(table, prepared[name].n_kept) for name, table in counted.items()}
 
@@ -138,8 +138,8 @@ class DerivedStage(Stage):
         return rows.table(records, self.schema)
 
 
-def _kept_rows(earlier: Sequence[pa.Table]) -> dict[RowKey, Mapping[str, Any]]:
-    """The rows without an error of tables of earlier cells, newest first."""
+def _index_earlier(earlier: Sequence[pa.Table]) -> dict[RowKey, Mapping[str, Any]]:
+    """Return the rows without an error in earlier tables, newest first."""
     kept: dict[RowKey, Mapping[str, Any]] = {}
     for row in (row for table in reversed(earlier) for row in table.to_pylist()):
         if row["error"] is None:

@@ -1,4 +1,4 @@
-"""The entailment stage: the probability that a prompt entails each question written about it, with its answer."""
+"""The entailment stage: the probability that a prompt entails each question about it, with its answer."""
 
 import re
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ _THERE = re.compile(
 
 
 class EntailmentStage(Stage):
-    """Questions (schema QUESTIONS) to entailments (schema ENTAILMENTS), one row for one.
+    """Questions (schema QUESTIONS) to entailments (schema ENTAILMENTS), row by row.
 
     The premise is the prompt, the hypothesis the question with its answer as a statement (gecko.txt, sec. 5,
     "Groundedness: removing hallucination"). No question is dropped here.
@@ -32,7 +32,6 @@ class EntailmentStage(Stage):
     over = "prompts"
     needs = Metric
     calls: ClassVar = {"nli": "entailment"}
-    reads_rows = False
 
     @classmethod
     def reads(cls, metric: Metric) -> tuple[str, ...]:
@@ -48,35 +47,32 @@ class EntailmentStage(Stage):
         return {name: self._entail(questions) for name, questions in prepared.items()}
 
     def _entail(self, questions: pa.Table) -> pa.Table:
-        written = questions.to_pylist()
-        pairs = [_pair(question) for question in written if question["error"] is None]
-        outcomes = iter(isolate(self.model.entailment, pairs))
-        records = [_row(question, next(outcomes) if question["error"] is None else None) for question in written]
+        records, sound, pairs = [], [], []
+        for question in questions.to_pylist():
+            record = {name: question[name] for name in ("prompt_id", "question_id", "error")}
+            records.append(record)
+            if question["error"] is None:
+                record["hypothesis"] = write_hypothesis(question["text"], question["answer"])
+                pairs.append((question["prompt"], record["hypothesis"]))
+                sound.append(record)
+        for record, outcome in zip(sound, isolate(self.model.entailment, pairs), strict=True):
+            if isinstance(outcome, RowError):
+                record["error"] = rows.error_value(outcome)
+            else:
+                record["p_entail"] = outcome
         return rows.table(records, schemas.ENTAILMENTS)
 
 
-def _pair(question: Mapping[str, Any]) -> tuple[str, str]:
-    """Premise and hypothesis."""
-    return question["prompt"], hypothesis(question["text"], question["answer"])
-
-
-def _row(question: Mapping[str, Any], outcome: float | RowError | None) -> dict[str, Any]:
-    row = {name: question[name] for name in ("prompt_id", "question_id", "error")}
-    if isinstance(outcome, RowError):
-        return {**row, "hypothesis": _pair(question)[1], "error": rows.error_value(outcome)}
-    return row if outcome is None else {**row, "hypothesis": _pair(question)[1], "p_entail": outcome}
-
-
-def hypothesis(question: str, answer: str) -> str:
-    """A question with its answer as one statement.
+def write_hypothesis(question: str, answer: str) -> str:
+    """Return a question with its answer as one statement.
 
     "is there a man in the image?" and yes give "There is a man."; no gives "It is not true that there is a man.".
-    Everything else is quoted: 'The answer to the question "what color is the dog?" is red.'. The paper does not say
-    how it puts them.
+    Everything else is quoted: 'The answer to the question "what color is the dog?" is red.'. The paper does not say how
+    it phrases hypotheses.
     """
     question, answer = parsing.one_line(question), parsing.one_line(answer)
     there = _THERE.fullmatch(question)
     if there and parsing.key(answer) in parsing.YES_NO:
-        said = f"here {there['verb'].lower()} {there['what']}."
-        return f"T{said}" if parsing.key(answer) == "yes" else f"It is not true that t{said}"
+        statement = f"here {there['verb'].lower()} {there['what']}."
+        return f"T{statement}" if parsing.key(answer) == "yes" else f"It is not true that t{statement}"
     return f'The answer to the question "{question}" is {answer}.'

@@ -1,4 +1,4 @@
-"""The function_values stage: what functions of the user's own make of every image and its prompt."""
+"""The function_values stage: values of the user's own functions for each image and its prompt."""
 
 import math
 import reprlib
@@ -16,24 +16,24 @@ from plumbline.operators.images.preparing import Edit, PreparedImages
 from plumbline.operators.metrics.function import FunctionConfig
 from plumbline.operators.metrics.user_code import describe_error, runnable
 from plumbline.operators.stages.images import ImagesStage
-from plumbline.operators.stages.stage import Inputs, StageOptions, remembered, text_of, texts_of
+from plumbline.operators.stages.stage import Inputs, StageOptions, cache_upstream, find_text, texts_of
 
 WINDOW = 32
-"""Rows whose images are decoded together; they stay as large as they are."""
-Shown = tuple[Image.Image, str]
+"""Rows whose images are decoded together; the images keep their size."""
+ImageAndPrompt = tuple[Image.Image, str]
 """An image and its prompt."""
 
 
 class GivenTexts(NamedTuple):
-    """The texts that one metric is given with the images of each prompt."""
+    """Texts that a metric gets with the images of each prompt."""
 
     prompts: Mapping[str, str]
     metric: FunctionConfig
 
     def text(self, prompt_id: str | None) -> str | RowError:
         """Return the text of a prompt, or the error of a prompt without text."""
-        text = text_of(self.prompts, prompt_id)
-        return self.metric.worded(text) if isinstance(text, str) else text
+        text = find_text(self.prompts, prompt_id)
+        return self.metric.apply_word_order(text) if isinstance(text, str) else text
 
     def basis(self, prompt_id: str | None) -> str | None:
         """Return the digest of everything that a row depends on, except its image."""
@@ -42,13 +42,13 @@ class GivenTexts(NamedTuple):
 
 
 class FunctionValuesStage(ImagesStage):
-    """Images and prompts to values (schema FUNCTION_VALUES), every image decoded once for all functions."""
+    """Images and prompts to values (schema FUNCTION_VALUES); each image is decoded once for all functions."""
 
     name = "function_values"
     version = 1
     schema = schemas.FUNCTION_VALUES
     needs = FunctionConfig
-    words = True
+    shuffles_words = True
     window = WINDOW
 
     @classmethod
@@ -58,7 +58,7 @@ class FunctionValuesStage(ImagesStage):
     def __init__(self, metrics: Mapping[str, Any], models: Mapping[str, Any], options: StageOptions) -> None:
         super().__init__(metrics, models, options)
         self.functions = {name: UserFunction(metric) for name, metric in metrics.items()}
-        self._texts = remembered(texts_of)
+        self._texts = cache_upstream(texts_of)
 
     def preprocess(self, image: Image.Image, edit: Edit | None = None) -> Image.Image:
         return image
@@ -91,21 +91,21 @@ class FunctionValuesStage(ImagesStage):
 
 
 class UserFunction:
-    """A function as the stage calls it: an exception, or a value that is no score, costs its own image."""
+    """A function as the stage calls it: an exception or an invalid value fails only its own image."""
 
     def __init__(self, metric: FunctionConfig) -> None:
         """Raises ConfigError if the function cannot be loaded here."""
         self.code = runnable(metric.code)
         self.function: Callable[..., Any] = self.code.load()
 
-    def values(self, shown: Sequence[Shown], batch: int) -> list[float | RowError]:
+    def values(self, shown: Sequence[ImageAndPrompt], batch: int) -> list[float | RowError]:
         """Return the value of every image with its prompt; `batch` go together if the function takes several."""
         size = batch if self.code.batches else 1
         return [
             value for first in range(0, len(shown), size) for value in halve(self._call, shown[first : first + size])
         ]
 
-    def _call(self, shown: Sequence[Shown]) -> list[float | RowError]:
+    def _call(self, shown: Sequence[ImageAndPrompt]) -> list[float | RowError]:
         try:
             return [self._read(value) for value in self._returned(shown)]
         except (Exception, SystemExit) as error:
@@ -115,7 +115,7 @@ class UserFunction:
             message = f"{self.code.where} raised {raised}; correct the function"
             raise HopelessRow(RowError("function_failed", message, retryable=True)) from error
 
-    def _returned(self, shown: Sequence[Shown]) -> list[Any]:
+    def _returned(self, shown: Sequence[ImageAndPrompt]) -> list[Any]:
         images = [image.copy() for image, _ in shown]  # other functions see the same image
         texts = [text for _, text in shown]
         if not self.code.batches:

@@ -1,4 +1,4 @@
-"""The graph that metrics' chains make: one node for every stage and model, and whether it can be served at all."""
+"""The graph of all metrics' chains: one node for each stage and model, with checks that the models can serve it."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
@@ -20,17 +20,17 @@ class GraphNode(NamedTuple):
     """One stage with the models that it loads."""
 
     name: str
-    """The stage, the role of its own model where it has one, and what it is shown where that is not the images alone:
-    `answers:vqa`, `answers:vqa:blank_images`, `inspections:judge:edit+result`."""
+    """Stage, role of its own model, and the shown images unless they are only the scored ones: `answers:vqa`,
+    `answers:vqa:blank_images`, `inspections:judge:edit+result`."""
     stage: type[Stage]
     roles: Mapping[str, str]
-    """By the metrics' keys; its own model first."""
+    """Roles by the metrics' options; the role of its own model comes first."""
     metrics: Mapping[str, Metric]
-    """Those that it serves; metrics that share a model share its pass."""
+    """Metrics of the node; metrics that share a model share its pass."""
 
 
 def make_nodes(metrics: Mapping[str, Metric]) -> list[GraphNode]:
-    """The nodes in the order data flows; raises ConfigError for a metric whose chain does not hold together."""
+    """Return the nodes in the order data flows; raise ConfigError for an invalid chain."""
     for name, metric in metrics.items():
         check_chain(name, metric)
     return [node for stage in STAGES.values() for node in _stage_nodes(stage, metrics)]
@@ -45,7 +45,7 @@ def _stage_nodes(stage: type[Stage], metrics: Mapping[str, Metric]) -> list[Grap
 
 
 def check_models(nodes: Sequence[GraphNode], models: Mapping[str, ModelConfig]) -> None:
-    """Raises ConfigError unless every model that a stage uses is there and serves the call that is made of it."""
+    """Raise ConfigError unless each model that a stage uses exists and serves the call."""
     for node in nodes:
         for key, role in node.roles.items():
             name, metric = next((name, metric) for name, metric in node.metrics.items() if key in metric.roles)
@@ -54,12 +54,12 @@ def check_models(nodes: Sequence[GraphNode], models: Mapping[str, ModelConfig]) 
 
 
 def need_sources(metrics: Mapping[str, Metric]) -> list[str]:
-    """The names of those metrics that look at the sources of edited images."""
+    """Return the names of the metrics that look at the sources of edited images."""
     return [name for name, metric in metrics.items() if metric.needs_sources]
 
 
 def require_comparison(wanted: Collection[str], comparing: Collection[str]) -> None:
-    """Raises ConfigError for sources of edits where none of the metrics that are wanted looks at them."""
+    """Raise ConfigError if sources of edits are given and no wanted metric looks at them."""
     if not comparing:
         raise ConfigError(
             f"sources: {' and '.join(wanted)} would ignore them; leave them out, or use a metric that looks at them, "
@@ -68,25 +68,23 @@ def require_comparison(wanted: Collection[str], comparing: Collection[str]) -> N
 
 
 def need_captions(metrics: Mapping[str, Metric]) -> dict[str, tuple[str, ...]]:
-    """By the names of those metrics that read captions of edits, the columns with these."""
+    """Return the columns with captions of edits by the metrics that read them."""
     return {name: metric.captions for name, metric in metrics.items() if metric.captions}
 
 
-def check_shown(nodes: Sequence[GraphNode], models: Mapping[str, ModelConfig], clips: Clips) -> None:
-    """Raises ConfigError where a model is to be shown what it does not take: videos, images alone, or several images in
-    one question.
-    """
+def check_image_inputs(nodes: Sequence[GraphNode], models: Mapping[str, ModelConfig], clips: Clips) -> None:
+    """Raise ConfigError if a model does not accept its images: videos, single images, or several per question."""
     for node in nodes:
-        if node.stage.decodes and node.roles:
+        if node.stage.looks_at_images() and node.roles:
             role = next(iter(node.roles.values()))
             _check_views(node, role, models[role], clips)
             _check_clips(role, models[role], clips)
 
 
 def _check_views(node: GraphNode, role: str, model: ModelConfig, clips: Clips) -> None:
-    """Raises ConfigError where metrics look at sources beside videos, or show them to a model that takes one image."""
+    """Raise ConfigError for sources together with videos, or if a model that takes one image is shown an edit."""
     comparing = need_sources(node.metrics)
-    showing = [name for name, metric in node.metrics.items() if "edit" in metric.views] if node.stage.joins else []
+    showing = [name for name, metric in node.metrics.items() if "edit" in metric.views]
     if comparing and clips.shown == "video":
         raise ConfigError(
             f"clips.shown: metrics.{comparing[0]} looks at images and their sources; set clips.shown=each"
@@ -120,12 +118,12 @@ def _check_clips(role: str, model: ModelConfig, clips: Clips) -> None:
 
 
 def _check_wanted(node: GraphNode, models: Mapping[str, ModelConfig]) -> None:
-    """Raises ConfigError where a metric wants what no model of its family gives."""
+    """Raise ConfigError if a metric requires what no model of the family gives."""
     if not node.roles:
         return
     role = next(iter(node.roles.values()))
     for name, metric in node.metrics.items():
-        refusal = node.stage.refusal(metric, FAMILIES[models[role].family])
+        refusal = node.stage.unsupported_option(metric, FAMILIES[models[role].family])
         if refusal is not None:
             raise ConfigError(f"metrics.{name}: it wants {refusal}; the role {role!r} is a {models[role].family}")
 
@@ -146,14 +144,16 @@ def _check_model(where: str, kind: str, role: str, call: Call, models: Mapping[s
 
 
 def node_name(stage: type[Stage], metric: Metric) -> str:
-    """The node of a stage that serves the metric; metrics that are shown other images share no pass."""
+    """Return the name of the metric's node of a stage; metrics that are shown different images share no pass."""
     role = next(iter(stage.roles(metric).values()), None)
     views = "+".join(metric.views) if metric.needs_sources else None
-    return ":".join(filter(None, (stage.name, role, *((metric.shown, views) if stage.decodes else ()))))
+    return ":".join(
+        filter(None, (stage.name, role, *((metric.image_ablation, views) if stage.looks_at_images() else ())))
+    )
 
 
 def _shared_roles(stage: type[Stage], metrics: Mapping[str, Metric]) -> dict[str, str]:
-    """The roles of all models that the metrics of one node need; of each key one."""
+    """Return the roles of all models of a node's metrics; raise ConfigError if an option names several roles."""
     roles: dict[str, str] = {}
     for key in stage.calls:
         named = list(dict.fromkeys(metric.roles[key] for metric in metrics.values() if key in metric.roles))
@@ -168,13 +168,13 @@ def _shared_roles(stage: type[Stage], metrics: Mapping[str, Metric]) -> dict[str
 
 
 def check_chain(name: str, metric: Metric) -> None:
-    """Raises ConfigError where a metric's chain names what is not there, or leaves out what it stands on."""
+    """Raise ConfigError if a chain names an unknown stage or option, or lacks a stage that it needs."""
     where = f"metrics.{name}: the chain of {metric.kind}"
     order = list(STAGES)
     for stage_name in metric.chain:
         if stage_name not in STAGES:
             raise ConfigError(f"{where} has the stage {stage_name!r}; those there are: {', '.join(order)}")
-    if list(metric.chain) != sorted(metric.chain, key=order.index) or metric.chain[-1:] != (metric.ends,):
+    if list(metric.chain) != sorted(metric.chain, key=order.index) or metric.chain[-1:] != (metric.final_stage,):
         raise ConfigError(f"{where} is {', '.join(metric.chain)}; expected the order {', '.join(order)}")
     stages = [STAGES[stage_name] for stage_name in metric.chain]
     for stage in stages:

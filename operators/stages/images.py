@@ -1,4 +1,4 @@
-"""What the stages share whose models look at images: decoding, and rows of earlier cells that may stand."""
+"""Base class of stages that look at images: decoding, and reuse of rows from earlier cells."""
 
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
@@ -7,40 +7,40 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 import pyarrow as pa
 from PIL import Image
 
+from plumbline.operators.base import rows
 from plumbline.operators.base.batches import BatchSize
 from plumbline.operators.base.errors import RowError
-from plumbline.operators.base.rows import basis_of, with_kept
 from plumbline.operators.images.preparing import Edit, PreparedImages, prepare_images
 from plumbline.operators.images.rows import ImageRow, identify, image_records
 from plumbline.operators.metrics.metric import View
 from plumbline.operators.stages.stage import Inputs, RowStage, StageOptions
 
 RowKey = tuple[str | None, str, str]
-"""All that a row follows from: the image's and the prompt's id, the digest of the image, and the basis."""
+"""Everything that a row depends on: prompt_id, digest of the image, and basis."""
 
 
 class PromptBasis(Protocol):
-    """What a metric wants to know about the images of each prompt."""
+    """A metric's questions about the images of each prompt."""
 
     def basis(self, prompt_id: str | None) -> str | None:
-        """What a row of the prompt stands on; None where the prompt is not there."""
+        """Return the basis of rows of this prompt; None if the prompt is unknown."""
 
 
 class AnyPrompt(NamedTuple):
-    """What is asked whatever the prompt."""
+    """Questions that do not depend on the prompt."""
 
     def basis(self, prompt_id: str | None) -> str:
-        """The same for all: the cell's recipe tells the rest."""
-        return basis_of()
+        """Return one basis for all prompts: the cell's recipe has the rest."""
+        return rows.basis_of()
 
 
-def basis_beside(basis: str | None, sources: str | None) -> str | None:
-    """What a row stands on, with the digest of its sources and mask where the stage looks at them."""
-    return basis if sources is None or basis is None else basis_of(basis, sources)
+def basis_with_sources(basis: str | None, sources: str | None) -> str | None:
+    """Return a row's basis, extended by the digest of its sources and mask if the stage looks at them."""
+    return basis if sources is None or basis is None else rows.basis_of(basis, sources)
 
 
-def shown_in(view: View, image: Image.Image, edit: Edit | None) -> list[Image.Image]:
-    """The pictures of a view, in the order in which they are shown; the edit is there where any view has a source."""
+def images_of_view(view: View, image: Image.Image, edit: Edit | None) -> list[Image.Image]:
+    """Return the images of a view in display order; views with a source need the edit."""
     source = [] if edit is None or view == "result" else [edit.source]
     return source if view == "source" else [*source, image]
 
@@ -68,12 +68,11 @@ class PreparedShard(NamedTuple):
 
 
 class ImagesStage(RowStage):
-    """Images and what is asked about them to what a model says: all of a shard, or row by row."""
+    """Images and questions about them to a model's answers: a whole shard at once, or row by row."""
 
     over = "images"
-    decodes = True
     masks: ClassVar[bool] = False
-    """True if the stage leaves out what the masks of edits cover."""
+    """True if the stage ignores the pixels under the masks of edits."""
     keeps_rows = True
 
     def __init__(self, metrics: Mapping[str, Any], models: Mapping[str, Any], options: StageOptions) -> None:
@@ -85,40 +84,44 @@ class ImagesStage(RowStage):
         self._kept: tuple[Mapping[str, Sequence[pa.Table]], Mapping[str, KeptRows]] = ({}, {})
 
     def asked(self, inputs: Inputs) -> Mapping[str, Any]:
-        """By metric, what is asked about the shard's images: whatever their prompts are, by default."""
+        """Return by metric its questions about the shard's images; by default they do not depend on the prompts."""
         return dict.fromkeys(inputs.metrics, AnyPrompt())
 
     def basis(self, asked: Any, row: ImageRow, place: int) -> str | None:
-        """What the row at this place of the shard stands on besides its image, of a metric that asks so."""
+        """Return the digest of everything except its image that the row at this place of the shard depends on."""
         basis: str | None = asked.basis(row.prompt_id)
         return basis
 
     @abstractmethod
     def measure(self, images: PreparedImages, asked: Mapping[str, Any]) -> Mapping[str, pa.Table]:
-        """The tables of these images, by metric; one row for one image, whatever befell it."""
+        """Return the tables of these images by metric, with one row per image row, also for errors."""
 
     def preprocess(self, image: Image.Image, edit: Edit | None = None) -> Any:
-        """One image made ready for the model; `edit` is there where the metrics look at sources."""
+        """Preprocess one image for the model; `edit` is given if the metrics look at sources."""
         return self.model.preprocess(image)
 
     def preprocess_video(self, frames: Sequence[Image.Image], seconds: float) -> Any:
-        """The frames of one video made ready for the model, each standing for so many seconds of it."""
+        """Preprocess the frames of one video; each frame represents this number of seconds."""
         return self.model.preprocess_video(frames, seconds)
 
     def prepare(self, inputs: Inputs) -> PreparedShard:
         """Decode the images for which some metric has no row in earlier cells."""
         asked = self.asked(inputs)
-        kept = self._kept_of(inputs.earlier)
+        kept = self._index_earlier(inputs.earlier)
         places: dict[str, dict[int, int]] = {name: {} for name in kept}
         ids: dict[int, ImageRow] = {}
 
         def is_kept(place: int, row: ImageRow, image_digest: str, sources: str | None) -> bool:
             for name, rows_of_metric in kept.items():
-                key = (row.prompt_id, image_digest, basis_beside(self.basis(asked[name], row, place), sources) or "")
+                key = (
+                    row.prompt_id,
+                    image_digest,
+                    basis_with_sources(self.basis(asked[name], row, place), sources) or "",
+                )
                 at = rows_of_metric.places.get(key)
                 if at is not None:
                     places[name][place], ids[place] = at, row
-            return len(kept) == len(asked) and all(place in of_metric for of_metric in places.values())
+            return len(kept) == len(asked) and all(place in known for known in places.values())
 
         images = prepare_images(
             inputs.rows,
@@ -135,8 +138,8 @@ class ImagesStage(RowStage):
         )
         return PreparedShard(images, asked, kept, places, ids)
 
-    def _kept_of(self, earlier: Mapping[str, Sequence[pa.Table]]) -> Mapping[str, KeptRows]:
-        """By metric, what earlier cells hold; looked through once for all windows of a shard, which share it."""
+    def _index_earlier(self, earlier: Mapping[str, Sequence[pa.Table]]) -> Mapping[str, KeptRows]:
+        """Return the rows of earlier cells by metric; they are indexed once for all windows of a shard."""
         known = self._kept
         if known[0] is not earlier:
             known = self._kept = earlier, {name: _index_rows(tables) for name, tables in earlier.items() if tables}
@@ -152,10 +155,31 @@ class ImagesStage(RowStage):
         tables = dict(self.measure(prepared.images, prepared.asked))
         for name, kept in prepared.kept.items():
             places = prepared.kept_places[name]
-            rows_kept = _with_ids(kept.table.take(pa.array(places.values(), pa.int64())), map(prepared.ids.get, places))
-            completed = _completed(tables[name], prepared.images.places, rows_kept, list(places))
-            tables[name] = with_kept(completed, len(places))
+            rows_kept = _replace_ids(
+                kept.table.take(pa.array(places.values(), pa.int64())), map(prepared.ids.get, places)
+            )
+            completed = _merge_rows(tables[name], prepared.images.places, rows_kept, list(places))
+            tables[name] = rows.with_kept(completed, len(places))
         return tables
+
+
+class PixelsStage(ImagesStage):
+    """A stage that measures pixels without a model: its preprocessing returns the measurements of an image."""
+
+    column: ClassVar[str]
+    """Column of the table with the measurements of a row's images."""
+
+    def measure(self, images: PreparedImages, asked: Mapping[str, AnyPrompt]) -> Mapping[str, pa.Table]:
+        measured = iter(images.pixels)
+        records = []
+        for row, digest, source, error, count in zip(
+            images.rows, images.digests, images.sources, images.errors, images.counts, strict=True
+        ):
+            measurements = [next(measured)._asdict() for _ in range(count)]
+            columns = {self.column: measurements} if error is None else {"error": rows.error_value(error)}
+            basis = basis_with_sources(AnyPrompt().basis(row.prompt_id), source)
+            records.append(row.row(**columns, image_digest=digest, basis=basis))
+        return dict.fromkeys(asked, rows.table(records, self.schema))
 
 
 def _index_rows(earlier: Sequence[pa.Table]) -> KeptRows:
@@ -167,16 +191,16 @@ def _index_rows(earlier: Sequence[pa.Table]) -> KeptRows:
     return KeptRows(table, places)
 
 
-def _with_ids(table: pa.Table, ids: Iterable[ImageRow | None]) -> pa.Table:
-    """The rows under the ids that their images have now."""
+def _replace_ids(table: pa.Table, ids: Iterable[ImageRow | None]) -> pa.Table:
+    """Return the rows with the ids that their images have now."""
     for name, values in zip(ImageRow._fields, zip(*ids, strict=True), strict=False):
         place = table.column_names.index(name)
         table = table.set_column(place, table.field(place), pa.array(values, pa.string()))
     return table
 
 
-def _completed(computed: pa.Table, places: Sequence[int], kept: pa.Table, kept_places: Sequence[int]) -> pa.Table:
-    """A shard's rows in their order: kept ones at `kept_places`, and those `computed` at the other `places`."""
+def _merge_rows(computed: pa.Table, places: Sequence[int], kept: pa.Table, kept_places: Sequence[int]) -> pa.Table:
+    """Return a shard's rows in order: kept ones at `kept_places`, and those `computed` at the other `places`."""
     both = pa.concat_tables([kept, computed.replace_schema_metadata(None)])
     at = {place: row + len(kept) for row, place in enumerate(places)}
     at |= {place: row for row, place in enumerate(kept_places)}

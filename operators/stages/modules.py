@@ -1,4 +1,4 @@
-"""The modules stage: what a detector, a reader of text and a VQA model see of an image for programs of checks."""
+"""The modules stage: observations of a detector, a text reader and a VQA model for programs of checks."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,13 @@ from plumbline.operators.metrics.ablation import Ablation
 from plumbline.operators.metrics.metric import Metric
 from plumbline.operators.metrics.modules import Look, LookResult
 from plumbline.operators.models.calls import DetectionModel, LikelihoodModel, Question, ReadingModel, Wanted
-from plumbline.operators.stages.answers import AskingMetric, QuestionedImagesStage, QuestionIndex, ShardAnswers, finite
+from plumbline.operators.stages.answers import (
+    AskingMetric,
+    QuestionedImagesStage,
+    QuestionIndex,
+    ShardAnswers,
+    require_finite,
+)
 from plumbline.operators.stages.stage import StageOptions
 
 
@@ -26,10 +32,10 @@ class LookingMetric(AskingMetric, Protocol):
     """A metric whose questions are statements that modules check."""
 
     def looking(self) -> dict[str, Any]:
-        """All that decides what is seen, besides the questions and the models."""
+        """Return all options that decide the looks, except questions and models."""
 
     def looks(self, text: str) -> tuple[Look, ...]:
-        """What has to be looked at for one question."""
+        """Return the looks for one question."""
 
 
 class _ImageLooks(NamedTuple):
@@ -43,8 +49,10 @@ class _ImageLooks(NamedTuple):
 
 
 class ModulesStage(QuestionedImagesStage):
-    """Images and questions to what was seen for them (schema MODULES): each image is decoded once, each look is taken
-    once, and each model prepares only the images of which it is asked something.
+    """Images and questions to observations (schema MODULES).
+
+    Each image is decoded once, each look is taken once, and each model preprocesses only the images that it is asked
+    about.
     """
 
     name = "modules"
@@ -61,14 +69,14 @@ class ModulesStage(QuestionedImagesStage):
     @classmethod
     def ablation(cls, metric: Metric) -> Ablation | None:
         """Return the metric's ablation; a metric that only reads text asks no words that could be shuffled."""
-        return metric.ablation if metric.shown or "model" in metric.roles else None
+        return metric.ablation if metric.image_ablation or "model" in metric.roles else None
 
     def __init__(self, metrics: Mapping[str, Any], models: Mapping[str, Any], options: StageOptions) -> None:
         super().__init__(metrics, models, options)
         self.models = models
 
     def preprocess(self, image: Image.Image, edit: Edit | None = None) -> Image.Image:
-        """The image itself: what three models make of each image of a shard would fill the memory."""
+        """Return the image itself: three models' preprocessing of each image of a shard would fill the memory."""
         return image
 
     def measure(self, images: PreparedImages, asked: Mapping[str, QuestionIndex]) -> Mapping[str, pa.Table]:
@@ -82,15 +90,15 @@ class ModulesStage(QuestionedImagesStage):
         return {name: rows.with_usage(answered.table(), usage) for name, answered in answers.items()}
 
     def _usage(self) -> Usage:
-        """What its models have taken, as far as they count it."""
+        """Return the usage of its models, if they count it."""
         return reduce(Usage.plus, (getattr(model, "usage", Usage()) for model in self.models.values()), Usage())
 
     def _look_at(
         self, window: Mapping[int, int], pictures: Sequence[Image.Image], answers: Mapping[str, ShardAnswers]
     ) -> None:
-        """Takes all looks at the window's images, each with its row."""
+        """Take all looks at a window of images; `window` has the row of each image."""
         asked = [
-            _ImageLooks(name, row, image, question.question_id, self.metrics[name].looks(question.put.text))
+            _ImageLooks(name, row, image, question.question_id, self.metrics[name].looks(question.vqa_prompt.text))
             for name, answered in answers.items()
             for image, row in window.items()
             for question in answered.questions(row)
@@ -98,26 +106,32 @@ class ModulesStage(QuestionedImagesStage):
         seen: dict[tuple[int, Look], LookResult | RowError] = {}
         for model in self.models:
             wanted = dict.fromkeys((one.image, look) for one in asked for look in one.looks if look.model == model)
-            seen |= self._take(model, list(wanted), pictures)
+            seen |= self._take_looks(model, list(wanted), pictures)
         for one in asked:
-            _add(answers[one.metric], one, [seen[one.image, look] for look in one.looks])
+            answered, results = answers[one.metric], [seen[one.image, look] for look in one.looks]
+            for error in (result for result in results if isinstance(result, RowError)):
+                answered.fail(one.row, error)
+            sound = [result for result in results if isinstance(result, LookResult)]
+            boxes = [[box._asdict() for box in result.boxes] for result in sound]
+            columns = {"boxes": boxes, "texts": [result.text for result in sound]}
+            answered.answers[one.row].append({"question_id": one.question_id, **columns})
 
-    def _take(
+    def _take_looks(
         self, name: str, wanted: Sequence[tuple[int, Look]], pictures: Sequence[Image.Image]
     ) -> dict[tuple[int, Look], LookResult | RowError]:
-        """What one model sees by each look; of an image that it cannot prepare, the error."""
+        """Return what one model sees by each look, or the error of an image that cannot be encoded."""
         model = self.models[name]
         encoded = self._encode(model, list(dict.fromkeys(image for image, _ in wanted)), pictures)
         features = {image: feature for image, feature in encoded.items() if not isinstance(feature, RowError)}
         places = {image: place for place, image in enumerate(features)}
         sound = [one for one in wanted if one[0] in places]
-        take = partial(_TAKES[name], model, list(features.values()))
+        take = partial(_LOOKS[name], model, list(features.values()))
         taken = isolate(lambda batch: take([(places[image], look) for image, look in batch]), sound)
         seen: dict[tuple[int, Look], LookResult | RowError] = {one: encoded[one[0]] for one in wanted}
         return seen | dict(zip(sound, taken, strict=True))
 
     def _encode(self, model: Any, shown: Sequence[int], pictures: Sequence[Image.Image]) -> dict[int, Any]:
-        """What the model makes of each image, or why nothing."""
+        """Return the encoding of each image, or its error."""
 
         def encode(batch: Sequence[int]) -> Sequence[Any]:
             features: Sequence[Any] = model.encode([model.preprocess(pictures[image]) for image in batch])
@@ -127,7 +141,7 @@ class ModulesStage(QuestionedImagesStage):
 
 
 Looking = Sequence[tuple[int, Look]]
-"""Looks, each with the place of its image among the features."""
+"""Looks with the index of their image among the features."""
 
 
 def _detect(model: DetectionModel, features: Sequence[Any], looking: Looking) -> list[LookResult | RowError]:
@@ -142,33 +156,23 @@ def _read(model: ReadingModel, features: Sequence[Any], looking: Looking) -> lis
 
 
 def _answer(model: LikelihoodModel, features: Sequence[Any], looking: Looking) -> list[LookResult | RowError]:
-    """Return the likeliest choice for looks that have choices, and the model's own words for others."""
+    """Return the likeliest choice for looks with choices, and the model's own words for others."""
     asked = {one: Question(one[0], one[1].text, one[1].choices) for one in looking}
     weighed = {one: question for one, question in asked.items() if question.choices}
-    said = {one: question for one, question in asked.items() if not question.choices}
+    worded = {one: question for one, question in asked.items() if not question.choices}
     logprobs = model.likelihood(features, [*weighed.values()]) if weighed else []
-    replies = model.reply(features, [*said.values()]) if said else []
+    replies = model.reply(features, [*worded.values()]) if worded else []
     chosen = map(_likeliest, weighed.values(), logprobs)
-    seen = dict(zip([*weighed, *said], [*chosen, *replies], strict=True))
+    seen = dict(zip([*weighed, *worded], [*chosen, *replies], strict=True))
     return [one if isinstance(one, RowError) else LookResult(text=one) for one in map(seen.__getitem__, looking)]
 
 
 def _likeliest(question: Question, logprobs: list[list[float]] | RowError) -> str | RowError:
-    numbers = finite(logprobs)
+    numbers = require_finite(logprobs)
     if isinstance(numbers, RowError):
         return numbers
     sums = [math.fsum(choice) for choice in numbers]
     return question.choices[sums.index(max(sums))]
 
 
-_TAKES: Mapping[str, Any] = {"detector": _detect, "reader": _read, "model": _answer}
-
-
-def _add(answered: ShardAnswers, asked: _ImageLooks, seen: Sequence[LookResult | RowError]) -> None:
-    """What was seen for a question; an error of one of its looks is the row's."""
-    sound = [one for one in seen if isinstance(one, LookResult)]
-    for error in (one for one in seen if isinstance(one, RowError)):
-        answered.fail(asked.row, error)
-    boxes = [[box._asdict() for box in one.boxes] for one in sound]
-    row = {"question_id": asked.question_id, "boxes": boxes, "texts": [one.text for one in sound]}
-    answered.answers[asked.row].append(row)
+_LOOKS: Mapping[str, Any] = {"detector": _detect, "reader": _read, "model": _answer}

@@ -1,4 +1,4 @@
-"""The pictures stage: prompts to pictures, made by an image generator."""
+"""The pictures stage: images made from prompts by an image generator."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -11,40 +11,40 @@ from plumbline.operators.base import rows, schemas
 from plumbline.operators.base.batches import BatchSize, isolate
 from plumbline.operators.base.errors import RowError, check_prompt
 from plumbline.operators.images.decoding import ImageLimits, decode_bytes
-from plumbline.operators.metrics.drawing import DrawingMetric, picture_name
+from plumbline.operators.metrics.generation import DrawingMetric, picture_name
 from plumbline.operators.models.calls import DrawingModel, DrawingRequest, Drawn
 from plumbline.operators.stages.stage import Inputs, RowStage, StageOptions
 
 BLANK_REMEDY = "look at the prompt and the settings, or set the generator's dtype=float32"
 
 
-class Wanted(NamedTuple):
-    """A picture of a shard."""
+class WantedImage(NamedTuple):
+    """An image of a shard that should be generated."""
 
     image_id: str
     text: str
 
 
 class PreparedPictures(NamedTuple):
-    """A shard's pictures, with those that earlier cells have."""
+    """A shard's images, with those that earlier cells contain."""
 
-    wanted: Sequence[Wanted]
+    wanted: Sequence[WantedImage]
     kept: Mapping[str, pa.Table]
-    """By metric, rows of earlier cells (schema PICTURES) that may stand."""
+    """Reusable rows of earlier cells (schema PICTURES) by metric."""
     error: RowError | None = None
-    """Why none is to be made."""
+    """Error of all images, if none should be generated."""
 
 
 class PicturesStage(RowStage):
-    """Pictures that are wanted, a row for each, to pictures (schema PICTURES).
+    """Wanted images to images (schema PICTURES), a row each.
 
-    The shard's rows are in the schema PROMPTS; `prompt_id` names the picture, `text` is its prompt.
+    The shard's rows have the schema PROMPTS; `prompt_id` is the image's id, `text` its prompt.
     """
 
     name = "pictures"
     version = 1
     schema = schemas.PICTURES
-    counted = "one"
+    call_unit = "row"
     over = "prompts"
     needs = DrawingMetric
     calls: ClassVar = {"generator": "draw"}
@@ -62,13 +62,13 @@ class PicturesStage(RowStage):
         self.window = options.image_batch
 
     def prepare(self, inputs: Inputs) -> PreparedPictures:
-        wanted = _wanted(inputs.rows)
-        kept = {name: _kept(inputs.earlier.get(name, ()), wanted) for name in inputs.metrics}
+        wanted = _read_wanted(inputs.rows)
+        kept = {name: _reusable_rows(inputs.earlier.get(name, ()), wanted) for name in inputs.metrics}
         return PreparedPictures(wanted, kept)
 
     def refuse(self, inputs: Inputs, error: RowError) -> PreparedPictures:
         none = dict.fromkeys(inputs.metrics, schemas.PICTURES.empty_table())
-        return PreparedPictures(_wanted(inputs.rows), none, error)
+        return PreparedPictures(_read_wanted(inputs.rows), none, error)
 
     def compute(self, prepared: PreparedPictures) -> Mapping[str, pa.Table]:
         return {name: self._table(self.metrics[name], prepared, kept) for name, kept in prepared.kept.items()}
@@ -82,7 +82,9 @@ class PicturesStage(RowStage):
         ordered = both.take(pa.array([places[one.image_id] for one in prepared.wanted], pa.int64()))
         return rows.with_kept(ordered, len(kept))
 
-    def _records(self, metric: DrawingMetric, new: Sequence[Wanted], error: RowError | None) -> list[dict[str, Any]]:
+    def _records(
+        self, metric: DrawingMetric, new: Sequence[WantedImage], error: RowError | None
+    ) -> list[dict[str, Any]]:
         requests = [metric.request(*one) for one in new]
         if error is not None:
             drawn: list[Drawn | RowError] = [error] * len(new)
@@ -100,7 +102,7 @@ class PicturesStage(RowStage):
             drawn += isolate(draw, requests[len(drawn) : len(drawn) + self.batch.rows], self.batch)
         return drawn
 
-    def _record(self, one: Wanted, drawn: Drawn | RowError) -> dict[str, Any]:
+    def _record(self, one: WantedImage, drawn: Drawn | RowError) -> dict[str, Any]:
         return {
             "image_id": one.image_id,
             "prompt_id": picture_name(one.image_id).prompt_id,
@@ -112,7 +114,7 @@ class PicturesStage(RowStage):
 
 
 def _columns(drawn: Drawn | RowError, limits: ImageLimits) -> dict[str, Any]:
-    """A picture with its settings, or why there is none."""
+    """Return the columns of an image with its settings, or of its error."""
     size = drawn if isinstance(drawn, RowError) else _size(drawn.encoded, limits)
     if isinstance(drawn, RowError) or isinstance(size, RowError):
         return {"error": rows.error_value(size if isinstance(size, RowError) else None)}
@@ -121,7 +123,7 @@ def _columns(drawn: Drawn | RowError, limits: ImageLimits) -> dict[str, Any]:
 
 
 def _size(encoded: bytes, limits: ImageLimits) -> str | RowError:
-    """A picture's size as settings have it; or why it is none, or one that nobody need look at."""
+    """Return an image's size in the form of the settings, or an error if it cannot be decoded or is of one colour."""
     image = decode_bytes(encoded, limits)
     if isinstance(image, RowError):
         return image
@@ -132,17 +134,17 @@ def _size(encoded: bytes, limits: ImageLimits) -> str | RowError:
     return f"{image.width}x{image.height}"
 
 
-def _wanted(records: pa.Table) -> list[Wanted]:
+def _read_wanted(records: pa.Table) -> list[WantedImage]:
     ids, texts = (records.column(name).to_pylist() for name in ("prompt_id", "text"))
-    return [Wanted(image_id, text or "") for image_id, text in zip(ids, texts, strict=True)]
+    return [WantedImage(image_id, text or "") for image_id, text in zip(ids, texts, strict=True)]
 
 
-def _kept(earlier: Sequence[pa.Table], wanted: Sequence[Wanted]) -> pa.Table:
-    """The rows of earlier cells, newest first, of pictures that are wanted, but for errors that may pass."""
+def _reusable_rows(earlier: Sequence[pa.Table], wanted: Sequence[WantedImage]) -> pa.Table:
+    """Return the rows of wanted images in earlier cells, newest first, without retryable errors."""
     left, kept = set(wanted), [schemas.PICTURES.empty_table()]
     for table in earlier:
         records = table.select(["image_id", "prompt", "error"]).to_pylist()
-        names = [Wanted(record["image_id"], record["prompt"]) for record in records]
+        names = [WantedImage(record["image_id"], record["prompt"]) for record in records]
         places = [place for place, name in enumerate(names) if name in left and not rows.may_pass(records[place])]
         left -= {names[place] for place in places}
         kept.append(table.take(pa.array(places, pa.int64())))

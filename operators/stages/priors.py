@@ -1,4 +1,4 @@
-"""The priors stage: the likelihood of every candidate answer where there is nothing to see."""
+"""The priors stage: likelihoods of the candidate answers for a blank image."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -10,14 +10,14 @@ from plumbline.operators.base.batches import isolate
 from plumbline.operators.base.errors import RowError
 from plumbline.operators.metrics.ablation import blank_image
 from plumbline.operators.models.calls import LikelihoodModel, Question
-from plumbline.operators.stages.answers import AskingStage, QuestionIndex, finite
+from plumbline.operators.stages.answers import AskingStage, QuestionIndex, require_finite
 from plumbline.operators.stages.stage import Inputs, StageOptions
 
 
 class PriorsStage(AskingStage):
-    """Questions to answers about one grey image (schema PRIORS), one row for each prompt.
+    """Questions to answers about one grey image (schema PRIORS), one row per prompt.
 
-    What a model says of nothing is what it would say anyhow (Zhao et al. 2021, Calibrate Before Use).
+    These answers show the model's bias (Zhao et al. 2021, Calibrate Before Use).
     """
 
     name = "priors"
@@ -25,7 +25,6 @@ class PriorsStage(AskingStage):
     schema = schemas.PRIORS
     over = "prompts"
     calls: ClassVar = {"model": "likelihood"}
-    reads_rows = False
 
     def __init__(self, metrics: Mapping[str, Any], models: Mapping[str, Any], options: StageOptions) -> None:
         self.metrics = metrics
@@ -45,13 +44,13 @@ class PriorsStage(AskingStage):
         return {name: rows.with_usage(table, usage) for name, table in tables.items()}
 
     def _table(self, index: QuestionIndex, encoded: Any) -> pa.Table:
-        """A row for every prompt, of all its questions or with why one has no answer."""
+        """Return a row for every prompt, with the answers to all its questions or an error."""
         asked = [question for of_prompt in index.prompts.values() for question in of_prompt.questions]
-        questions = [Question(0, one.put.text, one.put.choices) for one in asked]
+        questions = [Question(0, one.vqa_prompt.text, one.vqa_prompt.choices) for one in asked]
         outcomes = iter(isolate(lambda batch: self.model.likelihood(encoded, batch), questions))
         records = []
         for prompt_id, of_prompt in index.prompts.items():
-            results = [finite(next(outcomes)) for _ in of_prompt.questions]
+            results = [require_finite(next(outcomes)) for _ in of_prompt.questions]
             error = of_prompt.error or next((one for one in results if isinstance(one, RowError)), None)
             row = {"prompt_id": prompt_id, "error": rows.error_value(error)}
             if error is None:

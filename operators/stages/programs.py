@@ -1,6 +1,7 @@
-"""Programs of requests to a model, many side by side: round by round, so that the model's batches are full."""
+"""Runs many programs of requests to a model in rounds, so that the model's batches are full."""
 
 from collections.abc import Callable, Sequence
+from functools import reduce
 from typing import Generic, NamedTuple, TypeVar
 
 from plumbline.operators.base.batches import counted, device_lost, isolate
@@ -22,22 +23,21 @@ class ProgramRequest(NamedTuple):
     request: Request
 
 
-class Ran(NamedTuple, Generic[T]):
-    """What became of programs."""
+class ProgramResults(NamedTuple, Generic[T]):
+    """Results of programs and the usage of their calls."""
 
     results: list[T | RowError]
-    """Of each program, in their order."""
+    """Result of each program, in order."""
     usage: Usage
-    """What their calls took."""
 
 
 def run_programs(
     programs: Sequence[Writing[T | RowError]], answer: Callable[[Sequence[ProgramRequest]], Sequence[Reply]]
-) -> Ran[T]:
-    """Runs the programs side by side; `answer` gives the replies to the requests of one round.
+) -> ProgramResults[T]:
+    """Run the programs together; `answer` returns the replies to the requests of one round.
 
-    A program ends with an error where a request has no reply, or where it raises UnreadableReply. While the process is
-    to stop, no further request is made.
+    A program ends with an error if a request has no reply, or if it raises UnreadableReply. After a stop signal no
+    further request is made.
     """
     running = [_Running(steps) for steps in programs]
     usage = Usage()
@@ -45,16 +45,16 @@ def run_programs(
         ProgramRequest(index, request) for index, program in enumerate(running) for request in program.requests
     ]:
         replies = [STOPPED] * len(asked) if STOP.is_set() else answer(asked)
-        usage = _sum_usage(replies, usage)
+        usage = reduce(Usage.plus, (reply.took for reply in replies if isinstance(reply, Generation)), usage)
         rest = iter(replies)
         for program in running:
             if program.requests:
                 program.resume([next(rest) for _ in program.requests])
-    return Ran([program.result for program in running], usage)
+    return ProgramResults([program.result for program in running], usage)
 
 
 def generate(model: GenerateModel | None, asked: Sequence[ProgramRequest]) -> Sequence[Reply]:
-    """The model's replies; where it fails as a whole, every request fails and may be tried another time."""
+    """Return the model's replies. If the model fails as a whole, all requests get a retryable error."""
     assert model is not None, "a metric whose programs make requests has a model for them"
     try:
         return counted(model.generate, [one.request for one in asked])
@@ -68,7 +68,7 @@ def generate(model: GenerateModel | None, asked: Sequence[ProgramRequest]) -> Se
 def generate_from_images(
     model: ImageGenerateModel, features: Sequence[object], requests: Sequence[ImageRequest]
 ) -> Sequence[Reply]:
-    """The model's replies about images; failing requests apart."""
+    """Return the model's replies about images; failing requests are isolated."""
     try:
         return counted(lambda batch: model.generate_from_images(features, batch), requests)
     except Exception as error:
@@ -79,20 +79,12 @@ def generate_from_images(
 
 
 def _hopeless(error: Exception) -> bool:
-    """Whether no request to this model can succeed."""
+    """Return True if no request to this model can succeed."""
     return device_lost(error) or isinstance(error, ModelError)
 
 
-def _sum_usage(replies: Sequence[Reply], usage: Usage) -> Usage:
-    """The usage with that of the replies."""
-    for reply in replies:
-        if isinstance(reply, Generation):
-            usage = usage.plus(reply.took)
-    return usage
-
-
 class _Running(Generic[T]):
-    """One program while it runs."""
+    """A program and its state."""
 
     result: T | RowError
 
@@ -102,7 +94,7 @@ class _Running(Generic[T]):
         self._advance(None)
 
     def resume(self, replies: Sequence[Reply]) -> None:
-        """Takes the replies to its requests; a request without a reply ends it."""
+        """Continue with the replies to its requests; a request without a reply ends the program."""
         failures = [reply for reply in replies if isinstance(reply, RowError)]
         if failures:
             self.result, self.requests = failures[0], ()

@@ -1,4 +1,4 @@
-"""The questions stage: what is asked of the images of each prompt, by template or written by a language model."""
+"""The questions stage: questions about the images of each prompt, by template or written by a language model."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -15,52 +15,51 @@ from plumbline.operators.metrics.writing import Writing, WrittenQuestion, identi
 from plumbline.operators.models.calls import GenerateModel
 from plumbline.operators.stages.programs import generate, run_programs
 from plumbline.operators.stages.question_pack import PackIndex, question_rows, select_questions, write_wanted_questions
-from plumbline.operators.stages.stage import Inputs, RowStage, StageOptions, remembered
+from plumbline.operators.stages.stage import BenchmarkPart, Inputs, RowStage, StageOptions, cache_upstream
 
 Written = Mapping[str, Sequence[Mapping[str, Any]]]
-"""By prompt text, its rows (schema QUESTIONS)."""
+"""Rows (schema QUESTIONS) by the text of the prompt."""
 
 
 @runtime_checkable
 class QuestioningMetric(Protocol):
-    """A metric with questions: it has them written, they are the benchmark's own (PackedMetric), or texts that are
-    wanted (WantingMetric).
-    """
+    """A metric with questions: written by a model, shipped by the benchmark (PackedMetric), or texts that are wanted
+    (WantingMetric)."""
 
     def asking(self) -> dict[str, Any]:
-        """All that decides the questions, but for the model that writes them, and for a pack's content."""
+        """Return all options that decide the questions, except the writer and the pack's content."""
 
 
 class WritingMetric(QuestioningMetric, Protocol):
-    """A metric that has questions written."""
+    """A metric whose questions are written."""
 
     def write(self, prompt: str) -> Writing[list[WrittenQuestion]] | Writing[list[WrittenQuestion] | RowError]:
-        """The program that has the questions about a prompt written; one that requests nothing needs no model.
+        """Write the questions about a prompt; a program without requests needs no model.
 
-        It raises UnreadableReply where there are none, or returns why the prompt can have none.
+        Raises UnreadableReply if there are none, or returns why the prompt can have none.
         """
 
 
 class PreparedPrompts(NamedTuple):
-    """A shard's prompts, with the questions that are known about their texts."""
+    """A shard's prompts, with the known questions about their texts."""
 
     prompts: pa.Table
     written: Mapping[str, Written]
-    """By metric; nothing is written about these texts."""
+    """Known questions by metric; none are written about these texts."""
     pack: PackIndex | None = None
-    """The questions that the benchmark ships, or that came with images; None where the prompts are refused."""
+    """Questions shipped by the benchmark or sent with images; None if the prompts get an error."""
 
 
 class QuestionsStage(RowStage):
-    """Prompts (schema PROMPTS) to questions (schema QUESTIONS), about each different text once.
+    """Prompts (schema PROMPTS) to questions (schema QUESTIONS), once for each different text.
 
-    The tables' metadata has the tokens they took (rows.with_usage).
+    The tables' metadata has the tokens that were used (rows.with_usage).
     """
 
     name = "questions"
     version = 1
     schema = schemas.QUESTIONS
-    counted = "writer"
+    call_unit = "writer"
     over = "prompts"
     needs = QuestioningMetric
     calls: ClassVar = {"writer": "generate"}
@@ -69,8 +68,10 @@ class QuestionsStage(RowStage):
     side_by_side = True
 
     @classmethod
-    def reads_pack(cls, metric: Metric) -> bool:
-        return takes_questions(metric)
+    def reads_of_benchmark(cls, metric: Metric) -> tuple[BenchmarkPart, ...]:
+        if takes_questions(metric):
+            return ("pack",)
+        return ()
 
     @classmethod
     def recipe(cls, name: str, metric: Any) -> dict[str, Any]:
@@ -79,11 +80,11 @@ class QuestionsStage(RowStage):
     def __init__(self, metrics: Mapping[str, Any], models: Mapping[str, Any], options: StageOptions) -> None:
         self.metrics = metrics
         self.model: GenerateModel | None = models.get("writer")
-        self._pack = remembered(lambda pack: PackIndex(pack.read()))
+        self._pack = cache_upstream(lambda pack: PackIndex(pack.read()))
 
     def prepare(self, inputs: Inputs) -> PreparedPrompts:
-        kept = {name: kept_questions(inputs.earlier.get(name, ())) for name in inputs.metrics}
-        asks = inputs.pack is not None and any(self.reads_pack(self.metrics[name]) for name in inputs.metrics)
+        kept = {name: reusable_questions(inputs.earlier.get(name, ())) for name in inputs.metrics}
+        asks = inputs.pack is not None and any(takes_questions(self.metrics[name]) for name in inputs.metrics)
         pack = self._pack(inputs.pack) if asks else PackIndex(schemas.QUESTIONS.empty_table())
         return PreparedPrompts(inputs.rows, kept, pack)
 
@@ -92,7 +93,7 @@ class QuestionsStage(RowStage):
         return PreparedPrompts(inputs.rows, dict.fromkeys(inputs.metrics, refused))
 
     def compute(self, prepared: PreparedPrompts) -> Mapping[str, pa.Table]:
-        """All metrics' questions at once, so that the model's batches are full."""
+        """Write all metrics' questions together, to fill the model's batches."""
         with ThreadPoolExecutor(len(prepared.written)) as pool:
             tables = pool.map(
                 lambda name: self._table(name, prepared),
@@ -112,11 +113,12 @@ class QuestionsStage(RowStage):
 def write(
     prompts: pa.Table, metric: WritingMetric, model: GenerateModel | None, kept: Written | None = None
 ) -> pa.Table:
-    """Prompts (schema PROMPTS) to questions (schema QUESTIONS); nothing is written about the texts `kept`."""
+    """Return questions (schema QUESTIONS) about prompts (schema PROMPTS); texts in `kept` have their questions
+    already."""
     ids = prompts.column("prompt_id").to_pylist()
     texts = [text or "" for text in prompts.column("text").to_pylist()]
     new = [text for text in dict.fromkeys(texts) if text not in (kept or {})]
-    ran = run_programs([_writing(text, metric) for text in new], partial(generate, model))
+    ran = run_programs([_write_or_error(text, metric) for text in new], partial(generate, model))
     written = {**(kept or {}), **dict(zip(new, map(question_rows, ran.results), strict=True))}
     records = [
         {**row, "prompt_id": prompt_id, "prompt": text}
@@ -127,25 +129,25 @@ def write(
     return rows.with_kept(table, sum(record["prompt"] in (kept or {}) for record in records))
 
 
-def kept_questions(earlier: Sequence[pa.Table]) -> Written:
-    """By prompt text, the rows about it in tables of earlier cells, newest first, but for errors that may pass."""
+def reusable_questions(earlier: Sequence[pa.Table]) -> Written:
+    """Return the rows in earlier tables, newest first, by the text of the prompt, without retryable errors."""
     kept: dict[str, Sequence[Mapping[str, Any]]] = {}
     for table in earlier:
-        kept = _by_text(table.to_pylist()) | kept
+        kept = _group_by_text(table.to_pylist()) | kept
     return kept
 
 
-def _by_text(records: Sequence[Mapping[str, Any]]) -> dict[str, Sequence[Mapping[str, Any]]]:
-    """The rows of each text, of the first prompt that has it."""
+def _group_by_text(records: Sequence[Mapping[str, Any]]) -> dict[str, Sequence[Mapping[str, Any]]]:
+    """Return the rows of the first prompt with each text."""
     asked: dict[str, dict[str, list[Mapping[str, Any]]]] = defaultdict(lambda: defaultdict(list))
     for record in records:
         asked[record["prompt"] or ""][record["prompt_id"]].append(record)
-    first = {text: next(iter(of_prompts.values())) for text, of_prompts in asked.items()}
-    return {text: of_text for text, of_text in first.items() if not any(map(rows.may_pass, of_text))}
+    first = {text: next(iter(prompts.values())) for text, prompts in asked.items()}
+    return {text: found for text, found in first.items() if not any(map(rows.may_pass, found))}
 
 
-def _writing(text: str, metric: WritingMetric) -> Writing[Sequence[WrittenQuestion] | RowError]:
-    """Write a prompt's questions with the metric's program; return the reason if it writes none."""
+def _write_or_error(text: str, metric: WritingMetric) -> Writing[Sequence[WrittenQuestion] | RowError]:
+    """Write a prompt's questions with the metric's program; return the error if there are none."""
     if (problem := check_prompt(text)) is not None:
         return problem
     written = yield from metric.write(text)

@@ -1,4 +1,4 @@
-"""What the stages share whose model says something of each image: an image is encoded once, whoever asks about it."""
+"""Base class of stages whose model writes about each image; an image is encoded once for all metrics."""
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
@@ -16,73 +16,78 @@ from plumbline.operators.images.preparing import Edit, PreparedImages
 from plumbline.operators.images.rows import ImageRow
 from plumbline.operators.metrics.writing import Writing
 from plumbline.operators.models.calls import ImageRequest
-from plumbline.operators.stages.images import ImagesStage, PromptBasis, basis_beside, shown_in
-from plumbline.operators.stages.programs import ProgramRequest, Ran, Reply, generate_from_images, run_programs
+from plumbline.operators.stages.images import ImagesStage, PromptBasis, basis_with_sources, images_of_view
+from plumbline.operators.stages.programs import (
+    ProgramRequest,
+    ProgramResults,
+    Reply,
+    generate_from_images,
+    run_programs,
+)
 from plumbline.operators.stages.stage import StageOptions
 
 
-class Shown(NamedTuple):
-    """An image as the model is shown it, in every view of the metrics."""
+class PreprocessedImage(NamedTuple):
+    """An image, preprocessed in every view of the metrics."""
 
     width: int
-    """Of the image as it was decoded, in pixels."""
+    """Width of the decoded image in pixels."""
     height: int
     views: tuple[Any, ...]
-    """What the model's preprocessing made of each view."""
+    """Output of the model's preprocessing for each view."""
 
 
-class Encoded(NamedTuple):
+class EncodedBatch(NamedTuple):
     """Images that a model has encoded together."""
 
     features: list[Any]
     places: dict[int, int]
-    """By image of the shard, the place of its first view among the features; its other views follow."""
+    """Index of each image's first view among the features; its other views follow."""
     errors: dict[int, RowError]
-    """Of the images that could not be encoded."""
+    """Errors of images that could not be encoded."""
 
 
-class Seen(NamedTuple):
-    """One image that one metric wants to know about."""
+class ImageTask(NamedTuple):
+    """An image of the shard, and a metric that wants to know about it."""
 
     metric: str
     image: int
-    """Among the shard's."""
+    """Index among the shard's images."""
     row: ImageRow
     asked: Any
 
 
 class SeeingStage(ImagesStage):
-    """Images to what a model says of each; a row of several images holds what it says of each of them.
+    """Images to a model's outputs; a row of several images has an output for each of them.
 
-    The tables' metadata has what the model's calls took, for all the metrics together (rows.with_usage).
+    The tables' metadata has the usage of the model's calls, for all metrics together (rows.with_usage).
     """
-
-    joins = True
 
     def __init__(self, metrics: Mapping[str, Any], models: Mapping[str, Any], options: StageOptions) -> None:
         super().__init__(metrics, models, options)
         self.side_by_side = self.model.side_by_side
 
     @abstractmethod
-    def say(self, encoded: Encoded, seen: Sequence[Seen]) -> Ran[Any]:
-        """What the model says of each of the images."""
+    def ask_model(self, encoded: EncodedBatch, seen: Sequence[ImageTask]) -> ProgramResults[Any]:
+        """Return the model's output for each task."""
 
     @abstractmethod
-    def columns(self, said: Sequence[Any], shown: Sequence[Shown]) -> dict[str, Any]:
-        """The columns that what it says of a row's images fills."""
+    def columns(self, results: Sequence[Any], shown: Sequence[PreprocessedImage]) -> dict[str, Any]:
+        """Return the columns of a row from the results for its images."""
 
-    def preprocess(self, image: Image.Image, edit: Edit | None = None) -> Shown:
-        views = tuple(self._pixels(shown_in(view, image, edit)) for view in self.views)
-        return Shown(image.width, image.height, views)
+    def preprocess(self, image: Image.Image, edit: Edit | None = None) -> PreprocessedImage:
+        shown = [images_of_view(view, image, edit) for view in self.views]
+        views = [
+            self.model.preprocess(*images) if len(images) == 1 else self.model.preprocess_several(images)
+            for images in shown
+        ]
+        return PreprocessedImage(image.width, image.height, tuple(views))
 
-    def preprocess_video(self, frames: Sequence[Image.Image], seconds: float) -> Shown:
-        return Shown(frames[0].width, frames[0].height, (self.model.preprocess_video(frames, seconds),))
-
-    def _pixels(self, pictures: Sequence[Image.Image]) -> Any:
-        return self.model.preprocess(*pictures) if len(pictures) == 1 else self.model.preprocess_several(pictures)
+    def preprocess_video(self, frames: Sequence[Image.Image], seconds: float) -> PreprocessedImage:
+        return PreprocessedImage(frames[0].width, frames[0].height, (self.model.preprocess_video(frames, seconds),))
 
     def _encode(self, images: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-        """What the model makes of every view of each image."""
+        """Return the encoding of every view of each image."""
         made = iter(self.model.encode([pixels for views in images for pixels in views]))
         return [tuple(next(made) for _ in views) for views in images]
 
@@ -90,42 +95,42 @@ class SeeingStage(ImagesStage):
         row_of = [row for row, count in zip(images.rows, images.counts, strict=True) for _ in range(count)]
         pixels = [shown.views for shown in images.pixels]
         size = BatchSize(len(pixels)) if self.side_by_side else self.image_batch
-        said: dict[tuple[str, int], Any] = {}
+        results: dict[tuple[str, int], Any] = {}
         usages: list[Usage] = []
 
         def use(first: int, made: Sequence[Any], *, crowded: bool) -> None:
-            encoded = _encoded(first, made)
-            seen = [Seen(name, image, row_of[image], asked[name]) for name in asked for image in encoded.places]
-            results, took = self.say(encoded, seen)
+            encoded = _collect_features(first, made)
+            seen = [ImageTask(name, image, row_of[image], asked[name]) for name in asked for image in encoded.places]
+            answers, took = self.ask_model(encoded, seen)
             usages.append(took)
-            said.update({(one.metric, one.image): result for one, result in zip(seen, results, strict=True)})
-            said.update({(name, image): error for name in asked for image, error in encoded.errors.items()})
+            results.update({(one.metric, one.image): answer for one, answer in zip(seen, answers, strict=True)})
+            results.update({(name, image): error for name in asked for image, error in encoded.errors.items()})
 
         in_windows(self._encode, pixels, size, use)
         usage = reduce(Usage.plus, usages, Usage())
-        return {name: rows.with_usage(self._table(images, name, asked[name], said), usage) for name in asked}
+        return {name: rows.with_usage(self._table(images, name, asked[name], results), usage) for name in asked}
 
     def _table(
-        self, images: PreparedImages, metric: str, asked: PromptBasis, said: Mapping[tuple[str, int], Any]
+        self, images: PreparedImages, metric: str, asked: PromptBasis, results: Mapping[tuple[str, int], Any]
     ) -> pa.Table:
         records, first = [], 0
-        of_rows = zip(images.rows, images.digests, images.sources, images.errors, images.counts, strict=True)
-        for row, digest, source, error, count in of_rows:
-            of_row = range(first, first := first + count)
-            results = [said[metric, image] for image in of_row]
-            failed = error or next((result for result in results if isinstance(result, RowError)), None)
+        all_rows = zip(images.rows, images.digests, images.sources, images.errors, images.counts, strict=True)
+        for row, digest, source, error, count in all_rows:
+            indices = range(first, first := first + count)
+            outputs = [results[metric, image] for image in indices]
+            failed = error or next((output for output in outputs if isinstance(output, RowError)), None)
             if failed is not None:
                 records.append(row.row(error=rows.error_value(failed), image_digest=digest))
                 continue
-            columns = self.columns(results, [images.pixels[image] for image in of_row])
-            basis = basis_beside(asked.basis(row.prompt_id), source)
+            columns = self.columns(outputs, [images.pixels[image] for image in indices])
+            basis = basis_with_sources(asked.basis(row.prompt_id), source)
             records.append(row.row(**columns, image_digest=digest, basis=basis))
         return rows.table(records, self.schema)
 
 
-def _encoded(first: int, made: Sequence[Any]) -> Encoded:
-    """What was made of the views of the images from the one numbered `first` on."""
-    encoded = Encoded([], {}, {})
+def _collect_features(first: int, made: Sequence[Any]) -> EncodedBatch:
+    """Collect the encoded views; the first image has the index `first`."""
+    encoded = EncodedBatch([], {}, {})
     for image, views in enumerate(made, first):
         if isinstance(views, RowError):
             encoded.errors[image] = views
@@ -135,8 +140,10 @@ def _encoded(first: int, made: Sequence[Any]) -> Encoded:
     return encoded
 
 
-def write_about(model: Any, encoded: Encoded, seen: Sequence[Seen], programs: Sequence[Writing[Any]]) -> Ran[Any]:
-    """Runs a program about each of the images."""
+def run_about_images(
+    model: Any, encoded: EncodedBatch, seen: Sequence[ImageTask], programs: Sequence[Writing[Any]]
+) -> ProgramResults[Any]:
+    """Run a program about each of the images."""
 
     def answer(asked: Sequence[ProgramRequest]) -> Sequence[Reply]:
         places = [encoded.places[seen[one.program].image] + one.request.view for one in asked]

@@ -1,4 +1,4 @@
-"""The similarities stage: how well every image fits the text of its prompt, or an edit its source, as one number."""
+"""The similarities stage: one number for how well each image fits its prompt, or an edit its source."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -15,59 +15,59 @@ from plumbline.operators.images.preparing import Edit, PreparedImages
 from plumbline.operators.images.rows import CAPTIONS, ImageRow
 from plumbline.operators.models.calls import Compared, Compares, Measure, Pair, PixelRule, SimilarityModel
 from plumbline.operators.models.family import Family
-from plumbline.operators.stages.images import ImagesStage, basis_beside, shown_in
-from plumbline.operators.stages.stage import Inputs, StageOptions, remembered, text_of, texts_of
+from plumbline.operators.stages.images import ImagesStage, basis_with_sources, images_of_view
+from plumbline.operators.stages.stage import Inputs, StageOptions, cache_upstream, find_text, texts_of
 
 
 @runtime_checkable
 class ComparingMetric(Protocol):
-    """A metric that compares images with texts."""
+    """A metric that compares images with texts or sources."""
 
     @property
     def pixels(self) -> PixelRule:
-        """How images are made the model's input."""
+        """Preprocessing of images."""
 
     @property
     def measure(self) -> Measure:
-        """What the model's number is to be."""
+        """The number of the model that is used."""
 
     @property
     def compares(self) -> Compares:
-        """What is compared with what."""
+        """The compared inputs."""
 
     @property
     def captions(self) -> tuple[str, ...]:
-        """The columns of the texts that are compared, where these are not the prompts."""
+        """Columns of the texts that are compared instead of the prompts."""
 
     def comparing(self) -> dict[str, str]:
-        """All that decides what is compared."""
+        """Return all options that decide the comparison."""
 
     def text(self, prompt: str) -> str:
-        """The text that images of a prompt are compared with."""
+        """Return the text that images of a prompt are compared with."""
 
 
 Texts = tuple[str, ...] | RowError
-"""What an image is compared with: one text, two of a change, none of a source; or why it has none."""
+"""Texts that an image is compared with: one text, two for a change, none for a source; or the error."""
 
 
 class PromptTexts(NamedTuple):
-    """What one metric compares the images of each prompt with."""
+    """Texts that a metric compares the images of each prompt with."""
 
     prompts: Mapping[str, str]
     metric: ComparingMetric
     captions: Mapping[str, Sequence[Any]] = {}
-    """By column, the captions of the shard's rows."""
+    """Captions of the shard's rows by column."""
 
     def texts(self, prompt_id: str | None, place: int) -> Texts:
-        """Those of the row at this place of its shard."""
+        """Return the texts for the row at this place of its shard."""
         if self.metric.compares == "source":
             return ()
         if self.metric.captions:
-            return self._captions(place)
-        text = text_of(self.prompts, prompt_id)
+            return self._read_captions(place)
+        text = find_text(self.prompts, prompt_id)
         return (self.metric.text(text),) if isinstance(text, str) else text
 
-    def _captions(self, place: int) -> Texts:
+    def _read_captions(self, place: int) -> Texts:
         names = self.metric.captions
         captions = [str((self.captions[name][place] if name in self.captions else None) or "") for name in names]
         for name, caption in zip(names, captions, strict=True):
@@ -78,38 +78,37 @@ class PromptTexts(NamedTuple):
         return tuple(map(self.metric.text, captions))
 
     def basis(self, prompt_id: str | None, place: int) -> str | None:
-        """What a row of the shard stands on."""
+        """Return the basis of a row of the shard."""
         texts = self.texts(prompt_id, place)
         return None if isinstance(texts, RowError) else rows.basis_of(*texts)
 
 
 class Comparison(NamedTuple):
-    """What the images of a shard are compared with, and how."""
+    """A comparison of a shard's images: its texts and its rules."""
 
     texts: tuple[Texts, ...]
-    """Beside each row."""
+    """Texts for each row."""
     measure: Measure
     pixels: PixelRule
     compares: Compares
 
 
 class SimilaritiesStage(ImagesStage):
-    """Images and prompts to similarities (schema SIMILARITIES), every image encoded once for all metrics."""
+    """Images and prompts to similarities (schema SIMILARITIES); each image is encoded once for all metrics."""
 
     name = "similarities"
     version = 1
     schema = schemas.SIMILARITIES
     needs = ComparingMetric
     calls: ClassVar = {"model": "similarity"}
-    words = True
-    joins = True
+    shuffles_words = True
 
     @classmethod
     def recipe(cls, name: str, metric: Any) -> dict[str, Any]:
         return {"asking": {"kind": metric.kind, **metric.comparing()}}
 
     @classmethod
-    def refusal(cls, metric: Any, family: Family[Any]) -> str | None:
+    def unsupported_option(cls, metric: Any, family: Family[Any]) -> str | None:
         if metric.measure not in family.measures:
             return f"the measure {metric.measure!r} of a model that gives {' or '.join(family.measures)}"
         if metric.compares not in family.compares:
@@ -125,19 +124,19 @@ class SimilaritiesStage(ImagesStage):
         super().__init__(metrics, models, options)
         self.model: SimilarityModel
         self.rules = sorted({metric.pixels for metric in metrics.values()})
-        self._texts = remembered(texts_of)
+        self._texts = cache_upstream(texts_of)
 
     def preprocess(self, image: Image.Image, edit: Edit | None = None) -> Mapping[PixelRule, Any]:
-        """Every view of one image by every rule."""
-        views = [shown_in(view, image, edit) for view in self.views]
-        return {rule: tuple(self._pixels(pictures, rule) for pictures in views) for rule in self.rules}
+        """Preprocess every view of one image by every rule."""
+        views = [images_of_view(view, image, edit) for view in self.views]
+        return {rule: tuple(self._preprocess_view(pictures, rule) for pictures in views) for rule in self.rules}
 
-    def _pixels(self, pictures: Sequence[Image.Image], rule: PixelRule) -> Any:
+    def _preprocess_view(self, pictures: Sequence[Image.Image], rule: PixelRule) -> Any:
         model: Any = self.model  # one that takes several images has a way to, and is not asked otherwise
         return model.preprocess_several(pictures) if len(pictures) > 1 else model.preprocess(pictures[0], rule)
 
     def preprocess_video(self, frames: Sequence[Image.Image], seconds: float) -> Mapping[PixelRule, Any]:
-        """The frames of one video: models that take videos know one rule."""
+        """Preprocess the frames of one video: models that take videos have one rule."""
         video = super().preprocess_video(frames, seconds)
         return dict.fromkeys(self.rules, (video,))
 
@@ -150,21 +149,26 @@ class SimilaritiesStage(ImagesStage):
         return asked.basis(row.prompt_id, place)
 
     def measure(self, images: PreparedImages, asked: Mapping[str, PromptTexts]) -> Mapping[str, pa.Table]:
-        """Metrics that compare the same have one table: the model is asked once."""
+        """Return the tables. Metrics with equal comparisons have one table: the model is asked once."""
         features = {rule: self._encode(images, rule) for rule in {texts.metric.pixels for texts in asked.values()}}
         tables: dict[Comparison, pa.Table] = {}
-        compared = {name: self._comparison(images, texts) for name, texts in asked.items()}
+        rows_and_places = list(zip(images.rows, images.places, strict=True))
+        compared = {
+            name: Comparison(
+                tuple(texts.texts(row.prompt_id, place) for row, place in rows_and_places),
+                texts.metric.measure,
+                texts.metric.pixels,
+                texts.metric.compares,
+            )
+            for name, texts in asked.items()
+        }
         for comparison in compared.values():
             if comparison not in tables:
                 tables[comparison] = self._table(images, features[comparison.pixels], comparison)
         return {name: tables[comparison] for name, comparison in compared.items()}
 
-    def _comparison(self, images: PreparedImages, texts: PromptTexts) -> Comparison:
-        wanted = tuple(texts.texts(row.prompt_id, place) for row, place in zip(images.rows, images.places, strict=True))
-        return Comparison(wanted, texts.metric.measure, texts.metric.pixels, texts.metric.compares)
-
     def _encode(self, images: PreparedImages, rule: PixelRule) -> list[Any]:
-        """What the model makes of every view of each image, one after the other, or why there is nothing."""
+        """Return the encoding, or the error, of every view of each image, one after the other."""
         pixels = [view for shown in images.pixels for view in shown[rule]]
         encoded: list[Any] = []
         while len(encoded) < len(pixels):
@@ -180,34 +184,36 @@ class SimilaritiesStage(ImagesStage):
             images.rows, images.digests, images.sources, images.errors, comparison.texts, images.counts, strict=True
         ):
             results = [error] if error is not None else [next(compared) for _ in range(count)]
-            basis = None if isinstance(texts, RowError) else basis_beside(rows.basis_of(*texts), source)
+            basis = None if isinstance(texts, RowError) else basis_with_sources(rows.basis_of(*texts), source)
             records.append(row.row(**_columns(results), image_digest=digest, basis=basis))
         return rows.table(records, schemas.SIMILARITIES)
 
     def _compare(self, features: Sequence[Any], texts: Sequence[Texts], measure: Measure) -> list[Compared | RowError]:
-        """Each image with its texts and its source; where one of them has an error, that."""
+        """Compare each image with its texts and its source; an error of one of them is the result."""
         count = len(self.views)
         errors = [
-            next((part for part in (*features[image * count :][:count], of_image) if isinstance(part, RowError)), None)
-            for image, of_image in enumerate(texts)
+            next(
+                (part for part in (*features[image * count :][:count], image_texts) if isinstance(part, RowError)), None
+            )
+            for image, image_texts in enumerate(texts)
         ]
         pairs = [
-            _pair(range(image * count, (image + 1) * count), of_image)
-            for image, (of_image, error) in enumerate(zip(texts, errors, strict=True))
-            if error is None and not isinstance(of_image, RowError)
+            _pair(range(image * count, (image + 1) * count), image_texts)
+            for image, (image_texts, error) in enumerate(zip(texts, errors, strict=True))
+            if error is None and not isinstance(image_texts, RowError)
         ]
         results = iter(isolate(lambda batch: self.model.compare(features, batch, measure), pairs))
         return [error if error is not None else next(results) for error in errors]
 
 
 def _pair(views: Sequence[int], texts: Sequence[str]) -> Pair:
-    """An image, whose views are these features, with the source among them and the texts."""
+    """Return the pair of an image, given the indices of its views, with its source and its texts."""
     text, source_text, *_ = (*texts, "", "")
     return Pair(views[0], text, views[1] if len(views) > 1 else None, source_text)
 
 
 def _columns(results: Sequence[Compared | RowError]) -> dict[str, Any]:
-    """The columns that the comparisons of a row's images fill."""
+    """Return the columns of a row from the comparisons of its images."""
     sound = [result for result in results if isinstance(result, Compared)]
     similarities = [result.similarity for result in sound]
     errors = [result for result in results if isinstance(result, RowError)]

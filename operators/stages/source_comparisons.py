@@ -1,40 +1,38 @@
-"""The source_comparisons stage: how like their sources edited images are, by their pixels and without a model."""
+"""The source_comparisons stage: how similar edited images are to their sources by their pixels, without a model."""
 
-from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 from PIL import Image
 
-from plumbline.operators.base import rows, schemas
+from plumbline.operators.base import schemas
 from plumbline.operators.base.errors import RowError
-from plumbline.operators.images.preparing import Edit, PreparedImages
+from plumbline.operators.images.preparing import Edit
 from plumbline.operators.images.rows import edit_error, mask_error
 from plumbline.operators.metrics.source_comparison import SourceComparisonConfig
-from plumbline.operators.stages.images import AnyPrompt, ImagesStage, basis_beside
+from plumbline.operators.stages.images import PixelsStage
 
-LONGEST_SIDE = 1024
-"""Pixels to which a larger source is made smaller first, and the edited image with it, so that all cost the same."""
+MAX_SIDE = 1024
+"""Side in pixels of scaled-down larger sources and their edited images, so that all cost the same."""
 RADIUS, SIGMA = 5, 1.5
-"""Pixels of SSIM's window, Gaussian and 11 x 11."""
-SMALLEST_SIDE = 2 * RADIUS + 1
+"""Radius and sigma in pixels of SSIM's window, which is Gaussian and 11 x 11."""
+MIN_SIDE = 2 * RADIUS + 1
 C1, C2 = (0.01 * 255) ** 2, (0.03 * 255) ** 2
 WHITE = 128
-"""Brightness from which a pixel of a mask is white."""
-CLEAR, MOST_GREY = 64, 0.1
-"""A mask's pixels are within so much of black or white, but for a share of them on edges that were scaled."""
+"""Least brightness of a white pixel in a mask."""
+CLEAR, MAX_GREY = 64, 0.1
+"""Distance in brightness from black or white of a mask's pixels, except for this share on edges that were scaled."""
 
 
 class SourceComparison(NamedTuple):
-    """How like its source an edited image is."""
+    """Differences between an edited image and its source."""
 
     l1: float
-    """Mean absolute difference of RGB values, in [0, 1]; the edited image is made as large as the source first, as
-    MagicBrush does (OSU-NLP-Group/MagicBrush, evaluation/image_eval.py, `eval_distance`)."""
+    """Mean absolute difference of RGB values, in [0, 1]; the edited image is first scaled to the size of the source, as
+    in MagicBrush (OSU-NLP-Group/MagicBrush, evaluation/image_eval.py, `eval_distance`)."""
     l2: float
-    """Mean squared difference of RGB values, in [0, 1]; so does MagicBrush."""
+    """Mean squared difference of RGB values, in [0, 1], as in MagicBrush."""
     ssim: float
     """Mean structural similarity of brightness (Rec. 601's luma), in [-1, 1] (Wang et al. 2004, Image Quality
     Assessment, eq. 13, with its window and constants)."""
@@ -43,14 +41,14 @@ class SourceComparison(NamedTuple):
 def compare_with_source(
     image: Image.Image, source: Image.Image, mask: Image.Image | None = None
 ) -> SourceComparison | RowError:
-    """The comparison of two RGB images by the pixels outside of a mask, or by all.
+    """Compare two RGB images by the pixels outside a mask, or by all pixels.
 
-    A RowError where the source is smaller than SSIM's window, or where the mask is none of it.
+    Returns an error if the source is smaller than SSIM's window, or if the mask is invalid.
     """
-    scale = min(LONGEST_SIDE / max(source.size), 1)
+    scale = min(MAX_SIDE / max(source.size), 1)
     width, height = (max(round(side * scale), 1) for side in source.size)
-    if min(width, height) < SMALLEST_SIDE:
-        found = f"{source.width}x{source.height} pixels, where the comparison needs {SMALLEST_SIDE} a side"
+    if min(width, height) < MIN_SIDE:
+        found = f"{source.width}x{source.height} pixels, where the comparison needs {MIN_SIDE} a side"
         return edit_error(RowError("image_too_small", f"{found}; use a larger one"), "source")
     kept = np.ones((height, width), bool) if mask is None else _outside(mask, source, (width, height))
     if isinstance(kept, RowError):
@@ -66,12 +64,12 @@ def compare_with_source(
 
 
 def _outside(mask: Image.Image, source: Image.Image, size: tuple[int, int]) -> NDArray[np.bool_] | RowError:
-    """Which pixels (height, width) of the compared images the mask leaves, at this width and height."""
+    """Return which pixels (height, width) of the compared images the mask leaves, at this width and height."""
     if mask.size != source.size:
         found, expected = (f"{one.width}x{one.height}" for one in (mask, source))
         return mask_error(f"it has {found} pixels, and the source {expected}; make it as large as the source")
     luma = np.asarray(mask.convert("L"))
-    if np.mean((luma >= CLEAR) & (luma < 256 - CLEAR)) > MOST_GREY:
+    if np.mean((luma >= CLEAR) & (luma < 256 - CLEAR)) > MAX_GREY:
         return mask_error("expected black and white, found other shades; draw it white where the edit is, else black")
     kept = np.asarray(mask.convert("L").resize(size, Image.Resampling.NEAREST)) < WHITE
     if not kept[RADIUS:-RADIUS, RADIUS:-RADIUS].any():
@@ -80,8 +78,10 @@ def _outside(mask: Image.Image, source: Image.Image, size: tuple[int, int]) -> N
 
 
 def _ssim(x: NDArray[np.float64], y: NDArray[np.float64], kept: NDArray[np.bool_]) -> float:
-    """Of brightness (height, width), 0 to 255; over the windows that lie wholly inside the image and whose middle is
-    `kept`, each by its kept pixels.
+    """Return the SSIM of brightness (height, width), 0 to 255.
+
+    It is the mean over the windows that lie inside the image and have a `kept` centre, each weighted by its kept
+    pixels.
     """
     middles = kept[RADIUS:-RADIUS, RADIUS:-RADIUS]
     weights = _windows(kept.astype(np.float64))[middles]
@@ -97,32 +97,23 @@ def _ssim(x: NDArray[np.float64], y: NDArray[np.float64], kept: NDArray[np.bool_
 
 
 def _windows(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The Gaussian-weighted sum of each window."""
+    """Return the Gaussian-weighted sum of each window."""
     from scipy.ndimage import gaussian_filter  # takes a tenth of a second to import
 
     sums: NDArray[np.float64] = gaussian_filter(values, SIGMA, radius=RADIUS)
     return sums[RADIUS:-RADIUS, RADIUS:-RADIUS]
 
 
-class SourceComparisonsStage(ImagesStage):
-    """Edited images and their sources to comparisons (schema SOURCE_COMPARISONS), for all metrics of this kind."""
+class SourceComparisonsStage(PixelsStage):
+    """Edited images and sources to comparisons (schema SOURCE_COMPARISONS), for all metrics of this kind."""
 
     name = "source_comparisons"
     version = 1
     schema = schemas.SOURCE_COMPARISONS
+    column = "comparisons"
     needs = SourceComparisonConfig
     masks = True
 
     def preprocess(self, image: Image.Image, edit: Edit | None = None) -> SourceComparison | RowError:
         assert edit is not None, "its metrics look at sources"
         return compare_with_source(image, *edit)
-
-    def measure(self, images: PreparedImages, asked: Mapping[str, AnyPrompt]) -> Mapping[str, pa.Table]:
-        measured = iter(images.pixels)
-        records = []
-        for place, (row, error) in enumerate(zip(images.rows, images.errors, strict=True)):
-            comparisons = [next(measured)._asdict() for _ in range(images.counts[place])]
-            columns = {"comparisons": comparisons} if error is None else {"error": rows.error_value(error)}
-            basis = basis_beside(AnyPrompt().basis(row.prompt_id), images.sources[place])
-            records.append(row.row(**columns, image_digest=images.digests[place], basis=basis))
-        return dict.fromkeys(asked, rows.table(records, self.schema))

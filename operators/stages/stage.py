@@ -1,4 +1,4 @@
-"""What a stage is: a declaration that plans are folded from, and an operator from a shard's rows to tables."""
+"""Base classes of stages: their declarations for plans, and the computation of a shard's tables."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
@@ -18,193 +18,196 @@ from plumbline.operators.models.calls import Call
 from plumbline.operators.models.family import Family
 
 Rows = Literal["prompts", "images"]
+BenchmarkPart = Literal["pack", "skills"]
+"""`pack`: the questions that the benchmark ships; `skills`: the skills of its prompts."""
 
-REMEMBERED = 16
-"""Indices that a stage remembers; those of a benchmark's prompts are one for each metric."""
+MAX_CACHED_INDICES = 16
+"""Indices that a stage caches; for a benchmark's prompts there is one per metric."""
 
 
 class StaleInput(PlumblineError):
-    """A table upstream stands on what is no more, and is to be computed anew."""
+    """A table of another stage was computed from inputs that no longer exist, and must be recomputed."""
 
     def __init__(self, name: str, message: str) -> None:
         super().__init__(f"{name}: {message}; run again")
         self.name = name
-        """Which of the names of its Upstream it has."""
+        """Name of the table in its Upstream."""
 
 
 @dataclass(frozen=True, slots=True)
 class Upstream:
-    """Tables that a stage reads, one after the other; two of the same names and state are equal."""
+    """Tables that a stage reads, one after the other. Two are equal if names and state are."""
 
     names: tuple[str, ...]
     read_each: Callable[[], Sequence[pa.Table]] = field(compare=False)
     schema: pa.Schema = field(compare=False)
     state: Hashable = None
-    """What tells them from other tables of these names."""
+    """Distinguishes the tables from others with the same names."""
 
     def read(self) -> pa.Table:
-        """All rows; of no tables, none."""
+        """Return all rows of all tables."""
         return pa.concat_tables([self.schema.empty_table(), *self.read_each()])
 
 
 class Inputs(NamedTuple):
-    """What a stage is given of one shard."""
+    """Inputs of a stage for one shard."""
 
     group: str
-    """The generator of the images, or the benchmark of the prompts."""
+    """Generator of the images, or benchmark of the prompts."""
     rows: pa.Table
-    """The shard's own; none for a stage that reads only what others made."""
+    """The shard's own rows; empty for a stage that reads only tables of other stages."""
     metrics: tuple[str, ...]
-    """Those whose tables are wanted."""
+    """Metrics whose tables are wanted."""
     upstream: Mapping[str, Mapping[str, Upstream]]
-    """By metric and stage, what its declaration says that it reads."""
+    """Tables by metric and stage, as declared by `reads`."""
     prompts: Upstream
-    """`prompt_id` and `text` of all prompts that images of the shard may be of."""
+    """`prompt_id` and `text` of all prompts that the shard's images may belong to."""
     earlier: Mapping[str, Sequence[pa.Table]] = {}
-    """By metric, tables of earlier cells, newest first, of which rows may stand that need no computing."""
+    """Tables of earlier cells by metric, newest first, whose rows may be reused."""
     pack: Upstream | None = None
-    """The questions (schema QUESTIONS) that the benchmark ships, where it does."""
+    """Questions (schema QUESTIONS) that the benchmark ships, if it does."""
 
 
 class StageOptions(NamedTuple):
-    """What the stages of a run share; of all of it `clips` alone can change a result."""
+    """Options shared by the stages of a run; only `clips` can change a result."""
 
     limits: ImageLimits
     fetch: FetchUri
     image_batch: int = 64
-    """Images that a model encodes together."""
+    """Number of images that a model encodes together."""
     decoders: int = 1
-    """Images that are decoded at once."""
+    """Number of images that are decoded at once."""
     clips: Clips = STANDARD
-    """How rows of several images and videos are looked at."""
+    """Display of rows of several images, and of videos, to models."""
 
 
 class Stage(ABC):
-    """One kind of table, made shard by shard for every metric whose chain has the stage.
+    """One kind of table, computed shard by shard for every metric whose chain has the stage.
 
-    The class declares; an instance, with its models loaded, computes.
+    The class declares what plans need; an instance has loaded models and computes. A stage that reads the shard's own
+    rows is a RowStage.
     """
 
     name: ClassVar[str]
     version: ClassVar[int]
-    """Raised when its results change."""
+    """Raise it when results change."""
     schema: ClassVar[pa.Schema]
     over: ClassVar[Rows]
-    """Whether it makes a table for every shard of prompts or of images."""
+    """Rows of the stage's shards: prompts or images."""
     behind: ClassVar[str | None] = None
-    """The stage that one of another package comes behind in the order data flows; None puts it before the scores."""
+    """For a stage of another package: the stage that it follows in the order data flows. None puts it before the
+    scores."""
     needs: ClassVar[type]
-    """The protocol that it wants of a metric, at run time too."""
+    """Runtime-checkable protocol that metrics of the stage must have."""
     calls: ClassVar[Mapping[str, Call]] = {}
-    """By the key of a metric that names the role of a model, the call that is made of it; its own model first."""
-    counted: ClassVar[Literal["questions", "writer", "one"]] = "questions"
-    """What a row takes a call for: each question, each request to the metric's writer or judge, or the row itself."""
+    """Calls of models by the metric's option that names the model's role; the stage's own model comes first."""
+    call_unit: ClassVar[Literal["questions", "writer", "row"]] = "questions"
+    """Unit of model calls: each question, each request to the metric's writer or judge, or each row."""
     optional: ClassVar[frozenset[str]] = frozenset()
-    """Those of the keys that a metric may do without."""
-    decodes: ClassVar[bool] = False
-    """Whether it looks at the images of the shard's rows itself, so that `clips` decide its result."""
-    joins: ClassVar[bool] = False
-    """Whether its model is shown all images of a view in one question."""
-    words: ClassVar[bool] = False
-    """Whether its model is given texts in the metric's order of words (Metric.worded)."""
-    reads_rows: ClassVar[bool] = True
-    """Whether it reads the shard's own rows."""
+    """Options of `calls` that a metric may lack."""
+    shuffles_words: ClassVar[bool] = False
+    """True if its model gets texts in the metric's order of words (Metric.apply_word_order)."""
     keeps_rows: ClassVar[bool] = False
-    """Whether rows of earlier cells may stand in a new one."""
+    """True if rows of earlier cells may be reused in a new cell."""
     side_by_side: bool = False
-    """Whether `compute` is called for several shards at once: its model works on all of their rows together."""
+    """True if `compute` may be called for several shards at once, as the model batches their rows together."""
 
     @classmethod
     def reads(cls, metric: Any) -> tuple[str, ...]:
-        """The stages of the metric's chain whose tables it reads; None but the shard's rows by default."""
+        """Return the stages of the metric's chain whose tables it reads."""
         return ()
 
     @classmethod
-    def reads_pack(cls, metric: Metric) -> bool:
-        """Whether it reads the questions that the benchmark ships."""
-        return False
+    def reads_of_benchmark(cls, metric: Any) -> tuple[BenchmarkPart, ...]:
+        """Return the parts of the benchmark that decide the stage's result, besides its rows and their prompts."""
+        return ()
 
     @classmethod
-    def reads_skills(cls, metric: Metric) -> bool:
-        """Whether it reads the prompts' skills."""
-        return False
+    def reads_rows(cls) -> bool:
+        """Return True if the stage reads the shard's own rows, not only tables of other stages."""
+        return issubclass(cls, RowStage)
+
+    @classmethod
+    def looks_at_images(cls) -> bool:
+        """Return True if the stage decodes the images of the shard's rows, so that `clips` decide its result."""
+        return cls.reads_rows() and cls.over == "images"
 
     @classmethod
     def recipe(cls, name: str, metric: Any) -> dict[str, Any]:
-        """All that decides its result, of the metric called `name`, besides its models and what it reads."""
+        """Return all options of the metric called `name` that decide the result, except models and inputs."""
         return {}
 
     @classmethod
     def ablation(cls, metric: Metric) -> Ablation | None:
-        """The metric's, where it is this stage that goes without."""
-        return metric.ablation if (cls.decodes if metric.shown else cls.words) else None
+        """Return the metric's ablation if it affects this stage."""
+        return metric.ablation if (cls.looks_at_images() if metric.image_ablation else cls.shuffles_words) else None
 
     @classmethod
     def calls_of_row(cls, metric: Metric, words: float) -> float:
-        """Return the calls that one row takes if a prompt has `words` content words on average."""
+        """Return the model calls of one row if a prompt has `words` content words on average."""
         if not cls.calls:
             return 0.0
-        writer, questions = metric.expected(words)
-        return {"questions": questions, "writer": writer, "one": 1.0}[cls.counted]
+        writer, questions = metric.estimate_calls(words)
+        return {"questions": questions, "writer": writer, "row": 1.0}[cls.call_unit]
 
     @classmethod
     def roles(cls, metric: Metric) -> dict[str, str]:
-        """The roles of its models, by the metric's keys; its own model first, where it has one."""
+        """Return the roles of its models by the metric's options; its own model comes first if it has one."""
         return {key: metric.roles[key] for key in cls.calls if key in metric.roles}
 
     @classmethod
-    def trial(cls, key: str, metrics: Collection[Any]) -> Call:
-        """The call by which a service that is the key's model is tried before anything is computed."""
+    def trial_call(cls, key: str, metrics: Collection[Any]) -> Call:
+        """Return the call that tests a service with the model of `key` before anything is computed."""
         return cls.calls[key]
 
     @classmethod
-    def refusal(cls, metric: Any, family: Family[Any]) -> str | None:
-        """What the metric wants of the stage's own model that no model of the family does, if there is such a thing."""
+    def unsupported_option(cls, metric: Any, family: Family[Any]) -> str | None:
+        """Return the metric's requirement that no model of the family meets, or None."""
         return None
 
     @abstractmethod
     def __init__(self, metrics: Mapping[str, Any], models: Mapping[str, Any], options: StageOptions) -> None:
-        """`models` are the loaded models by the metrics' keys."""
+        """Take the loaded models by the metrics' options."""
 
     @abstractmethod
     def prepare(self, inputs: Inputs) -> Any:
-        """Reads and decodes on the CPU; called for the next shard while `compute` works on this one."""
+        """Read and decode on the CPU. Called for the next shard while `compute` is running."""
 
     @abstractmethod
     def compute(self, prepared: Any) -> Mapping[str, pa.Table]:
-        """The tables (`schema`), by metric; one row for every row of the shard, or of what it reads."""
+        """Return the tables (`schema`) by metric, with one row for each row of the shard or of its inputs."""
 
 
 class RowStage(Stage):
-    """A stage whose rows can be tried one by one, to find the one that ends the process."""
+    """A stage that reads the shard's own rows. They can be tried one by one to find a row that ends the process."""
 
     window: int | None = None
-    """How many rows are computed together where that is fewer than of other stages, because each takes long."""
+    """Maximum number of rows to compute together, if each takes long."""
 
     @abstractmethod
     def refuse(self, inputs: Inputs, error: RowError) -> Any:
-        """As `prepare`, for rows that are not to be touched but by their ids."""
+        """Like `prepare`, for rows that get this error: nothing but their ids is read."""
 
 
-def remembered(method: Callable[..., Any]) -> Any:
-    """An instance's own memory of what a method made of the last upstreams."""
-    return lru_cache(maxsize=REMEMBERED)(method)
+def cache_upstream(method: Callable[..., Any]) -> Any:
+    """Cache a method's results for the last upstreams, in the instance that calls it."""
+    return lru_cache(maxsize=MAX_CACHED_INDICES)(method)
 
 
 def texts_of(prompts: Upstream) -> dict[str, str]:
-    """The prompts' texts by prompt_id."""
+    """Return the prompts' texts by prompt_id."""
     table = prompts.read().select(["prompt_id", "text"])
     ids, texts = (column.to_pylist() for column in table.columns)
     return {prompt_id: text or "" for prompt_id, text in zip(ids, texts, strict=True)}
 
 
-def skills_of(prompts: Upstream) -> dict[str, list[str]]:
-    """The prompts' skills by prompt_id."""
+def read_skills(prompts: Upstream) -> dict[str, list[str]]:
+    """Return the prompts' skills by prompt_id."""
     ids, skills = (column.to_pylist() for column in prompts.read().select(["prompt_id", "skills"]).columns)
-    return {prompt_id: of_prompt or [] for prompt_id, of_prompt in zip(ids, skills, strict=True)}
+    return {prompt_id: listed or [] for prompt_id, listed in zip(ids, skills, strict=True)}
 
 
-def text_of(prompts: Mapping[str, str], prompt_id: str | None) -> str | RowError:
+def find_text(prompts: Mapping[str, str], prompt_id: str | None) -> str | RowError:
     """Return the text of a prompt, or why it cannot be used."""
     if prompt_id is None or prompt_id not in prompts:
         return unknown_prompt(prompt_id)

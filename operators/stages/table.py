@@ -1,4 +1,4 @@
-"""Every stage there is."""
+"""All stages by name."""
 
 from collections.abc import Mapping
 
@@ -30,8 +30,8 @@ KNOWN = Extensions[type[Stage]](
 )
 
 
-def _in_order() -> list[str]:
-    """The names in the order data flows. Each stage of another package comes behind the one that it names."""
+def _order_stages() -> list[str]:
+    """Return the names in the order data flows; each stage of another package follows the stage that it names."""
     order = list(KNOWN.ours)
     others = [name for name in KNOWN if name not in order]
     while others:
@@ -42,5 +42,5 @@ def _in_order() -> list[str]:
     return order
 
 
-STAGES: Mapping[str, type[Stage]] = {name: KNOWN[name] for name in _in_order()}
-"""By name, in the order data flows: a stage comes after those that it reads, and the scores come last."""
+STAGES: Mapping[str, type[Stage]] = {name: KNOWN[name] for name in _order_stages()}
+"""Stages by name in the order data flows: a stage follows those that it reads, and the scores come last."""

@@ -1,4 +1,4 @@
-"""The text similarities stage: how near what is said of every image is to the text of its prompt."""
+"""The text_similarities stage: similarity of each image's caption or description to its prompt."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -9,25 +9,25 @@ from plumbline.operators.base import schemas
 from plumbline.operators.base.batches import isolate
 from plumbline.operators.base.errors import RowError
 from plumbline.operators.base.usage import Usage
-from plumbline.operators.metrics.meteor import WordNet, meteor
+from plumbline.operators.metrics.similarities.meteor import WordNet, meteor
 from plumbline.operators.models.calls import Compared, TextEmbedder
 from plumbline.operators.stages.derived import DerivedStage, ImageMaterial
-from plumbline.operators.stages.programs import Ran
+from plumbline.operators.stages.programs import ProgramResults
 
 
 @runtime_checkable
 class MatchingMetric(Protocol):
-    """A metric that compares prompts with what is said of their images."""
+    """A metric that compares prompts with texts about their images."""
 
     @property
     def read_from(self) -> str:
-        """The stage that says it: `captions` or `descriptions`."""
+        """Stage that writes the text: `captions` or `descriptions`."""
 
     def find_synonyms(self) -> WordNet | None:
         """Return the WordNet that METEOR reads, if any."""
 
     def matching(self) -> dict[str, Any]:
-        """How the texts are compared: without an embedder, by METEOR."""
+        """Return how the texts are compared; without an embedder, by METEOR."""
 
 
 class TextSimilaritiesStage(DerivedStage):
@@ -54,17 +54,21 @@ class TextSimilaritiesStage(DerivedStage):
         if isinstance(text, RowError):
             return text
         (row,) = read.values()
-        said = row["descriptions"] if "descriptions" in row else [caption["text"] for caption in row["captions"]]
-        return [(text, one) for one in said]
+        texts = row["descriptions"] if "descriptions" in row else [caption["text"] for caption in row["captions"]]
+        return [(text, one) for one in texts]
 
-    def make(self, wanted: Sequence[ImageMaterial]) -> Ran[Compared]:
+    def make(self, wanted: Sequence[ImageMaterial]) -> ProgramResults[Compared]:
         pairs = [one.material for one in wanted]
         if "embedder" not in self.models:
             synonyms = [self.metrics[one.metric].find_synonyms() for one in wanted]
             pairs_and_synonyms = zip(pairs, synonyms, strict=True)
-            return Ran([Compared(meteor(said, text, own), False) for (text, said), own in pairs_and_synonyms], Usage())
+            return ProgramResults(
+                [Compared(meteor(about, text, own), False) for (text, about), own in pairs_and_synonyms], Usage()
+            )
         embedded = _embed(self.models["embedder"], list(dict.fromkeys(text for pair in pairs for text in pair)))
-        return Ran([_compared(embedded[text], embedded[said]) for text, said in pairs], Usage(calls=len(embedded)))
+        return ProgramResults(
+            [_compare(embedded[text], embedded[about]) for text, about in pairs], Usage(calls=len(embedded))
+        )
 
     def columns(self, made: Sequence[Compared]) -> dict[str, Any]:
         similarities = [one.similarity for one in made]
@@ -77,7 +81,7 @@ Embedded = tuple[Any, bool]
 
 
 def _embed(embedder: TextEmbedder, texts: Sequence[str]) -> dict[str, Embedded | RowError]:
-    """Every text's embedding, failing ones apart."""
+    """Return every text's embedding; failing ones are errors."""
 
     def embed(batch: Sequence[str]) -> list[Embedded]:
         encoded = embedder.encode_texts(batch)
@@ -86,7 +90,7 @@ def _embed(embedder: TextEmbedder, texts: Sequence[str]) -> dict[str, Embedded |
     return dict(zip(texts, isolate(embed, texts), strict=True))
 
 
-def _compared(first: Embedded | RowError, second: Embedded | RowError) -> Compared | RowError:
+def _compare(first: Embedded | RowError, second: Embedded | RowError) -> Compared | RowError:
     if isinstance(first, RowError):
         return first
     if isinstance(second, RowError):

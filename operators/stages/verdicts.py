@@ -1,4 +1,4 @@
-"""The verdicts and inspections stages: a judge's verdict on an image, or on its description, beside its prompt."""
+"""The verdicts and inspections stages: a judge's verdict on an image, or on its description, given its prompt."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -6,15 +6,24 @@ from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 from plumbline.operators.base import rows, schemas
 from plumbline.operators.base.errors import RowError
-from plumbline.operators.metrics.answered import incomplete
-from plumbline.operators.metrics.judged import Verdict, Verdicts, ask_repeatedly
+from plumbline.operators.metrics.answered import Verdict, incomplete
+from plumbline.operators.metrics.judges.judge import Verdicts, ask_repeatedly
 from plumbline.operators.metrics.metric import Metric, repeats_of
 from plumbline.operators.metrics.writing import Writing, WrittenQuestion
 from plumbline.operators.stages.derived import DerivedStage, ImageMaterial
-from plumbline.operators.stages.programs import Ran, generate, run_programs
+from plumbline.operators.stages.programs import ProgramResults, generate, run_programs
 from plumbline.operators.stages.scores import WrittenIndex
-from plumbline.operators.stages.seeing import Encoded, SeeingStage, Seen, Shown, write_about
-from plumbline.operators.stages.stage import Inputs, Stage, StageOptions, remembered, skills_of, text_of, texts_of
+from plumbline.operators.stages.seeing import EncodedBatch, ImageTask, PreprocessedImage, SeeingStage, run_about_images
+from plumbline.operators.stages.stage import (
+    BenchmarkPart,
+    Inputs,
+    Stage,
+    StageOptions,
+    cache_upstream,
+    find_text,
+    read_skills,
+    texts_of,
+)
 
 
 @runtime_checkable
@@ -22,17 +31,17 @@ class JudgingMetric(Protocol):
     """A metric whose judge reads descriptions."""
 
     def judging(self) -> dict[str, Any]:
-        """All that decides a verdict, but for what is judged and for the judge."""
+        """Return all options that decide a verdict, except its input and the judge."""
 
     def judge_description(self, prompt: str, description: str) -> Writing[Verdict]:
-        """The program that has one description judged."""
+        """Ask for a verdict on one description."""
 
 
 class JudgingStage(Stage):
-    """A stage whose judge says each time that it is asked what it makes of an image."""
+    """A stage with a judge, which may be asked several times about an image."""
 
     schema = schemas.VERDICTS
-    counted = "writer"
+    call_unit = "writer"
 
     @classmethod
     def recipe(cls, name: str, metric: Any) -> dict[str, Any]:
@@ -64,7 +73,7 @@ class VerdictsStage(JudgingStage, DerivedStage):
             return text
         return [(text, description) for description in read["descriptions"]["descriptions"]]
 
-    def make(self, wanted: Sequence[ImageMaterial]) -> Ran[Verdicts]:
+    def make(self, wanted: Sequence[ImageMaterial]) -> ProgramResults[Verdicts]:
         return run_programs(list(map(self._program, wanted)), partial(generate, self.models["judge"]))
 
     def _program(self, wanted: ImageMaterial) -> Writing[Verdicts | RowError]:
@@ -76,42 +85,41 @@ class VerdictsStage(JudgingStage, DerivedStage):
 
 
 def verdict_columns(images: Sequence[Verdicts]) -> dict[str, Any]:
-    """The columns of VERDICTS that the verdicts on a row's images fill."""
+    """Return the columns of VERDICTS for the verdicts on a row's images."""
     repeats = len(images[0])
     return {
-        "verdicts": [verdict and _verdict_value(verdict) for image in images for verdict in image],
+        "verdicts": [
+            verdict and {"ratings": [rating._asdict() for rating in verdict.ratings], "rationale": verdict.rationale}
+            for image in images
+            for verdict in image
+        ],
         "repeats": repeats if repeats > 1 else None,
     }
 
 
-def _verdict_value(verdict: Verdict) -> dict[str, Any]:
-    return {"ratings": [rating._asdict() for rating in verdict.ratings], "rationale": verdict.rationale}
-
-
 @runtime_checkable
 class InspectingMetric(Protocol):
-    """A metric whose judge looks at images."""
+    """A metric whose judge sees the images."""
 
     def judging(self) -> dict[str, Any]:
-        """All that decides a verdict, but for the judge."""
+        """Return all options that decide a verdict, except the judge."""
 
     def inspect(self, prompt: str, questions: Sequence[WrittenQuestion] = ()) -> Writing[Verdict | RowError]:
-        """The program that has one image judged, by the questions about its prompt where the chain has them; a metric
-        that goes `by_skills` takes the prompt's skills too.
+        """Ask for a verdict on one image, with the questions about its prompt if the chain has questions.
+
+        A metric with `uses_skills` also takes the prompt's skills.
         """
 
 
 class JudgedPrompts(NamedTuple):
-    """The prompts by which images are judged, with the questions about each, or its skills, where a metric goes by
-    these.
-    """
+    """The prompts of judged images, with the questions or the skills of each if the metric uses them."""
 
     prompts: Mapping[str, str]
     written: WrittenIndex | None = None
     skills: Mapping[str, Sequence[str]] | None = None
 
     def text(self, prompt_id: str | None) -> str | RowError:
-        text = text_of(self.prompts, prompt_id)
+        text = find_text(self.prompts, prompt_id)
         if isinstance(text, RowError) or self.written is None or prompt_id in self.written.questions:
             return text
         return self.written.errors.get(prompt_id or "") or incomplete("questions", f"lacks prompt {prompt_id!r}")
@@ -125,8 +133,8 @@ class JudgedPrompts(NamedTuple):
         skills = self.skills.get(prompt_id or "", ()) if self.skills is not None else ()
         return rows.basis_of(text, *ids, *skills) if isinstance(text, str) else None
 
-    def told(self, prompt_id: str | None) -> dict[str, Any]:
-        """What a metric is told beside the prompt's text."""
+    def judge_context(self, prompt_id: str | None) -> dict[str, Any]:
+        """Return the metric's arguments besides the prompt's text."""
         skills = {} if self.skills is None else {"skills": self.skills.get(prompt_id or "", ())}
         return {"questions": self.questions(prompt_id), **skills}
 
@@ -144,34 +152,36 @@ class InspectionsStage(JudgingStage, SeeingStage):
         return ("questions",) if "questions" in metric.chain else ()
 
     @classmethod
-    def reads_skills(cls, metric: Any) -> bool:
-        return bool(getattr(metric, "by_skills", False))
+    def reads_of_benchmark(cls, metric: Any) -> tuple[BenchmarkPart, ...]:
+        if getattr(metric, "uses_skills", False):
+            return ("skills",)
+        return ()
 
     def __init__(self, metrics: Mapping[str, Any], models: Mapping[str, Any], options: StageOptions) -> None:
         super().__init__(metrics, models, options)
-        self._texts = remembered(texts_of)
-        self._skills = remembered(skills_of)
-        self._written = remembered(lambda questions: WrittenIndex(questions.read(), None))
+        self._texts = cache_upstream(texts_of)
+        self._skills = cache_upstream(read_skills)
+        self._written = cache_upstream(lambda questions: WrittenIndex(questions.read(), None))
 
     def asked(self, inputs: Inputs) -> Mapping[str, JudgedPrompts]:
         texts = self._texts(inputs.prompts)
         asked = {name: inputs.upstream[name].get("questions") for name in inputs.metrics}
-        skills = {name: self._skills(inputs.prompts) for name in asked if self.reads_skills(self.metrics[name])}
+        skills = {name: self._skills(inputs.prompts) for name in asked if self.reads_of_benchmark(self.metrics[name])}
         return {
             name: JudgedPrompts(texts, self._written(read) if read else None, skills.get(name))
             for name, read in asked.items()
         }
 
-    def say(self, encoded: Encoded, seen: Sequence[Seen]) -> Ran[Verdicts]:
-        return write_about(self.model, encoded, seen, [self._program(one) for one in seen])
+    def ask_model(self, encoded: EncodedBatch, seen: Sequence[ImageTask]) -> ProgramResults[Verdicts]:
+        return run_about_images(self.model, encoded, seen, [self._program(one) for one in seen])
 
-    def _program(self, seen: Seen) -> Writing[Verdicts | RowError]:
-        """The metric's program, as often as it asks; why there is none where the prompt cannot be had."""
+    def _program(self, seen: ImageTask) -> Writing[Verdicts | RowError]:
+        """Run the metric's program as often as it wants; return the prompt's error if it has one."""
         text = seen.asked.text(seen.row.prompt_id)
         if isinstance(text, RowError):
             return text
-        metric, told = self.metrics[seen.metric], seen.asked.told(seen.row.prompt_id)
-        return (yield from ask_repeatedly(partial(metric.inspect, text, **told), repeats_of(metric)))
+        metric, context = self.metrics[seen.metric], seen.asked.judge_context(seen.row.prompt_id)
+        return (yield from ask_repeatedly(partial(metric.inspect, text, **context), repeats_of(metric)))
 
-    def columns(self, said: Sequence[Verdicts], shown: Sequence[Shown]) -> dict[str, Any]:
-        return verdict_columns(said)
+    def columns(self, results: Sequence[Verdicts], shown: Sequence[PreprocessedImage]) -> dict[str, Any]:
+        return verdict_columns(results)

@@ -6,7 +6,7 @@ from pathlib import Path
 from plumbline.operators.base.bounds import Checked, Positive, Share
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.images.decoding import ImageLimits
-from plumbline.operators.metrics.drawing import Pictures, PicturesConfig
+from plumbline.operators.metrics.generation import Pictures, PicturesConfig
 from plumbline.operators.models.families.any_model import AnyModel
 from plumbline.pipelines.base.cluster import ClusterConfig
 from plumbline.pipelines.base.logs import LogConfig

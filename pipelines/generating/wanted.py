@@ -6,7 +6,7 @@ from itertools import chain, count
 
 import pyarrow as pa
 
-from plumbline.operators.metrics.drawing import PictureName
+from plumbline.operators.metrics.generation import PictureName
 from plumbline.pipelines.cells.store import Store, StoreError
 
 Texts = Mapping[str, str]

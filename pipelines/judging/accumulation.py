@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from plumbline.operators.base import rows, schemas
 from plumbline.operators.base.errors import ConfigError, RowError, SourceError
-from plumbline.operators.metrics.dsg import holding
+from plumbline.operators.metrics.questions.dsg import holding
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.judging.answers import FORMATS, Answer, AnswerColumns, Answered, read_table
 

@@ -10,9 +10,9 @@ import pyarrow as pa
 
 from plumbline.operators.base import rows, schemas
 from plumbline.operators.base.errors import ConfigError, RowError, SourceError
-from plumbline.operators.metrics.clipscore import ClipScoreConfig
-from plumbline.operators.metrics.meteor import split_words
-from plumbline.operators.metrics.reference_captions import (
+from plumbline.operators.metrics.similarities.clipscore import ClipScoreConfig
+from plumbline.operators.metrics.similarities.meteor import split_words
+from plumbline.operators.metrics.similarities.reference_captions import (
     Cider,
     Words,
     best_meteor,

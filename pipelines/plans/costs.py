@@ -163,7 +163,7 @@ def try_services(nodes: Iterable[Node]) -> None:
         for node in nodes
         for key, model in node.models.items()
         if not model.local
-        for call in [STAGES[node.stage].trial(key, node.metrics.values())]
+        for call in [STAGES[node.stage].trial_call(key, node.metrics.values())]
     }
     for model, call in calls.values():
         preflight(model, call)

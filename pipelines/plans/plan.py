@@ -180,8 +180,9 @@ def make_plan(
     """
     nodes = resolved_nodes(config, store)
     pack = sources.packed.digest if sources.packed is not None and not sources.packed.by_prompt else ""
-    by_skills = any(STAGES[name].reads_skills(metric) for metric in config.metrics.values() for name in metric.chain)
-    skills = _skills_digest(sources.prompts) if by_skills else ""
+    chains = ((STAGES[name], metric) for metric in config.metrics.values() for name in metric.chain)
+    uses_skills = any("skills" in stage.reads_of_benchmark(metric) for stage, metric in chains)
+    skills = _skills_digest(sources.prompts) if uses_skills else ""
     recipes = {
         name: recipes_of(name, metric, nodes, config.clips, pack, skills) for name, metric in config.metrics.items()
     }
@@ -251,11 +252,12 @@ def recipes_of(
     for stage in (STAGES[stage_name] for stage_name in metric.chain):
         node = node_of[node_name(stage, metric)]
         config = stage.recipe(name, metric) | _models_of(stage, metric, node) | {"ablation": stage.ablation(metric)}
-        if stage.reads_pack(metric):
+        parts = stage.reads_of_benchmark(metric)
+        if "pack" in parts:
             config["pack"] = pack
-        if stage.reads_skills(metric):
+        if "skills" in parts:
             config["skills"] = skills
-        if stage.decodes:
+        if stage.looks_at_images():
             config["clips"] = asdict(clips)
         reads = (recipes[read] for read in stage.reads(metric))
         recipes[stage.name] = make_recipe(
@@ -265,8 +267,8 @@ def recipes_of(
             *reads,
             node=node.name,
             metric=name,
-            compares=stage.decodes and (metric.needs_sources or bool(metric.captions)),
-            asks=stage.reads_pack(metric),
+            compares=stage.looks_at_images() and (metric.needs_sources or bool(metric.captions)),
+            asks="pack" in parts,
         )
     return recipes
 
@@ -363,7 +365,9 @@ def _calls_of(node: Node, plan: Plan, rows_of: Mapping[tuple[str, ...], int], wo
     calls: dict[str, float] = {}
     for digests, rows in rows_of.items():
         for metrics in (metrics_of[each] for each in digests):
-            encodings = bool(stage.decodes and stage.calls) / len(digests)  # an image is encoded once for all metrics
+            encodings = bool(stage.looks_at_images() and stage.calls) / len(
+                digests
+            )  # an image is encoded once for all metrics
             of_row = encodings + stage.calls_of_row(node.metrics[metrics[0]], words)
             for metric in metrics:
                 calls[metric] = calls.get(metric, 0.0) + rows * of_row / len(metrics)

@@ -16,7 +16,7 @@ from plumbline.operators.base.errors import ConfigError, suggest
 from plumbline.operators.images.decoding import ImageLimits
 from plumbline.operators.images.generation_settings import COMPARE, Choice
 from plumbline.operators.images.videos import Clips
-from plumbline.operators.metrics.drawing import PicturesConfig
+from plumbline.operators.metrics.generation import PicturesConfig
 from plumbline.operators.metrics.metric import Metric, PackedMetric
 from plumbline.operators.metrics.table import AnyMetric
 from plumbline.operators.models.families.any_model import AnyModel
@@ -118,7 +118,7 @@ class SweepConfig(AnySweep):
     @property
     def falling(self) -> frozenset[str]:
         """The metrics by which a lower score is better."""
-        return frozenset(name for name, metric in self.metrics.items() if metric.falling)
+        return frozenset(name for name, metric in self.metrics.items() if metric.prefers_lower)
 
     def _check_adaptive(self) -> None:
         if type(self) is not SweepConfig:

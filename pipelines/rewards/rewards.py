@@ -170,7 +170,7 @@ def _reward(run: ScoredRun, store: Store, config: RewardsConfig) -> Reward:
     """The function from scores to the reward, with the units that the baseline gives."""
     combination = config.reward or equal_parts([*run.metrics])
     combination.check_parts(run.metrics)
-    falling = frozenset(name for name, metric in run.metrics.items() if metric.falling)
+    falling = frozenset(name for name, metric in run.metrics.items() if metric.prefers_lower)
     if config.baseline is not None:
         recipes = run.recipes(combination.weights)
         scales = read_baseline(store, config.baseline, config.baseline_generator, recipes).scales(combination.unit)
@@ -273,7 +273,7 @@ def _scorer(run: ScoredRun, reward: Reward) -> dict[str, Any]:
     roles = sorted({role for metric in run.metrics.values() for role in metric.roles.values()})
     return {
         "metrics": {
-            name: {"options": of_run["metrics"][name], "lower_is_better": run.metrics[name].falling}
+            name: {"options": of_run["metrics"][name], "lower_is_better": run.metrics[name].prefers_lower}
             for name in reward.parts
         },
         "reward": reward.described(),

@@ -83,7 +83,7 @@ class ScoredRun:
     def oriented(self, metric: str) -> Floats:
         """The scores of a metric, higher being better."""
         scores = self.scores[metric]
-        return -scores if self.metrics[metric].falling else scores
+        return -scores if self.metrics[metric].prefers_lower else scores
 
 
 def gather_scores(store: Store, run: str, wanted: Sequence[str] | None) -> ScoredRun:

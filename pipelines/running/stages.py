@@ -11,7 +11,7 @@ from plumbline.operators.base.errors import RowError
 from plumbline.operators.images.decoding import ImageLimits
 from plumbline.operators.images.rows import CAPTIONS, EDIT_COLUMNS
 from plumbline.operators.images.videos import Clips
-from plumbline.operators.metrics.ablation import shown_instead
+from plumbline.operators.metrics.ablation import replace_images
 from plumbline.operators.stages.graph import need_captions, need_sources
 from plumbline.operators.stages.stage import Inputs, RowStage, StageOptions, StaleInput, Upstream
 from plumbline.operators.stages.table import STAGES
@@ -80,8 +80,8 @@ class NodeStage:
 
     @property
     def rows_alone(self) -> bool:
-        """Whether rows can be tried one by one."""
-        return isinstance(self.stage, RowStage)
+        """Return True if rows can be tried one by one."""
+        return self.stage.reads_rows()
 
     def windows(self, work: Work, cells: Sequence[Cell], size: int = WINDOW) -> Sequence[Inputs]:
         """Reads what the cells are made of, in runs of so many rows, which are prepared and computed by themselves.
@@ -94,7 +94,7 @@ class NodeStage:
         if count <= size or not (self.rows_alone or self.stage.over == "images"):
             return [inputs]
         firsts = range(0, count, size)
-        if self.stage.reads_rows:
+        if self.stage.reads_rows():
             return [inputs._replace(rows=inputs.rows.slice(first, size)) for first in firsts]
         upstream = {metric: _read_measured(read) for metric, read in inputs.upstream.items()}
         return [
@@ -134,7 +134,7 @@ class NodeStage:
         )
 
     def _read_rows(self, shard: Shard) -> pa.Table:
-        if not self.stage.reads_rows:
+        if not self.stage.reads_rows():
             return pa.table({})
         if self.stage.over == "prompts":
             return read_prompts(shard)
@@ -147,7 +147,7 @@ class NodeStage:
     def _shown(self, images: pa.Table) -> pa.Table:
         """The rows with the images that the node's metrics are shown."""
         metric = next(iter(self.node.metrics.values()))
-        return shown_instead(images, metric.shown) if self.stage.decodes else images
+        return replace_images(images, metric.image_ablation) if self.stage.looks_at_images() else images
 
     def _upstream(self, stage: str, paths: Sequence[str], work: Work) -> Upstream:
         drafts = tuple(is_draft(path, work.outcomes) for path in paths)

@@ -6,7 +6,7 @@ from itertools import chain
 from typing import Any, ClassVar
 
 from plumbline.operators.base.errors import SourceError
-from plumbline.operators.metrics.question_list import wanted_text
+from plumbline.operators.metrics.questions.question_list import ask_for_text
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.cells.cells import Shard
 from plumbline.pipelines.sources.benchmark import PROMPT_COLUMNS, BenchmarkConfig
@@ -68,4 +68,4 @@ def _texts(row: PackRow, column: str, words: Any) -> Iterator[PackRow]:
     listed = [words] if isinstance(words, str) else words
     for number, wanted in enumerate(the_texts(listed or (), column)):
         if wanted.strip():
-            yield row._replace(question=wanted_text(number, wanted))
+            yield row._replace(question=ask_for_text(number, wanted))

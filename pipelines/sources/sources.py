@@ -382,7 +382,7 @@ def with_pack(sources: Sources, packed: PackFile, suite: str) -> Sources:
         raise ConfigError(f"{packed.key}: {error}") from error
     ids, texts = (sources.prompts.column(name).to_pylist() for name in ("prompt_id", "text"))
     index = PackIndex(pack.questions)
-    known = {prompt_id: index.id_of(prompt_id, text or "") for prompt_id, text in zip(ids, texts, strict=True)}
+    known = {prompt_id: index.find_id(prompt_id, text or "") for prompt_id, text in zip(ids, texts, strict=True)}
     named = set(known.values())
     asked = {prompt_id: digest(index.asked[name]) for prompt_id, name in known.items() if isinstance(name, str)}
     unknown = [] if sources.full_size else [prompt_id for prompt_id in pack.places if prompt_id not in named]

@@ -93,7 +93,7 @@ def _see(now: PlannedSweep, round: int, outcomes: Mapping[str, Outcome]) -> Insp
         return Inspection(None, broken)
     rounds, options = now.rounds, now.config.adaptive
     assert rounds is not None and options is not None
-    ranking = {name: metric.falling for name, metric in now.config.metrics.items() if metric.ranks}
+    ranking = {name: metric.prefers_lower for name, metric in now.config.metrics.items() if metric.ranks}
     try:
         scores = CellTables(now.plan, now.store, outcomes).scores()
         return Inspection(

@@ -162,7 +162,7 @@ def _sound(config: DiagnoseConfig, notes: list[str]) -> Iterator[Variant]:
     for variant in _variants(config):
         try:
             check_chain(variant.metric, variant.options)
-            variant.options.settled(lambda role: find_vqa_profile(config.models[role]))
+            variant.options.with_model_defaults(lambda role: find_vqa_profile(config.models[role]))
             check_models(make_nodes({variant.metric: variant.options}), config.models)
             yield variant
         except ConfigError as error:

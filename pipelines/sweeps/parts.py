@@ -20,7 +20,7 @@ from plumbline.operators.images.generation_settings import COLUMN, Known, Ways, 
 from plumbline.operators.images.rows import identify, image_records
 from plumbline.operators.results.summary import Skills, Sums, Tally, count_each
 from plumbline.operators.results.usual_scores import Sketch, sketch
-from plumbline.operators.stages.scores import written_bases
+from plumbline.operators.stages.scores import score_bases
 from plumbline.operators.statistics.poisson_bootstrap import hash_ids
 from plumbline.pipelines.base.tables import Rejection
 from plumbline.pipelines.cells.cells import Outcome, PlannedCell, Shard, is_draft
@@ -184,7 +184,7 @@ def read_bases(store: Store, cells: tuple[WrittenCells, Mapping[str, Outcome]]) 
     asked = read(written.questions)
     entailed = None if written.entailment is None else read(written.entailment)
     absent = asked is None or (entailed is None and written.entailment is not None)
-    bases = {} if absent else written_bases(asked, entailed)
+    bases = {} if absent else score_bases(asked, entailed)
     return ReadBases(Bases(hash_ids(list(bases)), hash_ids(list(bases.values()))), frozenset(broken))
 
 

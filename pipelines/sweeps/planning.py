@@ -10,7 +10,7 @@ from plumbline.operators.metrics.metric import Metric, takes_questions
 from plumbline.operators.models import resolution
 from plumbline.operators.models.resolution import find_vqa_profile
 from plumbline.operators.models.vqa_profiles import VqaProfile
-from plumbline.operators.stages.graph import check_shown, make_nodes, need_sources
+from plumbline.operators.stages.graph import check_image_inputs, make_nodes, need_sources
 from plumbline.pipelines.base.storage import StorageConfig, readable_errors
 from plumbline.pipelines.cells.cells import Outcome, digest
 from plumbline.pipelines.cells.store import Store, open_store
@@ -258,6 +258,6 @@ def with_model_defaults(config: SweepConfig) -> SweepConfig:
     def profile_of(role: str) -> VqaProfile:
         return find_vqa_profile(config.models[role])
 
-    metrics = {name: metric.settled(profile_of) for name, metric in config.metrics.items()}
-    check_shown(make_nodes(metrics), config.models, config.clips)
+    metrics = {name: metric.with_model_defaults(profile_of) for name, metric in config.metrics.items()}
+    check_image_inputs(make_nodes(metrics), config.models, config.clips)
     return replace(config, metrics=metrics)

@@ -14,7 +14,7 @@ from pydantic import TypeAdapter
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.metrics import parsing
 from plumbline.operators.metrics.reply_forms import Form, Replies, entries, record, spelled, string
-from plumbline.operators.metrics.writer import digest
+from plumbline.operators.metrics.wording import template_digest
 from plumbline.operators.metrics.writing import UnreadableReply, Writing, WrittenQuestion, ask
 from plumbline.plugins.benchmark_builder.taxonomy import Check, Tag, Template, Value
 from plumbline.plugins.benchmark_builder.writer import TextWriter
@@ -77,7 +77,7 @@ class PromptGeneration(TextWriter):
 
     def asking(self) -> dict[str, Any]:
         """All that decides the prompts, but for the requests, which are the texts."""
-        words = digest(ANOTHER, _in_json(["Caption"]), str(VERSION))
+        words = template_digest(ANOTHER, _in_json(["Caption"]), str(VERSION))
         sampling = self.options.sampling._asdict()
         return {"templates": words, "sampling": sampling, "replies": self.options.replies}
 
@@ -151,7 +151,7 @@ def _label(line: str, fields: Sequence[str]) -> str | None:
 def _fields_of_json(fields: Sequence[str], reply: str) -> list[str]:
     said = [spelled(value) for name in fields for value in entries(reply, name)[:1]]
     if len(said) != len(fields) or not all(said):
-        raise UnreadableReply(f"expected JSON with {', '.join(fields)}, found {parsing.shown(reply.strip())}")
+        raise UnreadableReply(f"expected JSON with {', '.join(fields)}, found {parsing.shorten(reply.strip())}")
     return said
 
 
@@ -172,7 +172,7 @@ def _unquoted(text: str) -> str:
 def _require(check: Check, text: str, other: str) -> None:
     if check.contains is not None:
         if parsing.find(_unquoted(other), text) is None:
-            raise UnreadableReply(f"the {check.field} has not the words {parsing.shown(other)} of {check.contains}")
+            raise UnreadableReply(f"the {check.field} has not the words {parsing.shorten(other)} of {check.contains}")
         return
     unit, found = ("words", len(text.split())) if check.words is not None else ("characters", len(text))
     match = _RANGE.fullmatch(other.strip())

@@ -20,7 +20,7 @@ from plumbline.operators.metrics.reply_forms import (
     spelled,
     string,
 )
-from plumbline.operators.metrics.writer import digest
+from plumbline.operators.metrics.wording import template_digest
 from plumbline.operators.metrics.writing import UnreadableReply, Writing, WrittenQuestion, ask
 from plumbline.plugins.benchmark_builder.taxonomy import Taxonomy
 from plumbline.plugins.benchmark_builder.writer import TextWriter
@@ -56,7 +56,7 @@ class Tagging(TextWriter):
     def asking(self) -> dict[str, Any]:
         """All that decides the tags."""
         identity = (*self._form.identity, *STOP)
-        return {"templates": digest(*identity), "sampling": self.options.sampling._asdict()}
+        return {"templates": template_digest(*identity), "sampling": self.options.sampling._asdict()}
 
     def write(self, prompt: str) -> Writing[list[WrittenQuestion]]:
         """The program that has a prompt tagged; raises UnreadableReply for a reply that has not only tags."""

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from plumbline.operators.base.bounds import Checked, NotNegative, Positive
-from plumbline.operators.metrics.making import Making
+from plumbline.operators.metrics.generation import GenerationChain
 from plumbline.operators.metrics.reply_forms import Replies
 from plumbline.operators.metrics.writing import ReplySampling
 
@@ -32,11 +32,11 @@ class WriterOptions(Checked):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class TextWriter(Making):
+class TextWriter(GenerationChain):
     """A chain that ends where a language model has written: its rows are those of the table QUESTIONS."""
 
     chain: ClassVar[tuple[str, ...]] = ("questions",)
-    ends: ClassVar[str] = "questions"
+    final_stage: ClassVar[str] = "questions"
     role_keys: ClassVar[tuple[str, ...]] = ("writer",)
     options: WriterOptions
 

@@ -13,7 +13,7 @@ from plumbline.operators.base.errors import ConfigError, SourceError, install
 from plumbline.operators.metrics.metric import Metric, PackedMetric, WantingMetric
 from plumbline.operators.models.resolution import find_vqa_profile, resolve_model
 from plumbline.operators.rewards.combination import REWARD, Combination, Reward
-from plumbline.operators.stages.graph import check_shown, make_nodes, need_sources
+from plumbline.operators.stages.graph import check_image_inputs, make_nodes, need_sources
 from plumbline.pipelines.base.cluster import ClusterConfig
 from plumbline.pipelines.cells.cells import digest
 from plumbline.pipelines.cells.store import open_store
@@ -44,11 +44,11 @@ SAME_PRIORITY = {"RAY_worker_niceness": "0"}
 def find_nodes(config: ServeConfig) -> list[Node]:
     """What computes the metrics, with its models; raises ModelError where one cannot be found."""
     metrics: dict[str, Metric] = {
-        name: metric.settled(lambda role: find_vqa_profile(config.models[role]))
+        name: metric.with_model_defaults(lambda role: find_vqa_profile(config.models[role]))
         for name, metric in config.metrics.items()
     }
     nodes = make_nodes(metrics)
-    check_shown(nodes, config.models, config.clips)
+    check_image_inputs(nodes, config.models, config.clips)
     on_gpu = config.num_gpus > 0
     return [
         Node(
@@ -72,7 +72,7 @@ def find_served(config: ServeConfig, nodes: Sequence[Node], pack: QuestionPack |
     digests = {
         name: recipes_of(name, metric, nodes, config.clips, asked)["scores"].digest for name, metric in metrics.items()
     }
-    falling = frozenset(name for name, metric in metrics.items() if metric.falling)
+    falling = frozenset(name for name, metric in metrics.items() if metric.prefers_lower)
     unranked = frozenset(name for name, metric in metrics.items() if not metric.ranks)
     needs = _needs(config, metrics)
     if config.reward is None or config.reward.alone is not None:

@@ -11,7 +11,7 @@ from plumbline.operators.images.videos import Clips
 from plumbline.operators.metrics.table import AnyMetric
 from plumbline.operators.models.families.any_model import AnyModel
 from plumbline.operators.rewards.combination import AnyReward
-from plumbline.operators.scoring.kept_prompts import KEPT_PROMPTS
+from plumbline.operators.scoring.prompt_cache import DEFAULT_KEPT_PROMPTS
 from plumbline.operators.scoring.scorer import ScorerConfig
 from plumbline.operators.stages.graph import need_captions
 from plumbline.pipelines.base.cluster import PoolConfig
@@ -48,7 +48,7 @@ class LoadConfig(Checked):
     """Bytes of all requests that are not answered, or left images in the queue; a request beyond is answered by 429."""
     cached_scores: Natural = 200_000
     """Scores that are remembered, about 0.3 KB each; 0 remembers none."""
-    kept_prompts: Positive = KEPT_PROMPTS
+    kept_prompts: Positive = DEFAULT_KEPT_PROMPTS
     """Prompts of each metric whose written questions a replica keeps in memory, about 1.2 KB a question; beyond that
     the oldest go."""
 

@@ -13,7 +13,7 @@ from plumbline.operators.base.errors import ConfigError, SourceError
 from plumbline.operators.images.rows import identify, image_records
 from plumbline.operators.judging import matching
 from plumbline.operators.judging.ratings import mean_ratings
-from plumbline.operators.metrics.vqascore import VqaScoreConfig
+from plumbline.operators.metrics.questions.vqascore import VqaScoreConfig
 from plumbline.operators.models.vqa_profiles import VqaProfile
 from plumbline.operators.statistics.options import MATCH_COLUMNS, Match
 from plumbline.pipelines.cells.cells import Shard
@@ -111,7 +111,7 @@ def is_held_out(prompt_id: str, config: FinetuneConfig) -> bool:
 
 def _questions(sources: Sources, profile: VqaProfile) -> Mapping[str, str]:
     """By prompt_id, what VQAScore asks a model of this profile."""
-    metric = VqaScoreConfig().settled(lambda role: profile)
+    metric = VqaScoreConfig().with_model_defaults(lambda role: profile)
     ids, texts = (sources.prompts.column(name).to_pylist() for name in ("prompt_id", "text"))
     return {prompt_id: metric.question(text) for prompt_id, text in zip(ids, texts, strict=True) if text}
 

@@ -20,7 +20,7 @@ from torch import distributed
 
 from plumbline.operators.base import rows, schemas
 from plumbline.operators.base.errors import RowError, SourceError
-from plumbline.operators.metrics.vqascore import reduce_answer
+from plumbline.operators.metrics.questions.vqascore import reduce_answer
 from plumbline.operators.models.calls import Question
 from plumbline.operators.models.model import ResolvedModel
 from plumbline.pipelines.base.storage import (

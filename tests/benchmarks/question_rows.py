@@ -15,7 +15,7 @@ from plumbline.operators.base import rows, schemas
 from plumbline.operators.base.usage import Usage
 from plumbline.operators.images.preparing import PreparedImages
 from plumbline.operators.images.rows import ImageRow
-from plumbline.operators.metrics.dsg import DsgConfig
+from plumbline.operators.metrics.questions.dsg import DsgConfig
 from plumbline.operators.models.calls import Question
 from plumbline.operators.stages.answers import AnswersStage, QuestionIndex
 from plumbline.operators.stages.scores import WrittenIndex

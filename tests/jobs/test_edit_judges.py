@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from plumbline.operators.base.errors import ConfigError
-from plumbline.operators.metrics.imgedit import ImgEditConfig
+from plumbline.operators.metrics.judges.imgedit import ImgEditConfig
 from plumbline.operators.models.families import model_config
 from plumbline.operators.scoring.scorer import Scorer, ScorerConfig
 from tests.bench_of import write_rows

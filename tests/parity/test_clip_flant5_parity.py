@@ -16,7 +16,7 @@ from torch._dynamo.utils import counters
 from transformers import AutoTokenizer, CLIPVisionConfig, CLIPVisionModel, T5Config
 from transformers import T5ForConditionalGeneration as T5
 
-from plumbline.operators.metrics.vqascore import reduce_answer
+from plumbline.operators.metrics.questions.vqascore import reduce_answer
 from plumbline.operators.models import loading
 from plumbline.operators.models.calls import Question
 from plumbline.operators.models.families import model_config

@@ -9,8 +9,8 @@ import pytest
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.images.rows import digest_of
 from plumbline.operators.metrics.ablation import Ablation
-from plumbline.operators.metrics.rendered_text import RenderedTextConfig
-from plumbline.operators.metrics.vpeval import VpevalConfig
+from plumbline.operators.metrics.questions.rendered_text import RenderedTextConfig
+from plumbline.operators.metrics.questions.vpeval import VpevalConfig
 from plumbline.operators.scoring.scorer import Scorer, ScorerConfig
 from plumbline.operators.stages.graph import check_chain
 from plumbline.pipelines.plans.sweep_config import SweepConfig

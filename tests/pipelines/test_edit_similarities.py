@@ -11,7 +11,7 @@ from torch.nn.functional import cosine_similarity
 from transformers import AutoTokenizer, CLIPImageProcessor, CLIPModel
 
 from plumbline.operators.base.errors import ConfigError
-from plumbline.operators.metrics.similarity import SimilarityConfig
+from plumbline.operators.metrics.similarities.similarity import SimilarityConfig
 from plumbline.operators.models.families import model_config
 from plumbline.operators.scoring.scorer import Scorer, ScorerConfig
 from tests.bench_of import images, plan_bench, prompts, run_bench, run_tables, write_rows

@@ -51,12 +51,12 @@ def test_priors_of_other_questions_do_not_stand_under_these() -> None:
     index = WrittenIndex(questions, None)
     prior = {"prompt_id": "p", "answers": [{"question_id": "1", "token_logprobs": [[-0.5, 0.0]]}]}
     same, other = (rows.table([{**prior, "basis": rows.basis_of(name)}], schemas.PRIORS) for name in ("1", "2"))
-    assert index.stands_under(same) and not index.stands_under(other)
+    assert index.matches(same) and not index.matches(other)
     index.add_priors(same)
     assert index.priors == {("p", "1"): ((-0.5, 0.0),)}
     failed = rows.table(
         [{"prompt_id": "p", "error": {"kind": "not_finite", "message": "no", "retryable": False}}], schemas.PRIORS
     )
     index.add_priors(failed)
-    error = index.error_of("p", {"1"})
+    error = index.find_error("p", {"1"})
     assert error is not None and error.kind == "not_finite", "the score has the error of its prior"

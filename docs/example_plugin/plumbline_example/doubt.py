@@ -30,6 +30,5 @@ class DoubtConfig(VqaScoreConfig):
         return 0.0, self.scale
 
     @property
-    def falling(self) -> bool:
-        """A lower score is the better one."""
+    def prefers_lower(self) -> bool:
         return True

@@ -21,7 +21,6 @@ class OpinionsStage(Stage):
     behind = "sketches"
     needs = Metric
     calls: ClassVar = {"nli": "entailment"}
-    reads_rows = False
 
     @classmethod
     def reads(cls, metric: Metric) -> tuple[str, ...]:

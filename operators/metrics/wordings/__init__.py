@@ -1,1 +1,1 @@
-"""Releases whose own prompts a metric can send, a file for each; a checkout is read as data, and never run."""
+"""Releases whose own prompts a metric can send, one file each. A checkout is parsed and never run."""

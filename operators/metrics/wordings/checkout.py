@@ -1,4 +1,4 @@
-"""Reads a checkout of a release as data: texts, tables, and the constants of Python files, of which nothing is run."""
+"""Reads a release's checkout as data: texts, tables, and constants of Python files, which are never run."""
 
 import ast
 import csv
@@ -9,19 +9,19 @@ from typing import Any, NamedTuple
 
 from plumbline.operators.base.errors import ConfigError
 
-LARGEST_FILE = 20_000_000
-"""Bytes."""
+MAX_FILE_BYTES = 20_000_000
+"""Maximum size of a file."""
 
 
 class Slot(NamedTuple):
     """A place in a text that the release's code fills in."""
 
     expression: str
-    """As the f-string has it."""
+    """Expression in the f-string."""
 
 
 Text = tuple[str | Slot, ...]
-"""A text of a Python file; one without slots is a plain string."""
+"""A text of a Python file; without slots it is a plain string."""
 
 
 class Checkout(NamedTuple):
@@ -29,18 +29,18 @@ class Checkout(NamedTuple):
 
     folder: Path
     repository: str
-    """Its owner and name on GitHub."""
+    """Owner and name on GitHub."""
 
     def has(self, path: str) -> bool:
         return (self.folder / path).is_file()
 
     def text(self, path: str) -> str:
-        """A file's text; raises ConfigError where it is missing or is no text."""
+        """Return a file's text; raise ConfigError if it is missing or not text."""
         file = self.folder / path
         if not file.is_file():
             raise self.refusal(path, "is missing")
-        if file.stat().st_size > LARGEST_FILE:
-            raise self.refusal(path, f"has more than {LARGEST_FILE} bytes")
+        if file.stat().st_size > MAX_FILE_BYTES:
+            raise self.refusal(path, f"has more than {MAX_FILE_BYTES} bytes")
         try:
             return file.read_text("utf-8")
         except (OSError, UnicodeDecodeError) as error:
@@ -51,14 +51,14 @@ class Checkout(NamedTuple):
         return list(csv.DictReader(io.StringIO(self.text(path), newline="")))
 
     def python(self, path: str) -> "PythonFile":
-        """A Python file, parsed and never run."""
+        """Parse a Python file; raise ConfigError if it is not Python."""
         try:
             return PythonFile(self, path, ast.parse(self.text(path)))
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-            raise self.refusal(path, f"is no Python ({type(error).__name__})") from error
+            raise self.refusal(path, f"is not Python ({type(error).__name__})") from error
 
     def refusal(self, path: str, problem: str) -> ConfigError:
-        """The error for a file that is not as the release has it."""
+        """Return the error for a file that differs from the release's."""
         return ConfigError(
             f"{self.folder}: {path} {problem}; name the root of an unchanged checkout of "
             f"https://github.com/{self.repository}"
@@ -73,30 +73,32 @@ class PythonFile(NamedTuple):
     tree: ast.Module
 
     def assigned(self, name: str) -> ast.expr:
-        """What is assigned to a name such as `prompt` or `self.prompt`; the outermost assignment counts, then the first
-        one. Raises ConfigError where there is none."""
+        """Return the value assigned to a name such as `prompt` or `self.prompt`.
+
+        Outermost assignments come first, then earlier ones. Raises ConfigError if the file assigns nothing to it.
+        """
         for node in ast.walk(self.tree):
             if isinstance(node, ast.Assign) and name in map(ast.unparse, node.targets):
                 return node.value
         raise self.checkout.refusal(self.path, f"assigns nothing to {name}")
 
     def text(self, name: str) -> Text:
-        """The text that is assigned to a name."""
+        """Return the text that is assigned to a name."""
         return self.text_of(self.assigned(name), name)
 
     def plain(self, name: str) -> str:
-        """The text that is assigned to a name, without slots."""
-        return filled(self.text(name), {})
+        """Return the text without slots that is assigned to a name."""
+        return fill_slots(self.text(name), {})
 
     def value(self, name: str) -> Any:
-        """The literal that is assigned to a name: texts and numbers, in lists and dictionaries."""
+        """Return the literal that is assigned to a name: texts and numbers, in lists and dictionaries."""
         try:
             return ast.literal_eval(self.assigned(name))
         except ValueError as error:
             raise self.checkout.refusal(self.path, f"has no literal in {name}") from error
 
     def texts_under(self, name: str, key: str) -> dict[str, str]:
-        """The plain texts of the dictionary that the dictionary of a name has under a key."""
+        """Return the plain texts under a key of the nested dictionaries that are assigned to a name."""
         inner = _members(self.assigned(name)).get(key)
         texts = _members(inner) if inner is not None else {}
         return {
@@ -106,7 +108,8 @@ class PythonFile(NamedTuple):
         }
 
     def returned(self, function: str, key: str, count: int) -> list[Text]:
-        """The texts under a key of the dictionaries within a function, of which there are so many."""
+        """Return the texts under a key of the dictionaries within a function; raise ConfigError unless there are
+        `count`."""
         bodies = [node for node in ast.walk(self.tree) if isinstance(node, ast.FunctionDef) and node.name == function]
         found = [
             self.text_of(member, function)
@@ -119,7 +122,7 @@ class PythonFile(NamedTuple):
         return found
 
     def text_of(self, node: ast.expr, name: str) -> Text:
-        """The text of an expression: a string, an f-string, `string.Template` of one, and one that is stripped."""
+        """Return the text of an expression: a string, an f-string, a `string.Template` of either, or a stripped one."""
         match node:
             case ast.Constant(value=str(text)):
                 return (text,)
@@ -128,20 +131,20 @@ class PythonFile(NamedTuple):
             case ast.FormattedValue(value=value, conversion=-1, format_spec=None):
                 return (Slot(ast.unparse(value)),)
             case ast.Call(func=ast.Attribute(value=value, attr="strip" | "lstrip" | "rstrip" as strip), args=[]):
-                return (getattr(filled(self.text_of(value, name), {}), strip)(),)
+                return (getattr(fill_slots(self.text_of(value, name), {}), strip)(),)
             case ast.Call(func=ast.Attribute(attr="Template"), args=[value]):
                 return self.text_of(value, name)
         raise self.checkout.refusal(self.path, f"has no text in {name}")
 
 
 def _members(node: ast.expr) -> dict[str, ast.expr]:
-    """What stands in a dictionary under keys that are texts; nothing in what is none."""
+    """Return the values of a dictionary whose keys are texts; for other nodes nothing."""
     pairs = zip(node.keys, node.values, strict=True) if isinstance(node, ast.Dict) else ()
     return {key.value: value for key, value in pairs if isinstance(key, ast.Constant) and isinstance(key.value, str)}
 
 
-def filled(text: Text, values: Mapping[str, str]) -> str:
-    """The text with its slots filled; raises ConfigError for a slot without a value."""
+def fill_slots(text: Text, values: Mapping[str, str]) -> str:
+    """Return the text with its slots filled; raise ConfigError for a slot without a value."""
     unknown = [part.expression for part in text if isinstance(part, Slot) and part.expression not in values]
     if unknown:
         raise ConfigError(f"the release's text has a place for {unknown[0]}, which is not known here")

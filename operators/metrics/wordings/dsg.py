@@ -1,4 +1,4 @@
-"""DSG's release (j-min/DSG at 7330119): three prompts with 23 examples each, drawn from its annotations."""
+"""DSG's release (j-min/DSG at 7330119): three prompts with 23 examples each, taken from its annotations."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,18 +14,18 @@ from plumbline.operators.models.calls import Request
 EXAMPLES = "dsg/data/tifa160-dev-anns.csv"
 INPUT = "\0"
 MAX_TOKENS = 500
-"""dsg/openai_utils.py, openai_completion, which is also where the temperature is 0."""
+"""Value of openai_completion in dsg/openai_utils.py, which also sets the temperature to 0."""
 
 
-class Around(NamedTuple):
-    """What stands before and behind the input of a request."""
+class SplitPrompt(NamedTuple):
+    """The text before and after the input of a request."""
 
     before: str
-    behind: str
+    after: str
 
 
-class Written(NamedTuple):
-    """What the release's three replies say, by the number of a tuple."""
+class ParsedReplies(NamedTuple):
+    """The parsed contents of the release's three replies, by the number of a tuple."""
 
     tuples: dict[int, str]
     questions: dict[int, str]
@@ -34,14 +34,14 @@ class Written(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DsgRelease(Release):
-    """Its prompts (dsg/query_utils.py)."""
+    """The prompts in dsg/query_utils.py."""
 
     repository: ClassVar[str] = "j-min/DSG"
     mark: ClassVar[str] = "dsg/query_utils.py"
     decides: ClassVar[tuple[str, ...]] = ("max_tokens", "temperature", "replies", "questions")
-    tuples: Around
-    questions: Around
-    dependencies: Around
+    tuples: SplitPrompt
+    questions: SplitPrompt
+    dependencies: SplitPrompt
 
     @classmethod
     def read(cls, checkout: Checkout) -> Self:
@@ -51,42 +51,42 @@ class DsgRelease(Release):
         if not all(examples):
             raise checkout.refusal(EXAMPLES, "lacks examples that TIFA160_ICL_TRAIN_IDS names")
         return cls(
-            _around(code, "_TUPLE_PREAMBLE", [(each[0]["text"], _numbered(each, "tuple")) for each in examples]),
-            _around(code, "_QUESTION_PREAMBLE", _of_tuples(examples, "question_natural_language")),
-            _around(code, "_DEPENDENCY_PREAMBLE", _of_tuples(examples, "dependency")),
+            _split_prompt(code, "_TUPLE_PREAMBLE", [(each[0]["text"], _numbered(each, "tuple")) for each in examples]),
+            _split_prompt(code, "_QUESTION_PREAMBLE", _tuple_examples(examples, "question_natural_language")),
+            _split_prompt(code, "_DEPENDENCY_PREAMBLE", _tuple_examples(examples, "dependency")),
         )
 
-    def write(self, prompt: str, seed: int) -> Writing[Written]:
-        """The tuples, then by these, as they were written, questions and dependencies (generate_dsg)."""
+    def write(self, prompt: str, seed: int) -> Writing[ParsedReplies]:
+        """Ask for the tuples, then, with these as they were written, for questions and dependencies (generate_dsg)."""
         sampling = ReplySampling(MAX_TOKENS, seed=seed)
 
-        def request(around: Around, text: str) -> Request:
-            return sampling.request(around.before + text + around.behind, stop=())
+        def request(prompt: SplitPrompt, text: str) -> Request:
+            return sampling.request(prompt.before + text + prompt.after, stop=())
 
-        ((stated, tuples),) = yield from ask_as_released([request(self.tuples, prompt)], [_stated])
-        about = f"{prompt}\n{stated}"
+        ((written, tuples),) = yield from ask_as_released([request(self.tuples, prompt)], [_read_tuples])
+        about = f"{prompt}\n{written}"
         requests = [request(self.questions, about), request(self.dependencies, about)]
-        questions, parents = yield from ask_as_released(requests, [_questions, _dependencies])
-        return Written(tuples, questions, parents)
+        questions, parents = yield from ask_as_released(requests, [_read_questions, _read_dependencies])
+        return ParsedReplies(tuples, questions, parents)
 
 
-def _around(code: PythonFile, preamble: str, examples: Sequence[tuple[str, str]]) -> Around:
-    """A prompt with its examples, pairs of input and output, around the place of the input (make_prompt)."""
+def _split_prompt(code: PythonFile, preamble: str, examples: Sequence[tuple[str, str]]) -> SplitPrompt:
+    """Return the prompt with its examples, pairs of input and output, split at the place of the input (make_prompt)."""
     names = {"input_name": "input", "output_name": "output"}
     example, test, whole = (
         Template(code.plain(name)) for name in ("_EXAMPLES_TEMPLATE", "_TEST_TEMPLATE", "_PROMPT_TEMPLATE")
     )
     shown = (example.substitute(names, input=given.strip(), output=said.strip()) for given, said in examples)
-    before, behind = whole.substitute(
+    before, after = whole.substitute(
         preamble=code.plain(preamble),
         examples="\n\n".join(shown),
         test_input_output=test.substitute(names, test_input=INPUT),
     ).split(INPUT)
-    return Around(before, behind)
+    return SplitPrompt(before, after)
 
 
-def _of_tuples(examples: Sequence[Sequence[Mapping[str, str]]], column: str) -> list[tuple[str, str]]:
-    """Examples that are asked about tuples and answered by a column (create_train_example)."""
+def _tuple_examples(examples: Sequence[Sequence[Mapping[str, str]]], column: str) -> list[tuple[str, str]]:
+    """Return examples with tuples as input and a column as output (create_train_example)."""
     return [(f"{each[0]['text']}\n{_numbered(each, 'tuple')}", _numbered(each, column)) for each in examples]
 
 
@@ -94,36 +94,37 @@ def _numbered(rows: Sequence[Mapping[str, str]], column: str) -> str:
     return "\n".join(" ".join(f"{number} | {row[column]}".split()) for number, row in enumerate(rows, start=1))
 
 
-def _said(reply: str) -> str:
-    """A reply up to where the model goes on with an example of its own (parse_with_input_name)."""
+def _own_part(reply: str) -> str:
+    """Return a reply without a further example that the model adds to it (parse_with_input_name)."""
     return reply.split("input:")[0].strip()
 
 
-def _stated(reply: str) -> tuple[str, dict[int, str]]:
-    """The tuples as they were written, and read."""
-    said = _said(reply)
-    return said, _by_number(said)
+def _read_tuples(reply: str) -> tuple[str, dict[int, str]]:
+    """Return the tuples as they were written, and parsed."""
+    written = _own_part(reply)
+    return written, _split_by_number(written)
 
 
-def _questions(reply: str) -> dict[int, str]:
-    questions = _by_number(_said(reply))
+def _read_questions(reply: str) -> dict[int, str]:
+    questions = _split_by_number(_own_part(reply))
     if not all(questions.values()) or max(map(len, questions.values())) > parsing.MAX_QUESTION:
         raise ValueError(f"expected questions of 1 to {parsing.MAX_QUESTION} characters")
     return questions
 
 
-def _dependencies(reply: str) -> dict[int, str]:
-    return {number: _parents(written) for number, written in _by_number(_said(reply)).items()}
+def _read_dependencies(reply: str) -> dict[int, str]:
+    """Return the numbers in each line; raise ValueError for a line without numbers. Other words do not count
+    (clean_dependency_id).
+    """
+    parents = {}
+    for number, written in _split_by_number(_own_part(reply)).items():
+        parts = (part.strip() for part in written.split(","))
+        named = ",".join(str(int(part)) for part in parts if part.isnumeric() or part == "-")
+        parents[number] = named or str(int(written))
+    return parents
 
 
-def _parents(written: str) -> str:
-    """The numbers that a line names; other words do not count, and a line without numbers is unreadable
-    (clean_dependency_id)."""
-    parts = (part.strip() for part in written.split(","))
-    return ",".join(str(int(part)) for part in parts if part.isnumeric() or part == "-") or str(int(written))
-
-
-def _by_number(said: str) -> dict[int, str]:
-    """Lines `id | text`, and none of another form (dsg/parse_utils.py)."""
+def _split_by_number(said: str) -> dict[int, str]:
+    """Return the lines `id | text` by id; raise ValueError for a line of another form (dsg/parse_utils.py)."""
     lines = (line.split("|") for line in (said.partition("output:")[2] or said).strip().split("\n"))
     return {int(number): text.strip() for number, text in lines}

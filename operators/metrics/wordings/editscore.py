@@ -5,12 +5,12 @@ from typing import ClassVar, Self
 from plumbline.operators.metrics.wordings.checkout import Checkout
 from plumbline.operators.metrics.wordings.viescore import VieScoreEditRelease
 
-HIGHEST, TRIES = 25, 3
-"""score_range, which takes the place of 10 in the rules, and EditScore.evaluate, which guesses after so many tries."""
+MAX_RATING, TRIES = 25, 3
+"""score_range, which replaces 10 in the rules, and the number of tries after which EditScore.evaluate guesses."""
 
 
 class EditScoreRelease(VieScoreEditRelease):
-    """Its rules (editscore/vie_prompts.py)."""
+    """The rules in editscore/vie_prompts.py."""
 
     __slots__ = ()
     repository: ClassVar[str] = "VectorSpaceLab/EditScore"
@@ -24,5 +24,5 @@ class EditScoreRelease(VieScoreEditRelease):
         code = checkout.python(cls.mark)
         shown, follows = map(code.plain, cls.rules)
         context, quality = code.plain(cls.context), code.plain("_prompts_0shot_rule_PQ")
-        follows, quality = (rule.replace("10", str(HIGHEST)) for rule in (follows, quality))
+        follows, quality = (rule.replace("10", str(MAX_RATING)) for rule in (follows, quality))
         return cls(f"{context}\n{shown}\n{follows}", f"{context}\n{quality}")

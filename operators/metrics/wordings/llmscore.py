@@ -1,32 +1,25 @@
-"""LLMScore's release (YujieLu10/LLMScore at 8b898e3): a description of an image, and a judge's view of it."""
+"""LLMScore's release (YujieLu10/LLMScore at 8b898e3): a description of an image, and a judge's verdict on it."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple, Self
+from typing import ClassVar, Self
 
-from plumbline.operators.metrics.answered import Rating
-from plumbline.operators.metrics.wordings.checkout import Checkout, Text, filled
+from plumbline.operators.metrics.answered import Rating, Verdict
+from plumbline.operators.metrics.wordings.checkout import Checkout, Text, fill_slots
 from plumbline.operators.metrics.wordings.release import Release, ask_as_released
 from plumbline.operators.metrics.writing import ReplySampling, Writing
 from plumbline.operators.models.calls import Region
 
 DESCRIPTOR = "llm_descriptor/visual_descriptor.py"
 TEMPERATURE = 1.0
-"""The release sends none, for which services take this."""
+"""The release sends none, and services then use this value."""
 MAX_ERRORS = 99
-"""The release asks for 0 to 9 and takes any number; T2IScoreScore's judge counted up to 36."""
-
-
-class Judged(NamedTuple):
-    """A verdict on a description."""
-
-    ratings: tuple[Rating, ...]
-    rationale: str
+"""The release asks for 0 to 9 and accepts any number; T2IScoreScore's judge counted up to 36."""
 
 
 @dataclass(frozen=True, slots=True)
 class LlmScoreRelease(Release):
-    """Its prompts (llm_descriptor, llm_evaluator)."""
+    """The prompts in llm_descriptor and llm_evaluator."""
 
     repository: ClassVar[str] = "YujieLu10/LLMScore"
     mark: ClassVar[str] = "llm_evaluator/evaluation_instruction.py"
@@ -35,9 +28,9 @@ class LlmScoreRelease(Release):
     describing: Text
     judging: Text
     scores: str
-    """The instruction that asks for a rating and for a number of errors."""
+    """Instruction for a rating and a number of errors."""
     rule: str
-    """The instruction that asks for four counts; the release has it and never sends it."""
+    """Instruction for four counts, which the release contains but never sends."""
 
     @classmethod
     def read(cls, checkout: Checkout) -> Self:
@@ -48,21 +41,22 @@ class LlmScoreRelease(Release):
     def describe(
         self, caption: str, regions: Iterable[Region], width: int, height: int, sampling: ReplySampling
     ) -> Writing[str]:
-        """The description of an image (generate_multi_granualrity_description, whose caller swaps its arguments)."""
-        seen = "".join(f"{region.label}: [{region.x1}, {region.y1}, {region.x2}, {region.y2}]; " for region in regions)
-        values = {"local_description": caption, "global_description": seen}
-        text = filled(self.describing, {**values, "width": str(width), "height": str(height)})
+        """Ask for the description of an image (generate_multi_granualrity_description, whose caller swaps its
+        arguments)."""
+        boxes = "".join(f"{region.label}: [{region.x1}, {region.y1}, {region.x2}, {region.y2}]; " for region in regions)
+        values = {"local_description": caption, "global_description": boxes}
+        text = fill_slots(self.describing, {**values, "width": str(width), "height": str(height)})
         request = sampling._replace(temperature=TEMPERATURE).request(text, stop=())
         (description,) = yield from ask_as_released([request], [_one_line])
         return description
 
-    def judge(self, prompt: str, description: str, *, by_rule: bool, sampling: ReplySampling) -> Writing[Judged]:
-        """A verdict on a description (generate_score_with_rationale)."""
+    def judge(self, prompt: str, description: str, *, by_rule: bool, sampling: ReplySampling) -> Writing[Verdict]:
+        """Ask for a verdict on a description (generate_score_with_rationale)."""
         instruction = self.rule if by_rule else self.scores
         values = {"text_prompt": prompt, "description": description, "self.evaluation_instruction_1": instruction}
-        request = sampling._replace(temperature=TEMPERATURE).request(filled(self.judging, values), stop=())
-        (judged,) = yield from ask_as_released([request], [_read_counts if by_rule else _read_scores])
-        return judged
+        request = sampling._replace(temperature=TEMPERATURE).request(fill_slots(self.judging, values), stop=())
+        (verdict,) = yield from ask_as_released([request], [_read_counts if by_rule else _read_scores])
+        return verdict
 
 
 def _one_line(reply: str) -> str:
@@ -75,20 +69,20 @@ def _lines(reply: str) -> list[str]:
     return [line for line in reply.split("\n") if line]
 
 
-def _read_scores(reply: str) -> Judged:
+def _read_scores(reply: str) -> Verdict:
     overall, errors, *reasons = _lines(reply)[:4]
     rating, counted = int(overall), int(errors)
     if len(reasons) < 2 or not 1 <= rating <= 100 or not 0 <= counted <= MAX_ERRORS:
         expected = f"a rating (1 to 100), a number of errors (0 to {MAX_ERRORS}) and two explanations, a line each"
         raise ValueError(f"expected {expected}")
-    return Judged((Rating("rating", rating), Rating("errors", counted)), " ".join(reasons))
+    return Verdict((Rating("rating", rating), Rating("errors", counted)), " ".join(reasons))
 
 
-def _read_counts(reply: str) -> Judged:
+def _read_counts(reply: str) -> Verdict:
     *counts, rationale = _lines(reply)
     objects, matched, attributes, attributes_matched = map(int, counts)
     if objects < 1 or min(matched, attributes, attributes_matched) < 0:
         raise ValueError("expected four counts, the first above 0, and an explanation, a line each")
     named = {"objects": objects, "objects_matched": matched, "attributes": attributes}
     ratings = {**named, "attributes_matched": attributes_matched}
-    return Judged(tuple(Rating(name, value) for name, value in ratings.items()), rationale)
+    return Verdict(tuple(Rating(name, value) for name, value in ratings.items()), rationale)

@@ -7,21 +7,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
-from plumbline.operators.metrics.answered import Rating
+from plumbline.operators.metrics.answered import Rating, Verdict
 from plumbline.operators.metrics.wordings.checkout import Checkout
 from plumbline.operators.metrics.wordings.release import Release, ask_as_released
 from plumbline.operators.metrics.writing import ReplySampling, Writing
 
 MAX_TOKENS = 1024
-"""Qwen25VL, which samples as the checkpoint's own configuration says: at a temperature next to 0."""
+"""Value of Qwen25VL, which samples with the checkpoint's own configuration: at a temperature close to 0."""
 MESSAGES = ("affection", "composition", "entity", "imagination", "style", "text_rendering", "long_text")
-"""The tracks whose messages are numbered so, from 1 (get_message_templates); behind them comes that of aesthetics."""
+"""Tracks in the order of their numbered messages, from 1 (get_message_templates); the message after them is for
+aesthetics."""
 PLACE = "{text_prompt}"
 
 
 @dataclass(frozen=True, slots=True)
 class PrismBenchRelease(Release):
-    """Its messages in English, which it has for Chinese prompts too (evaluation/eval_qwen25.py)."""
+    """The English messages in evaluation/eval_qwen25.py, which it also uses for Chinese prompts."""
 
     repository: ClassVar[str] = "rongyaofang/prism-bench"
     mark: ClassVar[str] = "evaluation/eval_qwen25.py"
@@ -38,24 +39,24 @@ class PrismBenchRelease(Release):
         *alignment, aesthetics = messages
         return cls(dict(zip(MESSAGES, alignment, strict=True)), aesthetics)
 
-    def inspect(self, prompt: str, track: str, seed: int) -> Writing[tuple[tuple[Rating, ...], str]]:
-        """Both scores and their reasons, each asked for once."""
+    def inspect(self, prompt: str, track: str, seed: int) -> Writing[Verdict]:
+        """Ask once for each of the two scores and its reason."""
         sampling = ReplySampling(MAX_TOKENS, seed=seed)
-        texts = [formatted(message, prompt) for message in (self.alignment[track], self.aesthetics)]
+        texts = [format_message(message, prompt) for message in (self.alignment[track], self.aesthetics)]
         read = yield from ask_as_released([sampling.request(text, stop=()) for text in texts], [_read] * len(texts))
         ratings = tuple(Rating(name, score) for name, (score, _) in zip(("alignment", "aesthetics"), read, strict=True))
-        return ratings, " ".join(reason for _, reason in read if reason)
+        return Verdict(ratings, " ".join(reason for _, reason in read if reason))
 
 
-def formatted(message: str, prompt: str) -> str:
-    """The message with the prompt in its place, and a brace where it has two (str.format)."""
+def format_message(message: str, prompt: str) -> str:
+    """Return the message with the prompt filled in, and single braces for double ones (str.format)."""
     return prompt.join(part.replace("{{", "{").replace("}}", "}") for part in message.split(PLACE))
 
 
 def _read(reply: str) -> tuple[float, str]:
-    """The score and the justification of a reply (clean_and_parse_json, summarize_results)."""
-    said = reply.strip().removeprefix("```json").removesuffix("```").strip()
-    found: Any = json.loads(re.sub(r",\s*(?=[}\]])", "", said))
+    """Return the score and the justification of a reply (clean_and_parse_json, summarize_results)."""
+    text = reply.strip().removeprefix("```json").removesuffix("```").strip()
+    found: Any = json.loads(re.sub(r",\s*(?=[}\]])", "", text))
     score = found["score"]
     if not isinstance(score, int | float) or not 0 <= score <= 10 or math.isnan(score):
         raise ValueError(f"expected a 'score' from 0 to 10, found {score!r}")

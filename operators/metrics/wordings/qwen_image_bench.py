@@ -1,6 +1,6 @@
 """Qwen-Image-Bench's release (QwenLM/Qwen-Image-Bench at b6b556b): one question about each dimension of a prompt.
 
-Stability-AI/Qwen-Image-Bench continues this history, and at 88f6f78 has shorter checklists of its own.
+Stability-AI/Qwen-Image-Bench continues its history, and at 88f6f78 has shorter checklists.
 """
 
 import json
@@ -15,15 +15,15 @@ from plumbline.operators.metrics.wordings.release import Release, ask_as_release
 from plumbline.operators.metrics.writing import ReplySampling, Writing
 
 MAX_TOKENS = 4096
-"""backends/ms_swift_backend.py, which thinks within them, at temperature 0."""
+"""Value of backends/ms_swift_backend.py, including the thoughts, at temperature 0."""
 DIMENSIONS = ("Quality", "Aesthetics", "Alignment", "Real-world Fidelity", "Creative Generation")
 PICTURE = "<image>"
-"""Where a question shows the image."""
+"""Placeholder of the image in a question."""
 SLOT = re.compile(r"\{(prompt|level1_dim|format_checklist)\}|\{\{|\}\}")
 
 
 class Marked(NamedTuple):
-    """A facet that has a mark."""
+    """A facet with its mark."""
 
     dimension: str
     capability: str
@@ -33,7 +33,7 @@ class Marked(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class QwenImageBenchRelease(Release):
-    """Its checklists (checklists.py), and where its facets belong (score_utils.py)."""
+    """The checklists in checklists.py, and the place of each facet in score_utils.py."""
 
     repository: ClassVar[str] = "QwenLM/Qwen-Image-Bench"
     mark: ClassVar[str] = "checklists.py"
@@ -42,9 +42,9 @@ class QwenImageBenchRelease(Release):
     template: str
     checklists: Mapping[str, str]
     capabilities: Mapping[str, Mapping[str, str]]
-    """By dimension and facet."""
+    """Capabilities by dimension and facet."""
     renamed: Mapping[str, Mapping[str, str]]
-    """Facets that the judge is known to call otherwise, by dimension."""
+    """Names of facets by the other names that the judge uses, by dimension."""
 
     @classmethod
     def read(cls, checkout: Checkout) -> Self:
@@ -58,7 +58,7 @@ class QwenImageBenchRelease(Release):
         return cls(code.plain("SYSTEM_PROMPT"), template, checklists, *places)
 
     def inspect(self, prompt: str, dimensions: Sequence[tuple[str, str]], seed: int) -> Writing[list[Marked]]:
-        """The marks in each dimension (judge.py), which is given by its key and its name, asked for once."""
+        """Ask once for the marks in each dimension, given by key and name (judge.py)."""
         sampling = ReplySampling(MAX_TOKENS, seed=seed)
         requests = []
         for _, name in dimensions:
@@ -69,40 +69,40 @@ class QwenImageBenchRelease(Release):
         return [marked for of_dimension in read for marked in of_dimension]
 
     def _question(self, prompt: str, dimension: str) -> tuple[str, int]:
-        """The words about a dimension, and the place of the image in them."""
+        """Return the text about a dimension, and the position of the image in it."""
         given = {"prompt": prompt, "level1_dim": dimension, "format_checklist": self.checklists[dimension]}
-        before, behind = (
+        before, after = (
             SLOT.sub(lambda match: given[match[1]] if match[1] else match[0][0], part)
             for part in self.template.split(PICTURE, 1)
         )
-        return before + behind, len(before)
+        return before + after, len(before)
 
     def _read(self, key: str, dimension: str, reply: str) -> list[Marked]:
-        """Each facet with a mark, under the capability where it belongs (fix_score_json, map_score)."""
+        """Return each facet that has a mark, with the capability that it belongs to (fix_score_json, map_score)."""
         capabilities, renamed = self.capabilities[dimension], self.renamed.get(dimension, {})
         found: dict[str, dict[str, Any]] = {}
         for group, facet, value in _facets(_object(reply)):
             facet = renamed.get(facet, facet)
             found.setdefault(capabilities.get(facet, group), {})[facet] = value
         marks = ((group, facet, _mark(value)) for group, facets in found.items() for facet, value in facets.items())
-        return [Marked(key, _plain(group), facet, mark) for group, facet, mark in marks if mark is not None]
+        return [Marked(key, group.replace(":", " "), facet, mark) for group, facet, mark in marks if mark is not None]
 
 
 def _object(reply: str) -> Mapping[str, Any]:
     """Return the object after a reply's thoughts (extract_json_from_response)."""
-    said = reply.rpartition("</think>")[2].strip()
+    text = reply.rpartition("</think>")[2].strip()
     try:
-        found = json.loads(said)
+        found = json.loads(text)
     except ValueError:
-        start, end = said.find("{"), said.rfind("}")
-        found = json.loads(said[start : end + 1]) if 0 <= start < end else None
+        start, end = text.find("{"), text.rfind("}")
+        found = json.loads(text[start : end + 1]) if 0 <= start < end else None
     if not isinstance(found, dict):
         raise ValueError("expected an object of marks")
     return found
 
 
 def _facets(found: Mapping[str, Any]) -> list[tuple[str, str, Any]]:
-    """Capability, facet and what is said of it, be the facets under their capabilities or side by side."""
+    """Return capability, facet and value, whether the facets are grouped by capability or not."""
     first = next(iter(found.values()), None)
     if isinstance(first, dict) and "score" in first:
         return [(facet, facet, value) for facet, value in found.items()]
@@ -111,15 +111,10 @@ def _facets(found: Mapping[str, Any]) -> list[tuple[str, str, Any]]:
 
 
 def _mark(value: Any) -> int | None:
-    """0, 1 or 2; None for N/A, and as in the release for whatever is none of these."""
+    """Return 0, 1 or 2; None for N/A and, as in the release, for anything else."""
     raw: Any = value.get("score") if isinstance(value, dict) else value
     try:
         mark = int(raw)
     except (TypeError, ValueError):
         return None
     return mark if mark in (0, 1, 2) else None
-
-
-def _plain(group: str) -> str:
-    """A capability's name without what stands between names."""
-    return group.replace(":", " ")

@@ -1,4 +1,4 @@
-"""What a release is to a metric: its prompts, how it asks by them, and how it reads replies."""
+"""Base class of releases: their prompts, how they ask, and how they read replies."""
 
 import hashlib
 import json
@@ -14,39 +14,40 @@ from plumbline.operators.models.calls import Request
 
 T = TypeVar("T")
 FAILURES = (ValueError, LookupError, TypeError, ArithmeticError, RecursionError)
-"""What a reader meets in a reply of another form than it expects."""
+"""Errors of a reader for a reply of an unexpected form."""
 
 
 @dataclass(frozen=True, slots=True)
 class Release(ABC):
-    """The texts that are read of a checkout; all of them are in the keys of what is asked with them."""
+    """Texts read from a checkout; all of them are in the keys of requests with them."""
 
     repository: ClassVar[str]
-    """Its owner and name on GitHub."""
+    """Owner and name on GitHub."""
     mark: ClassVar[str]
-    """The file by which a checkout is known."""
+    """The file that identifies a checkout."""
     decides: ClassVar[tuple[str, ...]]
-    """The metric's options that the release has values of its own for."""
+    """Options of the metric that the release has values of its own for."""
     temperature: ClassVar[float] = 0.0
-    """Of its replies, where it decides that."""
+    """Temperature of its replies, if it decides that."""
 
     @classmethod
     @abstractmethod
     def read(cls, checkout: Checkout) -> Self:
-        """Raises ConfigError where the checkout has not what the release has."""
+        """Read the release; raise ConfigError if the checkout lacks a part of it."""
 
     @property
     def digest(self) -> str:
-        """A short name for exactly these texts."""
+        """Digest of its texts."""
         return hashlib.sha256(json.dumps([type(self).__name__, astuple(self)]).encode()).hexdigest()[:16]
 
 
 def ask_as_released(
     requests: Sequence[Request], readers: Sequence[Callable[[str], T]], *, tries: int = 1
 ) -> Writing[list[T]]:
-    """Several replies, each read as far as it goes; where one cannot be read, all are asked for again, word for word.
+    """Ask for several replies and parse them, even if they are cut; if one is unreadable, ask again for all of them.
 
-    Raises UnreadableReply after so many tries. Readers may fail in any of the ways of a release's code (FAILURES).
+    Each further try has the same requests with the next seed. Raises UnreadableReply after `tries` tries. Readers may
+    fail in any way that a release's code does (FAILURES).
     """
     for attempt in range(tries):
         replies = yield [request._replace(seed=request.seed + attempt) for request in requests]

@@ -1,4 +1,4 @@
-"""TIFA's release (Yushi-Hu/tifa at 8e37050): one prompt with 15 examples, by which all questions are written."""
+"""TIFA's release (Yushi-Hu/tifa at 8e37050): one prompt with 15 examples for writing all questions."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Self
@@ -10,14 +10,14 @@ from plumbline.operators.metrics.wordings.release import Release, ask_as_release
 from plumbline.operators.metrics.writing import ReplySampling, Writing
 
 MAX_TOKENS, STOP = 700, ("\n\n", "<|endoftext|>")
-"""tifascore/openai_api.py, openai_completion, which is also where the temperature is 0."""
+"""Value of openai_completion in tifascore/openai_api.py, which also sets the temperature to 0."""
 HEADER_LINES = 6
-"""A reply goes on with the prompt's last word, `Entities`: its first lines are those up to the questions' heading."""
+"""Lines of a reply, which continues after the prompt's last word, `Entities`, up to the heading of the questions."""
 
 
 @dataclass(frozen=True, slots=True)
 class TifaRelease(Release):
-    """Its prompt (tifascore/question_gen.py)."""
+    """The prompt in tifascore/question_gen.py."""
 
     repository: ClassVar[str] = "Yushi-Hu/tifa"
     mark: ClassVar[str] = "tifascore/question_gen.py"
@@ -31,13 +31,13 @@ class TifaRelease(Release):
         return cls(code.plain("prompt"), tuple(code.value("categories")))
 
     def write(self, prompt: str, seed: int) -> Writing[list[Block]]:
-        """The questions about a prompt (get_question_and_answers)."""
+        """Write the questions about a prompt (get_question_and_answers)."""
         request = ReplySampling(MAX_TOKENS, seed=seed).request(f"{self.prompt}{prompt}\nEntities", stop=STOP)
         (blocks,) = yield from ask_as_released([request], [self._read])
         return blocks
 
     def _read(self, reply: str) -> list[Block]:
-        """Questions whose subject is of a known type and that have choices; a further answer to one does not count
+        """Return the questions that have choices and a subject of a known type; only the first answer counts
         (parse_resp)."""
         blocks, subject, kind, question, choices = [], "", "", "", tuple[str, ...]()
         for line in reply.split("\n")[HEADER_LINES:]:

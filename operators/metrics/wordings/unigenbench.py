@@ -7,35 +7,28 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, NamedTuple, Self
 
-from plumbline.operators.metrics.answered import Rating
+from plumbline.operators.metrics.answered import Rating, Verdict
 from plumbline.operators.metrics.wordings.checkout import Checkout, PythonFile
 from plumbline.operators.metrics.wordings.release import Release, ask_as_released
 from plumbline.operators.metrics.writing import ReplySampling, UnreadableReply, Writing, WrittenQuestion
 
 MAX_TOKENS, TRIES = 4096, 11
-"""eval_common.py and vllm_request.py, which ask for no sampling: the temperature is 0."""
+"""Values of eval_common.py and vllm_request.py, which disable sampling: the temperature is 0."""
 
 
 class Language(NamedTuple):
-    """The words of one language (LANG_CONFIGS)."""
+    """The texts of one language (LANG_CONFIGS)."""
 
     template: str
     meanings: Mapping[str, str]
-    """Of checkpoints, by name."""
+    """Meanings of checkpoints by name."""
     meanings_heading: str
     wanted_heading: str
 
 
-class Checked(NamedTuple):
-    """A verdict on the checkpoints, in their order."""
-
-    ratings: tuple[Rating, ...]
-    rationale: str
-
-
 @dataclass(frozen=True, slots=True)
 class UniGenBenchRelease(Release):
-    """Its prompts in English and Chinese (eval/src/eval_common.py)."""
+    """The prompts in English and Chinese in eval/src/eval_common.py."""
 
     repository: ClassVar[str] = "CodeGoat24/UniGenBench"
     mark: ClassVar[str] = "eval/src/eval_common.py"
@@ -47,10 +40,10 @@ class UniGenBenchRelease(Release):
         code = checkout.python(cls.mark)
         return cls(tuple(_language(code, name) for name in ("en", "zh")))
 
-    def inspect(self, prompt: str, checkpoints: Sequence[WrittenQuestion], seed: int) -> Writing[Checked]:
-        """A verdict of 1 or 0 on each checkpoint (call_evaluation_vllm).
+    def inspect(self, prompt: str, checkpoints: Sequence[WrittenQuestion], seed: int) -> Writing[Verdict]:
+        """Ask for a verdict of 1 or 0 on each checkpoint (call_evaluation_vllm).
 
-        A pack numbers a prompt's checkpoints of the same name, which the release does not.
+        A pack numbers a prompt's checkpoints of the same name; the release does not.
         """
         names = [(checkpoint.kind or "").rstrip(" 0123456789") for checkpoint in checkpoints]
         language = next((each for each in self.languages if each.meanings.keys() >= {*names}), None)
@@ -70,7 +63,7 @@ class UniGenBenchRelease(Release):
         ((analyses, scores),) = yield from ask_as_released([request], [partial(_read, len(names))], tries=TRIES)
         rated = zip(checkpoints, scores, strict=True)
         ratings = tuple(Rating(each.kind or each.text, float(score == 1)) for each, score in rated)
-        return Checked(ratings, " ".join(map(str, analyses)))
+        return Verdict(ratings, " ".join(map(str, analyses)))
 
 
 def _language(code: PythonFile, name: str) -> Language:

@@ -1,4 +1,4 @@
-"""VIEScore's release (TIGER-AI-Lab/VIEScore at 2cbea4e): rules without examples; GEdit-Bench has a copy of them."""
+"""VIEScore's release (TIGER-AI-Lab/VIEScore at 2cbea4e): rules without examples, which GEdit-Bench has copied."""
 
 import json
 import math
@@ -7,19 +7,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Self
 
-from plumbline.operators.metrics.answered import Rating
+from plumbline.operators.metrics.answered import Rating, Verdict
 from plumbline.operators.metrics.wordings.checkout import Checkout
 from plumbline.operators.metrics.wordings.release import Release, ask_as_released
 from plumbline.operators.metrics.writing import ReplySampling, Writing
 
 MAX_TOKENS, TEMPERATURE, TRIES = 1400, 1.0, 2
-"""mllm_tools/openai.py, which sends no temperature, for which services take 1; and VIEScore.evaluate, which guesses a
-number at random after so many tries, where there is none for us."""
+"""Values of mllm_tools/openai.py, which sends no temperature, so that services use 1, and of VIEScore.evaluate, which
+guesses a number at random after this many tries; here the row then has an error."""
 DELIMITER = "||V^=^V||"
 
 
-class Rated(NamedTuple):
-    """What a reply says."""
+class ParsedReply(NamedTuple):
+    """The contents of a reply."""
 
     scores: tuple[float, ...]
     reasoning: str
@@ -27,7 +27,7 @@ class Rated(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class VieScoreRelease(Release):
-    """Its rules for images made of a prompt (viescore/vie_prompts.py)."""
+    """The rules for images made from a prompt (viescore/vie_prompts.py)."""
 
     repository: ClassVar[str] = "TIGER-AI-Lab/VIEScore"
     mark: ClassVar[str] = "viescore/vie_prompts.py"
@@ -48,24 +48,26 @@ class VieScoreRelease(Release):
         context, shown, follows, quality = map(code.plain, names)
         return cls(f"{context}\n{shown}\n{follows}", f"{context}\n{quality}")
 
-    def inspect(self, prompt: str, seed: int) -> Writing[tuple[tuple[Rating, ...], str]]:
-        """The ratings, of which the least counts, and the reasons, drawn as the release draws them."""
+    def inspect(self, prompt: str, seed: int) -> Writing[Verdict]:
+        """Ask for the ratings and reasons, sampled as in the release. The lowest rating counts."""
         return (yield from self.rate(prompt, ReplySampling(MAX_TOKENS, TEMPERATURE, seed)))
 
-    def rate(self, prompt: str, sampling: ReplySampling) -> Writing[tuple[tuple[Rating, ...], str]]:
-        """As `inspect`, drawn as it is said (VIEScore.evaluate)."""
+    def rate(self, prompt: str, sampling: ReplySampling) -> Writing[Verdict]:
+        """Ask for the ratings and reasons with this sampling (VIEScore.evaluate)."""
         texts = self.consistency.replace(self.place, prompt), self.quality
         requests = [
             sampling.request(text, stop=())._replace(image_at=len(text), view=view)
             for text, view in zip(texts, (0, self.quality_view), strict=True)
         ]
         consistency, quality = yield from ask_as_released(requests, [read_scores] * len(requests), tries=self.tries)
-        ratings = _named(self.rated, consistency.scores) + _named(("naturalness", "artifacts"), quality.scores)
-        return ratings, " ".join(filter(None, (consistency.reasoning, quality.reasoning)))
+        ratings = _name_scores(self.rated, consistency.scores) + _name_scores(
+            ("naturalness", "artifacts"), quality.scores
+        )
+        return Verdict(ratings, " ".join(filter(None, (consistency.reasoning, quality.reasoning))))
 
 
 class VieScoreEditRelease(VieScoreRelease):
-    """Its rules for images edited by an instruction."""
+    """The rules for images edited by an instruction."""
 
     __slots__ = ()
     rules: ClassVar[tuple[str, str]] = ("_prompts_0shot_two_image_edit_rule", "_prompts_0shot_tie_rule_SC")
@@ -82,63 +84,63 @@ class GEditRelease(VieScoreEditRelease):
     mark: ClassVar[str] = "GEdit-Bench/viescore/vie_prompts.py"
 
 
-def _named(names: Sequence[str], scores: Sequence[float]) -> tuple[Rating, ...]:
-    """Ratings of these names whose least is the least of the scores, however many a reply has."""
+def _name_scores(names: Sequence[str], scores: Sequence[float]) -> tuple[Rating, ...]:
+    """Return ratings with these names whose minimum is the minimum of the scores, however many there are."""
     given = [*scores[: len(names) - 1], min(scores[len(names) - 1 :], default=scores[0])]
     return tuple(Rating(name, value) for name, value in zip(names, given, strict=True))
 
 
-def read_scores(reply: str) -> Rated:
-    """The scores of a reply, be they in an object, in a list or alone (mllm_output_to_dict).
+def read_scores(reply: str) -> ParsedReply:
+    """Return the scores of a reply in an object, in a list or alone (mllm_output_to_dict).
 
-    Raises ValueError where there are none.
+    Raises ValueError if there are none.
     """
-    said = _object(reply)
-    if said is None:
+    text = _object(reply)
+    if text is None:
         listed = reply[reply.find("[") : reply.rfind("]") + 1]
         if re.match(r"^\[\d+, ?\d+\]$", listed):
-            return Rated(tuple(map(float, json.loads(listed))), "")
-        return _rated([int(reply)] if 0 <= int(reply) <= 10 else None, "")
+            return ParsedReply(tuple(map(float, json.loads(listed))), "")
+        return _check_scores([int(reply)] if 0 <= int(reply) <= 10 else None, "")
     try:
-        found = json.loads(said)
+        found = json.loads(text)
         scores = found["score"]
     except (ValueError, LookupError, TypeError):
-        if not said.endswith("}"):
+        if not text.endswith("}"):
             raise ValueError("expected an object") from None
-        found = json.loads(_repaired(said))
+        found = json.loads(_repair(text))
         scores = found["score"]
-    return _rated(scores if isinstance(scores, list) else [scores], found.get("reasoning"))
+    return _check_scores(scores if isinstance(scores, list) else [scores], found.get("reasoning"))
 
 
 def _object(reply: str) -> str | None:
-    """The text of the object that a reply has, on one line."""
+    """Return the text of the object in a reply, on one line."""
     if reply.count(DELIMITER) == 2:
         return reply.split(DELIMITER)[1].strip().replace("\n", "")
     start, end = reply.find("{"), reply.rfind("}") + 1
     return None if start < 0 or end == 0 else reply[start:end].strip().replace("\n", "")
 
 
-def _rated(scores: Any, reasoning: Any) -> Rated:
+def _check_scores(scores: Any, reasoning: Any) -> ParsedReply:
     if not scores or not all(type(score) in (int, float) and 0 <= score < math.inf for score in scores):
         raise ValueError(f"expected scores of 0 or more, found {scores}")
-    return Rated(tuple(map(float, scores)), reasoning if isinstance(reasoning, str) else "")
+    return ParsedReply(tuple(map(float, scores)), reasoning if isinstance(reasoning, str) else "")
 
 
-def _repaired(said: str) -> str:
-    """Return the object with its keys and texts in quotes, and its numbers in lists (fix_json)."""
-    said = re.sub(r"\b(\w+):", r'"\1":', said)
+def _repair(text: str) -> str:
+    """Return the object with quotes around keys and texts, and numbers in lists (fix_json)."""
+    text = re.sub(r"\b(\w+):", r'"\1":', text)
     repaired, done = [], 0
-    while (start := said.find('"', done)) >= 0 and (colon := said.find('":', start + 1)) >= 0:
-        end = re.compile("[,}]").search(said, colon + 2)
+    while (start := text.find('"', done)) >= 0 and (colon := text.find('":', start + 1)) >= 0:
+        end = re.compile("[,}]").search(text, colon + 2)
         if end is None:
             break
-        member = _quoted(said[start : colon + 1], said[colon + 2 : end.start()].strip())
-        repaired += [said[done:start], member, end[0]]
+        member = _quote(text[start : colon + 1], text[colon + 2 : end.start()].strip())
+        repaired += [text[done:start], member, end[0]]
         done = end.end()
-    return "".join([*repaired, said[done:]])
+    return "".join([*repaired, text[done:]])
 
 
-def _quoted(key: str, value: str) -> str:
+def _quote(key: str, value: str) -> str:
     if re.match(r"^-?\d+(\.\d+)?$", value):
         value = f"[{value}]"
     elif not re.match(r"^(true|false|null)$", value, re.IGNORECASE):

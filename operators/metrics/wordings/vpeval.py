@@ -1,4 +1,4 @@
-"""VPEval's release (aszala/VPEval at 4a54904): one prompt with 12 examples, by which programs are written."""
+"""VPEval's release (aszala/VPEval at 4a54904): one prompt with 12 examples for writing programs."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Self
@@ -9,12 +9,12 @@ from plumbline.operators.metrics.wordings.release import Release, ask_as_release
 from plumbline.operators.metrics.writing import ReplySampling, Writing
 
 HEADER_LINES = 7
-"""A reply goes on with the prompt's last word, `Entities`: its first lines are those up to the programs' heading."""
+"""Lines of a reply, which continues after the prompt's last word, `Entities`, up to the heading of the programs."""
 
 
 @dataclass(frozen=True, slots=True)
 class VpevalRelease(Release):
-    """Its prompt (generate_open_ended_prompts.py)."""
+    """The prompt in generate_open_ended_prompts.py."""
 
     repository: ClassVar[str] = "aszala/VPEval"
     mark: ClassVar[str] = "src/open_ended_prompt_generation/generate_open_ended_prompts.py"
@@ -26,7 +26,7 @@ class VpevalRelease(Release):
         return cls(checkout.python(cls.mark).plain("prompt"))
 
     def write(self, prompt: str, sampling: ReplySampling) -> Writing[list[Statement]]:
-        """The program for a prompt (get_question_and_answers), whose quotation mark behind the prompt is the
+        """Write the program for a prompt (get_question_and_answers). The quotation mark after the prompt is the
         release's."""
         request = sampling.request(f'{self.prompt}{prompt}"\nEntities', stop=())
         (statements,) = yield from ask_as_released([request], [_read])
@@ -34,5 +34,5 @@ class VpevalRelease(Release):
 
 
 def _read(reply: str) -> list[Statement]:
-    """Its statements by the grammar of ours, where the release gives each line to Python (parse_resp)."""
+    """Return the statements by our grammar; the release runs each line as Python (parse_resp)."""
     return read_program("\n".join(reply.split("\n")[HEADER_LINES:]))

@@ -1,21 +1,21 @@
-"""WISE_Verified's release (PKU-YuanGroup/WISE at eb51174): a protocol by which an image is right or wrong."""
+"""WISE_Verified's release (PKU-YuanGroup/WISE at eb51174): a protocol that judges an image as right or wrong."""
 
 import re
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
-from plumbline.operators.metrics.answered import Rating
-from plumbline.operators.metrics.wordings.checkout import Checkout, Text, filled
+from plumbline.operators.metrics.answered import Rating, Verdict
+from plumbline.operators.metrics.wordings.checkout import Checkout, Text, fill_slots
 from plumbline.operators.metrics.wordings.release import Release, ask_as_released
 from plumbline.operators.metrics.writing import ReplySampling, Writing
 
 MAX_TOKENS, TRIES = 500, 3
-"""_chat_completion_via_vllm, which is also where the temperature is 0, and MAX_EXTRACT_RETRIES."""
+"""Values of _chat_completion_via_vllm, which also sets the temperature to 0, and MAX_EXTRACT_RETRIES."""
 
 
 @dataclass(frozen=True, slots=True)
 class WiseRelease(Release):
-    """Its protocol (vllm_eval.py)."""
+    """The protocol in vllm_eval.py."""
 
     repository: ClassVar[str] = "PKU-YuanGroup/WISE"
     mark: ClassVar[str] = "vllm_eval.py"
@@ -27,15 +27,15 @@ class WiseRelease(Release):
     def read(cls, checkout: Checkout) -> Self:
         code = checkout.python(cls.mark)
         system, protocol = code.returned("build_evaluation_messages", "text", 2)
-        return cls(filled(system, {}), protocol)
+        return cls(fill_slots(system, {}), protocol)
 
-    def inspect(self, prompt: str, explanation: str, seed: int) -> Writing[tuple[tuple[Rating, ...], str]]:
-        """1 or 0 (evaluate_image)."""
-        text = filled(self.protocol, {"prompt_data['Prompt']": prompt, "prompt_data['Explanation']": explanation})
+    def inspect(self, prompt: str, explanation: str, seed: int) -> Writing[Verdict]:
+        """Ask for a score of 1 or 0 (evaluate_image)."""
+        text = fill_slots(self.protocol, {"prompt_data['Prompt']": prompt, "prompt_data['Explanation']": explanation})
         request = ReplySampling(MAX_TOKENS, seed=seed).request(text, stop=())
         request = request._replace(system=self.system, image_at=len(text))
         (score,) = yield from ask_as_released([request], [_read], tries=TRIES)
-        return (Rating("score", score),), ""
+        return Verdict((Rating("score", score),), "")
 
 
 def _remove_thoughts(reply: str) -> str:
@@ -44,17 +44,17 @@ def _remove_thoughts(reply: str) -> str:
     Only the text up to the last end tag is searched: after it each start tag would be searched to the end of the reply.
     """
     thoughts, end, rest = reply.rpartition("</think>")
-    said = rest.lstrip()
-    thoughts += end + rest[: len(rest) - len(said)]
-    said = re.sub(r"<think>.*?</think>\s*", "", thoughts, flags=re.DOTALL) + said
-    return re.sub(r"</think>\s*", "", said).strip()
+    answer = rest.lstrip()
+    thoughts += end + rest[: len(rest) - len(answer)]
+    answer = re.sub(r"<think>.*?</think>\s*", "", thoughts, flags=re.DOTALL) + answer
+    return re.sub(r"</think>\s*", "", answer).strip()
 
 
 def _read(reply: str) -> float:
     """Return the score of a reply without its thoughts (extract_scores)."""
-    said = _remove_thoughts(reply)
-    named = re.search(r"\*{0,2}Score\*{0,2}\s*(?::\s*)?([01])\b", said, re.IGNORECASE)
-    alone = [text for line in said.split("\n") if (text := line.strip()) in ("0", "1")]
+    answer = _remove_thoughts(reply)
+    named = re.search(r"\*{0,2}Score\*{0,2}\s*(?::\s*)?([01])\b", answer, re.IGNORECASE)
+    alone = [text for line in answer.split("\n") if (text := line.strip()) in ("0", "1")]
     if named is None and len(alone) != 1:
         raise ValueError("expected `Score: 0` or `Score: 1`")
     return float(named[1] if named else alone[0])

@@ -122,7 +122,7 @@ def _pairs(row: PackRow, length: str, asked: PackLine) -> Iterator[PackRow]:
     for number, (question, answer) in enumerate(zip(questions, answers, strict=True)):
         said = answer.strip().lower()
         if said not in parsing.YES_NO:
-            raise Refused("no_answer", f"expected yes or no, found {parsing.shown(answer)}")
+            raise Refused("no_answer", f"expected yes or no, found {parsing.shorten(answer)}")
         yield row._replace(question=_yes_no(number, question, said, kind), skills=skills)
 
 

@@ -65,7 +65,7 @@ def _parents(values: Values) -> tuple[str, ...]:
     written = label(values, "dependency") or "0"
     if LONG_NUMBER.search(written):
         raise Refused("no_parents", f"expected numbers of questions in 'dependency', found {quote(written)}")
-    return tuple(map(str, parsing.named_parents(written) or ()))
+    return tuple(map(str, parsing.read_parents(written) or ()))
 
 
 def category(values: Values) -> str | None:

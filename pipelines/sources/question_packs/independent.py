@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from plumbline.operators.metrics.question_list import BadQuestion, read_pair
+from plumbline.operators.metrics.questions.question_list import BadQuestion, read_pair
 from plumbline.operators.metrics.writing import WrittenQuestion
 from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.base.tables import Refused, parse_json
@@ -64,7 +64,7 @@ def read_geneval2(place: Place, convention: Convention) -> PackRows:
     Source: facebookresearch/GenEval2, `geneval2_data.jsonl`: an object a line with `prompt`, `atom_count`, `vqa_list`
     of [question, answer] and as many `skills`. It has no ids: the id of a prompt is the number of its row, from 0, as
     in the lists of scores that `evaluation.py` writes. The only choice of a question is the right answer; the metric
-    knows its spellings (`spelling` of operators/metrics/question_pack.py).
+    knows its spellings (`spelling` of operators/metrics/questions/question_pack.py).
     """
     return read_rows(read_lines(place), _read_atoms)
 

@@ -240,7 +240,7 @@ def label(values: Values, name: str) -> str | None:
 
 def quote(value: Any) -> str:
     """Return a value for a message: only the outer levels of a nested value, which may be deep and long."""
-    return parsing.shown(value if isinstance(value, str) else _SHORT.repr(value))
+    return parsing.shorten(value if isinstance(value, str) else _SHORT.repr(value))
 
 
 def the_texts(value: Any, name: str) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from plumbline.operators.base.errors import SourceError
-from plumbline.operators.metrics.question_list import wanted_text
+from plumbline.operators.metrics.questions.question_list import ask_for_text
 from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.base.tables import MAX_WRITTEN_LIST, Refused, read_json
 from plumbline.pipelines.sources.question_packs.pack import (
@@ -31,7 +31,7 @@ def _want_texts(row: PackRow, texts: Sequence[str]) -> Iterator[PackRow]:
     if not texts:
         raise Refused("no_texts", "expected texts, found none")
     for number, text in enumerate(texts):
-        yield row._replace(question=wanted_text(number, text))
+        yield row._replace(question=ask_for_text(number, text))
 
 
 def read_longtext_bench(place: Place, convention: Convention) -> PackRows:

@@ -21,10 +21,10 @@ from requests.adapters import HTTPAdapter
 from urllib3.util import Retry
 
 from plumbline.operators.base.errors import ConfigError, RowError
-from plumbline.operators.metrics.clipscore import ClipScoreConfig
 from plumbline.operators.metrics.image_statistic import ImageStatisticConfig
+from plumbline.operators.metrics.judges.viescore import VieScoreEditConfig
+from plumbline.operators.metrics.similarities.clipscore import ClipScoreConfig
 from plumbline.operators.metrics.source_comparison import SourceComparisonConfig
-from plumbline.operators.metrics.viescore import VieScoreEditConfig
 from plumbline.operators.models.families import model_config
 from plumbline.operators.rewards.combination import Combination, Reward
 from plumbline.operators.scoring.scorer import Scorer

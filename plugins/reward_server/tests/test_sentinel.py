@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from plumbline.operators.base.errors import ConfigError, RowError
-from plumbline.operators.metrics.clipscore import ClipScoreConfig
 from plumbline.operators.metrics.image_statistic import ImageStatisticConfig
 from plumbline.operators.metrics.metric import Metric
+from plumbline.operators.metrics.similarities.clipscore import ClipScoreConfig
 from plumbline.plugins.reward_server.run_service import sentinel_of
 from plumbline.plugins.reward_server.sentinel import FALSE_ALARMS, Sentinel
 from plumbline.plugins.reward_server.wires.wire import MetricAnswer, Served

@@ -9,7 +9,7 @@ from pydantic import ConfigDict, TypeAdapter
 from pydantic.dataclasses import dataclass as checked
 
 from plumbline.operators.base.errors import RowError
-from plumbline.operators.metrics.question_list import require_asker
+from plumbline.operators.metrics.questions.question_list import require_asker
 from plumbline.operators.stages.graph import require_comparison
 from plumbline.plugins.reward_server.wires.wire import (
     Answers,
@@ -38,7 +38,7 @@ class ScoreForm:
     prompts: list[Prompt]
     metrics: list[str] | None = None
     questions: list[Any] | None = None
-    """Beside every image the list of questions to score it by (operators/metrics/question_list.py), or null."""
+    """For each image the list of questions to score it by, or null (operators/metrics/questions/question_list.py)."""
     sources: list[str | bytes | list[str | bytes] | None] | None = None
     """Beside every image the one that it was edited from, or a list of several; null or nothing where there is none."""
 

@@ -55,7 +55,7 @@ class ScoreRequest(NamedTuple):
     """Path of a video in place of `images`; the service reads it if it lies below one of its `video_folders`."""
     questions: Any = None
     """The client's list of questions, unchecked: metrics with a benchmark's own questions score the image by them
-    (operators/metrics/question_list.py has the forms)."""
+    (operators/metrics/questions/question_list.py has the forms)."""
     sources: tuple[bytes, ...] = ()
     """The encoded images that it was edited from; a source that is not an image costs only the metrics that use it."""
     identity: Mapping[str, Any] | None = None

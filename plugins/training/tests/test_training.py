@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 from plugins.training.tests import taught
 from plumbline.operators.base.errors import ConfigError, SourceError
-from plumbline.operators.metrics.vqascore import VqaScoreConfig
+from plumbline.operators.metrics.questions.vqascore import VqaScoreConfig
 from plumbline.operators.models.families import model_config
 from plumbline.operators.scoring.scorer import Scorer, ScorerConfig
 from plumbline.pipelines.base.storage import StorageConfig

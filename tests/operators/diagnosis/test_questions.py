@@ -10,8 +10,8 @@ import pytest
 
 from plumbline.operators.base import rows, schemas
 from plumbline.operators.diagnosis.questions import AnswerCounts, QuestionCounts
-from plumbline.operators.metrics.dsg import holding
-from plumbline.operators.metrics.question_pack import PackZeroing, holding_in_order
+from plumbline.operators.metrics.questions.dsg import holding
+from plumbline.operators.metrics.questions.question_pack import PackZeroing, holding_in_order
 
 YES_NO = ["yes", "no"]
 

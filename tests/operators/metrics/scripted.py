@@ -9,7 +9,7 @@ from plumbline.operators.models.calls import Generation, Request
 
 
 class Run(NamedTuple):
-    """What a program returned and the rounds of requests that it made."""
+    """Result of a program, and the rounds of requests that it made."""
 
     result: Any
     rounds: list[Sequence[Request]]
@@ -23,7 +23,7 @@ class Example(NamedTuple):
 
 
 def examples(instructions: str, heading: str) -> list[Example]:
-    """The examples of the instructions, whose replies stand below this line."""
+    """Return the examples of the instructions; their replies are below this line."""
     texts = instructions.split("Description:\n")[1:]
     return [Example(text.partition("\n")[0], text.partition(f"\n{heading}\n")[2].rstrip("\n")) for text in texts]
 
@@ -33,7 +33,7 @@ def reply(text: str, *, complete: bool = True) -> Generation:
 
 
 def run(program: Writing[Any], *rounds: Sequence[str | Generation]) -> Run:
-    """Runs a program to its end on the replies of each round; fails where it asks for other numbers of replies."""
+    """Run a program to its end on the replies of each round; fail if it asks for another number of replies."""
     asked: list[Sequence[Request]] = []
     script = [[reply(one) if isinstance(one, str) else one for one in replies] for replies in rounds]
     try:

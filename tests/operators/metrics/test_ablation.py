@@ -1,4 +1,4 @@
-"""What a metric is denied: images are another prompt's or none's, and words are out of order, always the same way."""
+"""Ablations: images of another prompt or blank ones, and shuffled words, always in the same way."""
 
 import io
 from dataclasses import replace
@@ -9,10 +9,10 @@ import pytest
 from PIL import Image
 
 from plumbline.operators.base.errors import SourceError
-from plumbline.operators.metrics.ablation import blank_image, shown_instead, shuffled_words
-from plumbline.operators.metrics.clipscore import ClipScoreConfig
-from plumbline.operators.metrics.dsg import DsgConfig
-from plumbline.operators.metrics.vqascore import VqaScoreConfig
+from plumbline.operators.metrics.ablation import blank_image, replace_images, shuffled_words
+from plumbline.operators.metrics.questions.dsg import DsgConfig
+from plumbline.operators.metrics.questions.vqascore import VqaScoreConfig
+from plumbline.operators.metrics.similarities.clipscore import ClipScoreConfig
 
 
 def shard(*prompts: str) -> pa.Table:
@@ -25,24 +25,24 @@ def shard(*prompts: str) -> pa.Table:
 @pytest.mark.parametrize("prompts", ["abcdefgh", "aabbccdd", "aaabbbc", "ab", "aabb"])
 def test_every_row_is_shown_the_image_of_another_prompt_and_every_image_once(prompts: str) -> None:
     rows = shard(*prompts)
-    shown = shown_instead(rows, "shuffled_images")
+    shown = replace_images(rows, "shuffled_images")
     for name in ("image_id", "prompt_id"):
         assert shown.column(name).equals(rows.column(name))
     taken = [(row["image"], row["uri"]) for row in shown.to_pylist()]
     assert sorted(taken, key=str) == sorted(((row["image"], row["uri"]) for row in rows.to_pylist()), key=str)
     places = {(row["image"], row["uri"]): row["prompt_id"] for row in rows.to_pylist()}
     assert all(places[image] != prompt for image, prompt in zip(taken, prompts, strict=True))
-    assert shown_instead(rows, "shuffled_images").equals(shown)
+    assert replace_images(rows, "shuffled_images").equals(shown)
 
 
 def test_a_shard_of_one_prompt_has_no_other_image_to_show() -> None:
     with pytest.raises(SourceError, match="found 2 of 3 of one; raise shard_rows"):
-        shown_instead(shard("a", "a", "b"), "shuffled_images")
-    assert len(shown_instead(shard(), "shuffled_images")) == 0
+        replace_images(shard("a", "a", "b"), "shuffled_images")
+    assert len(replace_images(shard(), "shuffled_images")) == 0
 
 
 def test_a_blank_image_is_grey_whatever_the_row_had() -> None:
-    shown = shown_instead(shard("a", "b", "c"), "blank_images")
+    shown = replace_images(shard("a", "b", "c"), "blank_images")
     assert shown.column_names == ["image_id", "prompt_id", "image"]
     (one,) = set(shown.column("image").to_pylist())
     assert np.array_equal(np.asarray(Image.open(io.BytesIO(one))), np.asarray(blank_image()))
@@ -51,7 +51,7 @@ def test_a_blank_image_is_grey_whatever_the_row_had() -> None:
 
 def test_a_metric_that_is_denied_nothing_sees_the_rows_as_they_are() -> None:
     rows = shard("a", "b")
-    assert shown_instead(rows, None) is rows and shown_instead(rows, "shuffled_words") is rows
+    assert replace_images(rows, None) is rows and replace_images(rows, "shuffled_words") is rows
 
 
 @pytest.mark.parametrize("text", ["is the dog to the left of the cat?", "a b", "b a", "is it is"])
@@ -65,7 +65,7 @@ def test_a_single_word_stays() -> None:
 
 
 def test_of_a_question_choices_and_template_keep_their_order() -> None:
-    put = DsgConfig(ablation="shuffled_words", template="Q: {} A:").put("is the dog red?", ("yes", "no"))
+    put = DsgConfig(ablation="shuffled_words", template="Q: {} A:").vqa_prompt("is the dog red?", ("yes", "no"))
     assert put.text == f"Q: {shuffled_words('is the dog red?')} A:" and put.choices == ("Yes", "No")
 
 
@@ -73,8 +73,8 @@ def test_of_vqascores_question_and_of_a_prefix_only_the_prompt_is_shuffled() -> 
     prompt = "a red cube on a blue ball"
     metric = VqaScoreConfig(template='Does this show "{}"? Answer.', answer="Yes", reduction="first")
     asked = metric.question(prompt)
-    assert metric.put(asked, ("Yes",)).text == asked
-    put = replace(metric, ablation="shuffled_words").put(asked, ("Yes",))
+    assert metric.vqa_prompt(asked, ("Yes",)).text == asked
+    put = replace(metric, ablation="shuffled_words").vqa_prompt(asked, ("Yes",))
     assert put.text == f'Does this show "{shuffled_words(prompt)}"? Answer.'
     compared = ClipScoreConfig(variant="original", ablation="shuffled_words").text(prompt)
     assert compared == f"a photo depicts {shuffled_words(prompt)}"

@@ -1,4 +1,4 @@
-"""Whatever a language model writes is read as what it was asked for, or refused in a few words."""
+"""Any reply of a language model is parsed in the requested form, or rejected with a short reason."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -7,18 +7,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plumbline.operators.metrics import dsg, gecko, parsing, tifa, vq2
-from plumbline.operators.metrics.modules import Statement, read_program, read_statement, written
+from plumbline.operators.metrics import parsing
+from plumbline.operators.metrics.modules import Statement, read_program, read_statement, write_statement
 from plumbline.operators.metrics.question_blocks import read_blocks
+from plumbline.operators.metrics.questions import dsg, gecko, tifa, vq2
 from plumbline.operators.metrics.writing import UnreadableReply
 
 Reader = Callable[[str, str], Any]
-"""Of a prompt and a reply."""
+"""Claims about a prompt and a reply."""
 
 
 def read_labels(prompt: str, reply: str) -> bool:
     spans = gecko.read_spans(prompt, reply)
-    annotated = gecko.annotated(prompt, spans)
+    annotated = gecko.annotate(prompt, spans)
     return all(
         0.0 <= span.groundable <= 1.0
         and f"{{{number}}}[" in annotated
@@ -43,7 +44,7 @@ def read_tifa(prompt: str, reply: str) -> bool:
 
 
 def read_statements(prompt: str, reply: str) -> bool:
-    again = [(one, read_statement(written(one))) for one in read_program(reply)]
+    again = [(one, read_statement(write_statement(one))) for one in read_program(reply)]
     return all(isinstance(read, Statement) and read.module == one.module for one, read in again)
 
 
@@ -60,7 +61,7 @@ READERS: Mapping[str, Reader] = {
     "VQ2's question": lambda prompt, reply: vq2.read_question(reply).endswith("?"),
     "VPEval's program": read_statements,
 }
-"""Each says whether what was read holds."""
+"""Each returns True if its claim about the parsed reply holds."""
 WORDS = "Q:~A:~Choices:~About~{1}:~{2}[~{1}[~(3)[~9 [~yes~no~A)~B)~red~dog~,~|~;~[~]~(~)~?~\"~'~**~1.~:~</think>~0"
 CODE = "1 | ~2 | ~, entity~, 1.0~ and ~objectEval(image, 'dog')~vqa(~=~\\~_.~\n~\n```\n~\n- "
 PIECES = st.sampled_from(f"{WORDS}~{CODE}".split("~"))

@@ -1,4 +1,4 @@
-"""What holds of every metric: its chain, the options that it refuses, and what of them is in which recipe."""
+"""Rules for every metric: its chain, the options that it rejects, and the recipe that each option enters."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,20 +7,20 @@ import pytest
 
 from plumbline.jobs.help import choices_of
 from plumbline.operators.base.errors import ConfigError
-from plumbline.operators.metrics.clipscore import ClipScoreConfig
-from plumbline.operators.metrics.dsg import DsgConfig
 from plumbline.operators.metrics.function import FunctionConfig
-from plumbline.operators.metrics.gecko import GeckoConfig
-from plumbline.operators.metrics.llmscore import LlmScoreConfig
+from plumbline.operators.metrics.judges.llmscore import LlmScoreConfig
 from plumbline.operators.metrics.metric import Metric
-from plumbline.operators.metrics.question_pack import QuestionPackConfig
-from plumbline.operators.metrics.sentence_matching import SentenceMatchingConfig
-from plumbline.operators.metrics.similarity import SimilarityConfig
+from plumbline.operators.metrics.questions.dsg import DsgConfig
+from plumbline.operators.metrics.questions.gecko import GeckoConfig
+from plumbline.operators.metrics.questions.question_pack import QuestionPackConfig
+from plumbline.operators.metrics.questions.tifa import TifaConfig
+from plumbline.operators.metrics.questions.vpeval import VpevalConfig
+from plumbline.operators.metrics.questions.vq2 import Vq2Config
+from plumbline.operators.metrics.questions.vqascore import VqaScoreConfig
+from plumbline.operators.metrics.similarities.clipscore import ClipScoreConfig
+from plumbline.operators.metrics.similarities.sentence_matching import SentenceMatchingConfig
+from plumbline.operators.metrics.similarities.similarity import SimilarityConfig
 from plumbline.operators.metrics.table import METRICS
-from plumbline.operators.metrics.tifa import TifaConfig
-from plumbline.operators.metrics.vpeval import VpevalConfig
-from plumbline.operators.metrics.vq2 import Vq2Config
-from plumbline.operators.metrics.vqascore import VqaScoreConfig
 from plumbline.operators.stages.graph import check_chain
 from tests.commands import config_of
 from tests.operators.metrics.scripted import run
@@ -106,7 +106,7 @@ RECIPES: list[tuple[Metric, Metric, set[str]]] = [
     (ClipScoreConfig(), ClipScoreConfig(variant="torchmetrics"), {"scoring"}),
     (ClipScoreConfig(), ClipScoreConfig(variant="original"), {"comparing", "scoring"}),
 ]  # fmt: skip
-"""Two metrics, and the recipes in which they differ."""
+"""Two metrics, and the names of their different recipes."""
 
 
 def recipes(metric: Metric) -> Mapping[str, Any]:

@@ -61,15 +61,15 @@ TAGS = ("<score>", "</score>", "<sco", "re>", "\n", "a", "[1]")
 READERS: dict[str, tuple[tuple[str, ...], Callable[[str], object], Callable[[str], object]]] = {
     "thoughts": (THOUGHTS, wise._remove_thoughts, strip_thoughts_as_released),
     "score": (THOUGHTS, wise_score, wise_as_released),
-    "object": (OBJECTS, viescore._repaired, repaired_as_released),
+    "object": (OBJECTS, viescore._repair, repaired_as_released),
     "tag": (TAGS, lambda reply: unigenbench._find_tagged(reply, "score"), find_score_as_released),
 }
 LONG: dict[str, tuple[Callable[[str], object], str]] = {
     "thoughts that do not end": (wise_score, "<think>" * MANY),
     "a score far away": (wise_score, "Score" + " " * MANY + "x"),
     "empty lines": (wise_score, "x" + "\n" * MANY + "x"),
-    "a long key": (viescore._repaired, "a" * MANY),
-    "quotes": (viescore._repaired, '"a":1,' + '"' * MANY),
+    "a long key": (viescore._repair, "a" * MANY),
+    "quotes": (viescore._repair, '"a":1,' + '"' * MANY),
     "tags that do not end": (lambda reply: unigenbench._find_tagged(reply, "score"), "<score>" * MANY),
     "braces": (qwen_image_bench._object, "{" * MANY),
 }

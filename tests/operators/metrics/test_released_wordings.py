@@ -1,8 +1,5 @@
-"""What is sent by a release's wording is what the release's own code sends, and replies are read as it reads them.
-
-The code runs in a process of its own, from checkouts in RELEASE_CHECKOUTS/NAME (docs/wording.md); without these, tests
-are skipped. It gets scripted replies in place of a model's.
-"""
+"""With a release's wording, requests equal those of the release's own code, and replies are parsed as it parses
+them."""
 
 import json
 import os
@@ -17,18 +14,19 @@ from typing import Any, NamedTuple
 import pytest
 
 from plumbline.operators.base.usage import Usage
-from plumbline.operators.metrics.described import Sight
-from plumbline.operators.metrics.dsg import DsgConfig
-from plumbline.operators.metrics.editscore import EditScoreConfig
-from plumbline.operators.metrics.judged import Verdict, ask_repeatedly
-from plumbline.operators.metrics.llmscore import LlmScoreConfig
+from plumbline.operators.metrics.answered import Verdict
+from plumbline.operators.metrics.judges.descriptions import Sight
+from plumbline.operators.metrics.judges.editscore import EditScoreConfig
+from plumbline.operators.metrics.judges.judge import ask_repeatedly
+from plumbline.operators.metrics.judges.llmscore import LlmScoreConfig
+from plumbline.operators.metrics.judges.prism_bench import PrismBenchConfig
+from plumbline.operators.metrics.judges.qwen_image_bench import QwenImageBenchConfig
+from plumbline.operators.metrics.judges.rubric import RubricConfig
+from plumbline.operators.metrics.judges.viescore import VieScoreConfig, VieScoreEditConfig
 from plumbline.operators.metrics.metric import Evidence
-from plumbline.operators.metrics.prism_bench import PrismBenchConfig
-from plumbline.operators.metrics.qwen_image_bench import QwenImageBenchConfig
-from plumbline.operators.metrics.rubric import RubricConfig
-from plumbline.operators.metrics.tifa import TifaConfig
-from plumbline.operators.metrics.viescore import VieScoreConfig, VieScoreEditConfig
-from plumbline.operators.metrics.vpeval import VpevalConfig
+from plumbline.operators.metrics.questions.dsg import DsgConfig
+from plumbline.operators.metrics.questions.tifa import TifaConfig
+from plumbline.operators.metrics.questions.vpeval import VpevalConfig
 from plumbline.operators.metrics.writing import UnreadableReply, Writing, WrittenQuestion
 from plumbline.operators.models.calls import Generation, Region, Request
 from plumbline.operators.models.vqa_profiles import VqaProfile
@@ -41,12 +39,12 @@ PROMPTS = [f"{first} and {second}{place}" for first in THINGS for second in THIN
 
 
 class Asked(NamedTuple):
-    """What one program or release has asked about one prompt, and what came of it."""
+    """Requests of one program or release about one prompt, and the result."""
 
     requests: list[dict[str, Any]]
-    """As a service gets them."""
+    """Requests as a service gets them."""
     result: Any
-    """None where a reply could not be read."""
+    """None if a reply could not be read."""
 
 
 def checkout(name: str) -> str:
@@ -57,7 +55,7 @@ def checkout(name: str) -> str:
 
 
 def as_released(name: str, code: str, given: Any) -> list[Asked]:
-    """What the release's own code does for each of `given`."""
+    """Run the release's own code for each of `given`."""
     script = RUN + code + "\nprint(json.dumps([run(one) for one in GIVEN]))"
     done = subprocess.run(
         [sys.executable, "-c", script], input=json.dumps(given), cwd=checkout(name), capture_output=True, text=True
@@ -107,7 +105,7 @@ def asking(replies, act):
 
 
 def sent(request: Request) -> dict[str, Any]:
-    """What a service gets, but for the model and the seed, which no release sends."""
+    """Return a request as a service gets it, except for the model and the seed, which no release sends."""
     limits = {"max_tokens": request.max_tokens, "temperature": request.temperature}
     messages = [{"role": message.role, "content": message.text} for message in request.messages]
     return {"messages": messages, **limits, **({"stop": list(request.stop)} if request.stop else {})}
@@ -117,7 +115,8 @@ IMAGE = "[image]"
 
 
 def shown(request: Request) -> dict[str, Any]:
-    """As `sent`, with the parts of the message about an image (tests/operators/models/families/test_openai_api.py)."""
+    """Return `sent` with the parts of the message about an image
+    (tests/operators/models/families/test_openai_api.py)."""
     (message,) = request.messages
     parts = [part for part in (message.text[: request.image_at], IMAGE, message.text[request.image_at :]) if part]
     system = [] if request.system is None else [{"role": "system", "content": [request.system]}]
@@ -128,7 +127,7 @@ Sent = Callable[[Request], dict[str, Any]]
 
 
 def as_ours(program: Writing[Any], replies: Sequence[str], sent: Sent = sent) -> Asked:
-    """What our program asks for, and what it makes of the same replies."""
+    """Run our program on the same replies."""
     requests: list[Request] = []
     left = iter(replies)
     try:
@@ -185,7 +184,7 @@ DSG_REPLIES: list[tuple[str, str, str]] = [
 def test_dsg() -> None:
     replies = [DSG_REPLIES[index % len(DSG_REPLIES)] for index in range(len(PROMPTS))]
     released = as_released("DSG", DSG, list(zip(PROMPTS, replies, strict=True)))
-    metric = DsgConfig(wording=checkout("DSG")).settled(profile)
+    metric = DsgConfig(wording=checkout("DSG")).with_model_defaults(profile)
     for prompt, given, theirs in zip(PROMPTS, replies, released, strict=True):
         ours = as_ours(metric.write(prompt), given)
         assert ours.requests == without_model(theirs.requests)[: len(ours.requests)]
@@ -223,7 +222,7 @@ TIFA_REPLIES = [
 def test_tifa() -> None:
     replies = [TIFA_REPLIES[index % len(TIFA_REPLIES)] for index in range(len(PROMPTS))]
     released = as_released("tifa", TIFA, list(zip(PROMPTS, replies, strict=True)))
-    metric = TifaConfig(wording=checkout("tifa"), filter=False).settled(profile)
+    metric = TifaConfig(wording=checkout("tifa"), filter=False).with_model_defaults(profile)
     for prompt, reply, theirs in zip(PROMPTS, replies, released, strict=True):
         ours = as_ours(metric.write(prompt), [reply])
         assert ours.requests == without_model(theirs.requests)
@@ -260,7 +259,7 @@ VPEVAL_REPLIES = [
 def test_vpeval() -> None:
     replies = [VPEVAL_REPLIES[index % len(VPEVAL_REPLIES)] for index in range(len(PROMPTS))]
     released = as_released("VPEval", VPEVAL, list(zip(PROMPTS, replies, strict=True)))
-    metric = VpevalConfig(wording=checkout("VPEval")).settled(profile)
+    metric = VpevalConfig(wording=checkout("VPEval")).with_model_defaults(profile)
     for prompt, reply, theirs in zip(PROMPTS, replies, released, strict=True):
         ours = as_ours(metric.write(prompt), [reply])
         assert without(ours.requests, "max_tokens") == without_model(theirs.requests)
@@ -269,7 +268,7 @@ def test_vpeval() -> None:
 
 
 def without(requests: Sequence[dict[str, Any]], *left_open: str) -> list[dict[str, Any]]:
-    """The requests but for what the release leaves to the service."""
+    """Return the requests except for options that the release leaves to the service."""
     return [{key: value for key, value in request.items() if key not in left_open} for request in requests]
 
 
@@ -296,7 +295,7 @@ def test_llmscore() -> None:
     replies = [[f" A cat\non {index}.\n", LLMSCORE_REPLIES[index % 4]] for index in range(len(PROMPTS))]
     given = [(prompt, f"{prompt}!", seen, both) for prompt, both in zip(PROMPTS, replies, strict=True)]
     released = as_released("LLMScore", LLMSCORE, given)
-    metric = LlmScoreConfig(wording=checkout("LLMScore")).settled(profile)
+    metric = LlmScoreConfig(wording=checkout("LLMScore")).with_model_defaults(profile)
     for prompt, both, theirs in zip(PROMPTS, replies, released, strict=True):
         described = as_ours(metric.describe(Sight(f"{prompt}!", REGIONS, 640, 480)), both[:1])
         judged = as_ours(metric.judge_description(prompt, described.result), both[1:])
@@ -354,7 +353,7 @@ def test_viescore(name: str, task: str, config: type[VieScoreConfig | VieScoreEd
     replies = [VIESCORE_REPLIES[index % len(VIESCORE_REPLIES)] for index in range(len(PROMPTS))]
     given = [(task, prompt, each) for prompt, each in zip(PROMPTS, replies, strict=True)]
     released = as_released(name, VIESCORE, given)
-    metric = config(wording=checkout(name)).settled(profile)
+    metric = config(wording=checkout(name)).with_model_defaults(profile)
     for (_, prompt, said), theirs in zip(given, released, strict=True):
         ours = as_ours(metric.inspect(prompt), said, shown)
         asked = [
@@ -375,7 +374,7 @@ def one_image(message: dict[str, Any]) -> dict[str, Any]:
 
 
 def with_texts(request: dict[str, Any]) -> dict[str, Any]:
-    """The request with the texts of each message, and with IMAGE where its image stands."""
+    """Return the request with the texts of each message, and with IMAGE in place of its image."""
     said = [{**each, "content": list(map(_part, each["content"]))} for each in request["messages"]]
     return {**request, "messages": said}
 
@@ -413,7 +412,7 @@ EDITSCORE_REPLIES = [
 def test_editscore() -> None:
     given = [(prompt, EDITSCORE_REPLIES[index % 3]) for index, prompt in enumerate(PROMPTS)]
     released = as_released("EditScore", EDITSCORE, given)
-    metric = EditScoreConfig(wording=checkout("EditScore"), repeats=2).settled(profile)
+    metric = EditScoreConfig(wording=checkout("EditScore"), repeats=2).with_model_defaults(profile)
     for (prompt, replies), theirs in zip(given, released, strict=True):
         ours = as_ours(ask_repeatedly(partial(metric.inspect, prompt), 2), replies, shown)
         asked = [{**each, "messages": [one_image(*each["messages"])]} for each in without_model(theirs.requests)]
@@ -461,7 +460,7 @@ def test_unigenbench() -> None:
         language, replies = ("zh", "en", "en")[index % 3], UNIGENBENCH_REPLIES[index % 4]
         given.append((prompt, CHECKPOINT_NAMES[language], [f"{prompt}?", "two {cats}"], language, replies))
     released = as_released("UniGenBench", UNIGENBENCH, given)
-    metric = RubricConfig(rubric="checkpoints", wording=checkout("UniGenBench")).settled(profile)
+    metric = RubricConfig(rubric="checkpoints", wording=checkout("UniGenBench")).with_model_defaults(profile)
     for (prompt, names, wanted, _, replies), theirs in zip(given, released, strict=True):
         asked = [WrittenQuestion(name, text, (), kind=name) for name, text in zip(names, wanted, strict=True)]
         ours = as_ours(metric.inspect(prompt, asked), replies, shown)
@@ -502,7 +501,7 @@ WISE_REPLIES = [
 def test_wise_verified() -> None:
     given = [(prompt, f"It is  {prompt}\n.", WISE_REPLIES[index % 5]) for index, prompt in enumerate(PROMPTS)]
     released = as_released("WISE", WISE, given)
-    metric = RubricConfig(rubric="knowledge", wording=checkout("WISE")).settled(profile)
+    metric = RubricConfig(rubric="knowledge", wording=checkout("WISE")).with_model_defaults(profile)
     for (prompt, explanation, replies), theirs in zip(given, released, strict=True):
         ours = as_ours(metric.inspect(prompt, [WrittenQuestion("1", explanation, ())]), replies, shown)
         assert ours.requests == [with_texts(each) for each in without(theirs.requests, "model", "chat_template_kwargs")]
@@ -550,7 +549,7 @@ def evidence(verdict: Verdict) -> Evidence:
 def test_prism_bench() -> None:
     given = [(prompt, PRISM_TRACKS[index % 7], PRISM_REPLIES[index % 4]) for index, prompt in enumerate(PROMPTS)]
     released = as_released("PRISM", PRISM_BENCH, given)
-    metric = PrismBenchConfig(wording=checkout("PRISM")).settled(profile)
+    metric = PrismBenchConfig(wording=checkout("PRISM")).with_model_defaults(profile)
     for (prompt, track, replies), theirs in zip(given, released, strict=True):
         ours = as_ours(metric.inspect(prompt, skills=(track,)), replies, shown)
         assert [request["messages"][0]["content"] for request in ours.requests] == [
@@ -595,10 +594,10 @@ QWEN_REPLIES = [
 
 @pytest.mark.parametrize("name", ["QwenImageBench", "QwenImageBenchShort"])
 def test_qwen_image_bench(name: str) -> None:
-    """At the release, and in the copy whose checklists are shorter."""
+    """Compares both the release and the copy with shorter checklists."""
     given = [(prompt, DIMS[index % 2], QWEN_REPLIES[index % 4]) for index, prompt in enumerate(PROMPTS)]
     released = as_released(name, QWEN_IMAGE_BENCH, given)
-    metric = QwenImageBenchConfig(wording=checkout(name)).settled(profile)
+    metric = QwenImageBenchConfig(wording=checkout(name)).with_model_defaults(profile)
     for (prompt, dims, replies), theirs in zip(given, released, strict=True):
         order = [part.partition(" /")[0] for part in dims.split("; ")]
         ours = as_ours(metric.inspect(prompt, skills=dims.split("; ")), in_our_order(replies, order), shown)
@@ -615,7 +614,7 @@ def _around(request: dict[str, Any]) -> list[str]:
 
 
 def in_our_order(replies: Sequence[str], names: Sequence[str]) -> list[str]:
-    """The replies about dimensions in the order in which these are listed, not in that of the prompt."""
+    """Return the replies about dimensions in their listed order, not in the prompt's order."""
     ours = ("Quality", "Aesthetics", "Alignment", "Real-world Fidelity", "Creative Generation")
     of_name = dict(zip(dict.fromkeys(names), replies, strict=True))
     return [of_name[name] for name in ours if name in of_name]

@@ -8,15 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plumbline.operators.metrics import dsg, gecko, parsing, reply_forms, tifa, vq2
-from plumbline.operators.metrics.dsg import DsgConfig
-from plumbline.operators.metrics.gecko import GeckoConfig, Span, read_questions, read_spans
+from plumbline.operators.metrics import parsing, reply_forms
 from plumbline.operators.metrics.parsing import TextSpan
 from plumbline.operators.metrics.question_blocks import Block, read_json_blocks
+from plumbline.operators.metrics.questions import dsg, gecko, tifa, vq2
+from plumbline.operators.metrics.questions.dsg import DsgConfig
+from plumbline.operators.metrics.questions.gecko import GeckoConfig, Span, read_questions, read_spans
+from plumbline.operators.metrics.questions.question_metric import WriterConfig
+from plumbline.operators.metrics.questions.tifa import TifaConfig
+from plumbline.operators.metrics.questions.vq2 import Vq2Config
 from plumbline.operators.metrics.reply_forms import entries
-from plumbline.operators.metrics.tifa import TifaConfig
-from plumbline.operators.metrics.vq2 import Vq2Config
-from plumbline.operators.metrics.writer import WriterConfig
 from plumbline.operators.metrics.writing import UnreadableReply
 from tests.operators.metrics.scripted import examples, run
 
@@ -46,7 +47,7 @@ ONE_LIST = {"questions": [part for parts in json.loads(QUESTIONS).values() for p
 
 
 def comparable(part: Any) -> Any:
-    """A part of a reply, but for what a form leaves open: what stands around a label, the order of choices."""
+    """Return a part of a reply without the differences between forms: text around a label, order of choices."""
     if isinstance(part, Block):
         subject = (part.subject or "").strip("{}: ")
         return part._replace(subject=subject, choices=tuple(sorted(part.choices)))
@@ -64,15 +65,14 @@ def test_the_examples_of_both_forms_say_the_same(kind: Any, heading: str) -> Non
 
 
 def test_the_dependencies_of_the_examples_are_those_of_the_text() -> None:
-    """A text says 0 where a list is empty."""
+    """The text has 0 for an empty list."""
     for in_text, in_json in zip(
         *(examples(dsg.DEPENDENCIES[form].instructions, "Dependencies:") for form in ("text", "json")), strict=True
     ):
-        said = {line.number: parsing.named_parents(line.text) for line in dsg.json_dependencies(in_json.reply)}
+        said = {line.number: parsing.read_parents(line.text) for line in dsg.json_dependencies(in_json.reply)}
         numbers = list(said)
         assert said == {
-            number: parsing.named_parents(text)
-            for number, text in dsg.read_dependencies(numbers, in_text.reply).items()
+            number: parsing.read_parents(text) for number, text in dsg.read_dependencies(numbers, in_text.reply).items()
         }
 
 

@@ -1,4 +1,4 @@
-"""A run's metrics are read from its manifest, with the direction in which each is better."""
+"""A run's metrics are read from its manifest, each with its better direction."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Replies are read; those that cannot be are asked for once more with the reason; noise around them is no harm."""
+"""Replies are parsed; unreadable ones are requested once more with the reason; noise around them is ignored."""
 
 from functools import partial
 from typing import Any
@@ -9,15 +9,15 @@ from hypothesis import strategies as st
 
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.metrics import parsing
-from plumbline.operators.metrics.dsg import DsgConfig
-from plumbline.operators.metrics.gecko import GeckoConfig
 from plumbline.operators.metrics.question_blocks import Block, read_blocks
-from plumbline.operators.metrics.question_pack import QuestionPackConfig
-from plumbline.operators.metrics.tifa import TifaConfig
-from plumbline.operators.metrics.vpeval import VpevalConfig
-from plumbline.operators.metrics.vq2 import Vq2Config
-from plumbline.operators.metrics.writer import WriterConfig
-from plumbline.operators.metrics.writing import Put, ReplySampling, UnreadableReply, ask, read_each
+from plumbline.operators.metrics.questions.dsg import DsgConfig
+from plumbline.operators.metrics.questions.gecko import GeckoConfig
+from plumbline.operators.metrics.questions.question_metric import WriterConfig
+from plumbline.operators.metrics.questions.question_pack import QuestionPackConfig
+from plumbline.operators.metrics.questions.tifa import TifaConfig
+from plumbline.operators.metrics.questions.vpeval import VpevalConfig
+from plumbline.operators.metrics.questions.vq2 import Vq2Config
+from plumbline.operators.metrics.writing import ReplySampling, UnreadableReply, VqaPrompt, ask, read_each
 from plumbline.operators.models.families.blip import INSTRUCTBLIP
 from plumbline.operators.models.families.clip_flant5 import CLIP_FLANT5
 from plumbline.operators.models.families.openai import OPENAI
@@ -84,55 +84,65 @@ def test_nothing_to_ask_asks_nothing() -> None:
 @pytest.mark.parametrize("config", CONFIGS)
 def test_the_questions_are_put_by_the_template_taken_literally(config: type[GeckoConfig]) -> None:
     metric = config(template="Q: {} {x} A:")
-    assert metric.put("is {} {0} there?", ()).text == "Q: is {} {0} there? {x} A:"
+    assert metric.vqa_prompt("is {} {0} there?", ()).text == "Q: is {} {0} there? {x} A:"
     assert metric.answering()["template"] == "Q: {} {x} A:"
 
 
 def test_a_free_answer_is_matched_to_the_choices_as_written() -> None:
-    assert TifaConfig().put("?", ["yes", "no"]) == Put("?", ("yes", "no"), free=True)
+    assert TifaConfig().vqa_prompt("?", ["yes", "no"]) == VqaPrompt("?", ("yes", "no"), free=True)
 
 
 @pytest.mark.parametrize("config", [config for config in CONFIGS if config is not TifaConfig])
 def test_yes_and_no_are_capitalised_unless_they_are_wanted_as_written(config: type[GeckoConfig]) -> None:
-    assert config().put("?", ["yes", "no", "red", "NO"]).choices == ("Yes", "No", "red", "No")
-    assert config(yes_no="as_written").put("?", ["yes", "no", "NO"]).choices == ("yes", "no", "NO")
+    assert config().vqa_prompt("?", ["yes", "no", "red", "NO"]).choices == ("Yes", "No", "red", "No")
+    assert config(yes_no="as_written").vqa_prompt("?", ["yes", "no", "NO"]).choices == ("yes", "no", "NO")
 
 
 @pytest.mark.parametrize("config", [config for config in CONFIGS if config is not TifaConfig])
 def test_yes_and_no_are_put_as_models_of_the_kind_answer(config: type[GeckoConfig]) -> None:
-    assert config().settled(lambda role: CLIP_FLANT5).put("?", ["yes", "no"]).choices == ("Yes", "No")
-    assert config().settled(lambda role: INSTRUCTBLIP).put("?", ["yes", "no"]).choices == ("yes", "no")
-    assert config(yes_no="capitalised").settled(lambda role: INSTRUCTBLIP).put("?", ["yes"]).choices == ("Yes",)
-    assert config().settled(lambda role: CLIP_FLANT5).answering() == config().answering()
+    assert config().with_model_defaults(lambda role: CLIP_FLANT5).vqa_prompt("?", ["yes", "no"]).choices == (
+        "Yes",
+        "No",
+    )
+    assert config().with_model_defaults(lambda role: INSTRUCTBLIP).vqa_prompt("?", ["yes", "no"]).choices == (
+        "yes",
+        "no",
+    )
+    assert config(yes_no="capitalised").with_model_defaults(lambda role: INSTRUCTBLIP).vqa_prompt(
+        "?", ["yes"]
+    ).choices == ("Yes",)
+    assert config().with_model_defaults(lambda role: CLIP_FLANT5).answering() == config().answering()
 
 
 def test_a_template_shows_the_choices_where_it_says_so() -> None:
     """Ablation 4 of "What makes a good metric?" asks Flan-T5 in this form."""
     metric = TifaConfig(template="Question: {} Choices: {choices} Answer:")
-    put = metric.put("what {choices} are there?", ["red", "light blue"])
+    put = metric.vqa_prompt("what {choices} are there?", ["red", "light blue"])
     assert put.text == "Question: what {choices} are there? Choices: red, light blue Answer:"
 
 
 @pytest.mark.parametrize("config", [GeckoConfig, QuestionPackConfig, partial(TifaConfig, answers="likelihood")])
 def test_a_service_weighs_multiple_choice_by_letters_and_yes_and_no_as_they_are(config: Any) -> None:
-    metric = config().settled(lambda role: OPENAI)
-    put = metric.put("what color?", ["red", "light blue"])
+    metric = config().with_model_defaults(lambda role: OPENAI)
+    put = metric.vqa_prompt("what color?", ["red", "light blue"])
     assert put.text == "what color?\nA. red\nB. light blue\nAnswer with the letter of the right choice alone."
     assert put.choices == ("A", "B")
-    assert metric.put("is it?", ["yes", "no"]) == Put("is it?", ("Yes", "No"), free=False)
-    own = config(template="{}\nChoices:\n{choices}\nAnswer:").settled(lambda role: OPENAI)
-    assert own.put("what?", ["a", "b"]).text == "what?\nChoices:\nA. a\nB. b\nAnswer:"
-    in_words = config(letters=False).settled(lambda role: OPENAI)
-    assert in_words.put("what color?", ["red", "light blue"]).choices == ("red", "light blue")
+    assert metric.vqa_prompt("is it?", ["yes", "no"]) == VqaPrompt("is it?", ("Yes", "No"), free=False)
+    own = config(template="{}\nChoices:\n{choices}\nAnswer:").with_model_defaults(lambda role: OPENAI)
+    assert own.vqa_prompt("what?", ["a", "b"]).text == "what?\nChoices:\nA. a\nB. b\nAnswer:"
+    in_words = config(letters=False).with_model_defaults(lambda role: OPENAI)
+    assert in_words.vqa_prompt("what color?", ["red", "light blue"]).choices == ("red", "light blue")
     assert in_words.answering() != metric.answering() and in_words.answering() == config().answering()
-    assert config(letters=True).settled(lambda role: CLIP_FLANT5).put("what?", ["a", "b"]).choices == ("A", "B")
+    assert config(letters=True).with_model_defaults(lambda role: CLIP_FLANT5).vqa_prompt(
+        "what?", ["a", "b"]
+    ).choices == ("A", "B")
 
 
 def test_metrics_whose_choices_have_no_letters_refuse_them() -> None:
     for config in (DsgConfig, Vq2Config, VpevalConfig):
         with pytest.raises(ConfigError, match="letters: its choices are not weighed by letters"):
             config(letters=True)
-        assert not config().settled(lambda role: OPENAI).letters
+        assert not config().with_model_defaults(lambda role: OPENAI).letters
     for scores_likelihoods in (GeckoConfig, Vq2Config):
         with pytest.raises(ConfigError, match="answers: it scores likelihood alone, got 'reply'"):
             scores_likelihoods(answers="reply")
@@ -260,7 +270,7 @@ def test_choices_are_split_as_they_are_written(written: str, choices: list[str])
     ],
 )
 def test_what_a_prompt_of_six_content_words_will_take(metric: WriterConfig, calls: float, questions: float) -> None:
-    assert metric.expected(6) == (calls, questions)
+    assert metric.estimate_calls(6) == (calls, questions)
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,10 @@
 """The releases' own functions over made-up readings, run from checkouts of their repositories.
 
-    python -m tests.operators.metrics.text_releases FOLDER > tests/operators/metrics/text_measures.jsonl
+    python -m tests.operators.metrics.text_releases FOLDER > tests/operators/metrics/questions/text_measures.jsonl
 
-FOLDER holds X-Omni, OneIG-Benchmark, i1, flow_grpo and UniRL (operators/metrics/text_measures.py has their commits).
-Nothing of a checkout is imported: the few functions that compare texts are taken out of their files.
+FOLDER contains checkouts of X-Omni, OneIG-Benchmark, i1, flow_grpo and UniRL; their commits are in
+operators/metrics/questions/text_measures.py. No checkout is imported: the few functions that compare texts are
+extracted from their files.
 """
 
 import ast
@@ -58,7 +59,7 @@ def _misread(rng: Random, text: str) -> str:
 
 
 class Releases:
-    """What each release makes of a reading."""
+    """The measures of each release for a reading."""
 
     def __init__(self, folder: Path) -> None:
         distance = SimpleNamespace(distance=edit_distance)
@@ -86,7 +87,7 @@ class Releases:
         )
 
     def measures(self, reading: Reading) -> dict[str, float]:
-        """By name in operators/metrics/text_measures.py, and how many words LongText-Bench and CVTG-2K count."""
+        """Return the measures by their names in operators/metrics/questions/text_measures.py, and the word counts."""
         return {
             **self._longtext_bench(reading),
             **self._cvtg_2k(reading),
@@ -155,7 +156,7 @@ def _module(name: str, **names: Any) -> ModuleType:
 
 
 def _fail(*words: Any) -> None:
-    """What the releases say where they give a zero for an error."""
+    """Fail if a release prints an error for a score of zero."""
     raise AssertionError(words)
 
 

@@ -9,7 +9,7 @@ from PIL import Image
 
 from plumbline.operators.base import rows, schemas
 from plumbline.operators.images.decoding import ImageLimits
-from plumbline.operators.metrics.rendered_text import word_elements
+from plumbline.operators.metrics.questions.rendered_text import word_elements
 from plumbline.operators.metrics.writing import WrittenQuestion
 from plumbline.operators.report.gallery import NO_DETAIL, THUMBNAIL_BYTES, THUMBNAIL_SIDE, make_card, make_thumbnails
 from plumbline.operators.report.picked_images import Pick

@@ -13,10 +13,10 @@ from PIL import Image
 
 from plumbline.jobs.scorer import open_scorer
 from plumbline.operators.base import rows, schemas
-from plumbline.operators.metrics.clipscore import ClipScoreConfig
-from plumbline.operators.metrics.gecko import GeckoConfig
 from plumbline.operators.metrics.image_statistic import ImageStatisticConfig
 from plumbline.operators.metrics.metric import Metric
+from plumbline.operators.metrics.questions.gecko import GeckoConfig
+from plumbline.operators.metrics.similarities.clipscore import ClipScoreConfig
 from plumbline.operators.report.changes import compare
 from plumbline.operators.results.reward_hacking import Movement, find_suspicious
 from plumbline.operators.results.summary import Skills

@@ -1,4 +1,4 @@
-"""Metrics with judges in this process: what a notebook calls gives scores with their ratings and reasons."""
+"""Metrics with judges in this process: a notebook's call returns scores with their ratings and reasons."""
 
 import json
 from pathlib import Path

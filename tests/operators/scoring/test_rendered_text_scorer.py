@@ -1,4 +1,4 @@
-"""The text metric in this process, by the real PP-OCRv6: signs are read, and what cannot be compared says why."""
+"""The text metric in this process, with the real PP-OCRv6: signs are read, and incomparable texts have a reason."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -64,7 +64,7 @@ def test_any_model_that_serves_ocr_reads(reader: list[str], save: Callable[[Path
 
 
 def test_a_chat_model_at_a_service_is_told_to_read(server: Server) -> None:
-    """What it says is the text, a refusal is a null with its reason, and what it is told is in the key."""
+    """Its reply is the text, a refusal is a null with its reason, and its instruction is in the key."""
     replies = [said("Grand\nOpening"), said("No text recognized."), said(None, refusal="not that")]
     server.script = lambda number, body: replies[number]
     service = {"checkpoint": "m", "endpoint": server.url, "key_variable": VARIABLE, "concurrency": 1}

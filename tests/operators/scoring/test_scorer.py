@@ -51,7 +51,7 @@ def images(benchmark: Path) -> list[bytes]:
 
 @pytest.fixture(scope="module")
 def prompts(benchmark: Path) -> list[str]:
-    """In the order of the images."""
+    """Prompts in the order of the images."""
     texts = {row["prompt_id"]: row["text"] for row in pq.read_table(benchmark / "prompts.parquet").to_pylist()}
     table = pq.read_table(benchmark / "images" / "atlas" / "00000.parquet")
     return [texts[prompt_id] for prompt_id in table.column("prompt_id").to_pylist()]
@@ -346,7 +346,7 @@ def test_a_word_that_is_not_understood_is_refused_in_one_line() -> None:
 def test_options_are_the_words_of_their_names_and_models_load_without_false_alarms(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """In a process of its own, for transformers warns once."""
+    """Runs in a process of its own, as transformers warns once."""
     (tmp_path / "image.png").write_bytes(encoded(picture(0)))
     code = (
         "from plumbline.jobs.scorer import open_scorer\n"
@@ -360,9 +360,8 @@ def test_options_are_the_words_of_their_names_and_models_load_without_false_alar
 
 
 def test_questions_beside_images_are_what_a_benchmarks_metric_asks(images: list[bytes], prompts: list[str]) -> None:
-    """Pairs, or objects with choices and parents: a child counts only where its parent holds. Texts that are wanted in
-    the image stand in the same list, and are no questions.
-    """
+    """Lists have pairs, or objects with choices and parents: a child counts only if its parent holds. Texts that the
+    image should contain are in the same list, and are not questions."""
     scorer = open_scorer("metric=[geneval2,dsg_1k]", "models=shapes")
     yes_or_no = {"choices": ["yes", "no"], "answer": "yes"}
     parent = {"text": "is there a circle?", **yes_or_no, "question_id": "1"}
@@ -390,7 +389,8 @@ def test_questions_that_no_metric_asks_are_refused(scorer: Scorer, images: list[
 def test_questions_are_written_once_for_a_prompt_whichever_threads_want_it(
     server: Server, images: list[bytes], prompts: list[str]
 ) -> None:
-    """Those that could not be written now are written by the next call; the oldest beyond kept_prompts again."""
+    """Questions that could not be written now are written by the next call, and so are the oldest ones beyond
+    kept_prompts."""
     llm = {"endpoint": server.url, "checkpoint": "m", "key_variable": VARIABLE, "max_retries": 0}
     words = [f"models.llm.{name}={value}" for name, value in llm.items()]
     scorer = open_scorer("metric=[gecko_baseline]", "models=shapes", "model@models.llm=api", *words, "kept_prompts=3")

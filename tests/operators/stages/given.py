@@ -1,4 +1,4 @@
-"""What stages are given in tests, without cells: tables for those they read."""
+"""Inputs of stages in tests, without cells."""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ def upstream(table: pa.Table) -> Upstream:
 
 
 def inputs(metric: str, *, shard_rows: pa.Table | None = None, **tables: pa.Table) -> Inputs:
-    """Of one metric, with the tables that it reads by stage."""
+    """Return the inputs of one metric, with the tables that it reads by stage."""
     read = {stage: upstream(table) for stage, table in tables.items()}
     prompts = upstream(schemas.PROMPTS.empty_table())
     return Inputs("gen", shard_rows if shard_rows is not None else pa.table({}), (metric,), {metric: read}, prompts)

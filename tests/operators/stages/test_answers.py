@@ -15,11 +15,11 @@ from plumbline.operators.base import rows, schemas
 from plumbline.operators.base.errors import RowError
 from plumbline.operators.base.usage import Usage
 from plumbline.operators.metrics.answered import Answered
-from plumbline.operators.metrics.dsg import DsgConfig
-from plumbline.operators.metrics.gecko import GeckoConfig
 from plumbline.operators.metrics.metric import Evidence
-from plumbline.operators.metrics.tifa import TifaConfig
-from plumbline.operators.metrics.vq2 import Vq2Config
+from plumbline.operators.metrics.questions.dsg import DsgConfig
+from plumbline.operators.metrics.questions.gecko import GeckoConfig
+from plumbline.operators.metrics.questions.tifa import TifaConfig
+from plumbline.operators.metrics.questions.vq2 import Vq2Config
 from plumbline.operators.metrics.writing import WrittenQuestion
 from plumbline.operators.models.calls import LikelihoodModel, Question, TextFeatures
 from plumbline.operators.models.families.vlm import CHAT
@@ -63,7 +63,7 @@ class CountingModel:
 
 
 class ScriptedModel:
-    """Sees an image as its width and answers as it is told."""
+    """A model that sees an image as its width and gives scripted answers."""
 
     usage = Usage()
     side_by_side = False
@@ -94,7 +94,7 @@ def vqascore_questions(**options: str) -> QuestionIndex:
 
 
 def several_questions(*texts: str, prompt_id: str = "p0") -> QuestionIndex:
-    """As a metric of many questions asks them, each with two choices."""
+    """Return the index of a metric with many questions, each with two choices."""
     asked = [
         {"prompt_id": prompt_id, "question_id": f"q{number}", "text": text, "choices": ["Yes", "No"]}
         for number, text in enumerate(texts)
@@ -208,7 +208,7 @@ def certain(question: Question) -> list[list[float]]:
 
 def test_the_table_has_exactly_the_answers_schema() -> None:
     questions = {"metric": vqascore_questions()}
-    asked = {"question_id": questions["metric"].of("p0").questions[0].question_id}
+    asked = {"question_id": questions["metric"].find("p0").questions[0].question_id}
     full = answer(ScriptedModel(certain), image_table(PICTURES, PROMPT_IDS), questions)["metric"]
     empty = answer(ScriptedModel(certain), image_table([], []), questions)["metric"]
     assert full.schema == empty.schema == schemas.ANSWERS
@@ -220,7 +220,7 @@ def test_the_table_has_exactly_the_answers_schema() -> None:
         "answers": [{**asked, "token_logprobs": [[-0.5, -0.25]], "reply": None, "chosen": None}],
         "error": None,
         "image_digest": hashlib.sha256(PICTURES[0]).hexdigest()[:16],
-        "basis": questions["metric"].of("p0").basis,
+        "basis": questions["metric"].find("p0").basis,
         "images": None,
     }
 
@@ -361,12 +361,12 @@ def test_questions_are_found_by_prompt_and_a_prompt_with_one_failed_question_has
         schemas.QUESTIONS,
     )
     index = QuestionIndex(table, tiny.vqascore())
-    assert [question.put.text for question in index.of("a").questions] == ["t", "u"]
-    assert (index.of("a").error, index.of("b").error) == (None, failed)
+    assert [question.vqa_prompt.text for question in index.find("a").questions] == ["t", "u"]
+    assert (index.find("a").error, index.find("b").error) == (None, failed)
 
 
 class TalkingModel(ScriptedModel):
-    """Answers in its own words, and keeps what it was asked."""
+    """A model that answers in its own words, and records its questions."""
 
     def __init__(self, words: str) -> None:
         super().__init__(lambda question: [[-0.5] for _ in question.choices])
@@ -415,7 +415,7 @@ def test_vqascore_in_words_is_1_only_if_they_are_the_answer(words: str, score: f
 
 @pytest.mark.parametrize(("words", "score"), [("Yes.", 1.0), ("no", 0.0), ("Yes it is", 0.0)])
 def test_dsg_in_words_counts_what_is_a_yes(words: str, score: float) -> None:
-    metric = DsgConfig(answers="reply").settled(lambda role: CHAT)
+    metric = DsgConfig(answers="reply").with_model_defaults(lambda role: CHAT)
     question = WrittenQuestion("1", "a dog?", ("yes", "no"), "yes")
     table = rows.table([{"prompt_id": "p0", **question._asdict()}], schemas.QUESTIONS)
     (row,) = answer_one(TalkingModel(words), image_table(PICTURES[:1], ["p0"]), QuestionIndex(table, metric))
@@ -440,4 +440,4 @@ def test_a_question_that_the_metric_dropped_is_not_asked() -> None:
         for n in range(3)
     ]
     index = QuestionIndex(rows.table(kept, schemas.QUESTIONS), Vq2Config())
-    assert [question.question_id for question in index.of("p0").questions] == ["1"]
+    assert [question.question_id for question in index.find("p0").questions] == ["1"]

@@ -1,4 +1,5 @@
-"""A chain that nothing serves is refused where the configuration is read, with what it lacks; nothing is dropped."""
+"""A chain that cannot be served is rejected when the configuration is read, with the missing part; nothing is
+dropped."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -12,21 +13,21 @@ import pytest
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.images.videos import Clips
 from plumbline.operators.metrics.answered import Scored
-from plumbline.operators.metrics.clipscore import ClipScoreConfig
-from plumbline.operators.metrics.gecko import GeckoConfig
+from plumbline.operators.metrics.judges.viescore import VieScoreConfig, VieScoreEditConfig
 from plumbline.operators.metrics.metric import Evidence, Metric
-from plumbline.operators.metrics.similarity import SimilarityConfig
-from plumbline.operators.metrics.tifa import TifaConfig
-from plumbline.operators.metrics.viescore import VieScoreConfig, VieScoreEditConfig
-from plumbline.operators.metrics.vqascore import VqaScoreConfig
-from plumbline.operators.metrics.writing import Put
+from plumbline.operators.metrics.questions.gecko import GeckoConfig
+from plumbline.operators.metrics.questions.tifa import TifaConfig
+from plumbline.operators.metrics.questions.vqascore import VqaScoreConfig
+from plumbline.operators.metrics.similarities.clipscore import ClipScoreConfig
+from plumbline.operators.metrics.similarities.similarity import SimilarityConfig
+from plumbline.operators.metrics.writing import VqaPrompt
 from plumbline.operators.models.families import model_config
-from plumbline.operators.stages.graph import check_models, check_shown, make_nodes
+from plumbline.operators.stages.graph import check_image_inputs, check_models, make_nodes
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MadeMetric(Metric):
-    """Declares what it is told to."""
+    """A metric with declarations of a test."""
 
     kind: str = "made"
     stages: tuple[str, ...] = ("similarities", "scores")
@@ -49,8 +50,8 @@ class MadeMetric(Metric):
     def answering(self) -> dict[str, Any]:
         return {}
 
-    def put(self, text: str, choices: Sequence[str]) -> Put:
-        return Put(text, tuple(choices), free=False)
+    def vqa_prompt(self, text: str, choices: Sequence[str]) -> VqaPrompt:
+        return VqaPrompt(text, tuple(choices), free=False)
 
 
 @pytest.mark.parametrize(
@@ -146,12 +147,12 @@ def test_metrics_that_look_at_sources_share_a_pass_of_their_own() -> None:
 
 def test_a_model_that_takes_one_image_is_refused_for_two() -> None:
     metrics, served = {"e": VieScoreEditConfig()}, {"family": "openai", "checkpoint": "gpt"}
-    check_shown(make_nodes(metrics), {"vlm": model_config(**served)}, Clips())
+    check_image_inputs(make_nodes(metrics), {"vlm": model_config(**served)}, Clips())
     with pytest.raises(ConfigError, match=r"metrics\.e looks at images and their sources; set clips\.shown=each"):
-        check_shown(make_nodes(metrics), {"vlm": model_config(**served)}, Clips(shown="video"))
+        check_image_inputs(make_nodes(metrics), {"vlm": model_config(**served)}, Clips(shown="video"))
     captioner = {"vlm": model_config(family="captioner", checkpoint="owner/name")}
     with pytest.raises(ConfigError, match=r"metrics\.e: .* the role 'vlm' is owner/name, which takes one image"):
-        check_shown(make_nodes(metrics), captioner, Clips())
+        check_image_inputs(make_nodes(metrics), captioner, Clips())
 
 
 @pytest.mark.parametrize(("kind", "several"), [("qwen2_vl", True), ("paligemma", False)])
@@ -161,7 +162,7 @@ def test_on_vllm_a_model_is_shown_as_many_images_as_on_transformers(tmp_path: Pa
     served = {"vlm": model_config(family="vlm", checkpoint=str(tmp_path), engine="vllm")}
     refusal = pytest.raises(ConfigError, match="which takes one image; use a model that takes several")
     with nullcontext() if several else refusal:
-        check_shown(make_nodes({"e": VieScoreEditConfig()}), served, Clips())
+        check_image_inputs(make_nodes({"e": VieScoreEditConfig()}), served, Clips())
 
 
 def test_on_vllm_a_limit_of_one_image_is_refused_for_two(tmp_path: Path) -> None:
@@ -175,7 +176,7 @@ def test_on_vllm_a_limit_of_one_image_is_refused_for_two(tmp_path: Path) -> None
             ConfigError, match=r"models\.vlm\.engine_options\.limit_mm_per_prompt: it allows 1 .* 2"
         )
         with refusal if limit == {"image": 1} else nullcontext():
-            check_shown(nodes, served, Clips())
+            check_image_inputs(nodes, served, Clips())
 
 
 def test_two_measures_of_one_model_share_its_pass() -> None:

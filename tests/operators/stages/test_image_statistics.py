@@ -1,4 +1,4 @@
-"""Image statistics are what they are defined as, of images decoded once; and nothing is ranked by them."""
+"""Image statistics follow their definitions, decode each image once, and rank nothing."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from PIL import Image
 from plumbline.operators.images import decoding
 from plumbline.operators.metrics.image_statistic import ImageStatisticConfig
 from plumbline.operators.scoring.scorer import Scorer, ScorerConfig
-from plumbline.operators.stages.image_statistics import LONGEST_SIDE, pixel_statistics
+from plumbline.operators.stages.image_statistics import MAX_SIDE, measure_pixels
 from tests.bench_of import images, prompts
 
 STATISTICS = ("edge_density", "entropy", "saturation")
@@ -37,13 +37,13 @@ def halves(left: tuple[int, int, int], right: tuple[int, int, int]) -> Image.Ima
     ],
 )
 def test_a_statistic_is_what_it_is_defined_as(image: Image.Image, expected: tuple[float, float, float]) -> None:
-    assert pixel_statistics(image) == pytest.approx(expected, abs=0.002)
+    assert measure_pixels(image) == pytest.approx(expected, abs=0.002)
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(1, 40), st.integers(1, 40))
 def test_statistics_are_those_of_another_computation(seed: int, width: int, height: int) -> None:
     pixels = np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
-    found = pixel_statistics(Image.fromarray(pixels))
+    found = measure_pixels(Image.fromarray(pixels))
     luma = np.asarray(Image.fromarray(pixels).convert("L"), float)
     shares = np.unique(luma, return_counts=True)[1] / luma.size
     assert found.entropy == pytest.approx(-(shares * np.log2(shares)).sum(), abs=1e-5)
@@ -55,9 +55,9 @@ def test_statistics_are_those_of_another_computation(seed: int, width: int, heig
 
 def test_a_larger_image_of_the_same_has_the_same_statistics() -> None:
     small = Image.fromarray(np.random.default_rng(0).integers(0, 2, (64, 64), dtype=np.uint8) * 255).convert("RGB")
-    at_size = small.resize((LONGEST_SIDE, LONGEST_SIDE), Image.Resampling.NEAREST)
-    larger = small.resize((2 * LONGEST_SIDE, 2 * LONGEST_SIDE), Image.Resampling.NEAREST)
-    assert pixel_statistics(larger) == pytest.approx(pixel_statistics(at_size), abs=1e-6)
+    at_size = small.resize((MAX_SIDE, MAX_SIDE), Image.Resampling.NEAREST)
+    larger = small.resize((2 * MAX_SIDE, 2 * MAX_SIDE), Image.Resampling.NEAREST)
+    assert measure_pixels(larger) == pytest.approx(measure_pixels(at_size), abs=1e-6)
 
 
 def test_all_statistics_of_an_image_take_one_decoding_and_no_model(monkeypatch: pytest.MonkeyPatch) -> None:

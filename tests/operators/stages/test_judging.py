@@ -1,4 +1,4 @@
-"""From an image to what is said of it, to a verdict, to a score: each row by itself, and nothing asked twice."""
+"""From an image to its description, a verdict and a score: row by row, and no question is asked twice."""
 
 import json
 import math
@@ -11,11 +11,11 @@ import pytest
 from plumbline.operators.base import rows, schemas
 from plumbline.operators.base.errors import ModelError, RowError
 from plumbline.operators.base.usage import Usage
-from plumbline.operators.metrics.gpt4v_eval import Gpt4vEvalConfig
-from plumbline.operators.metrics.llmscore import LlmScoreConfig
+from plumbline.operators.metrics.judges.gpt4v_eval import Gpt4vEvalConfig
+from plumbline.operators.metrics.judges.llmscore import LlmScoreConfig
+from plumbline.operators.metrics.judges.viescore import VieScoreConfig, VieScoreEditConfig
 from plumbline.operators.metrics.metric import Metric
-from plumbline.operators.metrics.sentence_matching import SentenceMatchingConfig
-from plumbline.operators.metrics.viescore import VieScoreConfig, VieScoreEditConfig
+from plumbline.operators.metrics.similarities.sentence_matching import SentenceMatchingConfig
 from plumbline.operators.models.calls import Generation, ImageRequest, Region, Request, TextFeatures
 from plumbline.operators.results.judge_noise import noise_by_generator
 from plumbline.operators.stages.stage import Inputs, Stage
@@ -30,7 +30,7 @@ RATED = '{"rating": 70, "rationale": "It fits."}'
 
 
 class Seer:
-    """A model that sees a picture as the colour of its first pixel, and replies as it is told."""
+    """A model that sees an image as the colour of its first pixel, and gives scripted replies."""
 
     side_by_side = False
 
@@ -110,7 +110,7 @@ class Chain:
         }
         texts = rows.table([{"prompt_id": one, "text": text} for one, text in PROMPTS.items()], schemas.PROMPTS)
         before = {name: [earlier.tables[name, stage.name]] for name in metrics} if earlier else {}
-        shard = self.images if stage.reads_rows else pa.table({})
+        shard = self.images if stage.reads_rows() else pa.table({})
         return Inputs("gen", shard, tuple(metrics), read, upstream(texts), before if stage.keeps_rows else {})
 
     def rows(self, metric: str, stage: str = "scores") -> list[dict[str, Any]]:

@@ -12,8 +12,8 @@ from PIL import Image
 from plumbline.operators.base import rows, schemas
 from plumbline.operators.base.errors import RowError
 from plumbline.operators.base.usage import Usage
-from plumbline.operators.metrics.modules import Statement, read_program, written
-from plumbline.operators.metrics.vpeval import VpevalConfig
+from plumbline.operators.metrics.modules import Statement, read_program, write_statement
+from plumbline.operators.metrics.questions.vpeval import VpevalConfig
 from plumbline.operators.metrics.writing import WrittenQuestion, identified
 from plumbline.operators.models import loading
 from plumbline.operators.models.calls import Box, Question, Wanted
@@ -33,7 +33,7 @@ PROGRAMS = {
 
 
 class ScriptedModels:
-    """Sees an image as its width, and keeps what it is asked of it."""
+    """Models that see an image as its width, and record their requests."""
 
     usage = Usage()
 
@@ -71,7 +71,7 @@ def questions_table() -> pa.Table:
     records = []
     for prompt_id, program in PROGRAMS.items():
         statements = [
-            WrittenQuestion(str(number), written(one), ("yes", "no"), "yes", one.module)
+            WrittenQuestion(str(number), write_statement(one), ("yes", "no"), "yes", one.module)
             for number, one in enumerate(read_program(program))
         ]
         records += [{"prompt_id": prompt_id, **question._asdict()} for question in identified(statements)]
@@ -91,7 +91,7 @@ def look(images: pa.Table, loaded: Mapping[str, Any], **metrics: VpevalConfig) -
 
 def scored(seen: pa.Table, metric: VpevalConfig | None = None) -> list[dict[str, Any]]:
     index = WrittenIndex(questions_table(), None)
-    assert index.stands_under(seen)
+    assert index.matches(seen)
     return list(score(seen, "vpeval", metric or VpevalConfig(), index).to_pylist())
 
 
@@ -172,7 +172,7 @@ def test_tiny_checkpoints_of_the_released_families_see_images(tmp_path: Path) ->
 def test_a_dual_encoder_in_place_of_the_vqa_model_takes_the_choice_that_fits_best(tmp_path: Path) -> None:
     config = model_config(family="clip", checkpoint=str(save_clip(tmp_path)))
     model = loading.load(resolve_model(config, on_gpu=False), "likelihood")
-    metric = VpevalConfig().settled(lambda role: COSINE)
+    metric = VpevalConfig().with_model_defaults(lambda role: COSINE)
     (row,) = scored(look(images("p1"), models(model=model), vpeval=metric)["vpeval"], metric)
     encoded_image = model.encode([model.preprocess(picture(0, width=16))])
     (logprobs,) = model.likelihood(encoded_image, [Question(0, "is it red?", ("yes", "no"))])
@@ -184,4 +184,4 @@ def test_a_statement_is_the_same_after_it_was_stored() -> None:
     for program in PROGRAMS.values():
         for statement in read_program(program):
             assert isinstance(statement, Statement)
-            assert read_program(written(statement)) == [statement]
+            assert read_program(write_statement(statement)) == [statement]

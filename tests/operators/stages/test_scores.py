@@ -1,4 +1,4 @@
-"""A score is arithmetic on stored answers or similarities; where there are none it is null and keeps the error."""
+"""A score is arithmetic on stored answers or similarities; without them it is null and keeps the error."""
 
 import math
 from typing import Any
@@ -8,11 +8,11 @@ import pytest
 
 from plumbline.operators.base import rows, schemas
 from plumbline.operators.base.errors import RowError
-from plumbline.operators.metrics.clipscore import ClipScoreConfig, Variant
-from plumbline.operators.metrics.dsg import DsgConfig
-from plumbline.operators.metrics.gecko import GeckoConfig
-from plumbline.operators.metrics.tifa import TifaConfig
-from plumbline.operators.metrics.vq2 import Vq2Config
+from plumbline.operators.metrics.questions.dsg import DsgConfig
+from plumbline.operators.metrics.questions.gecko import GeckoConfig
+from plumbline.operators.metrics.questions.tifa import TifaConfig
+from plumbline.operators.metrics.questions.vq2 import Vq2Config
+from plumbline.operators.metrics.similarities.clipscore import ClipScoreConfig, Variant
 from plumbline.operators.metrics.writing import WrittenQuestion, identified
 from plumbline.operators.models.vqa_profiles import Reduction
 from plumbline.operators.stages.scores import WrittenIndex
@@ -160,7 +160,7 @@ def index_of(*questions: WrittenQuestion) -> WrittenIndex:
 
 
 def answers_to(*questions: WrittenQuestion) -> pa.Table:
-    """One image's answers, each of which chooses the question's first choice."""
+    """Return one image's answers; each chooses the question's first choice."""
     logs = [[math.log(0.8)], [math.log(0.1)], [math.log(0.1)]]
     given = [
         {"question_id": one.question_id, "token_logprobs": logs, "chosen": one.choices[0]}
@@ -175,7 +175,7 @@ def failed_questions(kind: str) -> WrittenIndex:
 
 
 def entailed_elsewhere(question: WrittenQuestion) -> WrittenIndex:
-    """The question, with an entailment of another one."""
+    """Return the question with an entailment of a different question."""
     (one,) = identified([question])
     found = [{"prompt_id": "p", "question_id": "another", "p_entail": 0.9}]
     asked = rows.table([{"prompt_id": "p", **one._asdict()}], schemas.QUESTIONS)

@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 
 from plumbline.operators.base import schemas
-from plumbline.operators.metrics.clipscore import ClipScoreConfig, Variant
+from plumbline.operators.metrics.similarities.clipscore import ClipScoreConfig, Variant
 from plumbline.operators.models.calls import Compared, Measure, Pair, PixelRule, SimilarityModel, TextFeatures
 from plumbline.operators.models.families.dual_encoders import ClipSimilarity
 from plumbline.operators.models.networks import dual_encoder
@@ -29,7 +29,7 @@ COSINE = {"clipscore": ClipScoreConfig()}
 
 
 class CountingModel(DualEncoder):
-    """A real model that keeps the texts and counts the images it is given, and fails on some of them when told to."""
+    """A real model that records the texts, counts the images, and fails on some of them on demand."""
 
     def __init__(self, model: ClipSimilarity) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class CountingModel(DualEncoder):
 
 
 class ScriptedModel(DualEncoder):
-    """Sees every image as (1, 0) and every text as it is told."""
+    """A model that sees every image as (1, 0) and every text as scripted."""
 
     def __init__(self, text: Sequence[float]) -> None:
         super().__init__()
@@ -232,7 +232,7 @@ def test_the_table_has_exactly_the_similarities_schema() -> None:
 
 
 class JointModel:
-    """A reward model: reads image and text together and gives a number that is no cosine; keeps what it encoded."""
+    """A reward model that reads image and text together and gives a number that is not a cosine; records its inputs."""
 
     def __init__(self) -> None:
         self.encoded = 0

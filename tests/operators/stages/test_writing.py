@@ -7,10 +7,10 @@ import pyarrow as pa
 from plumbline.operators.base import rows, schemas
 from plumbline.operators.base.errors import RowError
 from plumbline.operators.base.usage import Usage
-from plumbline.operators.metrics.dsg import DsgConfig
-from plumbline.operators.metrics.gecko import GeckoConfig
-from plumbline.operators.metrics.tifa import TifaConfig
-from plumbline.operators.metrics.writer import WriterConfig
+from plumbline.operators.metrics.questions.dsg import DsgConfig
+from plumbline.operators.metrics.questions.gecko import GeckoConfig
+from plumbline.operators.metrics.questions.question_metric import WriterConfig
+from plumbline.operators.metrics.questions.tifa import TifaConfig
 from plumbline.operators.metrics.writing import WrittenQuestion, identified
 from plumbline.operators.models.calls import Generation, Request
 from plumbline.operators.stages.questions import write
@@ -23,7 +23,7 @@ UNSURE = RowError("model_unavailable", "try later", retryable=True)
 
 
 class ScriptedModel:
-    """Replies as it is told, and keeps what it was asked."""
+    """A model with scripted replies, which records its requests."""
 
     def __init__(self, reply: Callable[[Request], str | RowError]) -> None:
         self.reply = reply

@@ -33,7 +33,7 @@ from transformers import (
 )
 from transformers import T5ForConditionalGeneration as T5
 
-from plumbline.operators.metrics.vqascore import VqaScoreConfig
+from plumbline.operators.metrics.questions.vqascore import VqaScoreConfig
 from plumbline.operators.models.families.clip_flant5 import CLIP_FLANT5
 
 CONTEXT = 12
@@ -132,7 +132,7 @@ TOWER_PREFIX = "vision_tower.vision_tower.vision_model."
 
 def vqascore(**options: Any) -> VqaScoreConfig:
     """VQAScore as CLIP-FlanT5 is asked."""
-    return VqaScoreConfig(**options).settled(lambda role: CLIP_FLANT5)
+    return VqaScoreConfig(**options).with_model_defaults(lambda role: CLIP_FLANT5)
 
 
 def save_tokenizer(folder: Path, *, template: str, pair: str | None = None) -> None:

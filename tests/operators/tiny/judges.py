@@ -13,8 +13,8 @@ from transformers import (
     LlamaForCausalLM,
 )
 
-from plumbline.operators.metrics.qwen_image_bench import FACETS, read_dimensions
-from plumbline.operators.metrics.worded import prompt_template
+from plumbline.operators.metrics.judges.qwen_image_bench import FACETS, read_dimensions
+from plumbline.operators.metrics.wording import prompt_template
 from tests.operators import tiny
 
 SPECIAL = ("<pad>", "<unk>", "<|im_start|>", "<|im_end|>")

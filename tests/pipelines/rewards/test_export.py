@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from plumbline.operators.base.errors import ConfigError, SourceError
-from plumbline.operators.metrics.gecko import GeckoConfig
+from plumbline.operators.metrics.questions.gecko import GeckoConfig
 from plumbline.operators.rewards.formats import FORMATS
 from plumbline.pipelines.base.storage import Place, StorageConfig
 from plumbline.pipelines.plans.sweep_config import read_config
@@ -231,8 +231,8 @@ def _examples(ended: Exported) -> int:
 
 
 def test_the_direction_of_a_metric_is_known() -> None:
-    assert GeckoConfig(writer="llm", model="vqa", likelihood="nll").falling
-    assert not GeckoConfig(writer="llm", model="vqa").falling
+    assert GeckoConfig(writer="llm", model="vqa", likelihood="nll").prefers_lower
+    assert not GeckoConfig(writer="llm", model="vqa").prefers_lower
 
 
 @pytest.fixture

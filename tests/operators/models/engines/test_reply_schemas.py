@@ -10,15 +10,15 @@ from transformers import AutoTokenizer
 
 from plumbline.operators.base import rows, schemas
 from plumbline.operators.base.errors import ModelError, RowError
-from plumbline.operators.metrics.dsg import DEPENDENCIES, TUPLES
-from plumbline.operators.metrics.dsg import QUESTIONS as DSG_QUESTIONS
-from plumbline.operators.metrics.gecko import QUESTIONS, SPANS, GeckoConfig
+from plumbline.operators.metrics.questions.dsg import DEPENDENCIES, TUPLES
+from plumbline.operators.metrics.questions.dsg import QUESTIONS as DSG_QUESTIONS
+from plumbline.operators.metrics.questions.gecko import QUESTIONS, SPANS, GeckoConfig
+from plumbline.operators.metrics.questions.question_metric import WriterConfig
+from plumbline.operators.metrics.questions.tifa import ANSWER, CHOOSE, TifaConfig
+from plumbline.operators.metrics.questions.tifa import QUESTIONS as TIFA_QUESTIONS
+from plumbline.operators.metrics.questions.vq2 import ANSWER as VQ2_ANSWER
+from plumbline.operators.metrics.questions.vq2 import QUESTION, STEPS
 from plumbline.operators.metrics.reply_forms import Form
-from plumbline.operators.metrics.tifa import ANSWER, CHOOSE, TifaConfig
-from plumbline.operators.metrics.tifa import QUESTIONS as TIFA_QUESTIONS
-from plumbline.operators.metrics.vq2 import ANSWER as VQ2_ANSWER
-from plumbline.operators.metrics.vq2 import QUESTION, STEPS
-from plumbline.operators.metrics.writer import WriterConfig
 from plumbline.operators.metrics.writing import ReplySampling
 from plumbline.operators.models import loading
 from plumbline.operators.models.calls import Generation, Message, Request

@@ -16,7 +16,7 @@ from PIL import Image
 from plumbline.operators.base.batches import isolate
 from plumbline.operators.base.errors import HopelessRow, ModelError, RowError
 from plumbline.operators.base.usage import Usage
-from plumbline.operators.metrics.vqascore import VqaScoreConfig
+from plumbline.operators.metrics.questions.vqascore import VqaScoreConfig
 from plumbline.operators.models.calls import Generation, ImageRequest, Message, Question, Request
 from plumbline.operators.models.families import model_config, openai
 from plumbline.operators.models.resolution import find_vqa_profile, resolve_model
@@ -209,7 +209,7 @@ def test_a_failed_request_is_its_questions_error_and_no_other_ones(server: Serve
 def test_the_share_of_yes_is_had_of_a_service_too(server: Server) -> None:
     """Spellings that a service makes no difference between leave the ratio as it is."""
     server.script = lambda number, body: told(("No", -0.3), ("Yes", -1.5), (" yes", -2.5))
-    metric = VqaScoreConfig(normalise="yes_no").settled(lambda role: openai.OPENAI)
+    metric = VqaScoreConfig(normalise="yes_no").with_model_defaults(lambda role: openai.OPENAI)
     answer = likelihood(server, *metric.choices)
     assert isinstance(answer, list)
     assert metric._likelihood(answer, ()) == pytest.approx(math.exp(-1.5) / (math.exp(-1.5) + math.exp(-0.3)))

@@ -10,11 +10,11 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from plumbline.operators.base.errors import ConfigError, HopelessRow, ModelError, RowError
-from plumbline.operators.metrics.dsg import DsgConfig
-from plumbline.operators.metrics.similarity import SimilarityConfig
-from plumbline.operators.metrics.tifa import TifaConfig
-from plumbline.operators.metrics.vpeval import VpevalConfig
-from plumbline.operators.metrics.vqascore import VqaScoreConfig, reduce_answer
+from plumbline.operators.metrics.questions.dsg import DsgConfig
+from plumbline.operators.metrics.questions.tifa import TifaConfig
+from plumbline.operators.metrics.questions.vpeval import VpevalConfig
+from plumbline.operators.metrics.questions.vqascore import VqaScoreConfig, reduce_answer
+from plumbline.operators.metrics.similarities.similarity import SimilarityConfig
 from plumbline.operators.models.calls import Call, Measure, Message, Pair, Question, Region, Request, Wanted
 from plumbline.operators.models.families import model_config
 from plumbline.operators.models.families.clip_flant5 import CLIP_FLANT5
@@ -224,7 +224,7 @@ def test_a_blip_replies_as_the_librarys_own_does_and_sees_an_image_once(
 def test_vqascore_asks_each_in_its_own_words(
     kinds: Callable[[str], Path], name: str, template: str, reduction: Any
 ) -> None:
-    metric = VqaScoreConfig().settled(lambda role: profile(name, kinds(name)))
+    metric = VqaScoreConfig().with_model_defaults(lambda role: profile(name, kinds(name)))
     assert metric.asks == (template, "yes", reduction)
     asked = Question(0, metric.question("a red star"), (metric.asks.answer,))
     ((answered,),) = likelihoods(loaded(name, kinds(name), "likelihood"), PICTURES, [asked])
@@ -306,14 +306,16 @@ def test_a_dual_encoder_weighs_no_choice_alone_nor_one_that_is_cut_and_has_no_wo
 def test_metrics_ask_a_model_that_compares_only_what_it_can_tell(kinds: Callable[[str], Path], tmp_path: Path) -> None:
     assert profile("clip", kinds("clip")) == COSINE
     with pytest.raises(ConfigError, match="says nothing of one alone; set normalise=yes_no"):
-        VqaScoreConfig().settled(lambda role: COSINE)
-    metric = TifaConfig().settled(lambda role: COSINE)
+        VqaScoreConfig().with_model_defaults(lambda role: COSINE)
+    metric = TifaConfig().with_model_defaults(lambda role: COSINE)
     assert (metric.form, metric.roles) == ("likelihood", {"writer": "llm", "model": "vqa"})
-    assert not metric.put("is it red?", ("yes", "no")).free
-    assert TifaConfig().settled(lambda role: CLIP_FLANT5).form == "reply", "others answer in their own words"
+    assert not metric.vqa_prompt("is it red?", ("yes", "no")).free
+    assert TifaConfig().with_model_defaults(lambda role: CLIP_FLANT5).form == "reply", (
+        "others answer in their own words"
+    )
     for metric_in_words in (TifaConfig(answers="reply"), DsgConfig(answers="reply"), VpevalConfig(answers="reply")):
         with pytest.raises(ConfigError, match="has no words of its own; set answers=likelihood"):
-            metric_in_words.settled(lambda role: COSINE)
+            metric_in_words.with_model_defaults(lambda role: COSINE)
     folder = write_benchmark(tmp_path / "bench", ["atlas"], count=2)
     config = sweep_config(folder, tmp_path / "store", "metric=[vqascore]", "model@models.vqa=clip_shapes")
     with pytest.raises(ConfigError, match="vqascore model: the role 'vqa' is a cosine model, which compares choices"):
@@ -363,7 +365,7 @@ def test_a_blind_model_that_thinks_first_is_refused_and_one_on_vllm(tmp_path: Pa
 
 def test_vqascore_asks_a_blind_model_for_one_token(kinds: Callable[[str], Path]) -> None:
     assert profile("causal_lm", kinds("causal_lm")) == TEXT_ONLY
-    assert VqaScoreConfig().settled(lambda role: TEXT_ONLY).asks.reduction == "first"
+    assert VqaScoreConfig().with_model_defaults(lambda role: TEXT_ONLY).asks.reduction == "first"
 
 
 def test_a_blind_t5_says_the_same_of_every_image_and_in_its_own_words(kinds: Callable[[str], Path]) -> None:

@@ -13,9 +13,9 @@ from transformers import AutoModelForImageTextToText
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.images.decoding import ImageLimits, decode_each
 from plumbline.operators.images.videos import FRAME_SECONDS, LISTED_SECONDS, Clips
-from plumbline.operators.metrics.llmscore import LlmScoreConfig
-from plumbline.operators.metrics.similarity import SimilarityConfig
-from plumbline.operators.metrics.vqascore import VqaScoreConfig
+from plumbline.operators.metrics.judges.llmscore import LlmScoreConfig
+from plumbline.operators.metrics.questions.vqascore import VqaScoreConfig
+from plumbline.operators.metrics.similarities.similarity import SimilarityConfig
 from plumbline.operators.models import loading
 from plumbline.operators.models.calls import Message, Question
 from plumbline.operators.models.families import model_config
@@ -159,7 +159,9 @@ def test_a_row_of_frames_a_video_file_and_an_image_are_scored_as_they_are(
     shown, clip = frames(3), film(tmp_path / "clip", "mp4")
     scored = scorer(folder, shown="video", frames=4).score_table([shown, clip, shown[0]], ["a", "a", "a"])
     assert scored["error"].null_count == 3
-    question = Question(0, VqaScoreConfig().settled(lambda role: resolved_kind(folder)).question("a"), ("Yes",))
+    question = Question(
+        0, VqaScoreConfig().with_model_defaults(lambda role: resolved_kind(folder)).question("a"), ("Yes",)
+    )
     expected = [
         model.likelihood(model.encode([pixels]), [question])[0][0][0]
         for pixels in (model.preprocess_video(shown, LISTED_SECONDS), model.preprocess(shown[0]))

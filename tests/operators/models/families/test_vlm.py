@@ -30,7 +30,7 @@ from transformers.models.smolvlm import processing_smolvlm
 
 from plumbline.operators.base.errors import ConfigError, HopelessRow, ModelError
 from plumbline.operators.metrics.metric import Evidence
-from plumbline.operators.metrics.vqascore import VqaScoreConfig, reduce_answer
+from plumbline.operators.metrics.questions.vqascore import VqaScoreConfig, reduce_answer
 from plumbline.operators.models import loading
 from plumbline.operators.models.calls import Generation, ImageRequest, Message, Question, Request
 from plumbline.operators.models.engines.conversation import turn_end
@@ -419,7 +419,7 @@ def test_a_turn_ends_as_the_chat_template_ends_it_or_with_what_begins_the_next(
 @pytest.mark.parametrize("whole", EACH, indirect=True)
 def test_yes_is_weighed_against_no_as_the_whole_model_has_every_spelling_begin(whole: tuple[Path, WholeModel]) -> None:
     folder, library = whole
-    metric, model = VqaScoreConfig(normalise="yes_no").settled(lambda role: CHAT), load(folder)
+    metric, model = VqaScoreConfig(normalise="yes_no").with_model_defaults(lambda role: CHAT), load(folder)
     question = metric.question("two stars")
 
     def said(*spellings: str) -> float:
@@ -802,7 +802,7 @@ def score(model: ChatVlm, metric: VqaScoreConfig, image: Image.Image, text: str)
 def test_a_chat_model_is_scored_by_the_probability_of_yes_at_once(tmp_path: Path) -> None:
     """Transformers' model on the whole prompt, its reply empty: softmax over all entries, the first token of Yes."""
     folder = tiny.save_qwen2_vl(tmp_path / "qwen")
-    metric, model = VqaScoreConfig().settled(lambda role: CHAT), load(folder)
+    metric, model = VqaScoreConfig().with_model_defaults(lambda role: CHAT), load(folder)
     whole = WholeModel(CHECKPOINTS["qwen2_vl"], folder)
     prompt = QWEN.format('Does this figure show "two "red" stars"? Please answer Yes or No.')
     with torch.inference_mode():
@@ -814,7 +814,7 @@ def test_a_chat_model_is_scored_by_the_probability_of_yes_at_once(tmp_path: Path
 def test_llava_1_5_is_scored_as_released(tmp_path: Path) -> None:
     """exp of minus the mean cross-entropy over Yes and the end of the turn, after the question of the paper."""
     folder = tiny.save_llava(tmp_path / "llava")
-    metric, model = VqaScoreConfig().settled(lambda role: LLAVA_1_5), load(folder)
+    metric, model = VqaScoreConfig().with_model_defaults(lambda role: LLAVA_1_5), load(folder)
     whole = WholeModel(CHECKPOINTS["llava"], folder)
     question = 'Does this figure show "two stars"? Please answer yes or no.'
     losses = whole.logprobs(WIDE, question, "Yes")

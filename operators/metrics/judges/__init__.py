@@ -1,0 +1,1 @@
+"""Metrics whose score is the verdict of a judge, with their base classes."""

@@ -1,0 +1,81 @@
+"""ImgEdit-Bench: a model that sees the images rates an edit in three respects, by the kind of edit (Ye et al. 2025)."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, NamedTuple
+
+from plumbline.operators.base.errors import RowError
+from plumbline.operators.metrics import parsing
+from plumbline.operators.metrics.answered import Verdict
+from plumbline.operators.metrics.judges.judge import InspectedConfig, Scale, fill, find_kind
+from plumbline.operators.metrics.metric import ScoreRange, View
+from plumbline.operators.metrics.writing import Writing, WrittenQuestion
+
+INSPECT, KINDS = "imgedit", "imgedit_kinds"
+NO_KIND = (
+    "expected one kind of edit among the prompt's skills ({kinds}), found {found}; name the column that has it by "
+    "benchmark.prompt_columns.skills, or set the metric's edit_kind"
+)
+
+
+class KindOfEdit(NamedTuple):
+    """A kind of edit with its task and its rating scales."""
+
+    name: str
+    task: str
+    respects: str
+    """Text for the judge, one line per respect."""
+    scales: tuple[Scale, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ImgEditConfig(InspectedConfig):
+    """Options of ImgEdit-Bench."""
+
+    kind: Literal["imgedit"] = "imgedit"
+    story: ClassVar[str] = (
+        "lets a model that sees the source and the edited image rate the edit from 1 to 5 in three respects, which "
+        "are those of its kind, such as adding or removing something"
+    )
+    views: ClassVar[tuple[View, ...]] = ("edit",)
+    score_range: ClassVar[ScoreRange] = (1.0, 5.0)
+    edit_kind: (
+        Literal["add", "remove", "replace", "adjust", "style", "action", "extract", "background", "compose"] | None
+    ) = None
+    """Kind of all edits; null reads it from each prompt's skills."""
+    templates: ClassVar[tuple[str, ...]] = (INSPECT, KINDS)
+
+    @property
+    def uses_skills(self) -> bool:
+        """True if the question depends on the prompt's skills."""
+        return self.edit_kind is None
+
+    def judging(self) -> dict[str, Any]:
+        """Return all options that decide a verdict, except the judge."""
+        return InspectedConfig.judging(self) | ({} if self.uses_skills else {"edit_kind": self.edit_kind})
+
+    def inspect(
+        self, prompt: str, questions: Sequence[WrittenQuestion] = (), skills: Sequence[str] = ()
+    ) -> Writing[Verdict | RowError]:
+        """Ask for a verdict on an edit, of the kind that is among the skills."""
+        kinds = read_kinds(self.template_text(KINDS))
+        one = find_kind(kinds, skills, self.edit_kind)
+        if one is None:
+            found = ", ".join(map(repr, skills)) or "none"
+            return RowError("no_edit_kind", NO_KIND.format(kinds=", ".join(kinds), found=found))
+        parts = {"instruction": parsing.one_line(prompt), "task": one.task, "respects": one.respects}
+        return (yield from self.verdict(fill(self.template_text(INSPECT), **parts), one.scales))
+
+
+def read_kinds(text: str) -> Mapping[str, KindOfEdit]:
+    """Return the kinds of edits by name.
+
+    Blocks are separated by empty lines. The first line of a block has name and task, each further line one respect.
+    """
+    kinds = {}
+    for block in text.strip().split("\n\n"):
+        head, *respects = block.splitlines()
+        name, task = head.split(": ", 1)
+        scales = tuple(Scale(respect.split(": ", 1)[0], 1, 5) for respect in respects)
+        kinds[name] = KindOfEdit(name, task, "\n".join(respects), scales)
+    return kinds

@@ -1,0 +1,324 @@
+"""Base classes of judged metrics: requests for verdicts, and tolerant parsing of the replies."""
+
+import json
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, TypeVar
+
+from plumbline.operators.base.bounds import NotNegative, Positive
+from plumbline.operators.base.errors import ConfigError, RowError
+from plumbline.operators.metrics import parsing
+from plumbline.operators.metrics.answered import Rating, Scored, Verdict
+from plumbline.operators.metrics.metric import CallEstimate, Evidence
+from plumbline.operators.metrics.reply_forms import Replies, Schema, integer, one_of, record, string
+from plumbline.operators.metrics.wording import WordedMetric, template_digest
+from plumbline.operators.metrics.writing import ReplySampling, UnreadableReply, Writing, ask, read_each
+from plumbline.operators.models.calls import Request
+
+if TYPE_CHECKING:
+    from plumbline.operators.models.vqa_profiles import VqaProfile
+
+T = TypeVar("T")
+AGAIN = "That reply could not be read: {error}. Write the whole reply again, in exactly the form that was asked for."
+FORMS: Mapping[Replies, str] = {
+    "json": "Reply with one JSON object and nothing else: {form}\n",
+    "text": "Reply in plain text: first {lines}, each on a line of its own; then the explanation, as one paragraph.\n",
+}
+MAX_RATIONALE = 1500
+"""Characters of a rationale that are kept."""
+MAX_OBJECTS = 20
+"""Opening braces of a reply at which a JSON object is looked for."""
+_NUMBER = r"(-?\d+(?:\.\d+)?)(?: ?(?:/|out of) ?(\d+))?"
+_NUMBER_LINE = re.compile(rf"(?:\W*[A-Za-z][\w -]{{0,40}}[:=] ?)?\W*{_NUMBER}\W*")
+NOT_APPLICABLE = "N/A"
+
+
+class Scale(NamedTuple):
+    """A number that a judge is asked for."""
+
+    name: str
+    """Name of the rating in the reply and in the verdict."""
+    low: int
+    high: int
+    optional: bool = False
+    """True if the judge may reply N/A; the verdict then lacks this rating."""
+
+
+class JudgeQuestion(NamedTuple):
+    """One question to a judge."""
+
+    text: str
+    scales: Sequence[Scale]
+    view: int = 0
+    """Index of the question's view in the metric's views."""
+
+
+Verdicts = tuple[Verdict | None, ...]
+"""Verdicts on one image, one for each time the judge is asked; None for an unreadable reply."""
+
+
+def ask_repeatedly(program: Callable[[], Writing[Verdict | RowError]], times: int) -> Writing[Verdicts | RowError]:
+    """Run a program `times` times, each time with the next seed; an unreadable reply gives None.
+
+    Raises UnreadableReply if no reply can be read. Ends with the error of the first run that returns a RowError.
+    """
+    verdicts: list[Verdict | None] = []
+    problems = []
+    for draw in range(times):
+        try:
+            verdict = yield from _reseeded(program(), draw)
+        except UnreadableReply as error:
+            verdict = None
+            problems.append(error)
+        if isinstance(verdict, RowError):
+            return verdict
+        verdicts.append(verdict)
+    if len(problems) == times:
+        raise problems[0]
+    return tuple(verdicts)
+
+
+def _reseeded(program: Writing[T], draw: int) -> Writing[T]:
+    """Run the program with `draw` added to every seed."""
+    try:
+        requests = next(program)
+        while True:
+            replies = yield [request._replace(seed=request.seed + draw) for request in requests]
+            requests = program.send(replies)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+
+
+Check = Callable[[Mapping[str, float]], None]
+"""Raises UnreadableReply if ratings, by name, contradict each other."""
+
+
+def accept_all(rated: Mapping[str, float]) -> None:
+    """Accept any ratings."""
+
+
+def ratings_by_name(ratings: Iterable[Rating]) -> dict[str, float]:
+    """Ratings by name."""
+    return {rating.name: rating.value for rating in ratings}
+
+
+@dataclass(frozen=True, kw_only=True)  # no slots, so that a metric may have another base with fields of its own
+class JudgedConfig(WordedMetric):
+    """Sampling and form of a judge's replies."""
+
+    replies: Replies = "json"
+    """Form of a verdict: `json` is an object, enforced by a schema if the engine supports it; `text` has one number per
+    line, then the explanation."""
+    max_tokens: Positive = 512
+    """Maximum number of tokens of a verdict."""
+    temperature: NotNegative = 0.0
+    """0 selects the likeliest token each time."""
+    seed: int = 0
+    """Seed of the draws at a temperature above 0."""
+    repeats: Positive = 1
+    """Number of times that the judge is asked about an image, each time with the next seed; the score is the mean. The
+    differences show the judge's noise; this requires a temperature above 0."""
+
+    def __post_init__(self) -> None:
+        WordedMetric.__post_init__(self)
+        if self.wording is None:
+            self._require_draws(self.temperature, "set a temperature, or repeats=1")
+
+    def with_model_defaults(self, profile_of: "Callable[[str], VqaProfile]") -> Self:
+        """Return the metric with its wording; raise ConfigError if repeated questions would all get the same reply."""
+        metric = WordedMetric.with_model_defaults(self, profile_of)
+        release = metric._wording.release
+        if release is not None and "temperature" in release.decides:
+            metric._require_draws(release.temperature, f"that is {release.repository}'s own; set repeats=1")
+        else:
+            metric._require_draws(self.temperature, "set a temperature, or repeats=1")
+        return metric
+
+    def _require_draws(self, temperature: float, remedy: str) -> None:
+        if self.repeats > 1 and temperature == 0:
+            same = f"at temperature 0 all {self.repeats} replies are the same"
+            raise ConfigError(f"{self.key_of('repeats')}: {same}; {remedy}")
+
+    @property
+    def sampling(self) -> ReplySampling:
+        """Sampling of verdicts."""
+        return ReplySampling(self.max_tokens, self.temperature, self.seed)
+
+    def verdict(self, text: str, scales: Sequence[Scale], check: Check = accept_all) -> Writing[Verdict]:
+        """Ask for one verdict. `text` describes the task; the form of the reply is appended to it."""
+        return (yield from ask(self.verdict_request(text, scales), self.verdict_reader(scales, check), again=AGAIN))
+
+    def verdicts(self, asked: Sequence[JudgeQuestion], check: Check = accept_all) -> Writing[Verdict]:
+        """Ask several questions together and join the replies into one verdict."""
+        requests = [self.verdict_request(one.text, one.scales)._replace(view=one.view) for one in asked]
+        read = yield from read_each(requests, [self.verdict_reader(one.scales, check) for one in asked], again=AGAIN)
+        replies = []
+        for verdict in read:
+            if isinstance(verdict, UnreadableReply):
+                raise verdict
+            replies.append(verdict)
+        rationale = " ".join(verdict.rationale for verdict in replies if verdict.rationale)
+        return Verdict(tuple(rating for verdict in replies for rating in verdict.ratings), rationale)
+
+    def verdict_request(self, text: str, scales: Sequence[Scale]) -> Request:
+        """Return the request for a verdict."""
+        schema = verdict_schema(scales) if self.replies == "json" else None
+        return self.sampling.request(text + describe_form(self.replies, scales), stop=(), schema=schema)
+
+    def verdict_reader(self, scales: Sequence[Scale], check: Check = accept_all) -> Callable[[str], Verdict]:
+        """Return a parser of replies, which raises UnreadableReply for a wrong form or if the check fails."""
+        read = read_object if self.replies == "json" else read_lines
+
+        def read_checked(reply: str) -> Verdict:
+            verdict = read(reply, scales)
+            check(ratings_by_name(verdict.ratings))
+            return verdict
+
+        return read_checked
+
+    def asking(self, *templates: str) -> dict[str, Any]:
+        """Return all options that decide verdicts by the templates with these names."""
+        return {
+            "replies": self.replies,
+            "templates": template_digest(AGAIN, FORMS[self.replies], *map(self.template_text, templates)),
+            **self.sampling._asdict(),
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class InspectedConfig(JudgedConfig):
+    """A metric whose judge sees the images; its score is the mean of the ratings unless it has its own."""
+
+    chain: ClassVar[tuple[str, ...]] = ("inspections", "scores")
+    role_keys: ClassVar[tuple[str, ...]] = ("judge",)
+    calls_per_image: ClassVar[int] = 1
+    judge: str = "vlm"
+    """Role of the vision-language model that rates images."""
+
+    def estimate_calls(self, words: float) -> CallEstimate:
+        return CallEstimate(self.calls_per_image, 1)
+
+    def judging(self) -> dict[str, Any]:
+        """Return all options that decide a verdict, except the judge."""
+        release = self._wording.release
+        return self.asking(*self.templates) if release is None else {"wording": release.digest, "seed": self.seed}
+
+    def scoring(self) -> dict[str, Any]:
+        return {}
+
+    def score(self, evidence: Evidence) -> Scored:
+        """Return the mean of the ratings."""
+        ratings = read_ratings(evidence.row)
+        mean = math.fsum(rating.value for rating in ratings) / len(ratings)
+        return Scored(mean, ratings=ratings, rationale=evidence.row["rationale"])
+
+
+def describe_form(replies: Replies, scales: Sequence[Scale]) -> str:
+    """Return the sentence that describes the form of the reply to a judge."""
+    ends = [f', or "{NOT_APPLICABLE}"' if scale.optional else "" for scale in scales]
+    pairs = list(zip(scales, ends, strict=True))
+    members = [f'"{scale.name}": <integer from {scale.low} to {scale.high}{end}>' for scale, end in pairs]
+    shown = "{" + ", ".join([*members, '"rationale": "<explanation>"']) + "}"
+    lines = (f"the number for {scale.name} ({scale.low} to {scale.high}{end})" for scale, end in pairs)
+    return FORMS[replies].format(form=shown, lines=" and ".join(lines))
+
+
+def verdict_schema(scales: Sequence[Scale]) -> str:
+    """Return the JSON schema of a verdict as text."""
+    numbers: dict[str, Schema] = {}
+    for scale in scales:
+        number = integer(scale.high, scale.low)
+        numbers[scale.name] = {"anyOf": [number, one_of([NOT_APPLICABLE])]} if scale.optional else number
+    return json.dumps(record(**numbers, rationale=string(MAX_RATIONALE)))
+
+
+def read_object(reply: str, scales: Sequence[Scale]) -> Verdict:
+    """Return the verdict of the first JSON object that has all numbers; raise UnreadableReply if no object has them."""
+    problem = "expected a JSON object, found none"
+    for found in _objects(parsing.plain(reply)):
+        by_key = {parsing.key(name): value for name, value in found.items()}
+        try:
+            read = [_rating(scale, by_key.get(parsing.key(scale.name))) for scale in scales]
+        except UnreadableReply as error:
+            problem = str(error)
+            continue
+        return Verdict(tuple(rating for rating in read if rating is not None), _read_rationale(by_key.get("rationale")))
+    raise UnreadableReply(problem)
+
+
+def _objects(text: str) -> Iterator[dict[str, Any]]:
+    """Yield the JSON objects in a text."""
+    decoder = json.JSONDecoder(parse_constant=_refuse)
+    for match in list(re.finditer(r"\{", text))[:MAX_OBJECTS]:
+        try:
+            found, _ = decoder.raw_decode(text, match.start())
+        except (ValueError, RecursionError):
+            continue
+        yield found
+
+
+def _refuse(constant: str) -> Any:
+    raise ValueError(f"{constant} is not a number in JSON")
+
+
+def _rating(scale: Scale, value: Any) -> Rating | None:
+    """Return a number, or a text such as `85` or `85/100`, as a rating; None if it may be N/A and is."""
+    if _does_not_apply(scale, value):
+        return None
+    if value is None:
+        raise UnreadableReply(f"it has no number for {scale.name!r}")
+    match = re.fullmatch(_NUMBER, parsing.one_line(str(value))) if isinstance(value, str | int | float) else None
+    if match is None or isinstance(value, bool):
+        raise UnreadableReply(f"expected a number for {scale.name!r}, found {parsing.shorten(str(value))}")
+    return _check_range(scale, match)
+
+
+def _does_not_apply(scale: Scale, value: Any) -> bool:
+    return scale.optional and isinstance(value, str) and parsing.key(value) == parsing.key(NOT_APPLICABLE)
+
+
+def _check_range(scale: Scale, match: re.Match[str]) -> Rating:
+    number, of = float(match[1]), match[2]
+    if not scale.low <= number <= scale.high or (of is not None and int(of) != scale.high):
+        given = f"{number:g} of {of}" if of is not None else f"{number:g}"
+        raise UnreadableReply(f"expected {scale.name!r} from {scale.low} to {scale.high}, found {given}")
+    return Rating(scale.name, number)
+
+
+def read_lines(reply: str, scales: Sequence[Scale]) -> Verdict:
+    """Return the verdict of a text: one number per line in the order of the scales, then the explanation.
+
+    Raises UnreadableReply if a number is missing.
+    """
+    said = parsing.lines(reply)
+    given = dict(zip(scales, said, strict=False))
+    absent = [scale for scale, line in given.items() if _does_not_apply(scale, line.rpartition(": ")[2])]
+    matches = {scale: _NUMBER_LINE.fullmatch(line) for scale, line in given.items() if scale not in absent}
+    if len(given) < len(scales) or not all(matches.values()):
+        raise UnreadableReply(f"expected {len(scales)} lines of one number each, then the explanation")
+    ratings = tuple(_check_range(scale, match) for scale, match in matches.items() if match)
+    return Verdict(ratings, _read_rationale(" ".join(said[len(scales) :])))
+
+
+def _read_rationale(rationale: Any) -> str:
+    return parsing.one_line(rationale)[:MAX_RATIONALE] if isinstance(rationale, str) else ""
+
+
+def read_ratings(row: Mapping[str, Any]) -> tuple[Rating, ...]:
+    """Return the ratings of a row with a verdict."""
+    return tuple(Rating(**rating) for rating in row["ratings"])
+
+
+def fill(template: str, **parts: str) -> str:
+    """Return the template with each {name} of `parts` replaced by its text, which is inserted literally."""
+    return re.sub(r"\{(\w+)\}", lambda match: parts.get(match[1], match[0]), template)
+
+
+def find_kind(kinds: Mapping[str, T], skills: Sequence[str], chosen: str | None) -> T | None:
+    """Return the chosen kind, or else the only kind among a prompt's skills; None if there is not exactly one."""
+    wanted = [skill.casefold() for skill in skills] if chosen is None else [chosen]
+    named = [kinds[name] for name in dict.fromkeys(wanted) if name in kinds]
+    return named[0] if len(named) == 1 else None

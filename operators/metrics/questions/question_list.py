@@ -1,0 +1,134 @@
+"""Questions that come with an image, in the forms that benchmarks, trainers and people use."""
+
+import json
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass as checked
+from pydantic_core import from_json
+
+from plumbline.operators.base.errors import ConfigError, PlumblineError, RowError
+from plumbline.operators.metrics import parsing
+from plumbline.operators.metrics.writing import WrittenQuestion, identified
+
+MAX_QUESTIONS = 256
+"""Maximum length of a list; the longest list in a released pack has about 40 questions."""
+TEXT = "text"
+"""Kind of a question whose answer is a text that the image should contain."""
+
+
+class BadQuestion(PlumblineError):
+    """A question that cannot be asked; the message has the reason."""
+
+
+@checked(frozen=True, config=ConfigDict(extra="forbid"))
+class ListedQuestion:
+    """A question as a JSON object, with the columns of the table QUESTIONS that a person can fill in."""
+
+    text: str
+    choices: list[str] | None = None
+    """Choices, or None for a judge's checkpoint."""
+    answer: str | None = None
+    """The right choice."""
+    kind: str | None = None
+    question_id: str | None = None
+    """Name for the `parents` of other questions."""
+    parents: list[str] | None = None
+
+
+OBJECT = TypeAdapter(ListedQuestion)
+
+
+def require_asker(wanted: Collection[str], packed: Collection[str]) -> None:
+    """Raise ConfigError if questions come with the images and none of the wanted metrics asks them."""
+    if not packed:
+        raise ConfigError(
+            f"questions: {' and '.join(wanted)} would ignore them; leave them out, or use a metric that scores by a "
+            "benchmark's own questions, such as geneval2 (docs/questions.md), or by texts, such as text"
+        )
+
+
+def read_questions(listed: Any) -> tuple[WrittenQuestion, ...] | RowError:
+    """Return the questions of a list, with ids made from their content, or why they cannot be asked.
+
+    An entry is a pair [question, answer], as in GenEval2's `vqa_list`, an object (ListedQuestion), or a text that the
+    image should contain. A list given as text is parsed as JSON: tables contain lists in this form.
+    """
+    try:
+        entries = _entries(listed)
+        questions = [_question(entry, place) for place, entry in enumerate(entries)]
+        _require_parents(questions)
+    except BadQuestion as error:
+        return RowError("no_questions", f"the questions that came with the prompt cannot be asked: {error}")
+    return tuple(identified(questions))
+
+
+def ask_for_text(place: int, text: str, start: int | None = None, end: int | None = None) -> WrittenQuestion:
+    """Return a question for a text that the image should contain, with its position in the prompt."""
+    return WrittenQuestion(str(place), f"Which words are written? “{text}”", (), text, TEXT, text, start, end)
+
+
+def read_pair(pair: Any, place: int, kind: str | None = None) -> WrittenQuestion:
+    """Return a question with the right answer as its only choice; raise BadQuestion unless it is a pair of texts."""
+    texts = pair if isinstance(pair, list | tuple) and len(pair) == 2 else ()
+    if not texts or not all(isinstance(text, str) and text.strip() for text in texts):
+        raise BadQuestion(f"expected a pair [question, answer] of texts, found {parsing.shorten(str(pair))}")
+    question, answer = texts
+    return WrittenQuestion(str(place), question, (answer,), answer, kind)
+
+
+def _entries(listed: Any) -> Sequence[Any]:
+    if isinstance(listed, str):
+        try:
+            listed = from_json(listed)
+        except ValueError as error:
+            raise BadQuestion(f"expected a list, or the JSON of one, found {parsing.shorten(listed)}") from error
+    if not isinstance(listed, list | tuple):
+        raise BadQuestion(f"expected a list, found {type(listed).__name__}")
+    if not 0 < len(listed) <= MAX_QUESTIONS:
+        raise BadQuestion(f"expected 1 to {MAX_QUESTIONS} questions, found {len(listed)}")
+    return listed
+
+
+def _question(entry: Any, place: int) -> WrittenQuestion:
+    """Return the question of an entry; raise BadQuestion, with the entry's place, if it cannot be asked."""
+    try:
+        if isinstance(entry, dict):
+            question = _read_object(entry, place)
+        else:
+            is_text = isinstance(entry, str) and entry.strip()
+            question = ask_for_text(place, entry) if is_text else read_pair(entry, place)
+            question = question._replace(question_id=f"question {place}")
+        json.dumps(question, ensure_ascii=False).encode()
+    except BadQuestion as error:
+        raise BadQuestion(f"question {place}: {error}") from error
+    except UnicodeEncodeError as error:
+        raise BadQuestion(f"question {place}: expected text, found half a character") from error
+    return question
+
+
+def _read_object(entry: Any, place: int) -> WrittenQuestion:
+    try:
+        listed: ListedQuestion = OBJECT.validate_python(entry)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        raise BadQuestion(f"{'.'.join(map(str, first['loc']))[:100]}: {first['msg']}") from error
+    choices = tuple(listed.choices or ())
+    if not listed.text.strip() or not all(choice.strip() for choice in choices):
+        raise BadQuestion("expected words in `text` and in each of `choices`")
+    if len(set(choices)) < len(choices) or (listed.answer not in choices if choices else listed.answer is not None):
+        answer = None if listed.answer is None else parsing.shorten(listed.answer)
+        raise BadQuestion(f"expected the one right answer among different choices, found {answer} and {[*choices]}")
+    name = f"question {place}" if listed.question_id is None else listed.question_id
+    return WrittenQuestion(name, listed.text, choices, listed.answer, listed.kind, parents=tuple(listed.parents or ()))
+
+
+def _require_parents(questions: Sequence[WrittenQuestion]) -> None:
+    names = [question.question_id for question in questions]
+    if len(set(names)) < len(names):
+        raise BadQuestion("two questions have the same question_id")
+    for question in questions:
+        for parent in question.parents:
+            if parent not in names:
+                raise BadQuestion(f"no question has the question_id {parent!r}, which `parents` names")

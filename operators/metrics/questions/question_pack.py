@@ -1,0 +1,189 @@
+"""Questions that a benchmark ships, answered by a VQA model and counted in the benchmark's own way."""
+
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+from plumbline.operators.base.errors import ConfigError
+from plumbline.operators.metrics.answered import Answered, Element, Scored, element, mean_over_images, mean_scored
+from plumbline.operators.metrics.metric import SHARES, CallEstimate, Evidence, ScoreRange
+from plumbline.operators.metrics.questions.dsg import Zeroing, holding
+from plumbline.operators.metrics.questions.question_metric import AskingConfig, likeliest
+from plumbline.operators.metrics.questions.vqascore import log_likelihood
+from plumbline.operators.models.vqa_profiles import Reduction, VqaProfile
+
+Aggregate = Literal["share", "soft_mean", "soft_geometric"]
+Spelling = Literal["released", "fixed"]
+SPACED = ("{}", " {}")
+NUMBER_WORDS = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+DIGITS = {word: str(number) for number, word in enumerate(NUMBER_WORDS, start=1)}
+
+
+PackZeroing = Zeroing | Literal["in_order"]
+"""Questions that must be right for a question to count: its parents (`direct`), all its ancestors (`recursive`), or its
+parents after zeroing in order (`in_order`, see `holding_in_order`)."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class QuestionPackConfig(AskingConfig):
+    """Options for a benchmark's own questions: the model that answers them, and the score of its answers."""
+
+    kind: Literal["question_pack"] = "question_pack"
+    story: ClassVar[str] = "puts the benchmark's own questions to a model that sees the image, and counts its answers"
+    chain: ClassVar[tuple[str, ...]] = ("questions", "answers", "scores")
+    scored_from: ClassVar[tuple[str, ...]] = ("answers", "questions")
+    matcher: str = "matcher"
+    """Role of the text embedder that finds the choice nearest to a reply; only with `answers=reply`."""
+    reduction: Reduction = "product"
+    """Rule that combines a choice's token likelihoods (operators/metrics/questions/vqascore.py)."""
+    aggregate: Aggregate = "share"
+    """`share`: share of questions answered correctly; `soft_mean` and `soft_geometric` (GenEval2's Soft-TIFA):
+    arithmetic and geometric mean of the probabilities that an answer begins with a spelling of the right one."""
+    spelling: Spelling = "released"
+    """For soft means: `released` sums the first tokens of all spellings, with and without a space before; `fixed` sums
+    whole spellings without the space."""
+    zeroing: PackZeroing | None = None
+    """For a share: a question counts only if its parents hold (`direct`), all its ancestors (`recursive`), or its
+    parents that were not zeroed before it (`in_order`); null counts every question by itself."""
+    images: Literal["mean", "last"] = "mean"
+    """For a row of several images: the mean of their scores, or the last score."""
+
+    def __post_init__(self) -> None:
+        AskingConfig.__post_init__(self)
+        if self.soft and (self.zeroing is not None or self.form == "reply"):
+            raise ConfigError(
+                f"question_pack aggregate: {self.aggregate} weighs spellings; expected zeroing=null and no reply, got "
+                f"zeroing={self.zeroing} and answers={self.answers}; leave them out, or use aggregate=share"
+            )
+
+    @property
+    def soft(self) -> bool:
+        """True if a question's score is a probability."""
+        return self.aggregate != "share"
+
+    @property
+    def score_range(self) -> ScoreRange | None:
+        """Shares, except for sums of first tokens: these can exceed 1, as spellings may share a first token."""
+        return None if self.soft and self.spelling == "released" else SHARES
+
+    @property
+    def weighs_letters(self) -> bool:
+        """True if choices are weighed by their letters; a soft mean weighs the spellings of the right one."""
+        return bool(self.letters) and self.form == "likelihood" and not self.soft
+
+    @property
+    def roles(self) -> dict[str, str]:
+        return {"model": self.model} if self.form == "likelihood" else {"model": self.model, "matcher": self.matcher}
+
+    def with_model_defaults(self, profile_of: Callable[[str], VqaProfile]) -> "QuestionPackConfig":
+        """Return the metric with the defaults of its VQA model; raise ConfigError for a soft mean of a model that only
+        compares choices."""
+        kind = profile_of(self.model)
+        if kind.compares and self.soft:
+            raise ConfigError(
+                f"question_pack model: the role {self.model!r} is a {kind.name} model, which compares choices and "
+                "cannot weigh one alone; use another VQA model, or aggregate=share"
+            )
+        return AskingConfig.with_model_defaults(self, profile_of)
+
+    def estimate_calls(self, words: float) -> CallEstimate:
+        """Return no call to a writer, and about one question for each content word."""
+        return CallEstimate(0, words)
+
+    def refusal_of_pack(self, choices: Collection[int]) -> str | None:
+        """Return why questions with these numbers of choices cannot be scored: a share needs wrong choices, a soft mean
+        only the right one."""
+        if self.soft and set(choices) - {1}:
+            return f"aggregate={self.aggregate} sums the spellings of one answer; use aggregate=share"
+        if not self.soft and min(choices, default=2) < 2:
+            return "aggregate=share takes the likeliest of several choices; use another aggregate, or a judge"
+        return None
+
+    def asking(self) -> dict[str, Any]:
+        """Return nothing: the questions are the pack's."""
+        return {}
+
+    def answering(self) -> dict[str, Any]:
+        """Return all options that decide how the VQA model is asked."""
+        asked = AskingConfig.answering(self)
+        return {**asked, "spelling": self.spelling} if self.soft else asked
+
+    def scoring(self) -> dict[str, Any]:
+        """Return all options that decide the score of given answers."""
+        own = {"aggregate": self.aggregate, "images": self.images}
+        if self.soft:
+            return {**own, "spelling": self.spelling}
+        return {**own, "zeroing": self.zeroing, **({} if self.form == "reply" else {"reduction": self.reduction})}
+
+    def answer_choices(self, choices: Sequence[str]) -> tuple[str, ...]:
+        """Return the choices, or for a soft mean all spellings of the right one."""
+        return tuple(spellings(choices[0], self.spelling)) if self.soft else AskingConfig.answer_choices(self, choices)
+
+    def score(self, evidence: Evidence) -> Scored:
+        """Return the score of an image from its answered questions."""
+        answered = evidence.answered
+        if self.soft:
+            return _soft(answered, self.spelling, geometric=self.aggregate == "soft_geometric")
+        given = [answer.chosen if self.form == "reply" else likeliest(answer, self.reduction) for answer in answered]
+        right = {
+            answer.question.question_id: choice == answer.question.answer
+            for answer, choice in zip(answered, given, strict=True)
+        }
+        parents = {answer.question.question_id: answer.question.parents for answer in answered}
+        holds: Mapping[str, bool] = right
+        if self.zeroing == "in_order":
+            holds = holding_in_order(right, parents)
+        elif self.zeroing is not None:
+            holds = holding(right, parents, self.zeroing)
+        return mean_scored(
+            [
+                element(answer, given=choice, score=float(holds[answer.question.question_id]))
+                for answer, choice in zip(answered, given, strict=True)
+            ]
+        )
+
+    def combined(self, images: Sequence[Scored]) -> Scored:
+        """Return the mean over a row's images, or the last image's score."""
+        return images[-1] if self.images == "last" else mean_over_images(images)
+
+
+def holding_in_order(right: Mapping[str, bool], parents: Mapping[str, Sequence[str]]) -> dict[str, bool]:
+    """Return which questions count if each, in turn, is zeroed in place, as in DPG-Bench's code.
+
+    A parent that was zeroed before its children zeroes them too; a parent after them counts by its own answer only.
+    """
+    holds = dict(right)
+    for name, needed in parents.items():
+        holds[name] = holds[name] and all(holds.get(parent, True) for parent in needed)
+    return holds
+
+
+def spellings(answer: str, spelling: Spelling) -> list[str]:
+    """Return the accepted spellings of an answer: as written, capitalised, and numbers up to ten in digits.
+
+    `released` also has each spelling with a space before it. GenEval2 spells a yes `Yes` and `yes`.
+    """
+    digits = filter(None, [DIGITS.get(answer.lower())])
+    words = ("Yes", "yes") if answer.lower() == "yes" else (answer, answer.capitalize(), *digits)
+    forms = SPACED if spelling == "released" else SPACED[:1]
+    return list(dict.fromkeys(form.format(word) for word in words for form in forms))
+
+
+def _soft(answered: Sequence[Answered], spelling: Spelling, *, geometric: bool) -> Scored:
+    """Return the mean of the probabilities of the right answers."""
+    scored = mean_scored([_weigh_spellings(answer, spelling) for answer in answered])
+    if not geometric or scored.elements is None or scored.score is None:
+        return scored
+    scores = [one.score for one in scored.elements if one.score is not None]
+    product = 0.0 if 0.0 in scores else math.exp(math.fsum(map(math.log, scores)) / len(scores))
+    return scored._replace(score=product)
+
+
+def _weigh_spellings(answered: Answered, spelling: Spelling) -> Element:
+    """Return the probability that an answer begins with one of the spellings; the end of the turn does not count."""
+    logs = [
+        log_likelihood(tokens, "first") if spelling == "released" else math.fsum(tokens[:-1])
+        for tokens in answered.token_logprobs
+    ]
+    return element(answered, given=None, score=math.fsum(map(math.exp, logs)))

@@ -1,0 +1,146 @@
+"""Measures that compare a wanted text with the text that was read, as released."""
+
+import difflib
+import re
+from collections import Counter
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Literal
+
+Measure = Literal[
+    "longtext_bench",
+    "cvtg_2k",
+    "cvtg_2k_ned",
+    "oneig",
+    "flow_grpo",
+    "edit_similarity",
+    "substring_match",
+    "exact_match",
+    "counter_iou",
+]
+
+KEPT = "\u4e00-\u9fa5a-zA-Z0-9àâäéèêëîïôöùûüçÀÂÄÉÈÊËÎÏÔÖÙÛÜÇ"
+"""Characters that OneIG and LongText-Bench compare."""
+ONEIG_MAX_DISTANCE = {False: 100, True: 50}
+"""Edit distance at which OneIG's score stops falling, by whether the text is Chinese."""
+
+
+def compare(wanted: Sequence[str], read: str) -> dict[str, float]:
+    """Return all measures by name, comparing the wanted texts with the lines that were read.
+
+    LongText-Bench: X-Omni-Team/X-Omni, textbench/summary_scores.py at 2b8237b. CVTG-2K: TextCrafter's
+    unified_metrics_eval.py, as zlab-princeton/i1 has it in benchmark_eval/cvtg-2k at b58a62f. OneIG:
+    OneIG-Bench/OneIG-Benchmark, scripts/text/text_score.py and text_utils.py at 41b4983; its table applies the formula
+    to the means of `oneig_edit_distance` and the others over all images. flow_grpo: yifan123/flow_grpo,
+    flow_grpo/ocr.py at ac4c86e. UniRL: Tencent-Hunyuan/UniRL, unirl/reward/local/ocr.py at 0aa39a8. The two rewards use
+    only the first text.
+    """
+    text = " ".join(wanted)
+    chinese = is_chinese(text)
+    return {
+        "longtext_bench": _share(comparable(text, chinese), comparable(read, chinese)),
+        **_cvtg_2k(wanted, read),
+        **_oneig(text, read),
+        "flow_grpo": _flow_grpo(wanted[0], read),
+        **_unirl(wanted[0], read),
+    }
+
+
+def word_count(wanted: Sequence[str], measure: Measure) -> int:
+    """Return the number of words that a share refers to, or of characters for Chinese text.
+
+    Means over images weighted by it are the pooled numbers of LongText-Bench and CVTG-2K.
+    """
+    if measure in ("cvtg_2k", "cvtg_2k_ned"):
+        return len(_cvtg_words(wanted))
+    text = " ".join(wanted)
+    return len(split_words(comparable(text, is_chinese(text)), is_chinese(text)))
+
+
+def _cvtg_2k(wanted: Sequence[str], read: str) -> dict[str, float]:
+    """Return the share of words that were read anywhere, and the mean similarity of each to its nearest word by
+    difflib."""
+    words, others = _cvtg_words(wanted), read.lower().split() or [""]
+    nearest = [difflib.get_close_matches(word, others, n=1, cutoff=0)[0] for word in words]
+    similar = [
+        1 - edit_distance(word, other) / (max(len(word), len(other)) + 1e-5)
+        for word, other in zip(words, nearest, strict=True)
+    ]
+    return {
+        "cvtg_2k": sum(word in others for word in words) / len(words),
+        "cvtg_2k_ned": sum(similar) / len(words),
+    }
+
+
+def _cvtg_words(wanted: Sequence[str]) -> list[str]:
+    return [word for text in wanted for word in text.lower().split()]
+
+
+def _oneig(wanted: str, read: str) -> dict[str, float]:
+    wanted, read = (clean(text, is_chinese(text)) for text in (wanted, read))
+    distance, accuracy = edit_distance(wanted, read), _share(wanted, read)
+    most = ONEIG_MAX_DISTANCE[is_chinese(wanted)]
+    lost = min(most, distance) * (distance > 0) * (1 - accuracy) / most
+    return {"oneig": 1 - lost, "oneig_edit_distance": float(distance), "oneig_word_accuracy": accuracy}
+
+
+def _flow_grpo(wanted: str, read: str) -> float:
+    wanted, read = (text.replace(" ", "").replace("\n", "").lower() for text in (wanted, read))
+    return _similarity(wanted, read)
+
+
+def _unirl(wanted: str, read: str) -> dict[str, float]:
+    wanted, read = ("".join(re.findall(r"\w", text.casefold())) for text in (wanted, read))
+    counted, of_read = Counter(wanted), Counter(read)
+    return {
+        "edit_similarity": _similarity(wanted, read),
+        "substring_match": float(wanted in read),
+        "exact_match": float(wanted == read),
+        "counter_iou": (counted & of_read).total() / (counted | of_read).total(),
+    }
+
+
+def _similarity(wanted: str, read: str) -> float:
+    """Return 1 if the read text contains the wanted one, else less by the edit distance, at least 0."""
+    distance = 0 if wanted in read else min(edit_distance(wanted, read), len(wanted))
+    return 1 - distance / len(wanted)
+
+
+def is_chinese(text: str) -> bool:
+    """Return True if the text has a Chinese character: it is then compared by characters, as in OneIG."""
+    return re.search("[\u4e00-\u9fff]", text) is not None
+
+
+def clean(text: str, chinese: bool) -> str:
+    """Return the characters that are compared; spaces are kept unless the text is Chinese."""
+    if chinese:
+        return "".join(re.findall(f"[{KEPT}]", text))
+    return re.sub(r"\s+", " ", re.sub(rf"[^{KEPT}\s]", "", text)).strip()
+
+
+def comparable(text: str, chinese: bool) -> str:
+    """Return the cleaned text without case; LongText-Bench keeps the case in Chinese text."""
+    return clean(text, chinese) if chinese else clean(text, chinese).lower()
+
+
+def split_words(text: str, chinese: bool) -> list[str]:
+    """Return the words of a text, or the characters of a Chinese one."""
+    return list(text) if chinese else text.split()
+
+
+def _share(wanted: str, read: str) -> float:
+    """Return the share of wanted words that were read as often."""
+    chinese = is_chinese(wanted)
+    counted = Counter(split_words(wanted, chinese))
+    return (counted & Counter(split_words(read, chinese))).total() / counted.total() if counted else 0.0
+
+
+def edit_distance(first: str, second: str) -> int:
+    """Return the least number of characters to insert, delete or replace (Levenshtein 1966)."""
+    above = list(range(len(second) + 1))
+    for row, letter in enumerate(first, 1):
+        line = [row]
+        for (diagonal, up), other in zip(pairwise(above), second, strict=True):
+            line.append(min(up + 1, line[-1] + 1, diagonal + (letter != other)))
+        above = line
+    return above[-1]

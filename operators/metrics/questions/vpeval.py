@@ -1,0 +1,236 @@
+"""VPEval: a program of checks for each prompt, run by a detector, OCR and a VQA model (Cho et al. 2023)."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal, cast, get_args
+
+from plumbline.operators.base.bounds import Share
+from plumbline.operators.metrics import parsing
+from plumbline.operators.metrics.answered import Answered, Element, Scored, element, mean_scored
+from plumbline.operators.metrics.metric import CallEstimate
+from plumbline.operators.metrics.modules import (
+    Look,
+    Module,
+    Relations,
+    Statement,
+    judge,
+    looks,
+    make_statement,
+    read_program,
+    read_statement,
+    require_statements,
+    write_statement,
+)
+from plumbline.operators.metrics.questions.question_metric import AnswerForm, WriterConfig, both_forms
+from plumbline.operators.metrics.reply_forms import (
+    Form,
+    Replies,
+    entries,
+    field,
+    list_of,
+    listing,
+    one_of,
+    record,
+    spelled,
+    string,
+)
+from plumbline.operators.metrics.wordings.release import Release
+from plumbline.operators.metrics.wordings.vpeval import VpevalRelease
+from plumbline.operators.metrics.writing import VqaPrompt, Writing, WrittenQuestion, ask
+from plumbline.operators.models.vqa_profiles import VqaProfile
+
+HEADING = "Programs are below:\n"
+TEMPLATE = "Question: {} Answer:"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class VpevalConfig(WriterConfig):
+    """Options of VPEval: writing of programs, checks of images, and the reading of relations."""
+
+    kind: Literal["vpeval"] = "vpeval"
+    story: ClassVar[str] = (
+        "lets a language model write a small program of checks for the prompt, each done by a detector, a reader of "
+        "text or a VQA model, and takes the share of checks that hold"
+    )
+    chain: ClassVar[tuple[str, ...]] = ("questions", "modules", "scores")
+    role_keys: ClassVar[tuple[str, ...]] = ("writer", "detector", "reader", "model")
+    detector: str = "detector"
+    """Role of the open-vocabulary detector."""
+    reader: str = "reader"
+    """Role of the model that reads text in images."""
+    answer_forms: ClassVar[tuple[AnswerForm, ...]] = ("reply", "likelihood")
+    takes_letters: ClassVar[bool] = False
+    template: str = TEMPLATE
+    """Text that the VQA model reads, as released for BLIP-2: `{}` is the question, followed by its choices if it is
+    answered in words. A model that compares choices reads the question alone."""
+    box_threshold: Share = 0.40
+    """Lowest score of a box (the release)."""
+    text_threshold: Share = 0.25
+    """Lowest score of the searched words that become part of a box's label (the release)."""
+    relations: Relations = "stated"
+    """`stated`: the first object is left of, or bigger than, the second, as programs say; `released`: the second is, as
+    in the release's arithmetic, and other relations are asked in its code's words."""
+    scored_from: ClassVar[tuple[str, ...]] = ("modules", "questions")
+    releases: ClassVar[tuple[type[Release], ...]] = (VpevalRelease,)
+
+    @property
+    def forms(self) -> Sequence[Mapping[Replies, Form[Any]]]:
+        return (PROGRAMS,)
+
+    def asking(self) -> dict[str, Any]:
+        """Return all options that decide the programs."""
+        release = self.released(VpevalRelease)
+        if release is not None:
+            return {"wording": release.digest, "sampling": self.sampling._asdict()}
+        return self.recipe(PROGRAMS, texts=[HEADING]) | {"statements": "as released"}
+
+    def with_model_defaults(self, profile_of: Callable[[str], VqaProfile]) -> "VpevalConfig":
+        """Return the metric with the defaults of its VQA model."""
+        own = WriterConfig.with_model_defaults(self, profile_of)
+        plain = profile_of(own.model).compares and own.template == TEMPLATE
+        return replace(own, template="{}") if plain else own
+
+    def looking(self) -> dict[str, Any]:
+        """Return all options that decide the looks, except the programs and the models."""
+        seen = {
+            "template": self.template,
+            "box_threshold": self.box_threshold,
+            "text_threshold": self.text_threshold,
+        }
+        if self.form == "likelihood":
+            seen["form"] = self.form
+        return seen if self.relations == "stated" else {**seen, "relations": self.relations}
+
+    def scoring(self) -> dict[str, Any]:
+        """Return all options that decide the score of given looks."""
+        return {"relations": self.relations}
+
+    def estimate_calls(self, words: float) -> CallEstimate:
+        """Return one call per prompt, and two statements for each content word."""
+        return CallEstimate(1, 2 * words)
+
+    def write(self, prompt: str) -> Writing[list[WrittenQuestion]]:
+        """Write the program for a prompt, one question for each statement."""
+        release = self.released(VpevalRelease)
+        if release is not None:
+            program = yield from release.write(prompt, self.sampling)
+            return _questions(prompt, program)
+        form = self.form_for(PROGRAMS)
+        request = form.request(self.sampling, f"Description:\n{parsing.one_line(prompt)}\n{HEADING}")
+        statements = yield from ask(request, lambda reply: list(form.pieces(reply)))
+        return _questions(prompt, statements)
+
+    def vqa_prompt(self, text: str, choices: Sequence[str]) -> VqaPrompt:
+        """Return the statement as it is: `looks` has the questions to the models."""
+        return VqaPrompt(text, tuple(choices), free=True)
+
+    def looks(self, text: str) -> tuple[Look, ...]:
+        """Return the looks for one statement, with the texts that models get."""
+        return tuple(map(self._look, looks(self._statement(text), self.relations)))
+
+    def _look(self, look: Look) -> Look:
+        if look.model == "detector":
+            return look._replace(box_threshold=self.box_threshold, text_threshold=self.text_threshold)
+        if look.model == "reader":
+            return look
+        before, after = self.template.split("{}")
+        asked = self.apply_word_order(look.text)
+        if self.form == "likelihood":
+            return look._replace(text=before + asked + after)
+        return look._replace(text=f"{before}{asked} Choices: {', '.join(look.choices)}{after}", choices=())
+
+    def _statement(self, text: str) -> Statement:
+        """Return the statement of a question, with shuffled words in its names and texts if the metric is ablated.
+
+        A question for the VQA model is shuffled when it is asked, and its choices never.
+        """
+        statement = read_statement(text)
+        assert isinstance(statement, Statement), "questions are written from statements"
+        if looks(statement)[0].model == "model":
+            return statement
+        named = 2 if statement.module in ("spatial", "scale") else 1
+        return statement._replace(
+            arguments=(*map(self.apply_word_order, statement.arguments[:named]), *statement.arguments[named:])
+        )
+
+    def weigh(self, answered: Sequence[Answered]) -> Scored:
+        """Return the share of statements that hold."""
+        return mean_scored([self._element(answer) for answer in answered])
+
+    def _element(self, answered: Answered) -> Element:
+        verdict = judge(self._statement(answered.question.text), answered.seen, self.relations)
+        return element(answered, given=verdict.given, score=float(verdict.holds))
+
+
+def _questions(prompt: str, statements: Sequence[Statement]) -> list[WrittenQuestion]:
+    return [_question(str(index), prompt, statement) for index, statement in enumerate(statements, start=1)]
+
+
+def _question(question_id: str, prompt: str, statement: Statement) -> WrittenQuestion:
+    """Return the question of a statement. Its kind is the module; its right answer is yes, or a vqa statement's own."""
+    words = (statement.subject or "").rpartition("(")[0].strip() or statement.subject or ""
+    place = parsing.find(words, prompt) if words else None
+    span = prompt[place.start : place.end] if place else words or None
+    answer, *choices = statement.arguments[1:] if statement.module == "vqa" else ("yes", *parsing.YES_NO)
+    start, end = place or (None, None)
+    return WrittenQuestion(
+        question_id, write_statement(statement), tuple(choices), answer, statement.module, span, start, end
+    )
+
+
+# Programs in JSON
+
+_FIELDS: Mapping[Module, Sequence[str]] = {
+    "object": ("object",),
+    "count": ("object", "count"),
+    "spatial": ("first", "second", "relation"),
+    "scale": ("first", "second", "relation"),
+    "text": ("text",),
+    "vqa": ("question", "answer"),
+}
+
+
+def json_program(reply: str) -> list[Statement]:
+    """Return the statements of a JSON program; raise UnreadableReply if there are none."""
+    read = [_json_statement(entry) for entry in entries(reply, "modules")]
+    statements = [one for one in read if isinstance(one, Statement)]
+    return require_statements(statements, [one for one in read if isinstance(one, str)])
+
+
+def _json_statement(entry: Any) -> Statement | str:
+    name = spelled(field(entry, "module"))
+    if not isinstance(entry, dict) or name not in get_args(Module):
+        return f"{parsing.shorten(str(entry))} names none of the modules {', '.join(get_args(Module))}"
+    module = cast(Module, name)
+    first, *rest = (spelled(entry.get(part)) for part in _FIELDS[module])
+    if module == "vqa":
+        wrong = entry.get("wrong")
+        others = [spelled(choice) for choice in wrong] if isinstance(wrong, list) else []
+        rest += sorted({*rest, *others}) if others else parsing.YES_NO
+    pieces = [first, *(part.replace(",", " ") for part in rest)]
+    statement = make_statement(module, pieces)
+    subject = spelled(entry.get("about")) or None
+    return statement._replace(subject=subject) if isinstance(statement, Statement) else statement
+
+
+def _schema(tokens: int) -> Callable[[int], Any]:
+    about, thing = string(60), string(60)
+
+    def entry(module: Module, **fields: Any) -> Any:
+        return record(about=about, module=one_of([module]), **fields)
+
+    question, choice = string(120), string(40)
+    pair = {"first": thing, "second": thing}
+    modules = [
+        entry("object", object=thing),
+        entry("count", object=thing, count=one_of([f"{mark}{n}" for mark in ("==", ">", "<") for n in range(10)])),
+        entry("spatial", **pair, relation=string(40)),
+        entry("scale", **pair, relation=one_of(["bigger", "smaller", "same"])),
+        entry("text", text=string(80)),
+        entry("vqa", question=question, answer=one_of(parsing.YES_NO)),
+        entry("vqa", question=question, answer=choice, wrong=list_of(choice, 3)),
+    ]
+    return listing("modules", {"anyOf": modules}, tokens)
+
+
+PROGRAMS: Mapping[Replies, Form[Statement]] = both_forms("vpeval_program", read_program, json_program, _schema(64))

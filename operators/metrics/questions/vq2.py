@@ -1,0 +1,234 @@
+"""VQ2: a question per phrase of the prompt, kept if a model answers it right from the prompt (Yarom et al. 2023)."""
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from typing import Any, ClassVar, Literal, NamedTuple
+
+from plumbline.operators.base.bounds import Share
+from plumbline.operators.base.errors import ConfigError
+from plumbline.operators.metrics import parsing
+from plumbline.operators.metrics.answered import Answered, Element, Scored, element, mean_scored
+from plumbline.operators.metrics.metric import CallEstimate
+from plumbline.operators.metrics.parsing import TextSpan
+from plumbline.operators.metrics.questions.question_metric import (
+    AnswerForm,
+    WriterConfig,
+    both_forms,
+    likeliest,
+    log_likelihoods,
+)
+from plumbline.operators.metrics.reply_forms import Form, Replies, listing, record, string, texts_under
+from plumbline.operators.metrics.writing import UnreadableReply, Writing, WrittenQuestion, ask, read_each
+from plumbline.operators.models.vqa_profiles import Reduction
+
+MAX_SPANS = 100
+MAX_LINES = 500
+"""Maximum number of lines, or of parts between commas, that are searched for phrases."""
+
+Convention = Literal["paper", "released"]
+"""VQ2 as its paper describes it, or as its code does it (yonatanbitton/wysiwyr, vq2_zeroshot)."""
+
+
+class Steps(NamedTuple):
+    """Differences between the conventions."""
+
+    phrases: Mapping[Replies, Form[str]]
+    """Requests for phrases."""
+    statement: tuple[str, str, str]
+    """Text before the phrase, between phrase and question, and after the question."""
+    samples: int
+    """Questions drawn for each phrase; repeats are kept."""
+    filtered: bool
+    """True if questions are kept only if their answer from the prompt is the phrase."""
+
+
+_PHRASES = listing("phrases", string(80), 24)
+QUESTION = both_forms("vq2_question", parsing.lines, texts_under("question"), lambda _: record(question=string(120)))
+ANSWER = both_forms("vq2_answer", parsing.lines, texts_under("answer"), lambda _: record(answer=string(60)))
+STEPS: Mapping[Convention, Steps] = {
+    "paper": Steps(
+        both_forms("vq2_spans", parsing.lines, texts_under("phrases"), _PHRASES),
+        ("is '", "' true for '", "' in this image?"),
+        1,
+        True,
+    ),
+    "released": Steps(
+        both_forms("vq2_noun_phrases", parsing.lines, texts_under("phrases"), _PHRASES),
+        ('Question: is "', '" true for "', '" in this image? Answer:'),
+        5,
+        False,
+    ),
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Vq2Config(WriterConfig):
+    """Options of VQ2: writing and checking of questions, and the likelihood of yes."""
+
+    kind: Literal["vq2"] = "vq2"
+    story: ClassVar[str] = (
+        "lets a language model write questions and answers from the prompt, and takes how likely the answers are"
+    )
+    answer_forms: ClassVar[tuple[AnswerForm, ...]] = ("likelihood",)
+    takes_letters: ClassVar[bool] = False
+    convention: Convention = "paper"
+    """`paper`: one question for each phrase, in single quotes, kept if its answer from the prompt is the phrase;
+    `released`: five questions drawn for each name and noun phrase, in double quotes inside `Question: ... Answer:`, all
+    kept (docs/questions.md lists the missing parts)."""
+    min_f1: Share = 0.54
+    """`paper`: lowest token F1 of a question's answer from the prompt with its phrase; from memory of VQ2A (Changpinyo
+    et al. 2022), which is not among our papers."""
+    reduction: Reduction = "product"
+    """Rule that combines the token likelihoods of yes (operators/metrics/questions/vqascore.py)."""
+
+    def __post_init__(self) -> None:
+        WriterConfig.__post_init__(self)
+        if self.steps.samples > 1 and not self.temperature:
+            raise ConfigError(
+                f"vq2 temperature: convention={self.convention} draws {self.steps.samples} questions for each phrase, "
+                "expected above 0 (the release: 1), got 0"
+            )
+
+    @property
+    def steps(self) -> Steps:
+        """The steps of the convention."""
+        return STEPS[self.convention]
+
+    @property
+    def forms(self) -> Sequence[Mapping[Replies, Form[Any]]]:
+        return self.steps.phrases, QUESTION, ANSWER
+
+    def asking(self) -> dict[str, Any]:
+        """Return all options that decide the questions."""
+        steps = self.steps
+        asked = self.recipe(steps.phrases, QUESTION, ANSWER, texts=steps.statement) | {"samples": steps.samples}
+        return {**asked, "min_f1": self.min_f1} if steps.filtered else asked
+
+    def scoring(self) -> dict[str, Any]:
+        """Return all options that decide the score of given answers."""
+        return {"reduction": self.reduction}
+
+    def estimate_calls(self, words: float) -> CallEstimate:
+        """Return a call per prompt, one per question, and one per question for the round trip.
+
+        There are as many phrases as content words, and half as many noun phrases.
+        """
+        questions = words if self.steps.filtered else words / 2 * self.steps.samples
+        return CallEstimate(1 + (2 if self.steps.filtered else 1) * questions, questions)
+
+    def write(self, prompt: str) -> Writing[list[WrittenQuestion]]:
+        """Write the questions about a prompt: its phrases, questions for each, and their answers from the prompt alone.
+
+        Phrases without a readable question are left out; raises UnreadableReply if all are.
+        """
+        steps, about = self.steps, f"Description:\n{parsing.one_line(prompt)}\n"
+        listing = self.sampling if steps.samples == 1 else self.sampling._replace(temperature=0.0)
+        form = self.form_for(steps.phrases)
+        request = form.request(listing, f"{about}Phrases:\n")
+        places = yield from ask(request, partial(read_spans, prompt, pieces=form.pieces))
+        asked = yield from self._ask_each(prompt, about, places)
+        kept: Sequence[bool | None] = [None] * len(asked)
+        if steps.filtered:
+            kept = yield from self._round_trip(about, asked)
+        before, between, behind = steps.statement
+        written = []
+        for index, (one, keep) in enumerate(zip(asked, kept, strict=True), start=1):
+            text = before + parsing.one_line(one.phrase) + between + one.question + behind
+            written.append(
+                WrittenQuestion(str(index), text, parsing.YES_NO, "yes", None, one.phrase, *one.place, keep=keep)
+            )
+        return written
+
+    def _ask_each(self, prompt: str, about: str, places: Sequence[TextSpan]) -> Writing[list["_PhraseQuestion"]]:
+        samples = self.steps.samples
+        drawn = [place for place in places for _ in range(samples)]
+        phrases = [prompt[place.start : place.end] for place in drawn]
+        form = self.form_for(QUESTION)
+        requests = [
+            form.request(
+                self.sampling._replace(seed=self.seed * samples + index % samples),
+                f"{about}Phrase:\n{parsing.one_line(phrase)}\nQuestion:\n",
+            )
+            for index, phrase in enumerate(phrases)
+        ]
+        read = yield from read_each(requests, [partial(read_question, pieces=form.pieces)] * len(requests))
+        written = zip(phrases, drawn, read, strict=True)
+        asked = [
+            _PhraseQuestion(phrase, place, question) for phrase, place, question in written if isinstance(question, str)
+        ]
+        if not asked:
+            raise next(result for result in read if isinstance(result, UnreadableReply))
+        return asked
+
+    def _round_trip(self, about: str, asked: Sequence["_PhraseQuestion"]) -> Writing[list[bool]]:
+        """Return for each question whether its answer from the prompt alone is its phrase."""
+        form = self.form_for(ANSWER)
+        texts = [f"{about}Question:\n{written.question}\nAnswer:\n" for written in asked]
+        requests = [form.request(self.sampling, text) for text in texts]
+        answers = yield from read_each(requests, [partial(parsing.first_answer, pieces=form.pieces)] * len(requests))
+        return [
+            isinstance(answer, str) and parsing.token_f1(answer, written.phrase) >= self.min_f1
+            for written, answer in zip(asked, answers, strict=True)
+        ]
+
+    def weigh(self, answered: Sequence[Answered]) -> Scored:
+        """Return the mean likelihood of yes over the kept questions."""
+        return mean_scored([self._element(answer) for answer in answered])
+
+    def _element(self, answered: Answered) -> Element:
+        if answered.question.keep is False:
+            return element(answered, given=None, score=None)
+        index = answered.question.choices.index("yes")
+        score = math.exp(log_likelihoods(answered, self.reduction)[index])
+        return element(answered, given=likeliest(answered, self.reduction), score=score)
+
+
+_QUESTION_LABEL = re.compile(r"^(?:\d{1,3} ?[.)] ?)?(?:q|question) ?\d{0,3} ?: ?", re.IGNORECASE)
+
+
+class _PhraseQuestion(NamedTuple):
+    """A phrase of the prompt, and a question that it answers."""
+
+    phrase: str
+    place: TextSpan
+    question: str
+
+
+def read_spans(prompt: str, reply: str, pieces: Callable[[str], Sequence[str]] = parsing.lines) -> list[TextSpan]:
+    """Return the positions of the listed phrases in the prompt; phrases are on lines or separated by commas.
+
+    Each phrase counts once. Phrases that the prompt does not contain are left out; raises UnreadableReply if none is
+    left.
+    """
+    places: dict[str, TextSpan] = {}
+    phrases = (phrase for line in pieces(reply) for phrase in _phrases(prompt, line))
+    for phrase in islice(phrases, MAX_LINES):
+        place = parsing.find(phrase, prompt)
+        if place:
+            places.setdefault(parsing.key(phrase), place)
+    if not places:
+        raise UnreadableReply("no line is a phrase of the description")
+    if len(places) > MAX_SPANS:
+        raise UnreadableReply(f"expected at most {MAX_SPANS} phrases, found {len(places)}")
+    return list(places.values())
+
+
+def _phrases(prompt: str, line: str) -> list[str]:
+    """Return the line without its number, or its parts between commas if the prompt does not contain the whole line."""
+    if parsing.find(line, prompt):
+        return [line]
+    line = " ".join(rest.text for rest in parsing.numbered(line)) or line
+    return [line] if parsing.find(line, prompt) else parsing.split_choices(line)
+
+
+def read_question(reply: str, pieces: Callable[[str], Sequence[str]] = parsing.lines) -> str:
+    """Return the first question of a reply; raise UnreadableReply if it has no question."""
+    for line in pieces(reply):
+        text = _QUESTION_LABEL.sub("", line, count=1).rpartition("?")[0].strip(" \"'")
+        if text and len(text) < parsing.MAX_QUESTION:
+            return text + "?"
+    raise UnreadableReply('no line that ends with "?" was found')

@@ -1,0 +1,67 @@
+"""CLIPScore: the cosine of a dual encoder's embeddings of image and text, in several scales (docs/conventions.md)."""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from plumbline.operators.metrics.answered import Scored
+from plumbline.operators.metrics.metric import Evidence, Metric
+from plumbline.operators.models.calls import Compares, Measure, PixelRule
+from plumbline.operators.models.networks.texts import clean
+
+Variant = Literal["cosine", "original", "torchmetrics"]
+
+PREFIXES: dict[Variant, str] = {"cosine": "", "original": "A photo depicts ", "torchmetrics": ""}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ClipScoreConfig(Metric):
+    """Options of CLIPScore."""
+
+    kind: Literal["clipscore"] = "clipscore"
+    story: ClassVar[str] = (
+        "compares the image and the prompt as wholes by CLIP, a model trained on captioned images; it is "
+        "blind to much of counting, places and negation"
+    )
+    chain: ClassVar[tuple[str, ...]] = ("similarities", "scores")
+    model: str = "clip"
+    """Role of the dual encoder."""
+    variant: Variant = "cosine"
+    """`cosine`: raw; `original`: 2.5 max(cos, 0) with the text prefix "A photo depicts ", texts cleaned and images cut
+    as in its released code (Hessel et al. 2021); `torchmetrics`: 100 max(cos, 0)."""
+
+    def comparing(self) -> dict[str, str]:
+        """Return all options that decide the comparison; the scale is applied afterwards."""
+        asked = {"prefix": PREFIXES[self.variant]}
+        return asked | {"text": "ftfy", "pixels": self.pixels} if self.variant == "original" else asked
+
+    @property
+    def pixels(self) -> PixelRule:
+        return "released" if self.variant == "original" else "processor"
+
+    @property
+    def compares(self) -> Compares:
+        return "prompt"
+
+    @property
+    def measure(self) -> Measure:
+        return "cosine"
+
+    def scoring(self) -> dict[str, str]:
+        return {"reduction": self.variant}
+
+    def score(self, evidence: Evidence) -> Scored:
+        """Return the cosine in the variant's scale."""
+        row = evidence.row
+        return Scored(scale_cosine(row["similarity"], self.variant), truncated=row["truncated"])
+
+    def text(self, prompt: str) -> str:
+        """Return the text that images of a prompt are compared with."""
+        text = PREFIXES[self.variant] + self.apply_word_order(prompt)
+        return clean(text) if self.variant == "original" else text
+
+
+def scale_cosine(cosine: float, variant: Variant) -> float:
+    """Return the variant's score of a raw cosine in [-1, 1]."""
+    if variant == "cosine":
+        return cosine
+    return (2.5 if variant == "original" else 100.0) * max(cosine, 0.0)

@@ -1,0 +1,102 @@
+"""CapCLIP, CapMETEOR, DescCLIP and DescMETEOR: the prompt compared with a caption or description (llmscore.txt,
+4.3)."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+
+from plumbline.operators.base.errors import ConfigError
+from plumbline.operators.metrics.answered import Scored
+from plumbline.operators.metrics.judges.descriptions import DESCRIBE, DescribedConfig
+from plumbline.operators.metrics.metric import SHARES, Evidence, ScoreRange
+from plumbline.operators.metrics.similarities.meteor import WordNet, find_wordnet
+from plumbline.operators.metrics.wording import WordedMetric
+from plumbline.operators.metrics.wordings.llmscore import LlmScoreRelease
+from plumbline.operators.metrics.wordings.release import Release
+
+if TYPE_CHECKING:
+    from plumbline.operators.models.vqa_profiles import VqaProfile
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SentenceMatchingConfig(DescribedConfig):
+    """Options of sentence matching."""
+
+    kind: Literal["sentence_matching"] = "sentence_matching"
+    story: ClassVar[str] = "lets models say what an image shows, and compares that with the prompt as two sentences"
+    embedder: str = "clip"
+    """Role of the model whose text embeddings are compared; METEOR needs none."""
+    text: Literal["caption", "description"] = "caption"
+    """The text about the image: its caption, or a description that a language model writes from caption and regions."""
+    measure: Literal["clip", "meteor"] = "clip"
+    """`clip`: the cosine of the text embeddings; `meteor`: METEOR of exact words and stems."""
+    wordnet: str | None = None
+    """Folder with WordNet's files, such as nltk_data/corpora/wordnet, for METEOR that also matches synonyms. Nothing is
+    downloaded."""
+    wordnet_digest: str | None = None
+    """Digest of these files; the plan fills it in, and workers reject other files."""
+
+    def __post_init__(self) -> None:
+        WordedMetric.__post_init__(self)
+        if self.wordnet is not None and self.measure != "meteor":
+            raise ConfigError(f"{self.key_of('wordnet')}: only measure=meteor matches synonyms; leave it out")
+
+    def with_model_defaults(self, profile_of: "Callable[[str], VqaProfile]") -> Self:
+        """Return the metric with the digest of its WordNet; raise ConfigError if its files are missing or changed."""
+        metric = DescribedConfig.with_model_defaults(self, profile_of)
+        if metric.wordnet is None:
+            return metric
+        try:
+            found = find_wordnet(metric.wordnet)
+        except ConfigError as error:
+            raise ConfigError(f"{self.key_of('wordnet')}: {error}") from error
+        if metric.wordnet_digest not in (None, found.digest):
+            raise ConfigError(f"{self.key_of('wordnet')}: {found.folder} is not the WordNet of wordnet_digest")
+        return replace(metric, wordnet=found.folder, wordnet_digest=found.digest)
+
+    @property
+    def read_from(self) -> str:
+        """Stage that writes the text."""
+        return "captions" if self.text == "caption" else "descriptions"
+
+    @property
+    def chain(self) -> tuple[str, ...]:
+        before = ("captions",) if self.text == "caption" else self.description_chain
+        return (*before, "text_similarities", "scores")
+
+    @property
+    def releases(self) -> tuple[type[Release], ...]:
+        return () if self.text == "caption" else (LlmScoreRelease,)
+
+    @property
+    def templates(self) -> tuple[str, ...]:
+        return () if self.text == "caption" else (DESCRIBE,)
+
+    @property
+    def roles(self) -> dict[str, str]:
+        roles = {"captioner": self.captioner} if self.text == "caption" else self.description_roles
+        return {**roles, "embedder": self.embedder} if self.measure == "clip" else roles
+
+    @property
+    def score_range(self) -> ScoreRange | None:
+        return SHARES if self.measure == "meteor" else None
+
+    def matching(self) -> dict[str, Any]:
+        """Return the options of the comparison, with WordNet's digest if synonyms match."""
+        synonyms = self.find_synonyms()
+        return {"measure": self.measure} | ({} if synonyms is None else {"wordnet": synonyms.digest})
+
+    def find_synonyms(self) -> WordNet | None:
+        """Return the WordNet that METEOR reads, if any."""
+        if self.wordnet is None:
+            return None
+        digest = self.wordnet_digest
+        return find_wordnet(self.wordnet) if digest is None else WordNet(self.wordnet, digest)
+
+    def scoring(self) -> dict[str, Any]:
+        """Return nothing: the score is the similarity."""
+        return {}
+
+    def score(self, evidence: Evidence) -> Scored:
+        """Return the similarity."""
+        return Scored(evidence.row["similarity"], truncated=evidence.row["truncated"])

@@ -1,0 +1,87 @@
+"""A cache of what models wrote about prompts: a training step with known prompts pays only for its images."""
+
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from threading import Condition
+from typing import Any
+
+import pyarrow as pa
+
+from plumbline.operators.base import rows
+
+DEFAULT_KEPT_PROMPTS = 20_000
+"""The number of GenEval2's training prompts."""
+Rows = Sequence[Mapping[str, Any]]
+Make = Callable[[Sequence[str]], Mapping[str, pa.Table]]
+"""Returns a stage's tables about the prompts with these ids, by metric."""
+
+
+class PromptCache:
+    """The newest rows of one stage over prompts, by metric and prompt_id, without retryable errors.
+
+    Several threads may call it: they wait for prompts that another thread is computing.
+    """
+
+    def __init__(self, schema: pa.Schema, max_prompts: int) -> None:
+        """Keep up to `max_prompts` prompts for each metric."""
+        self.schema, self.max_prompts = schema, max_prompts
+        self.kept: dict[str, OrderedDict[str, Rows]] = defaultdict(OrderedDict)
+        self.making: set[str] = set()
+        self.changed = Condition()
+
+    def tables(self, prompts: Sequence[str], metrics: Sequence[str], make: Make) -> dict[str, pa.Table]:
+        """Return the tables about the prompts, in order, by metric; `make` computes the rows that are missing."""
+        found: dict[tuple[str, str], Rows] = {}
+        while missing := self._claim(prompts, metrics, found):
+            try:
+                made = {name: group_by_prompt(table.to_pylist(), missing) for name, table in make(missing).items()}
+                found |= {(name, prompt): about for name in metrics for prompt, about in made[name].items()}
+                self.add(made)
+            finally:
+                with self.changed:
+                    self.making -= set(missing)
+                    self.changed.notify_all()
+        return {
+            name: rows.table([row for prompt in prompts for row in found[name, prompt]], self.schema)
+            for name in metrics
+        }
+
+    def add(self, made: Mapping[str, Mapping[str, Rows]]) -> None:
+        """Add rows, by metric and prompt."""
+        with self.changed:
+            for name, rows_by_prompt in made.items():
+                kept = self.kept[name]
+                for prompt, about in rows_by_prompt.items():
+                    if not any(map(rows.may_pass, about)):
+                        kept[prompt] = about
+                while len(kept) > self.max_prompts:
+                    kept.popitem(last=False)
+
+    def find(self, metric: str, prompts: Sequence[str]) -> dict[str, Rows]:
+        """Return the cached rows of a metric about these prompts."""
+        with self.changed:
+            return {prompt: self.kept[metric][prompt] for prompt in prompts if prompt in self.kept[metric]}
+
+    def _claim(self, prompts: Sequence[str], metrics: Sequence[str], found: dict[tuple[str, str], Rows]) -> list[str]:
+        """Add cached rows to `found`, and return prompts that the caller should compute; empty if none is missing."""
+        with self.changed:
+            while True:
+                for name in metrics:
+                    for prompt in prompts:
+                        if (name, prompt) not in found and prompt in self.kept[name]:
+                            self.kept[name].move_to_end(prompt)
+                            found[name, prompt] = self.kept[name][prompt]
+                missing = [prompt for prompt in prompts if any((name, prompt) not in found for name in metrics)]
+                free = [prompt for prompt in missing if prompt not in self.making]
+                if free or not missing:
+                    self.making |= set(free)
+                    return free
+                self.changed.wait()
+
+
+def group_by_prompt(records: Rows, prompts: Sequence[str]) -> Mapping[str, Rows]:
+    """Return the rows about each of these prompts, in order."""
+    about: dict[str, list[Mapping[str, Any]]] = {prompt: [] for prompt in prompts}
+    for record in records:
+        about[record["prompt_id"]].append(record)
+    return about

@@ -1,0 +1,45 @@
+"""The metrics whose judge sees the image: VIEScore's two verdicts and GPT4V-Eval's one."""
+
+import math
+
+import pytest
+
+from plumbline.operators.metrics.answered import Rating
+from plumbline.operators.metrics.judges.gpt4v_eval import Gpt4vEvalConfig
+from plumbline.operators.metrics.judges.viescore import VieScoreConfig
+from plumbline.operators.metrics.metric import Evidence
+from plumbline.operators.metrics.writing import UnreadableReply
+from tests.operators.metrics.scripted import run
+
+CONSISTENT = '{"semantic_consistency": 8, "rationale": "One of two is missing."}'
+WELL_MADE = '{"naturalness": 9, "artifacts": 6, "rationale": "A blurred face."}'
+
+
+def row(**rated: float) -> Evidence:
+    return Evidence({"ratings": [{"name": name, "value": value} for name, value in rated.items()], "rationale": "so"})
+
+
+def test_viescore_asks_about_the_prompt_and_about_the_image_alone() -> None:
+    ran = run(VieScoreConfig().inspect("two {red} dogs"), [CONSISTENT, WELL_MADE])
+    ((semantic, perceptual),) = ran.rounds
+    assert "\ntwo {red} dogs\n" in semantic.messages[0].text and "dogs" not in perceptual.messages[0].text
+    assert [rating.name for rating in ran.result.ratings] == ["semantic_consistency", "naturalness", "artifacts"]
+    assert ran.result.rationale == "One of two is missing. A blurred face."
+
+
+def test_viescore_is_the_root_of_the_least_ratings() -> None:
+    assert VieScoreConfig().score(row(semantic_consistency=8, naturalness=9, artifacts=6)).score == math.sqrt(8 * 6)
+    assert VieScoreConfig().score(row(semantic_consistency=0, naturalness=9, artifacts=6)).score == 0
+
+
+def test_one_verdict_that_cannot_be_read_is_asked_for_alone_and_no_number_is_drawn() -> None:
+    ran = run(VieScoreConfig().inspect("a dog"), ["Well.", WELL_MADE], [CONSISTENT])
+    assert len(ran.rounds[1]) == 1 and ran.result.ratings[0] == Rating("semantic_consistency", 8)
+    with pytest.raises(UnreadableReply):
+        run(VieScoreConfig().inspect("a dog"), [CONSISTENT, "Well."], ["Hm."])
+
+
+def test_gpt4v_eval_is_its_rating() -> None:
+    ran = run(Gpt4vEvalConfig().inspect("a dog"), ['{"rating": 0, "rationale": "A cat."}'])
+    assert ran.result == ((Rating("rating", 0),), "A cat.")
+    assert Gpt4vEvalConfig().score(row(rating=35)).score == 35

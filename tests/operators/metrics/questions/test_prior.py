@@ -1,0 +1,59 @@
+"""A model's bias is divided out of its answers about an image."""
+
+import math
+
+import pytest
+
+from plumbline.operators.metrics.answered import Answered, Logprobs
+from plumbline.operators.metrics.metric import Evidence
+from plumbline.operators.metrics.questions.dsg import DsgConfig
+from plumbline.operators.metrics.questions.gecko import GeckoConfig
+from plumbline.operators.metrics.questions.vqascore import VqaScoreConfig
+from plumbline.operators.metrics.writing import WrittenQuestion
+
+QUESTION = WrittenQuestion("1", "is there a dog?", ("yes", "no"), "yes")
+
+
+def of(*probabilities: float) -> Logprobs:
+    """One token for each choice, whose end is certain."""
+    return tuple((math.log(probability), 0.0) for probability in probabilities)
+
+
+def test_geckos_share_is_of_likelihoods_beside_what_they_are_anyhow() -> None:
+    metric = GeckoConfig(nli=None, prior="blank_image")
+    scored = metric.weigh([Answered(QUESTION, of(0.6, 0.3), prior=of(0.8, 0.1))])
+    assert scored.score == pytest.approx((0.6 / 0.8) / (0.6 / 0.8 + 0.3 / 0.1))
+    assert [one.given for one in scored.elements or ()] == ["no"], "yes is said even oftener of nothing"
+    unmoved = metric.weigh([Answered(QUESTION, of(0.8, 0.1), prior=of(0.8, 0.1))])
+    assert unmoved.score == pytest.approx(0.5)
+
+
+def test_a_yes_that_is_said_of_nothing_too_does_not_count_for_dsg() -> None:
+    biased = Answered(QUESTION, of(0.6, 0.3), prior=of(0.8, 0.1))
+    assert DsgConfig().weigh([biased._replace(prior=())]).score == 1
+    assert DsgConfig(prior="blank_image").weigh([biased]).score == 0
+
+
+def test_vqascores_odds_are_divided_by_those_of_nothing() -> None:
+    metric = VqaScoreConfig(template="{}?", normalise="yes_no", prior="blank_image")
+    shown, blank = of(0.3, 0.3, 0.0001, 0.0001, 0.1, 0.1, 0.0001, 0.0001), of(*[0.4] * 2, *[0.1] * 2, *[0.2] * 4)
+    answered = [Answered(WrittenQuestion("1", "a dog?", metric.choices), shown, prior=blank)]
+    row = {"answers": [{"question_id": "1", "token_logprobs": shown}]}
+    odds = (0.6002 / 0.2002) / (1.0 / 0.8)
+    assert metric.score(Evidence(row, answered)).score == pytest.approx(odds / (1 + odds))
+
+
+@pytest.mark.parametrize(
+    ("metric", "chain", "read"),
+    [
+        (GeckoConfig(prior="blank_image"), ("questions", "entailment", "priors", "answers", "scores"),
+         ("answers", "questions", "entailment", "priors")),
+        (DsgConfig(prior="blank_image"), ("questions", "priors", "answers", "scores"),
+         ("answers", "questions", "priors")),
+        (DsgConfig(), ("questions", "answers", "scores"), ("answers", "questions")),
+    ],
+)  # fmt: skip
+def test_the_prior_is_a_stage_that_the_score_reads(
+    metric: GeckoConfig | DsgConfig, chain: tuple[str, ...], read: tuple[str, ...]
+) -> None:
+    assert (metric.chain, metric.scored_from) == (chain, read)

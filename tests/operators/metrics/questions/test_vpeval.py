@@ -1,0 +1,389 @@
+"""VPEval reads programs by a grammar of six modules and never executes them; a module decides as in the release."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from plumbline.operators.metrics.answered import Answered
+from plumbline.operators.metrics.modules import (
+    Look,
+    LookResult,
+    Relations,
+    Statement,
+    judge,
+    looks,
+    read_program,
+    read_statement,
+)
+from plumbline.operators.metrics.questions.vpeval import PROGRAMS, VpevalConfig, json_program
+from plumbline.operators.metrics.writing import UnreadableReply
+from plumbline.operators.models.calls import Box, Request
+from plumbline.operators.models.families.vlm import CHAT
+from plumbline.operators.models.networks.dual_encoder import COSINE
+from tests.operators.metrics import scripted
+from tests.operators.metrics.scripted import examples, run
+
+PROMPT = "Two cows left of a sign that says pro milk."
+PROGRAM = """About two (counting):
+countEval(objDet(image, 'cow'), '==2')
+About left of (spatial):
+spatialEval(image, 'cow,sign,left')
+About pro milk (text):
+textEval(ocr(image), 'pro milk')
+About cows (animal):
+vqa(image, 'what animals are there?', 'pigs,cows,hens', 'cows')"""
+LEFT, RIGHT = Box("cow", 0.9, 0, 0, 10, 10), Box("sign", 0.9, 20, 0, 60, 40)
+
+
+def seen(statement: Statement, *found: Any) -> list[LookResult]:
+    """Return the results of a statement's looks: boxes, or words."""
+    assert len(looks(statement)) == len(found)
+    return [LookResult(text=one) if isinstance(one, str) else LookResult(tuple(one)) for one in found]
+
+
+def holds(text: str, *found: Any, relations: Relations = "stated") -> bool:
+    statement = read_statement(text)
+    assert isinstance(statement, Statement)
+    return judge(statement, seen(statement, *found), relations).holds
+
+
+# Programs
+
+
+def test_a_program_is_a_question_for_each_statement() -> None:
+    questions, rounds = run(VpevalConfig().write(PROMPT), [PROGRAM])
+    assert [(one.kind, one.text, one.answer, one.span, one.start) for one in questions] == [
+        ("count", "countEval(objDet(image, 'cow'), '==2')", "yes", "Two", 0),
+        ("spatial", "spatialEval(image, 'cow,sign,left')", "yes", "left of", 9),
+        ("text", "textEval(ocr(image), 'pro milk')", "yes", "pro milk", 34),
+        ("vqa", "vqa(image, 'what animals are there?', 'pigs,cows,hens', 'cows')", "cows", "cows", 4),
+    ]
+    assert questions[3].choices == ("pigs", "cows", "hens")
+    assert rounds[0][0].messages[0].text.endswith(f"Description:\n{PROMPT}\nPrograms are below:\n")
+
+
+def test_the_examples_of_both_forms_say_the_same() -> None:
+    text, in_json = (examples(PROGRAMS[form].instructions, "Programs are below:") for form in ("text", "json"))
+    for one, other in zip(text, in_json, strict=True):
+        program = read_program(one.reply)
+        assert len(program) > 5
+        bare = [statement._replace(subject=None, arguments=tuple(sorted(statement.arguments))) for statement in program]
+        assert bare == [
+            statement._replace(subject=None, arguments=tuple(sorted(statement.arguments)))
+            for statement in json_program(other.reply)
+        ]
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "```python\n{}\n```",
+        "Here are the programs (two for each word):\n{}",
+        "Here is the program.\n\n{}\n\nI hope this helps!",
+    ],
+)
+def test_programs_are_read_whatever_is_written_around_them(program: str) -> None:
+    assert read_program(program.format(PROGRAM)) == read_program(PROGRAM)
+
+
+@pytest.mark.parametrize(
+    ("text", "statement"),
+    [
+        ("objectEval(image, 'train conductor's hat')", ("object", ("train conductor's hat",))),
+        ('objectEval(image, "dog");', ("object", ("dog",))),
+        ("objectEval(iamge, 'dog')", ("object", ("dog",))),
+        (r"vqa(image, 'is the man\'s suit green?', 'yes,no', 'yes')",
+         ("vqa", ("is the man's suit green?", "yes", "yes", "no"))),
+        ("countEval(objDet(image, 'dog'), '3')", ("count", ("dog", "==3"))),
+        ("countEval(objDet(image, 'dog'), '=2')", ("count", ("dog", "==2"))),
+        ("countEval(objDet(image, 'dog'), '>= two')", ("count", ("dog", ">=2"))),
+        ("countEval(objDet(image, 'dog'), 'twenty one')", ("count", ("dog", "==21"))),
+        ("spatialEval(image, 'bear, dining table, left to')", ("spatial", ("bear", "dining table", "left to"))),
+        ("2. `objectEval(image, 'dog')`", ("object", ("dog",))),
+        ("objectEval(image, 'dog') # the animal(s) of the description", ("object", ("dog",))),
+        ("vqa(image, 'is #1 red?','yes,no','yes')", ("vqa", ("is #1 red?", "yes", "yes", "no"))),
+        ("About the dog.", None),
+        ("These check the animal(s).", None),
+    ],
+)  # fmt: skip
+def test_a_statement_is_a_module_with_its_arguments(text: str, statement: tuple[str, tuple[str, ...]] | None) -> None:
+    assert read_statement(text) == (None if statement is None else Statement(*statement))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("countEval(objDet(image, 'dog'), 'many')", "no count"),
+        ("spatialEval(image, 'dog,left')", "has 2 parts"),
+        ("vqa(image, 'what is it?', 'dog', 'dog')", "two or more different choices"),
+        ("objectEval(image, '')", "lacks an argument"),
+        ("objectEval(image, 'a', 'b')", "2 arguments, expected 1"),
+    ],
+)
+def test_a_statement_without_a_meaning_is_left_out_and_says_why(text: str, problem: str) -> None:
+    assert [one.module for one in read_program(f"{text}\nobjectEval(image, 'dog')")] == ["object"]
+    with pytest.raises(UnreadableReply, match=problem):
+        read_program(text)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import os",
+        "from os import system",
+        "__import__('os').system('true')",
+        "objectEval(image, __import__('os').name)",
+        "objectEval(image.__class__, 'dog')",
+        "image.save('/tmp/x')",
+        "objectEval(image, 'dog').__class__",
+        "for i in range(10**9): objectEval(image, 'dog')",
+        "while True: pass",
+        "[objectEval(image, 'dog') for _ in range(10**9)]",
+        "exec('x = 1')",
+        "eval(image, 'dog')",
+        "(lambda: objectEval(image, 'dog'))()",
+        "countEval(objDet(image, 'dog'), '==2' or exit())",
+        "countEval(os.system(image, 'dog'), '==2')",
+        "textEval(open(image), 'dog')",
+        "vqa(image, 'a?', 'yes,no', 'yes') if True else exit()",
+        "objectEval(image, 'dog'); os.remove('x')",
+    ],
+)
+def test_other_code_makes_a_reply_unreadable_and_is_not_run(code: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run_it(*_: object) -> None:
+        raise AssertionError("code of a reply was run")
+
+    monkeypatch.setattr("builtins.exec", run_it)
+    monkeypatch.setattr("builtins.eval", run_it)
+    with pytest.raises(UnreadableReply):
+        read_program(f"objectEval(image, 'dog')\n{code}")
+
+
+def test_a_program_that_stays_code_is_an_error_of_its_prompt() -> None:
+    asked = refused_requests(VpevalConfig(), "objectEval(image, 'cow')\nimport os; os.system('true')")
+    assert "is not a call of one of the modules" in asked[1].messages[-1].text, "it is asked for once more"
+
+
+def refused_requests(metric: VpevalConfig, reply: str) -> list[Request]:
+    """Return the requests of a program until it gives up, if every reply is the same."""
+    asked: list[Request] = []
+    program = metric.write(PROMPT)
+    requests = next(program)
+    with pytest.raises(UnreadableReply):
+        while True:
+            asked += requests
+            requests = program.send([scripted.reply(reply)])
+    return asked
+
+
+def test_a_count_is_compared_and_never_evaluated() -> None:
+    with pytest.raises(UnreadableReply, match="no count"):
+        read_program("countEval(objDet(image, 'dog'), '+__import__(\"os\").getpid()*0==2')")
+    with pytest.raises(UnreadableReply, match="no count"):
+        read_program("countEval(objDet(image, 'dog'), '**999999999==2')")
+
+
+@pytest.mark.parametrize(
+    ("reply", "reason"),
+    [
+        ("I cannot help with that.", "no statement such as objectEval"),
+        ("\n".join(f"objectEval(image, 'thing{n}')" for n in range(257)), "at most 256 statements, found 257"),
+        ("objectEval(image, '" + "x" * 2000 + "')", "is not a call of one of the modules"),
+        ("(" * 50_000, "no statement"),
+    ],
+)
+def test_a_reply_without_a_program_says_so(reply: str, reason: str) -> None:
+    with pytest.raises(UnreadableReply, match=reason):
+        read_program(reply)
+
+
+# Modules
+
+
+@pytest.mark.parametrize(("bound", "expected"), [("==2", True), (">1", True), ("<2", False), (">=3", False),
+                                                 ("!=3", True), ("two", True), ("3", False)])  # fmt: skip
+def test_a_count_is_that_of_the_boxes(bound: str, expected: bool) -> None:
+    assert holds(f"countEval(objDet(image, 'cow'), '{bound}')", [LEFT, LEFT]) is expected
+
+
+def test_an_object_is_there_where_a_box_is() -> None:
+    assert holds("objectEval(image, 'cow')", [LEFT])
+    assert not holds("objectEval(image, 'cow')", [])
+
+
+@pytest.mark.parametrize(
+    ("relation", "stated"), [("left", True), ("left to", True), ("right of", False), ("above", True), ("below", False)]
+)
+def test_a_place_is_that_of_the_centres_and_the_release_reads_it_the_other_way(relation: str, stated: bool) -> None:
+    text = f"spatialEval(image, 'cow,sign,{relation}')"
+    assert holds(text, [LEFT], [RIGHT]) is stated
+    assert holds(text, [LEFT], [RIGHT], relations="released") is not stated
+    assert not holds(text, [LEFT], [LEFT._replace(label="sign", x2=19, y2=19)]), "within 5 pixels"
+    assert not holds(text, [LEFT], [])
+
+
+@pytest.mark.parametrize(("relation", "stated"), [("bigger", False), ("smaller", True), ("same", False)])
+def test_a_size_is_that_of_the_areas(relation: str, stated: bool) -> None:
+    text = f"scaleEval(image, 'cow,sign,{relation}')"
+    assert holds(text, [LEFT], [RIGHT]) is stated
+    assert holds(text, [LEFT], [RIGHT], relations="released") is (relation == "bigger")
+    assert holds(text, [LEFT], [LEFT._replace(label="sign", x2=10.2)]) is (relation == "same")
+
+
+def test_a_box_that_bears_but_part_of_the_words_has_no_place() -> None:
+    """The release also counts such a box, but compares relations only between boxes with the whole label."""
+    part = LEFT._replace(label="brown")
+    assert holds("objectEval(image, 'brown cow')", [part])
+    assert not holds("spatialEval(image, 'brown cow,sign,left')", [part], [RIGHT])
+    assert holds("spatialEval(image, 'Cow,sign,left')", [LEFT], [RIGHT])
+
+
+def test_of_two_things_of_one_name_no_box_is_compared_with_itself() -> None:
+    assert not holds("scaleEval(image, 'cow,cow,same')", [LEFT])
+    assert holds("scaleEval(image, 'cow,cow,same')", [LEFT, LEFT._replace(x1=30, x2=40)])
+
+
+def test_what_boxes_cannot_show_is_asked_of_the_vqa_model() -> None:
+    """The release does so for other relations; it decides in front of and behind by a depth model, which we do not
+    have."""
+    text = "spatialEval(image, 'cow,umbrella,in front of')"
+    statement = read_statement(text)
+    assert isinstance(statement, Statement)
+    assert [look.text for look in looks(statement)] == [
+        "Is there a cow in the image?",
+        "Is there an umbrella in the image?",
+        "Is the cow in front of the umbrella?",
+    ]
+    assert {look.choices for look in looks(statement)} == {("yes", "no")}
+    assert holds(text, "yes", "Yes.", "yes")
+    assert not holds(text, "yes", "no", "yes")
+
+
+@pytest.mark.parametrize(
+    ("text", "stated", "released"),
+    [
+        ("spatialEval(image, 'cow,sign,next to')", "Is the cow next to the sign?", "Is the cow skip the sign?"),
+        ("spatialEval(image, 'cow,sign,behind')", "Is the cow behind the sign?", "Is the cow behind the sign?"),
+        ("scaleEval(image, 'cow,sign,taller')", "Is the cow taller the sign?", "Is the cow skip than the sign?"),
+    ],
+)
+def test_other_relations_are_asked_in_the_releases_words_where_that_is_asked_for(
+    text: str, stated: str, released: str
+) -> None:
+    ours, theirs = VpevalConfig(), VpevalConfig(relations="released")
+    assert stated in ours.looks(text)[-1].text and released in theirs.looks(text)[-1].text
+    assert ours.looking() != theirs.looking()
+
+
+def test_a_text_is_a_line_that_was_read_or_all_of_them() -> None:
+    assert holds("textEval(ocr(image), 'Pro Milk')", "Dairy\nPRO MILK!\n2%")
+    assert holds("textEval(ocr(image), 'pro milk.')", "pro\nmilk")
+    assert not holds("textEval(ocr(image), 'milk')", "pro milk")
+
+
+def test_a_question_is_put_as_released_and_its_answer_compared() -> None:
+    text = "vqa(image, 'what animals are there?', 'pigs,cows,hens', 'cows')"
+    assert VpevalConfig().looks(text) == (
+        Look("model", "Question: what animals are there? Choices: pigs, cows, hens Answer:"),
+    )
+    assert holds(text, "Cows")
+    assert not holds(text, "two cows")
+
+
+def test_a_model_that_compares_choices_is_asked_the_question_alone() -> None:
+    """Ablation 3 of "What makes a good metric?": CLIP compares every question with each of its choices."""
+    metric = VpevalConfig().with_model_defaults(lambda role: COSINE)
+    text = "vqa(image, 'what animals are there?', 'pigs,cows,hens', 'cows')"
+    assert metric.looks(text) == (Look("model", "what animals are there?", choices=("pigs", "cows", "hens")),)
+    assert (
+        metric.looking() != VpevalConfig().with_model_defaults(lambda role: CHAT).looking() == VpevalConfig().looking()
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "vqa(image, 'what animals are there?', 'pigs,brown cows', 'brown cows')",
+        "spatialEval(image, 'brown cow,large sign,in front of')",
+        "spatialEval(image, 'brown cow,large sign,left')",
+        "countEval(objDet(image, 'brown cow'), '==2')",
+        "textEval(ocr(image), 'pro milk')",
+    ],
+)
+def test_shuffled_words_reach_all_that_is_asked_and_compared_but_no_choice(text: str) -> None:
+    plain, shuffled = VpevalConfig(), VpevalConfig(ablation="shuffled_words")
+    for own, other in zip(plain.looks(text), shuffled.looks(text), strict=True):
+        ours, theirs = (look.text.partition(" Choices: ") for look in (own, other))
+        assert sorted(ours[0].split()) == sorted(theirs[0].split()) and ours[2] == theirs[2]
+        assert ours[0] != theirs[0] or not ours[0]
+    (question,) = run(plain.write(PROMPT), [text]).result
+    if question.kind == "text":
+        seen = [LookResult(text="pro milk")]
+    else:
+        seen = [
+            LookResult((LEFT._replace(label=look.text), LEFT._replace(label=look.text)), "yes")
+            for look in shuffled.looks(text)
+        ]
+    given = shuffled.weigh([Answered(question, seen=tuple(seen))]).elements
+    assert given is not None
+    if question.kind == "count":
+        assert (given[0].given, given[0].score) == ("2 x cow brown", 1.0)
+    if question.kind == "text":
+        assert given[0].score == 0.0, "the words that are wanted stand in another order"
+
+
+def test_the_score_is_the_share_of_statements_that_hold() -> None:
+    metric = VpevalConfig()
+    questions = run(metric.write(PROMPT), [PROGRAM]).result
+    found = {"cow": [LEFT, LEFT], "sign": [RIGHT]}
+    answered = [
+        Answered(one, seen=tuple(
+            LookResult(tuple(found.get(look.text, ())), None if look.model == "detector" else "pigs")
+            for look in metric.looks(one.text)
+        ))
+        for one in questions
+    ]  # fmt: skip
+    scored = metric.weigh(answered)
+    assert scored.score == pytest.approx(2 / 4)
+    assert [(one.given, one.score) for one in scored.elements or ()] == [
+        ("2 x cow", 1.0), ("2 x cow, 1 x sign", 1.0), ("pigs", 0.0), ("pigs", 0.0),
+    ]  # fmt: skip
+
+
+def test_repeated_statements_and_answers_that_are_no_choice_count_as_released() -> None:
+    """Three of four hold: the release runs a repeated statement twice, and compares any answer with the reply."""
+    metric = VpevalConfig()
+    program = "objectEval(image, 'cow')\nvqa(image, 'how many cows?', '1,2,3', '>1')\nobjectEval(image, 'cow')"
+    questions = run(metric.write(PROMPT), [f"{program}\nobjectEval(image, 'cow')"]).result
+    shown = {"detector": LookResult((LEFT,)), "model": LookResult(text="2")}
+    answered = [Answered(one, seen=tuple(shown[look.model] for look in metric.looks(one.text))) for one in questions]
+    assert metric.weigh(answered).score == 3 / 4
+    assert holds("vqa(image, 'how many cows?', '1,2,3', '>1')", ">1")
+
+
+def test_programs_in_json_are_the_same_questions() -> None:
+    reply = json.dumps({"modules": [
+        {"about": "two", "module": "count", "object": "cow", "count": "==2"},
+        {"about": "cows", "module": "vqa", "question": "are they cows?", "answer": "yes"},
+        {"about": "cows", "module": "shell", "command": "true"},
+    ]})  # fmt: skip
+    questions = run(VpevalConfig(replies="json").write(PROMPT), [reply]).result
+    assert [(one.kind, one.text, one.choices) for one in questions] == [
+        ("count", "countEval(objDet(image, 'cow'), '==2')", ("yes", "no")),
+        ("vqa", "vqa(image, 'are they cows?', 'yes,no', 'yes')", ("yes", "no")),
+    ]
+
+
+@given(st.recursive(st.text("dog's \"big\", (red); #1\\\n", max_size=30), lambda one: st.lists(one, max_size=3),
+                    max_leaves=4), st.sampled_from(["object", "count", "spatial", "scale", "text", "vqa"]))  # fmt: skip
+def test_a_program_in_json_is_stored_as_it_is_read(value: object, module: str) -> None:
+    names = ("object", "count", "first", "second", "relation", "text", "question", "answer", "wrong")
+    entry = dict.fromkeys(names, value) | {"module": module, "count": "==2", "wrong": ["cat", value]}
+    try:
+        questions = run(VpevalConfig(replies="json").write(PROMPT), [json.dumps([entry])]).result
+    except (UnreadableReply, AssertionError):
+        return  # it is asked for again
+    assert all(VpevalConfig().looks(question.text) for question in questions)

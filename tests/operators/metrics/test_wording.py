@@ -1,0 +1,337 @@
+"""A metric asks in the words of a folder: of a release's checkout, or of templates of one's own."""
+
+import pickle
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from plumbline.operators.base.errors import ConfigError
+from plumbline.operators.metrics.judges.descriptions import Sight
+from plumbline.operators.metrics.judges.editscore import EditScoreConfig
+from plumbline.operators.metrics.judges.gpt4v_eval import Gpt4vEvalConfig
+from plumbline.operators.metrics.judges.judge import ask_repeatedly, ratings_by_name
+from plumbline.operators.metrics.judges.llmscore import LlmScoreConfig, compute_score
+from plumbline.operators.metrics.judges.rubric import RubricConfig
+from plumbline.operators.metrics.judges.viescore import VieScoreConfig, VieScoreEditConfig
+from plumbline.operators.metrics.questions.dsg import DsgConfig
+from plumbline.operators.metrics.questions.tifa import TifaConfig
+from plumbline.operators.metrics.questions.vpeval import VpevalConfig
+from plumbline.operators.metrics.questions.vq2 import Vq2Config
+from plumbline.operators.metrics.similarities.clipscore import ClipScoreConfig
+from plumbline.operators.metrics.similarities.sentence_matching import SentenceMatchingConfig
+from plumbline.operators.metrics.wording import WordedMetric, prompt_template
+from plumbline.operators.metrics.writing import UnreadableReply, WrittenQuestion
+from plumbline.operators.models.calls import Region
+from tests.bench_of import plan_bench, write_benchmark
+from tests.commands import refusal
+from tests.operators.metrics import made_releases
+from tests.operators.metrics.scripted import run
+from tests.operators.tiny import CLIP_FLANT5
+
+
+def settled(metric: Any) -> Any:
+    return metric.with_model_defaults(lambda role: CLIP_FLANT5)
+
+
+@pytest.fixture
+def dsg(tmp_path: Path) -> DsgConfig:
+    """DSG in the words of a made checkout, whose code ends a process that runs it."""
+    made: DsgConfig = settled(DsgConfig(wording=made_releases.write(tmp_path / "DSG", made_releases.DSG), seed=3))
+    return made
+
+
+EXAMPLE = "input: a cup, blue\noutput: 1 | entity - whole (cup)\n2 | attribute - color (cup, blue)"
+OF_TUPLES = "input: a cup, blue\n1 | entity - whole (cup)\n2 | attribute - color (cup, blue)\noutput: "
+
+
+def test_dsg_asks_in_its_releases_words_and_passes_tuples_on_as_they_were_written(dsg: DsgConfig) -> None:
+    said = "1 | entity -  whole (dog)\n3 | global (old, $5)"
+    rounds = [[f" {said}\n\ninput: more"], ["1 | Is there a dog?\n3 | Old", "1 | 0\n3 | 0, 1"]]
+    questions, asked = run(dsg.write("a  dog {x}"), *rounds)
+    assert [request.messages[0].text for requests in asked for request in requests] == [
+        f"Say what is there.\n\n{EXAMPLE}\n\ninput: a  dog {{x}}\noutput: ",
+        f"Ask.\n\n{OF_TUPLES}1 | Is there a cup?\n2 | Is the cup blue?\n\ninput: a  dog {{x}}\n{said}\noutput: ",
+        f"Say what needs what.\n\n{OF_TUPLES}1 | 0\n2 | 1\n\ninput: a  dog {{x}}\n{said}\noutput: ",
+    ]
+    assert {(request.max_tokens, request.temperature, request.seed, request.stop) for request in asked[1]} == {
+        (500, 0.0, 3, ())
+    }
+    assert [(one.text, one.kind, one.span, one.parents) for one in questions] == [
+        ("Is there a dog?", "entity - whole", "dog", ()), ("Old", "global", "$5", ("1",)),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("tuples", "questions", "dependencies"),
+    [
+        ("There is a dog.", "1 | Is there a dog?", "1 | 0"),
+        ("1 | entity - whole (dog)", "Of course:\n1 | Is there a dog?", "1 | 0"),
+        ("1 | entity - whole (dog)", "1 | Is there a dog?", "1 | none"),
+    ],
+)
+def test_a_reply_that_stops_the_release_is_unreadable_and_asked_for_once(
+    dsg: DsgConfig, tuples: str, questions: str, dependencies: str
+) -> None:
+    rounds = [[tuples], [questions, dependencies]]
+    with pytest.raises(UnreadableReply, match="as the release's code reads it"):
+        run(dsg.write("a dog"), *(rounds if "|" in tuples else rounds[:1]))
+
+
+def test_tifa_asks_in_its_releases_words_and_reads_the_lines_below_its_heading(tmp_path: Path) -> None:
+    folder = made_releases.write(tmp_path, made_releases.TIFA)
+    metric = settled(TifaConfig(wording=folder, filter=False))
+    reply = (
+        ": dog\nActivities:\nColors:\nCounting:\nOther attributes:\nQuestions and answers are below:\n"
+        "About dog (animal):\nQ: what is it?\nChoices: cat, dog\nA: dog\nA: cat\n"
+        "About old (age):\nQ: how old is it?\nChoices: old, young\nA: old"
+    )
+    (question,), ((request,),) = run(metric.write("a  dog"), [reply])
+    assert request.messages[0].text == "\nAsk two questions.\n\nDescription: a  dog\nEntities"
+    assert (request.max_tokens, request.temperature, request.stop) == (700, 0.0, ("\n\n", "<|endoftext|>"))
+    assert (question.text, question.choices, question.answer, question.kind, question.span, question.start) == (
+        "what is it?", ("cat", "dog"), "dog", "animal", "dog", 3,
+    )  # fmt: skip
+    with pytest.raises(UnreadableReply):
+        run(metric.write("a dog"), ["About dog (animal):\nQ: what is it?\nChoices: cat, dog\nA: dog"])
+
+
+def test_vpeval_asks_in_its_releases_words_and_reads_programs_by_our_grammar(tmp_path: Path) -> None:
+    metric = settled(VpevalConfig(wording=made_releases.write(tmp_path, made_releases.VPEVAL), max_tokens=99))
+    header = ": dog\nActivities:\nColors:\nCounting:\nText:\nOther attributes:\nQuestions and programs are below:\n"
+    program = "About dog (animal):\nobjectEval(image, 'dog')\n\nvqa(image, 'is it old?', 'yes,no', 'yes')"
+    questions, ((request,),) = run(metric.write("a  dog"), [header + program])
+    assert request.messages[0].text == 'Write. Description: a  dog"\nEntities' and request.stop == ()
+    assert (request.temperature, request.max_tokens) == (0.0, 99)
+    assert [(one.kind, one.span) for one in questions] == [("object", "dog"), ("vqa", "dog")]
+    with pytest.raises(UnreadableReply, match="is not a call of one of the modules"):
+        run(metric.write("a dog"), [f"{header}open('x').read()"])
+
+
+def test_llmscore_asks_in_its_releases_words_for_a_rating_and_errors_at_once(tmp_path: Path) -> None:
+    folder = made_releases.write(tmp_path, made_releases.LLMSCORE)
+    metric = settled(LlmScoreConfig(wording=folder, seed=2))
+    described, ((request,),) = run(
+        metric.describe(Sight("A dog", [Region("an ear", 1, 2, 3, 4)], 64, 48)), [" So\nit is. "]
+    )
+    assert (request.messages[0].text, described) == ("All: A dog\nParts: an ear: [1, 2, 3, 4]; \n64X48", "So it is.")
+    verdict, ((request,),) = run(metric.judge_description("a  dog", described), ["80\n\n3\nIt fits.\nNo ear."])
+    assert request.messages[0].text == "a  dog / So it is.: Rate and count."
+    assert (request.temperature, request.seed, request.max_tokens) == (1.0, 2, 512)
+    assert ratings_by_name(verdict.ratings) == {"rating": 80, "errors": 3} and verdict.rationale == "It fits. No ear."
+    for reply in ("80", "80\n3\nIt fits.", "X1: 80\n3\na\nb", "101\n3\na\nb", "80\n100\na\nb"):
+        with pytest.raises(UnreadableReply):
+            run(metric.judge_description("a dog", described), [reply])
+    counting = settled(LlmScoreConfig(wording=folder, variant="errors"))
+    verdict, _ = run(counting.judge_description("a dog", described), ["80\n14\nIt fits.\nNo ear."])
+    assert compute_score("errors", ratings_by_name(verdict.ratings)) == 14
+    ruled = settled(LlmScoreConfig(wording=folder, variant="rule_enhanced"))
+    verdict, ((request,),) = run(ruled.judge_description("a dog", described), ["2\n1\n4\n1\nso"])
+    assert request.messages[0].text.endswith("Count four.")
+    assert compute_score("rule_enhanced", ratings_by_name(verdict.ratings)) == (1 / 2 + 1 / 4) / 2
+
+
+def test_viescore_asks_in_its_releases_words_and_twice_before_it_gives_up(tmp_path: Path) -> None:
+    metric = settled(VieScoreConfig(wording=made_releases.write(tmp_path, made_releases.VIESCORE), seed=5))
+    unread, read = ["None.", "[9, 7]"], ['{"score": [8], "reasoning": "It fits."}', "||V^=^V||{score: 6}||V^=^V||"]
+    verdict, rounds = run(metric.inspect("a <b>"), unread, read)
+    assert [request.messages[0].text for request in rounds[1]] == [
+        "Look.\nOne image.\nDoes it show a <b>?", "Look.\nIs it well made?",
+    ]  # fmt: skip
+    assert [{(one.seed, one.temperature, one.max_tokens) for one in requests} for requests in rounds] == [
+        {(5, 1.0, 1400)}, {(6, 1.0, 1400)},
+    ]  # fmt: skip
+    assert ratings_by_name(verdict.ratings) == {"semantic_consistency": 8, "naturalness": 6, "artifacts": 6}
+    assert verdict.rationale == "It fits."
+    with pytest.raises(UnreadableReply):
+        run(metric.inspect("a dog"), unread, unread)
+
+
+HOSTILE = [
+    "||V^=^V||[1, 2]||V^=^V||", "||V^=^V||" + '":' * 2000 + "||V^=^V||", '{"score": ' + "[" * 5000 + "}",
+    f'{{"score": [{"9" * 400}]}}', '{"score": [NaN]}', '{"score": ["9"]}', '{"score": []}', '{"score": [-1]}', "{}",
+    "9" * 5000,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("reply", HOSTILE)
+def test_whatever_a_judge_writes_costs_its_row_alone(reply: str, tmp_path: Path) -> None:
+    metric = settled(VieScoreConfig(wording=made_releases.write(tmp_path, made_releases.VIESCORE)))
+    with pytest.raises(UnreadableReply):
+        run(metric.inspect("a dog"), [reply, reply], [reply, reply])
+
+
+@pytest.mark.parametrize("files", [made_releases.VIESCORE, made_releases.GEDIT])
+def test_viescore_and_gedit_ask_about_edits_in_their_releases_words(files: Mapping[str, str], tmp_path: Path) -> None:
+    metric = settled(VieScoreEditConfig(wording=made_releases.write(tmp_path, files)))
+    replies = ['{"score": [8, 3], "reasoning": "Done."}', '{"score": [9, 4, 2], "reasoning": ""}']
+    verdict, (requests,) = run(metric.inspect("make  it red"), replies)
+    assert [(request.messages[0].text, request.view) for request in requests] == [
+        ("Look.\nTwo images.\nIs it done: make  it red?", 0), ("Look.\nIs it well made?", 1),
+    ]  # fmt: skip
+    assert ratings_by_name(verdict.ratings) == {
+        "editing_success": 8,
+        "overediting": 3,
+        "naturalness": 9,
+        "artifacts": 2,
+    }
+
+
+def test_editscore_asks_in_its_releases_words_on_a_scale_of_25_as_often_as_it_is_told(tmp_path: Path) -> None:
+    metric = settled(EditScoreConfig(wording=made_releases.write(tmp_path, made_releases.EDITSCORE), repeats=2))
+    first = ['{"reasoning": "Done.", "score": [20, 10]}', '{"score": [25, 15]}']
+    program = ask_repeatedly(partial(metric.inspect, "paint  10 doors"), metric.repeats)
+    verdicts, rounds = run(program, first, ['{"score": [25, 20]}', "[20, 20]"])
+    assert [(request.messages[0].text, request.view) for request in rounds[0]] == [
+        ("Look 10 times.\nTwo images.\n0 to 25, is it done: paint  10 doors?", 0),
+        ("Look 10 times.\n0 to 25, is it well made?", 1),
+    ]
+    assert [(one.seed, one.temperature, one.max_tokens) for (one, _) in rounds] == [(42, 0.7, 512), (43, 0.7, 512)]
+    rated = [
+        {"prompt_following": 8, "consistency": 4, "perceptual_quality": 6, "overall": 24**0.5},
+        {"prompt_following": 10, "consistency": 8, "perceptual_quality": 8, "overall": 8},
+    ]
+    assert [ratings_by_name(verdict.ratings) for verdict in verdicts] == list(map(pytest.approx, rated))
+
+
+def test_a_judge_is_asked_several_times_where_its_release_draws(tmp_path: Path) -> None:
+    drawn = made_releases.write(tmp_path / "drawn", made_releases.VIESCORE)
+    assert settled(VieScoreConfig(wording=drawn, repeats=3)).repeats == 3
+    greedy = made_releases.write(tmp_path / "greedy", made_releases.UNIGENBENCH)
+    with pytest.raises(ConfigError, match="all 3 replies are the same; that is CodeGoat24/UniGenBench's own"):
+        settled(RubricConfig(rubric="checkpoints", wording=greedy, repeats=3))
+
+
+def test_unigenbench_asks_in_its_releases_words_about_all_checkpoints_at_once(tmp_path: Path) -> None:
+    folder = made_releases.write(tmp_path, made_releases.UNIGENBENCH)
+    metric = settled(RubricConfig(rubric="checkpoints", wording=folder))
+    asked = [
+        WrittenQuestion(name, wanted, (), kind=name) for name, wanted in (("Style", "ink"), ("Style 2", "old {ink}"))
+    ]
+    reply = "<analysis>['It is ink.', 'New.']</analysis>\n<score>[1, 0]</score>"
+    verdict, rounds = run(metric.inspect("a  dog", asked), ["<score>[1, 0]</score>"], [reply])
+    assert rounds[0][0].messages[0].text == (
+        "Of a  dog check ['Style', 'Style'], Means:「\nStyle: how it is painted\nStyle: how it is painted\n」, "
+        "Wants:「\nStyle: ink\nStyle: old {ink}\n」."
+    )
+    assert ratings_by_name(verdict.ratings) == {"Style": 1, "Style 2": 0} and verdict.rationale == "It is ink. New."
+    chinese, ((request,),) = run(
+        metric.inspect("狗", [asked[0]._replace(kind="风格")]), ["<analysis>['a']</analysis><score>[1]</score>"]
+    )
+    assert "说明:「\n风格: 画风\n」" in request.messages[0].text and ratings_by_name(chinese.ratings) == {"风格": 1}
+    with pytest.raises(UnreadableReply, match="the checkpoint 'Smell' means"):
+        run(metric.inspect("a dog", [asked[0]._replace(kind="Smell")]))
+    with pytest.raises(UnreadableReply):
+        run(metric.inspect("a dog", asked), *[["<analysis>[]</analysis><score>[__import__('os')]</score>"]] * 11)
+
+
+def test_wise_asks_in_its_releases_words_three_times_and_takes_a_score_alone(tmp_path: Path) -> None:
+    metric = settled(RubricConfig(rubric="knowledge", wording=made_releases.write(tmp_path, made_releases.WISE)))
+    asked = [WrittenQuestion("1", "a  mooncake", (), kind="culture")]
+    verdict, rounds = run(
+        metric.inspect("the\npastry", asked), ["It is."], ["score: 2"], ["<think>Score: 0</think> **Score**: 1"]
+    )
+    ((request,), *_) = rounds
+    assert (request.system, request.messages[0].text) == ("You judge.", "Is the\npastry so: a  mooncake?")
+    assert request.image_at == len(request.messages[0].text) and (request.max_tokens, request.temperature) == (500, 0.0)
+    assert request.messages_with_system[0].text == "You judge.\n\nIs the\npastry so: a  mooncake?"
+    assert ratings_by_name(verdict.ratings) == {"score": 1}
+    with pytest.raises(UnreadableReply):
+        run(metric.inspect("a", asked), ["1\n0"], ["1 or 0"], ["Yes"])
+
+
+def test_a_wording_has_keys_of_its_own_by_what_is_read_and_not_by_its_folder(tmp_path: Path) -> None:
+    def asking(name: str, files: Mapping[str, str]) -> Any:
+        return settled(DsgConfig(wording=made_releases.write(tmp_path / name, files))).asking()
+
+    other = {**made_releases.DSG, "dsg/query_utils.py": made_releases.DSG["dsg/query_utils.py"].replace("Ask.", "Ask!")}
+    first, same, changed = asking("a", made_releases.DSG), asking("b", made_releases.DSG), asking("c", other)
+    assert first == same and len({str(each) for each in (first, changed, DsgConfig().asking())}) == 3
+    more = asking("d", {**made_releases.DSG, "README.md": "Read me."})
+    assert more == first
+
+
+def test_templates_of_ones_own_stand_in_for_ours_and_ours_for_the_rest(tmp_path: Path) -> None:
+    ours = prompt_template("dsg_tuples")
+    (tmp_path / "dsg_tuples.txt").write_text(ours)
+    assert settled(DsgConfig(wording=str(tmp_path))).asking() == DsgConfig().asking(), "the same words, the same keys"
+    (tmp_path / "dsg_tuples.txt").write_text("Split it.\n")
+    metric = settled(DsgConfig(wording=str(tmp_path), replies="text", max_tokens=9))
+    _, rounds = run(metric.write("a dog"), ["1 | global (x)"], ["1 | is x?", "1 | 0"])
+    texts = [request.messages[0].text for requests in rounds for request in requests]
+    assert texts[0] == "Split it.\nDescription:\na dog\nTuples:\n" and rounds[0][0].max_tokens == 9
+    assert texts[1].startswith(prompt_template("dsg_questions"))
+    assert metric.asking() != DsgConfig(max_tokens=9).asking()
+
+
+def test_a_judges_template_is_filled_in_as_ours_is(tmp_path: Path) -> None:
+    (tmp_path / "gpt4v_eval.txt").write_text("Does it fit {prompt}?\n")
+    metric = settled(Gpt4vEvalConfig(wording=str(tmp_path)))
+    _, ((request,),) = run(metric.inspect("a {prompt}"), ['{"rating": 9, "rationale": ""}'])
+    assert request.messages[0].text.startswith("Does it fit a {prompt}?\nReply with one JSON object")
+    assert metric.judging() != Gpt4vEvalConfig().judging()
+    (tmp_path / "llmscore_describe.txt").write_text("{caption} {regions} {width} {height}: say it at length.\n")
+    described = settled(LlmScoreConfig(wording=str(tmp_path)))
+    assert described.describing() != LlmScoreConfig().describing() and described.judging() == LlmScoreConfig().judging()
+
+
+def test_a_worker_refuses_a_folder_that_was_changed_after_the_plan(dsg: DsgConfig) -> None:
+    assert dsg.wording is not None and settled(dsg) == dsg
+    sent = pickle.dumps(dsg)
+    query = Path(dsg.wording) / "dsg/query_utils.py"
+    query.write_text(query.read_text().replace("Say what is there.", "Say all."))
+    with pytest.raises(ConfigError, match=r"expected .*: its files were changed"):
+        next(pickle.loads(sent).write("a dog"))
+    with pytest.raises(ConfigError, match=r"dsg wording: .* start again without wording_digest"):
+        settled(dsg)
+
+
+REFUSED: list[tuple[WordedMetric, Mapping[str, str], str]] = [
+    (DsgConfig(), {"README.md": ""}, r"a checkout of j-min/DSG \(dsg/query_utils.py\) or templates \(dsg_tuples.txt, "),
+    (Vq2Config(), made_releases.DSG, r"expected templates \(vq2_spans.txt, .* has neither"),
+    (TifaConfig(), made_releases.DSG, r"a checkout of Yushi-Hu/tifa \(tifascore/question_gen.py\)"),
+    (DsgConfig(), {"dsg/query_utils.py": made_releases.DSG["dsg/query_utils.py"]},
+     "dsg/data/tifa160-dev-anns.csv is missing; name the root of an unchanged checkout of https://github.com/j-min/DSG"),
+    (TifaConfig(), {"tifascore/question_gen.py": "prompt = 1 +"}, "question_gen.py is not Python"),
+    (TifaConfig(), {"tifascore/question_gen.py": "categories = []"}, "assigns nothing to prompt"),
+    (TifaConfig(), {"tifascore/question_gen.py": "prompt = open('x').read()"}, "has no text in prompt"),
+    (TifaConfig(), {"tifascore/question_gen.py": "prompt = 'x'\ncategories = [y]"}, "has no literal in categories"),
+    (LlmScoreConfig(), {**made_releases.LLMSCORE, "llm_descriptor/visual_descriptor.py": "prompt = f'{x:>9}'"},
+     "visual_descriptor.py has no text in prompt"),
+    (RubricConfig(rubric="checkpoints"), {"eval/src/eval_common.py": "LANG_CONFIGS = {}"}, "lacks the headings of en"),
+    (RubricConfig(rubric="knowledge"), {"vllm_eval.py": ""}, "has 0 texts in build_evaluation_messages, expected 2"),
+    (Gpt4vEvalConfig(), {"gpt4v_eval.txt": "Rate it."}, r"gpt4v_eval.txt lacks \{prompt\}, which is filled in"),
+    (SentenceMatchingConfig(), {}, "asks no model in words of its own"),
+    (DsgConfig(temperature=1.0), made_releases.DSG, "dsg temperature: 1.0 is not heeded .* set it to 0.0"),
+    (DsgConfig(replies="json"), made_releases.DSG, "dsg replies: json is not heeded .* of j-min/DSG"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("metric", "files", "problem"), REFUSED)
+def test_what_cannot_be_asked_in_is_refused_with_the_file_that_is_expected(
+    metric: Any, files: Mapping[str, str], problem: str, tmp_path: Path
+) -> None:
+    folder = made_releases.write(tmp_path, files)
+    with pytest.raises(ConfigError, match=problem):
+        settled(replace(metric, wording=folder))
+
+
+def test_the_plan_refuses_a_folder_that_is_not_there_and_other_metrics_have_no_wording(tmp_path: Path) -> None:
+    words = ("sweep=shapes", f"store={tmp_path}/store", "cluster=here", "dry_run=true")
+    line = refusal("sweep", *words, "metric=[dsg]", f"metrics.dsg.wording={tmp_path}/none")
+    assert "dsg wording: expected a checkout of j-min/DSG" in line and "and " + str(tmp_path / "none") in line
+    assert "wording" not in ClipScoreConfig.__dataclass_fields__
+
+
+def test_a_plan_writes_down_what_the_folder_holds(tmp_path: Path) -> None:
+    bench = write_benchmark(tmp_path / "bench")
+    made_releases.write(tmp_path / "DSG", made_releases.DSG)
+    more = ("metric=[dsg]", f"metrics.dsg.wording={tmp_path}/DSG")
+    planned, ours = (plan_bench(bench, tmp_path / "store", *words) for words in (more, more[:1]))
+    metric: Any = planned.config.metrics["dsg"]
+    assert metric.wording == str(tmp_path / "DSG") and len(metric.wording_digest) == 16
+    keys = [plan.plan.recipes["dsg"]["questions"].digest for plan in (planned, ours)]
+    assert keys[0] != keys[1]
