@@ -5,7 +5,7 @@ import sys
 from plumbline.jobs.command import Command, run_job
 from plumbline.jobs.display.console import EMPTY, make_console, show_table
 from plumbline.pipelines.cells.store import open_existing_store
-from plumbline.pipelines.sweeps.question_kinds import KindsConfig, Pooled, pool_kinds
+from plumbline.pipelines.sweeps.question_kinds import KindsConfig, KindScore, pool_kinds
 
 COMMAND = Command(
     "kinds", "Show what the questions of each kind come to, pooled over each generator's images.", KindsConfig
@@ -26,7 +26,7 @@ def main(config: KindsConfig) -> int:
     return 0
 
 
-def _shown(row: Pooled | None) -> str:
+def _shown(row: KindScore | None) -> str:
     return EMPTY if row is None else f"{row.mean:.4f} ({row.n})"
 
 

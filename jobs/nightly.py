@@ -21,8 +21,8 @@ from plumbline.jobs.sweep import show_judged, show_renewed, show_suite
 from plumbline.operators.base.errors import PlumblineError
 from plumbline.operators.base.sentences import plural
 from plumbline.pipelines.base.exit_codes import HELD, LOST, Ending
-from plumbline.pipelines.cells.lease import LeaseHeld, LeaseLost, LeaseSight, take
-from plumbline.pipelines.cells.runs import LATEST_REPORT, by_date, by_time, has_report, name_newest
+from plumbline.pipelines.cells.lease import LeaseHeld, LeaseLost, LeaseSight, take_lease
+from plumbline.pipelines.cells.runs import LATEST_REPORT, has_report, name_by_date, name_by_time, name_newest
 from plumbline.pipelines.cells.store import Store, open_store
 from plumbline.pipelines.cells.suites import Suite, name_newest_of
 from plumbline.pipelines.gates.gate_config import read_gate
@@ -139,7 +139,7 @@ def _night(console: Console, config: NightlyConfig | NightlySuiteConfig, stop: S
             f"watching {other}: up to {options.lease:g} seconds for a sign of life, and {options.wait:g} to end",
         )
 
-    with take(store, LEASE, LEASE, seconds=options.lease, wait=options.wait, watching=watching) as lease:
+    with take_lease(store, LEASE, LEASE, seconds=options.lease, wait=options.wait, on_wait=watching) as lease:
         lease.when_lost = stop
         if isinstance(config, NightlySuiteConfig):
             night = _of_several(console, config, lease.renew)
@@ -190,14 +190,14 @@ def _of_several(console: Console, config: NightlySuiteConfig, hold: Callable[[],
     planned = _planned_suite(config)
     store = planned.store
     show_suite_plan(console, planned)
-    suite_id = by_time(store, datetime.now(UTC))
+    suite_id = name_by_time(store, datetime.now(UTC))
     with ProgressDisplay(console, afterwards=seconds_afterwards(planned.sweeps.values())) as display:
         planned = compute_suite(planned, suite_id, display.update)
     runs, compared, told_before = dict[str, FinishedSweep](), list["ComparedRun"](), list[NightOutcome]()
     for name, inputs in planned.inputs.items():
         console.rule(escape(name), align="left")
         sweep = planned.sweeps.get(name)
-        runs[name] = planned.standing[name] if sweep is None else _sweep(console, sweep, hold)
+        runs[name] = planned.unchanged[name] if sweep is None else _sweep(console, sweep, hold)
         told = _show_unchanged(console, inputs, runs[name])
         if told is not None:
             told_before.append(told)
@@ -254,7 +254,7 @@ def _tell_suite(
 
 def _sweep(console: Console, planned: PlannedSweep, hold: Callable[[], None]) -> FinishedSweep:
     with ProgressDisplay(console, afterwards=seconds_afterwards([planned])) as display:
-        return run_sweep(planned, display.update, name=by_date, assert_lease=hold)
+        return run_sweep(planned, display.update, name=name_by_date, assert_lease=hold)
 
 
 def _show_unchanged(console: Console, inputs: SweepInputs, finished: FinishedSweep) -> NightOutcome | None:

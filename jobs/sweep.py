@@ -18,9 +18,9 @@ from plumbline.jobs.overrides import OF_SWEEPS, name_store
 from plumbline.operators.base.errors import PlumblineError
 from plumbline.operators.base.sentences import plural
 from plumbline.pipelines.base.exit_codes import OVER_BUDGET, Ending
-from plumbline.pipelines.cells.runs import by_time, has_report, name_newest
+from plumbline.pipelines.cells.runs import has_report, name_by_time, name_newest
 from plumbline.pipelines.cells.store import Store
-from plumbline.pipelines.cells.suites import Suite, name_newest_of, suite_of
+from plumbline.pipelines.cells.suites import Suite, find_suite_of, name_newest_of
 from plumbline.pipelines.judging.protocols import ProtocolConfig
 from plumbline.pipelines.plans.sweep_config import SuiteConfig, SweepConfig
 from plumbline.pipelines.running.events import Watch
@@ -85,13 +85,13 @@ def _suite(console: Console, config: SuiteConfig) -> int:
     show_suite_plan(console, planned)
     if config.dry_run:
         return 0
-    suite_id = by_time(planned.store, datetime.now(UTC))
+    suite_id = name_by_time(planned.store, datetime.now(UTC))
     with ProgressDisplay(console, afterwards=seconds_afterwards(planned.sweeps.values())) as display:
         planned = compute_suite(planned, suite_id, display.update)
     runs, worst = dict[str, str](), Ending()
     for name, inputs in planned.inputs.items():
         console.rule(escape(name), align="left")
-        finished = planned.standing.get(name)
+        finished = planned.unchanged.get(name)
         if finished is not None:
             _show_finished(console, inputs, finished)
             ending = _show_end(console, finished, finished.ending)
@@ -113,7 +113,7 @@ def _suite(console: Console, config: SuiteConfig) -> int:
 def show_suite(console: Console, planned: PlannedSuite, suite_id: str, runs: Mapping[str, str], code: int) -> Suite:
     """Writes the page of a suite and shows what it says, unless there is one of the same runs."""
     store = planned.store
-    suite = suite_of(store, runs)
+    suite = find_suite_of(store, runs)
     if suite is None:
         from plumbline.pipelines.report.suites import write_suite  # imports scipy
 

@@ -14,7 +14,7 @@ from plumbline.operators.models.families.vlm import ChatModel
 from plumbline.operators.models.model import ModelConfig
 from plumbline.operators.stages.graph import need_sources
 from plumbline.operators.stages.table import STAGES
-from plumbline.pipelines.plans.costs import estimates, unpriced
+from plumbline.pipelines.plans.costs import estimate_costs, list_unpriced_nodes
 from plumbline.pipelines.plans.plan import NodePlan, Plan
 from plumbline.pipelines.plans.sweep_config import AnySweep, SweepConfig
 from plumbline.pipelines.running.executor import Executor
@@ -64,7 +64,7 @@ def show_making(console: Console, planned: PlannedSweep) -> None:
 
 def show_suite_plan(console: Console, planned: PlannedSuite) -> None:
     """Show the sources of each benchmark, and the cells of all benchmarks, which are computed together."""
-    for name, finished in planned.standing.items():
+    for name, finished in planned.unchanged.items():
         console.print(f"[bold]{escape(name)}[/]: nothing changed since run {finished.run_id}")
     for sweep in planned.sweeps.values():
         _show_sources(console, sweep)
@@ -188,11 +188,11 @@ def _show_pools(console: Console, nodes: Sequence[NodePlan], config: AnySweep) -
 
 def _show_costs(console: Console, planned: PlannedSweep) -> None:
     """Print the estimated cost of services, and the services without prices."""
-    for node, calls, read, written, cost, run_id in estimates(planned.plan, planned.store):
+    for node, calls, read, written, cost, run_id in estimate_costs(planned.plan, planned.store):
         source = "as the model's prices take it" if run_id is None else f"as in run {run_id}"
         each = f"{read:.0f} tokens read and {written:.0f} written each, {source}"
         say(console, f"{node}: about {cost} for {calls} calls of a service, {each}")
-    for node, calls in unpriced(planned.plan):
+    for node, calls in list_unpriced_nodes(planned.plan):
         role = node.split(":")[1]
         say(console, f"{node}: {calls} calls of a service; models.{role}.prices would tell their cost (docs/models.md)")
 
@@ -201,8 +201,11 @@ def _show_retry(console: Console, plan: Plan) -> None:
     """Print the failed rows that are tried again, and the cells that such a sweep does not compute."""
     rows = sum(failed.retryable for failed in plan.failed.values())
     say(console, f"retry_failed: {rows} failed rows of {len(plan.failed)} cells are tried again")
-    if plan.left:
-        warn(console, f"{len(plan.left)} cells that were never tried are left alone; run without retry_failed for them")
+    if plan.untried:
+        warn(
+            console,
+            f"{len(plan.untried)} cells that were never tried are left alone; run without retry_failed for them",
+        )
 
 
 def _plan_row(planned: NodePlan) -> list[str]:

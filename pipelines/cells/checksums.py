@@ -1,4 +1,4 @@
-"""The SHA-256 that a file of the store holds of all its other bytes: written with it, checked before it is parsed."""
+"""Checksums of the store's files: each file contains the SHA-256 of all its other bytes, checked before parsing."""
 
 import hashlib
 import json
@@ -7,50 +7,52 @@ from typing import Any
 
 DIGEST_MARK = "sha256:"
 NO_DIGEST = DIGEST_MARK + "0" * 64
-"""Stands in place of a file's digest while that is made, and checked."""
+"""Placeholder for the digest while the digest is computed."""
 DIGEST_KEY = "plumbline_digest"
-"""What holds the digest in a Parquet file's metadata."""
+"""Metadata key of the digest in a Parquet file."""
 CHECKSUM = "checksum"
-"""The last field of a JSON file, which holds the digest."""
+"""Field with the digest: the last one of a JSON file."""
 
 PAGE_COMMENT = "<!-- {} -->"
 PAGE_END = ("</html>", "</html>\n")
 
 
 class DamagedError(Exception):
-    """Bytes are not those of a file that was written."""
+    """A file's bytes differ from the bytes that were written."""
 
 
-def with_digest(data: bytes) -> bytes:
-    """The bytes with their digest in place of the last NO_DIGEST in them."""
-    before, _, after = _around_digest(data)
+def insert_digest(data: bytes) -> bytes:
+    """Return the bytes with their digest in place of the last NO_DIGEST."""
+    before, _, after = _split_at_digest(data)
     return before + _digest(before, after) + after
 
 
 def check_digest(data: bytes) -> str:
-    """Return the digest that a file contains; raise DamagedError if a bit is not as it was written."""
-    before, digest, after = _around_digest(data)
+    """Return the digest that a file contains; raise DamagedError if any bit has changed."""
+    before, digest, after = _split_at_digest(data)
     if _digest(before, after) != digest:
         raise DamagedError(f"its {len(data)} bytes are not those that were written")
     return digest.decode()
 
 
 def check_table(data: bytes) -> None:
-    """As check_digest, of a Parquet file; one that was written before tables held digests is taken as it is."""
+    """Check the digest of a Parquet file; accept files that were written before tables contained digests."""
     if DIGEST_KEY.encode() in data:
         check_digest(data)
 
 
 def encode_json(content: Mapping[str, Any]) -> str:
-    """A JSON file, a field a line, with its digest in the last."""
+    """Return a JSON file with one field per line and the digest in the last field."""
     text = json.dumps({**content, CHECKSUM: NO_DIGEST}, indent=1) + "\n"
-    return with_digest(text.encode()).decode()
+    return insert_digest(text.encode()).decode()
 
 
 def decode_json(text: str) -> Any:
-    """What a JSON file holds, without its digest; raises DamagedError, and ValueError where it is no JSON.
+    """Return the content of a JSON file without its digest; accept files that were written before digests existed.
 
-    One that was written before files held digests is taken as it is.
+    Raises:
+        DamagedError: The digest does not match.
+        ValueError: The text is not JSON.
     """
     if f'"{CHECKSUM}"' in text or DIGEST_MARK in text[-len(NO_DIGEST) - 9 :]:
         check_digest(text.encode(errors="surrogatepass"))
@@ -61,12 +63,12 @@ def decode_json(text: str) -> Any:
 
 
 def with_page_digest(html: str) -> str:
-    """Return an HTML page with its digest in a comment behind its end."""
-    return with_digest(f"{html.rstrip()}\n{PAGE_COMMENT.format(NO_DIGEST)}\n".encode()).decode()
+    """Return an HTML page with its digest in a comment after its end."""
+    return insert_digest(f"{html.rstrip()}\n{PAGE_COMMENT.format(NO_DIGEST)}\n".encode()).decode()
 
 
 def is_sound_page(text: str) -> bool:
-    """Return True if a page is as it was written; one without a digest was written before pages had them."""
+    """Return True if a page is undamaged; accept pages that were written before digests existed."""
     if text.endswith(PAGE_END):
         return True
     try:
@@ -76,11 +78,11 @@ def is_sound_page(text: str) -> bool:
     return True
 
 
-def _around_digest(data: bytes) -> tuple[bytes, bytes, bytes]:
-    """The bytes before the digest, the digest itself and the bytes after it."""
-    place = max(data.rfind(DIGEST_MARK.encode()), 0)
-    end = place + len(NO_DIGEST)
-    return data[:place], data[place:end], data[end:]
+def _split_at_digest(data: bytes) -> tuple[bytes, bytes, bytes]:
+    """Return the bytes before the digest, the digest and the bytes after it."""
+    start = max(data.rfind(DIGEST_MARK.encode()), 0)
+    end = start + len(NO_DIGEST)
+    return data[:start], data[start:end], data[end:]
 
 
 def _digest(before: bytes, after: bytes) -> bytes:

@@ -1,10 +1,10 @@
-"""Leases of a store: who is at work in it alone, told without believing any clock but one's own.
+"""Leases: exclusive access to a store, decided without comparing the clocks of different machines.
 
-A lease is a folder of numbered files, leases/<name>/<number>.json, each written create-only; the highest number is the
-lease. Its holder writes that file anew a few times in `seconds`. Whoever wants the lease watches: a file that stays as
-it is for that long, by the watcher's own clock, is a dead holder's, and the next number may be taken. A holder that was
-stalled for so long sees the higher number before it publishes anything. One that ends writes that it has released the
-lease; the file stays, so that no number is given twice.
+A lease is a folder of numbered files, leases/<name>/<number>.json, each written create-only. The file with the highest
+number is the current lease. Its holder rewrites that file a few times in `seconds`. A process that wants the lease
+watches the file: if it stays unchanged for `seconds` by the watcher's own clock, the holder is dead and the watcher may
+take the next number. A holder that was stalled longer than that sees the higher number before it publishes anything. A
+holder that ends writes that it has released the lease. Its file stays, so that no number is used twice.
 """
 
 import os
@@ -27,37 +27,37 @@ from plumbline.pipelines.cells.store import Store
 
 LEASES = "leases"
 LEASE_TIMEOUT = 120.0
-"""Seconds without a renewal after which a holder counts as dead, unless its file names others."""
+"""Seconds without a renewal after which a holder counts as dead, if its file names no other timeout."""
 RENEWALS_PER_TIMEOUT = 6
-"""Renewals that a holder attempts within the timeout, so that one may fail."""
+"""Renewals that a holder attempts within the timeout; several, because a renewal may fail."""
 TRUSTED_SHARE = 2 / 3
-"""The share of the timeout after which a holder that could not renew no longer trusts that the lease is its own."""
-LOOKS_PER_TIMEOUT = 20
-"""How often a watcher reads the file within the timeout."""
+"""Fraction of the timeout after which a holder that could not renew no longer relies on its lease."""
+POLLS_PER_TIMEOUT = 20
+"""Number of times that a watcher reads the file within the timeout."""
 
 State = Literal["free", "unknown", "alive", "dead"]
 
 
 class LeaseHeld(PlumblineError):
-    """Another is at work."""
+    """Another process holds the lease."""
 
 
 class LeaseLost(PlumblineError):
-    """The lease was taken by another, because this holder was not heard of for too long."""
+    """Another process took the lease, because this holder did not renew it in time."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Holder:
-    """What the file of a lease says."""
+    """The content of a lease's file."""
 
     job: str
-    """What holds it, as a person knows it: nightly, gc."""
+    """Name of the job for people, such as nightly or gc."""
     token: str
-    """One holder's own, whatever its numbers."""
+    """Random id of the holder; it stays the same when the holder takes a higher number."""
     host: str
     process: int
     since: str
-    """By the holder's clock; to be shown, and nothing is decided by it."""
+    """Start by the holder's clock; shown to people, never compared."""
     seconds: float
     beat: int = 0
     released: bool = False
@@ -70,13 +70,13 @@ _HOLDER = TypeAdapter(Holder)
 
 
 class LeaseSight(NamedTuple):
-    """A lease as it was seen."""
+    """A lease as it was last read."""
 
     number: int
-    """0 where it was never taken."""
+    """Number of its file; 0 if it was never taken."""
     text: str
     holder: Holder | None
-    """None where nobody holds it, or nobody can read who does."""
+    """Its holder; None if it was never taken or its file cannot be read."""
 
     @property
     def is_free(self) -> bool:
@@ -87,10 +87,10 @@ class LeaseSight(NamedTuple):
 
 
 class Clock:
-    """Time as it passes here; it need not agree with any other machine's."""
+    """The monotonic clock of this machine; it need not agree with other machines' clocks."""
 
     def now(self) -> float:
-        """Seconds since some moment."""
+        """Return the seconds since an arbitrary moment."""
         return time.monotonic()
 
     def pause(self, seconds: float) -> None:
@@ -98,7 +98,7 @@ class Clock:
 
 
 class Watch:
-    """Somebody's lease, looked at again and again."""
+    """Repeated reads of another process's lease, to find out if its holder is alive."""
 
     def __init__(self, store: Store, name: str, clock: Clock) -> None:
         self._store, self._name, self._clock = store, name, clock
@@ -107,33 +107,36 @@ class Watch:
         self._moved = False
         self.sight = LeaseSight(0, "", None)
 
-    def look(self) -> State:
-        """What is known by now: `alive` where its file has changed since the first look, `dead` where it did not for
-        as long as its holder promised, `unknown` before either.
+    def poll(self) -> State:
+        """Read the lease and return its state.
+
+        Returns:
+            `free` if it was never taken or is released; `alive` if its file has changed since the first poll; `dead` if
+            the file has not changed for as long as the holder promised; else `unknown`.
         """
-        before = self._clock.now()  # what was read may be as old as this
-        self.sight = see(self._store, self._name)
+        before = self._clock.now()  # what is read next may be as old as this
+        self.sight = read_lease(self._store, self._name)
         if self.sight.text != self._text:
             self._moved = self._text is not None
             self._text, self._since = self.sight.text, self._clock.now()
         if self.sight.is_free:
             return "free"
-        if before - self._since >= self.promised:
+        if before - self._since >= self.timeout:
             return "dead"
         return "alive" if self._moved else "unknown"
 
     @property
-    def promised(self) -> float:
-        """For how long the file may stay as it is, in seconds."""
+    def timeout(self) -> float:
+        """Seconds for which the file of a living holder may stay unchanged."""
         return self.sight.holder.seconds if self.sight.holder is not None else LEASE_TIMEOUT
 
     def pause(self) -> None:
-        """Until the next look is worth while."""
-        self._clock.pause(self.promised / LOOKS_PER_TIMEOUT)
+        """Sleep until the next poll is due."""
+        self._clock.pause(self.timeout / POLLS_PER_TIMEOUT)
 
 
 class Lease:
-    """A lease that is held; as a context it is renewed by a thread, and released at the end."""
+    """A held lease. As a context manager it is renewed by a thread, and released at the end."""
 
     def __init__(self, store: Store, name: str, holder: Holder, clock: Clock) -> None:
         self._store, self._name, self._holder, self._clock = store, name, holder, clock
@@ -141,19 +144,19 @@ class Lease:
         self._renewed = 0.0
         self._lock = threading.Lock()
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._keep, name=f"lease {name}", daemon=True)
+        self._thread = threading.Thread(target=self._renew_repeatedly, name=f"lease {name}", daemon=True)
         self.lost = False
-        """Whether another has it by now, as far as is known here."""
-        self.when_lost: Callable[[LeaseLost], None] = _ignore
-        """Called by the thread that renews it, once that has found it lost."""
+        """True once this process knows that it does not hold the lease any more."""
+        self.when_lost: Callable[[LeaseLost], None] = lambda error: None
+        """Called by the renewing thread when it finds the lease lost."""
 
     @property
     def number(self) -> int:
-        """Grows with every holder."""
+        """Number of its file; it grows with every holder."""
         return self._number
 
     def claim(self, number: int) -> bool:
-        """Takes that number, and tidies up behind it; False where another has it or a higher one."""
+        """Take a number and delete lower numbers; return False if another holder has it, or a higher one."""
         began = self._clock.now()
         if not (self._store.place / _path(self._name, number)).create(_encode(self._holder)):
             return False
@@ -168,14 +171,14 @@ class Lease:
         return True
 
     def renew(self) -> None:
-        """Makes sure that the lease is held, from now on for most of its time; raises LeaseLost where it is not.
+        """Renew the lease; raise LeaseLost if another process took it.
 
-        A holder that was late, and could already be taken for dead, takes the next number, as anybody else would.
+        A holder that is so late that others may count it as dead takes the next number, as any other process would.
         """
         with self._lock:
             if self.lost or not self._renew():
                 self.lost = True
-                now = see(self._store, self._name)
+                now = read_lease(self._store, self._name)
                 raise LeaseLost(
                     f"{self._store.place / LEASES}: this {self._holder.job} was not heard of for too long, and "
                     f"{now} took its place; what was computed is kept, run again once that has ended"
@@ -191,7 +194,7 @@ class Lease:
         return _highest(self._store, self._name) == self._number
 
     def release(self) -> None:
-        """Lets others in at once; where that cannot be written, they wait until it is taken for dead."""
+        """Release the lease. If that cannot be written, other processes wait until the holder counts as dead."""
         self._ended.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -202,7 +205,7 @@ class Lease:
                 )
         self.lost = True
 
-    def _keep(self) -> None:
+    def _renew_repeatedly(self) -> None:
         while not self._ended.wait(self._holder.seconds / RENEWALS_PER_TIMEOUT):
             try:
                 self.renew()
@@ -210,7 +213,7 @@ class Lease:
                 self.when_lost(error)
                 return
             except PlumblineError:
-                continue  # the store may take the next one
+                continue  # the next renewal may succeed
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -222,84 +225,81 @@ class Lease:
         self.release()
 
 
-def _ignore(seen: object) -> None:
-    """Nothing is done about it."""
-
-
-def take(
+def take_lease(
     store: Store,
     name: str,
     job: str,
     *,
     seconds: float = LEASE_TIMEOUT,
     wait: float = 0.0,
-    watching: Callable[[LeaseSight], None] = _ignore,
+    on_wait: Callable[[LeaseSight], None] = lambda sight: None,
     clock: Clock | None = None,
 ) -> Lease:
-    """The lease of that name, once nobody else holds it; raises LeaseHeld where somebody does for longer than `wait`.
+    """Take the lease of that name; hold it as a context: `with take_lease(...) as lease`.
 
-    Somebody who is not heard of is watched for as long as they promised to be, whatever `wait` is; `watching` is told
-    once of whom. What is taken is held as a context: `with take(...) as lease`.
+    Args:
+        wait: Seconds to wait for a living holder. A holder that may be dead is always watched until that is known.
+        on_wait: Called once, with the lease that is waited for.
+
+    Raises:
+        LeaseHeld: Another process still holds it after `wait` seconds.
     """
     clock = clock or Clock()
     watch = Watch(store, name, clock)
     until = clock.now() + wait
-    told = False
+    announced = False
     while True:
-        state = watch.look()
+        state = watch.poll()
         if state in ("free", "dead"):
-            lease = Lease(store, name, _new_holder(job, seconds), clock)
+            holder = Holder(
+                job=job,
+                token=uuid.uuid4().hex,
+                host=socket.gethostname(),
+                process=os.getpid(),
+                since=datetime.now(UTC).isoformat(timespec="seconds"),
+                seconds=seconds,
+            )
+            lease = Lease(store, name, holder, clock)
             if lease.claim(watch.sight.number + 1):
                 return lease
         elif state == "alive" and clock.now() >= until:
             raise LeaseHeld(f"{store.place / LEASES}: {watch.sight} is at work; run again once it has ended")
-        elif not told:
-            told = True
-            watching(watch.sight)
+        elif not announced:
+            announced = True
+            on_wait(watch.sight)
         watch.pause()
 
 
-def see(store: Store, name: str) -> LeaseSight:
-    """The lease of that name as it stands now, which tells nothing of whether its holder is alive."""
+def read_lease(store: Store, name: str) -> LeaseSight:
+    """Return the lease of that name as it is now, which does not show if its holder is alive."""
     while True:
         number = _highest(store, name)
         if number == 0:
             return LeaseSight(0, "", None)
         text = store.read_text(_path(name, number))
-        if text is not None:  # or a higher one was taken in between
+        if text is not None:  # else a higher one was taken in between
             return LeaseSight(number, f"{number} {text}", _decode(text))
 
 
-def standing(store: Store) -> dict[str, LeaseSight]:
-    """By name, the leases that were taken and not released, whose holders may be alive or dead."""
+def unreleased_leases(store: Store) -> dict[str, LeaseSight]:
+    """Return, by name, the leases that were taken and not released; their holders may be alive or dead."""
     names = sorted({path.split("/")[1] for path in store.listing(LEASES)})
-    seen = {name: see(store, name) for name in names}
+    seen = {name: read_lease(store, name) for name in names}
     return {name: sight for name, sight in seen.items() if not sight.is_free}
 
 
-def living(store: Store, clock: Clock | None = None) -> dict[str, LeaseSight]:
-    """By name, the leases whose holders are alive; those that are not heard of are watched until that is known."""
+def live_leases(store: Store, clock: Clock | None = None) -> dict[str, LeaseSight]:
+    """Return, by name, the leases whose holders are alive; watch each holder until that is known."""
     clock = clock or Clock()
-    watches = {name: Watch(store, name, clock) for name in standing(store)}
+    watches = {name: Watch(store, name, clock) for name in unreleased_leases(store)}
     alive: dict[str, LeaseSight] = {}
     while watches:
-        states = {name: watch.look() for name, watch in watches.items()}
+        states = {name: watch.poll() for name, watch in watches.items()}
         alive |= {name: watches[name].sight for name, state in states.items() if state == "alive"}
         watches = {name: watches[name] for name, state in states.items() if state == "unknown"}
         if watches:
-            min(watches.values(), key=lambda watch: watch.promised).pause()
+            min(watches.values(), key=lambda watch: watch.timeout).pause()
     return alive
-
-
-def _new_holder(job: str, seconds: float) -> Holder:
-    return Holder(
-        job=job,
-        token=uuid.uuid4().hex,
-        host=socket.gethostname(),
-        process=os.getpid(),
-        since=datetime.now(UTC).isoformat(timespec="seconds"),
-        seconds=seconds,
-    )
 
 
 def _path(name: str, number: int) -> str:
@@ -307,13 +307,13 @@ def _path(name: str, number: int) -> str:
 
 
 def _highest(store: Store, name: str) -> int:
-    """The number that counts; 0 where the lease was never taken."""
+    """Return the number of the current file; 0 if the lease was never taken."""
     return max(_numbers(store, name), default=0)
 
 
 def _numbers(store: Store, name: str) -> list[int]:
     stems = [path.rpartition("/")[2].removesuffix(".json") for path in store.listing(f"{LEASES}/{name}")]
-    return [int(stem) for stem in stems if stem.isdigit()]  # and not the draft of one that was killed as it wrote
+    return [int(stem) for stem in stems if stem.isdigit()]  # skips the temporary file of a writer that was killed
 
 
 def _encode(holder: Holder) -> bytes:

@@ -1,4 +1,4 @@
-"""The questions that a run's metric asked: its scores' cells, and the cells of questions that these read."""
+"""The questions that a metric of a run asked: its scores cells, and the questions cells that these read."""
 
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -7,23 +7,23 @@ import pyarrow as pa
 from plumbline.operators.base.schemas import QUESTIONS
 from plumbline.pipelines.cells.store import Store, StoredCell, draft_path
 
-READ = ("cached", "committed", "draft")
-"""States of cells that hold a table."""
-States = Mapping[str, str]
-"""What became of a run's cells, by path."""
+STATES_WITH_TABLE = ("cached", "committed", "draft")
+"""States of cells that have a table."""
+CellStates = Mapping[str, str]
+"""States of a run's cells, by path."""
 
 
-def cell_states(store: Store, run_id: str) -> States:
-    """What became of the cells of a run."""
+def cell_states(store: Store, run_id: str) -> CellStates:
+    """Return the states of a run's cells."""
     cells = store.read_table(f"runs/{run_id}/cells.parquet", ["path", "state"])
     return dict(zip(*(cells.column(name).to_pylist() for name in ("path", "state")), strict=True))
 
 
-def scores_of(store: Store, states: States, metric: str) -> Iterator[str]:
-    """The scores cells of the metric; all of a folder are of the same."""
+def find_scores_cells(store: Store, states: CellStates, metric: str) -> Iterator[str]:
+    """Yield the paths of a metric's scores cells. Only one cell per folder is opened: all have the same metric."""
     metric_of: dict[str, str] = {}
     for path, state in states.items():
-        if not path.startswith("scores/") or state not in READ:
+        if not path.startswith("scores/") or state not in STATES_WITH_TABLE:
             continue
         folder = "/".join(path.split("/")[:2])
         if folder not in metric_of:
@@ -33,23 +33,24 @@ def scores_of(store: Store, states: States, metric: str) -> Iterator[str]:
             yield path
 
 
-def questions_in(inputs: Iterable[str]) -> list[str]:
-    """The cells of questions among those that a cell was computed from."""
+def select_question_cells(inputs: Iterable[str]) -> list[str]:
+    """Return the questions cells among the inputs of a cell."""
     return [path for path in inputs if path.startswith("questions/")]
 
 
-def read_stored(store: Store, states: States, path: str) -> StoredCell:
-    """A cell of a run, or its draft."""
+def read_stored(store: Store, states: CellStates, path: str) -> StoredCell:
+    """Read a cell of a run, or its draft."""
     return store.read_cell(draft_path(path) if states.get(path) == "draft" else path)
 
 
 def read_asked(store: Store, run_id: str, metric: str) -> pa.Table:
-    """All questions of a metric (schema QUESTIONS); no rows for a metric that asks none.
+    """Return all questions that a metric asked (schema QUESTIONS); no rows if the metric asks none.
 
-    Raises StoreError where a cell of them is damaged or gone.
+    Raises:
+        StoreError: A questions cell is damaged or deleted.
     """
     states = cell_states(store, run_id)
-    scores = (read_stored(store, states, path) for path in scores_of(store, states, metric))
-    paths = dict.fromkeys(path for cell in scores for path in questions_in(cell.provenance["inputs"]))
+    scores = (read_stored(store, states, path) for path in find_scores_cells(store, states, metric))
+    paths = dict.fromkeys(path for cell in scores for path in select_question_cells(cell.provenance["inputs"]))
     tables = [read_stored(store, states, path).table for path in paths]
     return pa.concat_tables([QUESTIONS.empty_table(), *(table.select(QUESTIONS.names) for table in tables)])

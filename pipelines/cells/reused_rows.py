@@ -1,4 +1,4 @@
-"""What earlier sweeps computed: cells whose rows a new cell may take, and rows that failed and are tried again."""
+"""Results of earlier sweeps: cells whose rows a new cell may reuse, and failed rows that are tried again."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Set
@@ -21,37 +21,41 @@ NOT_TRIED = RowError(
 )
 """Error of rows whose cells a sweep with retry_failed leaves alone."""
 MAX_EARLIER = 32
-"""Cells that are read for one cell that is computed."""
+"""Earlier cells that are read for one cell to compute."""
 
 
 class EarlierCells:
-    """Drafts, and cells of a recipe on prompts or images that have changed since."""
+    """Drafts, and cells of the same recipes on earlier versions of prompts or images."""
 
     def __init__(self, stored: Mapping[str, float]) -> None:
-        """`stored` are the paths in the store that the plan does not name, with their time of writing."""
-        self.alike: dict[str, list[str]] = defaultdict(list)
+        """
+        Args:
+            stored: Paths in the store that the plan does not name, with their modification times.
+        """
+        self.by_likeness: dict[str, list[str]] = defaultdict(list)
         for path in sorted(stored, key=stored.__getitem__, reverse=True):
             for likeness in _likenesses(path):
-                self.alike[likeness].append(path)
+                self.by_likeness[likeness].append(path)
 
-    def beside(self, path: str, *, renew: bool) -> tuple[str, ...]:
-        """The draft of the cell at a path, and the newest of the cells that are most like it.
+    def similar_cells(self, path: str, *, renew: bool) -> tuple[str, ...]:
+        """Return the paths of the draft of a cell and of the newest of the cells that are most like it.
 
-        A draft may hold few rows, so it hides no other cell. A cell to renew may hold rows that stay.
+        A draft may contain few rows, so the other cells are returned even if there is one. A cell to renew may contain
+        rows that stay, so it comes first.
         """
         if not STAGES[_stage(path)].keeps_rows:
             return ()
-        draft, closest = draft_path(path), [self.alike.get(likeness, []) for likeness in _likenesses(path)]
+        draft, closest = draft_path(path), [self.by_likeness.get(likeness, []) for likeness in _likenesses(path)]
         own = [*([path] if renew else ()), *([draft] if draft in closest[0] else ())]
         others = next((found for alike in closest if (found := [other for other in alike if other != draft])), [])
         return (*own, *others[:MAX_EARLIER])
 
 
 def _likenesses(path: str) -> tuple[str, ...]:
-    """What cells share whose rows may be the same, the closest first.
+    """Return names that cells with equal rows are likely to share, the closest likeness first.
 
-    Cells over prompts share the folder of their benchmark. Cells over images share the shard (pieces of it count as
-    itself); the shard's name, where the generator was renamed; or the generator, where its file was.
+    Cells over prompts share the folder of their benchmark. Cells over images share the shard (pieces of a shard count
+    as the shard), the shard's name if the generator was renamed, or the generator if its file was renamed.
     """
     folder = path.rpartition("/")[0]
     if STAGES[_stage(path)].over == "prompts":
@@ -61,7 +65,7 @@ def _likenesses(path: str) -> tuple[str, ...]:
 
 
 def _shard_of(path: str) -> str:
-    """What the cells of a recipe on one shard share, whatever the shard holds."""
+    """Return the part of a path that all cells of one recipe on one shard share, independent of the content."""
     return path.rpartition("-")[0]
 
 
@@ -70,9 +74,9 @@ def _stage(path: str) -> str:
 
 
 def read_earlier(cell: Cell, limits: ImageLimits, read: Callable[[str], StoredCell]) -> list[pa.Table]:
-    """The tables of a cell's earlier cells, newest first.
+    """Return the tables of a cell's earlier cells, newest first.
 
-    Left out are damaged ones, those of another recipe, and those that let in images that `limits` may refuse.
+    Damaged cells are skipped, and so are cells of another recipe and cells with images that `limits` might refuse.
     """
     stage = STAGES[cell.stage]
     tables = []
@@ -88,35 +92,37 @@ def read_earlier(cell: Cell, limits: ImageLimits, read: Callable[[str], StoredCe
 
 
 class FailedRows(NamedTuple):
-    """How many rows of a cell have no result."""
+    """Numbers of rows of a cell without a result."""
 
     rows: int
     retryable: int
-    """Those of them that may have one another time."""
+    """The rows among them that may succeed if they are tried again."""
 
 
 class Retried(NamedTuple):
-    """What came of trying failed rows again."""
+    """Numbers of failed rows that were tried again, and of those that succeeded."""
 
     rows: int
     succeeded: int
 
 
-def failed_before(
-    cells: Iterable[PlannedCell], standing: Set[str], store: Store, benchmark: str
-) -> dict[PlannedCell, str]:
-    """The cells that stand as drafts, and those of which rows failed in the benchmark's newest run.
+def find_failed(cells: Iterable[PlannedCell], stored: Set[str], store: Store, benchmark: str) -> dict[PlannedCell, str]:
+    """Return the cells that are saved as drafts, and those with failed rows in the benchmark's newest run.
 
-    Each with the path of the cell whose draft tells which: another one where the images were mended since. `standing`
-    are the paths in the store that the plan does not name.
+    Args:
+        stored: Paths in the store that the plan does not name.
+
+    Returns:
+        For each cell the path of the cell whose draft has its failed rows: a different one if the images were repaired
+        since.
     """
     failed = _failed_shards(store, benchmark)
-    paths = {cell: path if draft_path(path := cell.path) in standing else failed.get(_shard_of(path)) for cell in cells}
+    paths = {cell: path if draft_path(path := cell.path) in stored else failed.get(_shard_of(path)) for cell in cells}
     return {cell: path for cell, path in paths.items() if path is not None}
 
 
 def _failed_shards(store: Store, benchmark: str) -> dict[str, str]:
-    """By shard of a recipe, the failed cells of the benchmark's newest run; a run that cannot be read tells nothing."""
+    """Return the failed cells of the benchmark's newest run that can be read, by recipe and shard."""
     for run_id in reversed(run_ids(store)):
         try:
             if read_manifest(store, run_id).get("benchmark") == benchmark:
@@ -128,12 +134,12 @@ def _failed_shards(store: Store, benchmark: str) -> dict[str, str]:
     return {}
 
 
-def standing_on(
+def dependents_of_failed(
     failed: Set[PlannedCell],
     missing: Set[PlannedCell],
     reads: Callable[[PlannedCell], Mapping[str, tuple[PlannedCell, ...]]],
 ) -> set[PlannedCell]:
-    """Those of the missing cells that failed, or read one that is computed again."""
+    """Return the missing cells that failed, and those that directly or indirectly read one of them."""
     order = list(STAGES)
     again = set(failed & missing)
     for cell in sorted(missing, key=lambda cell: order.index(cell.recipe.stage)):
@@ -143,7 +149,7 @@ def standing_on(
 
 
 def count_failed(failed: Mapping[PlannedCell, str], store: Store) -> dict[str, FailedRows]:
-    """By the cells' paths: their failed rows as the drafts tell them; without a draft, all rows of the shard."""
+    """Return the failed rows by cell path, as counted in the drafts; without a draft, all rows of the shard."""
 
     def count(cell: PlannedCell) -> FailedRows:
         try:
@@ -157,7 +163,7 @@ def count_failed(failed: Mapping[PlannedCell, str], store: Store) -> dict[str, F
 
 
 def count_retried(failed: Mapping[str, FailedRows], outcomes: Mapping[str, Outcome]) -> Retried:
-    """The rows that were tried again, and those of them that have a result now."""
+    """Count the rows that were tried again, and the rows among them that have a result now."""
     succeeded = 0
     for path, before in failed.items():
         outcome = outcomes.get(path)

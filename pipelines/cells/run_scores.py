@@ -1,4 +1,4 @@
-"""A run's scores, read from the store part by part."""
+"""The scores of a run and its rows without a score: both are folders of Parquet files, read one by one."""
 
 from functools import partial
 
@@ -6,24 +6,25 @@ import numpy as np
 import pyarrow as pa
 
 from plumbline.operators.base.each import Each, one_by_one
+from plumbline.operators.base.failures import count_failures, merge_failures
 from plumbline.operators.results.run_scores import PromptTexts, RunScores
 from plumbline.operators.statistics.poisson_bootstrap import hash_ids
 from plumbline.pipelines.cells.store import Store
 
 TEXTS = pa.schema([("prompt_id", pa.string()), ("text", pa.uint64())])
-"""The prompts of a run, with a hash of each text."""
+"""Columns of a run's table of prompts, with a hash of each text."""
 SHARED = ("generator", "metric")
-"""Columns whose values many rows share."""
+"""Columns with few distinct values, which are read as dictionaries."""
 
 
 def score_parts(store: Store, run_id: str) -> list[str]:
-    """The files of its scores."""
+    """Return the paths of the files with a run's scores."""
     path = f"runs/{run_id}/scores.parquet"
     return store.files(path) or [path]
 
 
 def read_run_scores(store: Store, run_id: str, each: Each = one_by_one) -> RunScores:
-    """Its scores as they are compared, no more of them in memory than of one metric and generator."""
+    """Return a run's scores, which are loaded as needed: at most one metric and generator at a time."""
     parts = [partial(store.read_file, path, encoded=SHARED) for path in score_parts(store, run_id)]
     return RunScores(parts, each).with_texts(read_prompt_texts(store, run_id))
 
@@ -48,3 +49,14 @@ def read_prompt_texts(store: Store, run_id: str) -> PromptTexts | None:
 
 def _texts_path(run_id: str) -> str:
     return f"runs/{run_id}/prompt_texts.parquet"
+
+
+def errors_path(run_folder: str) -> str:
+    """Return the path of a run's rows without a score."""
+    return f"{run_folder}/errors.parquet"
+
+
+def read_failures(store: Store, run_folder: str) -> pa.Table:
+    """Return the kinds of a run's failures (schema FAILURES); raise StoreError if a file is damaged or missing."""
+    path = errors_path(run_folder)
+    return merge_failures([count_failures(store.read_file(part)) for part in store.files(path) or [path]])

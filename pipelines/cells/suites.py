@@ -7,7 +7,7 @@ from plumbline.pipelines.cells.runs import find_run, name_newest, newest_run
 from plumbline.pipelines.cells.store import Store
 
 SUITES = "suites"
-"""The folder of the suites; of each a folder with its page, its numbers and suite.json, which is written last."""
+"""Folder of the suites. Each has a folder with its page, its numbers and suite.json, which is written last."""
 
 
 class Suite(NamedTuple):
@@ -15,28 +15,28 @@ class Suite(NamedTuple):
 
     suite_id: str
     runs: Mapping[str, str]
-    """By benchmark, the id of its run."""
+    """Ids of its runs, by benchmark."""
     exit_code: int
 
     @property
     def folder(self) -> str:
-        """Where it is in the store."""
+        """Path in the store."""
         return f"{SUITES}/{self.suite_id}"
 
     def page(self, store: Store) -> str:
-        """The address of its page."""
+        """Return the address of its page."""
         return f"{store.place.url}/{self.folder}/report.html"
 
 
 def newest_suites(store: Store) -> Iterator[Suite]:
-    """The suites of a store, the newest first, each read when it is asked for."""
+    """Yield the suites of a store, newest first; each is read only when it is reached."""
     for suite_id in sorted(store.folders(SUITES), reverse=True):
         if (suite := find_suite(store, suite_id)) is not None:
             yield suite
 
 
 def find_suite(store: Store, suite_id: str) -> Suite | None:
-    """A suite by its id; None where its folder has no sound suite.json, as while it is being written."""
+    """Return a suite by its id, or None if its suite.json is missing (it is written last) or damaged."""
     content = store.read_json(f"{SUITES}/{suite_id}/suite.json") or {}
     runs, code = content.get("runs"), content.get("exit_code")
     if not isinstance(runs, dict) or not isinstance(code, int):
@@ -44,23 +44,24 @@ def find_suite(store: Store, suite_id: str) -> Suite | None:
     return Suite(suite_id, {str(benchmark): str(run_id) for benchmark, run_id in runs.items()}, code)
 
 
-def named_run(store: Store, name: str, benchmark: str, key: str) -> str | None:
-    """The id of the run that an id names, of a suite's the run of a benchmark; None where that suite has none of it.
+def find_named_run(store: Store, name: str, benchmark: str, key: str) -> str | None:
+    """Return the id of the run with a name; if the name is a suite's, the suite's run of the benchmark, or None.
 
-    Raises ConfigError where there is no such run.
+    Raises:
+        ConfigError: The run does not exist.
     """
     suite = find_suite(store, name)
     named = name if suite is None else suite.runs.get(benchmark)
     return None if named is None else find_run(store, named, key=key)
 
 
-def suite_of(store: Store, runs: Mapping[str, str]) -> Suite | None:
-    """The newest suite of these benchmarks, where it is of the same runs."""
+def find_suite_of(store: Store, runs: Mapping[str, str]) -> Suite | None:
+    """Return the newest suite of these benchmarks if it consists of these runs."""
     newest = next((suite for suite in newest_suites(store) if list(suite.runs) == list(runs)), None)
     return newest if newest is not None and newest.runs == runs else None
 
 
-def name_newest_of(store: Store, runs: Mapping[str, str], hold: Callable[[], None] = lambda: None) -> None:
-    """Has the newest run be one of a suite's, the last where none is."""
+def name_newest_of(store: Store, runs: Mapping[str, str], assert_lease: Callable[[], None] = lambda: None) -> None:
+    """Make the last of a suite's runs the newest run, unless one of them is that already."""
     if newest_run(store) not in runs.values():
-        name_newest(store, [*runs.values()][-1], hold)
+        name_newest(store, [*runs.values()][-1], assert_lease)

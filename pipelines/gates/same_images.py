@@ -9,7 +9,7 @@ import pyarrow as pa
 from plumbline.operators.base.errors import PlumblineError
 from plumbline.operators.results.run_scores import Hashes
 from plumbline.operators.statistics.poisson_bootstrap import hash_ids
-from plumbline.pipelines.cells.question_cells import cell_states, read_stored, scores_of
+from plumbline.pipelines.cells.question_cells import cell_states, find_scores_cells, read_stored
 from plumbline.pipelines.cells.store import Store, StoredCell
 
 NO_PROMPTS: Hashes = np.zeros(0, np.uint64)
@@ -56,7 +56,7 @@ def _read_scores(store: Store, side: ScoredImages) -> dict[str, StoredCell]:
     """Return the scores cells of a side by path; a draft's key is that of its content."""
     states = cell_states(store, side.run_id)
     own = {path: state for path, state in states.items() if path.split("/")[-2:-1] == [side.generator]}
-    cells = {path: read_stored(store, states, path) for path in scores_of(store, own, side.metric)}
+    cells = {path: read_stored(store, states, path) for path in find_scores_cells(store, own, side.metric)}
     return {cell.digest if states[path] == "draft" else path: cell for path, cell in cells.items()}
 
 

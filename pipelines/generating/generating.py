@@ -17,7 +17,7 @@ from plumbline.pipelines.cells.checksums import DamagedError
 from plumbline.pipelines.cells.store import BrokenCell, GoneCell, Store, StoredCell, decode_cell, draft_path
 from plumbline.pipelines.generating.generate_config import GenerateConfig
 from plumbline.pipelines.generating.wanted import wanted_pictures, write_wanted
-from plumbline.pipelines.plans.costs import Cost, costs_of
+from plumbline.pipelines.plans.costs import Cost, node_costs
 from plumbline.pipelines.running.events import Watch
 from plumbline.pipelines.sources.file_memory import FileMemory
 from plumbline.pipelines.sources.shards import ShardSize
@@ -99,7 +99,7 @@ def generate(planned: PlannedGeneration, watch: Watch) -> Generated:
         problems=published.problems,
         mended=tuple(folder.damaged),
         usage=usage,
-        costs=costs_of(drawing.plan, usage),
+        costs=node_costs(drawing.plan, usage),
         exit_code=exit_code(published.failed, planned.pictures, planned.config.max_failed),
     )
 
@@ -135,7 +135,7 @@ class GeneratorFolder:
 
     def publish(self, drawing: PlannedSweep, outcomes: Mapping[str, Outcome]) -> Inspection[Published]:
         """Make the folder contain the cells and no other file; return the damaged cells that no file can replace."""
-        cells = drawing.plan.of_prompts("pictures")["pictures"]
+        cells = drawing.plan.prompt_cells("pictures")["pictures"]
         lost = {cell for cell in cells if cell.path in outcomes and outcomes[cell.path].state == "failed"}
         made = {_file_name(cell, outcomes): cell for cell in cells if cell not in lost}
         there = _tables(self.folder)

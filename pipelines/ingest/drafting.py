@@ -202,22 +202,21 @@ class Workers:
 
         self._session.enter_context(ray_session(ClusterConfig(address=address, num_cpus=cpus, pools={})))
         count = int(ray.cluster_resources().get("CPU", 1)) if address else cpus
-        worker, enter = ray.remote(Drafter).options(num_cpus=1, max_restarts=-1), self._surroundings()
+        worker, enter = ray.remote(Drafter).options(num_cpus=1, max_restarts=-1), self._open_environment()
         self.drafters = [worker.remote(self.source, enter) for _ in range(count)]
         self._on_ray = True
 
-    def _surroundings(self) -> Callable[[], None]:
-        """Return the function that sets up a worker; raises RunnerError if a machine does not see the input or the
-        output.
-        """
-        from plumbline.pipelines.running.surroundings import Landmark, surroundings
+    def _open_environment(self) -> Callable[[], None]:
+        """Return what prepares a process; raise RunnerError if a machine does not see the input or the output."""
+        from plumbline.pipelines.running.driver_environment import VisibilityProbe, driver_environment
 
         locate = self.source.config.storage.locate
         seen = [
-            Landmark(f"source {file.url}", locate(file.url), file.bytes, file.etag) for file in self.source.landmarks()
+            VisibilityProbe(f"source {file.url}", locate(file.url), file.bytes, file.etag)
+            for file in self.source.landmarks()
         ]
-        given = surroundings(f"output {self.output}", self.output / ".ingest", seen)
-        return self._session.enter_context(given).apply_environment
+        environment = driver_environment(f"output {self.output}", self.output / ".ingest", seen)
+        return self._session.enter_context(environment).apply
 
     def __enter__(self) -> "Workers":
         return self

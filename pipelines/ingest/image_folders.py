@@ -12,7 +12,7 @@ from unicodedata import normalize
 
 from plumbline.pipelines.base.storage import Place, readable_errors
 from plumbline.pipelines.base.tables import JSON_LINES, SEPARATORS, SKIPPED, Refused, Rejection, Row, printable
-from plumbline.pipelines.cells.store import outside_stores
+from plumbline.pipelines.cells.store import exclude_stores
 from plumbline.pipelines.ingest.input_rows import EDIT_RESULTS, EDIT_SOURCES, FOREIGN, IMAGES
 from plumbline.pipelines.sources.benchmark import generator_of_folder, name_generators
 from plumbline.pipelines.sources.input_columns import InputColumnsConfig
@@ -242,7 +242,7 @@ def list_images(place: Place, key: str = "images", columns: InputColumnsConfig |
     with readable_errors(place, key):
         if not place.exists():
             raise FileNotFoundError(place.url)
-        paths = outside_stores(place, sorted(path for path, _ in place.files()))
+        paths = exclude_stores(place, sorted(path for path, _ in place.files()))
     found = [path or place.name for path in paths]
     visible = [name for name in found if not _is_hidden(name)]
     names = [name for name in visible if name == printable(name)]

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 from plumbline.operators.base.errors import ConfigError
-from plumbline.pipelines.cells.runs import Run, leave_order, list_runs
+from plumbline.pipelines.cells.runs import Run, list_runs, remove_from_order
 from plumbline.pipelines.cells.store import Store, StoredFile
 from plumbline.pipelines.maintenance.gc_config import KeepRuns
 from plumbline.pipelines.maintenance.working_sweeps import deleting, signs
@@ -76,7 +76,7 @@ def retain(
 def remove_run(store: Store, run_id: str) -> None:
     """Removes a run whole, its manifest first: so what an interruption leaves of it is no run any more."""
     store.remove_all([f"runs/{run_id}/manifest.json"])
-    leave_order(store, run_id)
+    remove_from_order(store, run_id)
     store.remove_folder(f"runs/{run_id}")
 
 

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from pydantic import TypeAdapter, ValidationError
 
 from plumbline.operators.base.errors import PlumblineError
-from plumbline.pipelines.cells.lease import LEASES, Lease, see, take
+from plumbline.pipelines.cells.lease import LEASES, Lease, read_lease, take_lease
 from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.plans.plan import NodePlan
 from plumbline.pipelines.running.events import NodeProgress
@@ -119,14 +119,14 @@ class Deleting(NamedTuple):
 @contextmanager
 def deleting(store: Store, job: str) -> Iterator[Deleting]:
     """Has nobody else delete in the store, and sweeps that begin wait; raises LeaseHeld where another deletes."""
-    with take(store, DELETING, job) as lease:
+    with take_lease(store, DELETING, job) as lease:
         lease.renew()
         yield Deleting(lease, max(store.listing(f"{LEASES}/{DELETING}").values()))
 
 
 def deletions(store: Store) -> int:
     """How often something was deleted so far, for a plan to be made now; -1 while it is being done."""
-    sight = see(store, DELETING)
+    sight = read_lease(store, DELETING)
     return sight.number if sight.is_free else -1
 
 
@@ -135,13 +135,13 @@ def wait_for_deletions(store: Store) -> int:
 
     On whom it waits is said in a line on stderr, for that may take minutes.
     """
-    sight = see(store, DELETING)
+    sight = read_lease(store, DELETING)
     if sight.is_free:
         return sight.number
     line = f"waiting while cells are removed from {store.place.url} by {sight}; this sweep goes on by itself"
     print(line, file=sys.stderr, flush=True)
     LOG.info(line)
-    with take(store, DELETING, "sweep", wait=math.inf) as lease:  # so that the next one need not wait for a dead one
+    with take_lease(store, DELETING, "sweep", wait=math.inf) as lease:  # so that the next sweep need not wait
         return lease.number
 
 

@@ -16,7 +16,7 @@ from plumbline.pipelines.base.cluster import ClusterConfig
 from plumbline.pipelines.base.exit_codes import GATE_FAILED, REGRESSION, worse
 from plumbline.pipelines.cells.runs import Run, earlier_runs, read_manifest
 from plumbline.pipelines.cells.store import Store
-from plumbline.pipelines.cells.suites import Suite, named_run
+from plumbline.pipelines.cells.suites import Suite, find_named_run
 from plumbline.pipelines.gates.gate_config import read_gate
 from plumbline.pipelines.gates.gating import judge_run
 from plumbline.pipelines.nightly.nightly_config import NightConfig
@@ -125,7 +125,7 @@ def find_baseline(store: Store, run_id: str, manifest: Mapping[str, Any], compar
     """
     bridges = read_bridges(store, manifest.get("benchmark"))
     if compare != "previous":
-        other = named_run(store, compare, manifest["benchmark"], key="nightly.compare")
+        other = find_named_run(store, compare, manifest["benchmark"], key="nightly.compare")
         if other is None:
             return Baseline(None, f"nightly.compare={compare}: that suite has no run of {manifest['benchmark']}")
         reason = obstacle_between(read_manifest(store, other), manifest, bridges)

@@ -1,4 +1,4 @@
-"""What a sweep costs: the services behind models, whether they answer and what they take, and the GPUs' time."""
+"""The cost of a sweep: money and tokens of model services, and GPU time; estimated before a run and counted after."""
 
 from collections.abc import Iterable, Mapping
 from itertools import islice
@@ -17,7 +17,7 @@ from plumbline.pipelines.plans.plan import Node, Plan
 HOUR = 3600
 NOTHING: Mapping[str, float] = MappingProxyType({})
 MAX_RUNS_SEARCHED = 8
-"""How many of the newest runs are searched for the usage of a call."""
+"""Number of the newest runs that are searched for the usage of a call."""
 
 
 class Cost(NamedTuple):
@@ -27,27 +27,31 @@ class Cost(NamedTuple):
     currency: str
 
     def __str__(self) -> str:
-        """To the cent, small amounts to two digits."""
+        """Format to the cent; amounts below 0.1 to two digits."""
         return f"{self.amount:.2f} {self.currency}" if self.amount >= 0.1 else f"{self.amount:.2g} {self.currency}"
 
 
 class Estimate(NamedTuple):
-    """An estimate of what a node's calls of a service will take."""
+    """An estimate of the tokens and money that a node's calls of a service will take."""
 
     node: str
     calls: int
     read: float
-    """Tokens that a call reads; `written` are those that it writes."""
+    """Tokens that a call reads; `written` are the tokens that it writes."""
     written: float
     cost: Cost
     run_id: str | None
-    """The run that the estimate is based on; None where it is based on the model's prices."""
+    """Run that the estimate is based on; None if it is based on the model's prices."""
 
 
-def costs_of(
+def node_costs(
     plan: Plan, usage: Mapping[str, Usage], cluster: ClusterConfig | None = None, held: Mapping[str, float] = NOTHING
 ) -> dict[str, Cost]:
-    """By node, the cost of its calls where the model has prices, and that of its GPU-seconds where these have one."""
+    """Return, by node, the cost of its calls and of its GPU-seconds, if these have prices.
+
+    Args:
+        held: Seconds that a node's workers had a shard, by node.
+    """
     priced = {node.name: prices for node, prices in _priced(plan)}
     costs = {
         name: Cost(priced[name].cost(took), priced[name].currency) for name, took in usage.items() if name in priced
@@ -60,29 +64,30 @@ def costs_of(
 
 
 def gpu_seconds(plan: Plan, cluster: ClusterConfig, held: Mapping[str, float]) -> dict[str, float]:
-    """By node with GPUs, the seconds in which its workers had a shard (`held`), times the GPUs that each reserves."""
+    """Return the GPU-seconds of each node with GPUs: seconds with a shard (`held`) times GPUs per worker."""
     gpus = {item.node.name: item.node.pool(cluster).num_gpus for item in plan.nodes}
     return {name: gpus[name] * seconds for name, seconds in held.items() if gpus.get(name)}
 
 
 class MetricCost(NamedTuple):
-    """What a metric took of a run; of a node that several metrics share its part, by the model calls planned for each.
+    """A metric's part of a run's cost.
 
-    A cell that several metrics read is counted for each of them equally, as is what is done once for all of them.
+    The cost of a node that several metrics use is divided by the model calls planned for each. A cell that several
+    metrics read counts equally for each of them, and so does work that is done once for all metrics.
     """
 
     model_seconds: float
     """Seconds that models worked."""
     gpu_seconds: float
-    """Seconds that GPUs were reserved, also while models waited for rows."""
+    """Seconds that GPUs were reserved, including the time when models waited for rows."""
     costs: Mapping[str, float]
-    """By currency."""
+    """Money by currency."""
 
 
 def metric_costs(
     plan: Plan, worked: Mapping[str, float], gpus: Mapping[str, float], costs: Mapping[str, Cost]
 ) -> dict[str, MetricCost]:
-    """By metric for which models worked in a run: `worked` are seconds by node, `gpus` GPU-seconds."""
+    """Return the cost of each metric that called models; `worked` are model seconds by node, `gpus` GPU-seconds."""
     of_metric: dict[str, MetricCost] = {}
     for item in plan.nodes:
         name, calls = item.node.name, sum(item.calls_of.values())
@@ -108,8 +113,8 @@ def cost_facts(
     held: Mapping[str, float],
     worked: Mapping[str, float],
 ) -> dict[str, Any]:
-    """What a manifest says of a run's cost: GPU-seconds and money by node, and both by metric."""
-    gpus, costs = gpu_seconds(plan, cluster, held), costs_of(plan, usage, cluster, held)
+    """Return the manifest's facts about a run's cost: GPU-seconds and money by node, and both by metric."""
+    gpus, costs = gpu_seconds(plan, cluster, held), node_costs(plan, usage, cluster, held)
     return {
         "gpu_seconds": {node: round(seconds, 2) for node, seconds in gpus.items()},
         "costs": {node: cost._asdict() for node, cost in costs.items()},
@@ -117,14 +122,21 @@ def cost_facts(
     }
 
 
-def estimates(plan: Plan, store: Store) -> list[Estimate]:
-    """The estimates of all nodes with something to compute whose model has prices."""
+def estimate_costs(plan: Plan, store: Store) -> list[Estimate]:
+    """Return an estimate for each node with missing cells whose model has prices."""
     calls = {item.node.name: item.model_calls for item in plan.nodes if item.missing}
-    return [_estimate(node, prices, calls[node.name], store) for node, prices in _priced(plan) if calls.get(node.name)]
+    estimates = []
+    for node, prices in _priced(plan):
+        if n_calls := calls.get(node.name):
+            run_id, usage = _usage_of_newest_run(node, store) or (None, prices.assumed_usage())
+            cost = Cost(prices.cost(usage) / usage.calls * n_calls, prices.currency)
+            read, written = usage.prompt_tokens / usage.calls, usage.new_tokens / usage.calls
+            estimates.append(Estimate(node.name, n_calls, read, written, cost, run_id))
+    return estimates
 
 
-def unpriced(plan: Plan) -> list[tuple[str, int]]:
-    """The nodes that will call a service without configured prices, with the number of calls."""
+def list_unpriced_nodes(plan: Plan) -> list[tuple[str, int]]:
+    """Return the nodes that will call a service without configured prices, with the number of calls."""
     return [
         (item.node.name, item.model_calls)
         for item in plan.nodes
@@ -138,26 +150,19 @@ def _priced(plan: Plan) -> list[tuple[Node, Prices]]:
     return [(node, config.prices) for node, config in configs if isinstance(config, ServiceModel) and config.prices]
 
 
-def _estimate(node: Node, prices: Prices, calls: int, store: Store) -> Estimate:
-    run_id, took = _usage_of_newest_run(node, store) or (None, prices.assumed_usage())
-    amount = prices.cost(took) / took.calls * calls
-    each = (took.prompt_tokens / took.calls, took.new_tokens / took.calls)
-    return Estimate(node.name, calls, *each, Cost(amount, prices.currency), run_id)
-
-
 def _usage_of_newest_run(node: Node, store: Store) -> tuple[str, Usage] | None:
-    """The newest run that called this model, and the usage of its calls."""
+    """Return the newest run that called this model, and the usage of its calls."""
     for run in islice(newest_first(store), MAX_RUNS_SEARCHED):
         manifest = run.manifest or {}
-        took = manifest.get("usage", {}).get(node.name, {})
+        usage = manifest.get("usage", {}).get(node.name, {})
         same = node.model is not None and manifest.get("models", {}).get(node.name) == node.model.semantic()
-        if same and took.get("calls"):
-            return run.run_id, Usage(**{name: took.get(name, 0) for name in Usage._fields})
+        if same and usage.get("calls"):
+            return run.run_id, Usage(**{name: usage.get(name, 0) for name in Usage._fields})
     return None
 
 
 def try_services(nodes: Iterable[Node]) -> None:
-    """Makes one small call to every service of these nodes; raises ModelError for one that cannot answer."""
+    """Make one small call to every service of these nodes; raise ModelError if one cannot answer."""
     calls = {
         (repr(model.semantic()), call): (model, call)
         for node in nodes

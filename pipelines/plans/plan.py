@@ -1,4 +1,4 @@
-"""The plan: every cell of a sweep, which are committed, and which work is left, known before any model loads."""
+"""The plan: every cell of a sweep, which are committed and which are left to compute, before any model is loaded."""
 
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence, Set
@@ -20,7 +20,13 @@ from plumbline.operators.stages.stage import Stage
 from plumbline.operators.stages.table import STAGES
 from plumbline.pipelines.base.cluster import ClusterConfig, PoolConfig
 from plumbline.pipelines.cells.cells import Cell, PlannedCell, Recipe, Shard, Work, canonical, digest, make_recipe
-from plumbline.pipelines.cells.reused_rows import EarlierCells, FailedRows, count_failed, failed_before, standing_on
+from plumbline.pipelines.cells.reused_rows import (
+    EarlierCells,
+    FailedRows,
+    count_failed,
+    dependents_of_failed,
+    find_failed,
+)
 from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.plans.stored_cells import find_stored, name_cells
 from plumbline.pipelines.plans.sweep_config import SweepConfig
@@ -29,57 +35,60 @@ from plumbline.pipelines.sources.sources import Sources
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Node:
-    """One stage with the models it loads: what an actor pool runs."""
+    """One stage with the models it loads: an actor pool runs one node."""
 
     name: str
-    """The stage, and the role of its own model where it has one: `answers:vqa`."""
+    """The stage, and the role of its own model if it has one: `answers:vqa`."""
     stage: str
     models: Mapping[str, ResolvedModel]
-    """By the key of its metrics that names each model's role; its own model first."""
+    """Its models, by the key of the metric options that names each model's role; its own model first."""
     metrics: Mapping[str, Metric]
 
     @property
     def model(self) -> ResolvedModel | None:
-        """Its own model."""
+        """Its own model, or None."""
         return next(iter(self.models.values()), None)
 
-    def of(self, metrics: Container[str]) -> "Node":
-        """What of it serves these metrics alone."""
+    def for_metrics(self, metrics: Container[str]) -> "Node":
+        """Return the node restricted to these metrics and the models that they use."""
         own = {name: metric for name, metric in self.metrics.items() if name in metrics}
         keys = {key for metric in own.values() for key in metric.roles}
         return replace(self, metrics=own, models={key: self.models[key] for key in self.models if key in keys})
 
     def pool(self, cluster: ClusterConfig) -> PoolConfig:
-        """Its pool; without a model on its machine it needs no GPU."""
+        """Return its pool, without GPUs if none of its models runs on its machine."""
         pool = cluster.pool(self.name)
         return pool if any(model.local for model in self.models.values()) else pool.without_gpu()
 
 
 class NodePlan(NamedTuple):
-    """What one node has to do."""
+    """The work of one node."""
 
     node: Node
     cells: int
     missing: int
     images: int
-    """Images (of a stage over prompts: prompts) in the missing cells' shards, each counted once."""
+    """Images (prompts, for a stage over prompts) in the shards of missing cells, each counted once."""
     model_calls: int
-    """Estimated: images encoded, and the calls that each metric's rows take. How many questions will be written is
-    taken from the prompts' words. 0 without a model."""
+    """Estimated number of model calls: images to encode, and the calls for each metric's rows. The number of questions
+    that will be written is estimated from the words of the prompts. 0 without a model."""
     calls_of: Mapping[str, float] = MappingProxyType({})
-    """By metric its part of these calls: its own rows', and an equal part of what metrics share, such as encoding."""
+    """Share of these calls by metric: the calls for its own rows, and an equal part of shared ones such as encoding."""
 
 
 class ShardCells:
-    """The cells of all shards of prompts, or of images: for each shard one of every recipe."""
+    """The cells of all shards of prompts, or of images: one for each shard and recipe."""
 
     def __init__(
         self, recipes: Sequence[Recipe], shards: Iterable[Shard], semantic: Callable[[Shard, Recipe], str]
     ) -> None:
-        """`semantic` is what of a shard can change a result, as canonical JSON, of a recipe that compares and asks, or
-        does not."""
+        """
+        Args:
+            semantic: Returns canonical JSON of everything about a shard that can change the recipe's results. It may
+                use only the recipe's `compares` and `asks`.
+        """
         self.recipes = recipes
-        self.place = {recipe.digest: place for place, recipe in enumerate(recipes)}
+        self.index = {recipe.digest: index for index, recipe in enumerate(recipes)}
         self.of_shard: dict[Shard, tuple[PlannedCell, ...]] = {}
         kinds = {(recipe.compares, recipe.asks): recipe for recipe in recipes}
         for shard in shards:
@@ -88,10 +97,10 @@ class ShardCells:
                 PlannedCell(recipe, shard, texts[recipe.compares, recipe.asks]) for recipe in recipes
             )
 
-    def of(self, recipe: Recipe, shards: Iterable[Shard]) -> tuple[PlannedCell, ...]:
-        """The recipe's cell of each of the shards, whichever metric named it."""
-        place = self.place[recipe.digest]
-        return tuple(self.of_shard[shard][place] for shard in shards)
+    def select(self, recipe: Recipe, shards: Iterable[Shard]) -> tuple[PlannedCell, ...]:
+        """Return the recipe's cell for each of the shards, whichever metric the recipe was made for."""
+        index = self.index[recipe.digest]
+        return tuple(self.of_shard[shard][index] for shard in shards)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -99,56 +108,56 @@ class Plan:
     """All cells of a sweep and the work that is left."""
 
     recipes: Mapping[str, Mapping[str, Recipe]]
-    """By metric and stage of its chain."""
+    """Recipes by metric and by stage of its chain."""
     prompts: ShardCells
     images: ShardCells
     prompts_of: Mapping[Shard, tuple[Shard, ...]]
-    """By images shard, the prompts shards that hold the prompts of its images."""
+    """Shards that contain the prompts of an images shard's images, by images shard."""
     nodes: tuple[NodePlan, ...] = ()
     missing: frozenset[PlannedCell] = frozenset()
-    """The cells to compute: scores that are not committed, and of the cells upstream what they lack."""
+    """Cells to compute: scores that are not committed, and uncommitted cells that they read."""
     renewed: frozenset[str] = frozenset()
-    """Paths of those of them that are committed and cannot be used."""
+    """Paths of committed cells that cannot be used and are computed again."""
     earlier: EarlierCells
-    left: frozenset[PlannedCell] = frozenset()
-    """Cells that are not committed and that a sweep with `retry_failed` leaves so, because they were never tried."""
+    untried: frozenset[PlannedCell] = frozenset()
+    """Uncommitted cells that were never tried and that a sweep with `retry_failed` therefore leaves alone."""
     failed: Mapping[str, FailedRows] = field(default_factory=dict)
-    """Where `retry_failed` is set, by path the cells wanted that are tried again, with their failed rows."""
+    """Failed rows of the wanted cells that are tried again, by path; empty without `retry_failed`."""
 
     @property
     def cells(self) -> list[PlannedCell]:
-        """Every cell, committed or not, each once."""
+        """All cells, committed or not."""
         return list(chain.from_iterable((*self.prompts.of_shard.values(), *self.images.of_shard.values())))
 
     @property
     def scores(self) -> dict[str, tuple[PlannedCell, ...]]:
-        """By metric: the scores cell of every images shard."""
+        """Scores cells of all images shards, by metric."""
         shards = self.images.of_shard
-        return {name: self.images.of(recipes["scores"], shards) for name, recipes in self.recipes.items()}
+        return {name: self.images.select(recipes["scores"], shards) for name, recipes in self.recipes.items()}
 
-    def of_prompts(self, stage: str) -> dict[str, tuple[PlannedCell, ...]]:
-        """By metric with this stage over prompts: its cell of every prompts shard."""
+    def prompt_cells(self, stage: str) -> dict[str, tuple[PlannedCell, ...]]:
+        """Return the cells of a stage over prompts, for all prompts shards, by metric with this stage."""
         asked = {name: recipes[stage] for name, recipes in self.recipes.items() if stage in recipes}
-        return {name: self.prompts.of(recipe, self.prompts.of_shard) for name, recipe in asked.items()}
+        return {name: self.prompts.select(recipe, self.prompts.of_shard) for name, recipe in asked.items()}
 
-    def read_by(self, cell: PlannedCell) -> dict[str, tuple[PlannedCell, ...]]:
-        """By stage that a cell reads, the cells upstream."""
+    def upstream(self, cell: PlannedCell) -> dict[str, tuple[PlannedCell, ...]]:
+        """Return the cells that a cell reads, by stage."""
         return {recipe.stage: self._upstream(cell.shard, recipe) for recipe in cell.recipe.reads}
 
     def _upstream(self, shard: Shard, recipe: Recipe) -> tuple[PlannedCell, ...]:
         if STAGES[recipe.stage].over == "images":
-            return self.images.of(recipe, (shard,))
-        return self.prompts.of(recipe, self.prompts_of.get(shard, (shard,)))
+            return self.images.select(recipe, (shard,))
+        return self.prompts.select(recipe, self.prompts_of.get(shard, (shard,)))
 
     def work(self, shards: ShardCells) -> Iterator[Work]:
-        """Those of the shards with something to compute, each with its cells."""
+        """Yield each shard that has cells to compute, with these cells."""
         for shard, cells in shards.of_shard.items():
             left = tuple(self.to_compute(cell) for cell in cells if cell in self.missing)
             if left:
                 yield Work(shard=shard, cells=left, outcomes={})
 
     def to_compute(self, cell: PlannedCell) -> Cell:
-        """A cell with all that computing it takes."""
+        """Return a planned cell with everything that is needed to compute it."""
         path, recipe = cell.path, cell.recipe
         renew = path in self.renewed
         return Cell(
@@ -157,9 +166,9 @@ class Plan:
             metric=recipe.metric,
             key=cell.key,
             path=path,
-            inputs={stage: tuple(read.path for read in cells) for stage, cells in self.read_by(cell).items()},
+            inputs={stage: tuple(read.path for read in cells) for stage, cells in self.upstream(cell).items()},
             recipe=recipe.digest,
-            earlier=self.earlier.beside(path, renew=renew),
+            earlier=self.earlier.similar_cells(path, renew=renew),
             renew=renew,
         )
 
@@ -172,28 +181,32 @@ def make_plan(
     wanted: tuple[str, ...] = ("scores",),
     renew: Set[str] = frozenset(),
 ) -> Plan:
-    """Resolves the models, names every cell and finds what is committed; raises ModelError for a bad checkpoint.
+    """Resolve the models, name every cell and find the committed ones.
 
-    What is missing are the cells of the stages `wanted`, and those that they stand on, and those to `renew`: paths of
-    cells that are committed and cannot be used, or that an earlier run names and are gone. With any of these the whole
-    store is listed.
+    Args:
+        wanted: Stages whose cells are needed. Cells of other stages are computed only if a missing cell reads them.
+        renew: Paths of cells to compute again: committed ones that cannot be used, or deleted ones that an earlier run
+            names. With any of these the whole store is listed.
+
+    Raises:
+        ModelError: A checkpoint is bad.
     """
-    nodes = resolved_nodes(config, store)
+    nodes = resolve_nodes(config, store)
     pack = sources.packed.digest if sources.packed is not None and not sources.packed.by_prompt else ""
     chains = ((STAGES[name], metric) for metric in config.metrics.values() for name in metric.chain)
     uses_skills = any("skills" in stage.reads_of_benchmark(metric) for stage, metric in chains)
     skills = _skills_digest(sources.prompts) if uses_skills else ""
     recipes = {
-        name: recipes_of(name, metric, nodes, config.clips, pack, skills) for name, metric in config.metrics.items()
+        name: metric_recipes(name, metric, nodes, config.clips, pack, skills) for name, metric in config.metrics.items()
     }
-    each_once = _each_once(chain.from_iterable(chain_of.values() for chain_of in recipes.values()), nodes)
+    unique = _unique_recipes(chain.from_iterable(chain_of.values() for chain_of in recipes.values()), nodes)
     over_prompts, over_images = (
-        [recipe for recipe in each_once if STAGES[recipe.stage].over == kind] for kind in ("prompts", "images")
+        [recipe for recipe in unique if STAGES[recipe.stage].over == kind] for kind in ("prompts", "images")
     )
-    limits, asked = config.limits.semantic(), _asked_of_shards(sources)
+    limits, asked = config.limits.semantic(), _digest_questions(sources)
     prompts = ShardCells(over_prompts, sources.prompt_shards, partial(_semantic_of_prompts, asked))
     images = ShardCells(over_images, sources.prompts_of, partial(_semantic_of_images, asked, limits))
-    of_recipes = [(recipe, kind.of(recipe, kind.of_shard)) for kind in (prompts, images) for recipe in kind.recipes]
+    of_recipes = [(recipe, kind.select(recipe, kind.of_shard)) for kind in (prompts, images) for recipe in kind.recipes]
     named = None if renew else cache(partial(name_cells, store, config.benchmark.name, list(config.metrics)))
     committed, others = find_stored(of_recipes, store, wanted, named)
     plan = Plan(
@@ -206,10 +219,10 @@ def make_plan(
     )
     missing = _missing(plan, committed, [cell for cell in plan.cells if cell.recipe.stage in wanted])
     if config.retry_failed:
-        failed = failed_before(missing, others.keys(), store, config.benchmark.name)
-        again = _missing(plan, committed, standing_on(failed.keys(), missing, plan.read_by))
+        failed = find_failed(missing, others.keys(), store, config.benchmark.name)
+        again = _missing(plan, committed, dependents_of_failed(failed.keys(), missing, plan.upstream))
         counted = count_failed({cell: path for cell, path in failed.items() if cell.recipe.stage in wanted}, store)
-        plan, missing = replace(plan, left=missing - again, failed=counted), again
+        plan, missing = replace(plan, untried=missing - again, failed=counted), again
     words = mean_content_words(sources.prompts.column("text").to_pylist())
     return replace(
         plan,
@@ -219,39 +232,41 @@ def make_plan(
 
 
 def with_missing(plan: Plan, missing: Set[PlannedCell], sources: Sources) -> Plan:
-    """The plan with these of its cells to compute."""
+    """Return the plan with these cells as the missing ones."""
     words = mean_content_words(sources.prompts.column("text").to_pylist())
     nodes = tuple(_node_plan(item.node, plan, missing, words) for item in plan.nodes)
     return replace(plan, nodes=nodes, missing=frozenset(missing))
 
 
-def resolved_nodes(config: SweepConfig, store: Store) -> list[Node]:
-    """The nodes of the metrics, with their models pinned to exact files; raises ModelError for a bad checkpoint."""
-    return [_resolved(node, config, store) for node in make_nodes(config.metrics)]
+def resolve_nodes(config: SweepConfig, store: Store) -> list[Node]:
+    """Return the nodes of the metrics, with their models pinned to exact files; raise ModelError if one is bad."""
+    digest_model = partial(store.digest_file, remember=not config.dry_run)
+
+    def resolve(node: GraphNode) -> Node:
+        on_gpu = config.cluster.pool(node.name).num_gpus > 0
+        models = {
+            key: resolve_model(config.models[role], on_gpu=on_gpu, digest=digest_model)
+            for key, role in node.roles.items()
+        }
+        return Node(name=node.name, stage=node.stage.name, models=models, metrics=node.metrics)
+
+    return [resolve(node) for node in make_nodes(config.metrics)]
 
 
-def _resolved(node: GraphNode, config: SweepConfig, store: Store) -> Node:
-    """The node with its models pinned to exact files."""
-    on_gpu = config.cluster.pool(node.name).num_gpus > 0
-    of_file = partial(store.digest_file, remember=not config.dry_run)
-    models = {
-        key: resolve_model(config.models[role], on_gpu=on_gpu, digest=of_file) for key, role in node.roles.items()
-    }
-    return Node(name=node.name, stage=node.stage.name, models=models, metrics=node.metrics)
-
-
-def recipes_of(
+def metric_recipes(
     name: str, metric: Metric, nodes: Sequence[Node], clips: Clips, pack: str = "", skills: str = ""
 ) -> dict[str, Recipe]:
-    """By stage of a metric's chain; each holds those that it reads: a change is seen in all that stands below it.
+    """Return the recipes of a metric's chain by stage. Each contains the recipes it reads, so changes propagate.
 
-    `pack` is the digest of the benchmark's own questions, where it has any, and `skills` that of the prompts' skills.
+    Args:
+        pack: Digest of the benchmark's own questions, if it has any.
+        skills: Digest of the prompts' skills.
     """
     node_of = {node.name: node for node in nodes}
     recipes: dict[str, Recipe] = {}
     for stage in (STAGES[stage_name] for stage_name in metric.chain):
         node = node_of[node_name(stage, metric)]
-        config = stage.recipe(name, metric) | _models_of(stage, metric, node) | {"ablation": stage.ablation(metric)}
+        config = stage.recipe(name, metric) | _model_keys(stage, metric, node) | {"ablation": stage.ablation(metric)}
         parts = stage.reads_of_benchmark(metric)
         if "pack" in parts:
             config["pack"] = pack
@@ -274,28 +289,28 @@ def recipes_of(
 
 
 def _skills_digest(prompts: pa.Table) -> str:
-    """Of the skills of each prompt, in whatever order the prompts stand."""
+    """Return a digest of the skills of each prompt; the order of the prompts does not matter."""
     return digest(sorted(zip(*(prompts.column(name).to_pylist() for name in ("prompt_id", "skills")), strict=True)))
 
 
-def _models_of(stage: type[Stage], metric: Metric, node: Node) -> dict[str, Any]:
-    """What of a node's models can change a metric's result: its own as `model`, others by their key."""
+def _model_keys(stage: type[Stage], metric: Metric, node: Node) -> dict[str, Any]:
+    """Return what of a node's models can change a metric's result: its own model as `model`, others by their key."""
     own, *others = stage.roles(metric) or (None,)
     semantic = {key: node.models[key].semantic() for key in others}
     return semantic if own is None else {"model": node.models[own].semantic(), **semantic}
 
 
-def _each_once(recipes: Iterable[Recipe], nodes: Sequence[Node]) -> list[Recipe]:
-    """In the order of the nodes; of metrics that ask the same the first one's."""
-    once: dict[str, Recipe] = {}
+def _unique_recipes(recipes: Iterable[Recipe], nodes: Sequence[Node]) -> list[Recipe]:
+    """Return the distinct recipes in the order of the nodes; of equal recipes of several metrics, the first one."""
+    unique: dict[str, Recipe] = {}
     for recipe in recipes:
-        once.setdefault(recipe.digest, recipe)
+        unique.setdefault(recipe.digest, recipe)
     order = [node.name for node in nodes]
-    return sorted(once.values(), key=lambda recipe: order.index(recipe.node))
+    return sorted(unique.values(), key=lambda recipe: order.index(recipe.node))
 
 
-def _asked_of_shards(sources: Sources) -> dict[Shard, str]:
-    """By shard of prompts or images, the digest of the questions about its prompts; none where the pack's counts."""
+def _digest_questions(sources: Sources) -> dict[Shard, str]:
+    """Return digests of the benchmark's questions about the prompts of a shard, by shard with such questions."""
     if not sources.asked:
         return {}
     ids = sources.prompts.column("prompt_id").to_pylist()
@@ -319,7 +334,7 @@ def _semantic_of_images(asked: Mapping[Shard, str], limits: Mapping[str, int], s
 
 
 def _missing(plan: Plan, committed: Set[PlannedCell], cells: Iterable[PlannedCell]) -> frozenset[PlannedCell]:
-    """What is not committed and some of the cells stand on; answers pruned under committed scores are not missed."""
+    """Return the uncommitted cells among some cells and all that they read. Inputs of committed cells do not count."""
     missing: set[PlannedCell] = set()
     renewed = {cell for cell in plan.cells if cell.path in plan.renewed} if plan.renewed else set()
     wanted = [*cells, *renewed]
@@ -327,12 +342,12 @@ def _missing(plan: Plan, committed: Set[PlannedCell], cells: Iterable[PlannedCel
         cell = wanted.pop()
         if cell not in missing and (cell not in committed or cell in renewed):
             missing.add(cell)
-            wanted += chain.from_iterable(plan.read_by(cell).values())
+            wanted += chain.from_iterable(plan.upstream(cell).values())
     return frozenset(missing)
 
 
 def _node_plan(node: Node, plan: Plan, missing: Set[PlannedCell], words: float) -> NodePlan:
-    """What a node has to do, where a prompt has so many content words on average."""
+    """Return the work of a node; `words` is the mean number of content words of a prompt."""
     over = plan.prompts if STAGES[node.stage].over == "prompts" else plan.images
     n_cells = n_missing = images = 0
     rows_of: Counter[tuple[str, ...]] = Counter()
@@ -356,7 +371,7 @@ def _node_plan(node: Node, plan: Plan, missing: Set[PlannedCell], words: float) 
 
 
 def _calls_of(node: Node, plan: Plan, rows_of: Mapping[tuple[str, ...], int], words: float) -> dict[str, float]:
-    """By metric its part of a node's calls; `rows_of` are the rows for which these recipes' cells are missing."""
+    """Return a node's calls by metric; `rows_of` are numbers of rows by the recipes whose cells are missing."""
     stage = STAGES[node.stage]
     metrics_of: dict[str, list[str]] = {}
     for metric, recipes in plan.recipes.items():

@@ -1,31 +1,22 @@
-"""Which of a plan's cells stand in the store, found without listing all of it: the newest run's cells are the index.
+"""Find which of a plan's cells are in the store, without listing all of it: the newest run's cells are an index.
 
-The files in the store are the truth, and a run's cells.parquet is only believed in what it names as committed. A
-recipe's folder is listed where one request shows all of it. In a larger one a generator's folder is listed too, unless
-its wanted cells are all named by the newest run of the benchmark; cells that only others read are looked for where some
-of those are missing. So an index that is gone, damaged, old or of another store costs a listing. What it names and is
-gone is found where it is read, as a broken cell, and the sweep plans again by a listing of everything.
+The files in the store are the truth. Of a run's cells.parquet, only the cells that it names as committed are used. A
+recipe's folder is listed if one request shows all of it. In a larger folder, a generator's folder is listed too, unless
+the benchmark's newest run names all of its wanted cells; cells that only other cells read are looked for if some of the
+wanted ones are missing. So an index that is missing, damaged, old or of another store costs a listing. A cell that the
+index names and that is gone is found when it is read, as a broken cell; the sweep then plans again from a full listing.
 """
 
 from collections import defaultdict
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence, Set
-from typing import NamedTuple
 
 from plumbline.operators.stages.table import STAGES
 from plumbline.pipelines.cells.cells import PlannedCell, Recipe
-from plumbline.pipelines.cells.runs import Run, newest_of
+from plumbline.pipelines.cells.runs import newest_runs_of
 from plumbline.pipelines.cells.store import Store, StoreError
 
 NamedCells = Mapping[str, Set[str]]
-"""By folder of a recipe and a generator or benchmark, the paths of the cells that a run names as committed."""
-
-
-class StoredCells(NamedTuple):
-    """What a plan knows of the store."""
-
-    committed: set[PlannedCell]
-    others: dict[str, float]
-    """Paths that the plan does not name, with the time each was written; 0 where an earlier run alone tells of it."""
+"""Paths of the cells that a run names as committed, by folder of a recipe and a generator or benchmark."""
 
 
 def find_stored(
@@ -33,33 +24,42 @@ def find_stored(
     store: Store,
     wanted: Container[str],
     named: Callable[[], NamedCells] | None,
-) -> StoredCells:
-    """The committed cells of each recipe, and what else is in the recipes' folders.
+) -> tuple[set[PlannedCell], dict[str, float]]:
+    """Find which cells are committed, and which other files are in the recipes' folders.
 
-    `named` is the index, asked for only where a folder is large; with None everything is listed. Cells of stages that
-    are not `wanted` may be left out where nothing needs them.
+    Args:
+        wanted: Stages whose cells are needed. Cells of other stages may be left out if no missing cell reads them.
+        named: Returns the index; called only if a folder is large. None lists every folder.
+
+    Returns:
+        The committed cells, and the paths that the plan does not name with their modification times: 0 if only an
+        earlier run's index names them.
     """
-    found = StoredCells(set(), {})
+    committed: set[PlannedCell] = set()
+    others: dict[str, float] = {}
     lacking: set[str] = set()
     for recipe, cells in sorted(of_recipes, key=lambda pair: pair[0].stage not in wanted):
-        stored = _look(recipe, cells, store, None if recipe.stage in wanted else lacking, named)
+        stored = _list_folder(recipe, cells, store, None if recipe.stage in wanted else lacking, named)
         missing = [cell for cell in cells if stored.pop(cell.path, None) is None]
-        found.committed.update(set(cells).difference(missing))
-        found.others.update(stored)
+        committed.update(set(cells).difference(missing))
+        others.update(stored)
         if recipe.stage in wanted:
             lacking |= {cell.shard.group for cell in missing}
-    return found
+    return committed, others
 
 
-def _look(
+def _list_folder(
     recipe: Recipe,
     cells: Sequence[PlannedCell],
     store: Store,
     lacking: Set[str] | None,
     named: Callable[[], NamedCells] | None,
 ) -> dict[str, float]:
-    """What stands in a recipe's folder; `lacking` are the generators with missing cells that may read this recipe's,
-    None where its own are wanted."""
+    """Return the files in a recipe's folder, with their modification times.
+
+    Args:
+        lacking: Generators with missing cells that may read this recipe's cells; None if its own cells are wanted.
+    """
     if named is None:
         return store.listing(recipe.folder)
     page = store.page(recipe.folder)
@@ -73,18 +73,23 @@ def _look(
     for folder in (*of_group, *(folder for folder in known if folder not in of_group)):
         paths = known.get(folder, frozenset())
         if lacking is None:
-            believed = set(of_group.get(folder, ())) <= paths
+            trusted = set(of_group.get(folder, ())) <= paths
         elif STAGES[recipe.stage].over == "prompts":
-            believed = not lacking
+            trusted = not lacking
         else:
-            believed = folder.rpartition("/")[2] not in lacking
-        stored |= dict.fromkeys(paths, 0.0) if believed else store.listing(folder)
+            trusted = folder.rpartition("/")[2] not in lacking
+        stored |= dict.fromkeys(paths, 0.0) if trusted else store.listing(folder)
     return stored
 
 
 def name_cells(store: Store, benchmark: str, metrics: Sequence[str]) -> NamedCells:
-    """The cells of the benchmark's newest run, by the same metrics if there is one; none where it does not tell."""
-    run = _newest_of(store, benchmark, metrics)
+    """Return the committed cells of the benchmark's newest run; if possible, of the newest one by the same metrics."""
+    run = None
+    for candidate in newest_runs_of(store, benchmark):
+        run = run or candidate
+        if candidate.manifest is not None and candidate.manifest.get("metrics") == list(metrics):
+            run = candidate
+            break
     named: defaultdict[str, set[str]] = defaultdict(set)
     try:
         cells = store.read_table(f"runs/{run.run_id}/cells.parquet", ["path", "state"]) if run is not None else None
@@ -95,12 +100,3 @@ def name_cells(store: Store, benchmark: str, metrics: Sequence[str]) -> NamedCel
     except (StoreError, KeyError):
         return {}
     return named
-
-
-def _newest_of(store: Store, benchmark: str, metrics: Sequence[str]) -> Run | None:
-    newest = None
-    for run in newest_of(store, benchmark):
-        newest = newest or run
-        if run.manifest is not None and run.manifest.get("metrics") == list(metrics):
-            return run
-    return newest

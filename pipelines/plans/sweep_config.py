@@ -1,4 +1,4 @@
-"""A sweep's configuration as typed, frozen values; whatever does not fit is refused in one line."""
+"""The configuration of a sweep: typed, frozen values that are checked at construction."""
 
 import math
 from collections import Counter
@@ -35,25 +35,25 @@ Config = TypeVar("Config")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AnySweep(Checked):
-    """What a sweep of one benchmark and one of several have in common."""
+    """Configuration that sweeps of one benchmark and of several share."""
 
     store: str = "store"
     """Folder or cloud prefix of the store."""
     models: Mapping[str, AnyModel]
-    """By role."""
+    """Models by role."""
     metrics: Mapping[str, AnyMetric]
-    """By name."""
+    """Metrics by name."""
     cluster: ClusterConfig
     storage: StorageConfig = field(default_factory=StorageConfig)
     limits: ImageLimits = field(default_factory=ImageLimits)
     clips: Clips = field(default_factory=Clips)
     shard_rows: Positive | None = None
-    """Row groups of a file are worked on together up to this many rows. By default the benchmark's size decides when it
-    first comes to the store, and its images' bytes (docs/scale.md)."""
+    """Most rows of a shard, which consists of row groups of a file. The default is chosen when a benchmark is first
+    used with the store, from its size and the bytes of its images (docs/scale.md)."""
     shard_bytes: Positive | None = None
-    """And up to this many bytes; by default the same decides, and nothing where `shard_rows` is given."""
+    """Most bytes of a shard. The default is chosen likewise; unlimited if `shard_rows` is set."""
     max_failed: Share = 0.01
-    """Share of rows without a score up to which the exit code is 2 instead of 1."""
+    """Largest fraction of rows without a score for exit code 2; above it the exit code is 1."""
     dry_run: bool = False
     """Print the plan and stop."""
     verbose: bool = False
@@ -63,23 +63,23 @@ class AnySweep(Checked):
     verify: bool = False
     """Read every cell that the run was made from, name the damaged ones and compute them again (docs/keeping.md)."""
     image_model: AnyModel | None = None
-    """Draws the benchmark's prompts into the folder of its images before they are scored (docs/decide.md); null scores
-    the images that are there."""
+    """Model that generates images for the benchmark's prompts, into the folder of its images, before they are scored
+    (docs/decide.md); null scores the existing images."""
     pictures: PicturesConfig = field(default_factory=PicturesConfig)
-    """How it draws, and how many pictures of each prompt."""
+    """Settings of the image model, and the number of images for each prompt."""
     adaptive: Adaptive | None = None
-    """When enough prompts have been scored to tell the generators apart; null scores all."""
+    """Rule for when enough prompts are scored to distinguish the generators; null scores all prompts."""
     log: LogConfig = field(default_factory=LogConfig)
-    """What is written of each cell while the run goes on (docs/observing.md)."""
+    """Format and level of the log that is written while the run goes on (docs/observing.md)."""
     protocol: ProtocolConfig | None = None
-    """How the metrics are compared with people at the end; null leaves it out."""
+    """Protocol for comparing the metrics with people at the end; null leaves that out."""
     settings: Choice = COMPARE
-    """`compare` calls no difference clear between images that were generated with different settings (docs/decide.md);
-    `ignore` compares them all the same."""
+    """`compare` calls no difference significant between images that were generated with different settings
+    (docs/decide.md); `ignore` compares them all the same."""
     note: str = ""
-    """One line about the run for people, which status, report and view show; it decides no result."""
+    """One line about the run for people, shown by status, report and view; it changes no result."""
     command: str = ""
-    """The command line, which a job notes here itself, without secrets; the run's manifest keeps it."""
+    """Command line without secrets, which the job fills in; it is saved in the run's manifest."""
 
     def __post_init__(self) -> None:
         Checked.__post_init__(self)
@@ -92,7 +92,7 @@ class AnySweep(Checked):
         self._check_currencies()
 
     def _check_currencies(self) -> None:
-        """What GPUs and services cost is added up where GPUs have a price."""
+        """Raise ConfigError if a service's prices have another currency than the GPUs', because they are added up."""
         for role, model in self.models.items() if self.cluster.price_per_gpu_hour is not None else ():
             if isinstance(model, ServiceModel) and model.prices and model.prices.currency != self.cluster.currency:
                 raise ConfigError(
@@ -117,7 +117,7 @@ class SweepConfig(AnySweep):
 
     @property
     def falling(self) -> frozenset[str]:
-        """The metrics by which a lower score is better."""
+        """Metrics whose lower scores are better."""
         return frozenset(name for name, metric in self.metrics.items() if metric.prefers_lower)
 
     def _check_adaptive(self) -> None:
@@ -134,7 +134,7 @@ class SweepConfig(AnySweep):
 
 
 def unfit(metric: Metric, benchmark: BenchmarkConfig) -> str:
-    """What a benchmark's configuration lacks that a metric needs, with the remedy; empty where it lacks nothing."""
+    """Return a sentence about missing settings of the benchmark that a metric needs, or an empty string."""
     if isinstance(metric, PackedMetric) and benchmark.question_pack is None:
         return (
             "it scores by questions that the benchmark ships; name them by benchmark.questions and "
@@ -148,11 +148,11 @@ def unfit(metric: Metric, benchmark: BenchmarkConfig) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EveryBenchmark(Checked):
-    """What holds for each benchmark of a suite."""
+    """Configuration that applies to each benchmark of a suite."""
 
     section: ClassVar[str] = "benchmark."
     limit: Positive | None = None
-    """How many prompts of each benchmark are scored, where it has no limit of its own; limit=N for short."""
+    """Number of prompts of each benchmark to score, if the benchmark has no limit of its own; limit=N for short."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -160,10 +160,10 @@ class SuiteConfig(AnySweep):
     """Several benchmarks, each with its generators and the metrics that fit, planned and computed together."""
 
     benchmarks: Mapping[str, BenchmarkConfig]
-    """By choice of conf/benchmark."""
+    """Benchmarks by choice of conf/benchmark."""
     benchmark: EveryBenchmark = field(default_factory=EveryBenchmark)
     metrics_of: Mapping[str, tuple[str, ...] | None] = field(default_factory=dict)
-    """By benchmark, the metrics that score it; null takes all that fit."""
+    """Metrics that score a benchmark, by benchmark; null takes all that fit."""
 
     def __post_init__(self) -> None:
         AnySweep.__post_init__(self)
@@ -189,7 +189,7 @@ class SuiteConfig(AnySweep):
                     )
 
     def sweep(self, key: str, metrics: Mapping[str, AnyMetric]) -> SweepConfig:
-        """The sweep of one of the benchmarks by these metrics, as it is configured alone."""
+        """Return the sweep of one of the benchmarks by these metrics, as if it were configured alone."""
         benchmark = self.benchmarks[key]
         if benchmark.limit is None:
             benchmark = replace(benchmark, limit=self.benchmark.limit)
@@ -199,17 +199,17 @@ class SuiteConfig(AnySweep):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StatusConfig:
-    """Which store to report on."""
+    """Configuration of the status job: the store to report on."""
 
     store: str = "store"
     """Folder or cloud prefix of the store."""
     watch: bool = False
-    """Show how far the running sweeps are, again and again until they have ended; --watch is short for it."""
+    """Show the progress of the running sweeps repeatedly until they have ended; --watch is short for it."""
     storage: StorageConfig = field(default_factory=StorageConfig)
 
 
 def read_config(values: Mapping[str, Any], schema: type[Config]) -> Config:
-    """The values as a `schema`; raises ConfigError naming the first key that does not fit, and what it expects."""
+    """Return the values as a `schema`; raise ConfigError with the first key that does not fit."""
     for key, number in _not_finite(values):
         raise ConfigError(f"config key {key!r}: expected a finite number, got {number}")
     try:
@@ -220,7 +220,7 @@ def read_config(values: Mapping[str, Any], schema: type[Config]) -> Config:
 
 
 def alternatives(schema: Any) -> tuple[Any, ...]:
-    """The dataclasses that a value of this type is one of."""
+    """Return the dataclasses that a value of this type is one of."""
     if isinstance(schema, type) and is_dataclass(schema):
         return (schema,)
     inner = get_args(schema) if get_origin(schema) in (Annotated, Union, UnionType) else ()
@@ -229,7 +229,7 @@ def alternatives(schema: Any) -> tuple[Any, ...]:
 
 @cache
 def classes_within(schema: Any) -> frozenset[Any]:
-    """The dataclasses that a value of this type may hold at any depth, itself among them."""
+    """Return the dataclasses that a value of this type may contain at any depth, including itself."""
     own = alternatives(schema)
     inner = (field.type for each in own for field in fields(each))
     return frozenset(own).union(*map(classes_within, (*inner, *get_args(schema))))
@@ -241,7 +241,7 @@ def _adapter(schema: Any) -> TypeAdapter[Any]:
 
 
 def _not_finite(values: Any, key: str = "") -> Iterator[tuple[str, float]]:
-    """NaN and infinities, which no limit holds against, by their keys."""
+    """Yield NaN and infinite values with their keys; comparisons with limits would not detect NaN."""
     if isinstance(values, Mapping):
         for name, value in values.items():
             yield from _not_finite(value, f"{key}.{name}" if key else str(name))
@@ -253,7 +253,7 @@ def _not_finite(values: Any, key: str = "") -> Iterator[tuple[str, float]]:
 
 
 def _describe(error: ValidationError, kind: str | None, schema: Any) -> str:
-    """The first problem; pydantic names the kinds it chose, of the whole, a metric or a model, which are no keys."""
+    """Describe the first problem. Pydantic's path also names the class it chose, which is not a key and is removed."""
     first = error.errors(include_url=False)[0]
     path = [str(part) for part in first["loc"]] or ["the whole"]
     if path[0] == kind and len(path) > 1:
@@ -283,11 +283,11 @@ EXPECTED = {
     "dict": "keys of its own",
     "mapping": "keys of its own",
 }
-"""What a value was to be, by how pydantic begins the names of its errors."""
+"""Expected values in plain words, by the first part of pydantic's error type."""
 
 
 def _expectation(error: ErrorDetails) -> str:
-    """What was expected in plain words; as pydantic says it where that has none."""
+    """Return the expectation in plain words; pydantic's own message for other errors."""
     plain = EXPECTED.get(error["type"].partition("_")[0])
     if plain is None:
         return error["msg"].replace("Input should be", "expected")

@@ -12,7 +12,7 @@ from plumbline.operators.results.summary import part_of
 from plumbline.pipelines.base.exit_codes import OVER_BUDGET
 from plumbline.pipelines.cells.runs import earlier_runs
 from plumbline.pipelines.cells.store import Store
-from plumbline.pipelines.cells.suites import named_run
+from plumbline.pipelines.cells.suites import find_named_run
 
 
 def obstacle_between(before: Mapping[str, Any] | None, after: Mapping[str, Any], bridges: Sequence[Bridge] = ()) -> str:
@@ -52,7 +52,7 @@ def find_compared(
         ConfigError: No such run exists. The message has the reason for the newest earlier run.
     """
     if compare != "previous":
-        named = named_run(store, compare, str(manifest.get("benchmark")), key)
+        named = find_named_run(store, compare, str(manifest.get("benchmark")), key)
         if named is None:
             raise ConfigError(f"{key}={compare}: that suite has no run of {manifest.get('benchmark')}; name another")
         return named

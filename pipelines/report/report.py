@@ -20,15 +20,14 @@ from plumbline.operators.results.summary import Skills
 from plumbline.operators.rewards.combination import AnyReward, Combination
 from plumbline.pipelines.base.cluster import ClusterConfig
 from plumbline.pipelines.base.storage import StorageConfig
-from plumbline.pipelines.cells.run_errors import read_failures
-from plumbline.pipelines.cells.run_scores import read_run_scores
+from plumbline.pipelines.cells.run_scores import read_failures, read_run_scores
 from plumbline.pipelines.cells.runs import (
     awaits_name,
     find_run,
     name_newest,
     newest_run,
+    publish_newest,
     read_manifest,
-    show_newest,
 )
 from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.judging.protocols import ProtocolConfig
@@ -184,7 +183,7 @@ def write_report(
     if awaits_name(store, run_id):
         name_newest(store, run_id, hold)
     elif newest_run(store) == run_id:
-        show_newest(store)
+        publish_newest(store)
     return WrittenReport(page, f"{store.place.url}/runs/{run_id}/report.html", size)
 
 

@@ -1,1 +1,1 @@
-"""How missing cells are computed on Ray."""
+"""Computes missing cells, on Ray or in this process."""

@@ -1,4 +1,4 @@
-"""One worker of a pool: it loads a model once and turns claim checks into committed cells."""
+"""One worker of a pool: it loads its models once, and then computes the cells of one shard after another."""
 
 import logging
 import os
@@ -22,10 +22,11 @@ from plumbline.pipelines.base.logs import Forwarder, about, take_over
 from plumbline.pipelines.cells.cells import Cell, Outcome, Work
 from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.plans.plan import Node
+from plumbline.pipelines.running.driver_environment import DriverEnvironment
 from plumbline.pipelines.running.errors import RunnerError, one_line
 from plumbline.pipelines.running.machines import own_resources
 from plumbline.pipelines.running.outcomes import (
-    NONE,
+    NO_OUTCOMES,
     CallReporter,
     MadeRows,
     ModelTime,
@@ -40,11 +41,10 @@ from plumbline.pipelines.running.process import Deadline, tune_process
 from plumbline.pipelines.running.progress import NO_HISTORY, FinishedShard, History, Report
 from plumbline.pipelines.running.stages import WINDOW, NodeStage, StageContext, node_stages
 from plumbline.pipelines.running.stopping import Stopping
-from plumbline.pipelines.running.surroundings import Surroundings
 
 LOG = logging.getLogger(__name__)
 CALLS_PER_ACTOR = 2
-"""One call computes while the other reads and decodes the next shard, or commits the last one."""
+"""Calls at a time: one computes while the other reads and decodes the next shard, or commits the last one."""
 DEADLY_ROW = RowError(
     "killed_worker",
     "the process that worked on this row died, or went over the pool's deadline; look at the image, or give the stage "
@@ -54,50 +54,50 @@ DEADLY_ROW = RowError(
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class RunTerms:
-    """What every actor of a run gets."""
+class RunSettings:
+    """The settings that every actor of a run gets."""
 
     store: Store
     contexts: Mapping[str, StageContext]
-    """By benchmark."""
-    surroundings: Surroundings
+    """Contexts of the stages, by benchmark."""
+    environment: DriverEnvironment
     progress: Any
-    """The handle of the ProgressLog."""
+    """Handle of the ProgressLog."""
     max_attempts: int
     repeated: bool = False
-    """Whether the wave was started before, so that some of its cells may be committed."""
+    """True if the wave was started before, so that some of its cells may be committed."""
     log_level: int | None = None
-    """Level from which workers send log lines to the driver; None sends none."""
+    """Lowest level of log lines that workers send to the driver; None to send none."""
 
 
 class StageActor:
-    """One actor of a node's pool: loads its model once, then turns shards into committed cells."""
+    """One actor of a node's pool."""
 
-    def __init__(self, node: Node, pool: PoolConfig, terms: RunTerms) -> None:
+    def __init__(self, node: Node, pool: PoolConfig, settings: RunSettings) -> None:
         self.node = node
-        self.terms = terms
-        self.store = terms.store
-        self.progress = terms.progress
+        self.settings = settings
+        self.store = settings.store
+        self.progress = settings.progress
         self.deadline = Deadline(pool.deadline)
         self.computing = threading.Lock()
         self.idle_since = time.monotonic()
-        """When the models were last done with a shard."""
-        self.turns = Turns(CALLS_PER_ACTOR)
+        """When the models last finished a shard."""
+        self.calls_lock = SharedOrExclusive(CALLS_PER_ACTOR)
         self.calls = CallReporter(lambda made: self._send(Report(calls=made)))
         self.lines = Forwarder(lambda lines: self._send(Report(lines=lines)))
         self.machine = ray.get_runtime_context().get_node_id()
         self.log_fields = {"stage": node.stage, "node": node.name, "machine": ray.util.get_node_ip_address()}
-        if terms.log_level is not None:
-            take_over(self.lines, terms.log_level)
+        if settings.log_level is not None:
+            take_over(self.lines, settings.log_level)
         unfinished = ray.get(self.progress.starting.remote(node.name, self.machine))
         try:
-            if unfinished > pool.max_size + terms.max_attempts:
+            if unfinished > pool.max_size + settings.max_attempts:
                 raise RunnerError(f"its workers died {unfinished} times while loading; they may lack memory")
-            terms.surroundings.apply_environment()
+            settings.environment.apply()
             tune_process(pool.threads if node.model is not None else None)
             machine = own_resources()
             decoders = pool.decoders_on(machine.cpus, machine.gpus)
-            self.stages = node_stages(node, terms.contexts, decoders=decoders)
+            self.stages = node_stages(node, settings.contexts, decoders=decoders)
         except Exception as error:
             with about(**self.log_fields):
                 LOG.error("a worker cannot start: %s", one_line(error), exc_info=error)
@@ -108,15 +108,18 @@ class StageActor:
         ray.get(self.progress.ready.remote(node.name, self.machine, self._report()))
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
-        """Takes a bundle, rows of the dataset that are each a Work as JSON; adds the outcomes of this node's cells.
+        """Compute this node's cells of a bundle: rows of the dataset that are each a Work as JSON.
 
         Ray restarts a dead actor and gives it the same bundle. A shard whose worker died is retried alone, because the
-        other shard in that process may have been at fault. After a second death it goes row by row, so that the next
-        death shows which row to leave out. After `max_attempts` deaths, or lost machines, it fails without a try.
+        other shard in that process may have been at fault. After a second death its rows are tried one by one, so that
+        the next death shows which row to leave out. After `max_attempts` deaths, or lost machines, it fails untried.
+
+        Returns:
+            The rows, with the outcomes of this node's cells added.
         """
         works = [Work.from_json(str(row), self.store.place.storage) for row in batch["work"]]
         own = [work for work in works if self._own_cells(work)]
-        outcomes = self._of_bundle(own) if own else {}
+        outcomes = self._compute_bundle(own) if own else {}
         return {"work": [self._with_outcomes(work, outcomes).to_json() for work in works]}
 
     def _own_cells(self, work: Work) -> list[Cell]:
@@ -126,56 +129,56 @@ class StageActor:
         own = {cell.path: outcomes[shard_name(work)][cell.metric] for cell in self._own_cells(work)}
         return replace(work, outcomes={**work.outcomes, **own})
 
-    def _of_bundle(self, works: Sequence[Work]) -> dict[ShardName, Mapping[str, Outcome]]:
-        """By shard and metric the outcomes, after they are reported: a shard's with the beginning of the next one.
+    def _compute_bundle(self, works: Sequence[Work]) -> dict[ShardName, Mapping[str, Outcome]]:
+        """Return outcomes by shard and metric, once they are reported: each shard with the start of the next shard.
 
-        Shards on which a worker died come last, each alone.
+        Shards that killed a worker come last, each of them alone.
         """
         outcomes: dict[ShardName, Mapping[str, Outcome]] = {}
         suspects: list[tuple[Work, History]] = []
         done: FinishedShard | None = None
-        with self.turns.shared():
+        with self.calls_lock.shared():
             for work in works:
                 report, name = self._report(done), shard_name(work)
                 history = ray.get(self.progress.begin.remote(self.node.name, name, self.machine, report))
                 done = None
                 if history.stopping:
-                    outcomes[name] = self._left(work)
+                    outcomes[name] = self._leave(work)
                 elif history.outcomes is not None:
                     outcomes[name] = history.outcomes
                 elif history.deaths:
                     suspects.append((work, history))
                 else:
-                    done = self._of_shard(work, history)
-                    outcomes[name] = self._left(work) if done is None else done.outcomes
+                    done = self._compute_shard(work, history)
+                    outcomes[name] = self._leave(work) if done is None else done.outcomes
             self._finish(done, () if suspects else works)
         while suspects:
             work, history = suspects.pop(0)
-            done = None if STOP.is_set() else self._of_suspect(work, history)
-            outcomes[shard_name(work)] = self._left(work) if done is None else done.outcomes
+            done = None if STOP.is_set() else self._compute_suspect(work, history)
+            outcomes[shard_name(work)] = self._leave(work) if done is None else done.outcomes
             self._finish(done, () if suspects else works)
         return outcomes
 
     def _finish(self, done: FinishedShard | None, bundle: Sequence[Work]) -> None:
-        """Reports, and waits for it, so that the outcomes are counted before anybody has them."""
+        """Report, and wait for the answer, so that the outcomes are counted before anything else uses them."""
         names = [shard_name(work) for work in bundle]
         ray.get(self.progress.report.remote(self.node.name, self._report(done), names))
 
-    def _of_suspect(self, work: Work, history: History) -> FinishedShard | None:
-        """As `_of_shard`, with nothing beside it in this process."""
-        if history.deaths >= self.terms.max_attempts:
-            return self._of_shard(work, history)
-        with self.turns.alone():
+    def _compute_suspect(self, work: Work, history: History) -> FinishedShard | None:
+        """Compute a shard while this process computes nothing else."""
+        if history.deaths >= self.settings.max_attempts:
+            return self._compute_shard(work, history)
+        with self.calls_lock.exclusive():
             ray.get(self.progress.started.remote(self.node.name, shard_name(work), self.machine))
-            return self._of_shard(work, history)
+            return self._compute_shard(work, history)
 
-    def _of_shard(self, work: Work, history: History) -> FinishedShard | None:
+    def _compute_shard(self, work: Work, history: History) -> FinishedShard | None:
         """Return the outcomes of a shard's cells, and log each; None if the run stops and whole rows were saved."""
         cells, spent = self._own_cells(work), ModelTime()
         with about(**self.log_fields, **log_context(work, self.node.stage)), telling_calls(self.calls.note):
             if history != NO_HISTORY:
                 LOG.warning("begun again after %d deaths and %d lost machines", history.deaths, history.losses)
-            if (reason := self._given_up(history)) is not None:
+            if (reason := self._reason_to_give_up(history)) is not None:
                 outcomes = {cell.path: Outcome(state="failed", message=reason) for cell in cells}
             else:
                 try:
@@ -188,101 +191,101 @@ class StageActor:
         return FinishedShard(shard_name(work), work.shard.rows, by_metric, spent if self.node.models else ModelTime())
 
     def _report(self, finished: FinishedShard | None = None) -> Report:
-        """All that there is to tell."""
+        """Return a report of everything that was not reported yet."""
         return Report(self.calls.take(), self.lines.take(), finished)
 
-    def _left(self, work: Work) -> Mapping[str, Outcome]:
-        """The outcomes of a shard that is left because the run stops; nobody reads them, for the driver ends."""
+    def _leave(self, work: Work) -> Mapping[str, Outcome]:
+        """Return outcomes for a shard that is left because the run stops; the driver ends without reading them."""
         STOP.set()
         ray.get(self.progress.left.remote(self.node.name, shard_name(work)))
         return {cell.metric: Outcome(state="failed", message=STOPPED.message) for cell in self._own_cells(work)}
 
     def _send(self, report: Report) -> None:
-        self.progress.report.remote(self.node.name, report).future().add_done_callback(_heed)
+        def stop_if_told(answer: Future[bool]) -> None:
+            if answer.exception() is None and answer.result():
+                STOP.set()
 
-    def _given_up(self, history: History) -> str | None:
-        """Why a shard is not tried again, or None. Lost machines count apart, since the shard may not be at fault."""
-        if history.deaths >= self.terms.max_attempts:
+        self.progress.report.remote(self.node.name, report).future().add_done_callback(stop_if_told)
+
+    def _reason_to_give_up(self, history: History) -> str | None:
+        """Return why a shard is not tried again, or None. Losing a machine does not count as a failed attempt."""
+        if history.deaths >= self.settings.max_attempts:
             return f"the worker died {history.deaths} times on this shard"
-        if history.losses > self.terms.max_attempts:
+        if history.losses > self.settings.max_attempts:
             return f"the machine was lost {history.losses} times under this shard"
         return None
 
     def _outcomes(self, work: Work, cells: Sequence[Cell], history: History, spent: ModelTime) -> dict[str, Outcome]:
-        """The outcome of each cell. If the device is lost, this process ends and Ray starts another one."""
+        """Return the outcome of each cell. If the device is lost, end this process; Ray starts another."""
 
         def compute(able: Sequence[Cell]) -> Mapping[str, pa.Table]:
             return self._tables(work, able, history, spent)
 
-        again = self.terms.repeated or history != NO_HISTORY
+        again = self.settings.repeated or history != NO_HISTORY
         if again:
             cells = [replace(cell, earlier=(*own_draft(cell), *cell.earlier)) for cell in cells]
+        committed = self._read_committed(cells) if again else NO_OUTCOMES
         try:
-            return compute_cells(
-                work, cells, compute, self.terms.contexts[work.benchmark], self._committed(cells) if again else NONE
-            )
+            return compute_cells(work, cells, compute, self.settings.contexts[work.benchmark], committed)
         except Exception as error:
             if not device_lost(error):
                 raise
             os._exit(1)  # no later call of this process can use the device
 
-    def _committed(self, cells: Sequence[Cell]) -> dict[str, Outcome]:
-        """The outcomes of cells that a process committed and could not report."""
+    def _read_committed(self, cells: Sequence[Cell]) -> dict[str, Outcome]:
+        """Return the outcomes of cells that an earlier process committed but could not report."""
         committed = {}
         for cell in cells:
-            with suppress(PlumblineError):  # a store that does not answer: the cell is computed, and saved if it can be
+            with suppress(PlumblineError):  # if the store does not answer, the cell is computed again
                 if not cell.renew and self.store.exists(cell.path):
                     committed[cell.path] = self.store.read_cell(cell.path).outcome()
         return committed
 
     def _tables(self, work: Work, cells: Sequence[Cell], history: History, spent: ModelTime) -> Mapping[str, pa.Table]:
-        """The tables of a shard, window after window.
+        """Compute the tables of a shard, window after window.
 
-        Where it killed its worker twice a window is one row, which is announced before it is touched.
+        If the shard has killed its worker twice, each window is one row, which is announced before it is touched.
         """
-        came, name, stage = time.monotonic(), shard_name(work), self.stages[work.benchmark]
-        made, alone = MadeRows(cells, self.terms.contexts[work.benchmark]), history.deaths > 1 and stage.rows_alone
+        arrived, name, stage = time.monotonic(), shard_name(work), self.stages[work.benchmark]
+        made, alone = MadeRows(cells, self.settings.contexts[work.benchmark]), history.deaths > 1 and stage.rows_alone
         with self.deadline():
             windows = stage.windows(work, cells, 1 if alone else WINDOW)
         for row, window in enumerate(windows):
-            made.keep_safe()
+            made.save_if_due()
             if alone and row in history.deadly:
                 made.add(stage.compute(stage.refuse(window, DEADLY_ROW)))
                 continue
             if alone:
                 ray.get(self.progress.started_row.remote(self.node.name, name, row))
-            made.add(self._computed(stage, window, spent, came))
+            made.add(self._compute_window(stage, window, spent, arrived))
         if alone:
             ray.get(self.progress.started_row.remote(self.node.name, name, None))
         return made.tables()
 
-    def _computed(self, stage: NodeStage, window: Inputs, spent: ModelTime, came: float) -> Mapping[str, pa.Table]:
-        """The tables of some rows of a shard that came to this process at this time."""
+    def _compute_window(
+        self, stage: NodeStage, window: Inputs, spent: ModelTime, arrived: float
+    ) -> Mapping[str, pa.Table]:
+        """Compute the tables of some rows of a shard; `arrived` is when the shard came to this process."""
         with self.deadline():
             prepared = stage.prepare(window)
         if stage.side_by_side:
             with self.deadline(), spent.working():
                 return stage.compute(prepared)
-        with self.computing, self.deadline(), spent.working(waiting_since=max(came, self.idle_since)):
+        with self.computing, self.deadline(), spent.working(waiting_since=max(arrived, self.idle_since)):
             try:
                 return stage.compute(prepared)
             finally:
                 self.idle_since = time.monotonic()
 
 
-def _heed(answer: Future[bool]) -> None:
-    """Stops this process's work if a report is answered so."""
-    if answer.exception() is None and answer.result():
-        STOP.set()
+class SharedOrExclusive:
+    """A lock that up to `n_shared` threads hold at the same time, or one thread alone."""
 
-
-class Turns:
-    """Lets calls run side by side, or one alone."""
-
-    def __init__(self, places: int) -> None:
-        self.places = places
-        self.free = threading.Semaphore(places)
+    def __init__(self, n_shared: int) -> None:
+        self.n_shared = n_shared
+        self.free = threading.Semaphore(n_shared)
         self.claiming = threading.Lock()
+        """Held while claiming, so that shared claims do not overtake a waiting exclusive one."""
 
     @contextmanager
     def shared(self) -> Iterator[None]:
@@ -294,11 +297,11 @@ class Turns:
             self.free.release()
 
     @contextmanager
-    def alone(self) -> Iterator[None]:
+    def exclusive(self) -> Iterator[None]:
         with self.claiming:
-            for _ in range(self.places):
+            for _ in range(self.n_shared):
                 self.free.acquire()
         try:
             yield
         finally:
-            self.free.release(self.places)
+            self.free.release(self.n_shared)

@@ -1,8 +1,8 @@
-"""What a run counts while it goes on, as Prometheus reads it at Ray's own endpoint of the driver's machine.
+"""Counters of a run, which Prometheus reads at Ray's own endpoint on the driver's machine.
 
-One process counts, the one of the ProgressLog: a series for each of the workers that come and go would stay at Ray's
-endpoint for ever. Labels are of what the configuration names: stages, nodes and metrics, and kinds of error.
-Generators are not among them, for every checkpoint of a training is one.
+Only the process of the ProgressLog counts: a series for each worker that comes and goes would stay at Ray's
+endpoint forever. Labels are names in the configuration (stages, nodes and metrics) and kinds of error. Generators are
+not labels, because every checkpoint of a training run is a generator.
 """
 
 from collections import defaultdict
@@ -16,48 +16,48 @@ from plumbline.pipelines.cells.cells import Outcome
 from plumbline.pipelines.running.outcomes import ModelTime
 
 
-class Declared(NamedTuple):
-    """A number that is counted."""
+class CounterSpec(NamedTuple):
+    """The type, description and labels of a counter."""
 
     kind: type[Counter] | type[Gauge]
     text: str
     labels: tuple[str, ...] = ()
-    """Besides the stage and the node."""
+    """Labels in addition to the stage and the node."""
 
     def exported(self, name: str) -> str:
-        """What Prometheus calls it."""
+        """Return the name in Prometheus."""
         return f"ray_plumbline_{name}{'_total' if self.kind is Counter else ''}"
 
 
-DECLARED: Mapping[str, Declared] = {
-    "rows": Declared(Counter, "Images, or prompts, that a node is done with, whatever became of them", ("over",)),
-    "failures": Declared(Counter, "Rows that have no result, by the kind of their error", ("metric", "kind")),
-    "kept_rows": Declared(Counter, "Rows that earlier cells had, so that no model was called for them", ("metric",)),
-    "cells": Declared(Counter, "Cells by what became of them: cached ones stood before the run", ("state",)),
-    "model_seconds": Declared(Counter, "Seconds that shards were with a node's models, all of its workers together"),
-    "waited_seconds": Declared(Counter, "Seconds that a node's models waited for rows to be read and decoded"),
-    "retries": Declared(Counter, "Shards begun again because a worker died or a machine was lost"),
-    "waiting_shards": Declared(Gauge, "Shards that a node has not finished"),
+COUNTERS: Mapping[str, CounterSpec] = {
+    "rows": CounterSpec(Counter, "Images or prompts that a node has finished, with or without a result", ("over",)),
+    "failures": CounterSpec(Counter, "Rows that have no result, by the kind of their error", ("metric", "kind")),
+    "kept_rows": CounterSpec(Counter, "Rows reused from earlier cells, without calling a model", ("metric",)),
+    "cells": CounterSpec(Counter, "Cells by state: cached cells existed before the run", ("state",)),
+    "model_seconds": CounterSpec(Counter, "Seconds that shards were with a node's models, summed over its workers"),
+    "waited_seconds": CounterSpec(Counter, "Seconds that a node's models waited for rows to be read and decoded"),
+    "retries": CounterSpec(Counter, "Shards begun again because a worker died or a machine was lost"),
+    "waiting_shards": CounterSpec(Gauge, "Shards that a node has not finished"),
 }
 
 
 class Counters:
-    """The numbers of one process. Ray takes half a millisecond to count a shard, so what came is added up first."""
+    """The counters of one process. Counting a shard takes Ray half a millisecond, so counts are summed before."""
 
     def __init__(self) -> None:
         self._sums: defaultdict[tuple[str, tuple[tuple[str, str], ...]], float] = defaultdict(float)
         self._waiting: dict[str, int] = {}
         self._numbers: Mapping[str, Any] = {
-            name: one.kind(f"plumbline_{name}", description=one.text, tag_keys=("stage", "node", *one.labels))
-            for name, one in DECLARED.items()
+            name: spec.kind(f"plumbline_{name}", description=spec.text, tag_keys=("stage", "node", *spec.labels))
+            for name, spec in COUNTERS.items()
         }
 
-    def standing(self, node: str, cells: int) -> None:
-        """Cells of a node that need no computing."""
+    def add_cached(self, node: str, cells: int) -> None:
+        """Count cells of a node that need no computing."""
         self._add("cells", cells, node, state="cached")
 
-    def finished(self, node: str, rows: int, outcomes: Mapping[str, Outcome], spent: ModelTime) -> None:
-        """A shard, with the outcomes of its cells by metric."""
+    def add_shard(self, node: str, rows: int, outcomes: Mapping[str, Outcome], spent: ModelTime) -> None:
+        """Count a finished shard, with the outcomes of its cells by metric."""
         stage = STAGES[_stage(node)]
         self._add("rows", rows, node, over=stage.over)
         self._add("model_seconds", spent.worked, node)
@@ -69,19 +69,19 @@ class Counters:
             for kind, count in kinds.items():
                 self._add("failures", count, node, metric=metric, kind=kind)
 
-    def again(self, node: str) -> None:
-        """A shard is begun once more."""
+    def add_retry(self, node: str) -> None:
+        """Count a shard that is begun again."""
         self._add("retries", 1, node)
 
-    def waiting(self, node: str, shards: int) -> None:
-        """What a node has yet to finish."""
+    def set_waiting(self, node: str, shards: int) -> None:
+        """Set the number of shards that a node has not finished."""
         self._waiting[node] = shards
 
     def send(self) -> None:
-        """Gives Ray what came since the last time."""
+        """Pass the counts since the last call to Ray."""
         sums, self._sums = self._sums, defaultdict(float)
         for (name, labels), count in sums.items():
-            if count > 0:  # Ray refuses to count by nothing
+            if count > 0:  # Ray raises an error for 0
                 self._numbers[name].inc(count, dict(labels))
         for node, shards in self._waiting.items():
             self._numbers["waiting_shards"].set(shards, {"stage": _stage(node), "node": node})

@@ -1,4 +1,4 @@
-"""What ends a run, and how any error is told in one line."""
+"""Errors that end a run, and any error as one line."""
 
 import traceback
 from pathlib import Path
@@ -13,7 +13,7 @@ class RunnerError(PlumblineError):
 
 
 def one_line(error: BaseException) -> str:
-    """The error for a person: a PlumblineError speaks for itself, anything else with its type and place."""
+    """Return an error as one line: a PlumblineError's message; any other error with its type and code location."""
     text = without_secrets(" ".join(str(error).split()))
     if isinstance(error, PlumblineError):
         return text

@@ -1,4 +1,4 @@
-"""What happens while a plan is computed, one event after the other, and the totals that each display keeps of it."""
+"""Events of a run while a plan is computed, and the totals that displays keep of them."""
 
 import logging
 import time
@@ -14,7 +14,7 @@ LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class CellsExpected:
-    """A node is to compute so many more cells, with about so many calls of its models."""
+    """A node has this many more cells to compute, with about this many calls of its models."""
 
     node: str
     cells: int
@@ -23,7 +23,7 @@ class CellsExpected:
 
 @dataclass(frozen=True, slots=True)
 class ShardStarted:
-    """A node starts on a shard."""
+    """A node begins a shard."""
 
     node: str
     at: float = field(default_factory=time.monotonic)
@@ -32,7 +32,7 @@ class ShardStarted:
 
 @dataclass(frozen=True, slots=True)
 class CallsAnswered:
-    """The models of a node have answered so many more calls."""
+    """The models of a node have answered this many more calls."""
 
     node: str
     calls: int
@@ -40,7 +40,7 @@ class CallsAnswered:
 
 @dataclass(frozen=True, slots=True)
 class ShardFinished:
-    """A node is done with its cells of a shard, whatever became of them."""
+    """A node has finished its cells of a shard, successfully or not."""
 
     node: str
     cells: int
@@ -49,48 +49,48 @@ class ShardFinished:
     worked: float = 0.0
     """Seconds that the node's models worked on it."""
     waited: float = 0.0
-    """Seconds that they waited for its rows to be read and decoded."""
+    """Seconds that the models waited for its rows to be read and decoded."""
     calls: int = 0
-    """Calls that they answered on it."""
+    """Calls that the models answered for it."""
     at: float = field(default_factory=time.monotonic)
     benchmark: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class PhaseStarted:
-    """The run begins something that no node counts, which lasts until the next event."""
+    """The run begins a phase without computing; it lasts until the next event."""
 
     what: str
-    """The phase in a few words, such as "starting Ray"."""
+    """Description of the phase in a few words, such as "starting Ray"."""
 
 
 Event = PhaseStarted | CellsExpected | ShardStarted | CallsAnswered | ShardFinished
 Watch = Callable[[Event], None]
-"""Is called with every event, in order."""
+"""Function that is called with every event, in order."""
 
 
 class NodeProgress(NamedTuple):
-    """How far one node is."""
+    """The progress of one node."""
 
     cells: int = 0
     rows: int = 0
     failed_rows: int = 0
     seconds: float = 0.0
-    """From the node's first shard to its last finished one, without the time between two rounds."""
+    """Seconds from the node's first shard to its last finished one, without the time between two rounds."""
     worked: float = 0.0
-    """Seconds that its models worked, those of all workers together."""
+    """Seconds that its models worked, summed over all workers."""
     waited: float = 0.0
-    """Seconds that they waited for rows to be read and decoded."""
+    """Seconds that its models waited for rows to be read and decoded, summed likewise."""
     calls: int = 0
-    """Calls that its models have answered, also for cells that are not finished."""
+    """Calls that its models have answered, including those for unfinished cells."""
     missing: int = 0
-    """The cells that it is to compute."""
+    """Number of cells that it has to compute."""
     expected_calls: int = 0
-    """About how many calls all of them take."""
+    """Estimated number of calls for all of these cells."""
 
 
 class Totals:
-    """The events so far, added up by node."""
+    """Sums over the events, by node."""
 
     def __init__(self, events: Iterable[Event] = ()) -> None:
         self.nodes: dict[str, NodeProgress] = {}
@@ -100,7 +100,7 @@ class Totals:
             self.add(event)
 
     def add(self, event: Event) -> None:
-        """Counts one more event. Cells whose worker died after it had reported them are counted once."""
+        """Add one more event. Cells that are reported twice, because their worker died, are counted once."""
         if isinstance(event, PhaseStarted):
             return
         node, state = event.node, self.nodes.get(event.node, NodeProgress())
@@ -126,14 +126,17 @@ class Totals:
 
 
 def expected_cells(nodes: Iterable[NodePlan]) -> Iterator[CellsExpected]:
-    """What each of the nodes with something to compute has before it."""
+    """Yield an event for each node with missing cells."""
     for item in nodes:
         if item.missing:
             yield CellsExpected(item.node.name, item.missing, item.model_calls)
 
 
 def to_all(*displays: Watch) -> Watch:
-    """Passes every event to each display; one that fails is logged once, and ends neither the others nor the run."""
+    """Return a watch that passes every event to each display.
+
+    A display that fails is logged once. It stops neither the other displays nor the run.
+    """
     failed: set[int] = set()
 
     def watch(event: Event) -> None:

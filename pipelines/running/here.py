@@ -1,4 +1,4 @@
-"""A plan's missing cells computed in this process, one stage after the other, without Ray and its workers."""
+"""Computes a plan's missing cells in this process, one stage after another, without Ray."""
 
 import os
 import time
@@ -32,40 +32,43 @@ from plumbline.pipelines.running.outcomes import (
     shard_name,
 )
 from plumbline.pipelines.running.process import set_torch_threads
-from plumbline.pipelines.running.small_sweeps import is_small, names_ray
+from plumbline.pipelines.running.small_sweeps import has_ray, is_small
 from plumbline.pipelines.running.stages import NodeStage, node_stages
 from plumbline.pipelines.running.stopping import Stopping, stopped_between_batches
 from plumbline.pipelines.running.workload import Workload
 
 MAX_FIRST_ROWS = 5_000
-"""Prompts whose questions are written in the driver: some seconds of work at most, as long as a worker's start."""
+MAX_FIRST_ROWS = 5_000
+"""Prompts whose questions are written in the driver. They take a few seconds, about as long as a worker's start."""
 
 
 def compute_here(workload: Workload, cluster: ClusterConfig, watch: Watch) -> dict[str, Outcome]:
-    """The outcomes of its missing cells, by path; one stage's models at a time are loaded.
+    """Compute the missing cells and return their outcomes, by path; load the models of one stage at a time.
 
-    Whatever ends this process ends the run: no row is left out because of it, and pools' deadlines are not kept. Ctrl-C
-    and SIGTERM let the batch that is at a model end, and save the rows that are whole.
-    Raises RunnerError for a stage that cannot start, or whose device is lost.
+    If this process dies, the run ends: no row is skipped because of it, and pools' deadlines do not apply. After Ctrl-C
+    or SIGTERM, the current batch of the model is finished and complete rows are saved.
+
+    Raises:
+        RunnerError: A stage cannot start, or its device is lost.
     """
     outcomes: dict[str, Outcome] = {}
-    shards = [*workload.over("prompts"), *workload.over("images")]
+    shards = [*workload.shards_with_work("prompts"), *workload.shards_with_work("images")]
     for node in (item.node for item in workload.nodes if item.missing):
         _compute_node(node, shards, workload, cluster.pool(node.name), watch, outcomes)
     return outcomes
 
 
 def compute_first(workload: Workload, cluster: ClusterConfig, watch: Watch) -> dict[str, Outcome]:
-    """Return the outcomes of what takes less time here than a worker takes to start, as `compute_here`.
+    """Compute the cells that take less time here than a worker takes to start, and return their outcomes.
 
-    That is what no model writes of few prompts, and under `executor: auto` also what models write of prompts in few
-    calls. Anything else waits for workers, with whatever needs its cells.
+    These are cells over few prompts that need no model, and under `executor: auto` also cells over prompts that need
+    few model calls. All other cells, and the cells that read them, are left to workers.
     """
     outcomes: dict[str, Outcome] = {}
-    shards = list(workload.over("prompts"))
+    shards = list(workload.shards_with_work("prompts"))
     waiting = {cell.path for work in shards for cell in work.cells}
     nodes = [item for item in workload.nodes if item.missing and STAGES[item.node.stage].over == "prompts"]
-    few_calls = cluster.executor == "auto" and not names_ray(cluster) and is_small(nodes, cluster)
+    few_calls = cluster.executor == "auto" and not has_ray(cluster.address) and is_small(nodes, cluster)
     for node in (item.node for item in nodes if few_calls or not item.node.models):
         own = [(work, cell) for work in shards for cell in _cells(work, node)]
         rows = sum(work.shard.rows for work in {work.shard: work for work, _ in own}.values())
@@ -83,19 +86,19 @@ def _compute_node(
     watch: Watch,
     outcomes: dict[str, Outcome],
 ) -> None:
-    """Adds the outcomes of a node's cells; its models are freed at the end."""
+    """Compute a node's cells and add their outcomes to `outcomes`; free its models at the end."""
     if node.models:
         watch(PhaseStarted(f"loading the models of {node.name}"))
     with _raising(node):
         set_torch_threads(pool.threads if node.model is not None else None)
-        cores = len(os.sched_getaffinity(0))  # no other stage is at work
+        cores = len(os.sched_getaffinity(0))  # all of them, because no other stage computes now
         stages = node_stages(node, workload.contexts, decoders=pool.decoders or cores)
     calls = CallReporter(lambda made: watch(CallsAnswered(node.name, made)))
     with stopped_between_batches(), ThreadPoolExecutor(1) as reader:
         for work, windows in _read_ahead(node, stages, shards, outcomes, reader):
             watch(ShardStarted(node.name, benchmark=work.benchmark))
             cells, spent = _cells(work, node), ModelTime()
-            with _about(work, node):
+            with _log_fields(work, node):
                 with _raising(node), telling_calls(calls.note):
                     computed = _compute_shard(stages[work.benchmark], work, cells, windows, spent)
                 for cell in cells:
@@ -112,19 +115,19 @@ def _cells(work: Work, node: Node) -> list[Cell]:
     return [cell for cell in work.cells if cell.node == node.name]
 
 
-def _about(work: Work, node: Node) -> AbstractContextManager[None]:
+def _log_fields(work: Work, node: Node) -> AbstractContextManager[None]:
     return about(stage=node.stage, node=node.name, **log_context(work, node.stage))
 
 
-class Ahead:
-    """What an iterator gives, the next of which is made by a thread meanwhile."""
+class Prefetcher:
+    """Iterates over items while a thread computes the next one."""
 
-    def __init__(self, of: Iterator[Any], reader: ThreadPoolExecutor) -> None:
-        self._of, self._reader = of, reader
+    def __init__(self, items: Iterator[Any], reader: ThreadPoolExecutor) -> None:
+        self._items, self._reader = items, reader
         self._next = self._begin()
 
     def _begin(self) -> Future[Any]:
-        return self._reader.submit(copy_context().run, lambda: next(self._of, None))
+        return self._reader.submit(copy_context().run, lambda: next(self._items, None))
 
     def __iter__(self) -> Iterator[Any]:
         while (made := self._next.result()) is not None:
@@ -138,8 +141,8 @@ def _read_ahead(
     shards: Sequence[Work],
     outcomes: Mapping[str, Outcome],
     reader: ThreadPoolExecutor,
-) -> Iterator[tuple[Work, Ahead]]:
-    """Each of the node's shards with its rows, which are read and decoded while those before are computed."""
+) -> Iterator[tuple[Work, Prefetcher]]:
+    """Yield each of the node's shards with its rows, which are read and decoded while earlier ones are computed."""
 
     def prepared(work: Work, able: Sequence[Cell]) -> Iterator[Any]:
         if STOP.is_set():
@@ -147,10 +150,10 @@ def _read_ahead(
         stage = stages[work.benchmark]
         yield from map(stage.prepare, stage.windows(work, able) if able else ())
 
-    def begin(work: Work) -> Ahead:
+    def begin(work: Work) -> Prefetcher:
         able = [cell for cell in _cells(work, node) if failed_input(cell, outcomes) is None]
-        with _about(work, node):
-            return Ahead(prepared(work, able), reader)
+        with _log_fields(work, node):
+            return Prefetcher(prepared(work, able), reader)
 
     works = [replace(work, outcomes=outcomes) for work in shards if _cells(work, node)]
     ahead = [begin(work) for work in works[:1]]
@@ -160,12 +163,12 @@ def _read_ahead(
 
 
 def _compute_shard(
-    stage: NodeStage, work: Work, cells: Sequence[Cell], windows: Ahead, spent: ModelTime
+    stage: NodeStage, work: Work, cells: Sequence[Cell], windows: Prefetcher, spent: ModelTime
 ) -> dict[str, Outcome]:
     def tables(able: Sequence[Cell]) -> Mapping[str, pa.Table]:
         made, began = MadeRows(able, stage.context), time.monotonic()
         for window in windows:
-            made.keep_safe()
+            made.save_if_due()
             with spent.working(waiting_since=began):
                 made.add(stage.compute(window))
             began = time.monotonic()
@@ -176,7 +179,7 @@ def _compute_shard(
 
 @contextmanager
 def _raising(node: Node) -> Iterator[None]:
-    """Raises RunnerError for what ends the run, with the name of the stage."""
+    """Convert any error to a RunnerError with the name of the stage."""
     try:
         yield
     except Exception as error:

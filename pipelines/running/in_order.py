@@ -1,4 +1,4 @@
-"""Many items begun ahead and taken in their order."""
+"""Processes many items at the same time and returns the results in the items' order."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -10,7 +10,7 @@ Result = TypeVar("Result")
 Begun = TypeVar("Begun")
 
 AHEAD = 4
-"""Items begun for each place where one can run, so that a slow one holds no other up."""
+"""Items begun per item that can run at a time, so that a slow item does not hold up the others."""
 
 
 def in_order(
@@ -20,7 +20,7 @@ def in_order(
     cancel: Callable[[Begun], object],
     room: Callable[[], int],
 ) -> Iterator[Result]:
-    """What is taken of each item, in their order, with at most `room` begun and not taken."""
+    """Yield the result of each item, in order, with at most `room()` items begun and not yet taken."""
     begun: deque[Begun] = deque()
     try:
         for item in items:

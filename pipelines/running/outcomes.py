@@ -1,4 +1,4 @@
-"""The outcomes of a shard's cells, in whichever process they are computed: this one, or a worker of Ray's."""
+"""The outcomes of a shard's cells, computed in the driver's process or in a worker of Ray's."""
 
 import logging
 import threading
@@ -28,28 +28,28 @@ from plumbline.pipelines.running.stopping import Stopping
 LOG = logging.getLogger(__name__)
 LEVELS = {"committed": logging.INFO, "draft": logging.WARNING, "failed": logging.ERROR}
 SHORT_KEY = 8
-"""Digits of a cell's key that its file name has."""
+"""Digits of a cell's key that are in its file name."""
 CALLS_INTERVAL = 1.0
-"""Seconds at least between two reports of answered model calls."""
+"""Minimum number of seconds between two reports of answered model calls."""
 SAVE_INTERVAL = 300.0
-"""Seconds after which the rows of a shard are saved that is still at work: what a process's death costs at most."""
-NONE: Mapping[str, Outcome] = MappingProxyType({})
+"""Seconds between saving the rows of a shard that takes long: the most work that a process's death costs."""
+NO_OUTCOMES: Mapping[str, Outcome] = MappingProxyType({})
 
 
 @dataclass(slots=True)
 class ModelTime:
-    """Seconds of a shard, or of several, and the calls that were answered meanwhile."""
+    """The time that models spent on shards, and the calls that they answered."""
 
     worked: float = 0.0
-    """A node's models worked."""
+    """Seconds that a node's models worked."""
     waited: float = 0.0
-    """They had nothing to work on while its rows were read and decoded."""
+    """Seconds that they had nothing to work on, because rows were read and decoded."""
     calls: int = 0
-    """Calls of models that were answered in this process while the models worked on it."""
+    """Calls that models answered in this process while they worked."""
 
     @contextmanager
     def working(self, waiting_since: float | None = None) -> Iterator[None]:
-        """Add the body's seconds and calls, and the seconds since the models had nothing to do."""
+        """Add the duration of the body and the calls in it, and the time since the models had nothing to do."""
         began = time.monotonic()
         self.waited += 0.0 if waiting_since is None else began - waiting_since
         with telling_calls(self._add_calls):
@@ -61,7 +61,7 @@ class ModelTime:
 
 
 def save_cell(store: Store, cell: Cell, table: pa.Table, limits: Mapping[str, int]) -> Outcome:
-    """Saves a cell. One that cannot be saved fails alone, without the other cells of its shard."""
+    """Save a cell. If that fails, only this cell fails, not the other cells of its shard."""
     try:
         return store.save(cell, table, limits=limits)
     except Exception as error:
@@ -69,7 +69,7 @@ def save_cell(store: Store, cell: Cell, table: pa.Table, limits: Mapping[str, in
 
 
 class MadeRows:
-    """The rows of a shard's cells that have been made; now and then they are saved for whoever begins it again."""
+    """The computed rows of a shard's cells. They are saved from time to time, in case this process dies."""
 
     def __init__(self, cells: Sequence[Cell], context: StageContext, *, seconds: float = SAVE_INTERVAL) -> None:
         self._cells, self._context, self._seconds = cells, context, seconds
@@ -78,19 +78,19 @@ class MadeRows:
         self._drafts: Mapping[str, Sequence[pa.Table]] | None = None
 
     def add(self, tables: Mapping[str, pa.Table]) -> None:
-        """Adds the tables of the next rows, by metric."""
+        """Add the tables of the next rows, by metric."""
         self._made.append(tables)
 
     def tables(self) -> dict[str, pa.Table]:
-        """All rows, by metric; raises Stopping, after saving them, if some were left out because the process stops."""
+        """Return all rows by metric; if the process stops before they are complete, save them and raise Stopping."""
         tables = self._joined()
         if STOP.is_set() and any(STOPPED.kind in error_kinds(table) for table in tables.values()):
             self._save_drafts(tables)
             raise Stopping
         return tables
 
-    def keep_safe(self) -> None:
-        """Saves the rows as drafts, with those of the drafts that stand there, if the last time is long ago."""
+    def save_if_due(self) -> None:
+        """Save the rows as drafts, merged with rows of existing drafts, if they were last saved long ago."""
         if self._made and time.monotonic() - self._saved >= self._seconds:
             self._save_drafts(self._joined())
 
@@ -100,7 +100,7 @@ class MadeRows:
     def _save_drafts(self, tables: Mapping[str, pa.Table]) -> None:
         store, limits = self._context.store, self._context.limits
         cells = [cell for cell in self._cells if STAGES[cell.stage].keeps_rows]
-        with suppress(PlumblineError):  # a store that takes no draft now may take the cell later
+        with suppress(PlumblineError):  # a store that refuses a draft now may accept the cell later
             if self._drafts is None:
                 self._drafts = {
                     cell.metric: read_earlier(replace(cell, earlier=own_draft(cell)), limits, store.read_cell)
@@ -113,7 +113,7 @@ class MadeRows:
 
 
 def own_draft(cell: Cell) -> tuple[str, ...]:
-    """Where rows of the cell itself may stand."""
+    """Return the path of the cell's own draft, if its stage reuses rows."""
     return (draft_path(cell.path),) if STAGES[cell.stage].keeps_rows else ()
 
 
@@ -122,13 +122,16 @@ def compute_cells(
     cells: Sequence[Cell],
     compute: Callable[[Sequence[Cell]], Mapping[str, pa.Table]],
     context: StageContext,
-    committed: Mapping[str, Outcome] = NONE,
+    committed: Mapping[str, Outcome] = NO_OUTCOMES,
 ) -> dict[str, Outcome]:
-    """The outcome of each cell of a shard, by path; a failure of the whole shard fails its cells and nothing else.
+    """Compute a shard's cells and return their outcomes, by path. An error fails only the cells of this shard.
 
-    `compute` returns the tables by metric. Cells whose input failed are not computed, nor are the `committed` ones.
+    Args:
+        compute: Returns tables by metric, for cells whose inputs did not fail.
+        committed: Outcomes of cells that need no computing.
 
-    Raises the error of a lost device, which must end the process.
+    Raises:
+        Exception: The error of a lost device, after which the process must end.
     """
     blocked = {cell.path: failure for cell in cells if (failure := failed_input(cell, work.outcomes))} | dict(committed)
     able = [cell for cell in cells if cell.path not in blocked]
@@ -145,20 +148,20 @@ def compute_cells(
 
 
 def failed_input(cell: Cell, outcomes: Mapping[str, Outcome]) -> Outcome | None:
-    """The first failure among a cell's inputs."""
+    """Return the outcome of the first failed input of a cell, or None."""
     failures = [outcomes[path] for path in cell.upstream if path in outcomes and outcomes[path].state == "failed"]
     return failures[0] if failures else None
 
 
 def failed_outcome(error: Exception) -> Outcome:
-    """The outcome of a cell that failed, with the damaged input that must be computed again, if that is why."""
+    """Log an error and return the outcome of its cell, with the damaged input that must be computed again, if any."""
     LOG.error("%s", one_line(error), exc_info=error)
     broken = (error.path,) if isinstance(error, BrokenCell) else ()
     return Outcome(state="failed", message=one_line(error), broken=broken)
 
 
 class ShardName(NamedTuple):
-    """What tells a shard from all others that are computed with it."""
+    """Identifies a shard among all that are computed together."""
 
     benchmark: str
     group: str
@@ -166,12 +169,12 @@ class ShardName(NamedTuple):
 
 
 def shard_name(work: Work) -> ShardName:
-    """The name of the shard to be worked on."""
+    """Return the name of the shard of a work item."""
     return ShardName(work.benchmark, work.shard.group, work.shard.name)
 
 
 def log_context(work: Work, stage: str) -> dict[str, str]:
-    """The fields of log lines about a shard; the group of a shard of images is their generator."""
+    """Return the fields of log lines about a shard; the group of an images shard is its generator."""
     generator = {"generator": work.shard.group} if STAGES[stage].over == "images" else {}
     return {"benchmark": work.benchmark, **generator, "shard": work.shard.name}
 
@@ -179,7 +182,7 @@ def log_context(work: Work, stage: str) -> dict[str, str]:
 def finished_shard(
     node: str, shard: ShardName, rows: int, outcomes: Collection[Outcome], spent: ModelTime
 ) -> ShardFinished:
-    """The event of a shard of so many rows whose cells came to these outcomes; all rows of a failed cell failed."""
+    """Return the event of a finished shard; all rows of a failed cell count as failed."""
     failed = sum(rows if outcome.state == "failed" else outcome.errors for outcome in outcomes)
     return ShardFinished(
         node, len(outcomes), rows, failed, spent.worked, spent.waited, spent.calls, benchmark=shard.benchmark
@@ -189,9 +192,9 @@ def finished_shard(
 def log_cell(cell: Cell, outcome: Outcome) -> None:
     counts = [f"{outcome.rows} rows", *(f"{count} {kind}" for kind, count in outcome.kinds.items())]
     kept = [f"{outcome.kept} kept"] if outcome.kept else []
-    said = outcome.message or ", ".join(counts + kept)
+    summary = outcome.message or ", ".join(counts + kept)
     with about(metric=cell.metric, cell=cell.key[:SHORT_KEY]):
-        LOG.log(LEVELS[outcome.state], "%s: %s", outcome.state, said)
+        LOG.log(LEVELS[outcome.state], "%s: %s", outcome.state, summary)
 
 
 class CallReporter:
@@ -204,20 +207,20 @@ class CallReporter:
         self._sent = time.monotonic()
 
     def note(self, made: int) -> None:
-        """Counts calls, and reports the unreported ones if the last report is old enough."""
+        """Count calls, and report the unreported ones if the last report is old enough."""
         with self._lock:
             self._unsent += made
             if time.monotonic() - self._sent >= self._seconds:
                 self.send()
 
     def send(self) -> None:
-        """Reports the unreported calls; afterwards none is left, whichever thread reported it."""
+        """Report the unreported calls. Afterwards all are reported, by this thread or another."""
         with self._lock:
             if made := self.take():
                 self._send(made)
 
     def take(self) -> int:
-        """The unreported calls, for the caller to report."""
+        """Return the number of unreported calls, for the caller to report."""
         with self._lock:
             made, self._unsent, self._sent = self._unsent, 0, time.monotonic()
             return made

@@ -1,4 +1,4 @@
-"""Which pools fit on the cluster together: all at once, or in waves."""
+"""Placement of pools on the cluster: all together, or in several waves."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ from plumbline.operators.base.errors import PlumblineError
 from plumbline.pipelines.base.cluster import PoolConfig
 
 SPARE_CPUS = 0.25
-"""CPUs left for Ray Data's own tasks; pools that take every CPU starve them and hang forever."""
+"""CPUs left for Ray Data's own tasks; pools that take every CPU starve these tasks and hang forever."""
 TOLERANCE = 1e-9
 
 
@@ -21,32 +21,33 @@ class PlacementError(PlumblineError):
 
 
 class NodeResources(NamedTuple):
-    """What one machine of the cluster offers."""
+    """The resources of one machine of the cluster."""
 
     cpus: float
     gpus: float
     accelerators: frozenset[str] = frozenset()
-    """The kinds of its GPUs, as Ray names them."""
+    """Types of its GPUs, as Ray names them."""
     labels: Mapping[str, str] = {}
 
     def suits(self, pool: PoolConfig) -> bool:
-        """Whether its kind is what a pool asks for, however full it is."""
+        """Return True if the machine has the GPU type and labels that a pool needs, however full it is."""
         if pool.accelerator_type is not None and pool.accelerator_type not in self.accelerators:
             return False
         return all(_selects(selector, self.labels.get(name)) for name, selector in pool.labels.items())
 
 
 def _selects(selector: str, value: str | None) -> bool:
-    """Whether a machine with this value of a label, or without the label, is selected."""
+    """Return True if a selector matches a machine's value of a label; the value is None without that label."""
     wanted = selector.removeprefix("!")
     values = wanted[3:-1].split(",") if wanted.startswith("in(") else [wanted]
     return (value in [each.strip() for each in values]) != selector.startswith("!")
 
 
 def plan_waves(pools: Mapping[str, PoolConfig], machines: Sequence[NodeResources]) -> list[list[str]]:
-    """The pools, in their order, in as few consecutive waves as fit.
+    """Split the pools, in order, into as few consecutive waves as fit on the machines.
 
-    Raises PlacementError for a pool that does not fit even alone.
+    Raises:
+        PlacementError: A pool does not fit even alone.
     """
     waves: list[list[str]] = []
     for name, pool in pools.items():
@@ -60,17 +61,18 @@ def plan_waves(pools: Mapping[str, PoolConfig], machines: Sequence[NodeResources
 
 
 def fits(pools: Iterable[PoolConfig], machines: Sequence[NodeResources]) -> bool:
-    """Whether every pool's first actors fit at once, largest first, each where it leaves least over.
+    """Return True if all pools' first actors fit at once, placed best-fit, largest first.
 
-    Ray reserves no machine for actors that fit nowhere else. So the others are placed first, on just those machines.
+    Ray reserves no machine for actors that only fit on some machines. So all other actors are placed first, and on the
+    very machines that the selective ones need, to be sure that these still fit.
     """
     actors = [pool for pool in pools for _ in range(pool.min_size)]
-    choosy = [actor for actor in actors if not all(machine.suits(actor) for machine in machines)]
+    selective = [actor for actor in actors if not all(machine.suits(actor) for machine in machines)]
     free = [
-        _Room(machine, machine.cpus, [1.0] * int(machine.gpus), sum(machine.suits(actor) for actor in choosy))
+        _Room(machine, machine.cpus, [1.0] * int(machine.gpus), sum(machine.suits(actor) for actor in selective))
         for machine in machines
     ]
-    for actor in sorted(actors, key=lambda pool: (pool in choosy, -pool.num_gpus, -pool.num_cpus)):
+    for actor in sorted(actors, key=lambda pool: (pool in selective, -pool.num_gpus, -pool.num_cpus)):
         room = next((room for room in sorted(free, key=_Room.order) if room.admits(actor)), None)
         if room is None:
             return False
@@ -80,28 +82,28 @@ def fits(pools: Iterable[PoolConfig], machines: Sequence[NodeResources]) -> bool
 
 @dataclass(slots=True)
 class _Room:
-    """What is left of one machine. A share of a GPU cannot be put together from two GPUs."""
+    """The free resources of one machine. A fraction of a GPU cannot be combined from two GPUs."""
 
     machine: NodeResources
     cpus: float
     gpus: list[float] = field(default_factory=list)
     wanted: int = 0
-    """How many actors that do not suit every machine suit this one."""
+    """Number of selective actors that suit this machine."""
 
     def order(self) -> tuple[int, float, float]:
         return (-self.wanted, sum(self.gpus), self.cpus)
 
     def admits(self, actor: PoolConfig) -> bool:
         enough = self.cpus >= actor.num_cpus - TOLERANCE
-        return enough and self.machine.suits(actor) and self._chosen(actor) is not None
+        return enough and self.machine.suits(actor) and self._choose_gpus(actor) is not None
 
     def take(self, actor: PoolConfig) -> None:
         self.cpus -= actor.num_cpus
-        for index in self._chosen(actor) or ():
+        for index in self._choose_gpus(actor) or ():
             self.gpus[index] -= min(actor.num_gpus, 1.0)
 
-    def _chosen(self, actor: PoolConfig) -> list[int] | None:
-        """The GPUs an actor would get: as many whole ones as it wants, or the fullest that has room for its share."""
+    def _choose_gpus(self, actor: PoolConfig) -> list[int] | None:
+        """Return the GPUs for an actor: whole ones, or the fullest one with room for its fraction; None if too few."""
         count, share = (int(actor.num_gpus), 1.0) if actor.num_gpus >= 1 else (1, actor.num_gpus)
         if actor.num_gpus == 0:
             return []

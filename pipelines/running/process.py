@@ -1,4 +1,4 @@
-"""Settings of a process that holds models: its threads, its memory, and a deadline for calls that hang."""
+"""Settings of a process that runs models: threads, memory, and a deadline for calls that hang."""
 
 import atexit
 import ctypes
@@ -12,35 +12,38 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
-"""Parameters of glibc's mallopt, as malloc.h numbers them."""
+"""Parameters of glibc's mallopt, as numbered in malloc.h."""
 MAX_MMAP_THRESHOLD = 32 << 20
-"""Bytes from which glibc maps memory afresh; the largest value that it allows."""
+"""Allocations of at least this many bytes are mapped afresh by glibc; the largest value that it allows."""
 TRIM_THRESHOLD = 1 << 30
-"""Bytes that glibc keeps at the top of the heap."""
-OBJECTS = 50_000
-"""New ones after which Python looks for garbage. Imports make many that stay; looking at these again and again takes
-a fifth of the time in which torch and transformers are imported."""
+"""Bytes of free memory that glibc keeps at the top of the heap."""
+GC_THRESHOLD = 50_000
+"""New objects after which Python collects garbage. Imports create many objects that stay, and scanning them repeatedly
+takes a fifth of the time of importing torch and transformers."""
 MIN_CLOCK = 1e-3
-"""Seconds for a clock that is already overdue."""
+"""Seconds left on a clock that is overdue."""
 
 
 class Deadline:
-    """Ends this process if a body takes too long, with a traceback in its log.
+    """Ends this process if a body takes too long, and writes a traceback to its log.
 
-    Nothing else ends a call that hangs. The clock is not a Python thread, so it runs while the call holds the
-    interpreter. Several threads may enter at once; each has the full time.
+    Nothing else ends a call that hangs. The clock is not a Python thread, so it runs even while the call holds the
+    interpreter lock. Several threads may use it at the same time; each has the full time.
     """
 
     def __init__(self, seconds: float | None) -> None:
-        """None sets no deadline."""
+        """
+        Args:
+            seconds: Time for a body; None sets no deadline.
+        """
         self.seconds = seconds
         self.due: dict[object, float] = {}
-        """When each thread inside must have left, earliest first."""
+        """Time by which each thread in a body must leave it, earliest first."""
         self.changing = threading.Lock()
 
     @contextmanager
     def __call__(self) -> Iterator[None]:
-        """Ends the process if the body takes longer."""
+        """End the process if the body takes longer."""
         if self.seconds is None:
             yield
             return
@@ -55,7 +58,7 @@ class Deadline:
             with self.changing:
                 first = next(iter(self.due)) is due
                 del self.due[due]
-                if first:  # else the clock runs for another, and is not to be set anew while that one hangs
+                if first:  # else the clock runs for another thread, and must not be reset in case that one hangs
                     self._set_clock()
 
     def _set_clock(self) -> None:
@@ -67,24 +70,24 @@ class Deadline:
 
 
 def tune_process(threads: int | None) -> None:
-    """Make a process ready to load models and call them in `threads` threads, torch's own number if that is None.
+    """Prepare a process for models that compute in `threads` threads; None leaves torch's own number.
 
-    OpenMP's threads sleep between the parts of a model call. By default they spin, and take the cores from threads
-    that decode images: on two cores, CLIPScore of 3,000 images in one process then takes 1.5 times the CPU time. At its
-    exit Python looks for no garbage among all that torch and transformers left, which takes a second.
+    OpenMP's threads sleep between the parts of a model call. By default they spin, which takes cores from threads that
+    decode images: on two cores, CLIPScore of 3,000 images in one process then takes 1.5 times the CPU time. At exit,
+    Python does not collect garbage among all the objects of torch and transformers, which would take a second.
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     atexit.register(gc.freeze)
     _keep_freed_memory()
-    gc.set_threshold(OBJECTS)
+    gc.set_threshold(GC_THRESHOLD)
     set_torch_threads(threads)
 
 
 def _keep_freed_memory() -> None:
-    """Tells glibc, where that is the C library, to keep freed memory for the next batch.
+    """Make glibc, if that is the C library, keep freed memory for the next batch.
 
-    By default every large tensor on the CPU is a fresh mapping, and faulting its pages in takes up to a third of a
-    small model's time; threads other than the first suffer most.
+    By default every large tensor on the CPU is a fresh mapping, and its page faults take up to a third of a small
+    model's time, most of all in threads other than the first.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if mallopt is not None:
@@ -93,7 +96,7 @@ def _keep_freed_memory() -> None:
 
 
 def set_torch_threads(threads: int | None) -> None:
-    """Sets the threads of later model calls in this process; None leaves them as they are."""
+    """Set the number of threads of later model calls in this process; None leaves it unchanged."""
     if threads is not None:
         import torch  # only in workers: the driver never imports it
 

@@ -1,4 +1,4 @@
-"""The actor that workers report to: it keeps their events and log lines for the driver, and knows how shards ended."""
+"""The actor that workers report to: it passes events and log lines to the driver, and remembers attempts at shards."""
 
 from collections import Counter, defaultdict, deque
 from collections.abc import Mapping, Sequence
@@ -14,26 +14,26 @@ from plumbline.pipelines.running.events import CallsAnswered, Event, ShardStarte
 from plumbline.pipelines.running.outcomes import ModelTime, ShardName, finished_shard
 
 MAX_LINES = 100_000
-"""Log lines kept for the driver; beyond it the oldest are dropped."""
+"""Log lines kept for the driver; if there are more, the oldest are dropped."""
 
 
 class FinishedShard(NamedTuple):
-    """What became of a node's cells of a shard."""
+    """The result of a node's cells of a shard."""
 
     shard: ShardName
     rows: int
     outcomes: Mapping[str, Outcome]
-    """By metric."""
+    """Outcomes of its cells, by metric."""
     spent: ModelTime
 
 
 class Report(NamedTuple):
-    """What a worker has to tell since it last told anything."""
+    """Events in a worker since its last report."""
 
     calls: int = 0
-    """That its models have answered."""
+    """Number of calls that its models have answered."""
     lines: Sequence[Mapping[str, Any]] = ()
-    """Of its log."""
+    """Lines of its log."""
     finished: FinishedShard | None = None
 
 
@@ -41,15 +41,15 @@ class History(NamedTuple):
     """Earlier attempts at a shard in this run."""
 
     deaths: int
-    """How often a process that started it died."""
+    """Number of times that a process died after starting it."""
     losses: int
-    """How often a machine on which it was started was lost."""
+    """Number of times that its machine was lost."""
     deadly: tuple[int, ...]
-    """The rows, counted from the shard's first, that killed their process."""
+    """Rows, counted from the shard's first, that killed their process."""
     stopping: bool = False
-    """True if the run stops, so that the worker leaves the shard."""
+    """True if the run stops, so that the worker must leave the shard."""
     outcomes: Mapping[str, Outcome] | None = None
-    """By metric, where the shard was finished and its worker died on a later one of the same bundle."""
+    """Outcomes by metric, if the shard is finished and its worker died on a later shard of the same bundle."""
 
 
 NO_HISTORY = History(0, 0, ())
@@ -57,17 +57,17 @@ NO_HISTORY = History(0, 0, ())
 
 @dataclass(kw_only=True, slots=True)
 class _UnfinishedShard:
-    """The attempts at a shard that is not finished."""
+    """The attempts at an unfinished shard."""
 
     machines: list[str] = field(default_factory=list)
-    """The machine of each attempt."""
+    """Machine of each attempt."""
     row: int | None = None
-    """The row that is being tried alone."""
+    """Row that is being tried alone."""
     deadly: list[int] = field(default_factory=list)
 
 
 class News(NamedTuple):
-    """What came since the driver last asked."""
+    """Events since the driver last asked."""
 
     events: Sequence[Event]
     lines: Sequence[Mapping[str, Any]]
@@ -75,10 +75,13 @@ class News(NamedTuple):
 
 
 class ProgressLog:
-    """Takes what workers report; run as an actor, so that it outlives them and tells what they were doing."""
+    """Collects the workers' reports. It is an actor, so that it outlives workers and knows their shards."""
 
     def __init__(self, sweep: str = "") -> None:
-        """`sweep` tells other sweeps on the cluster whose workers report here."""
+        """
+        Args:
+            sweep: Description of the sweep, for other sweeps on the cluster.
+        """
         self.sweep = sweep
         self.counters = Counters()
         self.waiting: Counter[str] = Counter()
@@ -86,30 +89,30 @@ class ProgressLog:
         self.events: list[Event] = []
         self.begun: defaultdict[tuple[str, ShardName], _UnfinishedShard] = defaultdict(_UnfinishedShard)
         self.finished: dict[tuple[str, ShardName], Mapping[str, Outcome]] = {}
-        """The outcomes of finished shards whose bundle is not finished."""
+        """Outcomes of the finished shards whose bundle is not finished."""
         self.stopping = False
-        """Whether nothing is to be begun any more."""
+        """True if no shard may be begun any more."""
         self.loading: defaultdict[str, Counter[str]] = defaultdict(Counter)
         self.start_failures: dict[str, str] = {}
 
     def describe(self) -> str:
-        """The sweep and what it has before it, in a few words."""
+        """Describe the sweep and the work that it has left, in a few words."""
         left = max(self.waiting.values(), default=0)
         return f"{self.sweep}, {plural(left, 'shard')} left" if left else self.sweep
 
-    def standing(self, cells: Mapping[str, int]) -> None:
-        """Counts each node's cells that need no computing."""
+    def add_cached(self, cells: Mapping[str, int]) -> None:
+        """Count each node's cells that need no computing."""
         for node, count in cells.items():
-            self.counters.standing(node, count)
+            self.counters.add_cached(node, count)
 
-    def waits(self, shards: Mapping[str, int]) -> None:
-        """Sets how many shards each node has to do."""
+    def set_waiting(self, shards: Mapping[str, int]) -> None:
+        """Set the number of shards that each node has to compute."""
         for node, count in shards.items():
             self.waiting[node] = count
-            self.counters.waiting(node, count)
+            self.counters.set_waiting(node, count)
 
     def take_news(self) -> News:
-        """The events and lines that came since the last time."""
+        """Return the events and log lines since the last call."""
         self.counters.send()
         news = News(self.events, list(self.lines))
         self.events = []
@@ -117,19 +120,20 @@ class ProgressLog:
         return news
 
     def starting(self, node: str, machine: str) -> int:
-        """An actor starts loading; returns how many on its machine are loading now, this one included."""
+        """Note that an actor starts loading; return how many actors on its machine are loading now, including it."""
         self.loading[node][machine] += 1
         return self.loading[node][machine]
 
     def ready(self, node: str, machine: str, report: Report) -> None:
-        """An actor has loaded."""
+        """Note that an actor has loaded its models."""
         self.loading[node][machine] -= 1
         self.report(node, report)
 
     def begin(self, node: str, shard: ShardName, machine: str, report: Report) -> History:
-        """A worker, with its report, comes to a shard; returns the earlier attempts at it.
+        """Take a worker's report, begin a shard for it, and return the earlier attempts at the shard.
 
-        The shard is started unless it is finished, or a worker died on it: then it is to be `started` alone.
+        The shard is not begun if it is finished, or if a worker died on it: the worker then calls `started` once
+        nothing else runs in its process.
         """
         self.report(node, report)
         if self.stopping:
@@ -140,9 +144,9 @@ class ProgressLog:
         return history
 
     def history(self, node: str, shard: ShardName) -> History:
-        """The earlier attempts of a node at a shard.
+        """Return a node's earlier attempts at a shard.
 
-        A row that was started and not finished counts as deadly from now on, unless its machine is lost.
+        A row that was started and not finished counts as deadly from now on, unless its machine was lost.
         """
         if (node, shard) in self.finished:
             return NO_HISTORY._replace(outcomes=self.finished[node, shard])
@@ -157,21 +161,25 @@ class ProgressLog:
         return History(deaths, len(begun.machines) - deaths, tuple(begun.deadly))
 
     def started(self, node: str, shard: ShardName, machine: str) -> None:
-        """A node starts a shard on a machine."""
+        """Note that a node starts a shard on a machine."""
         self.events.append(ShardStarted(node, benchmark=shard.benchmark))
         begun = self.begun[node, shard]
         if begun.machines:
-            self.counters.again(node)
+            self.counters.add_retry(node)
         begun.machines.append(machine)
 
     def started_row(self, node: str, shard: ShardName, row: int | None) -> None:
-        """A node starts one row of a shard alone; None after the last one."""
+        """Note that a node tries one row of a shard alone; None after the last row."""
         self.begun[node, shard].row = row
 
     def report(self, node: str, report: Report, bundle: Sequence[ShardName] = ()) -> bool:
-        """Takes what a worker of a node tells; `bundle` are the shards of a bundle that it has finished.
+        """Take a worker's report.
 
-        Returns True if the worker is to stop.
+        Args:
+            bundle: Shards of a bundle that the worker has finished.
+
+        Returns:
+            True if the worker must stop.
         """
         self.lines += report.lines
         if report.calls:
@@ -183,11 +191,11 @@ class ProgressLog:
         return self.stopping
 
     def stop(self) -> None:
-        """Ask workers to begin no shard and to save the whole rows of the current one."""
+        """Tell workers to begin no shard, and to save the complete rows of the current one."""
         self.stopping = True
 
     def left(self, node: str, shard: ShardName) -> None:
-        """A worker has saved the whole rows of a shard, and leaves it."""
+        """Note that a worker has saved the complete rows of a shard and leaves it."""
         self.begun.pop((node, shard), None)
 
     def at_work(self) -> bool:
@@ -195,29 +203,29 @@ class ProgressLog:
         return bool(self.begun)
 
     def _finish(self, node: str, done: FinishedShard) -> None:
-        self.counters.finished(node, done.rows, done.outcomes, done.spent)
+        self.counters.add_shard(node, done.rows, done.outcomes, done.spent)
         self.waiting[node] = max(0, self.waiting[node] - 1)
-        self.counters.waiting(node, self.waiting[node])
+        self.counters.set_waiting(node, self.waiting[node])
         self.begun.pop((node, done.shard), None)
         self.finished[node, done.shard] = done.outcomes
         self.events.append(finished_shard(node, done.shard, done.rows, done.outcomes.values(), done.spent))
 
     def interrupted(self) -> None:
-        """All processes were ended, through no fault of their shards."""
+        """Note that all processes were ended, through no fault of their shards."""
         for begun in self.begun.values():
             begun.machines = begun.machines[:-1]
             begun.row = None
         self.loading.clear()
 
     def failed_to_start(self, node: str, message: str) -> None:
-        """An actor of a node could not load."""
+        """Note that an actor of a node could not load its models."""
         self.start_failures[node] = message
 
     def start_failure(self) -> str | None:
-        """Why a node could not start, or None."""
+        """Return why a node could not start, or None."""
         return next((f"{node}: {message}" for node, message in self.start_failures.items()), None)
 
 
 def living_machines() -> set[str]:
-    """The ids of the cluster's machines that are not lost."""
+    """Return the ids of the cluster's machines that are alive."""
     return {machine["NodeID"] for machine in ray.nodes() if machine["Alive"]}

@@ -1,4 +1,4 @@
-"""The names of Ray that are not public: what each is for, and what a sweep does without it.
+"""The private names of Ray that we use: their purpose, and the behaviour of a sweep without them.
 
 Ray may change them in any release, which is why pyproject.toml allows one minor version.
 """

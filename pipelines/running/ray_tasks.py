@@ -1,4 +1,4 @@
-"""Pure functions over many items as tasks of Ray, on any machine of the cluster."""
+"""Calls pure functions for many items as Ray tasks, on any machine of the cluster."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -11,24 +11,24 @@ from ray.exceptions import RayError, RayTaskError
 from plumbline.pipelines.base.cluster import ClusterConfig
 from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.cells.store import Store
+from plumbline.pipelines.running.driver_environment import DriverEnvironment, driver_environment, probe_file
 from plumbline.pipelines.running.errors import KEPT, RunnerError, one_line
 from plumbline.pipelines.running.in_order import AHEAD, Item, Result, Shared, in_order
 from plumbline.pipelines.running.session import ray_session
-from plumbline.pipelines.running.surroundings import Surroundings, landmark, surroundings
 
 
 class RayTasks:
-    """Calls functions in tasks of one CPU each; a task whose process or machine dies is repeated elsewhere."""
+    """Calls functions in tasks of one CPU each. A task whose process or machine dies is repeated elsewhere."""
 
-    def __init__(self, given: Surroundings, max_attempts: int) -> None:
-        self.given = given
+    def __init__(self, environment: DriverEnvironment, max_attempts: int) -> None:
+        self.environment = environment
         self.task = ray.remote(num_cpus=1, max_retries=max_attempts, scheduling_strategy="SPREAD")(_call)
 
     def map(
         self, function: Callable[[Shared, Item], Result], items: Iterable[Item], *, shared: Shared
     ) -> Iterator[Result]:
-        """As Tasks says; raises RunnerError where Ray itself fails."""
-        argument = ray.put((self.given, shared))
+        """Call the function for each item; see Tasks. Raises RunnerError if Ray itself fails."""
+        argument = ray.put((self.environment, shared))
 
         def begin(item: Item) -> Any:
             return self.task.remote(function, [argument], item)
@@ -38,14 +38,14 @@ class RayTasks:
 
 @contextmanager
 def tasks_on_ray(cluster: ClusterConfig, store: Store, sources: Sequence[Place]) -> Iterator[RayTasks]:
-    """Tasks on the cluster's Ray, or on one that is started and ends with them."""
-    landmarks = [landmark(f"source {place}", place) for place in sources if place.is_file()]
-    with ray_session(cluster), surroundings(f"store {store.place}", store.place, landmarks) as given:
-        yield RayTasks(given, cluster.max_attempts)
+    """Open tasks on the configured Ray cluster, or on a local Ray that ends with them."""
+    probes = [probe_file(f"source {place}", place) for place in sources if place.is_file()]
+    with ray_session(cluster), driver_environment(f"store {store.place}", store.place, probes) as environment:
+        yield RayTasks(environment, cluster.max_attempts)
 
 
 def _room() -> int:
-    """How many tasks may be begun; it grows with the cluster."""
+    """Return how many tasks may be begun; the number grows with the cluster."""
     return AHEAD * max(1, int(ray.cluster_resources().get("CPU", 1)))
 
 
@@ -59,13 +59,13 @@ def _result(begun: Any) -> Any:
 
 
 def _call(function: Callable[[Any, Any], Any], argument: Sequence[Any], item: Any) -> Any:
-    """Runs in a worker; the argument is in a list, or Ray would unpickle it for every task."""
+    """Call the function in a worker. The argument is in a list, because Ray would unpickle it for every task."""
     return function(_shared(argument[0]), item)
 
 
 @lru_cache(maxsize=1)
 def _shared(argument: Any) -> Any:
-    """What all items share, once in each process, which then has the driver's credentials."""
-    given, shared = ray.get(argument)
-    given.apply_environment()
+    """Return the value that all items share, unpickled once per process, after applying the driver's environment."""
+    environment, shared = ray.get(argument)
+    environment.apply()
     return shared

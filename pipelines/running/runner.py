@@ -1,4 +1,4 @@
-"""The runner: a plan's missing cells through Ray Data actor pools, with nothing lost when a process dies."""
+"""The runner computes a plan's missing cells in Ray Data actor pools. No work is lost when a process dies."""
 
 import getpass
 import logging
@@ -26,7 +26,8 @@ from plumbline.pipelines.base.cluster import ClusterConfig, PoolConfig
 from plumbline.pipelines.base.logs import about_now, relay, wanted_level
 from plumbline.pipelines.cells.cells import Outcome, Work
 from plumbline.pipelines.plans.plan import Node
-from plumbline.pipelines.running.actor import CALLS_PER_ACTOR, RunTerms, StageActor
+from plumbline.pipelines.running.actor import CALLS_PER_ACTOR, RunSettings, StageActor
+from plumbline.pipelines.running.driver_environment import sweep_environment
 from plumbline.pipelines.running.errors import KEPT, RunnerError, one_line
 from plumbline.pipelines.running.events import PhaseStarted, Watch
 from plumbline.pipelines.running.here import compute_first
@@ -35,22 +36,21 @@ from plumbline.pipelines.running.progress import ProgressLog
 from plumbline.pipelines.running.ray_internals import call_while_actors_wait
 from plumbline.pipelines.running.session import ray_session
 from plumbline.pipelines.running.stopping import stopped_between_batches
-from plumbline.pipelines.running.surroundings import sweep_surroundings
 from plumbline.pipelines.running.workload import Workload
 
 LOG = logging.getLogger(__name__)
 POLL_INTERVAL = 0.25
-"""Seconds between two questions for workers' news."""
-LOOK_INTERVAL = 2.0
-"""Seconds between two looks at the pools of a wave."""
+"""Seconds between two requests for workers' news."""
+ROOM_INTERVAL = 2.0
+"""Seconds between two checks of a wave's room on the cluster."""
 END_TIMEOUT = 30.0
 """Seconds allowed for ending the ProgressLog."""
 STOP_TIMEOUT = 60.0
-"""Seconds in which workers may end their batches and save whole rows, when a run is to stop."""
+"""Seconds allowed for workers to finish their batches and save complete rows, when a run stops."""
 MAX_BUNDLE = 16
-"""Shards that a worker takes at a time at most."""
-MIN_TURNS = 200
-"""Bundles at least for each worker of a wave's largest pool."""
+"""Most shards that a worker takes at a time."""
+MIN_BUNDLES_PER_WORKER = 200
+"""Fewest bundles for each worker of a wave's largest pool, if shards are not too few."""
 MAX_FRUITLESS_RETRIES = 3
 """Consecutive retries of a wave without a newly committed cell before the run fails."""
 
@@ -60,10 +60,10 @@ class LostWave(Exception):
 
 
 class Runner:
-    """Runs the work of a plan and gathers the outcome of every cell."""
+    """Computes the work of a plan and collects the outcome of every cell."""
 
-    def __init__(self, nodes: Sequence[Node], terms: RunTerms, cluster: ClusterConfig, watch: Watch) -> None:
-        self.terms = terms
+    def __init__(self, nodes: Sequence[Node], settings: RunSettings, cluster: ClusterConfig, watch: Watch) -> None:
+        self.settings = settings
         self.cluster = cluster
         self.watch = watch
         self.pools = {node.name: node.pool(cluster) for node in nodes}
@@ -71,9 +71,9 @@ class Runner:
         self.outcomes: dict[str, Outcome] = {}
 
     def run(self, work: Sequence[Work]) -> None:
-        """Runs the work through every node that it needs, wave by wave, and adds to `outcomes`.
+        """Compute the work's cells, node by node in waves of pools, and add their outcomes to `outcomes`.
 
-        A wave that was lost with its machines runs again on the remaining ones, for the cells that it left.
+        If a wave is lost with its machines, its remaining cells are computed again on the other machines.
         """
         needed = {cell.node for item in work for cell in item.cells if cell.path not in self.outcomes}
         pools = {name: pool for name, pool in self.pools.items() if name in needed}
@@ -88,58 +88,60 @@ class Runner:
                 failures = failures + 1 if len(self.outcomes) == known else 1
                 if failures == MAX_FRUITLESS_RETRIES:
                     raise RunnerError(f"the cluster gave up on stage(s) {', '.join(wave)} ({error}); {KEPT}") from error
-                ray.get(self.terms.progress.interrupted.remote())
+                ray.get(self.settings.progress.interrupted.remote())
             else:
                 pools = {name: pool for name, pool in pools.items() if name not in wave}
                 failures = 0
 
     def _run_wave(self, wave: Sequence[str], work: Sequence[Work], *, repeated: bool) -> None:
-        """Runs one dataset over the shards that this wave has not finished."""
+        """Run one dataset over the shards that this wave has not finished."""
         left = {cell.path for item in work for cell in item.cells if cell.node in wave} - self.outcomes.keys()
         shards = [item for item in work if any(cell.path in left for cell in item.cells)]
         waiting = Counter(node for item in shards for node in {cell.node for cell in item.cells if cell.path in left})
         self.watch(PhaseStarted(f"starting the workers of {', '.join(wave)}"))
         LOG.info("a wave of %s over %d shards", ", ".join(wave), len(shards))
-        ray.get(self.terms.progress.waits.remote(dict(waiting)))
+        ray.get(self.settings.progress.set_waiting.remote(dict(waiting)))
         bundles = -(-len(shards) // self._bundle_size(len(shards), wave))
-        pools = {name: _for_bundles(self.pools[name], bundles) for name in wave}
+        pools = {name: _limit_actors(self.pools[name], bundles) for name in wave}
         with stopped_between_batches() as raise_now, self._reporting(raise_now):
             try:
-                storage = self.terms.store.place.storage
+                storage = self.settings.store.place.storage
                 with take_room(pools) as room:
-                    for row in self._dataset(room, shards, bundles, replace(self.terms, repeated=repeated)).iter_rows():
+                    settings = replace(self.settings, repeated=repeated)
+                    for row in self._dataset(room, shards, bundles, settings).iter_rows():
                         self.outcomes |= Work.from_json(row["work"], storage).outcomes
             except (RayError, UserCodeException, SystemException, NoRoom) as error:
-                failure = ray.get(self.terms.progress.start_failure.remote())
+                failure = ray.get(self.settings.progress.start_failure.remote())
                 if failure is not None:
                     raise RunnerError(f"stage {failure}") from error
                 raise LostWave(one_line(error)) from error
 
-    def _dataset(self, room: Room, work: Sequence[Work], bundles: int, terms: RunTerms) -> Any:
-        call_while_actors_wait(room.look, LOOK_INTERVAL)
+    def _dataset(self, room: Room, work: Sequence[Work], bundles: int, settings: RunSettings) -> Any:
+        call_while_actors_wait(room.poll, ROOM_INTERVAL)
         rows = [{"work": self._with_outcomes(item).to_json()} for item in work]
         dataset = ray.data.from_items(rows, override_num_blocks=bundles)
         for name in room.pools:
-            dataset = _through(dataset, self.nodes[name], room, terms)
+            dataset = _add_node(dataset, self.nodes[name], room, settings)
         return dataset
 
     def _bundle_size(self, shards: int, wave: Sequence[str]) -> int:
-        """How many shards a worker takes at a time: the driver works milliseconds for each task, however many it has.
+        """Return how many shards a worker takes at a time.
 
-        Few enough that every worker has many turns, so that all end together.
+        The driver needs milliseconds for each task, however many shards it has. But every worker must get many bundles,
+        so that all workers finish at about the same time.
         """
-        turns = MIN_TURNS * max(self.pools[name].max_size for name in wave)
-        return self.cluster.bundle or max(1, min(shards // turns, MAX_BUNDLE))
+        bundles = MIN_BUNDLES_PER_WORKER * max(self.pools[name].max_size for name in wave)
+        return self.cluster.bundle or max(1, min(shards // bundles, MAX_BUNDLE))
 
     def _with_outcomes(self, work: Work) -> Work:
-        """The work with the outcomes of those upstream cells that were not committed."""
+        """Return the work with the outcomes of upstream cells that were not committed."""
         inputs = {path for cell in work.cells for path in cell.upstream} & self.outcomes.keys()
         unsound = {path: self.outcomes[path] for path in inputs if self.outcomes[path].state != "committed"}
         return replace(work, outcomes=unsound)
 
     @contextmanager
     def _reporting(self, raise_now: Callable[[], None]) -> Iterator[None]:
-        """Passes workers' news on while a dataset runs; when it is to stop, ends it once workers have left all."""
+        """Pass on workers' news while a dataset runs; when the run stops, end it after workers left their shards."""
         stop = threading.Event()
 
         def poll() -> None:
@@ -160,35 +162,35 @@ class Runner:
             self._report()
 
     def _await_workers(self, ended: threading.Event) -> None:
-        """Ask workers to save the whole rows of their shards, and wait until they have or the run has ended."""
+        """Tell workers to save the complete rows of their shards, and wait until they have or the run has ended."""
         ends = time.monotonic() + STOP_TIMEOUT
         with suppress(RayError):
-            ray.get(self.terms.progress.stop.remote())
-            while ray.get(self.terms.progress.at_work.remote()) and time.monotonic() < ends:
+            ray.get(self.settings.progress.stop.remote())
+            while ray.get(self.settings.progress.at_work.remote()) and time.monotonic() < ends:
                 if ended.wait(POLL_INTERVAL):
                     return
 
     def _report(self) -> None:
-        """Passes on what is new; where Ray itself has failed nothing is, and whoever waits for its work learns why."""
+        """Pass on the workers' news. If Ray itself has failed, pass on nothing: the main thread reports the failure."""
         with suppress(RayError):
-            news = ray.get(self.terms.progress.take_news.remote())
+            news = ray.get(self.settings.progress.take_news.remote())
             for event in news.events:
                 self.watch(event)
             relay(news.lines)
 
 
-def _for_bundles(pool: PoolConfig, bundles: int) -> PoolConfig:
-    """The pool without actors that would have nothing to do."""
+def _limit_actors(pool: PoolConfig, bundles: int) -> PoolConfig:
+    """Return the pool without the actors that would have nothing to do."""
     return replace(pool, min_size=min(pool.min_size, bundles), max_size=min(pool.max_size, bundles))
 
 
-def _through(dataset: Any, node: Node, room: Room, terms: RunTerms) -> Any:
+def _add_node(dataset: Any, node: Node, room: Room, settings: RunSettings) -> Any:
     pool = room.pools[node.name]
-    # there is no other way to place the actors of a pool one by one, and Ray names none
+    # `ray_remote_args_fn` is the only way to place the actors of a pool one by one; Ray names no successor
     warnings.filterwarnings("ignore", "`ray_remote_args_fn` is deprecated", RayDeprecationWarning)
     return dataset.map_batches(
         type(node.name, (StageActor,), {}),  # Ray's dashboard shows the name
-        fn_constructor_args=(node, pool, terms),
+        fn_constructor_args=(node, pool, settings),
         batch_size=None,
         batch_format="numpy",
         compute=ActorPoolStrategy(
@@ -207,13 +209,13 @@ def _through(dataset: Any, node: Node, room: Room, terms: RunTerms) -> Any:
 
 
 def run_workload(workload: Workload, cluster: ClusterConfig, watch: Watch) -> dict[str, Outcome]:
-    """Return the outcomes of the missing cells; questions first, since images of any prompt may come in any shard."""
+    """Compute the missing cells. Questions come first, since images of any prompt may be in any shard."""
     first = compute_first(workload, cluster, watch)
     try:
         with ray_session(cluster) as cluster, _running(workload, cluster, watch) as runner:
             runner.outcomes |= first
-            runner.run(list(workload.over("prompts")))
-            runner.run(list(workload.over("images")))
+            runner.run(list(workload.shards_with_work("prompts")))
+            runner.run(list(workload.shards_with_work("images")))
             return runner.outcomes
     except RayError as error:
         raise RunnerError(f"Ray failed ({one_line(error)}); {KEPT}") from error
@@ -221,17 +223,20 @@ def run_workload(workload: Workload, cluster: ClusterConfig, watch: Watch) -> di
 
 @contextmanager
 def _running(workload: Workload, cluster: ClusterConfig, watch: Watch) -> Iterator[Runner]:
-    quieten()
+    silence_ray_data()
     nodes = [item.node for item in workload.nodes if item.missing]
-    with sweep_surroundings(workload.store, workload) as given, progress_log(_describe_sweep(workload)) as progress:
-        if not workload.renews:  # or what the last round computed would count as having stood
-            progress.standing.remote({item.node.name: item.cells - item.missing for item in workload.nodes})
+    with (
+        sweep_environment(workload.store, workload) as environment,
+        progress_log(_describe_sweep(workload)) as progress,
+    ):
+        if not workload.renews:  # else cells that the last round computed would count as cached
+            progress.add_cached.remote({item.node.name: item.cells - item.missing for item in workload.nodes})
         yield Runner(
             nodes,
-            RunTerms(
+            RunSettings(
                 store=workload.store,
                 contexts=workload.contexts,
-                surroundings=given,
+                environment=environment,
                 progress=progress,
                 max_attempts=cluster.max_attempts,
                 log_level=wanted_level(),
@@ -242,7 +247,7 @@ def _running(workload: Workload, cluster: ClusterConfig, watch: Watch) -> Iterat
 
 
 def _describe_sweep(workload: Workload) -> str:
-    """Who works on a cluster, for others who wait for room there."""
+    """Describe the sweep for others who wait for room on the cluster."""
     run = f"run {about_now('run')} " if about_now("run") else ""
     with suppress(OSError, KeyError):  # a process whose user has no name
         run += f"by {getpass.getuser()} "
@@ -253,27 +258,22 @@ def _describe_sweep(workload: Workload) -> str:
 
 @contextmanager
 def progress_log(sweep: str) -> Iterator[Any]:
-    """A ProgressLog on the driver's own machine, without which there is no run anyway."""
+    """Start a ProgressLog on the driver's own machine, without which the run could not continue anyway."""
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
     lasting = ray.remote(num_cpus=0, scheduling_strategy=here, max_restarts=-1, max_task_retries=-1)(ProgressLog)
     progress = lasting.options(name=sweep_name(), namespace=SWEEPS).remote(sweep)
     try:
         yield progress
     finally:
-        _end(progress)
+        with suppress(RayError):  # end it gracefully, so that its last counts reach Ray, which collects them every 10 s
+            ray.get(progress.__ray_terminate__.options(max_task_retries=0).remote(), timeout=END_TIMEOUT)
+        ray.kill(progress)
 
 
-def _end(progress: Any) -> None:
-    """Ends it as soon as it has given Ray the last of what it counted, which Ray asks for every ten seconds."""
-    with suppress(RayError):
-        ray.get(progress.__ray_terminate__.options(max_task_retries=0).remote(), timeout=END_TIMEOUT)
-    ray.kill(progress)
+def silence_ray_data() -> None:
+    """Keep Ray Data off the terminal, which shows our own progress.
 
-
-def quieten() -> None:
-    """Keeps Ray Data off the terminal, where our own progress is shown.
-
-    Its errors come to us as exceptions, and are in its own log with their tracebacks.
+    Ray Data's errors are raised as exceptions, and are in its own log with their tracebacks.
     """
     context = DataContext.get_current()
     context.enable_progress_bars = False

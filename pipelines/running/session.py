@@ -1,4 +1,4 @@
-"""The Ray of a run: a given cluster, or a local one that ends with the run."""
+"""The Ray of a run: the configured cluster, or a local Ray that ends with the run."""
 
 import errno
 import logging
@@ -24,9 +24,9 @@ KILLED = (
     f"error: this process was ended, by Ray because its own processes died (raylet or GCS), or by the system; {KEPT}"
 )
 WATCH_INTERVAL = 5.0
-"""Seconds between two looks at the raylet."""
-MAX_SILENT_LOOKS = 3
-"""Looks in a row at which the raylet may be missing; the last one ends the process."""
+"""Seconds between two checks of the raylet."""
+MAX_SILENT_CHECKS = 3
+"""Consecutive checks at which the raylet may be missing; the last of them ends the process."""
 START_TIMEOUT = "180"
 """Seconds allowed for starting Ray's processes; RAY_raylet_start_wait_time_s overrides them."""
 NOT_STARTED = "Ray could not be started on this machine ({error}); {remedy}"
@@ -45,7 +45,7 @@ JOB_SERVER = (
 
 @contextmanager
 def ray_session(cluster: ClusterConfig) -> Iterator[ClusterConfig]:
-    """Connects to the given cluster, or starts a local Ray, which never grows and is shut down at the end."""
+    """Connect to the configured cluster, or start a local Ray, which never grows and is shut down at the end."""
     if cluster.executor == "here":
         raise RunnerError("cluster=here: this job works on Ray alone; leave it out, or name a cluster")
     if ray.is_initialized():
@@ -54,7 +54,7 @@ def ray_session(cluster: ClusterConfig) -> Iterator[ClusterConfig]:
     with say_if_killed(KILLED):
         address = cluster.address or os.environ.get("RAY_ADDRESS") or "local"
         _connect(address, cluster)
-        with watched(_raylet_socket()):
+        with exit_if_abandoned(_raylet_socket()):
             try:
                 yield cluster if address != "local" else replace(cluster, wait_seconds=0)
             finally:
@@ -62,18 +62,18 @@ def ray_session(cluster: ClusterConfig) -> Iterator[ClusterConfig]:
 
 
 def _raylet_socket() -> Path | None:
-    """The socket of this machine's raylet; None for a Ray client, which has none."""
+    """Return the socket of this machine's raylet; None for a Ray client, which has no raylet."""
     own = ray.get_runtime_context().get_node_id()
     found = [Path(node["RayletSocketName"]) for node in ray.nodes() if node["NodeID"] == own]
     return found[0] if found and found[0].is_socket() else None
 
 
 @contextmanager
-def watched(listener: Path | None, pause: float = WATCH_INTERVAL) -> Iterator[None]:
-    """Ends this process if a Unix socket is abandoned within the body.
+def exit_if_abandoned(listener: Path | None, pause: float = WATCH_INTERVAL) -> Iterator[None]:
+    """End this process if a Unix socket loses its listener during the body.
 
-    Ray's core does so itself, except when another cluster has taken the lost one's address: then the driver would wait
-    forever for objects that the new cluster does not know.
+    Ray's core ends its process itself, unless another cluster has taken the lost one's address: then the driver would
+    wait forever for objects that the new cluster does not know.
     """
     if listener is None:
         yield
@@ -82,7 +82,7 @@ def watched(listener: Path | None, pause: float = WATCH_INTERVAL) -> Iterator[No
 
     def watch() -> None:
         silent = 0
-        while silent < MAX_SILENT_LOOKS and not ended.wait(pause):
+        while silent < MAX_SILENT_CHECKS and not ended.wait(pause):
             silent = 0 if _listens(listener) else silent + 1
         if not ended.is_set():
             os._exit(1)
@@ -107,10 +107,10 @@ def _listens(path: Path) -> bool:
 
 @contextmanager
 def say_if_killed(line: str) -> Iterator[None]:
-    """Prints a line on stderr if this process is killed within the body.
+    """Print a line on stderr if this process is killed during the body.
 
-    Ray's core kills its driver when the raylet or the GCS dies, and the system kills a process that takes all memory. A
-    shell waits at a pipe and prints the line if the pipe closes without a word.
+    Ray's core kills its driver when the raylet or the GCS dies, and the system kills a process that uses all memory. A
+    shell reads from a pipe, and prints the line if the pipe closes without having received a word.
     """
     reading, writing = os.pipe()
     guard = subprocess.Popen(["/bin/sh", "-c", 'read -r word || echo "$0" >&2', line], stdin=reading)
@@ -118,7 +118,7 @@ def say_if_killed(line: str) -> Iterator[None]:
     try:
         yield
     finally:
-        with suppress(BrokenPipeError):  # the guard may have been told to end, as its whole group was
+        with suppress(BrokenPipeError):  # the guard may have been ended together with its process group
             os.write(writing, b"\n")
         os.close(writing)
         guard.wait()
@@ -135,7 +135,7 @@ def _connect(address: str, cluster: ClusterConfig) -> None:
         _check_port(address)
         with _quiet_backend(), _own_signals():
             ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **local)
-    except Exception as error:  # Ray raises a bare Exception where its processes do not start in time
+    except Exception as error:  # Ray raises a bare Exception if its processes do not start in time
         if address == "local":
             raise RunnerError(NOT_STARTED.format(error=one_line(error), remedy=_local_remedy(error))) from error
         token = "AuthToken" in "".join(traceback.format_exception(error))
@@ -152,7 +152,7 @@ def _local_remedy(error: Exception) -> str:
 
 
 def _check_port(address: str) -> None:
-    """Raises OSError at once if nothing listens at host:port; Ray itself would retry for minutes."""
+    """Raise OSError at once if nothing listens at host:port; Ray itself would retry for minutes."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if host and port.isdigit():
         socket.create_connection((host, int(port)), timeout=10).close()
@@ -160,7 +160,7 @@ def _check_port(address: str) -> None:
 
 @contextmanager
 def _own_signals() -> Iterator[None]:
-    """Keeps the caller's SIGTERM handler, which Ray would replace."""
+    """Keep the caller's SIGTERM handler, which Ray would replace."""
     handler = signal.getsignal(signal.SIGTERM)
     yield
     if threading.current_thread() is threading.main_thread():
@@ -169,9 +169,9 @@ def _own_signals() -> Iterator[None]:
 
 @contextmanager
 def _quiet_backend() -> Iterator[None]:
-    """Keeps Ray's C++ core off the terminal, where it warns about every restartable actor.
+    """Keep Ray's C++ core off the terminal: it would warn about every restartable actor.
 
-    Its errors still arrive as exceptions. RAY_BACKEND_LOG_LEVEL overrides this.
+    Its errors are still raised as exceptions. RAY_BACKEND_LOG_LEVEL overrides this.
     """
     if "RAY_BACKEND_LOG_LEVEL" in os.environ:
         yield

@@ -1,4 +1,4 @@
-"""A node's stage on the cells of a shard: reads what its declaration names, and has the operator compute."""
+"""A node's stage: reads the inputs of a shard's cells that the stage declares, and calls its operator."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -26,38 +26,38 @@ from plumbline.pipelines.sources.question_packs import PackFile, read_pack
 from plumbline.pipelines.sources.shards import read_shard
 from plumbline.pipelines.sources.uris import Uris
 
-READ = (*IMAGE_COLUMNS, "error")
-"""Of the images' tables; `error` is why a row has no image, in tables that were made here."""
+COLUMNS = (*IMAGE_COLUMNS, "error")
+"""Columns that are read of images' tables; `error` is why a row has no image, in tables that Plumbline wrote."""
 WINDOW = 256
-"""Rows of a shard that are decoded together, and computed together."""
+"""Rows of a shard that are decoded and computed together."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StageContext:
-    """What the stages share that work on one benchmark."""
+    """The inputs that all stages of one benchmark share."""
 
     store: Store
     metrics: tuple[str, ...]
-    """By which it is scored."""
+    """Names of the metrics that score it."""
     limits: ImageLimits
     clips: Clips
     uris: Uris
     prompt_shards: tuple[Shard, ...]
     packed: PackFile | None = None
-    """The benchmark's own questions, where it has any."""
+    """The benchmark's own questions, if it has any."""
 
 
 def load_models(node: Node) -> dict[str, Any]:
-    """A node's models, loaded, by the keys of its metrics that name their roles."""
+    """Load a node's models and return them by the keys of the metric options that name their roles."""
     from plumbline.operators.models.loading import load  # the driver never imports torch
 
     return {key: load(model, STAGES[node.stage].calls[key]) for key, model in node.models.items()}
 
 
 def node_stages(node: Node, contexts: Mapping[str, StageContext], *, decoders: int = 1) -> dict[str, "NodeStage"]:
-    """By benchmark, the node's stage for its metrics, over models that are loaded once for all of them."""
+    """Return the node's stage by benchmark; all of them share models that are loaded once."""
     loaded = load_models(node)
-    nodes = {benchmark: node.of(context.metrics) for benchmark, context in contexts.items()}
+    nodes = {benchmark: node.for_metrics(context.metrics) for benchmark, context in contexts.items()}
     return {
         benchmark: NodeStage(own, contexts[benchmark], {key: loaded[key] for key in own.models}, decoders=decoders)
         for benchmark, own in nodes.items()
@@ -66,10 +66,13 @@ def node_stages(node: Node, contexts: Mapping[str, StageContext], *, decoders: i
 
 
 class NodeStage:
-    """A node's stage on one benchmark: the cells of one shard after the other."""
+    """A node's stage on one benchmark; it computes the cells of one shard after another."""
 
     def __init__(self, node: Node, context: StageContext, models: Mapping[str, Any], *, decoders: int = 1) -> None:
-        """`decoders` images are decoded at once."""
+        """
+        Args:
+            decoders: Number of images that are decoded at the same time.
+        """
         declared = STAGES[node.stage]
         self.node, self.context = node, context
         options = StageOptions(context.limits, context.uris.read, decoders=decoders, clips=context.clips)
@@ -84,9 +87,9 @@ class NodeStage:
         return self.stage.reads_rows()
 
     def windows(self, work: Work, cells: Sequence[Cell], size: int = WINDOW) -> Sequence[Inputs]:
-        """Reads what the cells are made of, in runs of so many rows, which are prepared and computed by themselves.
+        """Read the inputs of the cells, split into windows of `size` rows that are prepared and computed separately.
 
-        Whole where the rows of a shard are not: those of prompts of a stage that reads only what others made.
+        A stage over prompts that does not compute row by row gets one window.
         """
         inputs, count = self._inputs(work, cells), work.shard.rows
         if isinstance(self.stage, RowStage) and self.stage.window is not None:
@@ -98,24 +101,24 @@ class NodeStage:
             return [inputs._replace(rows=inputs.rows.slice(first, size)) for first in firsts]
         upstream = {metric: _read_measured(read) for metric, read in inputs.upstream.items()}
         return [
-            inputs._replace(upstream={metric: _parts(read, first, size) for metric, read in upstream.items()})
+            inputs._replace(upstream={metric: _slice_measured(read, first, size) for metric, read in upstream.items()})
             for first in firsts
         ]
 
     def prepare(self, inputs: Inputs) -> Any:
-        """Decodes; called for the next rows while `compute` works on these."""
+        """Decode a window; called for the next window while `compute` works on the current one."""
         try:
             return self.stage.prepare(inputs)
         except StaleInput as error:
             raise BrokenCell(error.name, str(error)) from error
 
     def refuse(self, inputs: Inputs, error: RowError) -> Any:
-        """As `prepare` for rows that are not to be touched but by their ids."""
+        """Prepare rows without touching more of them than their ids, so that they get this error."""
         assert isinstance(self.stage, RowStage), "its rows can be tried one by one"
         return self.stage.refuse(inputs, error)
 
     def compute(self, prepared: Any) -> Mapping[str, pa.Table]:
-        """The tables of the cells, by metric."""
+        """Return the tables of the cells, by metric."""
         return self.stage.compute(prepared)
 
     def _inputs(self, work: Work, cells: Sequence[Cell]) -> Inputs:
@@ -140,12 +143,12 @@ class NodeStage:
             return read_prompts(shard)
         sources, captions = need_sources(self.node.metrics), need_captions(self.node.metrics)
         if not sources and not captions:
-            return self._shown(read_shard(shard, READ))
-        images = read_shard(shard, (*READ, *(EDIT_COLUMNS if sources else CAPTIONS)))
-        return self._shown(append_edit_columns(images, self.context.prompt_shards))
+            return self._replace_images(read_shard(shard, COLUMNS))
+        images = read_shard(shard, (*COLUMNS, *(EDIT_COLUMNS if sources else CAPTIONS)))
+        return self._replace_images(append_edit_columns(images, self.context.prompt_shards))
 
-    def _shown(self, images: pa.Table) -> pa.Table:
-        """The rows with the images that the node's metrics are shown."""
+    def _replace_images(self, images: pa.Table) -> pa.Table:
+        """Return the rows with the images that the node's metrics see: other ones if they are an ablation."""
         metric = next(iter(self.node.metrics.values()))
         return replace_images(images, metric.image_ablation) if self.stage.looks_at_images() else images
 
@@ -159,7 +162,7 @@ class NodeStage:
         return Upstream(tuple(paths), read_each, STAGES[stage].schema, state=drafts)
 
     def _pack(self, suite: str) -> Upstream | None:
-        """The questions that the benchmark ships, read when they are wanted."""
+        """Return the questions that the benchmark ships, which are read only if they are used."""
         packed = self.context.packed
         if packed is None:
             return None
@@ -168,24 +171,24 @@ class NodeStage:
         )
 
     def _prompts(self, shard: Shard) -> Upstream:
-        """The prompts of a shard's images: its own, where its rows hold them, or else the benchmark's."""
+        """Return the prompts of a shard's images: its own rows' prompts if it contains them, else the benchmark's."""
         shards = (shard,) if shard.holds_prompts else self.context.prompt_shards
         names = tuple(f"{prompts.group}/{prompts.name}" for prompts in shards)
         return Upstream(names, lambda: [read_prompts(prompts) for prompts in shards], schemas.PROMPTS)
 
 
 def _read_measured(upstream: Mapping[str, Upstream]) -> dict[str, Upstream]:
-    """The same with those tables read that have a row for each of the shard's images."""
-    return {stage: _held(read) if STAGES[stage].over == "images" else read for stage, read in upstream.items()}
+    """Return the inputs with the tables that have a row for each image already read."""
+
+    def read(each: Upstream) -> Upstream:
+        table = each.read()
+        return replace(each, read_each=lambda: [table])
+
+    return {stage: read(each) if STAGES[stage].over == "images" else each for stage, each in upstream.items()}
 
 
-def _held(upstream: Upstream) -> Upstream:
-    table = upstream.read()
-    return replace(upstream, read_each=lambda: [table])
-
-
-def _parts(upstream: Mapping[str, Upstream], first: int, size: int) -> dict[str, Upstream]:
-    """The same with so many rows of the tables that have a row for each of the shard's images."""
+def _slice_measured(upstream: Mapping[str, Upstream], first: int, size: int) -> dict[str, Upstream]:
+    """Return the inputs with `size` rows of the tables that have a row for each image."""
 
     def part(read: Upstream) -> Upstream:
         return replace(read, read_each=lambda: [read.read().slice(first, size)], state=(read.state, first))

@@ -1,4 +1,4 @@
-"""Signals that end a run, taken between two batches: whole rows are saved first."""
+"""Signals that end a run. They take effect between two batches, after complete rows are saved."""
 
 import signal
 import threading
@@ -9,20 +9,20 @@ from types import FrameType
 from plumbline.operators.base.stopping import STOP
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)
-"""Ctrl-C, a scheduler, and a night's deadline."""
+"""Signals of Ctrl-C, of a scheduler, and of a night's deadline."""
 
 
 class Stopping(KeyboardInterrupt):
-    """A shard is left because the process is to stop; its whole rows are saved."""
+    """The process stops and leaves a shard; the shard's complete rows are saved."""
 
 
 @contextmanager
 def stopped_between_batches() -> Iterator[Callable[[], None]]:
-    """Sets STOP when a signal would raise KeyboardInterrupt, and raises that when the body has come to an end.
+    """Set STOP when a signal would raise KeyboardInterrupt, and raise KeyboardInterrupt only after the body.
 
     The body ends by Stopping, by any error, or because it is done. A second signal is raised at once, and so is the
-    first when a thread calls the function that is yielded. Signals reach the main thread alone, so the body of another
-    thread is never stopped.
+    first one when a thread calls the function that this yields. Only the main thread receives signals, so the body is
+    never stopped in another thread.
     """
     main = threading.main_thread()
     if threading.current_thread() is not main or main.ident is None:
@@ -30,7 +30,7 @@ def stopped_between_batches() -> Iterator[Callable[[], None]]:
         return
     raised: list[tuple[int, KeyboardInterrupt]] = []
 
-    def deferred(handler: Callable[[int, FrameType | None], object]) -> Callable[[int, FrameType | None], None]:
+    def defer(handler: Callable[[int, FrameType | None], object]) -> Callable[[int, FrameType | None], None]:
         def handle(number: int, frame: FrameType | None) -> None:
             if raised:
                 raise raised[0][1]
@@ -45,7 +45,7 @@ def stopped_between_batches() -> Iterator[Callable[[], None]]:
     before = {number: handler for number in SIGNALS if callable(handler := signal.getsignal(number))}
     try:
         for number, handler in before.items():
-            signal.signal(number, deferred(handler))
+            signal.signal(number, defer(handler))
         yield lambda: signal.pthread_kill(main.ident or 0, raised[0][0]) if raised else None
     except Stopping:
         pass

@@ -1,4 +1,4 @@
-"""Pure functions over many items, in parallel: by threads of this process, or by tasks of Ray."""
+"""Calls pure functions for many items in parallel: in threads of this process, or in Ray tasks."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -12,19 +12,19 @@ from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.running.in_order import AHEAD, Item, Result, Shared, in_order
 
 THREADS = 8
-"""Items at once in this process: they wait for storage more than they compute."""
+"""Items at the same time in this process; they wait for storage more than they compute."""
 
 
 class Tasks(Protocol):
-    """Calls functions for many items at once. Whoever holds it need not know where they run."""
+    """Calls functions for many items at once, in this process or on Ray."""
 
     def map(
         self, function: Callable[[Shared, Item], Result], items: Iterable[Item], *, shared: Shared
     ) -> Iterator[Result]:
-        """The function's result for each item, in the items' order; raises what the function raises.
+        """Yield the function's result for each item, in the items' order; raise the errors that it raises.
 
-        Items are taken as they are begun, a few at a time. `shared` travels once, so that items and results can be
-        small; all must be picklable. A call is repeated if its process dies, so a second call must do no harm.
+        Items are taken a few at a time. `shared` is sent once, so that items and results can be small; all must be
+        picklable. A call is repeated if its process dies, so the function must be idempotent.
         """
 
 
@@ -34,7 +34,7 @@ class TasksHere:
     def map(
         self, function: Callable[[Shared, Item], Result], items: Iterable[Item], *, shared: Shared
     ) -> Iterator[Result]:
-        """As Tasks says."""
+        """Call the function for each item; see Tasks."""
 
         def begin(item: Item) -> Future[Result]:
             return pool.submit(copy_context().run, function, shared, item)
@@ -45,9 +45,10 @@ class TasksHere:
 
 @contextmanager
 def open_tasks(cluster: ClusterConfig, store: Store, *, rows: int, sources: Sequence[Place] = ()) -> Iterator[Tasks]:
-    """Tasks for so many rows: in this process up to `cluster.driver_rows` or with cluster=here, else on Ray.
+    """Open tasks for a number of rows: in this process up to `cluster.driver_rows` or with cluster=here, else on Ray.
 
-    On Ray, running or started for them, every process must see the store and the files `sources` as the driver does.
+    Args:
+        sources: Files that every process on Ray must see as the driver does, in addition to the store.
     """
     if cluster.executor == "here" or rows <= cluster.driver_rows:
         yield TasksHere()

@@ -6,7 +6,7 @@ If the kept size is lost or damaged, it is taken from the benchmark's runs.
 from collections.abc import Sequence
 
 from plumbline.operators.base.errors import SourceError
-from plumbline.pipelines.cells.runs import newest_of
+from plumbline.pipelines.cells.runs import newest_runs_of
 from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.sources.shards import ListedFile, ShardSize, read_footer, run_shard_size
 from plumbline.pipelines.sources.sources import ImageFiles
@@ -30,7 +30,7 @@ def load_shard_size(benchmark: str, images: ImageFiles, store: Store, *, remembe
 
 def _size_in_runs(benchmark: str, store: Store) -> ShardSize | None:
     """Return the size in the benchmark's newest run whose size was not configured in rows alone; None without one."""
-    sizes = (run_shard_size((run.manifest or {}).get("config", {})) for run in newest_of(store, benchmark))
+    sizes = (run_shard_size((run.manifest or {}).get("config", {})) for run in newest_runs_of(store, benchmark))
     return next((size for size in sizes if size.bytes is not None), None)
 
 

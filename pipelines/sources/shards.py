@@ -28,7 +28,7 @@ from plumbline.pipelines.base.storage import (
 from plumbline.pipelines.base.tables import printable
 from plumbline.pipelines.base.view_types import without_views
 from plumbline.pipelines.cells.cells import Shard
-from plumbline.pipelines.cells.store import outside_stores
+from plumbline.pipelines.cells.store import exclude_stores
 
 FILE_READERS = 16
 INGESTED = b"plumbline_ingest"
@@ -114,7 +114,7 @@ def list_files(place: Place, group: str, suffixes: tuple[str, ...]) -> Listing:
     found = dict(place.files())
     if not found and not place.exists():
         raise FileNotFoundError(place.url)
-    paths = {path or place.name: path for path in outside_stores(place, sorted(found))}
+    paths = {path or place.name: path for path in exclude_stores(place, sorted(found))}
     visible = [relative for relative in paths if not HIDDEN.search(relative)]
     tables = [relative for relative in visible if relative.lower().endswith(suffixes)]
     others = [relative for relative in visible if not relative.lower().endswith(suffixes)]

@@ -1,6 +1,6 @@
-"""Two versions of a metric on one held set of images: scored where they are not, and set beside each other."""
+"""A bridge: two versions of a metric on one held-out set of images, to map the scores of one to the other's scale."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
@@ -12,38 +12,36 @@ from plumbline.operators.results.bridge import EXPLAINED, BuiltBridge, Version, 
 from plumbline.operators.results.metric_recipes import recipe_of
 from plumbline.operators.results.run_scores import RunScores
 from plumbline.operators.results.summary import Skills
-from plumbline.pipelines.cells.cells import Outcome
 from plumbline.pipelines.cells.run_scores import read_run_scores
-from plumbline.pipelines.cells.runs import by_time, find_run, read_manifest
-from plumbline.pipelines.cells.store import BrokenCell, Store
+from plumbline.pipelines.cells.runs import find_run, name_by_time, read_manifest
+from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.plans.sweep_config import SweepConfig
 from plumbline.pipelines.report.finished_run import find_originals
 from plumbline.pipelines.running.events import Watch
 from plumbline.pipelines.sources.sources import skills_of
-from plumbline.pipelines.sweeps.adaptive import CellTables
-from plumbline.pipelines.sweeps.computing import Inspection, compute_whole, registered_sweep
+from plumbline.pipelines.sweeps.computing import CellTables, compute_whole, inspect_cells, registered_sweep
 from plumbline.pipelines.sweeps.planning import PlannedSweep
-from plumbline.pipelines.sweeps.writing import what_metrics_are
+from plumbline.pipelines.sweeps.writing import metric_facts
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BridgeConfig(Checked):
-    """Which two versions of a metric are set beside each other, and on how many images."""
+    """The two versions of a metric to compare, and the number of images."""
 
     old: str
-    """The metric whose scores are to be mapped; one of the sweep's, or of `old_run`."""
+    """Metric whose scores are mapped; one of the sweep's, or of `old_run`."""
     new: str | None = None
-    """The metric to whose scale they are mapped; null is the same name, in another run."""
+    """Metric to whose scale they are mapped; null is the same name in another run."""
     old_run: str | None = None
-    """The run that has the old scores; null scores the sweep's images. With both runs nothing is computed."""
+    """Run with the old scores; null scores the sweep's images. With both runs nothing is computed."""
     new_run: str | None = None
-    """The run that has the new scores; null scores the sweep's images."""
+    """Run with the new scores; null scores the sweep's images."""
     prompts: Positive | None = 500
-    """How many prompts are drawn, each with the images of all generators; null takes all."""
+    """Number of prompts that are drawn, each with the images of all generators; null takes all."""
     seed: int = 0
-    """By which they are drawn: of more prompts the same and others."""
+    """Seed of the draw. A larger `prompts` with the same seed contains the same prompts and others."""
     explains: Share = EXPLAINED
-    """The share of the variance, over images or over generators' means, that a map has to explain to join the two."""
+    """Fraction of the variance, over images or over generators' means, that a map must explain to join the two."""
 
     def __post_init__(self) -> None:
         Checked.__post_init__(self)
@@ -55,20 +53,22 @@ class BridgeConfig(Checked):
             )
 
     def sides(self) -> Iterator[tuple[str, str, str | None]]:
-        """Of each version its key, its metric and its run."""
+        """Yield the key, the metric and the run of each version."""
         yield "old", self.old, self.old_run
         yield "new", self.new or self.old, self.new_run
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BridgeSweepConfig(SweepConfig):
-    """A sweep that scores a held set with two versions of a metric."""
+    """A sweep that scores a held-out set with two versions of a metric."""
 
     bridge: BridgeConfig
 
     def sweep(self) -> SweepConfig | None:
-        """The sweep of the versions that no run has; None where both have one. Raises ConfigError for a metric that it
-        has not.
+        """Return the sweep of the versions that no run has, or None if runs have both.
+
+        Raises:
+            ConfigError: A version is not a metric of the sweep.
         """
         wanted: dict[str, AnyMetric] = {}
         for side, metric, run in self.bridge.sides():
@@ -77,7 +77,7 @@ class BridgeSweepConfig(SweepConfig):
             wanted |= {metric: self.metrics[metric]} if run is None else {}
         if not wanted:
             return None
-        values = {one.name: getattr(self, one.name) for one in fields(SweepConfig)}
+        values = {each.name: getattr(self, each.name) for each in fields(SweepConfig)}
         benchmark = replace(self.benchmark, limit=self.bridge.prompts, limit_seed=self.bridge.seed)
         return SweepConfig(**{**values, "metrics": wanted, "benchmark": benchmark})
 
@@ -88,13 +88,13 @@ class Side(NamedTuple):
     version: Version
     scores: RunScores
     falls: bool
-    """Whether a lower score is better."""
+    """True if a lower score is better."""
     benchmark: str
     skills: Skills
 
 
 def side_of_run(store: Store, run: str, metric: str, key: str) -> Side:
-    """A metric of a finished run; raises ConfigError where there is no such run, or it lacks the metric."""
+    """Return a metric of a finished run; raise ConfigError if the run does not exist or lacks the metric."""
     run_id = find_run(store, run, key=key)
     manifest = read_manifest(store, run_id)
     scores = read_run_scores(store, run_id)
@@ -107,33 +107,26 @@ def side_of_run(store: Store, run: str, metric: str, key: str) -> Side:
 
 
 def score_held_set(planned: PlannedSweep, watch: Watch) -> RunScores:
-    """Computes what is missing of a sweep's cells, makes no run of them, and reads the scores."""
-
-    def look(now: PlannedSweep, outcomes: Mapping[str, Outcome]) -> Inspection[RunScores | None]:
-        broken = {path for outcome in outcomes.values() for path in outcome.broken}
-        if broken:
-            return Inspection(None, broken)
-        try:
-            return Inspection(CellTables(now.plan, now.store, outcomes).scores(), frozenset())
-        except BrokenCell as error:
-            return Inspection(None, {error.path})
+    """Compute the missing cells of a sweep and return its scores, without writing a run."""
 
     with registered_sweep(planned, watch) as (working, both):
-        _, _, scores = compute_whole(working, both, look)
+        _, _, scores = compute_whole(
+            working, both, lambda now, outcomes: inspect_cells(now, outcomes, CellTables.scores)
+        )
     if scores is None:
         raise ConfigError(f"{planned.store.place.url}: cells are damaged again and again; check the disk and run again")
     return scores
 
 
 def side_of_sweep(planned: PlannedSweep, scores: RunScores, metric: str) -> Side:
-    """A metric of a sweep that made no run."""
-    manifest: dict[str, Any] = what_metrics_are(planned)
+    """Return a metric of a sweep that wrote no run."""
+    manifest: dict[str, Any] = metric_facts(planned)
     version = Version(metric=metric, run_id=None, recipe=recipe_of(manifest, metric))
     return Side(version, scores, metric in planned.falling, planned.config.benchmark.name, planned.sources.skills)
 
 
 def build_bridge(store: Store, config: BridgeConfig, old: Side, new: Side) -> BuiltBridge:
-    """What the two say; raises ConfigError where they are of different benchmarks, or have too few images in common."""
+    """Compare two sides; raise ConfigError if their benchmarks differ, or they share too few images."""
     if old.benchmark != new.benchmark:
         raise ConfigError(
             f"bridge: expected two runs of one benchmark, got {old.benchmark!r} and {new.benchmark!r}; name others"
@@ -142,7 +135,7 @@ def build_bridge(store: Store, config: BridgeConfig, old: Side, new: Side) -> Bu
     return build(
         pairs,
         new.skills if len(new.skills) else old.skills,
-        bridge_id=by_time(store, datetime.now(UTC)),
+        bridge_id=name_by_time(store, datetime.now(UTC)),
         benchmark=new.benchmark,
         versions=(old.version, new.version),
         lower_is_better=(old.falls, new.falls),

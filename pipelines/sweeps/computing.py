@@ -1,13 +1,18 @@
-"""The cells of a planned sweep computed, again where some of them are damaged."""
+"""Computes the cells of a planned sweep, again if some of them turn out to be damaged."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
+import pyarrow as pa
+
 from plumbline.operators.base.usage import Usage
+from plumbline.operators.results.run_scores import RunScores
 from plumbline.operators.stages.table import STAGES
-from plumbline.pipelines.cells.cells import Outcome, PlannedCell, Shard
+from plumbline.pipelines.cells.cells import Outcome, PlannedCell, Shard, is_draft
+from plumbline.pipelines.cells.store import BrokenCell, Store
 from plumbline.pipelines.maintenance.working_sweeps import present, progress_of, wait_for_deletions
 from plumbline.pipelines.plans.costs import try_services
 from plumbline.pipelines.plans.plan import Plan, make_plan, with_missing
@@ -20,12 +25,13 @@ from plumbline.pipelines.sweeps.planning import NodeTimes, PlannedSweep, uris_of
 T = TypeVar("T")
 
 MAX_ROUNDS = 6
-"""Rounds of computing and inspecting. The chain from questions to scores is shorter; cells that break again fail."""
+"""Rounds of computing and inspecting, more than a chain from questions to scores has stages. Cells that are still
+broken after these rounds fail."""
 
 
 @contextmanager
 def registered_sweep(planned: PlannedSweep, watch: Watch, **content: Any) -> Iterator[tuple[PlannedSweep, Watch]]:
-    """As `registered_sweeps`, of one sweep."""
+    """Register one sweep, as `registered_sweeps` does."""
     with registered_sweeps([planned], watch, **content) as ((working,), both):
         yield working, both
 
@@ -34,27 +40,28 @@ def registered_sweep(planned: PlannedSweep, watch: Watch, **content: Any) -> Ite
 def registered_sweeps(
     sweeps: Sequence[PlannedSweep], watch: Watch, **content: Any
 ) -> Iterator[tuple[Sequence[PlannedSweep], Watch]]:
-    """Registers in the store which cells the sweeps use and how far they are, for jobs.gc and for those who follow.
+    """Register in the store which cells the sweeps use and how far they are, for jobs.gc and jobs.status.
 
-    Yields the sweeps, planned again where cells may have been deleted since they were planned, and what watches them
-    both ways. No display can end the run.
+    Yields:
+        The sweeps, planned again if cells may have been deleted since they were planned; and the watch that passes
+        events both to the store and to `watch`. An error of a display does not end the run.
     """
     store, nodes = sweeps[0].store, workload_of(sweeps).nodes
     recipes = [recipe for sweep in sweeps for recipe in (*sweep.plan.prompts.recipes, *sweep.plan.images.recipes)]
     uses = sorted({recipe.folder for recipe in recipes})
     content |= {"benchmark": ", ".join(sweep.config.benchmark.name for sweep in sweeps), "uses": uses}
-    at_first, totals = Totals(expected_cells(nodes)), Totals()
+    planned_events, totals = Totals(expected_cells(nodes)), Totals()
 
     def progress() -> dict[str, Any]:
-        return progress_of(nodes, totals.nodes or at_first.nodes)
+        return progress_of(nodes, totals.nodes or planned_events.nodes)
 
     with present(store, progress, **content):
         deleted = wait_for_deletions(store)
-        yield [_planned_since(sweep, deleted) for sweep in sweeps], to_all(totals.add, watch)
+        yield [_plan_again_if_deleted(sweep, deleted) for sweep in sweeps], to_all(totals.add, watch)
 
 
-def _planned_since(planned: PlannedSweep, deletions: int) -> PlannedSweep:
-    """The sweep, planned again where cells may have been deleted since it was planned."""
+def _plan_again_if_deleted(planned: PlannedSweep, deletions: int) -> PlannedSweep:
+    """Return the sweep, planned again if cells may have been deleted since it was planned."""
     if deletions == planned.deletions:
         return planned
     renew = planned.plan.renewed
@@ -63,11 +70,45 @@ def _planned_since(planned: PlannedSweep, deletions: int) -> PlannedSweep:
 
 
 class Inspection(NamedTuple, Generic[T]):
-    """What was read from the cells of a sweep."""
+    """A result that was read from the cells of a sweep."""
 
     result: T
     broken: Set[str]
-    """The paths of cells that cannot be used."""
+    """Paths of the cells that cannot be used."""
+
+
+class CellTables:
+    """The cells of a plan that have a table: all but the failed and the untried ones."""
+
+    def __init__(self, plan: Plan, store: Store, outcomes: Mapping[str, Outcome]) -> None:
+        self.plan, self.store, self.outcomes = plan, store, outcomes
+        self._failed = {path for path, outcome in outcomes.items() if outcome.state == "failed"}
+
+    def paths(self, cells: Sequence[PlannedCell]) -> list[str]:
+        """Return the paths of those of the cells that have a table."""
+        return [cell.path for cell in cells if cell.path not in self._failed and cell not in self.plan.untried]
+
+    def read(self, path: str, columns: Sequence[str] | None = None) -> pa.Table:
+        """Return a cell's rows; raise BrokenCell if it is damaged."""
+        return self.store.read(path, draft=is_draft(path, self.outcomes), columns=columns)
+
+    def scores(self) -> RunScores:
+        """Return all scores of the sweep."""
+        paths = [path for cells in self.plan.scores.values() for path in self.paths(cells)]
+        return RunScores([partial(self.read, path) for path in paths])
+
+
+def inspect_cells(
+    planned: PlannedSweep, outcomes: Mapping[str, Outcome], read: Callable[[CellTables], T]
+) -> Inspection[T | None]:
+    """Return the result of `read`, or None with the paths of the cells that cannot be used."""
+    broken = {path for outcome in outcomes.values() for path in outcome.broken}
+    if broken:
+        return Inspection(None, broken)
+    try:
+        return Inspection(read(CellTables(planned.plan, planned.store, outcomes)), frozenset())
+    except BrokenCell as error:
+        return Inspection(None, {error.path})
 
 
 def compute_whole(
@@ -75,9 +116,10 @@ def compute_whole(
     watch: Watch,
     inspect: Callable[[PlannedSweep, Mapping[str, Outcome]], Inspection[T]],
 ) -> tuple[PlannedSweep, dict[str, Outcome], T]:
-    """Computes what is missing, and once more the cells that `inspect` finds damaged or based on replaced ones.
+    """Compute the missing cells, and again the cells that `inspect` finds damaged or computed from replaced cells.
 
-    Returns the sweep with every cell that it had to compute, their outcomes, and the result of `inspect`.
+    Returns:
+        The sweep whose plan has all cells that had to be computed as missing, their outcomes, and the last result.
     """
     now, renewed = planned, planned.plan.renewed
     outcomes: dict[str, Outcome] = {}
@@ -97,12 +139,12 @@ def compute_whole(
 
 
 def compute_missing(planned: PlannedSweep, watch: Watch) -> dict[str, Outcome]:
-    """The outcomes of the plan's missing cells; with nothing missing, nothing of the executor is imported."""
+    """Compute the plan's missing cells and return their outcomes, by path."""
     return compute_workload(workload_of([planned]), planned.executor, watch)
 
 
 def compute_workload(workload: Workload, executor: Executor, watch: Watch) -> dict[str, Outcome]:
-    """As `compute_missing`, of one sweep or several."""
+    """Compute the missing cells of one sweep or several. If none is missing, no executor module is imported."""
     nodes = [item for item in workload.nodes if item.missing]
     if not nodes:
         return {}
@@ -113,7 +155,7 @@ def compute_workload(workload: Workload, executor: Executor, watch: Watch) -> di
 
 
 def workload_of(sweeps: Sequence[PlannedSweep]) -> Workload:
-    """What sweeps have to compute, together."""
+    """Return the missing cells of several sweeps as one workload."""
     named = {planned.config.benchmark.name: planned for planned in sweeps}
     return Workload(
         {name: planned.plan for name, planned in named.items()},
@@ -122,7 +164,7 @@ def workload_of(sweeps: Sequence[PlannedSweep]) -> Workload:
 
 
 def stage_context(planned: PlannedSweep) -> StageContext:
-    """What the stages of a sweep share."""
+    """Return the inputs that all stages of a sweep share."""
     config = planned.config
     return StageContext(
         store=planned.store,
@@ -136,7 +178,7 @@ def stage_context(planned: PlannedSweep) -> StageContext:
 
 
 def with_rounds(planned: PlannedSweep, outcomes: dict[str, Outcome]) -> tuple[PlannedSweep, dict[str, Outcome]]:
-    """The sweep with everything that was computed for it, round by round."""
+    """Return the sweep and the outcomes, including the cells that earlier rounds computed."""
     if not planned.outcomes:
         return planned, outcomes
     before = {cell for cell in planned.plan.cells if cell.path in planned.outcomes}
@@ -145,7 +187,7 @@ def with_rounds(planned: PlannedSweep, outcomes: dict[str, Outcome]) -> tuple[Pl
 
 
 def with_times(planned: PlannedSweep, totals: Totals) -> PlannedSweep:
-    """The sweep with the times that its nodes took, added to those of earlier rounds."""
+    """Return the sweep with the times of its nodes added to those of earlier rounds."""
     times = dict(planned.times)
     for node, state in totals.nodes.items():
         before = times.get(node, NodeTimes())
@@ -155,18 +197,17 @@ def with_times(planned: PlannedSweep, totals: Totals) -> PlannedSweep:
 
 
 def model_usage(plan: Plan, outcomes: Mapping[str, Outcome]) -> dict[str, Usage]:
-    """The tokens and calls of this run, by node; cells computed together on one shard are counted once."""
+    """Return the tokens and calls of this run by node.
+
+    Stages over images compute the cells of all metrics on a shard together, with one count: it is added once.
+    """
     counted: dict[tuple[str, PlannedCell | Shard], Usage] = {}
     for cell in plan.cells:
         usage = outcomes[cell.path].usage if cell.path in outcomes else None
         if usage is not None:
-            counted[cell.recipe.node, _counted_as(cell)] = usage
+            together = cell if STAGES[cell.recipe.stage].over == "prompts" else cell.shard
+            counted[cell.recipe.node, together] = usage
     totals: dict[str, Usage] = {}
     for (node, _), usage in counted.items():
         totals[node] = totals.get(node, Usage()).plus(usage)
     return {node: usage for node, usage in totals.items() if any(usage)}
-
-
-def _counted_as(cell: PlannedCell) -> PlannedCell | Shard:
-    """The shard where all metrics' cells of it are measured together, as stages over images do."""
-    return cell if STAGES[cell.recipe.stage].over == "prompts" else cell.shard

@@ -1,4 +1,4 @@
-"""A diagnosis of a sweep's metrics, by variants that are denied an input."""
+"""A diagnosis of a sweep's metrics by variants that do not get some of their input."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -6,15 +6,13 @@ from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import NamedTuple
 
-import pyarrow as pa
-
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.diagnosis.ablations import effect
 from plumbline.operators.diagnosis.correlations import PromptNumbers, between_metrics, prompt_numbers, with_properties
 from plumbline.operators.diagnosis.diagnosis import Diagnosis, shown_tables
 from plumbline.operators.diagnosis.parses import BadParse, mean_yngve_depth
 from plumbline.operators.diagnosis.questions import AnswerCounts, AnswerStatistics, QuestionCounts
-from plumbline.operators.diagnosis.texts import Parser, Property, RatedWords, Unrated, properties
+from plumbline.operators.diagnosis.texts import Property, RatedWords, Unrated, properties
 from plumbline.operators.metrics.ablation import Ablation
 from plumbline.operators.metrics.metric import Metric
 from plumbline.operators.models.resolution import find_vqa_profile
@@ -24,31 +22,28 @@ from plumbline.operators.stages.table import STAGES
 from plumbline.operators.statistics.poisson_bootstrap import hash_ids
 from plumbline.pipelines.base.markdown_sections import write_section
 from plumbline.pipelines.base.storage import Place
-from plumbline.pipelines.cells.cells import Outcome
-from plumbline.pipelines.cells.store import BrokenCell
 from plumbline.pipelines.judging.releases.sheets import read_sheet
 from plumbline.pipelines.plans.sweep_config import SweepConfig
 from plumbline.pipelines.running.events import Watch
-from plumbline.pipelines.sweeps.adaptive import CellTables
-from plumbline.pipelines.sweeps.computing import Inspection, compute_whole, registered_sweep
+from plumbline.pipelines.sweeps.computing import CellTables, compute_whole, inspect_cells, registered_sweep
 from plumbline.pipelines.sweeps.planning import PlannedSweep, plan_sweep
 
 MAX_NOTES = 5
-"""Broken parses that are described one by one; the others are counted."""
+"""Number of broken parses that are described; further ones are only counted."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WordRatings:
-    """A list of words, with people's ratings or without."""
+    """A list of words, with or without people's ratings."""
 
     path: str
     word: str = "word"
-    """Its column of words; a cell may have several, between commas."""
+    """Column of words; a cell may have several, separated by commas."""
     rating: str | None = "rating"
-    """Its column of ratings; null for a list without ratings, such as ImageNet-21k's classes: the property is then the
-    share of a prompt's words that are in the list."""
+    """Column of ratings; null for a list without ratings, such as ImageNet-21k's classes: the property is then the
+    fraction of a prompt's words that are in the list."""
     unrated: Unrated | None = None
-    """The rating of a word that the list lacks: `lowest` (the lowest rating), `zero` or `left_out`. Null is lowest, or
+    """Rating of words that are not in the list: `lowest` (the lowest rating), `zero` or `left_out`. Null is lowest, or
     zero for a list without ratings."""
 
     def __post_init__(self) -> None:
@@ -60,7 +55,7 @@ class WordRatings:
 
     @property
     def other_words(self) -> Unrated:
-        """Return the rule for words that the list lacks."""
+        """Rule for words that are not in the list."""
         return self.unrated or ("lowest" if self.rating is not None else "zero")
 
 
@@ -70,28 +65,28 @@ class ParseTable:
 
     path: str
     prompt_id: str = "prompt_id"
-    """Its column of prompt ids."""
+    """Column of prompt ids."""
     parse: str = "parse"
-    """Its column of parses, with one tree for each sentence."""
+    """Column of parses, with one tree for each sentence."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DiagnosisConfig:
-    """Which inputs metrics are denied, and which properties of prompts are measured."""
+    """Inputs that are withheld from metrics, and properties of prompts that are measured."""
 
     ablations: tuple[Ablation, ...] = ("shuffled_images", "blank_images", "shuffled_words")
-    """The inputs that every metric is denied, one at a time."""
+    """Inputs that are withheld from every metric, one at a time."""
     vqa_models: tuple[str, ...] = ()
-    """Roles of models that answer in place of each metric's own, such as a dual encoder and a language model: [clip,
-    llm]."""
+    """Roles of models that answer in place of each metric's own model, such as a dual encoder and a language model:
+    [clip, llm]."""
     word_ratings: Mapping[str, WordRatings] = field(default_factory=dict)
     """Lists of words by property, as {concreteness: {path: FILE, word: Word, rating: Conc.M}}."""
     parses: ParseTable | None = None
     """Constituency parses of the prompts, for Yngve's depth: {path: FILE}."""
     parser: str | None = None
-    """An installed spaCy pipeline, such as en_core_web_sm, for the depth of prompts; null does without."""
+    """An installed spaCy pipeline, such as en_core_web_sm, for the depth of prompts; null leaves that out."""
     page: str | None = None
-    """A Markdown page that gets the tables too, in its section `diagnosis`, as docs/validity.md does."""
+    """A Markdown page whose section `diagnosis` gets the tables too, as docs/validity.md does."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -101,21 +96,21 @@ class DiagnoseConfig(SweepConfig):
     diagnosis: DiagnosisConfig = field(default_factory=DiagnosisConfig)
 
     def sweep(self) -> SweepConfig:
-        """The sweep alone."""
-        return SweepConfig(**{one.name: getattr(self, one.name) for one in fields(SweepConfig)})
+        """Return the sweep without the diagnosis."""
+        return SweepConfig(**{each.name: getattr(self, each.name) for each in fields(SweepConfig)})
 
 
 class Variant(NamedTuple):
-    """A metric that is denied something."""
+    """A metric without one of its inputs."""
 
     metric: str
     denied: str
-    """Empty for the metric itself."""
+    """The missing input; empty for the metric itself."""
     options: Metric
 
     @property
     def name(self) -> str:
-        """By which its cells know it."""
+        """Name of the metric in its cells."""
         return f"{self.metric}:{self.denied}" if self.denied else self.metric
 
 
@@ -124,41 +119,38 @@ class PlannedDiagnosis(NamedTuple):
 
     sweep: PlannedSweep
     variants: list[Variant]
-    """The metrics themselves first."""
+    """Variants, beginning with the metrics themselves."""
     measured: Mapping[str, PromptNumbers]
-    """The properties of the prompts."""
+    """Properties of the prompts."""
     notes: list[str]
-    """Which variants are left out, and why."""
+    """Reasons why variants are left out."""
 
 
 def plan_diagnosis(config: DiagnoseConfig) -> PlannedDiagnosis:
-    """As plan_sweep, with the variants; raises ConfigError where a list of words or a parser is missing."""
+    """Plan the sweep with the variants; raise ConfigError if a list of words or a parser is missing."""
     rated = {
-        name: read_ratings(f"diagnosis.word_ratings.{name}", one, config.storage.locate(one.path))
-        for name, one in config.diagnosis.word_ratings.items()
+        name: read_ratings(f"diagnosis.word_ratings.{name}", words, config.storage.locate(words.path))
+        for name, words in config.diagnosis.word_ratings.items()
     }
-    wanted = properties(rated, _parser(config.diagnosis.parser))
+    parser = None
+    if config.diagnosis.parser is not None:
+        from plumbline.operators.diagnosis.texts import open_parser  # imports spaCy
+
+        parser = open_parser(config.diagnosis.parser)
+    wanted = properties(rated, parser)
     notes: list[str] = []
     variants = [Variant(name, "", metric) for name, metric in config.metrics.items()]
-    variants += _sound(config, notes)
+    variants += _computable_variants(config, notes)
     sweep = plan_sweep(replace(config.sweep(), metrics={variant.name: variant.options for variant in variants}))
-    measured = _measured(sweep, wanted)
+    measured = _measure_prompts(sweep, wanted)
     if config.diagnosis.parses is not None:
         place = config.storage.locate(config.diagnosis.parses.path)
         measured["yngve"] = _measure_parses(config.diagnosis.parses, place, sweep, notes)
     return PlannedDiagnosis(sweep, variants, measured, notes)
 
 
-def _parser(name: str | None) -> Parser | None:
-    if name is None:
-        return None
-    from plumbline.operators.diagnosis.texts import open_parser
-
-    return open_parser(name)
-
-
-def _sound(config: DiagnoseConfig, notes: list[str]) -> Iterator[Variant]:
-    """The variants that can be computed; `notes` gets the reason for each of the others."""
+def _computable_variants(config: DiagnoseConfig, notes: list[str]) -> Iterator[Variant]:
+    """Yield the variants that can be computed, and append to `notes` the reason for each of the others."""
     for variant in _variants(config):
         try:
             check_chain(variant.metric, variant.options)
@@ -183,7 +175,7 @@ def _variants(config: DiagnoseConfig) -> Iterator[Variant]:
 
 
 def read_ratings(key: str, words: WordRatings, table: Place) -> RatedWords:
-    """Return people's ratings by word, or 1 for each word of a list without ratings; of a repeated word the first."""
+    """Return people's ratings by word, or 1 for each word of a list without ratings; the first of a repeated word."""
     columns = [words.word] if words.rating is None else [words.word, words.rating]
     sheet = read_sheet(table, columns)
     sheet.require(columns, f"set {key}.word and {key}.rating to the columns of words and ratings")
@@ -224,67 +216,46 @@ def _measure_parses(parses: ParseTable, table: Place, sweep: PlannedSweep, notes
     return prompt_numbers(hash_ids(ids), [depths.get(prompt_id, math.nan) for prompt_id in ids])
 
 
-def _measured(sweep: PlannedSweep, wanted: Mapping[str, Property]) -> dict[str, PromptNumbers]:
+def _measure_prompts(sweep: PlannedSweep, wanted: Mapping[str, Property]) -> dict[str, PromptNumbers]:
     ids, texts = (sweep.sources.prompts.column(name).to_pylist() for name in ("prompt_id", "text"))
     hashes = hash_ids(ids)
-    return {name: prompt_numbers(hashes, [of(text or "") for text in texts]) for name, of in wanted.items()}
+    return {name: prompt_numbers(hashes, [measure(text or "") for text in texts]) for name, measure in wanted.items()}
 
 
 class Diagnosed(NamedTuple):
-    """A diagnosis, and the metrics that it lacks."""
+    """A diagnosis, and the metrics that are missing from it."""
 
     diagnosis: Diagnosis
     failed: Mapping[str, str]
-    """By metric or variant, why some of its cells could not be computed."""
+    """Reason why some cells could not be computed, by metric or variant."""
 
 
 def diagnose(planned: PlannedDiagnosis, watch: Watch) -> Diagnosed:
-    """Computes what is missing and reads it; a variant's failed rows are null and counted."""
+    """Compute the missing cells and read the diagnosis; failed rows of a variant are null and counted."""
     with registered_sweep(planned.sweep, watch) as (sweep, watch):
-        sweep, outcomes, diagnosis = compute_whole(sweep, watch, partial(_look, planned))
+        sweep, outcomes, diagnosis = compute_whole(
+            sweep, watch, lambda now, outcomes: inspect_cells(now, outcomes, partial(_read, planned))
+        )
     failed = {
         metric: outcomes[cell.path].message
         for metric, cells in sweep.plan.scores.items()
         for cell in cells
         if cell.path in outcomes and outcomes[cell.path].state == "failed"
     }
-    return Diagnosed(diagnosis, failed)
+    return Diagnosed(Diagnosis() if diagnosis is None else diagnosis, failed)
 
 
-def _look(planned: PlannedDiagnosis, sweep: PlannedSweep, outcomes: Mapping[str, Outcome]) -> Inspection[Diagnosis]:
-    """The diagnosis, and which cells cannot be used."""
-    broken = {path for outcome in outcomes.values() for path in outcome.broken}
-    if broken:
-        return Inspection(Diagnosis(), broken)
-    try:
-        return Inspection(_read(planned, _Cells(sweep.plan, sweep.store, outcomes)), frozenset())
-    except BrokenCell as error:
-        return Inspection(Diagnosis(), {error.path})
-
-
-class _Cells(CellTables):
-    """The cells of a sweep that hold a table, as a diagnosis reads them."""
-
-    def elements(self, metric: str) -> Iterator[pa.ChunkedArray]:
-        """Of a metric's scores, cell by cell."""
-        for path in self.of(self.plan.scores[metric]):
-            yield self.read(path, ["elements"]).column("elements")
-
-    def questions(self) -> Iterator[tuple[str, Iterator[pa.Table]]]:
-        """By metric that asks, its questions cell by cell."""
-        for metric, cells in self.plan.of_prompts("questions").items():
-            yield metric, (self.read(path) for path in self.of(cells))
-
-
-def _read(planned: PlannedDiagnosis, cells: _Cells) -> Diagnosis:
-    """Everything, of cells that are there."""
+def _read(planned: PlannedDiagnosis, cells: CellTables) -> Diagnosis:
+    """Return the diagnosis; raise BrokenCell if a cell is damaged."""
     metrics = [variant.metric for variant in planned.variants if not variant.denied]
     zeroing = {variant.metric: getattr(variant.options, "zeroing", None) for variant in planned.variants}
-    counted = {
-        metric: _counted(QuestionCounts(metric, zeroing[metric]), tables)
-        for metric, tables in cells.questions()
-        if metric in metrics
-    }
+    counted: dict[str, QuestionCounts] = {}
+    for metric, questions in cells.plan.prompt_cells("questions").items():
+        if metric in metrics:
+            counts = QuestionCounts(metric, zeroing[metric])
+            for path in cells.paths(questions):
+                counts.add(cells.read(path))
+            counted[metric] = counts
     counted = {metric: counts for metric, counts in counted.items() if counts.known}
     scores = cells.scores()
     measured = {
@@ -296,7 +267,7 @@ def _read(planned: PlannedDiagnosis, cells: _Cells) -> Diagnosis:
         questions=[counts.statistics() for counts in counted.values()],
         kinds=[kind for counts in counted.values() for kind in counts.kinds()],
         answers=[
-            _answered(variant, counted[variant.metric], cells)
+            _count_answers(variant, counted[variant.metric], cells)
             for variant in planned.variants
             if variant.metric in counted
         ],
@@ -308,21 +279,15 @@ def _read(planned: PlannedDiagnosis, cells: _Cells) -> Diagnosis:
     )
 
 
-def _counted(counts: QuestionCounts, tables: Iterator[pa.Table]) -> QuestionCounts:
-    for table in tables:
-        counts.add(table)
-    return counts
-
-
-def _answered(variant: Variant, questions: QuestionCounts, cells: _Cells) -> AnswerStatistics:
+def _count_answers(variant: Variant, questions: QuestionCounts, cells: CellTables) -> AnswerStatistics:
     counts = AnswerCounts(variant.metric, variant.denied, questions.known)
-    for elements in cells.elements(variant.name):
-        counts.add(elements)
+    for path in cells.paths(cells.plan.scores[variant.name]):
+        counts.add(cells.read(path, ["elements"]).column("elements"))
     return counts.statistics()
 
 
 def write_page(config: DiagnoseConfig, diagnosis: Diagnosis) -> None:
-    """Writes the tables into the section `diagnosis` of the page."""
-    assert config.diagnosis.page is not None, "a page was asked for"
+    """Write the tables into the section `diagnosis` of the page."""
+    assert config.diagnosis.page is not None, "no page is configured"
     text = diagnosis_markdown(shown_tables(diagnosis), 3)
     write_section(config.storage.locate(config.diagnosis.page), "diagnosis", text)

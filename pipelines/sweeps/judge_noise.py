@@ -1,4 +1,4 @@
-"""The noise of a run's judges, read from the cells of the metrics that ask theirs several times."""
+"""The noise of a run's judges, read from the cells of metrics that ask their judge several times."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -12,13 +12,13 @@ from plumbline.pipelines.cells.cells import Outcome, PlannedCell, is_draft
 from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.plans.plan import Plan
 
-READ = ("generator", "score", "asks")
+COLUMNS = ("generator", "score", "asks")
 
 
 def measure_judge_noise(
     plan: Plan, metrics: Mapping[str, Metric], outcomes: Mapping[str, Outcome], store: Store
 ) -> pa.Table:
-    """By metric and generator (schema JUDGE_NOISE); of no rows where every judge is asked once."""
+    """Return the noise by metric and generator (schema JUDGE_NOISE); no rows if every judge is asked once."""
     repeated = [name for name in plan.scores if repeats_of(metrics[name]) > 1]
     records = [
         record
@@ -29,10 +29,10 @@ def measure_judge_noise(
 
 
 def _read(cells: Sequence[PlannedCell], outcomes: Mapping[str, Outcome], store: Store) -> Iterator[pa.Table]:
-    """The cells that can be read; the run has an error for the rows of others."""
-    yield schemas.ELEMENT_SCORES.empty_table().select(READ)
+    """Yield the cells that can be read; the run has an error for the rows of the others."""
+    yield schemas.ELEMENT_SCORES.empty_table().select(COLUMNS)
     for cell in cells:
         try:
-            yield store.read(cell.path, key=cell.key, draft=is_draft(cell.path, outcomes), columns=READ)
+            yield store.read(cell.path, key=cell.key, draft=is_draft(cell.path, outcomes), columns=COLUMNS)
         except (OSError, PlumblineError):
             continue

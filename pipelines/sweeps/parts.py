@@ -1,6 +1,7 @@
-"""The parts of a run's scores, made of their cells or taken over from an earlier run, by whichever process is told to.
+"""The parts of a run's scores: each is read from its cells, or copied from an earlier run, by a task.
 
-Whoever cuts and counts them (results.py) sees no row: of a part come back sums, kinds of failure and row counts.
+The process that cuts and counts the parts (results.py) handles no rows: a task returns sums, kinds of failure and row
+counts of a part.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,7 +32,7 @@ from plumbline.pipelines.sources.shards import BrokenFile, read_extra, read_own_
 
 CELL_READERS = 16
 MAX_SEARCHED_RUNS = 16
-"""Runs whose parts are searched, the newest first."""
+"""Number of the newest runs that are searched for parts."""
 COUNTED_COLUMNS = ("score", "truncated")
 ERROR_COLUMNS = ("image_id", "prompt_id", "generator", "metric", "error")
 
@@ -42,11 +43,11 @@ class ScoresPart(NamedTuple):
     metric: str
     cells: tuple[PlannedCell, ...]
     identity: str
-    """A digest of all that its rows and its tally follow from."""
+    """Digest of everything that its rows and its tally depend on."""
     path: str
-    """Where this run has it."""
-    standing: str | None = None
-    """Where an earlier run has it."""
+    """Path in this run."""
+    earlier: str | None = None
+    """Path in an earlier run that has the same part."""
 
     @property
     def rows(self) -> int:
@@ -54,7 +55,7 @@ class ScoresPart(NamedTuple):
 
 
 class WrittenCells(NamedTuple):
-    """A cell of questions that scores stand on, with that of its entailment where they read any."""
+    """A questions cell that scores depend on, and the entailment cell of the same prompts if the scores read one."""
 
     questions: PlannedCell
     entailment: PlannedCell | None
@@ -65,108 +66,104 @@ class WrittenCells(NamedTuple):
 
 
 class Bases(NamedTuple):
-    """What scores must stand on besides the answers, as the store has it now: hashes of prompts with those of bases.
+    """The expected bases of scores: a basis is a digest of the questions and entailment that a score was computed from.
 
-    A prompt whose questions are not there, as after pruning, is not in it.
+    Two parallel arrays of hashes. A prompt whose questions are not in the store, as after pruning, is not in them.
     """
 
     prompts: NDArray[np.uint64]
     bases: NDArray[np.uint64]
 
 
-class ReadBases(NamedTuple):
-    """The bases of a cell of questions."""
-
-    bases: Bases
-    broken: frozenset[str]
-    """Paths of the cells that cannot be used."""
-
-
 class PartsOfShards(NamedTuple):
-    """The parts of some metrics on the same shards: they share their prompts, and so most of what counting takes."""
+    """The parts of several metrics on the same shards. They share prompts, so counting them together is faster."""
 
     parts: tuple[ScoresPart, ...]
     outcomes: Mapping[str, Outcome]
-    """Of the cells that they read and that are not committed."""
-    left: frozenset[PlannedCell]
-    """Cells that were left out."""
+    """Outcomes of the cells that they read and that are not committed."""
+    untried: frozenset[PlannedCell]
+    """Scores cells that were never tried, and that this sweep does not compute."""
     written: Mapping[str, tuple[WrittenCells, ...]]
-    """By metric, the questions that the scores stand on."""
+    """Questions cells that the scores depend on, by metric."""
 
 
 class Gathering(NamedTuple):
-    """What all parts of a run share."""
+    """The inputs that all parts of a run share."""
 
     store: Store
     skills: Skills
     extra: pa.Schema
-    """The further columns."""
+    """Schema of the further columns."""
     settings: Mapping[str, Ways] = {}
-    """Where the settings are looked for of which the last of them is made."""
+    """Rules that find generation settings; they fill the column of settings."""
     counting: str = ""
-    """The metric by whose rows the images' settings are counted: those of others are of the same images."""
+    """Metric whose rows the images' settings are counted in; rows of other metrics are about the same images."""
     bases: Mapping[tuple[str, str], Bases] = {}
-    """By the paths of WrittenCells."""
+    """Expected bases, by the paths of WrittenCells."""
 
 
 class CountedPart(NamedTuple):
-    """What is known of a part that stands in the run's folder."""
+    """The counts of a part that is in the run's folder."""
 
     sums: Mapping[tuple[str, str], Sums]
-    """By generator and metric, for a tally."""
+    """Sums by generator and metric, for a tally."""
     failures: pa.Table
-    """Its kinds of failure (schema FAILURES)."""
+    """Kinds of failure (schema FAILURES)."""
     rows: int
     n_null: int
     n_truncated: int
     scores: Sketch
-    """What stands for them."""
+    """Sketch of the distribution of the scores."""
     settings: Known
-    """How many of its images have which settings, where its metric is the one that counts them."""
+    """Number of its images by generation setting, if it is a part of the metric that is counted."""
     cell_rows: NDArray[np.int32]
-    """The number of rows of each of its cells, in their order."""
+    """Number of rows of each of its cells, in order."""
     lost: Mapping[Shard, BrokenFile] = {}
-    """The shards of which not even the ids can be read."""
+    """Shards whose ids cannot be read."""
     broken: frozenset[str] = frozenset()
-    """Paths of cells that are damaged, or stand on questions that have been written anew."""
+    """Paths of cells that are damaged, or were computed from questions that have been written again since."""
 
 
-class _Place(NamedTuple):
+class _RowPlace(NamedTuple):
     """The place of a row without a score."""
 
     file: str | None = None
     row: int | None = None
-    """The row of a Parquet file, from 0, or the line of a table that an ingest read, from 1."""
+    """Row of a Parquet file, from 0, or line of a table that was ingested, from 1."""
     image_id: str | None = None
 
 
 class MissingRows(NamedTuple):
-    """Rows that one metric and generator should have and that no cell has."""
+    """Rows that no cell has, although a metric and generator should have them."""
 
     metric: str
     generator: str
     errors: pa.Array
-    """One for each row, or a single one for all (schema ERROR)."""
+    """One error for each row, or a single one for all (schema ERROR)."""
     prompts: pa.Array
     """Their prompt_ids; null if unknown."""
     rejected: Sequence[Rejection] = ()
-    """The rejections of an ingest that they are, if they are any."""
+    """The rejections of an ingest that these rows are, if any."""
 
 
 class MissingPart(NamedTuple):
-    """A part of rows that no cell has."""
+    """A part with rows that no cell has."""
 
     path: str
     rows: tuple[MissingRows, ...]
 
 
-def errors_beside(scores_part: str) -> str:
-    """Where the rows without a score of a part stand."""
+def errors_part_path(scores_part: str) -> str:
+    """Return the path of the rows without a score of a part."""
     return scores_part.replace("/scores.parquet/", "/errors.parquet/")
 
 
-def read_bases(store: Store, cells: tuple[WrittenCells, Mapping[str, Outcome]]) -> ReadBases:
-    """What the scores of some prompts must stand on, of the cells of their questions and entailment."""
+def read_bases(store: Store, cells: tuple[WrittenCells, Mapping[str, Outcome]]) -> tuple[Bases, frozenset[str]]:
+    """Read the expected bases of the scores of some prompts from their questions and entailment cells.
+
+    Returns:
+        The bases, and the paths of the cells that cannot be used.
+    """
     written, outcomes = cells
     broken: set[str] = set()
 
@@ -185,25 +182,25 @@ def read_bases(store: Store, cells: tuple[WrittenCells, Mapping[str, Outcome]]) 
     entailed = None if written.entailment is None else read(written.entailment)
     absent = asked is None or (entailed is None and written.entailment is not None)
     bases = {} if absent else score_bases(asked, entailed)
-    return ReadBases(Bases(hash_ids(list(bases)), hash_ids(list(bases.values()))), frozenset(broken))
+    return Bases(hash_ids(list(bases)), hash_ids(list(bases.values()))), frozenset(broken)
 
 
-def bring_parts(gathering: Gathering, order: PartsOfShards) -> list[CountedPart]:
-    """Puts parts into the run's folder: an earlier run's where it stands with its tally, or one made of the cells."""
-    adopted = {part.path: _adopted(gathering, part) for part in order.parts if part.standing is not None}
+def gather_parts(gathering: Gathering, order: PartsOfShards) -> list[CountedPart]:
+    """Write parts into the run's folder: copies of an earlier run's parts if possible, else made from the cells."""
+    adopted = {part.path: _adopt(gathering, part) for part in order.parts if part.earlier is not None}
     left = [part for part in order.parts if adopted.get(part.path) is None]
     made = dict(zip((part.path for part in left), PartMaker(gathering, order).make(left), strict=True))
     for part in left:
-        _mend(gathering.store, part)
+        _repair_earlier(gathering.store, part)
     return [adopted.get(part.path) or made[part.path] for part in order.parts]
 
 
-def _mend(store: Store, part: ScoresPart) -> None:
+def _repair_earlier(store: Store, part: ScoresPart) -> None:
     """Replace a damaged part of earlier runs by the part that was made again, if all of its rows are sound.
 
     The next night compares its run with an earlier run, and runs share a part's bytes by hard links.
     """
-    if part.standing is None or not store.exists(part.standing) or store.is_sound(part.standing):
+    if part.earlier is None or not store.exists(part.earlier) or store.is_sound(part.earlier):
         return
     for run_id in run_ids(store)[-MAX_SEARCHED_RUNS:]:
         for path in store.files(f"runs/{run_id}/scores.parquet"):
@@ -211,31 +208,32 @@ def _mend(store: Store, part: ScoresPart) -> None:
                 store.adopt(part.path, path, [])
 
 
-def _adopted(gathering: Gathering, part: ScoresPart) -> CountedPart | None:
-    assert part.standing is not None
+def _adopt(gathering: Gathering, part: ScoresPart) -> CountedPart | None:
+    assert part.earlier is not None
     kept = [COLUMN] if gathering.settings and part.metric == gathering.counting else []
-    adopted = gathering.store.adopt(part.standing, part.path, (*ERROR_COLUMNS, *COUNTED_COLUMNS, *kept))
+    adopted = gathering.store.adopt(part.earlier, part.path, (*ERROR_COLUMNS, *COUNTED_COLUMNS, *kept))
     if adopted is None:
         return None
+    table, counted = adopted
     tally = Tally(gathering.skills)
-    tally.merge_table(adopted.counted)
+    tally.merge_table(counted)
     shards = [(cell.shard, cell.shard.rows) for cell in part.cells]
-    return _counted(gathering, part.path, adopted.table, shards, tally, part.metric)
+    return _count_part(gathering, part.path, table, shards, tally, part.metric)
 
 
 class CellRows(NamedTuple):
-    """A scores cell's rows as a run has them, which are its shard's in their order."""
+    """The rows of a scores cell in the run's table, in the order of the shard's rows."""
 
     shard: Shard
     table: pa.Table
     lost: BrokenFile | None = None
-    """Where the cell failed and not even its shard's ids can be read."""
+    """Set if the cell failed and not even its shard's ids can be read."""
     sound: bool = False
-    """Whether they are all that a committed cell holds."""
+    """True if the table is a complete committed cell."""
 
 
 class PartMaker:
-    """Makes parts of their cells."""
+    """Makes parts from their cells."""
 
     def __init__(self, gathering: Gathering, order: PartsOfShards) -> None:
         self.gathering, self.order = gathering, order
@@ -243,11 +241,11 @@ class PartMaker:
             gathering.store, gathering.skills, gathering.extra, gathering.bases
         )  # fmt: skip
         self.broken: set[str] = set()
-        """Paths of the cells that turn out not to be usable."""
+        """Paths of the cells that turn out to be unusable."""
         self._further = lru_cache(maxsize=None)(self._read_further)
 
     def make(self, parts: Sequence[ScoresPart]) -> Iterator[CountedPart]:
-        """The parts with what was counted of them, once they are written."""
+        """Write the parts, and yield the counts of each."""
         read = [self._cells(part) for part in parts]
         tables = [pa.concat_tables([cell.table for cell in cells]).combine_chunks() for cells, _ in read]
         for part, (cells, broken), table, tally in zip(
@@ -257,12 +255,12 @@ class PartMaker:
                 sound = all(cell.sound for cell in cells)
                 self.store.write_table(part.path, table, tally.to_table() if sound else None)
             shards = [(cell.shard, len(cell.table)) for cell in cells]
-            counted = _counted(self.gathering, part.path, table, shards, tally, part.metric)
+            counted = _count_part(self.gathering, part.path, table, shards, tally, part.metric)
             lost = {cell.shard: cell.lost for cell in cells if cell.lost is not None}
             yield counted._replace(lost=lost, broken=broken)
 
     def _cells(self, part: ScoresPart) -> tuple[list[CellRows], frozenset[str]]:
-        """The rows of a part's cells, and the paths of the cells that cannot be used."""
+        """Return the rows of a part's cells, and the paths of the cells that cannot be used."""
         self.broken = set()
         bases = self._bases(part)
         with ThreadPoolExecutor(CELL_READERS) as readers:
@@ -270,23 +268,23 @@ class PartMaker:
         return cells, frozenset(self.broken)
 
     def _bases(self, part: ScoresPart) -> Bases:
-        """What the part's scores must stand on, by prompt, the prompts in the order of their hashes."""
+        """Return the expected bases of the part's scores, sorted by the prompts' hashes."""
         of_cells = [Bases(np.zeros(0, np.uint64), np.zeros(0, np.uint64))]
         for written in self.order.written.get(part.metric, ()):
-            if written.paths not in self.bases:  # of a part that was to be taken over, and could not be
-                read = read_bases(self.store, (written, self.order.outcomes))
-                self.broken |= read.broken
-                of_cells.append(read.bases)
+            if written.paths not in self.bases:  # the part should have been copied, but that failed
+                bases, broken = read_bases(self.store, (written, self.order.outcomes))
+                self.broken |= broken
+                of_cells.append(bases)
             else:
                 of_cells.append(self.bases[written.paths])
-        prompts, bases = (np.concatenate(column) for column in zip(*of_cells, strict=True))
+        prompts, hashes = (np.concatenate(column) for column in zip(*of_cells, strict=True))
         order = np.argsort(prompts, kind="stable")
-        return Bases(prompts[order], bases[order])
+        return Bases(prompts[order], hashes[order])
 
     def _read(self, metric: str, cell: PlannedCell, bases: Bases) -> CellRows:
-        """A cell's rows beside the shard's further columns."""
+        """Return a cell's rows with the shard's further columns."""
         shard = cell.shard
-        if cell in self.order.left:
+        if cell in self.order.untried:
             return self._nulls(metric, cell, NOT_TRIED)
         outcome = self.order.outcomes.get(cell.path)
         if outcome is not None and outcome.state == "failed":
@@ -296,7 +294,7 @@ class PartMaker:
         try:
             scores = self.store.read(cell.path, key=cell.key, draft=draft, columns=[*schemas.SCORES.names, "basis"])
             _check_basis(cell, scores, bases)
-            table = beside(scores.select(schemas.SCORES.names), self._further(shard), self.extra)
+            table = append_columns(scores.select(schemas.SCORES.names), self._further(shard), self.extra)
         except (OSError, PlumblineError) as error:
             if isinstance(error, BrokenCell):
                 self.broken.add(error.path)
@@ -304,41 +302,41 @@ class PartMaker:
         return CellRows(shard, table, sound=not draft and len(table) == shard.rows)
 
     def _nulls(self, metric: str, cell: PlannedCell, error: RowError) -> CellRows:
-        """A null row per image of a shard that failed whole, where at least the ids can be read."""
+        """Return a null row per image of a shard that failed as a whole; no rows if the ids cannot be read."""
         shard = cell.shard
         try:
             records = image_records(read_shard(shard, ("image_id", "prompt_id")))
             further = self._further(shard)
         except PlumblineError:
-            nothing = beside(schemas.SCORES.empty_table(), self.extra.empty_table(), self.extra)
+            nothing = append_columns(schemas.SCORES.empty_table(), self.extra.empty_table(), self.extra)
             return CellRows(shard, nothing, BrokenFile(shard.group, error.message, shard.rows))
         nulls = [
-            {**_known_ids(record, shard.group), "metric": metric, "error": rows.error_value(error)}
+            {**_identify_without_image(record, shard.group), "metric": metric, "error": rows.error_value(error)}
             for record in records
         ]
-        return CellRows(shard, beside(rows.table(nulls, schemas.SCORES), further, self.extra))
+        return CellRows(shard, append_columns(rows.table(nulls, schemas.SCORES), further, self.extra))
 
     def _read_further(self, shard: Shard) -> pa.Table:
-        """The shard's further columns; where none are wanted, its file is not touched."""
+        """Return the shard's further columns; its file is not opened if there are none."""
         extra = self.extra
         return read_extra(shard, extra, self.gathering.settings) if extra.names else extra.empty_table()
 
 
-def make_missing(gathering: Gathering, part: MissingPart) -> CountedPart:
-    """Writes a part of null rows that no cell has; it may have none."""
+def write_missing_part(gathering: Gathering, part: MissingPart) -> CountedPart:
+    """Write a part of null rows that no cell has, possibly without rows, and return its counts."""
     tables = [schemas.SCORES.empty_table(), *map(_null_rows, part.rows)]
-    table = beside(pa.concat_tables(tables), gathering.extra.empty_table(), gathering.extra)
+    table = append_columns(pa.concat_tables(tables), gathering.extra.empty_table(), gathering.extra)
     gathering.store.write_table(part.path, table)
     (tally,) = count_each([table], gathering.skills)
     places = [place for rows in part.rows for place in _missing_places(rows)]
-    return _counted(gathering, part.path, table, [], tally, places=places)
+    return _count_part(gathering, part.path, table, [], tally, places=places)
 
 
-def _missing_places(missing: MissingRows) -> list[_Place]:
+def _missing_places(missing: MissingRows) -> list[_RowPlace]:
     """Return the place of each row in the input; empty unless an ingest rejected the row."""
     if missing.rejected:
-        return [_Place(row.file, row.line, row.image_id) for row in missing.rejected]
-    return [_Place()] * len(missing.prompts)
+        return [_RowPlace(row.file, row.line, row.image_id) for row in missing.rejected]
+    return [_RowPlace()] * len(missing.prompts)
 
 
 def _null_rows(missing: MissingRows) -> pa.Table:
@@ -353,22 +351,24 @@ def _null_rows(missing: MissingRows) -> pa.Table:
     return pa.table(columns | absent, schema=schemas.SCORES)
 
 
-def _counted(
+def _count_part(
     gathering: Gathering,
     path: str,
     table: pa.Table,
     shards: Sequence[tuple[Shard, int]],
     tally: Tally,
     metric: str | None = None,
-    places: Sequence[_Place] = (),
+    places: Sequence[_RowPlace] = (),
 ) -> CountedPart:
-    """What is to be known of rows, of which so many are in each of the shards; writes those without a score.
+    """Write the rows without a score of a part, and return the counts of all of its rows.
 
-    Rows of no shard have `places`.
+    Args:
+        shards: Shards of the rows, in order, with their numbers of rows.
+        places: Places of the rows if they are not from shards.
     """
     errors = _errors(table, shards, places)
     if len(errors):
-        gathering.store.write_table(errors_beside(path), errors)
+        gathering.store.write_table(errors_part_path(path), errors)
     counts = gathering.settings and metric == gathering.counting
     return CountedPart(
         sums=tally.sums,
@@ -383,18 +383,18 @@ def _counted(
 
 
 def _check_basis(cell: PlannedCell, scores: pa.Table, now: Bases) -> None:
-    """Raises BrokenCell where a score stands on questions that have been written anew since."""
+    """Raise BrokenCell if a score was computed from questions that have been written again since."""
     if not len(now.prompts):
         return
     sound = scores.filter(scores.column("error").is_null())
-    prompts, held = (hash_ids(sound.column(name).fill_null("").to_pylist()) for name in ("prompt_id", "basis"))
+    prompts, found = (hash_ids(sound.column(name).fill_null("").to_pylist()) for name in ("prompt_id", "basis"))
     places = np.maximum(np.searchsorted(now.prompts, prompts, side="right") - 1, 0)
-    if np.any((now.prompts[places] == prompts) & (now.bases[places] != held)):
-        raise BrokenCell(cell.path, f"{cell.path}: scores by questions that have been written anew since; run again")
+    if np.any((now.prompts[places] == prompts) & (now.bases[places] != found)):
+        raise BrokenCell(cell.path, f"{cell.path}: its questions have been written again since; run again")
 
 
-def beside(scores: pa.Table, further: pa.Table, extra: pa.Schema) -> pa.Table:
-    """Scores with the further columns of the same rows after their own; null for rows of no source row."""
+def append_columns(scores: pa.Table, further: pa.Table, extra: pa.Schema) -> pa.Table:
+    """Append the further columns of the same rows; nulls if `further` is empty, because the rows have no source."""
     if len(extra) and len(further) not in (0, len(scores)):
         raise StoreError(f"a scores cell has {len(scores)} rows, and its shard {len(further)}; delete the cell")
     for column in extra:
@@ -403,14 +403,14 @@ def beside(scores: pa.Table, further: pa.Table, extra: pa.Schema) -> pa.Table:
     return scores
 
 
-def _known_ids(record: Mapping[str, Any], generator: str) -> dict[str, Any]:
-    """The ids that can be told without the image: an id made from its content cannot."""
+def _identify_without_image(record: Mapping[str, Any], generator: str) -> dict[str, Any]:
+    """Return the ids that are known without the image: an id made from its content is not."""
     ids = identify(record, generator)._asdict()
     return ids if record.get("image_id") is not None else {**ids, "image_id": None}
 
 
-def _errors(scores: pa.Table, shards: Sequence[tuple[Shard, int]], places: Sequence[_Place]) -> pa.Table:
-    """Return the rows without a score, with their errors spread into columns, and their places in the shards' files.
+def _errors(scores: pa.Table, shards: Sequence[tuple[Shard, int]], places: Sequence[_RowPlace]) -> pa.Table:
+    """Return the rows without a score, with the fields of their errors and their places in the shards' files.
 
     `shards` are the shards of the rows, in order, with their numbers of rows; rows without a shard have `places`.
     """
@@ -426,8 +426,8 @@ def _errors(scores: pa.Table, shards: Sequence[tuple[Shard, int]], places: Seque
     return pa.table(columns, schema=schemas.ERRORS)
 
 
-def _places(table_rows: NDArray[np.uint64], shards: Sequence[tuple[Shard, int]]) -> Iterator[_Place]:
-    """Yield the file of each row and its row there; the image's own file if an ingest left it where it was."""
+def _places(table_rows: NDArray[np.uint64], shards: Sequence[tuple[Shard, int]]) -> Iterator[_RowPlace]:
+    """Yield each row's file and its index in the file; an image's own file if an ingest left the image in place."""
     first_rows = np.cumsum([0, *(n_rows for _, n_rows in shards)])
     read: tuple[Shard | None, Sequence[str]] = (None, ())
     for row, number in zip(table_rows, np.searchsorted(first_rows, table_rows, side="right") - 1, strict=True):
@@ -435,4 +435,4 @@ def _places(table_rows: NDArray[np.uint64], shards: Sequence[tuple[Shard, int]])
         if read[0] is not shard:
             read = (shard, read_own_files(shard))
         place = int(row - first_rows[number])
-        yield _Place(read[1][place]) if place < len(read[1]) else _Place(shard.url, shard.row_in_file(place))
+        yield _RowPlace(read[1][place]) if place < len(read[1]) else _RowPlace(shard.url, shard.row_in_file(place))

@@ -57,36 +57,36 @@ class NodeTimes(NamedTuple):
 
 
 class SweepInputs(NamedTuple):
-    """What a sweep reads, listed; none of it is opened."""
+    """The inputs of a sweep as they were listed; none of them is opened yet."""
 
     config: SweepConfig
-    """With the size of its shards, the columns of ingested sources and the defaults that metrics take from their
-    models."""
+    """Configuration with the size of shards, the columns of ingested sources, and the defaults that metrics take from
+    their models filled in."""
     store: Store
     images: ImageFiles
     state: str
-    """The digest of which files there are, and of what changes when one does."""
+    """Digest of the files' names, sizes and versions."""
 
     @property
     def falling(self) -> frozenset[str]:
-        """The metrics by which a lower score is better."""
+        """Metrics whose lower scores are better."""
         return self.config.falling
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlannedSweep:
-    """A sweep whose cells are all known, before any is computed."""
+    """A sweep whose cells are all named, before any is computed."""
 
     config: SweepConfig
     store: Store
     sources: Sources
     plan: Plan
     executor: Executor
-    """Computes its cells."""
+    """Computes the cells."""
     state: str = ""
     """The `state` of its inputs when they were listed; empty if it does not cover everything that the sweep reads."""
     wanted: tuple[str, ...] = ("scores",)
-    """The stages whose cells must exist in the end."""
+    """Stages whose cells must exist in the end."""
     verified: VerifiedCells | None = None
     """Result of reading the committed cells, if `verify` is set; the plan computes the broken cells again."""
     deletions: int = 0
@@ -94,35 +94,37 @@ class PlannedSweep:
     rounds: "Rounds | None" = None
     """The rounds of prompts of an adaptive sweep."""
     seen: "SeenPrompts | None" = None
-    """What an adaptive sweep decided after its last round."""
+    """Decisions of an adaptive sweep after its last round."""
     outcomes: Mapping[str, Outcome] = field(default_factory=dict)
-    """The outcomes of cells that earlier rounds computed."""
+    """Outcomes of the cells that earlier rounds computed."""
     times: Mapping[str, NodeTimes] = field(default_factory=dict)
-    """How long earlier rounds took, by node."""
+    """Times of earlier rounds, by node."""
 
     @property
     def held_seconds(self) -> dict[str, float]:
-        """Return the seconds that the workers of each node had shards, working or waiting for decoded rows."""
+        """Seconds that the workers of each node had shards, working or waiting for decoded rows."""
         return {node: times.worked + times.waited for node, times in self.times.items()}
 
     @property
     def falling(self) -> frozenset[str]:
-        """The metrics by which a lower score is better."""
+        """Metrics whose lower scores are better."""
         return self.config.falling
 
 
 def plan_sweep(config: SweepConfig, *, wanted: tuple[str, ...] = ("scores",)) -> PlannedSweep:
-    """Checks the store, the sources and the checkpoints, and names every cell; loads no model.
+    """Check the store, the sources and the checkpoints, and name every cell; load no model.
 
-    The sweep computes the cells of the stages `wanted`, and the cells that these read.
+    Args:
+        wanted: Stages whose cells are computed, together with the cells that these read.
 
-    Raises ConfigError or ModelError, whose message is one line with the remedy.
+    Raises:
+        ConfigError, ModelError: The message is one line with the remedy.
     """
     return plan_inputs(list_inputs(config), wanted=wanted)
 
 
 def list_inputs(config: SweepConfig) -> SweepInputs:
-    """Checks the store and the checkpoints, and lists the sources; raises as `plan_sweep` does."""
+    """Check the store and the checkpoints, and list the sources; raise as `plan_sweep` does."""
     if config.image_model is not None:
         raise ConfigError("image_model: this job draws no pictures; leave it out, and draw them by jobs.generate")
     benchmark = with_ingested_sources(config.benchmark, config.metrics, config.storage)
@@ -152,7 +154,7 @@ def check_installed(config: SweepConfig) -> None:
 
 
 def _state_of_text(config: SweepConfig, key: str) -> list[tuple[str, int, str]]:
-    """Of the prompts or of the benchmark's questions, every file with its size and etag; none where there are none."""
+    """Return the path, size and version of each file of the prompts or of the benchmark's questions."""
     if (address := getattr(config.benchmark, key)) is None:
         return []
     place = config.storage.locate(address)
@@ -164,7 +166,7 @@ def _state_of_text(config: SweepConfig, key: str) -> list[tuple[str, int, str]]:
 
 
 def plan_inputs(inputs: SweepInputs, *, wanted: tuple[str, ...] = ("scores",)) -> PlannedSweep:
-    """As `plan_sweep`, of inputs that are listed."""
+    """Plan a sweep whose inputs are listed, as `plan_sweep` does."""
     config, store, _, state = inputs
     memory = FileMemory(store, config.benchmark)
     sources = open_inputs(inputs, memory)
@@ -178,7 +180,7 @@ def plan_inputs(inputs: SweepInputs, *, wanted: tuple[str, ...] = ("scores",)) -
 
         rounds = split_rounds(sources, config.benchmark, uris_of(config), config.adaptive, memory)
         sources = rounds.sources
-    deleted = deletions(store)  # before its cells are listed
+    deleted = deletions(store)  # read before the cells are listed
     plan = make_plan(config, sources, store, wanted=wanted)
     verified = verify_cells(plan, store, config.cluster) if config.verify else None
     if verified is not None and verified.broken:
@@ -198,7 +200,7 @@ def plan_inputs(inputs: SweepInputs, *, wanted: tuple[str, ...] = ("scores",)) -
 
 
 def open_inputs(inputs: SweepInputs, memory: FileMemory) -> Sources:
-    """The sources of a sweep, opened; image files that the store remembers are not."""
+    """Return the sources of a sweep; image files that the store remembers are not opened."""
     config, store, images, _ = inputs
     size = _shard_size(config, images, store)
     sources = open_sources(config.benchmark, config.storage, shard_size=size, files=images, memory=memory)
@@ -208,7 +210,7 @@ def open_inputs(inputs: SweepInputs, memory: FileMemory) -> Sources:
 
 
 def _shard_size(config: SweepConfig, images: ImageFiles, store: Store) -> ShardSize:
-    """How large shards are: as configured, or as the store keeps it."""
+    """Return the size of shards, from the configuration or the store."""
     if config.shard_rows is not None:
         return ShardSize(config.shard_rows, config.shard_bytes)
     kept = load_shard_size(config.benchmark.name, images, store, remember=not config.dry_run)
@@ -216,23 +218,23 @@ def _shard_size(config: SweepConfig, images: ImageFiles, store: Store) -> ShardS
 
 
 def uris_of(config: SweepConfig) -> Uris:
-    """Reads the images that the rows of a sweep name by address."""
+    """Return the reader of images that the rows of a sweep name by address."""
     return benchmark_uris(config.benchmark, config.storage, config.limits)
 
 
 def with_ingested_sources(
     benchmark: BenchmarkConfig, metrics: Mapping[str, Metric], storage: StorageConfig
 ) -> BenchmarkConfig:
-    """Where a metric compares edits with sources whose column is not named, with that of images that were ingested."""
+    """Fill in the columns of ingested edit sources, if a metric needs sources and the benchmark names no column."""
     if benchmark.columns.sources or not need_sources(metrics):
         return benchmark
-    held = ingested_sources(benchmark, storage)
-    columns = replace(benchmark.columns, source=held.get("source"), source_uri=held.get("source_uri"))
+    ingested = ingested_sources(benchmark, storage)
+    columns = replace(benchmark.columns, source=ingested.get("source"), source_uri=ingested.get("source_uri"))
     return replace(benchmark, columns=columns)
 
 
 def without_sources(metric: Metric, benchmark: BenchmarkConfig) -> str:
-    """That a metric compares edits with sources that the benchmark does not have; empty where that is not so."""
+    """Return the remedy if a metric needs sources of edits and the benchmark has none; empty otherwise."""
     if benchmark.columns.sources or not metric.needs_sources:
         return ""
     return (
@@ -243,16 +245,18 @@ def without_sources(metric: Metric, benchmark: BenchmarkConfig) -> str:
 
 
 def check_pack(config: SweepConfig, sources: Sources) -> None:
-    """Raises ConfigError where a metric cannot score by the questions that the benchmark ships; logs their problems."""
+    """Raise ConfigError if a metric cannot use the questions that the benchmark ships; log the questions' problems."""
     check_choices(config.metrics, sources.pack_choices, str(config.benchmark.questions))
     for problem in sources.pack_problems:
         LOG.warning("%s", problem)
 
 
 def with_model_defaults(config: SweepConfig) -> SweepConfig:
-    """The configuration with the defaults that metrics take from their models, as keys and manifest have it.
+    """Return the configuration with the defaults that metrics take from their models, as keys and the manifest have it.
 
-    Raises ModelError for a checkpoint of an unknown kind, ConfigError for one that cannot be shown such images.
+    Raises:
+        ModelError: A checkpoint is of an unknown kind.
+        ConfigError: A model cannot be shown such images.
     """
 
     def profile_of(role: str) -> VqaProfile:

@@ -1,8 +1,8 @@
-"""What a run's questions of each kind come to: its scores' cells beside the questions that they stand on."""
+"""Mean scores of a run's questions by the kind of the question, from the scores cells and the questions cells."""
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -11,24 +11,24 @@ import pyarrow as pa
 
 from plumbline.operators.base.errors import ConfigError
 from plumbline.pipelines.base.storage import StorageConfig
-from plumbline.pipelines.cells.question_cells import cell_states, questions_in, read_stored, scores_of
+from plumbline.pipelines.cells.question_cells import cell_states, find_scores_cells, read_stored, select_question_cells
 from plumbline.pipelines.cells.runs import find_run, read_manifest
 from plumbline.pipelines.cells.store import Store
 
 Kinds = Mapping[tuple[str, str], str | None]
-"""By prompt_id and question_id, what a question asks about."""
+"""Kind (subject) of a question, by prompt_id and question_id."""
 
 
-class Pooled(NamedTuple):
+class KindScore(NamedTuple):
     """The questions of one kind about one generator's images."""
 
     generator: str
     level: int
-    """1 for what stands before the dash of a kind, 2 for the whole of a kind that has one."""
+    """1 for the part of a kind before its dash, or a kind without one; 2 for a whole kind with a dash."""
     kind: str
     mean: float
     n: int
-    """Answers: of a row of several images each question has one, their mean."""
+    """Number of answers. A question about a row of several images has one answer, their mean."""
 
 
 class KindPool:
@@ -38,25 +38,26 @@ class KindPool:
         self._scores: dict[tuple[str, int, str], list[float]] = defaultdict(list)
 
     def add(self, scores: pa.Table, kinds: Kinds) -> None:
-        """Takes a table of scores (schema ELEMENT_SCORES); rows with an error and questions left out do not count."""
+        """Add a table of scores (schema ELEMENT_SCORES), without rows with an error and questions left out."""
         for row in scores.to_pylist():
             if row["error"] is not None:
                 continue
             for kind, score in _scored(row, kinds):
-                for level, name in _levels(kind):
+                broad, dash, _ = kind.partition("-")
+                for level, name in [(1, broad.strip()), (2, kind)] if dash else [(1, kind)]:
                     self._scores[row["generator"], level, name].append(score)
 
-    def pooled(self) -> list[Pooled]:
-        """By level, kind and generator."""
+    def mean_scores(self) -> list[KindScore]:
+        """Return the means, sorted by level, kind and generator."""
         rows = (
-            Pooled(generator, level, kind, math.fsum(scores) / len(scores), len(scores))
+            KindScore(generator, level, kind, math.fsum(scores) / len(scores), len(scores))
             for (generator, level, kind), scores in self._scores.items()
         )
         return sorted(rows, key=lambda row: (row.level, row.kind, row.generator))
 
 
 def _scored(row: Mapping[str, Any], kinds: Kinds) -> Iterator[tuple[str, float]]:
-    """Each question, or rating, of an image that has a kind and a score."""
+    """Yield the kind and score of each question or rating of an image that has both."""
     if row["elements"] is None:
         yield from ((rating["name"].rstrip(" 0123456789"), rating["value"]) for rating in row["ratings"] or ())
         return
@@ -66,30 +67,25 @@ def _scored(row: Mapping[str, Any], kinds: Kinds) -> Iterator[tuple[str, float]]
             yield kind, element["score"]
 
 
-def _levels(kind: str) -> list[tuple[int, str]]:
-    broad, dash, _ = kind.partition("-")
-    return [(1, broad.strip()), (2, kind)] if dash else [(1, kind)]
-
-
 SHARDS_KEPT = 64
-"""Of whose questions the kinds are kept in memory."""
+"""Number of shards whose questions' kinds are cached."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KindsConfig:
-    """Of which run and metric."""
+    """The run and the metric whose questions are shown by kind."""
 
     store: str = "store"
     """Folder or cloud prefix of the store."""
     of: str
-    """One of the run's metrics, by its name."""
+    """Name of one of the run's metrics."""
     run: str = "latest"
-    """A run's id (plumbline status); `latest` is the newest."""
+    """Id of a run (plumbline status); `latest` is the newest."""
     storage: StorageConfig = field(default_factory=StorageConfig)
 
 
-def pool_kinds(store: Store, run: str, metric: str) -> list[Pooled]:
-    """The pooled scores of a metric's questions; raises ConfigError for a metric that has none or is not the run's."""
+def pool_kinds(store: Store, run: str, metric: str) -> list[KindScore]:
+    """Return the mean scores of a metric's questions; raise ConfigError if it has none or is not in the run."""
     run_id = find_run(store, run)
     metrics = read_manifest(store, run_id)["metrics"]
     if metric not in metrics:
@@ -103,14 +99,11 @@ def pool_kinds(store: Store, run: str, metric: str) -> list[Pooled]:
         return dict(zip(zip(prompts, questions, strict=True), kinds, strict=True))
 
     pool = KindPool()
-    for path in scores_of(store, states, metric):
+    for path in find_scores_cells(store, states, metric):
         cell = read_stored(store, states, path)
-        pool.add(cell.table, _merged(map(kinds_of, questions_in(cell.provenance["inputs"]))))
-    pooled = pool.pooled()
-    if not pooled:
+        inputs = select_question_cells(cell.provenance["inputs"])
+        pool.add(cell.table, {key: kind for kinds in map(kinds_of, inputs) for key, kind in kinds.items()})
+    means = pool.mean_scores()
+    if not means:
         raise ConfigError(f"of={metric}: its questions in run {run_id} have no kinds, or it has no scores")
-    return pooled
-
-
-def _merged(kinds: Iterable[Kinds]) -> Kinds:
-    return {key: kind for of_shard in kinds for key, kind in of_shard.items()}
+    return means

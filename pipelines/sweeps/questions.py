@@ -11,7 +11,7 @@ from plumbline.operators.diagnosis.question_quality import QuestionQuality, asse
 from plumbline.pipelines.cells.cells import Outcome, PlannedCell, is_draft
 from plumbline.pipelines.cells.reused_rows import NOT_TRIED
 from plumbline.pipelines.cells.store import BrokenCell
-from plumbline.pipelines.plans.costs import Cost, costs_of
+from plumbline.pipelines.plans.costs import Cost, node_costs
 from plumbline.pipelines.plans.sweep_config import SweepConfig
 from plumbline.pipelines.running.events import Watch
 from plumbline.pipelines.sweeps.computing import Inspection, compute_whole, model_usage, registered_sweep
@@ -22,42 +22,43 @@ T = TypeVar("T")
 
 
 class WrittenQuestions(NamedTuple):
-    """The questions in the store."""
+    """The questions that are in the store."""
 
     quality: Mapping[str, QuestionQuality]
-    """By metric."""
+    """Quality of the questions, by metric."""
     cells: Mapping[str, tuple[str, ...]]
-    """By metric, the paths of its questions, relative to the store."""
+    """Paths of the questions cells relative to the store, by metric."""
     failed: Mapping[str, str]
-    """By metric, why some of its cells could not be computed."""
+    """Reason why some cells could not be computed, by metric."""
     usage: Mapping[str, Usage]
+    """Tokens and calls of this job, by node."""
     costs: Mapping[str, Cost]
-    """By node, as FinishedSweep has both."""
+    """Their cost, by node."""
 
 
 def plan_questions(config: SweepConfig) -> PlannedSweep:
-    """As plan_sweep, for the questions and their entailment alone."""
+    """Plan the cells of questions and entailment only, as plan_sweep does."""
     return plan_sweep(config, wanted=("questions", "entailment"))
 
 
 def write_questions(planned: PlannedSweep, watch: Watch) -> WrittenQuestions:
-    """Computes what is missing and assesses the questions of every metric."""
+    """Compute the missing cells and assess the questions of every metric."""
     with registered_sweep(planned, watch) as (planned, watch):
-        planned, outcomes, written = compute_whole(planned, watch, _look)
+        planned, outcomes, written = compute_whole(planned, watch, _inspect)
     usage = model_usage(planned.plan, outcomes)
-    return written._replace(usage=usage, costs=costs_of(planned.plan, usage))
+    return written._replace(usage=usage, costs=node_costs(planned.plan, usage))
 
 
-def _look(planned: PlannedSweep, outcomes: Mapping[str, Outcome]) -> Inspection[WrittenQuestions]:
-    """The assessment of the questions cells, and which of them cannot be used."""
+def _inspect(planned: PlannedSweep, outcomes: Mapping[str, Outcome]) -> Inspection[WrittenQuestions]:
+    """Assess the questions cells, or return the paths of unusable cells."""
     quality: dict[str, QuestionQuality] = {}
     failed: dict[str, str] = {}
     broken: set[str] = set()
-    questions, entailment = planned.plan.of_prompts("questions"), planned.plan.of_prompts("entailment")
+    questions, entailment = planned.plan.prompt_cells("questions"), planned.plan.prompt_cells("entailment")
     for name, asked in questions.items():
         entailed = entailment.get(name, ())
-        assessed = partial(_assessed, planned, outcomes, name, asked, entailed)
-        made, message, unusable = read_if_complete(planned, outcomes, (*asked, *entailed), assessed)
+        assess_metric = partial(_assess, planned, outcomes, name, asked, entailed)
+        made, message, unusable = read_if_complete(planned, outcomes, (*asked, *entailed), assess_metric)
         broken |= unusable
         if made is not None:
             quality[name] = made
@@ -67,7 +68,7 @@ def _look(planned: PlannedSweep, outcomes: Mapping[str, Outcome]) -> Inspection[
     return Inspection(WrittenQuestions(quality, places, failed, {}, {}), broken)
 
 
-def _assessed(
+def _assess(
     planned: PlannedSweep, outcomes: Mapping[str, Outcome], name: str, asked: Cells, entailed: Cells
 ) -> QuestionQuality:
     threshold = planned.config.metrics[name].scoring().get("threshold")
@@ -76,21 +77,21 @@ def _assessed(
 
 
 class CellsRead(NamedTuple, Generic[T]):
-    """The result of reading cells, or why there is none."""
+    """The result of reading cells, or the reason why it is missing."""
 
     made: T | None
     message: str = ""
     broken: frozenset[str] = frozenset()
-    """The paths of cells that cannot be used."""
+    """Paths of the cells that cannot be used."""
 
 
 def read_if_complete(
     planned: PlannedSweep, outcomes: Mapping[str, Outcome], cells: Cells, make: Callable[[], T]
 ) -> CellsRead[T]:
-    """The result of `make`, if all of its cells are there."""
+    """Return the result of `make` if all of the cells exist, else the reason."""
     computed = [outcomes[cell.path] for cell in cells if cell.path in outcomes]
     failures = [outcome for outcome in computed if outcome.state == "failed"]
-    if any(cell in planned.plan.left for cell in cells):
+    if any(cell in planned.plan.untried for cell in cells):
         return CellsRead(None, NOT_TRIED.message)
     if failures:
         return CellsRead(None, failures[0].message, frozenset(path for one in failures for path in one.broken))
@@ -101,6 +102,6 @@ def read_if_complete(
 
 
 def read_cells(cells: Cells, planned: PlannedSweep, outcomes: Mapping[str, Outcome]) -> pa.Table:
-    """The rows of cells one after the other, drafts included."""
+    """Return the rows of all cells, including drafts."""
     tables = [planned.store.read(cell.path, draft=is_draft(cell.path, outcomes)) for cell in cells]
     return pa.concat_tables(tables, promote_options="default")

@@ -1,15 +1,14 @@
-"""What a run hands to people: scores, summary and errors, with every row that should be there.
+"""The output of a run: scores, summary and errors, with a row for everything that was asked for.
 
-A run's scores.parquet is a folder of parts: each has one metric's rows on some images shards of one generator. A part
-that an earlier run has of the same cells is taken over with what was counted of it; only the others are made of cells.
-Both are done by tasks (parts.py). Here parts are cut and what was counted of them is merged: no row comes by.
+A run's scores.parquet is a folder of parts: each has one metric's rows on some images shards of one generator. If an
+earlier run has a part of the same cells, it is copied with its counts; only the other parts are made from cells. Both
+are done by tasks (parts.py). This module cuts the parts and merges their counts: it handles no rows.
 """
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -25,9 +24,9 @@ from plumbline.operators.results.summary import Tally
 from plumbline.operators.results.usual_scores import SketchKey, usual_table
 from plumbline.operators.stages.table import STAGES
 from plumbline.pipelines.base.cluster import ClusterConfig
-from plumbline.pipelines.base.tables import NO_GENERATOR, Rejection
+from plumbline.pipelines.base.tables import NO_GENERATOR
 from plumbline.pipelines.cells.cells import Outcome, PlannedCell, Shard, digest
-from plumbline.pipelines.cells.run_errors import errors_path
+from plumbline.pipelines.cells.run_scores import errors_path
 from plumbline.pipelines.cells.runs import run_ids
 from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.plans.plan import Plan
@@ -37,66 +36,66 @@ from plumbline.pipelines.sources.shards import BrokenFile
 from plumbline.pipelines.sources.sources import Sources
 from plumbline.pipelines.sweeps.parts import (
     MAX_SEARCHED_RUNS,
+    Bases,
     CountedPart,
     Gathering,
     MissingPart,
     MissingRows,
     PartsOfShards,
-    ReadBases,
     ScoresPart,
     WrittenCells,
-    bring_parts,
-    errors_beside,
-    make_missing,
+    errors_part_path,
+    gather_parts,
     read_bases,
+    write_missing_part,
 )
 
 VERSION = 1
-"""Of parts with their tallies; raised when other rows or sums are made of the same cells."""
+"""Version of parts and their tallies; raise it when the same cells give other rows or sums."""
 MAX_PART_ROWS = 1 << 15
-"""Rows of a part, unless a single shard has more; a generator that grows changes its last part alone."""
+"""Rows of a part, unless one shard has more. A generator that grows changes only its last part."""
 MAX_TASK_ROWS = 1 << 19
-"""Rows of the parts on the same shards that one task brings, unless a single part has more."""
-TAKEN_OVER = 4
-"""Rows taken over from an earlier run in the time in which one is made."""
+"""Rows of the parts on the same shards that one task handles, unless a part alone has more."""
+COPY_SPEED = 4
+"""Speed of copying rows from an earlier run, relative to making them from cells."""
 PROMPT_STAGES = tuple(stage.name for stage in STAGES.values() if stage.over == "prompts")
-"""Stages over prompts, whose cells a score may depend on besides what was measured of its image."""
+"""Stages over prompts, whose cells a score may depend on besides the cells over its image."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Results:
-    """A run's output; its scores and errors stand in the store alone, for there may be more than memory holds."""
+    """A run's output. Scores and errors are only in the store, because they may not fit into memory."""
 
     store: Store
     path: str
-    """Of the scores, in the store: a folder of parts."""
+    """Path of the scores in the store: a folder of parts."""
     parts: int
     rows: int
     n_null: int
     n_truncated: int
     summary: pa.Table
     failures: pa.Table
-    """The kinds of failure (schema FAILURES)."""
+    """Kinds of failure (schema FAILURES)."""
     usual: pa.Table = field(default_factory=schemas.USUAL_SCORES.empty_table)
-    """What stands for the scores (schema USUAL_SCORES)."""
+    """Distribution of the scores (schema USUAL_SCORES)."""
     settings: Mapping[str, Known] = field(default_factory=dict)
-    """By generator, how many of its images have which settings."""
+    """Number of images with each generation setting, by generator."""
     broken: frozenset[str] = frozenset()
-    """Paths of cells that are damaged, or stand on questions that have been written anew."""
+    """Paths of cells that are damaged, or were computed from questions that have been written again since."""
     first_rows: Mapping[PlannedCell, int] = field(default_factory=dict)
-    """By scores cell that was read, the row of the scores that its first row is."""
+    """Index of each scores cell's first row within the run's scores."""
 
     def read_scores(self) -> pa.Table:
-        """All scores, read from the store."""
+        """Read all scores from the store."""
         return self.store.read_table(self.path)
 
     def read_errors(self) -> pa.Table:
-        """All rows without a score (schema ERRORS), read from the store."""
+        """Read all rows without a score (schema ERRORS) from the store."""
         return self.store.read_table(errors_path(self.path.rpartition("/")[0]))
 
     @property
     def coverage(self) -> float:
-        """Share of rows with a score; 1 where nothing was asked for."""
+        """Fraction of rows with a score; 1 for zero rows."""
         return 1 - self.n_null / self.rows if self.rows else 1.0
 
 
@@ -110,40 +109,40 @@ def gather_results(
     benchmark: BenchmarkConfig,
     cluster: ClusterConfig,
 ) -> Results:
-    """Gathers the run's scores, part by part, with a null row and its error for all that is missing, and aggregates.
+    """Write and aggregate the run's scores, part by part, with a null row and an error for everything that is missing.
 
-    Only the parts that no earlier run has are read from their cells.
+    Cells are read only for the parts that no earlier run has.
     """
     folder = f"runs/{run_id}/scores.parquet"
-    parts = _cut_parts(plan, sources, store, run_id)
-    rows = sum(part.rows // TAKEN_OVER if part.standing else part.rows for part in parts)
+    parts = _split_into_parts(plan, sources, store, run_id)
+    rows = sum(part.rows // COPY_SPEED if part.earlier else part.rows for part in parts)
     with open_tasks(cluster, store, rows=rows, sources=[shard.place for shard in sources.image_shards[:1]]) as tasks:
-        orders = [_order(alike, plan, outcomes) for alike in _together(parts)]
+        orders = [_order(alike, plan, outcomes) for alike in _group_by_shards(parts)]
         bases = _read_bases(tasks, orders, store)
-        broken = {path for read in bases.values() for path in read.broken}
+        broken = {path for _, unusable in bases.values() for path in unusable}
         gathering = Gathering(
             store,
             sources.skills,
             sources.extra,
             settings=sources.settings,
             counting=next(iter(plan.scores), ""),
-            bases={paths: read.bases for paths, read in bases.items()},
+            bases={paths: read for paths, (read, _) in bases.items()},
         )
         total = Tally(gathering.skills)
         counted: dict[str, CountedPart] = {}
-        for order, brought in zip(orders, tasks.map(bring_parts, orders, shared=gathering), strict=True):
-            for part, of_part in zip(order.parts, brought, strict=True):
+        for order, gathered in zip(orders, tasks.map(gather_parts, orders, shared=gathering), strict=True):
+            for part, of_part in zip(order.parts, gathered, strict=True):
                 total.merge(of_part.sums)
                 broken |= of_part.broken
                 counted[part.path] = of_part._replace(sums={})
         of_cells = [counted[part.path] for part in parts]
         missing = list(_missing_parts(plan, sources, benchmark, parts, of_cells, folder))
-        of_missing = list(tasks.map(make_missing, missing, shared=gathering))
+        of_missing = list(tasks.map(write_missing_part, missing, shared=gathering))
     for of_part in of_missing:
         total.merge(of_part.sums)
     every = [*of_cells, *of_missing]
     paths = [*(part.path for part in parts), *(part.path for part in missing)]
-    _leave_only(store, paths, every, folder)
+    _remove_others(store, paths, every, folder)
     generators = (SketchKey(part.metric, part.cells[0].shard.group) for part in parts)
     return Results(
         store=store,
@@ -161,15 +160,15 @@ def gather_results(
     )
 
 
-def _cut_parts(plan: Plan, sources: Sources, store: Store, run_id: str) -> list[ScoresPart]:
-    """The run's parts in the plan's order, named by their place and by what they follow from."""
+def _split_into_parts(plan: Plan, sources: Sources, store: Store, run_id: str) -> list[ScoresPart]:
+    """Return the run's parts in the plan's order, named by their number and identity."""
     labels, of_shards, of_prompts = sources.skill_labels, dict[tuple[str, str], str](), cache(store.listing)
     parts: list[ScoresPart] = []
     for metric, cells in plan.scores.items():
         stored = store.listing(plan.recipes[metric]["scores"].folder)
         for recipe in (recipe for stage, recipe in plan.recipes[metric].items() if stage in PROMPT_STAGES):
             stored |= of_prompts(recipe.folder)
-        for run in _runs_of_cells(cells):
+        for run in _split_cells(cells):
             shard = run[0].shard
             if (shard.group, shard.name) not in of_shards:
                 of_shards[shard.group, shard.name] = _labels_digest(run, sources, labels)
@@ -177,12 +176,12 @@ def _cut_parts(plan: Plan, sources: Sources, store: Store, run_id: str) -> list[
             parts.append(
                 ScoresPart(metric, run, identity, f"runs/{run_id}/scores.parquet/{len(parts):05d}-{identity}.parquet")
             )
-    standing = _standing_parts(store, run_id, {part.identity for part in parts})
-    return [part._replace(standing=standing.get(part.identity)) for part in parts]
+    earlier = _earlier_parts(store, run_id, {part.identity for part in parts})
+    return [part._replace(earlier=earlier.get(part.identity)) for part in parts]
 
 
-def _runs_of_cells(cells: Iterable[PlannedCell]) -> Iterator[tuple[PlannedCell, ...]]:
-    """Consecutive cells of one generator with at most MAX_PART_ROWS rows, and at least one cell."""
+def _split_cells(cells: Iterable[PlannedCell]) -> Iterator[tuple[PlannedCell, ...]]:
+    """Yield consecutive cells of one generator with at most MAX_PART_ROWS rows, and at least one cell."""
     run: list[PlannedCell] = []
     n_rows = 0
     for cell in cells:
@@ -196,7 +195,7 @@ def _runs_of_cells(cells: Iterable[PlannedCell]) -> Iterator[tuple[PlannedCell, 
 
 
 def _labels_digest(cells: Sequence[PlannedCell], sources: Sources, labels: NDArray[np.uint64]) -> str:
-    """Of the skills of the prompts of some cells' shards."""
+    """Return a digest of the skills of the prompts of some cells' shards."""
     named = [sources.named[cell.shard] for cell in cells if cell.shard in sources.named]
     return hashlib.sha256(b"".join(labels[numbers].tobytes() for numbers in named)).hexdigest()
 
@@ -209,12 +208,15 @@ def _identity(
     stored: Mapping[str, float],
     skills: str,
 ) -> str:
-    """Of cells as they stand now, of the questions that their scores stand on, of skills and of further columns.
+    """Return a digest of a part's cells, the questions that their scores depend on, the skills and the further columns.
 
-    A cell that is written anew, by whoever, has another time of writing.
+    The modification times of the cells are included, because a cell may be written again with other rows.
     """
-    upstream = _upstream(plan, cells, PROMPT_STAGES)
-    written = dict.fromkeys(cell.path for of_stage in upstream for cell in of_stage)
+    written: dict[str, None] = {}
+    if any(recipe.stage in PROMPT_STAGES for recipe in cells[0].recipe.reads):  # the same for all cells of a metric
+        for cell in cells:
+            for stage, read in plan.upstream(cell).items():
+                written |= dict.fromkeys(each.path for each in read if stage in PROMPT_STAGES)
     shards = [cell.shard for cell in cells]
     content = {
         "version": VERSION,
@@ -230,26 +232,19 @@ def _identity(
     return digest(content)[:32]
 
 
-def _upstream(plan: Plan, cells: Sequence[PlannedCell], stages: Sequence[str]) -> Iterator[Sequence[PlannedCell]]:
-    """The cells of these stages that some scores cells read; cells of one metric read the same stages."""
-    if any(recipe.stage in stages for recipe in cells[0].recipe.reads):
-        for cell in cells:
-            yield from (read for stage, read in plan.read_by(cell).items() if stage in stages)
-
-
-def _standing_parts(store: Store, run_id: str, wanted: Set[str]) -> dict[str, str]:
-    """By identity where a part stands: in this run's folder, which may be gathered again, or in the newest runs."""
-    standing: dict[str, str] = {}
+def _earlier_parts(store: Store, run_id: str, wanted: Set[str]) -> dict[str, str]:
+    """Return the paths of existing parts by identity, in this run (which may be gathered twice) or the newest runs."""
+    found: dict[str, str] = {}
     for run in (run_id, *reversed(run_ids(store)[-MAX_SEARCHED_RUNS:])):
-        if standing.keys() >= wanted:
+        if found.keys() >= wanted:
             break
         for path in store.files(f"runs/{run}/scores.parquet"):
-            standing.setdefault(path.removesuffix(".parquet").rpartition("-")[2], path)
-    return {identity: path for identity, path in standing.items() if identity in wanted}
+            found.setdefault(path.removesuffix(".parquet").rpartition("-")[2], path)
+    return {identity: path for identity, path in found.items() if identity in wanted}
 
 
-def _together(parts: Iterable[ScoresPart]) -> Iterator[tuple[ScoresPart, ...]]:
-    """The parts on the same shards, which one task brings."""
+def _group_by_shards(parts: Iterable[ScoresPart]) -> Iterator[tuple[ScoresPart, ...]]:
+    """Yield groups of parts on the same shards, which one task handles."""
     of_shards: dict[tuple[str, str], list[ScoresPart]] = {}
     for part in parts:
         of_shards.setdefault((part.cells[0].shard.group, part.cells[0].shard.name), []).append(part)
@@ -259,55 +254,49 @@ def _together(parts: Iterable[ScoresPart]) -> Iterator[tuple[ScoresPart, ...]]:
 
 
 def _order(parts: tuple[ScoresPart, ...], plan: Plan, outcomes: Mapping[str, Outcome]) -> PartsOfShards:
-    """What a task must know of the cells of some parts."""
-    written = {part.metric: tuple(_written_cells(plan, part.cells)) for part in parts}
+    """Return the order for a task: some parts, with the outcomes and questions of their cells."""
+    written = {part.metric: tuple(_find_questions_cells(plan, part.cells)) for part in parts}
     scores = [cell for part in parts for cell in part.cells]
     read = [cell for cells in written.values() for both in cells for cell in both if cell is not None]
     paths = [cell.path for cell in (*scores, *read)] if outcomes else []
     return PartsOfShards(
         parts=parts,
         outcomes={path: outcomes[path] for path in paths if path in outcomes and outcomes[path].state != "committed"},
-        left=plan.left.intersection(scores) if plan.left else frozenset(),
+        untried=plan.untried.intersection(scores) if plan.untried else frozenset(),
         written=written,
     )
 
 
-def _written_cells(plan: Plan, cells: Sequence[PlannedCell]) -> Iterator[WrittenCells]:
-    """The cells of questions that some scores cells read, each once, with that of its entailment, if any."""
-    pairs = dict.fromkeys(
-        WrittenCells(*pair)
-        for cell in cells
-        if any(recipe.stage == "questions" for recipe in cell.recipe.reads)
-        for pair in _with_entailment(plan.read_by(cell))
-    )
+def _find_questions_cells(plan: Plan, cells: Sequence[PlannedCell]) -> Iterator[WrittenCells]:
+    """Yield the questions cells that some scores cells read, each once, with its entailment cell if there is one."""
+    pairs: dict[WrittenCells, None] = {}
+    for cell in cells:
+        if any(recipe.stage == "questions" for recipe in cell.recipe.reads):
+            read = plan.upstream(cell)
+            entailment: Sequence[PlannedCell | None] = read.get("entailment") or [None] * len(read["questions"])
+            pairs |= dict.fromkeys(map(WrittenCells, read["questions"], entailment))
     yield from pairs
 
 
-def _with_entailment(
-    read: Mapping[str, Sequence[PlannedCell]],
-) -> Iterator[tuple[PlannedCell, PlannedCell | None]]:
-    questions = read["questions"]
-    entailment: Sequence[PlannedCell | None] = read.get("entailment") or [None] * len(questions)
-    yield from zip(questions, entailment, strict=True)
+def _read_bases(
+    tasks: Tasks, orders: Iterable[PartsOfShards], store: Store
+) -> dict[tuple[str, str], tuple[Bases, frozenset[str]]]:
+    """Return the expected bases of the parts that must be made, by the paths of the cells they are read from.
 
-
-def _read_bases(tasks: Tasks, orders: Iterable[PartsOfShards], store: Store) -> dict[tuple[str, str], ReadBases]:
-    """By the paths of the cells of questions, what the parts that are to be made must stand on.
-
-    Generators with the same prompts stand on the same questions: these are read once.
+    Generators with the same prompts share questions cells, so each cell is read once.
     """
     needed = {
         written.paths: (written, order.outcomes)
         for order in orders
         for part in order.parts
-        if part.standing is None
+        if part.earlier is None
         for written in order.written[part.metric]
     }
     return dict(zip(needed, tasks.map(read_bases, needed.values(), shared=store), strict=True))
 
 
 def _settings(parts: Iterable[ScoresPart], counted: Iterable[CountedPart]) -> dict[str, Known]:
-    """By generator that has any."""
+    """Return the counts of generation settings, by generator that has any."""
     settings: dict[str, Known] = {}
     for part, of_part in zip(parts, counted, strict=True):
         if of_part.settings:
@@ -334,7 +323,7 @@ def _missing_parts(
     counted: Sequence[CountedPart],
     folder: str,
 ) -> Iterator[MissingPart]:
-    """The run's last parts, of each metric's missing rows; one at least where no other part has any."""
+    """Yield the run's last parts, with each metric's missing rows; an empty part if the run would have no rows."""
     number, some, n_rows = len(parts), list[MissingRows](), 0
     for metric in plan.recipes:
         of_metric = (of_part.lost for part, of_part in zip(parts, counted, strict=True) if part.metric == metric)
@@ -354,14 +343,15 @@ def _missing_rows(
 ) -> Iterator[MissingRows]:
     """Yield a null row for every rejected row, and for every other prompt that a generator has no image of.
 
-    The reason is the rejection's, or that a file is broken. A broken file leaves at least as many rows as it had, also
-    if no prompt can be named. No MissingRows has more rows than a part may have.
+    Its error is the rejection's, or that a file is broken. A broken file gives at least as many rows as it had, even if
+    no prompt can be named. No MissingRows has more rows than a part may have.
     """
     ids = sources.prompts.column("prompt_id").combine_chunks()
     for generator in sources.every_generator:
         rejected = [row for row in sources.rejected if row.generator == generator]
         places = pc.index_in(pa.array([row.prompt_id for row in rejected], ids.type), ids)
-        errors = pa.array([_rejection_error(row) for row in rejected], schemas.ERROR)
+        rejections = [RowError(row.kind, row.in_words, retryable=False) for row in rejected]
+        errors = pa.array(map(error_value, rejections), schemas.ERROR)
         for first in range(0, len(rejected), MAX_PART_ROWS):
             part = slice(first, first + MAX_PART_ROWS)
             yield MissingRows(metric, generator, errors[part], ids.take(places[part]), rejected[part])
@@ -374,20 +364,14 @@ def _missing_rows(
         for first in range(0, len(absent), MAX_PART_ROWS):
             yield MissingRows(metric, generator, error, ids.take(pa.array(absent[first : first + MAX_PART_ROWS])))
         for first in range(0, unknown, MAX_PART_ROWS):
-            nobody = pa.nulls(min(unknown - first, MAX_PART_ROWS), ids.type)
-            yield MissingRows(metric, generator, error, nobody)
-
-
-def _rejection_error(row: Rejection) -> dict[str, Any] | None:
-    return error_value(RowError(row.kind, row.in_words, retryable=False))
+            no_prompts = pa.nulls(min(unknown - first, MAX_PART_ROWS), ids.type)
+            yield MissingRows(metric, generator, error, no_prompts)
 
 
 def _absent_prompts(
     generator: str, sources: Sources, lost: Set[Shard], rejected: NDArray[np.int32]
 ) -> NDArray[np.int64]:
-    """Return the numbers of the prompts of which a generator has neither a row in a shard that is there nor a rejected
-    row.
-    """
+    """Return the indices of the prompts without a row in a readable shard or a rejected row of a generator."""
     absent = np.ones(len(sources.prompts), bool)
     absent[rejected] = False
     for shard, numbers in sources.named.items():
@@ -403,11 +387,11 @@ def _missing_error(generator: str, broken: Sequence[BrokenFile]) -> RowError:
     return RowError("missing_image", f"generator {generator} has no image of this prompt; {remedy}", retryable=True)
 
 
-def _leave_only(store: Store, paths: Sequence[str], counted: Sequence[CountedPart], folder: str) -> None:
-    """Removes what was gathered before some cells turned out to be broken; a run without errors has an empty table."""
-    failed = {errors_beside(path) for path, part in zip(paths, counted, strict=True) if len(part.failures)}
+def _remove_others(store: Store, paths: Sequence[str], counted: Sequence[CountedPart], folder: str) -> None:
+    """Remove the parts of an earlier round with broken cells; write an empty table if no errors remain."""
+    failed = {errors_part_path(path) for path, part in zip(paths, counted, strict=True) if len(part.failures)}
     if not failed:
-        nothing = errors_beside(f"{folder}/00000.parquet")
+        nothing = errors_part_path(f"{folder}/00000.parquet")
         store.write_table(nothing, schemas.ERRORS.empty_table())
         failed = {nothing}
     of_errors = errors_path(folder.rpartition("/")[0])

@@ -1,4 +1,4 @@
-"""A suite: several benchmarks in one store, planned and computed together, each of which becomes a run of its own."""
+"""A suite: several benchmarks in one store, planned and computed together; each becomes a run of its own."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -40,7 +40,7 @@ from plumbline.pipelines.sweeps.sweep import FinishedSweep, unchanged_sweep
 
 
 class LeftOut(NamedTuple):
-    """A metric that does not score some benchmarks of a suite, as they lack what it needs."""
+    """A metric that does not score some benchmarks of a suite, because they lack something it needs."""
 
     metric: str
     benchmarks: tuple[str, ...]
@@ -52,30 +52,30 @@ class LeftOut(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlannedSuite:
-    """The sweeps of a suite: of those with news all cells are known, and of the others the runs that stand."""
+    """The sweeps of a suite: planned sweeps, and the newest runs of unchanged benchmarks."""
 
     config: SuiteConfig
     inputs: Mapping[str, SweepInputs]
-    """By benchmark, as all that follow."""
-    standing: Mapping[str, FinishedSweep]
-    """Of benchmarks in which nothing changed; none of them is planned."""
+    """Inputs by benchmark; all fields below are by benchmark too."""
+    unchanged: Mapping[str, FinishedSweep]
+    """Newest runs of the unchanged benchmarks, which are not planned."""
     sweeps: Mapping[str, PlannedSweep]
-    """Of all others."""
+    """Planned sweeps of all other benchmarks."""
     left_out: tuple[LeftOut, ...]
     executor: Executor
 
     @property
     def store(self) -> Store:
-        """Where the cells and runs of all of them are."""
+        """Store with the cells and runs of all benchmarks."""
         return next(iter(self.inputs.values())).store
 
     @property
     def workload(self) -> Workload:
-        """What all sweeps have to compute, together."""
+        """Missing cells of all sweeps."""
         return workload_of([*self.sweeps.values()])
 
     def shared_prompts(self) -> Iterator[str]:
-        """Which two benchmarks have prompts of the same text: what to know before they are counted as two."""
+        """Yield a sentence for each two benchmarks that share prompts: they do not count as two independent results."""
         texts = {name: set(self._sources(name).prompts.column("text").to_pylist()) for name in self.inputs}
         for one, other in combinations(texts, 2):
             if common := len(texts[one] & texts[other]):
@@ -92,16 +92,16 @@ class PlannedSuite:
 
 
 def plan_suite(config: SuiteConfig) -> PlannedSuite:
-    """Plans every benchmark with news by the metrics that fit it; nothing is computed where the sources of one are not
-    right.
+    """Plan every benchmark that has changed, by the metrics that fit it; compute nothing.
 
-    Raises ConfigError, whose message names the benchmark.
+    Raises:
+        ConfigError: The sources of a benchmark, which the message names, are not right.
     """
     inputs, lacking = dict[str, SweepInputs](), dict[tuple[str, str], list[str]]()
-    standing, sweeps = dict[str, FinishedSweep](), dict[str, PlannedSweep]()
+    unchanged, sweeps = dict[str, FinishedSweep](), dict[str, PlannedSweep]()
     for key in config.benchmarks:
-        with _named(key):
-            fitted, why_not = _fitted(config, key)
+        with _name_benchmark(key):
+            fitted, why_not = _fit_metrics(config, key)
             inputs[fitted.benchmark.name] = list_inputs(fitted)
         for metric, why in why_not.items():
             lacking.setdefault((metric, why), []).append(fitted.benchmark.name)
@@ -110,14 +110,14 @@ def plan_suite(config: SuiteConfig) -> PlannedSuite:
     for key, (name, listed) in zip(config.benchmarks, inputs.items(), strict=True):
         finished = None if config.dry_run else unchanged_sweep(listed)
         if finished is not None:
-            standing[name] = finished
+            unchanged[name] = finished
         else:
-            with _named(key):
+            with _name_benchmark(key):
                 sweeps[name] = plan_inputs(listed)
     return PlannedSuite(
         config=config,
         inputs=inputs,
-        standing=standing,
+        unchanged=unchanged,
         sweeps=sweeps,
         left_out=tuple(left_out),
         executor=choose_executor(config.cluster, workload_of([*sweeps.values()]).nodes),
@@ -125,8 +125,8 @@ def plan_suite(config: SuiteConfig) -> PlannedSuite:
 
 
 @contextmanager
-def _named(key: str) -> Iterator[None]:
-    """Has an error name its benchmark."""
+def _name_benchmark(key: str) -> Iterator[None]:
+    """Prefix errors with the key of their benchmark."""
     try:
         yield
     except PlumblineError as error:
@@ -134,7 +134,7 @@ def _named(key: str) -> Iterator[None]:
 
 
 def _check_used(metrics: Iterable[str], inputs: Iterable[SweepInputs], left_out: Iterable[LeftOut]) -> None:
-    """Raises ConfigError for a metric that scores no benchmark."""
+    """Raise ConfigError if a metric scores no benchmark."""
     scoring = {name for listed in inputs for name in listed.config.metrics}
     reasons = {entry.metric: entry.why for entry in left_out}
     for metric in metrics:
@@ -142,8 +142,12 @@ def _check_used(metrics: Iterable[str], inputs: Iterable[SweepInputs], left_out:
             raise ConfigError(f"metrics.{metric}: it scores no benchmark; {reasons.get(metric, 'leave it out')}")
 
 
-def _fitted(config: SuiteConfig, key: str) -> tuple[SweepConfig, dict[str, str]]:
-    """The sweep of a benchmark, and by metric that does not score it, though nobody says so, what it lacks."""
+def _fit_metrics(config: SuiteConfig, key: str) -> tuple[SweepConfig, dict[str, str]]:
+    """Return the sweep of a benchmark with the metrics that fit, and the reasons why others do not, by metric.
+
+    Raises:
+        ConfigError: A metric that `metrics_of` names explicitly does not fit, or none fits.
+    """
     wanted = config.metrics_of.get(key)
     asked = {name: metric for name, metric in config.metrics.items() if wanted is None or name in wanted}
     fitting, lacking = dict[str, AnyMetric](), dict[str, str]()
@@ -162,9 +166,9 @@ def _fitted(config: SuiteConfig, key: str) -> tuple[SweepConfig, dict[str, str]]
 
 
 def compute_suite(planned: PlannedSuite, suite_id: str, watch: Watch) -> PlannedSuite:
-    """Computes what all benchmarks lack, with each model loaded once; their runs are still to be written.
+    """Compute the missing cells of all benchmarks, loading each model once; write no runs.
 
-    Where nothing is missing, nothing of the executor is imported and the store is told of no sweep.
+    If nothing is missing, no executor module is imported and no sweep is registered in the store.
     """
     if not any(sweep.plan.missing for sweep in planned.sweeps.values()):
         return planned

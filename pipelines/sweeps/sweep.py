@@ -12,8 +12,8 @@ from plumbline.pipelines.base.exit_codes import OVER_BUDGET, Ending, end
 from plumbline.pipelines.base.logs import about
 from plumbline.pipelines.cells.cells import Outcome
 from plumbline.pipelines.cells.reused_rows import Retried, count_retried
-from plumbline.pipelines.cells.runs import NameRun, by_time
-from plumbline.pipelines.plans.costs import Cost, costs_of
+from plumbline.pipelines.cells.runs import NameRun, name_by_time
+from plumbline.pipelines.plans.costs import Cost, node_costs
 from plumbline.pipelines.plans.plan import Plan
 from plumbline.pipelines.running.events import PhaseStarted, Totals, Watch, to_all
 from plumbline.pipelines.sources.origins import name_some
@@ -28,10 +28,10 @@ from plumbline.pipelines.sweeps.computing import (
 from plumbline.pipelines.sweeps.planning import PlannedSweep, SweepInputs
 from plumbline.pipelines.sweeps.results import Results, gather_results
 from plumbline.pipelines.sweeps.unchanged_run import (
-    StandingRun,
-    find_standing_run,
-    find_unchanged_run,
-    is_settled,
+    UnchangedRun,
+    find_unchanged_by_listing,
+    find_unchanged_by_plan,
+    is_complete,
     note_unchanged,
 )
 from plumbline.pipelines.sweeps.writing import count_cells, write_run
@@ -44,26 +44,26 @@ class FinishedSweep(NamedTuple):
 
     run_id: str
     folder: str
-    """The address of its tables."""
+    """Address of its tables."""
     results: Results
     falling: frozenset[str]
-    """The metrics by which a lower score is better."""
+    """Metrics whose lower scores are better."""
     computed: int
-    """Cells that this run computed."""
+    """Number of cells that this run computed."""
     renewed: int
-    """Those of them that were committed before and could not be used."""
+    """Number of these cells that had been committed and could not be used."""
     ending: Ending
-    """0 complete, 2 within the failure budget, 1 over it."""
+    """Exit code with its reason: 0 complete, 2 within the failure budget, 1 over it."""
     usage: Mapping[str, Usage]
-    """By node, the tokens and calls of this run, where they are counted."""
+    """Tokens and calls of this run by node, if they are counted."""
     costs: Mapping[str, Cost]
-    """By node, what they and its GPUs cost, where these have prices."""
+    """Cost of the calls and the GPUs by node, if these have prices."""
     unchanged: bool
-    """Whether it is an earlier run with the same inputs, so that nothing was written."""
+    """True if it is an earlier run with the same inputs, so that nothing was written."""
     copied: int = 0
-    """Further cells that this run wrote, whose rows or whose inputs all come from earlier cells: no model was asked."""
+    """Number of further cells that were written without asking a model: all rows or inputs are from earlier cells."""
     retried: Retried | None = None
-    """Where `retry_failed` is set, the failed rows that were tried again."""
+    """Failed rows that were tried again; None without `retry_failed`."""
 
     @property
     def exit_code(self) -> int:
@@ -74,19 +74,21 @@ def run_sweep(
     planned: PlannedSweep,
     watch: Watch,
     *,
-    name: NameRun = by_time,
+    name: NameRun = name_by_time,
     assert_lease: Callable[[], None] = lambda: None,
 ) -> FinishedSweep:
-    """Computes what is missing and writes the run; with nothing missing, Ray is not even imported.
+    """Compute the missing cells and write the run; Ray is only imported if a cell is missing.
 
-    Where the newest run has the same inputs and is whole, it is the result, and no other run is written. The run is
-    the newest once it is named (`name_newest`), together with its report. `assert_lease` is called before anything of
-    the run is published, and raises where that is no longer allowed.
+    If the newest run is undamaged and has the same inputs, return it and write nothing. A new run becomes the newest
+    only when it is named (`name_newest`), together with its report.
+
+    Args:
+        assert_lease: Called before anything of the run is published; raises if that is no longer allowed.
     """
-    standing = find_standing_run(planned)
-    if standing is not None:
-        note_unchanged(planned, standing.run_id)
-        return _unchanged(planned, standing)
+    unchanged = find_unchanged_by_plan(planned)
+    if unchanged is not None:
+        note_unchanged(planned, unchanged.run_id)
+        return _finish_unchanged(planned, unchanged)
     began = datetime.now(UTC)
     run_id = name(planned.store, began)
     with about(run=run_id), registered_sweep(planned, watch, run=run_id) as (planned, watch):
@@ -94,13 +96,13 @@ def run_sweep(
 
 
 def unchanged_sweep(inputs: SweepInputs) -> FinishedSweep | None:
-    """The newest run, where a listing of the sources tells that it still holds: there is nothing to plan then."""
-    standing = find_unchanged_run(inputs)
-    return None if standing is None else _unchanged(inputs, standing)
+    """Return the newest run if a listing of the sources shows no change: then there is nothing to plan."""
+    unchanged = find_unchanged_by_listing(inputs)
+    return None if unchanged is None else _finish_unchanged(inputs, unchanged)
 
 
-def _unchanged(sweep: SweepInputs | PlannedSweep, standing: StandingRun) -> FinishedSweep:
-    run_id, results, ending = standing
+def _finish_unchanged(sweep: SweepInputs | PlannedSweep, unchanged: UnchangedRun) -> FinishedSweep:
+    run_id, results, ending = unchanged
     LOG.info("nothing changed since run %s", run_id)
     return FinishedSweep(run_id, _folder(sweep, run_id), results, sweep.falling, 0, 0, ending, {}, {}, True)
 
@@ -134,7 +136,7 @@ def _run(
     planned, outcomes = with_rounds(planned, outcomes)
     ending = _end(planned, results)
     write_run(planned, run_id, results, outcomes, began=began, ending=ending, assert_lease=assert_lease)
-    if is_settled(planned, results, outcomes.values()):
+    if is_complete(planned, results, outcomes.values()):
         note_unchanged(planned, run_id)
     usage = model_usage(planned.plan, outcomes)
     copied = _count_copied(planned.plan, outcomes)
@@ -149,27 +151,27 @@ def _run(
         renewed=len(planned.plan.renewed),
         ending=ending,
         usage=usage,
-        costs=costs_of(planned.plan, usage, planned.config.cluster, planned.held_seconds),
+        costs=node_costs(planned.plan, usage, planned.config.cluster, planned.held_seconds),
         unchanged=False,
         retried=count_retried(planned.plan.failed, outcomes) if planned.config.retry_failed else None,
     )
 
 
 def _end(planned: PlannedSweep, results: Results) -> Ending:
-    """Return how the sweep ends: files that lost rows which nobody can count are above every budget."""
+    """Return the exit code. Files that lost an unknown number of rows exceed every failure budget."""
     if lost := planned.sources.uncounted:
         return Ending(OVER_BUDGET, f"{name_some(lost)} lost rows that nobody can count")
     return end(results.n_null, results.rows, planned.config.max_failed)
 
 
 def _count_copied(plan: Plan, outcomes: Mapping[str, Outcome]) -> int:
-    """Return the number of cells whose rows were all in earlier cells, and of those that only read such cells."""
+    """Count the cells whose rows were all in earlier cells, and the cells that only read such cells."""
     copied = set[str]()
-    for cell in plan.cells:  # what a cell reads comes before it
+    for cell in plan.cells:  # inputs come before the cells that read them
         outcome = outcomes.get(cell.path)
         if outcome is None or outcome.state == "failed":
             continue
-        read = [one.path for cells in plan.read_by(cell).values() for one in cells if one.path in outcomes]
+        read = [each.path for cells in plan.upstream(cell).values() for each in cells if each.path in outcomes]
         if 0 < outcome.rows == outcome.kept or (read and copied.issuperset(read)):
             copied.add(cell.path)
     return len(copied)

@@ -1,10 +1,10 @@
 """The newest run of a sweep, if nothing has changed since it was written.
 
-`find_unchanged_run` decides by a listing of the sources, so that a night without news needs no plan.
-`find_standing_run` decides by the plan's cells, even if files were touched or copied. The first compares with a note in
-the run's folder, which is written with the run and when the second finds the run unchanged. Both read the run's own
-tables to the last bit, because damage need not change a file's size or time. The sweep makes a damaged run again from
-its cells.
+`find_unchanged_by_listing` decides by a listing of the sources, so that a night without changes needs no plan.
+`find_unchanged_by_plan` decides by the plan's cells, even if files were touched or copied. The first compares with a
+note in the run's folder, which is written with the run, and again when the second finds the run unchanged. Both check
+the digests of all of the run's tables, because damage need not change a file's size or time. If a table is damaged, the
+sweep writes a new run from its cells.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,10 +19,10 @@ from plumbline.operators.base.errors import PlumblineError
 from plumbline.operators.results.summary import best_first
 from plumbline.pipelines.base.exit_codes import Ending
 from plumbline.pipelines.cells.cells import Outcome, digest
-from plumbline.pipelines.cells.run_errors import read_failures
+from plumbline.pipelines.cells.run_scores import read_failures
 from plumbline.pipelines.cells.runs import MAX_RUNS_SEARCHED, READERS, Run, has_report, newest_first
 from plumbline.pipelines.cells.store import Store, StoreError
-from plumbline.pipelines.plans.plan import Node, recipes_of, resolved_nodes
+from plumbline.pipelines.plans.plan import Node, metric_recipes, resolve_nodes
 from plumbline.pipelines.plans.sweep_config import SweepConfig
 from plumbline.pipelines.sources.sources import Sources
 from plumbline.pipelines.sweeps.planning import PlannedSweep, SweepInputs
@@ -33,20 +33,20 @@ NOTE = "unchanged.json"
 """File in a run's folder: the state of the sources when the run was written or last found unchanged."""
 
 
-class StandingRun(NamedTuple):
-    """A run that is whole, with the same inputs as a sweep."""
+class UnchangedRun(NamedTuple):
+    """An undamaged run with the same inputs as a sweep."""
 
     run_id: str
     results: Results
     ending: Ending
 
 
-def find_unchanged_run(inputs: SweepInputs) -> StandingRun | None:
-    """The newest run of the same benchmark and metrics, if it computed everything and its inputs look as they did then.
+def find_unchanged_by_listing(inputs: SweepInputs) -> UnchangedRun | None:
+    """Return the newest run of the same benchmark and metrics, if it computed everything and its inputs look the same.
 
-    No source is opened and no cell is named. That scores cells are still there is seen where a page shows all of their
-    folder; of a larger folder it is believed, for the run's own tables are whole. None for adaptive sweeps and those
-    with `retry_failed` or `verify`, whose plans are their point.
+    No source is opened and no cell is named. That the scores cells still exist is checked if one page lists their
+    folder; in larger folders it is assumed, because the run's own tables are undamaged. Returns None for adaptive
+    sweeps and those with `retry_failed` or `verify`, which always need a plan.
     """
     config, store = inputs.config, inputs.store
     plain = config.adaptive is None and not config.retry_failed and not config.verify
@@ -56,18 +56,18 @@ def find_unchanged_run(inputs: SweepInputs) -> StandingRun | None:
     folder = f"runs/{newest.run_id}"
     try:
         note = store.read_json(f"{folder}/{NOTE}") or {}
-        if note.get("inputs") != _state_of_inputs(config, inputs.state, resolved_nodes(config, store)):
+        if note.get("inputs") != _state_of_inputs(config, inputs.state, resolve_nodes(config, store)):
             return None
-        if not _cells_stand(store, folder, note["folders"]) or not has_report(store, newest.run_id):
+        if not _scores_cells_exist(store, folder, note["folders"]) or not has_report(store, newest.run_id):
             return None
-        results = _read_whole(store, inputs.falling, folder, newest.manifest["counts"])
-        return StandingRun(newest.run_id, results, _ending(newest.manifest))
+        results = _read_undamaged(store, inputs.falling, folder, newest.manifest["counts"])
+        return UnchangedRun(newest.run_id, results, _ending(newest.manifest))
     except (StoreError, KeyError):
         return None
 
 
 def note_unchanged(planned: PlannedSweep, run_id: str) -> None:
-    """Notes of a run that everything in it is computed, and what its sources look like."""
+    """Note in a run's folder the state of its inputs, for `find_unchanged_by_listing`; the run must be complete."""
     if not planned.state or planned.config.adaptive is not None:
         return
     store, folder = planned.store, f"runs/{run_id}"
@@ -78,21 +78,21 @@ def note_unchanged(planned: PlannedSweep, run_id: str) -> None:
     store.write_json(f"{folder}/{NOTE}", note)
 
 
-def is_settled(planned: PlannedSweep, results: Results, outcomes: Iterable[Outcome]) -> bool:
-    """Whether a run has all that its sweep can compute, so that a sweep with the same inputs has nothing to do."""
+def is_complete(planned: PlannedSweep, results: Results, outcomes: Iterable[Outcome]) -> bool:
+    """Return True if a run has everything that its sweep can compute; the same sweep then has nothing to do."""
     committed = all(outcome.state == "committed" for outcome in outcomes)
-    return committed and not planned.plan.left and not _has_storage_errors(results.failures, planned.sources)
+    return committed and not planned.plan.untried and not _has_storage_errors(results.failures, planned.sources)
 
 
 def _state_of_inputs(config: SweepConfig, files: str, nodes: Sequence[Node]) -> str:
-    """The digest of all that a run follows from; `files` is that of the sources."""
-    recipes = {name: recipes_of(name, metric, nodes, config.clips) for name, metric in config.metrics.items()}
+    """Return the digest of everything that a run depends on; `files` is the digest of the sources."""
+    recipes = {name: metric_recipes(name, metric, nodes, config.clips) for name, metric in config.metrics.items()}
     computed = {name: {stage: recipe.digest for stage, recipe in chain.items()} for name, chain in recipes.items()}
     return digest({**settings_of(config), "files": files, "recipes": computed})
 
 
-def _cells_stand(store: Store, folder: str, of_scores: Iterable[str]) -> bool:
-    """Whether the scores cells of a run are there, as far as a page of each of their folders shows all of it."""
+def _scores_cells_exist(store: Store, folder: str, of_scores: Iterable[str]) -> bool:
+    """Return True if the scores cells of a run exist, as far as one page of each of their folders shows."""
     pages = {name: page.written for name in of_scores if (page := store.page(name)).whole}
     if not pages:
         return True
@@ -100,10 +100,10 @@ def _cells_stand(store: Store, folder: str, of_scores: Iterable[str]) -> bool:
     return all(path in pages.get(path.rpartition("/")[0].rpartition("/")[0], (path,)) for path in cells)
 
 
-def find_standing_run(planned: PlannedSweep) -> StandingRun | None:
-    """The newest run of the same benchmark and metrics, where nothing is to be computed and its inputs are the same.
+def find_unchanged_by_plan(planned: PlannedSweep) -> UnchangedRun | None:
+    """Return the newest run of the same benchmark and metrics, if nothing is missing and its inputs are the same.
 
-    A damaged run does not count, nor one without a report: its sweep died before writing that.
+    A damaged run does not count, and neither does a run without a report, whose sweep died before writing it.
     """
     newest = None if planned.plan.missing or planned.outcomes else _newest_like(planned.store, planned.config)
     if newest is None or newest.manifest is None:
@@ -112,13 +112,13 @@ def find_standing_run(planned: PlannedSweep) -> StandingRun | None:
     try:
         if manifest.get("stands_on") != digest_of_inputs(planned):
             return None
-        results = _read_whole(store, planned.falling, folder, manifest["counts"])
+        results = _read_undamaged(store, planned.falling, folder, manifest["counts"])
         ending = _ending(manifest)
     except (PlumblineError, KeyError):
         return None
     if _has_storage_errors(results.failures, planned.sources):
         return None
-    return StandingRun(newest.run_id, results, ending)
+    return UnchangedRun(newest.run_id, results, ending)
 
 
 def _ending(manifest: Mapping[str, Any]) -> Ending:
@@ -126,7 +126,7 @@ def _ending(manifest: Mapping[str, Any]) -> Ending:
 
 
 def _newest_like(store: Store, config: SweepConfig) -> Run | None:
-    """The newest run of the same benchmark and metrics, for sweeps may share a store; or a newer damaged one."""
+    """Return the newest run of the same benchmark and metrics (sweeps may share a store), or a newer damaged run."""
     kind = (config.benchmark.name, list(config.metrics))
     for run in islice(newest_first(store), MAX_RUNS_SEARCHED):
         if run.manifest is None or kind == (run.manifest.get("benchmark"), run.manifest.get("metrics")):
@@ -135,10 +135,10 @@ def _newest_like(store: Store, config: SweepConfig) -> Run | None:
 
 
 def _has_storage_errors(failures: pa.Table, sources: Sources) -> bool:
-    """Whether a run has errors that its cells do not have: a cell could not be read or written then.
+    """Return True if a run has errors that its cells do not have, because a cell could not be read or written then.
 
-    With nothing missing all cells are committed, apart from those that are left out, and a committed cell has no
-    retryable error. Retryable errors without a file are about images that nobody has made, or about broken files.
+    If nothing is missing, all cells but the untried ones are committed, and a committed cell has no retryable error.
+    Retryable errors without a file are about images that do not exist yet, or about broken files.
     """
     may_pass = failures.filter(
         pc.and_(failures.column("retryable"), pc.not_equal(failures.column("kind"), "not_computed"))
@@ -149,8 +149,8 @@ def _has_storage_errors(failures: pa.Table, sources: Sources) -> bool:
     return bool(pc.any(of_shards).as_py())
 
 
-def _read_whole(store: Store, falling: frozenset[str], folder: str, counts: Mapping[str, Any]) -> Results:
-    """Return the tables of a run, all of whose files are as they were written; raise StoreError if one is not."""
+def _read_undamaged(store: Store, falling: frozenset[str], folder: str, counts: Mapping[str, Any]) -> Results:
+    """Return the tables of a run; raise StoreError if any of its files is damaged."""
     results = Results(
         store=store,
         path=f"{folder}/scores.parquet",
@@ -164,7 +164,7 @@ def _read_whole(store: Store, falling: frozenset[str], folder: str, counts: Mapp
     n_failed = pc.sum(results.failures.column("rows")).as_py() or 0
     parts = store.files(results.path)
     if (len(parts), n_failed) != (results.parts, results.n_null):
-        raise StoreError(f"{store.place / folder}: the run's tables are not all there")
+        raise StoreError(f"{store.place / folder}: a table of the run is incomplete")
     others = [path for path in store.files(folder) if path.endswith(".parquet") and path.count("/") == 2]
     with ThreadPoolExecutor(READERS) as pool:
         if not all(pool.map(store.is_sound, [*others, *parts])):

@@ -1,4 +1,4 @@
-"""The committed cells of a sweep, read to the last bit: damage need not change a file's size or time."""
+"""Verifies the committed cells of a sweep by their digests: damage need not change a file's size or time."""
 
 from collections.abc import Iterator, Sequence
 from itertools import chain, islice
@@ -37,7 +37,7 @@ def verify_cells(plan: Plan, store: Store, cluster: ClusterConfig) -> VerifiedCe
 
     A cell that is gone counts as broken, unless it may have been pruned.
     """
-    expected = [cell for cell in plan.cells if cell not in plan.missing and cell not in plan.left]
+    expected = [cell for cell in plan.cells if cell not in plan.missing and cell not in plan.untried]
     cells = (CellToRead(cell.path, cell.key, cell.recipe.stage in PRUNABLE) for cell in expected)
     with open_tasks(cluster, store, rows=sum(cell.shard.rows for cell in expected)) as tasks:
         found = list(tasks.map(_read_cells, _split_into_batches(cells), shared=store))

@@ -1,4 +1,4 @@
-"""A run's tables and manifest, written into the store."""
+"""Writes a run's tables and manifest into the store."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
@@ -29,11 +29,11 @@ from plumbline.pipelines.sweeps.planning import PlannedSweep
 from plumbline.pipelines.sweeps.results import Results
 
 PACKAGES = (DISTRIBUTION, "ray", "torch", "transformers", "pyarrow")
-"""The packages whose versions a manifest names."""
+"""Packages whose versions are in the manifest."""
 WITHOUT_RESULTS = ("cluster", "models", "log", "retry_failed", "verify")
-"""Settings that change no table: where and how it is computed. What of a model can change one is in its recipe."""
+"""Settings that change no table, only where and how it is computed. Recipes contain what matters of the models."""
 CELLS_AT_ONCE = 1 << 15
-"""Rows of a run's cells that are Python's objects at a time."""
+"""Rows of a run's cells that are Python objects at the same time."""
 
 
 def write_run(
@@ -46,7 +46,7 @@ def write_run(
     ending: Ending,
     assert_lease: Callable[[], None],
 ) -> None:
-    """Writes the tables first, and then the manifest, which commits the run."""
+    """Write the tables first, and then the manifest, which commits the run."""
     store, folder = planned.store, f"runs/{run_id}"
     usage = model_usage(planned.plan, outcomes)
     models = [item.node.name for item in planned.plan.nodes if item.node.models]
@@ -83,17 +83,17 @@ def write_run(
         "usage": {node: took._asdict() for node, took in usage.items()},
         **cost_facts(planned.plan, usage, planned.config.cluster, planned.held_seconds, worked),
         "versions": _versions(),
-        **what_metrics_are(planned),
+        **metric_facts(planned),
     }
     if planned.seen is not None:
-        manifest["seen"] = _seen_counts(planned)
+        manifest["seen"] = _count_seen(planned)
     if planned.sources.full_size is not None:
-        manifest["limited"] = _limited_counts(planned.sources, planned.sources.full_size)
+        manifest["limited"] = _count_limited(planned.sources, planned.sources.full_size)
     commit_run(store, run_id, manifest, assert_lease)
 
 
-def what_metrics_are(planned: PlannedSweep) -> dict[str, Any]:
-    """What of a manifest tells the recipes of its metrics (`recipe_of`)."""
+def metric_facts(planned: PlannedSweep) -> dict[str, Any]:
+    """Return the fields of a manifest that `recipe_of` reads to get the recipes of its metrics."""
     return {
         "config": public_config(planned.config),
         "models": {item.node.name: item.node.model.semantic() for item in planned.plan.nodes if item.node.model},
@@ -105,11 +105,11 @@ def what_metrics_are(planned: PlannedSweep) -> dict[str, Any]:
 
 
 def digest_of_inputs(planned: PlannedSweep) -> str:
-    """A digest of everything that a run's tables follow from: its cells, and what no cell has of the sources."""
+    """Return a digest of everything that a run's tables depend on: the cells, and facts about the sources."""
     sources = planned.sources
-    left = {"left": sorted(cell.key for cell in planned.plan.left)} if planned.plan.left else {}
+    untried = {"left": sorted(cell.key for cell in planned.plan.untried)} if planned.plan.untried else {}
     return digest(
-        left
+        untried
         | {
             "cells": sorted(cell.key for cell in planned.plan.cells),
             **settings_of(planned.config),
@@ -124,7 +124,7 @@ def digest_of_inputs(planned: PlannedSweep) -> str:
 
 
 def settings_of(config: SweepConfig) -> dict[str, Any]:
-    """What of a sweep's configuration, and of the packages it runs on, a run's tables may follow from."""
+    """Return the configuration and the package versions that a run's tables may depend on."""
     values = public_config(config)
     return {
         "config": {name: value for name, value in values.items() if name not in WITHOUT_RESULTS},
@@ -136,8 +136,8 @@ def _versions() -> dict[str, str]:
     return {package: version(package) for package in PACKAGES}
 
 
-def _seen_counts(planned: PlannedSweep) -> dict[str, Any]:
-    """What an adaptive sweep scored and decided, beside how many images there are."""
+def _count_seen(planned: PlannedSweep) -> dict[str, Any]:
+    """Return how many prompts and images an adaptive sweep scored and decided, and how many images there are."""
     assert planned.seen is not None and planned.rounds is not None
     images = {
         name: sum(shard.rows for shard in sources.image_shards)
@@ -146,8 +146,8 @@ def _seen_counts(planned: PlannedSweep) -> dict[str, Any]:
     return {**planned.seen.counts(), **images}
 
 
-def _limited_counts(sources: Sources, whole: FullSize) -> dict[str, int]:
-    """How much of its benchmark a sweep with a limit takes."""
+def _count_limited(sources: Sources, whole: FullSize) -> dict[str, int]:
+    """Return how many prompts and images a sweep with a limit takes, and how many the benchmark has."""
     images = sum(shard.rows for shard in sources.image_shards)
     return {
         "prompts": len(sources.prompts), "of_prompts": whole.prompts, "images": images, "of_images": whole.images
@@ -155,12 +155,12 @@ def _limited_counts(sources: Sources, whole: FullSize) -> dict[str, int]:
 
 
 def count_cells(plan: Plan, results: Results, outcomes: Mapping[str, Outcome]) -> dict[str, Any]:
-    """The counts of a run's manifest: its cells, rows and retries."""
+    """Return the counts for a run's manifest: its cells, rows and retries."""
     failed = sum(1 for outcome in outcomes.values() if outcome.state == "failed")
     retried = count_retried(plan.failed, outcomes)
     return {
         "cells": len(plan.cells),
-        "cells_cached": len(plan.cells) - len(plan.missing) - len(plan.left),
+        "cells_cached": len(plan.cells) - len(plan.missing) - len(plan.untried),
         "cells_computed": len(outcomes) - failed,
         "cells_failed": failed,
         "cells_renewed": len(plan.renewed),
@@ -176,7 +176,7 @@ def count_cells(plan: Plan, results: Results, outcomes: Mapping[str, Outcome]) -
 
 
 def _cell_table(plan: Plan, outcomes: Mapping[str, Outcome], first_rows: Mapping[PlannedCell, int]) -> pa.Table:
-    """The cells of a run (schema CELLS) by path."""
+    """Return the cells of a run (schema CELLS), sorted by path."""
     cells = sorted(plan.cells, key=lambda cell: cell.path)
     runs = (cells[first : first + CELLS_AT_ONCE] for first in range(0, len(cells), CELLS_AT_ONCE))
     return pa.concat_tables([CELLS.empty_table(), *(_cell_rows(run, plan, outcomes, first_rows) for run in runs)])
@@ -201,11 +201,11 @@ def _cell_rows(
 def _state(plan: Plan, cell: PlannedCell, outcome: Outcome | None) -> str:
     if outcome is not None:
         return outcome.state
-    return "missing" if cell in plan.missing or cell in plan.left else "cached"
+    return "missing" if cell in plan.missing or cell in plan.untried else "cached"
 
 
 def public_config(config: SweepConfig) -> dict[str, Any]:
-    """Return the configuration without its secrets, and without the note and the command, which a manifest has besides.
+    """Return the configuration without secrets, and without the note and the command, which the manifest has elsewhere.
 
     Local paths are absolute, so that a later job finds the images from any folder.
     """

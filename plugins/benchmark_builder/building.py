@@ -17,7 +17,7 @@ from plumbline.operators.report.rendering import diagnosis_markdown
 from plumbline.pipelines.base.exit_codes import exit_code
 from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.cells.cells import Outcome
-from plumbline.pipelines.plans.costs import Cost, costs_of
+from plumbline.pipelines.plans.costs import Cost, node_costs
 from plumbline.pipelines.running.events import Watch
 from plumbline.pipelines.sources.shards import text_id
 from plumbline.pipelines.sweeps.computing import Inspection, compute_whole, model_usage, registered_sweep
@@ -144,12 +144,12 @@ def write(planned: PlannedSweep, watch: Watch) -> WrittenTexts:
         raise PlumblineError(f"{kind}: {table}; what was written is kept, run again")
     usage = model_usage(planned.plan, outcomes)
     (node,) = (item.node.name for item in planned.plan.nodes)
-    return WrittenTexts(table.to_pylist(), usage.get(node, Usage()), costs_of(planned.plan, usage).get(node))
+    return WrittenTexts(table.to_pylist(), usage.get(node, Usage()), node_costs(planned.plan, usage).get(node))
 
 
 def _look(kind: str, planned: PlannedSweep, outcomes: Mapping[str, Outcome]) -> Inspection[pa.Table | str]:
     """What was written, or why some of it is not there."""
-    cells = planned.plan.of_prompts("questions")[kind]
+    cells = planned.plan.prompt_cells("questions")[kind]
     table, failed, broken = read_if_complete(planned, outcomes, cells, lambda: read_cells(cells, planned, outcomes))
     return Inspection(failed if table is None else table, broken)
 

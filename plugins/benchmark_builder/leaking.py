@@ -25,7 +25,7 @@ from plumbline.pipelines.base.storage import Roots, StorageConfig
 from plumbline.pipelines.base.tables import Rejection
 from plumbline.pipelines.cells.cells import Shard
 from plumbline.pipelines.cells.run_scores import read_run_scores
-from plumbline.pipelines.cells.runs import by_time, find_run, read_manifest
+from plumbline.pipelines.cells.runs import find_run, name_by_time, read_manifest
 from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.report.finished_run import find_originals
 from plumbline.pipelines.running.tasks import Tasks, open_tasks
@@ -237,7 +237,7 @@ def find_leaks(store: Store, config: LeaksConfig) -> FoundLeaks:
         [] if wanted.scores is None else make_boards(wanted.scores, wanted.manifest, list(kind_of), config.settings)
     )
     found = FoundLeaks(
-        leaks_id=by_time(store, datetime.now(UTC)),
+        leaks_id=name_by_time(store, datetime.now(UTC)),
         leaks=leaks_table(every_found),
         looked=looked,
         unread=unread,

@@ -18,7 +18,7 @@ from plumbline.pipelines.base.cluster import ClusterConfig
 from plumbline.pipelines.cells.cells import digest
 from plumbline.pipelines.cells.store import open_store
 from plumbline.pipelines.plans.costs import try_services
-from plumbline.pipelines.plans.plan import Node, recipes_of
+from plumbline.pipelines.plans.plan import Node, metric_recipes
 from plumbline.pipelines.rewards.baseline_scores import Baseline, read_baseline
 from plumbline.pipelines.running.session import ray_session
 from plumbline.pipelines.sources.question_packs import check_choices, pack_digest, read_pack
@@ -70,7 +70,8 @@ def find_served(config: ServeConfig, nodes: Sequence[Node], pack: QuestionPack |
     metrics = {name: settled[name] for name in config.metrics}
     asked = "" if pack is None else pack_digest(pack)
     digests = {
-        name: recipes_of(name, metric, nodes, config.clips, asked)["scores"].digest for name, metric in metrics.items()
+        name: metric_recipes(name, metric, nodes, config.clips, asked)["scores"].digest
+        for name, metric in metrics.items()
     }
     falling = frozenset(name for name, metric in metrics.items() if metric.prefers_lower)
     unranked = frozenset(name for name, metric in metrics.items() if not metric.ranks)
@@ -125,7 +126,7 @@ def read_served_pack(config: ServeConfig) -> QuestionPack | None:
 def question_store(config: ServeConfig, nodes: Sequence[Node]) -> QuestionStore | None:
     """Where questions are kept that a language model writes; None where no metric has any written."""
     recipes = {
-        name: recipes_of(name, metric, nodes, config.clips)["questions"]
+        name: metric_recipes(name, metric, nodes, config.clips)["questions"]
         for node in nodes
         if node.stage == "questions" and node.models
         for name, metric in node.metrics.items()

@@ -12,10 +12,15 @@ from plumbline.operators.base.errors import ConfigError, PlumblineError
 from plumbline.pipelines.base.storage import write_errors
 from plumbline.pipelines.judging.metaeval import Findings, write_findings
 from plumbline.pipelines.judging.releases.scores import read_scores
+from plumbline.pipelines.running.driver_environment import (
+    VARIABLES,
+    DriverEnvironment,
+    VisibilityProbe,
+    driver_environment,
+)
 from plumbline.pipelines.running.errors import RunnerError, one_line
 from plumbline.pipelines.running.machines import next_wave
 from plumbline.pipelines.running.session import ray_session
-from plumbline.pipelines.running.surroundings import VARIABLES, Landmark, Surroundings, surroundings
 from plumbline.plugins.training.loop import Report
 from plumbline.plugins.training.planning import PlannedTraining
 from plumbline.plugins.training.rated import judge_held_out
@@ -109,13 +114,13 @@ def _run_workers(planned: PlannedTraining, report: Report) -> None:
     with ray_session(config.cluster) as cluster:
         next_wave({POOL: config.pool}, cluster.wait_seconds)
         shard = task.examples.shards[0].shard
-        source = Landmark(f"source {shard.place}", shard.place, shard.size, shard.etag)
-        with surroundings(f"output {output}", output, [source], VARIABLES) as given:
+        source = VisibilityProbe(f"source {shard.place}", shard.place, shard.size, shard.etag)
+        with driver_environment(f"output {output}", output, [source], VARIABLES) as given:
             notices = ray.remote(num_cpus=0)(Notices).remote()
             _listen(_fitting(planned, given, notices), notices, report)
 
 
-def _fitting(planned: PlannedTraining, given: Surroundings, notices: Any) -> "Fitting":
+def _fitting(planned: PlannedTraining, given: DriverEnvironment, notices: Any) -> "Fitting":
     from ray.train import FailureConfig, RunConfig, ScalingConfig
     from ray.train.torch import TorchTrainer
 
@@ -171,7 +176,7 @@ def _listen(fitting: Fitting, notices: Any, report: Report) -> None:
         raise RunnerError(f"training: {one_line(fitting.error)}; run the same command to go on from the last state")
 
 
-def _work(task: Task, given: Surroundings, notices: Any) -> None:
+def _work(task: Task, given: DriverEnvironment, notices: Any) -> None:
     """What Ray Train runs in each worker; an error that a person must act on ends the training for good."""
     from ray.train import get_context
     from ray.train.torch import get_device
@@ -181,7 +186,7 @@ def _work(task: Task, given: Surroundings, notices: Any) -> None:
     context = get_context()
     seat = Seat(context.get_world_rank(), context.get_world_size(), get_device())
     try:
-        given.apply_environment()
+        given.apply()
         work(task, seat, lambda line: ray.get(notices.say.remote(line)))
     except PlumblineError as error:
         ray.get(notices.refuse.remote(str(error)))

@@ -25,8 +25,8 @@ from plumbline.pipelines.cells.cells import Cell, Outcome, Shard, Work
 from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.plans.plan import Node
 from plumbline.pipelines.running import actor, runner, session
+from plumbline.pipelines.running.driver_environment import DriverEnvironment
 from plumbline.pipelines.running.events import Event, Totals
-from plumbline.pipelines.running.surroundings import Surroundings
 
 SHARDS, WORKERS, CALLS = 3_200, 8, 25
 BUNDLES = (1, 4, 16)
@@ -48,7 +48,7 @@ def no_stages(*_: Any, **__: Any) -> dict[str, Any]:
 class EmptyActor(actor.StageActor):
     """Reports as any worker, and says of every cell that it is committed."""
 
-    def __init__(self, node: Node, pool: PoolConfig, terms: actor.RunTerms, calls: int) -> None:
+    def __init__(self, node: Node, pool: PoolConfig, terms: actor.RunSettings, calls: int) -> None:
         actor.node_stages, actor.CALLS_PER_ACTOR = no_stages, calls  # type: ignore[attr-defined]
         super().__init__(node, pool, terms)
 
@@ -178,7 +178,7 @@ def with_calls(calls: int) -> type[EmptyActor]:
     """The actor, which is told how many calls it is to take at once."""
 
     class Told(EmptyActor):
-        def __init__(self, node: Node, pool: PoolConfig, terms: actor.RunTerms) -> None:
+        def __init__(self, node: Node, pool: PoolConfig, terms: actor.RunSettings) -> None:
             super().__init__(node, pool, terms, calls)
 
     return Told
@@ -188,14 +188,14 @@ def measure(cluster: ClusterConfig, shards: int, calls: int) -> tuple[float, Map
     """The shards a second, and by role the milliseconds of CPU for one; a worker takes so many calls at once."""
     samples = Samples()
     store = Store(Place("/b", StorageConfig()))
-    nothing = Surroundings(variables={}, landmarks=())
+    nothing = DriverEnvironment(variables={}, probes=())
     with (
         patch.multiple(runner, CALLS_PER_ACTOR=calls, StageActor=with_calls(calls)),
         session.ray_session(cluster),
         runner.progress_log("a benchmark") as progress,
     ):
-        runner.quieten()
-        terms = actor.RunTerms(store=store, contexts={}, surroundings=nothing, progress=progress, max_attempts=1)
+        runner.silence_ray_data()
+        terms = actor.RunSettings(store=store, contexts={}, environment=nothing, progress=progress, max_attempts=1)
         running = runner.Runner([NODE], terms, cluster, samples.watch)
         with samples.taking():
             running.run([claim(number) for number in range(shards)])

@@ -18,7 +18,7 @@ import pytest
 from plumbline.jobs import nightly
 from plumbline.jobs.nightly import LEASE
 from plumbline.pipelines.base.exit_codes import COMPLETE, HELD, LATE, LOST, OVER_BUDGET, REGRESSION, WITHIN_BUDGET
-from plumbline.pipelines.cells.lease import Clock, Lease, LeaseHeld, standing, take
+from plumbline.pipelines.cells.lease import Clock, Lease, LeaseHeld, take_lease, unreleased_leases
 from plumbline.pipelines.cells.runs import commit_run, has_report, name_newest, newest_run, run_ids
 from plumbline.pipelines.cells.store import LATEST, Store
 from plumbline.pipelines.nightly import regressions
@@ -205,7 +205,7 @@ def test_a_first_night_a_night_without_news_and_one_with_a_new_and_a_worse_gener
     assert outcome["trends"] == f"{url}/trends/small/trends.html" and f"trends: {outcome['trends']}" in printed
     assert nights.in_trends() == {first, second} and nights.store.exists("trends/small/trends.html")
     assert nights.run().code == 0, "it has been told"
-    assert standing(nights.store) == {}
+    assert unreleased_leases(nights.store) == {}
 
 
 def test_a_change_that_is_small_enough_is_no_regression(nights: Nights) -> None:
@@ -303,7 +303,7 @@ class Rival:
         self.looks += 1
         if self.looks == self.at:
             store, before = self.nights.store, run_ids(self.nights.store)[0]
-            take(store, LEASE, "rival", clock=Hasty())
+            take_lease(store, LEASE, "rival", clock=Hasty())
             store.write_text(f"runs/{self.ID}/report.html", "the rival's")
             commit_run(store, self.ID, store.read_json(f"runs/{before}/manifest.json") or {})
             name_newest(store, self.ID)
@@ -331,7 +331,7 @@ def test_a_night_that_lost_its_lease_publishes_nothing_over_the_other_one(
     assert nights.latest_report() == "the rival's"
     if at < 7:
         assert nights.in_trends() == {first}
-    assert standing(nights.store)[LEASE].holder is not None, "the rival's lease stands"
+    assert unreleased_leases(nights.store)[LEASE].holder is not None, "the rival's lease stands"
 
 
 def test_two_at_once_one_killed_and_the_next_tells_what_it_left(
@@ -460,7 +460,7 @@ def test_runs_that_are_not_kept_any_more_go_once_the_night_has_told(
     assert outcome["dropped"] == ["2020-01-01", "2020-01-02"]
     assert "runs dropped by nightly.keep_runs: 2020-01-01, 2020-01-02" in shown.err
     assert run_ids(nights.store) == ["2020-01-03", first, outcome["run_id"]], "with what it was compared with"
-    assert standing(nights.store) == {}
+    assert unreleased_leases(nights.store) == {}
 
 
 @pytest.mark.parametrize("error", [LeaseHeld("gc is at work"), Stopped("the deadline is over", LATE)])
@@ -487,7 +487,7 @@ def test_a_night_past_its_deadline_ends_with_its_own_code_and_the_next_goes_on(
     monkeypatch.setattr(regressions, "_outcome", never)
     ended = nights.run("nightly.deadline=3600")
     assert ended.code == 6 and "nightly.deadline: 3600 seconds are over; what was computed is kept" in ended.out
-    assert standing(nights.store) == {}
+    assert unreleased_leases(nights.store) == {}
     monkeypatch.undo()
     assert nights.run().code == 0 and len(run_ids(nights.store)) == 1 and nights.outcome() is not None
 

@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from plumbline.pipelines.cells.lease import standing
+from plumbline.pipelines.cells.lease import unreleased_leases
 from plumbline.pipelines.cells.runs import run_ids
 from plumbline.pipelines.sweeps.suite import plan_suite
 from tests.bench_of import images, prompts, save_scores, write_rows
@@ -98,7 +98,7 @@ def test_nights_over_two_benchmarks_tell_of_both_at_once_and_only_of_what_is_new
         webhook = f"nightly.webhook={hook.url}"
         suite.score()
         first = suite.run(webhook)
-        assert first.code == 0 and standing(suite.store) == {}, first
+        assert first.code == 0 and unreleased_leases(suite.store) == {}, first
         (told,) = hook.bodies
         (first_suite,), before = suite.suites(), suite.runs()
         assert told["suite_id"] == first_suite and told["runs"] == before and set(before) == {"numbers", "places"}

@@ -15,7 +15,7 @@ import pytest
 from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.cells import store
 from plumbline.pipelines.cells.checksums import is_sound_page
-from plumbline.pipelines.cells.runs import by_time, find_run, newest_run, run_ids
+from plumbline.pipelines.cells.runs import find_run, name_by_time, newest_run, run_ids
 from plumbline.pipelines.cells.store import Store, StoreError
 from plumbline.pipelines.report.report import write_report
 from plumbline.pipelines.sweeps.sweep import run_sweep
@@ -196,9 +196,9 @@ def test_a_run_whose_cells_could_not_be_read_when_it_was_gathered_does_not_stand
             raise StoreError(f"{place}: the store does not answer")
         return read(place)
 
-    read = store._content
+    read = store._read_bytes
     with monkeypatch.context() as patch:
-        patch.setattr(store, "_content", unanswered)
+        patch.setattr(store, "_read_bytes", unanswered)
         assert sweep.run().code == 1
     first = newest_run(sweep.store)
     assert sweep.run().code == 0 and newest_run(sweep.store) != first
@@ -218,7 +218,7 @@ def test_skills_and_files_that_no_cell_holds_make_another_run(sweep: Sweep) -> N
 
 
 def test_what_a_sweep_names_is_the_newest_run_whatever_clock_the_last_one_had(sweep: Sweep) -> None:
-    later = lambda store, began: by_time(store, began + timedelta(minutes=10))  # noqa: E731
+    later = lambda store, began: name_by_time(store, began + timedelta(minutes=10))  # noqa: E731
     ahead = run_sweep(sweep.plan(), lambda progress: None, name=later)
     write_report(sweep.store, ahead.run_id)
     assert newest_run(sweep.store) == ahead.run_id

@@ -29,7 +29,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def denied(config: SweepConfig) -> SweepConfig:
-    """The sweep with every metric denied each thing, beside the metric itself."""
+    """Sweep every metric and its ablations."""
     others = {
         f"{name}_{what}": replace(metric, ablation=what) for name, metric in config.metrics.items() for what in DENIED
     }

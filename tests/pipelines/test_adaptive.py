@@ -1,4 +1,4 @@
-"""A sweep that stops when its generators are told apart: what it saw stands, and it decides the same when run again."""
+"""A sweep that stops once its generators are distinguished keeps its results, and decides the same when run again."""
 
 import json
 import shutil
@@ -76,7 +76,7 @@ class TwoSecondsARound:
 
 
 class Stopped(NamedTuple):
-    """A sweep that stopped early, and what it told after each round; its store is read alone."""
+    """A sweep that stopped early, and its decisions after each round; tests only read its store."""
 
     finished: FinishedSweep
     now: PlannedSweep

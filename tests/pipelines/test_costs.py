@@ -1,4 +1,4 @@
-"""A service is asked whether it answers before Ray starts, and its cost is told before a sweep and after it."""
+"""A service is tried before Ray starts, and its cost is reported before and after a sweep."""
 
 import json
 import sys
@@ -13,7 +13,7 @@ from plumbline.jobs.display.leaderboards import show_usage
 from plumbline.jobs.display.plan_table import show_plan
 from plumbline.operators.base.errors import ConfigError, ModelError
 from plumbline.operators.report.health import cost_note
-from plumbline.pipelines.plans.costs import Cost, cost_facts, costs_of, estimates, try_services
+from plumbline.pipelines.plans.costs import Cost, cost_facts, estimate_costs, node_costs, try_services
 from plumbline.pipelines.sweeps.planning import PlannedSweep
 from tests.bench_of import plan_bench, run_plan, write_benchmark
 from tests.operators.models.endpoint import KEY, VARIABLE, Answer, Server, failed, told
@@ -57,7 +57,7 @@ def test_a_sweep_tells_its_cost_before_and_after(
     server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     planned = planned_sweep(server, tmp_path, PRICES)
-    (before,) = estimates(planned.plan, planned.store)
+    (before,) = estimate_costs(planned.plan, planned.store)
     assert (before.node, before.run_id, before.read, before.written) == ("answers:vqa", None, 1000, 250)
     assert before.cost.amount == pytest.approx(before.calls * (1000 * 2 + 250 * 10) / 1e6)
     assert f"answers:vqa: about {before.cost} for {before.calls} calls of a service" in shown(planned, capsys)
@@ -102,7 +102,7 @@ def test_gpu_seconds_are_priced_and_divided_among_the_metrics_that_share_a_stage
     }
     assert sum(item.model_calls for item in planned.plan.nodes) == 4 * 3 + 4 * 2, "what is divided is all there is"
     assert cost_note(facts) == "GPUs and services cost 3.60 EUR."
-    show_usage(make_console(), {}, costs_of(planned.plan, {}, planned.config.cluster, held))
+    show_usage(make_console(), {}, node_costs(planned.plan, {}, planned.config.cluster, held))
     assert "answers:vqa: 3.60 EUR" in capsys.readouterr().out
 
 
@@ -116,7 +116,7 @@ def test_what_calls_took_in_a_run_is_what_the_next_ones_will_take(
 ) -> None:
     finished = run_plan(planned_sweep(server, tmp_path, PRICES))
     planned = planned_sweep(server, tmp_path, PRICES, "clips.shown=grid", count=8)
-    (told_by_run,) = estimates(planned.plan, planned.store)
+    (told_by_run,) = estimate_costs(planned.plan, planned.store)
     assert (told_by_run.run_id, told_by_run.read, told_by_run.written) == (finished.run_id, 500_000, 100_000)
     assert told_by_run.cost == Cost(2.0 * told_by_run.calls, "USD")
     assert f"as in run {finished.run_id}" in shown(planned, capsys)
@@ -126,7 +126,7 @@ def test_without_prices_it_is_said_how_to_have_the_cost_told(
     server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     planned = planned_sweep(server, tmp_path)
-    assert estimates(planned.plan, planned.store) == [] and costs_of(planned.plan, {}) == {}
+    assert estimate_costs(planned.plan, planned.store) == [] and node_costs(planned.plan, {}) == {}
     assert "calls of a service; models.vqa.prices would tell their cost" in shown(planned, capsys)
 
 

@@ -1,4 +1,4 @@
-"""Credentials that expire in the midst of a run are read anew from where they stand; those given by name are not."""
+"""Credentials that expire during a run are read again from their file; explicitly configured ones are not."""
 
 import json
 import shlex

@@ -1,4 +1,4 @@
-"""A sweep's metrics are diagnosed by cells like any others, and the run's report says what came of it."""
+"""A diagnosis of a sweep's metrics uses cells like any sweep, and the run's report shows its results."""
 
 import math
 import random

@@ -63,7 +63,7 @@ def opened(encoded: bytes) -> Image.Image:
 
 @pytest.mark.parametrize("of_prompts", [False, True])
 def test_embeddings_give_the_numbers_of_magicbrush_and_instructpix2pix(tmp_path: Path, of_prompts: bool) -> None:
-    """With captions beside the images, or once in the prompts file."""
+    """The captions are stored with the images, or once in the prompts file."""
     folder = write_edits(tmp_path / "bench", BEFORE, **({} if of_prompts else {"was": WAS, "wanted": WANTED}))
     if of_prompts:
         rows = zip(prompts(4), WAS, WANTED, strict=True)

@@ -1,4 +1,4 @@
-"""Edited images beside their sources: in a sweep, in the scorer, and what is refused before anything runs."""
+"""Edited images with their sources: in a sweep, in the scorer, and configurations that are refused."""
 
 import io
 from pathlib import Path

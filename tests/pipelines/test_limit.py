@@ -1,4 +1,4 @@
-"""A sweep of a benchmark's first prompts: a trial that says so, and whose rows the whole sweep keeps."""
+"""A sweep with a limit on prompts: it is marked as a trial, and the full sweep reuses its rows."""
 
 import json
 from pathlib import Path
@@ -35,7 +35,7 @@ from tests.bench_of import (
 
 CLIP = "metric=[clipscore]"
 PIXELS = "metric=[entropy]"
-"""What no model is asked for."""
+"""A metric that asks no model."""
 
 
 @pytest.fixture

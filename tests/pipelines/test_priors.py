@@ -1,4 +1,4 @@
-"""What the model says of a grey image is asked once for each prompt, and is in the scores."""
+"""The model's answer about a grey image is computed once for each prompt, and is in the scores."""
 
 import math
 from dataclasses import replace

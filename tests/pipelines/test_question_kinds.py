@@ -7,7 +7,7 @@ import pytest
 
 from plumbline.operators.base import rows, schemas
 from plumbline.operators.base.errors import RowError
-from plumbline.pipelines.sweeps.question_kinds import KindPool, Pooled
+from plumbline.pipelines.sweeps.question_kinds import KindPool, KindScore
 
 KINDS = {("p", "1"): "attribute - color", ("p", "2"): "attribute - size", ("p", "3"): "global", ("p", "4"): None}
 
@@ -28,25 +28,25 @@ def test_every_question_counts_once_at_each_level_of_its_kind() -> None:
     pool = KindPool()
     pool.add(table(scored("a", elements=[element("1", 1.0), element("2", 0.0), element("3", 1.0)])), KINDS)
     pool.add(table(scored("a", elements=[element("1", 0.0), element("2", None), element("4", 1.0)])), KINDS)
-    assert pool.pooled() == [
-        Pooled("a", 1, "attribute", pytest.approx(1 / 3), 3),
-        Pooled("a", 1, "global", 1.0, 1),
-        Pooled("a", 2, "attribute - color", 0.5, 2),
-        Pooled("a", 2, "attribute - size", 0.0, 1),
+    assert pool.mean_scores() == [
+        KindScore("a", 1, "attribute", pytest.approx(1 / 3), 3),
+        KindScore("a", 1, "global", 1.0, 1),
+        KindScore("a", 2, "attribute - color", 0.5, 2),
+        KindScore("a", 2, "attribute - size", 0.0, 1),
     ]
 
 
 def test_the_ratings_of_checkpoints_are_pooled_by_their_names_whatever_their_number() -> None:
-    """UniGenBench++: primary dimensions are what stands before the dash; `Attribute - Color 2` is one of them too."""
+    """UniGenBench++: primary dimensions are the text before the dash; `Attribute - Color 2` is one of them too."""
     pool = KindPool()
     rated = [("Attribute - Color", 1.0), ("Attribute - Color 2", 0.0), ("Style", 1.0)]
     ratings = [{"name": name, "value": value} for name, value in rated]
     pool.add(table(scored("a", ratings=ratings), scored("b", ratings=ratings[2:])), {})
-    assert pool.pooled() == [
-        Pooled("a", 1, "Attribute", 0.5, 2),
-        Pooled("a", 1, "Style", 1.0, 1),
-        Pooled("b", 1, "Style", 1.0, 1),
-        Pooled("a", 2, "Attribute - Color", 0.5, 2),
+    assert pool.mean_scores() == [
+        KindScore("a", 1, "Attribute", 0.5, 2),
+        KindScore("a", 1, "Style", 1.0, 1),
+        KindScore("b", 1, "Style", 1.0, 1),
+        KindScore("a", 2, "Attribute - Color", 0.5, 2),
     ]
 
 
@@ -54,4 +54,4 @@ def test_a_row_with_an_error_counts_nowhere() -> None:
     failed = scored("a", score=None, error=rows.error_value(RowError("corrupt_image", "it is")))
     pool = KindPool()
     pool.add(table(failed), KINDS)
-    assert pool.pooled() == []
+    assert pool.mean_scores() == []

@@ -71,7 +71,7 @@ def rows_of(plan: PlannedSweep, stage: str) -> list[dict[str, Any]]:
 
 
 def elements(plan: PlannedSweep) -> list[list[float]]:
-    """Of every image the scores of its questions."""
+    """Return the scores of the questions of every image."""
     return [[one["score"] for one in row["elements"] or ()] for row in rows_of(plan, "scores")]
 
 
@@ -126,7 +126,7 @@ def test_replies_are_matched_with_the_released_choices(folder: Path, tmp_path: P
 
 
 def test_every_machine_looks_for_the_file_that_prompts_are_read_of(folder: Path, tmp_path: Path) -> None:
-    """As it does for any source: by its size and its time (pipelines/running/surroundings.py)."""
+    """As for any source, by size and modification time (pipelines/running/driver_environment.py)."""
     plan = planned(folder, tmp_path / "store", "dsg_1k", write_propositions(tmp_path / "q.csv"))
     (shard,) = plan.sources.prompt_shards
     entry = StorageConfig().locate(shard.url).entry()

@@ -1,4 +1,4 @@
-"""Sweeps beside the arithmetic of the releases, done here step by step as their code does it, on the same answers."""
+"""Sweeps give the numbers of the releases, whose arithmetic is repeated here step by step on the same answers."""
 
 import math
 from collections import defaultdict
@@ -91,7 +91,7 @@ def annotations() -> list[dict[str, Any]]:
 
 
 class Benchmark(NamedTuple):
-    """What compute_dpg_bench.py prints."""
+    """The output of compute_dpg_bench.py."""
 
     scores: Mapping[str, float]
     """Of each prompt whose image it does not fail on."""

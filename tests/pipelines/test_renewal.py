@@ -1,4 +1,4 @@
-"""Cells that are damaged, or that stand on what is no more, are computed anew within the run that finds them."""
+"""Damaged and outdated cells are recomputed within the run that finds them."""
 
 import io
 import shutil
@@ -39,7 +39,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> FinishedSweep:
 
 @pytest.fixture
 def folder(whole: FinishedSweep, tmp_path: Path) -> Path:
-    """The benchmark with a store of the test's own, in which the run stands whose parts are taken over."""
+    """The benchmark with a store for this test, which contains a run whose parts are copied."""
     origin = Path(whole.folder).parent.parent.parent
     shutil.copytree(origin / "store", tmp_path / "store")
     return origin / "bench"
@@ -93,7 +93,7 @@ def test_damaged_cells_of_every_stage_are_computed_anew_and_counted(
 
 
 class Gone(io.StringIO):
-    """A terminal that nobody reads any more."""
+    """A terminal that is closed."""
 
     def write(self, text: str) -> int:
         raise BrokenPipeError(32, "Broken pipe")
@@ -113,7 +113,7 @@ def test_progress_that_cannot_be_shown_ends_no_computing_and_is_logged_once(
 
 
 def reworded(questions: pa.Table) -> pa.Table:
-    """The first question asked in other words, under the id of what it asks now."""
+    """Reword the first question, without changing its id."""
     first, *others = questions.to_pylist()
     text = "is this what it shows?"
     changed = {**first, "text": text, "question_id": content_id(text, first["choices"], first["answer"])}
@@ -124,7 +124,7 @@ def reworded(questions: pa.Table) -> pa.Table:
 def test_all_that_stands_on_questions_that_were_written_anew_is_computed_anew(
     folder: Path, tmp_path: Path, rewrite: Callable[[pa.Table], pa.Table]
 ) -> None:
-    """As when a question writer, whose words are never promised, writes a lost cell another time."""
+    """A question writer may use other words when it writes a lost cell again."""
     plan = planned(folder, tmp_path)
     asked = cells(plan, "questions")[0]
     written = plan.store.read(asked.path)
@@ -135,7 +135,7 @@ def test_all_that_stands_on_questions_that_were_written_anew_is_computed_anew(
     plan.store.save(plan.plan.to_compute(asked), rewritten)
     done = run_plan(planned(folder, tmp_path))
     assert (done.exit_code, done.results.n_null) == (0, 0)
-    [scored] = [cell for cell in cells(plan, "scores") if asked in plan.plan.read_by(cell).get("questions", ())]
+    [scored] = [cell for cell in cells(plan, "scores") if asked in plan.plan.upstream(cell).get("questions", ())]
     elements = {row["prompt_id"]: row["elements"] for row in plan.store.read(scored.path).to_pylist()}
     now = [row["question_id"] for row in rewritten.to_pylist() if row["prompt_id"] == prompt_id]
     assert [element["question_id"] for element in elements[prompt_id]] == now
@@ -175,7 +175,7 @@ def test_damage_that_comes_back_is_told_and_loses_no_row(
 def test_a_cell_that_is_renewed_with_a_row_that_may_pass_later_is_a_draft_that_the_run_uses(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Though what stands beside it in the cell's own place is damaged, and other damage is found after it."""
+    """Although the committed file next to it is damaged, and other damage is found after it."""
     config = sweep_config(folder, tmp_path / "store", "metric=[gecko,clipscore]")  # so that answers are read first
     plan = plan_sweep(config)
     [similar, *_], [answered, *_] = cells(plan, "similarities"), cells(plan, "answers")

@@ -13,7 +13,7 @@ EDITS = ROOT / "assets/shapes_edits"
 
 @pytest.fixture(scope="module")
 def swept(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, pd.DataFrame]:
-    """What the command prints, and its scores beside the truth."""
+    """Return the command's output, and its scores with the true ones."""
     store = tmp_path_factory.mktemp("edits")
     shown = printed("sweep", "sweep=shapes_edits", f"store={store}", "cluster=here")
     scores = pd.read_parquet(newest(store) / "scores.parquet")

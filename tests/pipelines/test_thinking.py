@@ -1,4 +1,4 @@
-"""A judge that thinks before it rates: its rating is a score, and a thought without an end a null that says why."""
+"""A judge that thinks before it rates: its rating is the score; a thought without an end gives null with a reason."""
 
 from pathlib import Path
 from typing import Any

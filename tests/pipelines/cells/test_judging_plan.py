@@ -1,4 +1,4 @@
-"""What metrics ask alike is planned once: captions, regions, descriptions, and a judge's pass over images."""
+"""Cells that several metrics share are planned once: captions, regions, descriptions, a judge's pass over images."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """Roles as words of the command line."""
+    """Return roles as arguments of the command line."""
     folder = tmp_path_factory.mktemp("models")
     saved = {
         "captioner": ("captioner", captioners.save_blip),
@@ -36,7 +36,7 @@ def plan_of(bench: Path, folder: Path, *words: str) -> Plan:
 
 
 def counts(plan: Plan) -> dict[str, int]:
-    """Cells by node, of one shard of images and one of prompts."""
+    """Return the cells by node, for one shard of images and one of prompts."""
     return {item.node.name: item.cells for item in plan.nodes}
 
 

@@ -1,4 +1,4 @@
-"""The plan names exactly what has to be computed, and every change touches only what stands below it."""
+"""The plan names exactly the cells to compute, and a change affects only the cells that depend on it."""
 
 import os
 import re
@@ -35,7 +35,7 @@ def paths(plan: Plan, stage: str | None = None) -> set[str]:
 
 
 def changed(before: Plan, after: Plan) -> Counter[str]:
-    """New cells of the second plan, by node."""
+    """Return the new cells of the second plan, by node."""
     old = {cell.path for cell in before.cells}
     return Counter(cell.recipe.node for cell in after.cells if cell.path not in old)
 
@@ -52,7 +52,7 @@ def test_a_fresh_store_lacks_every_cell_and_the_plan_counts_the_model_calls(fold
 
 @pytest.mark.parametrize("metric", ["gecko", "tifa", "dsg", "vq2"])
 def test_the_plan_expects_about_as_many_calls_as_writing_the_packs_questions_takes(tmp_path: Path, metric: str) -> None:
-    """Within a quarter: for a paid service this is what it costs."""
+    """The estimate is within a quarter: for a paid service it is the estimated cost."""
     folder = write_benchmark(tmp_path / "bench", ["atlas"], count=256)
     config = sweep_config(folder, tmp_path / "store", f"metric=[{metric}]")
     plan = plan_sweep(config, wanted=("questions", "entailment", "scores")).plan
@@ -251,7 +251,7 @@ def test_a_path_is_the_same_however_it_is_spelled(folder: Path) -> None:
 
 
 def test_a_link_is_known_by_its_own_name_and_its_file_by_where_it_lies(folder: Path, tmp_path: Path) -> None:
-    """As in a hub's cache, where train.parquet is a link to a blob without a suffix."""
+    """In a hub's cache, train.parquet is a link to a blob without a suffix."""
     for name, place in (
         ("prompts.parquet", folder / "prompts.parquet"),
         ("sdxl.parquet", folder / "images/atlas/00000.parquet"),

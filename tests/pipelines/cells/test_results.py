@@ -1,4 +1,4 @@
-"""A run takes over what earlier runs made of the same cells and reads the others alone; its tables do not tell."""
+"""A run copies parts that earlier runs made of the same cells and reads only other cells; its tables are the same."""
 
 import shutil
 from pathlib import Path
@@ -22,7 +22,7 @@ class Nights(Bench):
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         super().__init__(folder, "metric=[clipscore]")
         self.read: list[str] = []
-        """The cells that the last sweep read."""
+        """Return the cells that the last sweep read."""
         read = Store.read
 
         def noting(store: Store, path: str, **options: object) -> pa.Table:
@@ -50,7 +50,7 @@ def nights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Nights:
 
 
 def assert_as_if_nothing_stood(nights: Nights, done: FinishedSweep, folder: Path) -> None:
-    """The tables are those of a sweep over the same cells that knows no run."""
+    """Assert that the tables are those of a sweep over the same cells that has no earlier run."""
     shutil.copytree(nights.store.place.url, folder, ignore=shutil.ignore_patterns("runs"), copy_function=shutil.copy2)
     fresh = nights.sweep(f"store={folder}")
     assert nights.read, "every cell is read"
@@ -101,7 +101,7 @@ def test_rows_without_a_score_that_are_taken_over_keep_their_error_and_their_pla
 
 @pytest.mark.parametrize("harm", ["damage", "delete", "forget what was counted"])
 def test_a_part_that_cannot_be_taken_over_is_made_of_its_cells_again(harm: str, nights: Nights, tmp_path: Path) -> None:
-    """As are those of runs that were written before parts held their tallies."""
+    """So are the parts of runs that were written before parts contained their tallies."""
     nights.sweep()
     for path in nights.runs.glob("*/scores.parquet/00000-*.parquet"):
         if harm == "delete":

@@ -23,7 +23,7 @@ SLOW = RowError("image_too_slow", "decoding takes too long", retryable=True)
 
 
 class Decoder:
-    """Decodes as ever, but for images that are slow now; notes what it has decoded."""
+    """Decodes images and records them; raises for the images in `slow`, as if they took too long."""
 
     def __init__(self) -> None:
         self.decode = module.decode_bytes
@@ -52,7 +52,7 @@ def planned(folder: Path, *overrides: str) -> PlannedSweep:
 
 
 def run(folder: Path, *overrides: str) -> FinishedSweep:
-    """A sweep's run, with the page that a run is whole with."""
+    """Run a sweep, and add the report that makes its run complete."""
     done = run_plan(planned(folder, *overrides))
     (Path(done.folder) / "report.html").touch()
     return done
@@ -62,7 +62,7 @@ def kinds(done: FinishedSweep) -> list[str]:
     return sorted(done.results.read_errors().column("kind").to_pylist())
 
 
-def of(cells: frozenset[PlannedCell]) -> list[tuple[str, str]]:
+def list_cells(cells: frozenset[PlannedCell]) -> list[tuple[str, str]]:
     return sorted((cell.recipe.stage, cell.shard.group) for cell in cells)
 
 
@@ -77,8 +77,8 @@ def test_only_rows_that_failed_are_tried_again_and_new_images_wait(
     decoder.slow = set(slow[:1])
     decoder.decoded.clear()
     retry = planned(folder, "retry_failed=true")
-    assert of(retry.plan.missing) == [("image_statistics", "atlas"), ("scores", "atlas")]
-    assert of(retry.plan.left) == [("image_statistics", "cobalt")] * 2 + [("scores", "cobalt")] * 2
+    assert list_cells(retry.plan.missing) == [("image_statistics", "atlas"), ("scores", "atlas")]
+    assert list_cells(retry.plan.untried) == [("image_statistics", "cobalt")] * 2 + [("scores", "cobalt")] * 2
     show_plan(make_console(), retry)
     done = run_plan(retry)
     show_leaderboards(make_console(), done, retry.store)
@@ -123,7 +123,7 @@ def test_a_run_that_left_cells_out_does_not_stand_for_one_that_has_them(folder: 
 
 
 def test_an_image_that_was_put_at_its_address_since_is_tried(folder: Path, decoder: Decoder) -> None:
-    """Its cell has another name now, and the draft that tells of it another key."""
+    """Its cell has another path now, and the draft with its failure another key."""
     places = folder / "images/atlas"
     rows = images("atlas", 4)
     for number, row in enumerate(rows[1:], 1):

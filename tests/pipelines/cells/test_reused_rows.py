@@ -1,4 +1,4 @@
-"""A cell computed anew asks its model only for the rows that no earlier cell holds as they are needed now."""
+"""A cell that is computed again asks its model only for the rows that no earlier cell contains."""
 
 import shutil
 from collections.abc import Callable, Iterator, Sequence
@@ -38,7 +38,7 @@ def plan(folder: Path) -> Callable[..., PlannedSweep]:
 
 @pytest.fixture
 def encoded(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, int]]:
-    """How many images each model has encoded."""
+    """Count the images that each model has encoded."""
     counts = {"vqa": 0, "clip": 0}
     for name, model in (("vqa", ClipFlanT5Likelihood), ("clip", ClipSimilarity)):
         monkeypatch.setattr(model, "encode", counting(counts, name, model.encode))
@@ -54,7 +54,7 @@ def counting(counts: dict[str, int], name: str, encode: Callable[..., Any]) -> C
 
 
 def rows_of(planned: PlannedSweep, stage: str, outcomes: dict[str, Outcome]) -> list[dict[str, Any]]:
-    """A stage's rows, of the cells that the plan names now."""
+    """Return a stage's rows, from the cells of the current plan."""
     cells = [cell for cell in planned.plan.cells if cell.recipe.stage == stage]
     drafts = {path for path, outcome in outcomes.items() if outcome.state == "draft"}
     tables = [planned.store.read(cell.path, key=cell.key, draft=cell.path in drafts) for cell in cells]
@@ -84,7 +84,7 @@ def test_a_folder_of_images_that_was_moved_or_copied_asks_no_model(
 def test_a_renamed_file_or_generator_is_read_again_and_asks_no_model(
     renamed: str, hidden: str, folder: Path, encoded: dict[str, int]
 ) -> None:
-    """Also where the ids of its images follow from the generator's name."""
+    """Also if the ids of its images contain the generator's name."""
     rows = [{name: value for name, value in row.items() if name != hidden} for row in images("atlas", 8)]
     write_rows(folder / "images/atlas/00000.parquet", rows)
     scores_by_command(folder, "store")
@@ -95,7 +95,7 @@ def test_a_renamed_file_or_generator_is_read_again_and_asks_no_model(
 
 
 def scores_by_command(folder: Path, store: str) -> list[dict[str, Any]]:
-    """The newest run's scores after a sweep without Ray."""
+    """Return the newest run's scores after a sweep without Ray."""
     given = ["sweep=shapes", BOTH, f"benchmark.prompts={folder}/prompts.parquet", f"benchmark.images={folder}/images"]
     place = StorageConfig().locate(str(folder.parent / store))
     assert run("sweep", *given, f"store={place}", "cluster=here", "shard_rows=4").code == 0
@@ -142,7 +142,7 @@ def test_a_benchmark_that_grows_has_only_its_new_prompts_written_about_and_its_n
 
 
 def asked_texts(monkeypatch: pytest.MonkeyPatch, refuse: str = "") -> list[str]:
-    """What the question writer is asked; it fails for a while on texts that hold `refuse`."""
+    """Texts that the question writer is asked about; it fails for a while on texts that contain `refuse`."""
     asked: list[str] = []
     generate = CausalLM.generate
 
@@ -232,7 +232,7 @@ def test_a_cell_of_another_recipe_lends_no_row_wherever_it_was_put(
 
 
 def question_files(planned: PlannedSweep) -> list[Path]:
-    """The files of a plan's cells of questions."""
+    """Return the files of a plan's questions cells."""
     return [
         Path((planned.store.place / cell.path).path) for cell in planned.plan.cells if cell.recipe.stage == "questions"
     ]
@@ -294,7 +294,7 @@ def test_an_images_file_that_is_touched_or_written_anew_costs_no_model_call_for_
 def test_an_image_that_is_repaired_or_replaced_at_its_address_is_scored_anew_and_no_other(
     folder: Path, plan: Callable[..., PlannedSweep], encoded: dict[str, int]
 ) -> None:
-    """The identity of what stands at an address is in the key."""
+    """The key contains the version of the file at an address."""
     places = folder / "images/atlas"
     rows = images("atlas", 4)
     for number, row in enumerate(rows):

@@ -1,4 +1,4 @@
-"""A run's own files are believed no more than cells: one turned bit is seen, told in a line, and made anew."""
+"""A run's own files are verified like cells: a flipped bit is detected and reported, and the file is written again."""
 
 import json
 import random
@@ -9,7 +9,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from plumbline.pipelines.cells.lease import Holder, see, take
+from plumbline.pipelines.cells.lease import Holder, read_lease, take_lease
 from plumbline.pipelines.cells.runs import read_manifest
 from plumbline.pipelines.cells.store import Store, StoreError
 from plumbline.pipelines.maintenance.working_sweeps import present, signs
@@ -28,8 +28,8 @@ FILES = (
 )
 
 
-class Standing(Bench):
-    """A store with a run in which some rows have no score."""
+class SweptStore(Bench):
+    """A store with a run that lacks the scores of some rows."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, "metric=[clipscore]", "max_failed=0.5", generators=("flint", "atlas"), count=9)
@@ -46,18 +46,18 @@ class Standing(Bench):
         return run_plan(self.plan())
 
     def restored(self) -> Path:
-        """The store, as the first run left it: a run stands in no other place."""
+        """Restore the store to its state after the first run."""
         shutil.rmtree(self.store.place.url)
         return Path(shutil.copytree(self.kept, self.store.place.url, copy_function=shutil.copy2))
 
 
 @pytest.fixture(scope="module")
-def standing(tmp_path_factory: pytest.TempPathFactory) -> Standing:
-    return Standing(tmp_path_factory.mktemp("standing"))
+def swept(tmp_path_factory: pytest.TempPathFactory) -> SweptStore:
+    return SweptStore(tmp_path_factory.mktemp("swept"))
 
 
 def turn_a_bit(path: Path, seed: int) -> None:
-    """Another bit for every seed; nothing is left of the file's other names."""
+    """Flip another bit for every seed, in a copy, so that hard links of the file stay intact."""
     data = bytearray(path.read_bytes())
     place = random.Random(seed).randrange(8 * len(data))
     data[place // 8] ^= 1 << place % 8
@@ -65,57 +65,57 @@ def turn_a_bit(path: Path, seed: int) -> None:
     path.write_bytes(data)
 
 
-def assert_like_the_first(standing: Standing, run: FinishedSweep) -> None:
-    assert run.exit_code == standing.first.exit_code == 2 and not run.computed
+def assert_like_the_first(swept: SweptStore, run: FinishedSweep) -> None:
+    assert run.exit_code == swept.first.exit_code == 2 and not run.computed
     for name, table in run_tables(run).items():
-        pd.testing.assert_frame_equal(table, standing.tables[name])
+        pd.testing.assert_frame_equal(table, swept.tables[name])
 
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 8))])
 @pytest.mark.parametrize("file", FILES)
-def test_a_run_with_a_turned_bit_is_made_anew_of_its_cells(file: str, seed: int, standing: Standing) -> None:
-    store = standing.restored()
-    (path,) = (store / "runs" / standing.first.run_id).glob(file)
+def test_a_run_with_a_turned_bit_is_made_anew_of_its_cells(file: str, seed: int, swept: SweptStore) -> None:
+    store = swept.restored()
+    (path,) = (store / "runs" / swept.first.run_id).glob(file)
     turn_a_bit(path, seed)
-    again = standing.sweep()
-    assert not again.unchanged and again.run_id != standing.first.run_id
-    assert_like_the_first(standing, again)
+    again = swept.sweep()
+    assert not again.unchanged and again.run_id != swept.first.run_id
+    assert_like_the_first(swept, again)
 
 
 @pytest.mark.parametrize("file", FILES[1:])
 @pytest.mark.parametrize("way", ROT)
 def test_a_planned_sweep_sees_damage_that_leaves_size_and_time_as_they_were(
-    way: str, file: str, standing: Standing
+    way: str, file: str, swept: SweptStore
 ) -> None:
-    store = standing.restored()
-    (path,) = (store / "runs" / standing.first.run_id).glob(file)
+    store = swept.restored()
+    (path,) = (store / "runs" / swept.first.run_id).glob(file)
     assert harm(path, way, random.Random(file))
-    again = standing.sweep()
-    assert not again.unchanged and standing.sweep().unchanged
-    assert_like_the_first(standing, again)
+    again = swept.sweep()
+    assert not again.unchanged and swept.sweep().unchanged
+    assert_like_the_first(swept, again)
 
 
-def test_a_run_whose_parts_are_exchanged_is_made_anew_of_its_cells(standing: Standing) -> None:
-    store = standing.restored()
-    one, other = sorted((store / f"runs/{standing.first.run_id}/scores.parquet").glob("*-*.parquet"))[:2]
+def test_a_run_whose_parts_are_exchanged_is_made_anew_of_its_cells(swept: SweptStore) -> None:
+    store = swept.restored()
+    one, other = sorted((store / f"runs/{swept.first.run_id}/scores.parquet").glob("*-*.parquet"))[:2]
     content = one.read_bytes(), other.read_bytes()
     for path, exchanged in ((other, content[0]), (one, content[1])):
         path.unlink()
         path.write_bytes(exchanged)
-    again = standing.sweep()
-    assert not again.unchanged and standing.sweep().unchanged
-    assert_like_the_first(standing, again)
+    again = swept.sweep()
+    assert not again.unchanged and swept.sweep().unchanged
+    assert_like_the_first(swept, again)
 
 
-def test_a_run_that_was_written_before_files_held_digests_is_read_as_it_is(standing: Standing) -> None:
-    """As pandas and DuckDB write a table, and as jq writes a manifest."""
-    store = store_at(standing.restored())
-    folder = Path(store.place.url) / "runs" / standing.first.run_id
+def test_a_run_that_was_written_before_files_held_digests_is_read_as_it_is(swept: SweptStore) -> None:
+    """Such files are also written by pandas or DuckDB (tables) and jq (manifests)."""
+    store = store_at(swept.restored())
+    folder = Path(store.place.url) / "runs" / swept.first.run_id
     pd.read_parquet(folder / "summary.parquet").to_parquet(folder / "summary.parquet")
-    manifest = read_manifest(store, standing.first.run_id)
-    store.write_text(f"runs/{standing.first.run_id}/manifest.json", json.dumps(manifest))
-    assert read_manifest(store, standing.first.run_id) == manifest
-    assert store.read_table(f"runs/{standing.first.run_id}/summary.parquet").num_rows
+    manifest = read_manifest(store, swept.first.run_id)
+    store.write_text(f"runs/{swept.first.run_id}/manifest.json", json.dumps(manifest))
+    assert read_manifest(store, swept.first.run_id) == manifest
+    assert store.read_table(f"runs/{swept.first.run_id}/summary.parquet").num_rows
 
 
 COMMANDS = {
@@ -133,10 +133,10 @@ COMMANDS = {
 
 @pytest.mark.parametrize("job, file", [(job, file) for job, (_, files) in COMMANDS.items() for file in files])
 def test_a_damaged_file_is_named_in_one_line_by_whoever_reads_it(
-    job: str, file: str, standing: Standing, tmp_path: Path
+    job: str, file: str, swept: SweptStore, tmp_path: Path
 ) -> None:
-    store = standing.restored()
-    (path,) = (store / "runs" / standing.first.run_id).glob(file)
+    store = swept.restored()
+    (path,) = (store / "runs" / swept.first.run_id).glob(file)
     turn_a_bit(path, 7)
     printed = run(job, f"store={store}", *(text.replace("OUT", str(tmp_path / "out")) for text in COMMANDS[job][0]))
     assert printed.code == (0 if job == "status" else 1)
@@ -145,7 +145,7 @@ def test_a_damaged_file_is_named_in_one_line_by_whoever_reads_it(
 
 
 def every_turned_bit(store: Store, path: str, read: Callable[[], object], expected: object) -> None:
-    """What is read of a small file is as expected whichever of its bits is turned (of 200 that are drawn).
+    """Assert that reading a small file gives the expected content, whichever of 200 random bits is flipped.
 
     Or it is what was written: a bit in the name of the field that holds the digest harms nothing else.
     """
@@ -181,10 +181,10 @@ def test_a_damaged_digest_of_weights_is_computed_anew(tmp_path: Path) -> None:
 
 def test_a_damaged_lease_sign_or_outcome_is_taken_for_none(tmp_path: Path) -> None:
     store = store_at(tmp_path / "store")
-    lease = take(store, "nightly", "nightly")
-    assert isinstance(see(store, "nightly").holder, Holder) and lease.number == 1
+    lease = take_lease(store, "nightly", "nightly")
+    assert isinstance(read_lease(store, "nightly").holder, Holder) and lease.number == 1
     (path,) = store.files("leases/nightly")
-    every_turned_bit(store, path, lambda: see(store, "nightly").holder, None)
+    every_turned_bit(store, path, lambda: read_lease(store, "nightly").holder, None)
     with present(store, run="r", uses=["scores/1"]) as presence:
         assert [sign.content["uses"] for sign in signs(store)] == [["scores/1"]]
         every_turned_bit(store, presence.path, lambda: [sign.content for sign in signs(store)], [{}])
@@ -197,9 +197,9 @@ def test_a_damaged_lease_sign_or_outcome_is_taken_for_none(tmp_path: Path) -> No
     every_turned_bit(store, outcome_path("r"), lambda: read_outcome(store, "r"), None)
 
 
-def test_no_turned_bit_of_a_runs_table_is_read_as_another_value(standing: Standing) -> None:
-    store = store_at(standing.restored())
-    path = f"runs/{standing.first.run_id}/summary.parquet"
+def test_no_turned_bit_of_a_runs_table_is_read_as_another_value(swept: SweptStore) -> None:
+    store = store_at(swept.restored())
+    path = f"runs/{swept.first.run_id}/summary.parquet"
     whole = store.read_table(path)
 
     def read() -> object:

@@ -1,4 +1,4 @@
-"""The runs of a store are listed whatever its path is called; one that is damaged or gone stands in no other's way."""
+"""The runs of a store with any path are listed; a damaged or deleted run does not hide others."""
 
 import json
 from datetime import UTC, datetime, timedelta
@@ -9,12 +9,12 @@ import pytest
 from plumbline.operators.base.errors import ConfigError
 from plumbline.pipelines.cells.lease import LeaseLost
 from plumbline.pipelines.cells.runs import (
-    by_date,
-    by_time,
     commit_run,
     earlier_runs,
     find_run,
     list_runs,
+    name_by_date,
+    name_by_time,
     name_newest,
     newest_first,
     newest_run,
@@ -46,7 +46,7 @@ def test_runs_are_listed_in_a_store_of_any_name_and_no_other_stores_are(name: st
         store.write_text(f"runs/{run_id}/manifest.json", "{}")
     store.write_text("runs/unfinished/scores.parquet", "")
     store.write_text("runs/a/metaeval/manifest.json", "")
-    store.write_text(LATEST, "a\n")
+    name_newest(store, "a")
     for other in ("seeds1", "ab", "whats"):
         store_at(f"{place}/{other}").write_text("runs/c/manifest.json", "{}")
     assert run_ids(store) == ["b", "a"] and newest_run(store) == "a"
@@ -119,6 +119,7 @@ def test_runs_named_by_date_and_by_time_stand_in_the_order_in_which_they_began(s
     ]
     for run_id in ids[::-1]:
         store.write_text(f"runs/{run_id}/manifest.json", "{}")
+    name_newest(store, NEW)
     assert run_ids(store) == [OLD, *ids, NEW]
     assert [run.run_id for run in earlier_runs(store, "2026-11-23-140506")] == [*ids[:3][::-1], OLD]
     assert newest_run(store) == NEW, "the one that ended last, as it is told"
@@ -126,7 +127,7 @@ def test_runs_named_by_date_and_by_time_stand_in_the_order_in_which_they_began(s
 
 
 class Runs:
-    """Runs of a store, whatever clock they are called by."""
+    """Runs of a store that are named by different clocks."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -142,8 +143,8 @@ class Runs:
         self.write(run_id)
         self.report(run_id)
 
-    def shown(self) -> set[str | None]:
-        """By whoever looks for the newest."""
+    def newest_ids(self) -> set[str | None]:
+        """Return the newest run's id, as found in each possible way; one id if all agree."""
         store = self.store
         latest, page = store.read_text(LATEST), store.read_text("latest/report.html")
         last = next(newest_first(store)).run_id
@@ -156,20 +157,20 @@ def runs(place: str) -> Runs:
 
 
 AHEAD, BEHIND = "20260102-001000-000000", "20260102-000000-000000"
-"""What the clocks of two machines call runs of which the second began last."""
+"""Ids of two runs by two machines' clocks; the run that began last has the smaller id."""
 
 
 def test_the_newest_run_is_the_one_that_ended_last_whatever_the_clocks_say(runs: Runs) -> None:
     runs.end(AHEAD)
-    assert runs.shown() == {AHEAD}
+    assert runs.newest_ids() == {AHEAD}
     runs.end(BEHIND)
-    assert runs.shown() == {BEHIND}
+    assert runs.newest_ids() == {BEHIND}
     name_newest(runs.store, BEHIND)
-    assert runs.shown() == {BEHIND} and run_ids(runs.store) == [AHEAD, BEHIND]
+    assert runs.newest_ids() == {BEHIND} and run_ids(runs.store) == [AHEAD, BEHIND]
     assert [run.run_id for run in earlier_runs(runs.store, BEHIND)] == [AHEAD]
     assert not list(earlier_runs(runs.store, AHEAD))
     name_newest(runs.store, AHEAD)  # its sweep came again and found nothing changed, as it may beside another's
-    assert runs.shown() == {AHEAD} and len(runs.store.files("order")) == 2
+    assert runs.newest_ids() == {AHEAD} and len(runs.store.files("order")) == 2
 
 
 def test_a_run_without_its_report_is_not_the_newest_and_the_first_that_a_sweep_looks_at(runs: Runs) -> None:
@@ -179,9 +180,9 @@ def test_a_run_without_its_report_is_not_the_newest_and_the_first_that_a_sweep_l
     runs.write(BEHIND)
     assert newest_run(runs.store) == AHEAD and next(newest_first(runs.store)).run_id == BEHIND
     runs.end("20260101-000000-000000")
-    assert runs.shown() == {"20260101-000000-000000"}
+    assert runs.newest_ids() == {"20260101-000000-000000"}
     runs.report(BEHIND)
-    assert runs.shown() == {BEHIND}
+    assert runs.newest_ids() == {BEHIND}
 
 
 def test_the_newest_run_is_known_where_its_name_is_damaged_and_another_one_where_it_is_gone(runs: Runs) -> None:
@@ -192,7 +193,7 @@ def test_the_newest_run_is_known_where_its_name_is_damaged_and_another_one_where
         (store.place / LATEST).write(harmed)
         assert newest_run(store) == BEHIND
         name_newest(store, BEHIND)
-        assert runs.shown() == {BEHIND}
+        assert runs.newest_ids() == {BEHIND}
     remove_run(store, BEHIND)
     assert newest_run(store) == AHEAD and [place[15:] for place in store.files("order")] == [AHEAD]
 
@@ -211,32 +212,31 @@ def test_a_run_whose_sweep_lost_its_lease_is_neither_written_nor_named_over_the_
 
     runs.end(AHEAD)
     for publish in (
-        lambda: commit_run(runs.store, BEHIND, {}, hold=lose),
-        lambda: name_newest(runs.store, AHEAD, hold=lose),
+        lambda: commit_run(runs.store, BEHIND, {}, assert_lease=lose),
+        lambda: name_newest(runs.store, AHEAD, assert_lease=lose),
     ):
         runs.end("other")
         left[0] = looks
         with pytest.raises(LeaseLost):
             publish()
-        assert runs.shown() == {"rival"}
+        assert runs.newest_ids() == {"rival"}
         assert BEHIND not in " ".join(runs.store.files("order"))
         assert run_ids(runs.store)[-3:] == [AHEAD, "other", "rival"], "each keeps the place that it had"
 
 
-def test_a_store_without_an_order_has_the_newest_run_that_it_names(store: Store) -> None:
-    store.write_text(LATEST, OLD)
-    assert newest_run(store) == OLD == next(newest_first(store)).run_id
+def test_runs_without_a_position_come_first_and_the_run_named_last_is_the_newest(store: Store) -> None:
+    assert run_ids(store) == [OLD, NEW] and newest_run(store) == NEW == next(newest_first(store)).run_id
     commit_run(store, AHEAD, {})
-    assert newest_run(store) == OLD and run_ids(store) == [NEW, OLD, AHEAD]
-    name_newest(store, AHEAD)
-    assert newest_run(store) == AHEAD and run_ids(store) == [NEW, OLD, AHEAD]
+    assert run_ids(store) == [OLD, NEW, AHEAD]
+    name_newest(store, OLD)
+    assert newest_run(store) == OLD and run_ids(store) == [NEW, AHEAD, OLD]
 
 
 def test_a_day_has_one_run_of_its_name_and_no_two_runs_share_a_folder(store: Store) -> None:
-    assert by_date(store, DAY) == "2026-11-23"
-    assert by_date(store, DAY) == "2026-11-23-140506", "claimed, though nothing stands there yet"
-    assert by_date(store, DAY) == "2026-11-23-140506-000789"
+    assert name_by_date(store, DAY) == "2026-11-23"
+    assert name_by_date(store, DAY) == "2026-11-23-140506", "claimed, though nothing stands there yet"
+    assert name_by_date(store, DAY) == "2026-11-23-140506-000789"
     assert run_ids(store) == [OLD, NEW]
     store.write_text("runs/20261124-010000-000000/manifest.json", "{}")
-    assert by_date(store, DAY + timedelta(days=1)) == "2026-11-24-140506", "there is a sweep's run of that day before"
-    assert by_time(store, DAY) == "20261123-140506-000789"
+    assert name_by_date(store, DAY + timedelta(days=1)) == "2026-11-24-140506", "a sweep has a run of that day"
+    assert name_by_time(store, DAY) == "20261123-140506-000789"

@@ -111,9 +111,7 @@ def test_a_damaged_cell_and_one_of_another_key_are_refused_by_name(store: Store)
     neighbour = "scores/12345678/atlas/1-jjjjjjjj.parquet"
     for path in (neighbour, draft_path(neighbour)):
         (place / path).write((place / CELL.path).read())
-        with pytest.raises(
-            BrokenCell, match=r"1-jjjjjjjj\..*parquet: .* \(another cell stands in its place\); run .* again"
-        ):
+        with pytest.raises(BrokenCell, match=r"1-jjjjjjjj\..*parquet: .* \(it is another cell's file\); run .* again"):
             store.read_cell(path)
     (place / CELL.path).write(b"PAR1 cut short")
     with pytest.raises(BrokenCell, match=r"0-kkkkkkkk\.parquet: the cell is damaged"):
@@ -217,7 +215,7 @@ def test_a_part_is_taken_over_only_as_it_was_written(store: Store) -> None:
     counted = pa.table({"n": [1]})
     store.write_table(first, scores(0.5), counted)
     adopted = store.adopt(first, part, ["score"])
-    assert adopted is not None and adopted.counted == counted and adopted.table == scores(0.5).select(["score"])
+    assert adopted == (scores(0.5).select(["score"]), counted)
     store.remove(first)
     assert store.files("runs/a") == [] and store.read_table("runs/b/scores.parquet") == scores(0.5)
     assert store.adopt(first, other, ["score"]) is None, "it is gone"
@@ -231,7 +229,7 @@ def test_a_part_is_taken_over_only_as_it_was_written(store: Store) -> None:
 
 
 def of_every_stage() -> dict[str, pa.Table]:
-    """A table of each stage, with a few rows that hold something in every column."""
+    """Return a table of each stage, with a few rows that have a value in every column."""
     error = {"kind": "x", "message": "y", "retryable": False}
     ids = {"image_id": "i", "prompt_id": "p", "generator": "g"}
     asked = {"prompt_id": "p", "prompt": "two cats", "question_id": "q", "text": "how many?", "choices": ["1", "2"]}
@@ -275,7 +273,7 @@ def test_bytes_that_are_no_cell_and_cells_that_are_cut_are_damaged(junk: bytes, 
 
 
 def test_the_same_rows_are_the_same_bytes() -> None:
-    """So a cell that is computed twice over is one cell, whoever wins."""
+    """So a cell that is computed twice has the same bytes, independent of the winner."""
     assert encode_cell(scores(0.5), {"key": "k"}) == encode_cell(scores(0.5), {"key": "k"})
 
 

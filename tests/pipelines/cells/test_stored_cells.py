@@ -1,4 +1,4 @@
-"""A plan knows large folders of cells by the newest run, and plans what a listing of them would have it plan."""
+"""A plan knows large folders of cells from the newest run, with the same result as listing them."""
 
 import os
 import shutil
@@ -36,7 +36,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Bench:
 
 @pytest.fixture
 def bench(made: Bench, tmp_path: Path) -> Bench:
-    """The same images with a store of the test's own, whose files are as old."""
+    """Copy the images, and a store with the same modification times."""
     bench = made.copied(tmp_path)
     for path in Path(made.store.place.url).rglob("*"):
         state = path.stat()
@@ -82,7 +82,7 @@ def test_whatever_becomes_of_the_index_a_plan_is_as_by_a_listing(harm: str, benc
 
 
 def test_cells_that_the_index_names_and_that_are_gone_are_found_when_they_are_read(bench: Bench) -> None:
-    """With all that they were computed from, though no listing tells of them any more."""
+    """Also the cells that they were computed from, although no listing is made."""
     for stage in ("scores", "image_statistics"):
         for folder in (Path(bench.store.place.url) / stage).glob("*/atlas"):
             shutil.rmtree(folder)

@@ -17,7 +17,7 @@ from plumbline.operators.base.errors import ConfigError, RowError
 from plumbline.operators.images import decoding as module
 from plumbline.operators.images.decoding import decode_bytes
 from plumbline.pipelines.base.storage import Place, StorageConfig
-from plumbline.pipelines.cells.lease import take
+from plumbline.pipelines.cells.lease import take_lease
 from plumbline.pipelines.cells.runs import read_manifest, run_ids, run_of_position
 from plumbline.pipelines.cells.store import Store, draft_path
 from plumbline.pipelines.maintenance.garbage import Collected, collect_garbage
@@ -324,7 +324,7 @@ def test_a_sweep_waits_while_somebody_deletes_says_so_and_is_planned_again(
     run_config(ALL.config(bench, store))
     planned = plan_sweep(ALL.config(bench, store))
     with ThreadPoolExecutor(1) as pool:
-        with take(planned.store, DELETING, "gc", seconds=60):
+        with take_lease(planned.store, DELETING, "gc", seconds=60):
             running = pool.submit(run_sweep, planned, lambda progress: None)
             while not running_sweeps(planned.store, 0.0):
                 assert not running.done()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from plumbline.operators.base.errors import ConfigError
-from plumbline.pipelines.cells.lease import Clock, LeaseHeld, LeaseLost, see, take
+from plumbline.pipelines.cells.lease import Clock, LeaseHeld, LeaseLost, read_lease, take_lease
 from plumbline.pipelines.cells.runs import Run, run_ids
 from plumbline.pipelines.maintenance.gc_config import KeepRuns
 from plumbline.pipelines.maintenance.retention import kept_runs, retain
@@ -102,8 +102,8 @@ def test_of_one_benchmark_runs_go_whole_but_for_those_that_somebody_needs(standi
     assert standing.retain("small-0102-02") == ("small-0101-02",)
     assert standing.retain() == ("small-0102-02",)
     assert standing.store.folders("runs") == ["other-0101-02", "other-0102-02", NEWEST]
-    number = see(standing.store, DELETING).number
-    assert standing.retain() == () and see(standing.store, DELETING).number == number, "no sweep has to plan again"
+    number = read_lease(standing.store, DELETING).number
+    assert standing.retain() == () and read_lease(standing.store, DELETING).number == number, "no sweep plans again"
 
 
 def test_no_run_goes_where_another_deletes_or_the_night_has_lost_its_lease(
@@ -114,7 +114,7 @@ def test_no_run_goes_where_another_deletes_or_the_night_has_lost_its_lease(
 
     with pytest.raises(LeaseLost):
         standing.retain(hold=lost)
-    other = take(standing.store, DELETING, "gc")
+    other = take_lease(standing.store, DELETING, "gc")
     monkeypatch.setattr(Clock, "pause", lambda self, seconds: other.renew())
     with pytest.raises(LeaseHeld, match=r"gc on .* is at work"):
         standing.retain()

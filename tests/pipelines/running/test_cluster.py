@@ -1,4 +1,4 @@
-"""A Ray that cannot be started, reached or heard of any more ends a run with a word (a given one: tests/jobs)."""
+"""A run ends with a message if Ray cannot be started or reached, or is lost (for a given cluster: tests/jobs)."""
 
 import os
 import subprocess
@@ -34,7 +34,7 @@ def test_a_local_ray_that_starts_too_slowly_is_told_as_that(monkeypatch: pytest.
 IN_CHILDREN = """
 import os, socket, sys, threading
 from pathlib import Path
-from plumbline.pipelines.running.session import say_if_killed, watched
+from plumbline.pipelines.running.session import say_if_killed, exit_if_abandoned
 
 def run(case):
 {body}
@@ -48,7 +48,7 @@ for case in sys.argv[1:]:
 
 
 def run_in_children(body: str, folder: Path, *cases: str) -> "subprocess.CompletedProcess[str]":
-    """Each case in a child of one process, with how it ended."""
+    """Run each case in a child of one process, and return how it ended."""
     command = [sys.executable, "-c", IN_CHILDREN.format(body=indent(body, "    ")), *cases]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     return subprocess.run(command, capture_output=True, text=True, cwd=folder, env=environment, timeout=240)
@@ -66,7 +66,7 @@ path = Path(f"raylet-{os.getpid()}")
 raylet = socket.socket(socket.AF_UNIX)
 raylet.bind(str(path))
 raylet.listen()
-with watched(path, pause=0.01):
+with exit_if_abandoned(path, pause=0.01):
     threading.Event().wait(0.5)
     print("goes on", flush=True)
     exec(case)

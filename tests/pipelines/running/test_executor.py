@@ -1,4 +1,4 @@
-"""How a plan is computed is chosen once: in this process where it is small and no Ray is named."""
+"""The executor is chosen once: this process if the plan is small and no Ray cluster is named."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -95,5 +95,7 @@ def test_where_the_cluster_is_not_chosen_models_of_few_prompts_work_while_no_wor
     planned = plan_bench(bench, tmp_path / "store", "metric=[gecko]", f"cluster={cluster}")
     workload = workload_of([planned])
     outcomes = compute_first(workload, planned.config.cluster, lambda event: None)
-    assert {cell.stage for work in workload.over("prompts") for cell in work.cells if cell.path in outcomes} == expected
+    assert {
+        cell.stage for work in workload.shards_with_work("prompts") for cell in work.cells if cell.path in outcomes
+    } == expected
     assert all(outcome.state == "committed" for outcome in outcomes.values())

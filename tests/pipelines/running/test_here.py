@@ -18,7 +18,7 @@ from tests.environment import ROOT
 
 @pytest.fixture(scope="module")
 def given(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """A benchmark in shards of three rows, with an image that is none."""
+    """A benchmark in shards of three rows, with a file that is not an image."""
     folder = tmp_path_factory.mktemp("bench")
     rows = images("atlas", 7)
     rows[4]["image"] = b"no image"
@@ -86,15 +86,15 @@ def test_a_plan_for_gpus_tells_what_their_workers_are_given(given: list[str], tm
 
 
 HEAVY = {"ray", "vllm", "sklearn", "matplotlib", "duckdb", "altair", "torchvision", "spacy", "uvicorn"}
-"""What a sweep of CLIPScore in this process, with its report, has no use for."""
+"""Modules that a sweep of CLIPScore in this process, with its report, does not need."""
 MAX_MODULES = 4500
-"""4,000 of them are torch's, transformers' and scipy's. What is imported takes more of a small sweep than computing."""
+"""Of these, 4,000 are torch's, transformers' and scipy's. In a small sweep, imports take longer than computing."""
 
 
 def test_a_small_sweep_is_computed_in_this_process_and_imports_no_more_than_it_needs(
     given: list[str], tmp_path: Path
 ) -> None:
-    """Without a choice of cluster; transformers shows no bars of its own beside ours."""
+    """No cluster is configured; transformers shows no progress bars of its own."""
     arguments = [*given, f"store={tmp_path}/store", "metric=[clipscore]"]
     code = (
         "import sys\nfrom plumbline.jobs import sweep\nfrom plumbline.jobs.command import run_job\n"

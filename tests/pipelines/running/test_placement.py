@@ -1,4 +1,4 @@
-"""Pools stand together where the cluster can place them, follow in waves where not, and never start unplaceable."""
+"""Pools run together if the cluster can place them, else in waves, and an unplaceable pool never starts."""
 
 from typing import Any
 

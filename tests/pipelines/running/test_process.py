@@ -1,4 +1,4 @@
-"""What a process that holds models sets for itself."""
+"""Settings of a process that runs models."""
 
 import signal
 import subprocess

@@ -1,4 +1,4 @@
-"""A run takes the room of its pools together or waits; it says so once, and who else is at work there."""
+"""A run reserves room for all its pools together or waits; it reports once that it waits, and for whom."""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -15,7 +15,7 @@ def test_who_waits_for_room_for_a_while_says_so_once(capsys: pytest.CaptureFixtu
 
     def look(at: float, *stages: str) -> str:
         time[0] = at
-        watch.look(stages)
+        watch.update(stages)
         return capsys.readouterr().err
 
     assert look(0, "answers", "scores") == ""
@@ -30,7 +30,7 @@ def test_a_stage_that_gets_room_in_between_has_not_waited(capsys: pytest.Capture
     time = [0.0]
     watch = RoomWatch(lambda: "", clock=lambda: time[0])
     for time[0], stages in ((0.0, ["scores"]), (PATIENCE / 2, []), (PATIENCE, ["scores"])):
-        watch.look(stages)
+        watch.update(stages)
     assert capsys.readouterr().err == ""
 
 
@@ -42,9 +42,9 @@ def test_what_is_free_and_who_else_is_at_work_is_told_without_their_commands() -
     dashboard = driver(1) | {"Entrypoint": "ray::DashboardAgent"}
     drivers = [dashboard, driver(7), driver(8, is_dead=True), driver(9)]
     line = describe_resources({"CPU": 4.0, "memory": 1e9}, {"CPU": 0.5}, drivers)
-    assert line == "0.5 of 4 CPUs are free, at work beside this run: 10.0.0.1 (process 7); 10.0.0.1 (process 9)"
+    assert line == "0.5 of 4 CPUs are free, other drivers at work: 10.0.0.1 (process 7); 10.0.0.1 (process 9)"
     line = describe_resources({"CPU": 4.0}, {"CPU": 0.5}, drivers, {"07": "small (by alice)", "05": "ended"})
-    assert line == "0.5 of 4 CPUs are free, at work beside this run: small (by alice); 10.0.0.1 (process 9)"
+    assert line == "0.5 of 4 CPUs are free, other drivers at work: small (by alice); 10.0.0.1 (process 9)"
     alone = describe_resources({"CPU": 4.0, "GPU": 2.0}, {}, [])
     assert alone == "0 of 4 CPUs and 0 of 2 GPUs are free, no other driver is at work"
 
@@ -52,7 +52,7 @@ def test_what_is_free_and_who_else_is_at_work_is_told_without_their_commands() -
 @pytest.mark.slow
 @pytest.mark.usefixtures("ray_cluster")
 def test_who_waits_for_room_holds_none_so_that_two_who_want_the_same_both_get_it() -> None:
-    """Of four CPUs two are held. Each could take its second pool alone, and then neither would get its first."""
+    """Two of four CPUs are taken. Each run could take only its second pool, and then neither would get its first."""
     import ray
     from ray.util import placement_group_table
     from ray.util.placement_group import placement_group, remove_placement_group

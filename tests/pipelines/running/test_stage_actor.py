@@ -1,4 +1,4 @@
-"""One actor's two calls at a time: the next shard is read and decoded while the model works on this one."""
+"""An actor's two calls at a time: the next shard is read and decoded while the model computes the current shard."""
 
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,12 +22,12 @@ from plumbline.pipelines.cells.cells import Cell, Outcome, Shard, Work
 from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.plans.plan import Node
 from plumbline.pipelines.running import actor as actor_module
-from plumbline.pipelines.running.actor import CALLS_PER_ACTOR, RunTerms, StageActor
+from plumbline.pipelines.running.actor import CALLS_PER_ACTOR, RunSettings, StageActor
+from plumbline.pipelines.running.driver_environment import DriverEnvironment
 from plumbline.pipelines.running.events import Totals
 from plumbline.pipelines.running.outcomes import CallReporter, ModelTime, ShardName, shard_name
 from plumbline.pipelines.running.progress import NO_HISTORY, FinishedShard, ProgressLog, Report
 from plumbline.pipelines.running.stages import StageContext
-from plumbline.pipelines.running.surroundings import Surroundings
 from plumbline.pipelines.sources.uris import Uris
 from tests.bench_of import compute, plan_bench, write_benchmark
 from tests.commands import store_at
@@ -38,7 +38,7 @@ NOWHERE = Uris(roots=(), storage=StorageConfig(), max_bytes=0)
 
 
 class OverlappingStage:
-    """Computes a shard only once another one is prepared, and notes when two are computed at once."""
+    """Computes a shard only once another shard is prepared, and records if two are computed at once."""
 
     side_by_side = False
     rows_alone = False
@@ -67,7 +67,7 @@ class OverlappingStage:
 
 
 class NewProgressLog(ProgressLog):
-    """One whose process, which takes seconds to start, serves a test after the other."""
+    """An actor process, which takes seconds to start and serves several tests."""
 
     def forget(self) -> None:
         vars(self).clear()
@@ -90,10 +90,10 @@ def actor(progress: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sta
     monkeypatch.setattr(actor_module, "node_stages", lambda *given, **options: {"bench": OverlappingStage()})
     ray.get(progress.forget.remote())
     store = store_at(tmp_path)
-    given = Surroundings(variables={}, landmarks=())
+    given = DriverEnvironment(variables={}, probes=())
     context = StageContext(store=store, metrics=(), limits=ImageLimits(), clips=Clips(), uris=NOWHERE, prompt_shards=())
     node = Node(name="questions", stage="questions", models={}, metrics={})
-    terms = RunTerms(store=store, contexts={"bench": context}, surroundings=given, progress=progress, max_attempts=4)
+    terms = RunSettings(store=store, contexts={"bench": context}, environment=given, progress=progress, max_attempts=4)
     return StageActor(node, PoolConfig(), terms)
 
 
@@ -155,7 +155,7 @@ def test_a_cell_that_cannot_be_saved_fails_alone(actor: StageActor, monkeypatch:
 
 
 class RowStage:
-    """Tells in its table whether it was given a shard whole or row by row."""
+    """Writes into its table if it was given a shard as a whole or row by row."""
 
     side_by_side = False
     rows_alone = True
@@ -174,7 +174,7 @@ class RowStage:
 
 
 def begin(actor: StageActor, *machines: str, row: int | None = None) -> None:
-    """Leaves the first shard begun and not finished on these machines, as processes do that die; `here` is alive."""
+    """Leave the first shard begun and unfinished on these machines, like processes that died; `here` is alive."""
     import ray
 
     for machine in machines:
@@ -184,7 +184,7 @@ def begin(actor: StageActor, *machines: str, row: int | None = None) -> None:
 
 
 def computed(actor: StageActor) -> list[str]:
-    """How the actor worked on the shard, or why not."""
+    """Return how the actor computed the shard, or why it did not."""
     done = Work.from_json(actor(batch("first"))["work"][0], StorageConfig())
     ((path, outcome),) = done.outcomes.items()
     return [outcome.message] if outcome.message else actor.store.read(path).column("prompt_id").to_pylist()
@@ -216,7 +216,7 @@ def bundle(*names: str) -> dict[str, Any]:
 
 
 def test_a_bundle_whose_worker_died_goes_on_where_it_was_and_its_shard_comes_last(actor: StageActor) -> None:
-    """As a process that finished the first of four shards, and died on the second."""
+    """The process had finished the first of four shards, and died on the second."""
     import ray
 
     done = FinishedShard(FIRST, 2, {"vqascore": Outcome(state="draft", rows=7)}, ModelTime())
@@ -256,7 +256,7 @@ def test_a_repeated_shard_is_computed_where_the_store_does_not_tell_what_stands(
 
     monkeypatch.setattr(Store, "exists", unanswered)
     monkeypatch.setattr(actor.stages["bench"], "prepare", lambda window: "alone")
-    actor.terms = replace(actor.terms, repeated=True)
+    actor.settings = replace(actor.settings, repeated=True)
     done = Work.from_json(actor(batch("again"))["work"][0], StorageConfig())
     assert [outcome.state for outcome in done.outcomes.values()] == ["committed"]
 

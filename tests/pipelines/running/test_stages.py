@@ -83,6 +83,6 @@ def test_the_rows_of_a_shard_that_was_at_work_for_long_are_not_made_again(tmp_pa
     )
     for window in stage.windows(work, [cell], 2)[:2]:
         made.add(stage.compute(stage.prepare(window)))
-        made.keep_safe()
+        made.save_if_due()
     outcomes = compute(plan_bench(*given))
     assert (outcomes[cell.path].rows, outcomes[cell.path].kept) == (5, 4)

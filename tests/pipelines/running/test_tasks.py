@@ -1,4 +1,4 @@
-"""Functions over many items: the same results in the same order here and on Ray, and errors that say what they said."""
+"""Functions over many items: the same results in the same order here and on Ray, and the same error messages."""
 
 import os
 from collections.abc import Iterator
@@ -41,7 +41,7 @@ def refuse(place: str, number: int) -> int:
 
 
 def die_once(notes: Path, number: int) -> int:
-    """Ends its process at the first call for each number; None of them is 9, whose every call does so."""
+    """End the process at the first call for each number, and at every call for 9."""
     note = notes / str(number)
     if number == 9 or not note.exists():
         note.write_text("died")
@@ -84,7 +84,7 @@ def test_all_rows_are_the_drivers_where_ray_is_not_wanted(tmp_path: Path) -> Non
 
 
 def tables(bench: Bench, *words: str) -> dict[str, bytes]:
-    """The files of the tables of a run over committed cells, by their names."""
+    """Return the files of the tables of a run over committed cells, by name."""
     run = Path(run_plan(bench.plan(*words)).folder)
     every = (path for name in ("scores", "errors", "summary", "usual_scores") for path in run.rglob(f"{name}.parquet*"))
     files = (file for path in every for file in ([path] if path.is_file() else path.iterdir()))
@@ -93,7 +93,7 @@ def tables(bench: Bench, *words: str) -> dict[str, bytes]:
 
 @pytest.mark.usefixtures("ray_cluster")
 def test_a_run_is_to_the_bit_the_same_whether_ray_or_the_driver_makes_its_parts(tmp_path: Path) -> None:
-    """With rows that failed, and with prompts that a generator has no image of."""
+    """Some rows failed, and a generator lacks images of some prompts."""
     bench = Bench(tmp_path, "metric=[clipscore,edge_density]", "max_failed=1")
     bench.write("flint", images("flint", 5))
     planned = bench.plan()

@@ -1,4 +1,4 @@
-"""A machine that sees another place than the driver is told from one that cannot look at all."""
+"""A machine that sees other files than the driver is distinguished from a machine that cannot read them."""
 
 from pathlib import Path
 from typing import Any
@@ -7,27 +7,27 @@ import pytest
 from botocore.exceptions import EndpointConnectionError
 
 from plumbline.pipelines.base.storage import Place, StorageConfig
+from plumbline.pipelines.running.driver_environment import DriverEnvironment, VisibilityProbe, probe_file
 from plumbline.pipelines.running.errors import RunnerError
-from plumbline.pipelines.running.surroundings import Landmark, Surroundings, landmark
 
 STORAGE = StorageConfig()
 
 
-def enter(mark: Landmark) -> None:
-    Surroundings(variables={}, landmarks=(mark,)).apply_environment()
+def enter(mark: VisibilityProbe) -> None:
+    DriverEnvironment(variables={}, probes=(mark,)).apply()
 
 
 @pytest.fixture
-def mark(tmp_path: Path) -> Landmark:
+def mark(tmp_path: Path) -> VisibilityProbe:
     (tmp_path / "mark").write_text("the driver's")
-    return landmark("store /somewhere", STORAGE.locate(str(tmp_path / "mark")))
+    return probe_file("store /somewhere", STORAGE.locate(str(tmp_path / "mark")))
 
 
-def test_a_machine_that_sees_the_same_enters(mark: Landmark) -> None:
+def test_a_machine_that_sees_the_same_enters(mark: VisibilityProbe) -> None:
     enter(mark)
 
 
-def test_a_machine_that_sees_another_place_is_told_to_share_it(mark: Landmark) -> None:
+def test_a_machine_that_sees_another_place_is_told_to_share_it(mark: VisibilityProbe) -> None:
     seen = r"the machine \S+ does not see the store /somewhere as the driver does "
     Path(mark.place.path).write_text("somebody else's")
     with pytest.raises(RunnerError, match=seen + r"\(.*/mark: another file is there\); name an address in a cloud"):
@@ -45,7 +45,9 @@ def test_a_machine_that_cannot_reach_s3_is_told_so(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("plumbline.pipelines.base.filesystems.s3._client", lambda settings: Unreachable())
     told = r"cannot look at the store s3://bucket \(file s3://bucket/mark: cannot be reached \(.*s3\.example"
     with pytest.raises(RunnerError, match=told) as refusal:
-        enter(Landmark("store s3://bucket", Place("s3://bucket/mark", StorageConfig(region="unreached")), 1, "1"))
+        enter(
+            VisibilityProbe("store s3://bucket", Place("s3://bucket/mark", StorageConfig(region="unreached")), 1, "1")
+        )
     assert "as the driver does" not in str(refusal.value)
 
 
@@ -54,6 +56,6 @@ def test_a_machine_without_credentials_is_told_of_them(monkeypatch: pytest.Monke
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr("plumbline.pipelines.base.filesystems.s3._no_credentials", lambda: True)
     other = StorageConfig(region="of-this-test")
-    mark = Landmark("store s3://bucket", Place("s3://bucket/mark", other), 1, "1")
+    mark = VisibilityProbe("store s3://bucket", Place("s3://bucket/mark", other), 1, "1")
     with pytest.raises(RunnerError, match=r"cannot look at the store s3://bucket \(s3://: no credentials found; set"):
-        Surroundings(variables={}, landmarks=(mark,)).apply_environment()
+        DriverEnvironment(variables={}, probes=(mark,)).apply()

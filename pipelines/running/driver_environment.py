@@ -1,4 +1,4 @@
-"""What every process of a run gets from the driver's environment, and which of the driver's files it must see."""
+"""The driver's environment for every process of a run: its credentials, and files that the process must see."""
 
 import os
 import uuid
@@ -28,54 +28,54 @@ VARIABLES = ("HF_TOKEN", "HF_ENDPOINT")
 """Variables that workers inherit from the driver, besides `AWS_*`, `GOOGLE_*`, `AZURE_*` and the models' API keys."""
 
 
-class Landmark(NamedTuple):
+class VisibilityProbe(NamedTuple):
     """A file that every machine must see as the driver does."""
 
     what: str
-    """What it shows to be there, for a person."""
+    """Description for error messages: the store, source or output that the file belongs to."""
     place: Place
     size: int
     etag: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Surroundings:
+class DriverEnvironment:
     """The driver's credentials, and files that show whether a process sees the driver's store and sources.
 
-    They travel as an argument through the object store, because Ray writes a `runtime_env` into its log files.
+    It travels as an argument through the object store, because Ray writes a `runtime_env` into its log files.
     """
 
     variables: Mapping[str, str] = field(repr=False)
-    """The driver's environment variables."""
-    landmarks: tuple[Landmark, ...]
+    """Environment variables of the driver."""
+    probes: tuple[VisibilityProbe, ...]
 
-    def apply_environment(self) -> None:
-        """Sets the variables in this process; raises RunnerError if it sees another store or source."""
+    def apply(self) -> None:
+        """Set the variables in this process; raise RunnerError if it does not see the driver's files."""
         os.environ.update(self.variables)
-        for landmark in self.landmarks:
-            problem = self._problem(landmark)
+        for probe in self.probes:
+            problem = self._problem(probe)
             if problem is not None:
                 machine = ray.util.get_node_ip_address()
                 raise RunnerError(f"the machine {machine} {problem}")
 
-    def _problem(self, landmark: Landmark) -> str | None:
-        """What is wrong with a landmark, with the remedy. An unreadable one is not taken for another file."""
+    def _problem(self, probe: VisibilityProbe) -> str | None:
+        """Return the problem with a probe and the remedy, or None. An unreadable file is not called another file."""
         try:
-            with readable_errors(landmark.place, "file"):
-                seen = _look(landmark.place)
+            with readable_errors(probe.place, "file"):
+                seen = _read_version(probe.place)
         except PlumblineError as error:
-            return f"cannot look at the {landmark.what} ({error})"
-        if seen == (landmark.size, landmark.etag):
+            return f"cannot look at the {probe.what} ({error})"
+        if seen == (probe.size, probe.etag):
             return None
         difference = "nothing is there" if seen is None else "another file is there"
         return (
-            f"does not see the {landmark.what} as the driver does ({landmark.place}: {difference}); "
+            f"does not see the {probe.what} as the driver does ({probe.place}: {difference}); "
             "name an address in a cloud, or a folder that all machines of the cluster share"
         )
 
 
-def _look(location: Place) -> tuple[int, str] | None:
-    """The size and etag of a file; None where it is not there."""
+def _read_version(location: Place) -> tuple[int, str] | None:
+    """Return the size and etag of a file, or None if it does not exist."""
     try:
         entry = location.entry()
     except (FileNotFoundError, NotADirectoryError):
@@ -83,8 +83,9 @@ def _look(location: Place) -> tuple[int, str] | None:
     return entry.size, entry.etag
 
 
-def sweep_surroundings(store: Store, workload: Workload) -> AbstractContextManager[Surroundings]:
-    """Of each plan its models' keys, one file of its prompts and one of its images, and the store."""
+def sweep_environment(store: Store, workload: Workload) -> AbstractContextManager[DriverEnvironment]:
+    """Return the environment of a sweep: its models' API keys, the store, and a source file of prompts and of images
+    for each plan."""
     models = [model for item in workload.nodes for model in item.node.models.values()]
     keys = {model.config.key_variable for model in models if isinstance(model.config, ServiceModel)}
     shards = [
@@ -94,46 +95,51 @@ def sweep_surroundings(store: Store, workload: Workload) -> AbstractContextManag
         for work in islice(plan.work(cells), 1)
     ]
     sources = [
-        Landmark(f"source {shard.place}", shard.place, shard.size, shard.etag)
+        VisibilityProbe(f"source {shard.place}", shard.place, shard.size, shard.etag)
         for shard in shards
-        if shard.etag  # which a folder has none of
+        if shard.etag  # a folder has none
     ]
-    return surroundings(f"store {store.place}", store.place, sources, {*keys, *VARIABLES})
+    return driver_environment(f"store {store.place}", store.place, sources, {*keys, *VARIABLES})
 
 
 @contextmanager
-def surroundings(
-    what: str, folder: Place, sources: Collection[Landmark], names: Collection[str] = ()
-) -> Iterator[Surroundings]:
-    """The surroundings of a run, which keeps a marker in the folder that its processes write to.
+def driver_environment(
+    what: str, folder: Place, sources: Collection[VisibilityProbe], names: Collection[str] = ()
+) -> Iterator[DriverEnvironment]:
+    """Yield the environment of a run, and keep a marker in the folder that its processes write to.
 
-    `names` are environment variables besides the clouds'. Raises RunnerError for a machine that does not see the
-    driver's files.
+    Args:
+        what: Description of the folder, for error messages.
+        names: Environment variables to pass in addition to those of clouds.
+
+    Raises:
+        RunnerError: A machine does not see the driver's files.
     """
     marker = folder / f"markers/{uuid.uuid4().hex}"
     marker.write(marker.url.encode())
     try:
         named = {name: os.environ[name] for name in names if name in os.environ}
-        given = Surroundings(variables=cloud_variables() | named, landmarks=(landmark(what, marker), *sources))
-        _check_machines(given)
-        yield given
+        probes = (probe_file(what, marker), *sources)
+        environment = DriverEnvironment(variables=cloud_variables() | named, probes=probes)
+        _check_machines(environment)
+        yield environment
     finally:
         with suppress(OSError):
             marker.remove()
 
 
-def landmark(what: str, place: Place) -> Landmark:
-    """A file as the driver sees it."""
+def probe_file(what: str, place: Place) -> VisibilityProbe:
+    """Return a probe of a file as the driver sees it."""
     entry = place.entry()
-    return Landmark(what, place, entry.size, entry.etag)
+    return VisibilityProbe(what, place, entry.size, entry.etag)
 
 
-def _check_machines(given: Surroundings) -> None:
-    """Looks from every machine, if there are several. One that joins later looks when its workers start."""
+def _check_machines(environment: DriverEnvironment) -> None:
+    """Apply the environment on every machine, if there are several. Machines that join later check when they start."""
     machines = [machine["NodeID"] for machine in ray.nodes() if machine["Alive"] and machine["Resources"].get("CPU")]
     if len(machines) < 2:
         return
-    look, argument = ray.remote(num_cpus=0)(_refusal), ray.put(given)
+    look, argument = ray.remote(num_cpus=0)(_refusal), ray.put(environment)
     places = [NodeAffinitySchedulingStrategy(machine, soft=False) for machine in machines]
     refusals = [look.options(scheduling_strategy=place).remote(argument) for place in places]
     for machine, refusal in zip(machines, refusals, strict=True):
@@ -147,9 +153,9 @@ def _check_machines(given: Surroundings) -> None:
                 raise RunnerError(message)
 
 
-def _refusal(given: Surroundings) -> str | None:
+def _refusal(environment: DriverEnvironment) -> str | None:
     try:
-        given.apply_environment()
+        environment.apply()
     except RunnerError as error:
         return str(error)
     return None
