@@ -1,4 +1,4 @@
-"""What a person or a scheduler runs: thin mains that parse a config, call one pipeline, print and exit."""
+"""Commands: each job parses a configuration, calls a pipeline, prints the result and exits."""
 
 import errno
 import os
@@ -23,23 +23,21 @@ OUT_OF_MEMORY = ("cannot allocate memory", "failed to map segment", "can't start
 
 
 def refusal(error: BaseException) -> str:
-    """What the machine refused, in one line with the remedy."""
+    """Return one line about an error of the operating system or memory, with the remedy."""
     code = errno.ENOMEM if _lacks_memory(error) else error.errno if isinstance(error, OSError) else None
-    said = " ".join(f"{type(error).__name__}: {error}".split()).rstrip(": ")
-    return f"error: {said}; {REMEDIES.get(code or 0, 'act on the message')}; {KEPT}"
+    text = " ".join(f"{type(error).__name__}: {error}".split()).rstrip(": ")
+    return f"error: {text}; {REMEDIES.get(code or 0, 'act on the message')}; {KEPT}"
 
 
 def _lacks_memory(error: BaseException) -> bool:
-    return isinstance(error, MemoryError) or any(said in str(error).casefold() for said in OUT_OF_MEMORY)
+    return isinstance(error, MemoryError) or any(phrase in str(error).casefold() for phrase in OUT_OF_MEMORY)
 
 
 def _in_one_line(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Tells an error that a person can act on in a line, also before a job's own imports are done; any other is shown
-    whole.
-    """
+    """Print a PlumblineError as one line, even during a job's imports; print other errors with a traceback."""
     if _lacks_memory(error):
         print(refusal(error), file=sys.stderr, flush=True)
-        os._exit(1)  # a library that is half imported may crash where Python cleans up
+        os._exit(1)  # a half-imported library may crash when Python cleans up
     elif any(ancestor.__name__ == "PlumblineError" for ancestor in kind.__mro__):
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr, flush=True)
     else:
@@ -59,18 +57,18 @@ def _check_address_space() -> None:
 
 
 def _is_run() -> bool:
-    """Return True if `python -m jobs.NAME` started this process, and no program that imports a job."""
-    if sys.argv[:1] != ["-m"]:  # so Python has it while it looks for the module
+    """Return True if `python -m jobs.NAME` started this process, False if a program imported a job."""
+    if sys.argv[:1] != ["-m"]:  # Python sets this while it looks for the module
         return False
     module = next((after for before, after in pairwise(sys.orig_argv) if before == "-m"), "")
     return f"{module}.".startswith(f"{__name__}.")
 
 
 def prepare_process() -> None:
-    """Set up a process that runs a job and nothing else: no program that imports Plumbline is changed by it."""
+    """Set up a process that only runs a job; programs that import Plumbline must not call this."""
     sys.excepthook = _in_one_line
     _check_address_space()
-    # imports make many objects that stay; looking at them again and again takes a tenth of a short job
+    # imports create many permanent objects; scanning them again and again would take a tenth of a short job
     set_threshold(50_000)
 
 

@@ -21,9 +21,9 @@ EXAMPLES = """
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the job that the first word names on the words after it; 64 where there is no such job."""
+    """Run the job that the first word names with the words after it; return 64 if the job does not exist."""
     if "_ARGCOMPLETE" in os.environ:
-        from plumbline.jobs.completion import complete  # only a shell that completes needs it
+        from plumbline.jobs.completion import complete  # only needed for completion
 
         complete(list_jobs())
     words = list(sys.argv[1:] if argv is None else argv)

@@ -17,7 +17,7 @@ COMMAND = Command(
 
 
 def main(config: AccumulateConfig) -> int:
-    """Writes the scores; 0 where every image has one, else 2."""
+    """Write the scores; return 0 if every image has a score, else 2."""
     console = make_console()
     scores, notes = write_accumulated(config)
     for note in notes:

@@ -11,8 +11,8 @@ from plumbline.jobs.command import KEPT, Command, run_job
 from plumbline.jobs.display.console import make_console, say, show_table, warn
 from plumbline.jobs.display.plan_table import show_plan
 from plumbline.jobs.display.progress_lines import ProgressDisplay
-from plumbline.jobs.logs import logged
-from plumbline.jobs.overrides import OF_SWEEPS
+from plumbline.jobs.logs import write_log
+from plumbline.jobs.overrides import SWEEP_KEYS
 from plumbline.operators.base.sentences import interval_text, number, plural, signed
 from plumbline.operators.results.bridge import describe
 from plumbline.pipelines.cells.store import open_existing_store
@@ -32,22 +32,22 @@ COMMAND = Command(
     "Score one held set of images with two versions of a metric, or take two runs of the same images, and tell which\n"
     "map leads from the old scores to the new ones and what it does not explain. Trends and reports then join them.",
     BridgeSweepConfig,
-    OF_SWEEPS,
+    SWEEP_KEYS,
     first="sweep",
     otherwise="shapes",
     stopped=KEPT,
 )
-MOST_GROUPS = 12
+MAX_GROUPS = 12
 
 
 def main(config: BridgeSweepConfig) -> int:
-    """As `_run`, with its log."""
-    with logged(config.log, [config.storage.key, config.storage.secret]):
+    """Call `_run`, and write its log."""
+    with write_log(config.log, [config.storage.key, config.storage.secret]):
         return _run(make_console(), config)
 
 
 def _run(console: Console, config: BridgeSweepConfig) -> int:
-    """Scores what no run has, and writes and shows the bridge."""
+    """Score the images that no run has scored, and write and show the bridge."""
     sweep = config.sweep()
     held: dict[str, Side] = {}
     if sweep is None:
@@ -90,7 +90,7 @@ def _show_clear(console: Console, groups: Sequence[Mapping[str, Any]]) -> None:
             f"{signed(row['miss'])} ({interval_text(row['low'], row['high'])})",
             f"{row['p_holm']:.2g}",
         ]
-        for row in sorted(groups, key=lambda row: -abs(row["miss"]))[:MOST_GROUPS]
+        for row in sorted(groups, key=lambda row: -abs(row["miss"]))[:MAX_GROUPS]
     ]
     if cells:
         names = ("generator", "skill", "prompts", "old", "mapped", "new", "new - mapped", "p (Holm)")

@@ -22,7 +22,7 @@ COMMAND = Command(
 
 
 def main(config: CaptionsConfig) -> int:
-    """Write the scores; 0 if every caption has all of them, else 2."""
+    """Write the scores; return 0 if every caption has all scores, else 2."""
     console = make_console()
     scores = write_captions(config)
     null = scores.column("score").null_count

@@ -1,4 +1,4 @@
-"""What every job's command line shares: Hydra overrides in, a typed config out, errors in one line."""
+"""Command line of every job: composes Hydra overrides to a typed configuration, and prints errors in one line."""
 
 import argparse
 import copy
@@ -28,50 +28,50 @@ from yaml import YAMLError  # type: ignore[import-untyped]
 from plumbline.jobs import refusal
 from plumbline.jobs.config_files import check_files, limit_interpolations
 from plumbline.jobs.defaults import register_benchmark, register_defaults, register_metrics_and_models
-from plumbline.jobs.functions import choose_functions, with_functions
+from plumbline.jobs.functions import choose_functions, load_functions
 from plumbline.jobs.help import (
-    HELD_BY,
+    GROUP_FOLDERS,
     ROOT,
-    as_written,
+    choice_key,
     choices_of,
     config_file,
     config_folders,
     describe,
     dotted_keys,
     groups_of,
-    listed,
+    list_choices,
 )
-from plumbline.jobs.overrides import as_override, chooses, in_full
-from plumbline.jobs.secrets import hide, masked, resolve
+from plumbline.jobs.overrides import chooses_benchmark, expand_key, to_override
+from plumbline.jobs.secrets import hide_overrides, mask, resolve
 from plumbline.jobs.table import JOBS
 from plumbline.operators.base.errors import (
     DISTRIBUTION,
     ConfigError,
     PlumblineError,
+    hide_secrets,
     printable,
     suggest,
-    without_secrets,
 )
 from plumbline.operators.base.extras import require_extra
 from plumbline.operators.models.families import families_with
 from plumbline.pipelines.plans.sweep_config import alternatives, read_config
 from plumbline.pipelines.running.process import tune_process
 
-UNREADABLE = (HydraException, OmegaConfBaseException, YAMLError, ValueError, RecursionError)
-"""What Hydra and its readers raise for files that they cannot take."""
-OURS = "ConfigError raised while resolving interpolation: "
-"""How Hydra begins the message of a resolver of ours."""
+READ_ERRORS = (HydraException, OmegaConfBaseException, YAMLError, ValueError, RecursionError)
+"""Errors that Hydra and its readers raise for invalid files."""
+RESOLVER_ERROR = "ConfigError raised while resolving interpolation: "
+"""Prefix that Hydra adds to the message of an error in one of our resolvers."""
 UNKNOWN_CHOICE = re.compile(r"Could not (?:find|load) '(?P<group>[^'/]+)/(?P<name>[^']*)'")
 UNCHOSEN = re.compile(r"You must specify '(?P<group>[^']+)'")
 MANUAL = " See https://hydra.cc/docs/1.2/advanced/override_grammar/basic for details"
 THERE_ALREADY = re.compile(r"An item is already at '(?P<key>[^']+)'")
 OWN = "own"
-"""What images of one's own are called as a benchmark where their place has no name."""
+"""Benchmark name of a user's images if their path has no name."""
 TABLE_ENDING = re.compile(r"\.(parquet|arrow|csv|tsv|jsonl|ndjson|tar|tgz|tar\.(gz|bz2|xz))$")
 SEVERAL = "benchmarks"
-"""The key, and the group of choices, of several benchmarks at once."""
+"""The key, and the group of choices, for several benchmarks at once."""
 KEPT = "stopped; what was computed is kept, run the same command to go on"
-"""Said when a sweep has been ended."""
+"""Line that is printed after a sweep was stopped."""
 Config = TypeVar("Config")
 
 
@@ -79,37 +79,37 @@ class Command(NamedTuple):
     """A job's command line."""
 
     name: str
-    """The job, and the name of its file in conf/."""
+    """Name of the job, and of its file in conf/."""
     purpose: str
     schema: Any
-    """A dataclass, or a union of some that their `kind` tells apart."""
+    """A dataclass, or a union of dataclasses that are distinguished by `kind`."""
     short: Mapping[str, str] = {}
-    """What may be written for longer keys: images=PATH for benchmark.images=PATH."""
+    """Short forms of longer keys: images=PATH for benchmark.images=PATH."""
     first: str | None = None
-    """The key whose value may be written alone: `sweep shapes` for `sweep sweep=shapes`."""
+    """The key whose value can be written without the key: `sweep shapes` for `sweep sweep=shapes`."""
     otherwise: str | None = None
-    """The value of that key if the command line names none."""
+    """The value of that key if the command line chooses no benchmark."""
     stopping: str = "stopping"
-    """The line printed as soon as the job is stopped; saving whole rows and ending Ray may take a while."""
+    """Line that is printed as soon as the job is stopped; saving rows and ending Ray may take a while."""
     stopped: str = "stopped"
-    """Said when the job has ended for that reason."""
+    """Line that is printed when the stopped job has ended."""
     extra: str | None = None
     """The extra whose packages the job needs."""
     suite: Any = None
-    """The dataclass of several benchmarks at once, where the job takes them."""
+    """The dataclass for several benchmarks at once; None if the job does not support them."""
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM, taken as Ctrl-C is: by a scheduler, `ray job stop` or `kill`."""
+    """SIGTERM from a scheduler, `ray job stop` or `kill`; handled in the same way as Ctrl-C."""
 
 
 class UsageError(ConfigError):
-    """A command line that cannot be understood."""
+    """The command line is invalid."""
 
 
 class _Parser(argparse.ArgumentParser):
     describe: Callable[[bool], str]
-    """Returns the end of the help, in whole or in brief; making it takes longer than the rest of a command line."""
+    """Returns the end of the help, complete or short. It is slow, and therefore only called for --help."""
     whole = False
 
     def format_help(self) -> str:
@@ -121,7 +121,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 class _HelpAll(argparse.Action):
-    """Prints the whole help, as --help prints its beginning."""
+    """Prints the complete help; --help may print a short form."""
 
     def __call__(self, parser: argparse.ArgumentParser, *others: object) -> NoReturn:
         assert isinstance(parser, _Parser)
@@ -145,10 +145,10 @@ def run_job(command: Command, job: Callable[[Any], int], argv: Sequence[str] | N
         raise Terminated if number == signal.SIGTERM else KeyboardInterrupt
 
     signal.signal(signal.SIGTERM, stop)
-    if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:  # as a shell has jobs in the background ignore it
+    if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:  # a shell lets background jobs ignore it
         signal.signal(signal.SIGINT, stop)
     tune_process(None)
-    if isinstance(sys.stdout, io.TextIOWrapper):  # a terminal without the letters of a name shows their numbers
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a terminal that cannot print a character shows its number
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         code = _run(command, job, argv)
@@ -166,44 +166,44 @@ def run_job(command: Command, job: Callable[[Any], int], argv: Sequence[str] | N
 
 
 def _run(command: Command, job: Callable[[Any], int], argv: Sequence[str] | None) -> int:
-    with _stopped_afterwards():
+    with _delayed_stop():
         values, config = _read(command, argv)
     if config is None:
-        print(OmegaConf.to_yaml(OmegaConf.create(masked(values))), end="")
+        print(OmegaConf.to_yaml(OmegaConf.create(mask(values))), end="")
         return 0
     _require_extra(command)
     return job(config)
 
 
 def _read(command: Command, argv: Sequence[str] | None) -> tuple[dict[str, Any], Any]:
-    """What the command line asks for, as plain values and as the job's schema, None where it is only to be printed.
+    """Return the configuration as plain values and as the job's schema (None if it must only be printed).
 
-    Raises UsageError where it cannot be understood.
+    Raise UsageError if the command line is invalid.
     """
     try:
         arguments = _parse(command, argv)
-        overrides = [in_full(word, command.short, command.first) for word in arguments.overrides]
+        overrides = [expand_key(word, command.short, command.first) for word in arguments.overrides]
         overrides += [f"{key}=true" for key in _flags(command) if getattr(arguments, key)]
-        if command.otherwise is not None and not chooses(overrides, str(command.first)):
+        if command.otherwise is not None and not chooses_benchmark(overrides, str(command.first)):
             overrides.append(f"{command.first}={command.otherwise}")
         values = load_values(command, overrides, arguments.config_dir)
         if arguments.config:
             return values, None
-        whole = with_functions(values) | _noted(command, values, argv)
+        whole = load_functions(values) | _command_line(command, values, argv)
         return values, read_config(whole, schema_of(command, values))
     except ConfigError as error:
         raise UsageError(str(error)) from error
 
 
-def _noted(command: Command, values: Mapping[str, Any], argv: Sequence[str] | None) -> dict[str, str]:
-    """The command line, without secrets, for a job that keeps it."""
+def _command_line(command: Command, values: Mapping[str, Any], argv: Sequence[str] | None) -> dict[str, str]:
+    """Return the command line without secrets as the key `command`, if the job has this key."""
     words = [str(word) for word in (sys.argv[1:] if argv is None else argv)]
-    said = shlex.join(["python", "-m", f"jobs.{command.name}", *(hide(word, words) for word in words)])
-    return {"command": said} if "command" in values else {}
+    text = shlex.join(["python", "-m", f"jobs.{command.name}", *(hide_overrides(word, words) for word in words)])
+    return {"command": text} if "command" in values else {}
 
 
 def schema_of(command: Command, values: Mapping[str, Any]) -> Any:
-    """What the values are read as: one benchmark, or several."""
+    """Return the dataclass for the values: the job's schema for one benchmark, or the schema for several."""
     known = {each.name for schema in alternatives(command.schema) for each in fields(schema)}
     if SEVERAL not in values or SEVERAL in known:
         return command.schema
@@ -216,35 +216,35 @@ def schema_of(command: Command, values: Mapping[str, Any]) -> Any:
 
 
 @contextmanager
-def _stopped_afterwards() -> Iterator[None]:
-    """A stop that comes within the body comes at its end: Hydra's readers make errors of their own of one."""
-    came: list[int] = []
+def _delayed_stop() -> Iterator[None]:
+    """Delay signals to the end of the context, because Hydra's readers would replace a stop by an error."""
+    received: list[int] = []
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     for number in before:
-        signal.signal(number, lambda signum, frame: came.append(signum))
+        signal.signal(number, lambda signum, frame: received.append(signum))
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-        if came:
-            signal.raise_signal(came[0])
+        if received:
+            signal.raise_signal(received[0])
 
 
 def _say(line: str, code: int) -> int:
-    """Gives the code after saying one line, if any, on stderr; output that cannot be written is dropped."""
+    """Print a line, unless it is empty, on stderr and return the code; drop output that cannot be written."""
     with suppress(OSError, ValueError):
         if line:
-            print(printable(without_secrets(" ".join(line.split()))), file=sys.stderr, flush=True)
+            print(printable(hide_secrets(" ".join(line.split()))), file=sys.stderr, flush=True)
     try:
         sys.stdout.flush()
     except (OSError, ValueError):
-        sys.stdout = io.StringIO()  # or the interpreter would try once more at its exit
+        sys.stdout = io.StringIO()  # else the interpreter would try again at exit
     return code
 
 
 def _parse(command: Command, argv: Sequence[str] | None) -> argparse.Namespace:
-    """The words of a command line apart from its options, in any order."""
+    """Parse a command line whose options and overrides are in any order."""
     parser = _parser(command, argv)
     arguments, unknown = parser.parse_known_intermixed_args(argv)
     if unknown:
@@ -254,7 +254,7 @@ def _parse(command: Command, argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _parser(command: Command, argv: Sequence[str] | None) -> _Parser:
-    """What reads the command line; its help tells of the user's own choices too."""
+    """Return the parser of the command line; its help includes the user's own choices."""
     folder = _Parser(add_help=False, allow_abbrev=False)
     folder.add_argument("--config-dir", metavar="DIR", help="a folder with config groups of your own")
     parser = _Parser(
@@ -279,7 +279,7 @@ def _parser(command: Command, argv: Sequence[str] | None) -> _Parser:
 
 
 def _missing_extra(command: Command) -> str:
-    """Return a line for the help of a job whose packages are not installed; else nothing."""
+    """Return a line for the help if packages of the job are not installed; else an empty text."""
     try:
         _require_extra(command)
     except ConfigError as error:
@@ -294,12 +294,12 @@ def _require_extra(command: Command) -> None:
 
 
 def _flags(command: Command) -> list[str]:
-    """The keys that are true or false, which may be written as --KEY for KEY=true."""
+    """Return the boolean keys, which can be written as --KEY instead of KEY=true."""
     return [field.name for schema in alternatives(command.schema) for field in fields(schema) if field.type is bool]
 
 
 def command_of(job: str) -> Command:
-    """The command line of the job of this name."""
+    """Return the command line of a job."""
     command: Command = JOBS[job].COMMAND
     return command
 
@@ -327,17 +327,17 @@ def load_values(command: Command, overrides: Sequence[str], config_dir: str | No
             missing = OmegaConf.missing_keys(composed)
             values = resolve(composed)
     except ConfigError as error:
-        raise ConfigError(hide(str(error), overrides)) from error
-    except (*UNREADABLE, AssertionError) as error:
+        raise ConfigError(hide_overrides(str(error), overrides)) from error
+    except (*READ_ERRORS, AssertionError) as error:
         problem = _broken_file(config_dir) or _explain(error, command, overrides, config_dir)
-        raise ConfigError(hide(problem, overrides)) from error
+        raise ConfigError(hide_overrides(problem, overrides)) from error
     if missing:
         raise ConfigError(f"config key {min(missing)!r} is required; set it, as in {min(missing)}=VALUE")
     return values
 
 
 def _encodes(text: str) -> bool:
-    """Whether a text has a form in UTF-8; arguments that had none carry their bytes as surrogates."""
+    """Return True if a text can be encoded in UTF-8; invalid bytes of arguments are surrogates."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -346,10 +346,11 @@ def _encodes(text: str) -> bool:
 
 
 def _register_resolvers() -> None:
-    """`${assets:path}` is a path in the embedded world, `${cpus:2}` one of 2 equal shares of this machine's CPUs.
+    """Register the resolvers of our configuration files.
 
-    `${reference_data:}` is the folder that the environment variable REFERENCE_DATA names, and `${name_of:images}` the
-    name of the folder or file at the path that the key `images` beside it has.
+    `${assets:path}` is a path in the embedded benchmark, `${cpus:2}` half of this machine's CPUs, `${reference_data:}`
+    the folder in the environment variable REFERENCE_DATA, and `${name_of:images}` the name of the folder or file in the
+    key `images` of the same section.
     """
     OmegaConf.register_new_resolver("name_of", _name_of, replace=True)
     OmegaConf.register_new_resolver("assets", lambda path="": str(ROOT / "assets" / path), replace=True)
@@ -358,7 +359,7 @@ def _register_resolvers() -> None:
 
 
 def _name_of(key: str, *, _parent_: DictConfig) -> str:
-    """The last part of a path without its ending, where the key is set."""
+    """Return the last part of the path in a key, without its ending; OWN if the key is not set."""
     place = None if OmegaConf.is_missing(_parent_, key) else _parent_.get(key)
     path = str(place or "")
     last = (path if "://" in path else os.path.abspath(path)).rstrip("/").rpartition("/")[2]  # noqa: PTH100
@@ -366,9 +367,9 @@ def _name_of(key: str, *, _parent_: DictConfig) -> str:
 
 
 def _compose(name: str, overrides: Sequence[str], config_dir: str | None) -> DictConfig:
-    """The configuration of a job with these overrides: what they choose, in which the other keys are set."""
+    """Compose a job's configuration: first the overrides that choose files, then those that set keys."""
     folders = config_folders(config_dir)
-    parsed = OverridesParser.create().parse_overrides([as_override(word) for word in overrides])
+    parsed = OverridesParser.create().parse_overrides([to_override(word) for word in overrides])
     choices = [str(word.input_line) for word in parsed if _is_choice(word, folders)]
     composed = copy.deepcopy(_compose_choices(name, tuple(choices), tuple(folders)))
     ConfigLoaderImpl._apply_overrides_to_config([word for word in parsed if word.input_line not in choices], composed)
@@ -376,17 +377,17 @@ def _compose(name: str, overrides: Sequence[str], config_dir: str | None) -> Dic
 
 
 def _is_choice(word: Override, folders: Sequence[Path]) -> bool:
-    """Whether an override decides which files are read; all that Hydra itself reads or refuses is taken for one."""
+    """Return True if an override decides which files are read, or must be handled by Hydra itself."""
     if word.is_hydra_override() or word.is_sweep_override():
         return True
-    group = HELD_BY.get(word.key_or_group, word.key_or_group)
+    group = GROUP_FOLDERS.get(word.key_or_group, word.key_or_group)
     return not isinstance(word.value(), dict) and any((folder / group).is_dir() for folder in folders)
 
 
 @lru_cache(maxsize=64)
 def _compose_choices(name: str, choices: tuple[str, ...], folders: tuple[Path, ...]) -> DictConfig:
-    """The files of a job and of what is chosen; composing them takes ten times as long as copying the result."""
-    first = config_file(name).parent  # Hydra looks for a job's own file there alone
+    """Compose the files of a job and its choices; cached because composing is ten times as slow as copying."""
+    first = config_file(name).parent  # the only folder in which Hydra looks for the job's own file
     others = [f"file://{folder}" for folder in folders if folder != first]
     search = [f"hydra.searchpath=[{','.join(others)}]"] if others else []
     with initialize_config_dir(str(first), version_base="1.3", job_name=name):
@@ -394,31 +395,31 @@ def _compose_choices(name: str, choices: tuple[str, ...], folders: tuple[Path, .
 
 
 def _broken_file(config_dir: str | None) -> str | None:
-    """What is wrong with the first of a user's own files that is no YAML with keys and values; None where all are."""
+    """Return the problem of the first invalid YAML file in the user's folder; None if all files are valid."""
     for file in sorted(Path(config_dir).rglob("*.yaml")) if config_dir else ():
         try:
             OmegaConf.load(file)
-        except UNREADABLE as error:
+        except READ_ERRORS as error:
             reason = " ".join(str(error).split("\n    ")[0].replace(f'in "{file}", ', "at ").split())
             return f"{file}: expected YAML of keys and values ({reason[:200]}); correct the file"
     return None
 
 
 def _explain(error: Exception, command: Command, overrides: Sequence[str], config_dir: str | None) -> str:
-    """Hydra's message in one line with the remedy."""
+    """Return Hydra's message in one line with the remedy."""
     name = command.name
     if isinstance(error, AssertionError):  # Hydra's own, of an override such as `+=`
         return f"expected overrides as key=value, got {' '.join(overrides)}"
     text = str(error).split("Config search path", 1)[0]
-    if text.startswith(OURS):
-        return text.removeprefix(OURS).splitlines()[0]
+    if text.startswith(RESOLVER_ERROR):
+        return text.removeprefix(RESOLVER_ERROR).splitlines()[0]
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     if lines and "Could not override" in lines[0]:
         key = lines[0].split("'")[1]
         if "@" in key:
             return f"there is no {key} to replace yet; to add it, write +{key}=NAME"
-        if key in groups_of(name) and as_written(key, name) != key:
-            return f"config key {key!r}: a {key} is chosen for a role; write {as_written(key, name)}=NAME"
+        if key in groups_of(name) and choice_key(key, name) != key:
+            return f"config key {key!r}: a {key} is chosen for a role; write {choice_key(key, name)}=NAME"
         known_keys = _known_keys(name, overrides, config_dir)
         if key in known_keys:
             return f"config key {key!r}: it has no such entry yet; to add one, write +{key}.NAME=VALUE"
@@ -440,8 +441,8 @@ def _explain(error: Exception, command: Command, overrides: Sequence[str], confi
         group = unchosen["group"]
         choices = choices_of(group, config_dir)
         if group == SEVERAL:
-            return f"config key {group!r} is required; choose some: {group}=[NAME,...] of {listed(choices)}"
-        return f"config key {group!r} is required; choose one: {listed([f'{group}={name}' for name in choices])}"
+            return f"config key {group!r} is required; choose some: {group}=[NAME,...] of {list_choices(choices)}"
+        return f"config key {group!r} is required; choose one: {list_choices([f'{group}={name}' for name in choices])}"
     there = THERE_ALREADY.search(text)
     if there is not None:
         return f"config key {there['key']!r} is there already; write {there['key']}=VALUE, without the +"
@@ -449,7 +450,7 @@ def _explain(error: Exception, command: Command, overrides: Sequence[str], confi
 
 
 def _known_keys(name: str, overrides: Sequence[str], config_dir: str | None) -> list[str]:
-    """Every key of the configuration with the groups that are chosen."""
+    """Return every key of the configuration with the chosen groups."""
     folders = config_folders(config_dir)
     chosen = [text for text in overrides if any((folder / text.partition("=")[0]).is_dir() for folder in folders)]
     try:

@@ -1,4 +1,4 @@
-"""A user's own configuration files, and their limits."""
+"""Limits of a user's own configuration files."""
 
 import threading
 from collections.abc import Iterator
@@ -12,9 +12,9 @@ from omegaconf import Container, Node
 from plumbline.operators.base.errors import ConfigError
 
 MAX_FILE = 1_000_000
-"""Bytes."""
+"""Bytes of a file."""
 MAX_VALUES = 10_000
-"""Keys and values of a file, where those behind an alias count each time; our longest file has about 200."""
+"""Keys and values of a file, counted again at every alias; our longest file has about 200."""
 MAX_INSERTED = 1_000_000
 """Characters that the interpolations of a configuration insert; ours insert about 1,000."""
 REFERENCE_COST = 200
@@ -37,7 +37,7 @@ def check_files(config_dir: str) -> None:
         try:
             n_values = _count_values(yaml.compose(file.read_bytes(), yaml.SafeLoader), {})
         except (yaml.YAMLError, ValueError, RecursionError):
-            continue  # Hydra says so if the file is chosen
+            continue  # Hydra reports it if the file is chosen
         if n_values > MAX_VALUES:
             raise ConfigError(
                 f"{file}: expected YAML of at most {MAX_VALUES} keys and values, each as often as aliases name it, "
@@ -48,7 +48,7 @@ def check_files(config_dir: str) -> None:
 def _count_values(node: Any, counts: dict[int, int]) -> int:
     """Return the number of values in a YAML node, each as often as it is named."""
     if id(node) not in counts:
-        counts[id(node)] = MAX_VALUES + 1  # of a node inside itself
+        counts[id(node)] = MAX_VALUES + 1  # for a node that contains itself
         inner = node.value if isinstance(node, yaml.CollectionNode) else ()
         each = [part for entry in inner for part in (entry if isinstance(entry, tuple) else (entry,))]
         counts[id(node)] = 1 + sum(_count_values(part, counts) for part in each)

@@ -10,7 +10,7 @@ COMMAND = Command("convert", "Make a checkpoint of released weights: safetensors
 
 
 def main(config: ConvertConfig) -> int:
-    """Converts, and names the files it made."""
+    """Convert the weights, and show the files."""
     console = make_console()
     for file in convert(config):
         console.print(f"{file} {file.stat().st_size / 1e6:.1f} MB", markup=False, soft_wrap=True)

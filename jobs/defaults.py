@@ -1,4 +1,4 @@
-"""The fields of dataclasses as Hydra's files have them, so that an option is written once."""
+"""Defaults and help texts of Hydra's configuration, taken from dataclasses so that an option is declared once."""
 
 import ast
 import inspect
@@ -22,22 +22,23 @@ from plumbline.operators.models.model import ModelConfig
 from plumbline.pipelines.plans.sweep_config import alternatives, classes_within
 
 REQUIRED = "???"
-"""How Hydra writes a key that has no default."""
+"""Hydra's value of a key without a default."""
 
 
 class Key(NamedTuple):
-    """A key of a configuration, for people."""
+    """A key of a configuration, for the help."""
 
     path: str
     value: str
-    """Its default as YAML; empty where keys of its own follow."""
+    """The default as YAML; empty if the key has keys below it."""
     meaning: str
+    """The text below the field in its class."""
 
 
 def defaults_of(schema: Any) -> dict[str, Any]:
-    """The fields of a dataclass with their defaults as plain values; REQUIRED for those without.
+    """Return the fields of a dataclass with their defaults as plain values, REQUIRED for fields without a default.
 
-    Those without that are of classes of their own are left out, as a choice brings them.
+    Fields without a default whose type is a dataclass are left out, because a choice of a group sets them.
     """
     return {
         field.name: _plain(default)
@@ -48,7 +49,7 @@ def defaults_of(schema: Any) -> dict[str, Any]:
 
 @cache
 def register_defaults(schema: Any) -> None:
-    """Lets the files of conf/ stand on `any_NAME`, all options of a class `NameConfig` or `Name` within a schema."""
+    """Register `any_NAME` for files of conf/: the defaults of each class `NameConfig` or `Name` within a schema."""
     for config in {base for each in classes_within(schema) for base in each.__mro__ if _is_schema(base)}:
         if not issubclass(config, Metric | ModelConfig):
             _register_class(config)
@@ -84,7 +85,7 @@ def register_metrics_and_models() -> None:
 
 
 def _check_plain(extensions: Extensions[Any], name: str, defaults: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return an extension's defaults; raises ConfigError for one of another package that no file could have."""
+    """Return an extension's defaults; raise ConfigError if another package has a default that no file could have."""
     for option, value in defaults.items() if name not in extensions.ours else ():
         try:
             OmegaConf.create({option: value})
@@ -98,23 +99,23 @@ def _check_plain(extensions: Extensions[Any], name: str, defaults: Mapping[str, 
 
 @cache
 def register_benchmark(name: str) -> None:
-    """Lets `benchmarks=[NAME,...]` choose a file of the group `benchmark`, with keys below benchmarks.NAME."""
+    """Let `benchmarks=[NAME,...]` choose a file of the group `benchmark`, with keys below benchmarks.NAME."""
     defaults = [{f"/benchmark@benchmarks.{name}": name}]
     node = {"defaults": defaults, "benchmark": {"limit": None}, "metrics_of": {name: None}}
     ConfigStore.instance().store(group="benchmarks", name=name, node=node, package="_global_")
 
 
 def kinds_of_others() -> list[str]:
-    """The kinds of metrics that other packages bring."""
+    """Return the kinds of metrics of other packages."""
     from plumbline.operators.metrics.table import KINDS
 
     return [kind for kind in KINDS if kind not in KINDS.ours]
 
 
 def keys_of(schema: Any, values: Mapping[str, Any], path: str = "") -> Iterator[Key]:
-    """The keys of a schema with their defaults, or with these values in their place; and what else is in the values.
+    """Yield the keys of a schema with their defaults or the given values, and further keys of the given values.
 
-    Not those of what is chosen by name: models, metrics and what is null until it is chosen.
+    Keys of objects that are chosen by name are left out: models, metrics, and objects that are null by default.
     """
     own = {field.name: field for each in alternatives(schema) for field in fields(each)}
     meanings = {name: text for each in alternatives(schema) for name, text in meanings_of(each).items()}
@@ -130,12 +131,12 @@ def keys_of(schema: Any, values: Mapping[str, Any], path: str = "") -> Iterator[
             yield Key(path + name, "", meanings[name])
             yield from _given(value, f"{path}{name}.")
         elif value != REQUIRED or not _holds_classes(field):
-            yield Key(path + name, _as_yaml(value), _with_choices(meanings[name], field.type))
+            yield Key(path + name, _as_yaml(value), _add_choices(meanings[name], field.type))
 
 
 @cache
 def meanings_of(schema: Any) -> dict[str, str]:
-    """By field of a dataclass the text that is written below it; empty where there is none."""
+    """Return the text below each field of a dataclass, empty if there is none."""
     inherited = [each for each in schema.__bases__ if _is_schema(each)]
     meanings = {name: text for each in inherited for name, text in meanings_of(each).items()}
     (node,) = ast.parse(textwrap.dedent(inspect.getsource(schema))).body
@@ -146,17 +147,17 @@ def meanings_of(schema: Any) -> dict[str, str]:
     return meanings
 
 
-def _with_choices(meaning: str, kind: Any) -> str:
-    """What a field means, with the words that it may be."""
-    words = _words(kind)
+def _add_choices(meaning: str, kind: Any) -> str:
+    """Return the meaning of a field with its possible words, if the meaning does not name them all."""
+    words = _literals(kind)
     return meaning if all(word in meaning for word in words) else f"{meaning} Choices: {', '.join(words)}.".lstrip()
 
 
-def _words(kind: Any) -> list[str]:
-    """The texts of the literals within a type."""
+def _literals(kind: Any) -> list[str]:
+    """Return the texts of all literals within a type."""
     if get_origin(kind) is Literal:
         return [word for word in get_args(kind) if isinstance(word, str)]
-    return [word for inner in get_args(kind) for word in _words(inner)]
+    return [word for inner in get_args(kind) for word in _literals(inner)]
 
 
 def _text(statement: ast.stmt) -> str | None:
@@ -169,7 +170,7 @@ def _in_a_line(text: str | None) -> str:
 
 
 def _given(values: Mapping[Any, Any], path: str) -> Iterator[Key]:
-    """Keys that a file sets and no schema names."""
+    """Yield keys that a file sets and no schema has."""
     for name, value in values.items():
         deeper = value if isinstance(value, Mapping) else {}
         yield Key(f"{path}{name}", "" if deeper else _as_yaml(value), "")

@@ -10,8 +10,8 @@ from plumbline.jobs.command import KEPT, Command, run_job
 from plumbline.jobs.display.console import make_console, say, show_table, warn
 from plumbline.jobs.display.plan_table import show_plan
 from plumbline.jobs.display.progress_lines import ProgressDisplay
-from plumbline.jobs.logs import logged
-from plumbline.jobs.overrides import OF_SWEEPS
+from plumbline.jobs.logs import write_log
+from plumbline.jobs.overrides import SWEEP_KEYS
 from plumbline.operators.diagnosis.diagnosis import shown_tables
 from plumbline.pipelines.base.exit_codes import OVER_BUDGET
 from plumbline.pipelines.cells.runs import name_newest
@@ -26,21 +26,22 @@ COMMAND = Command(
     "Tell how good the metrics of a sweep are, beside its run: how far they go together and with what prompts are\n"
     "like, what they ask, and what is left of them without the right image, any image or the order of words.",
     DiagnoseConfig,
-    OF_SWEEPS,
+    SWEEP_KEYS,
     first="sweep",
     stopped=KEPT,
 )
 
 
 def main(config: DiagnoseConfig) -> int:
-    """As `_run`, with its log."""
-    with logged(config.log, [config.storage.key, config.storage.secret]):
+    """Call `_run`, and write its log."""
+    with write_log(config.log, [config.storage.key, config.storage.secret]):
         return _run(make_console(), config)
 
 
 def _run(console: Console, config: DiagnoseConfig) -> int:
-    """Shows the plan, computes the metrics and their variants, and writes the sweep's run with the diagnosis; the
-    sweep's exit code, or 1 where a variant could not be computed.
+    """Show the plan, compute the metrics and their variants, and write the sweep's run with the diagnosis.
+
+    Return the sweep's exit code, or 1 if a variant could not be computed.
     """
     planned = plan_diagnosis(config)
     show_plan(console, planned.sweep)

@@ -15,9 +15,9 @@ from plumbline.operators.metrics.user_code import Origin, function_options, name
 
 
 def choose_functions(words: Sequence[str]) -> list[str]:
-    """Return the overrides with a choice in place of each function that `metric=` names; the code is not run yet.
+    """Return the overrides with a choice instead of each function that `metric=` names; the code is not run yet.
 
-    Raises ConfigError if there is no such file or module, or two metrics have one name.
+    Raise ConfigError if there is no such file or module, or if two metrics have the same name.
     """
     return [_choose(word) if word.startswith("metric=[") else word for word in words]
 
@@ -40,7 +40,7 @@ def _register(metric: str, name: str) -> str:
 
 
 def check_names(names: Iterable[str]) -> None:
-    """Raise ConfigError if two of the metrics that are chosen have one name."""
+    """Raise ConfigError if two of the chosen metrics have the same name."""
     for name, count in Counter(map(str, names)).items():
         if count > 1:
             raise ConfigError(
@@ -48,10 +48,10 @@ def check_names(names: Iterable[str]) -> None:
             )
 
 
-def with_functions(values: Mapping[str, Any], given: Sequence[Origin] = ()) -> dict[str, Any]:
-    """Return the values of a configuration with the code of the functions that it names, and with those `given`.
+def load_functions(values: Mapping[str, Any], given: Sequence[Origin] = ()) -> dict[str, Any]:
+    """Return the values of a configuration with the code of the functions that it names, and of those `given`.
 
-    No other function gives a metric code that can be run. Raises ConfigError if the code cannot be loaded.
+    This is the only place where a metric gets code that can be run. Raise ConfigError if the code cannot be loaded.
     """
     metrics = values.get("metrics")
     if not isinstance(metrics, Mapping) and not given:

@@ -25,12 +25,12 @@ COMMAND = Command(
     first="run",
 )
 STEP_SUMMARY = "GITHUB_STEP_SUMMARY"
-"""Names, in a GitHub workflow, the file whose Markdown is shown with the run."""
-MOST_SHOWN = 60
+"""Environment variable of GitHub workflows: the file whose Markdown is shown with the workflow run."""
+MAX_SHOWN = 60
 
 
 def main(config: GateConfig) -> int:
-    """Shows the rules and what each found, writes the files that are asked for, and says whether the run passed."""
+    """Judge the run, show the rules and their findings, and write the configured files."""
     console, store = make_console(), open_existing_store(config)
     gate = read_gate(config.storage.locate(config.rules))
     results = run_gate(store, gate, config)
@@ -47,20 +47,20 @@ def main(config: GateConfig) -> int:
 
 
 def show_gate(console: Console, result: GateResult) -> None:
-    """The rules, what they found, the worst first, and whether the run passed."""
+    """Show the rules, their findings (the worst first), and the result."""
     say(console, f"rules of {result.source}, one-sided alpha {result.alpha:g}:")
     for name, rule in result.rules.items():
         console.print(f"  [bold]{escape(name)}[/] {escape(rule)}", soft_wrap=True)
     checks = result.worst_first
     rows = [
         (f"{check.outcome}{', fails' * (check.fails and check.outcome != 'failed')}", check.rule, check.generator,
-         check.skill, check.found) for check in checks[:MOST_SHOWN]
+         check.skill, check.found) for check in checks[:MAX_SHOWN]
     ]  # fmt: skip
     against = f" against {result.against}" if result.against else ""
     title = f"run {result.run_id} of {result.benchmark}{against}"
     show_table(console, title, ("outcome", "rule", "generator", "skill", "found"), rows)
-    if len(checks) > MOST_SHOWN:
-        say(console, f"{plural(len(checks) - MOST_SHOWN, 'more check')}, none worse")
+    if len(checks) > MAX_SHOWN:
+        say(console, f"{plural(len(checks) - MAX_SHOWN, 'more check')}, none worse")
     console.print(f"[{'green' if result.passed else 'red'}]{escape(result.summary())}[/]", soft_wrap=True)
 
 

@@ -18,7 +18,7 @@ COMMAND = Command(
 
 
 def main(config: GcConfig) -> int:
-    """Shows by stage and reason what may go, or is gone."""
+    """Show the removable or removed files by stage and reason."""
     show_collected(make_console(), collect_garbage(config))
     return 0
 

@@ -9,7 +9,7 @@ from plumbline.jobs.display.console import make_console, say, warn
 from plumbline.jobs.display.leaderboards import show_usage
 from plumbline.jobs.display.plan_table import show_making
 from plumbline.jobs.display.progress_lines import ProgressDisplay
-from plumbline.jobs.logs import logged
+from plumbline.jobs.logs import write_log
 from plumbline.pipelines.base.exit_codes import COMPLETE
 from plumbline.pipelines.generating.generate_config import GenerateConfig, generation_of, scoring_of
 from plumbline.pipelines.generating.generating import Generated, PlannedGeneration, generate, plan_generation
@@ -29,19 +29,19 @@ COMMAND = Command(
 
 
 def main(config: GenerateConfig) -> int:
-    """As `_run`, with its log."""
-    with logged(config.log, [config.storage.key, config.storage.secret]):
+    """Call `_run`, and write its log."""
+    with write_log(config.log, [config.storage.key, config.storage.secret]):
         return _run(make_console(), config)
 
 
 def _run(console: Console, config: GenerateConfig) -> int:
-    """Draws what is missing; 0 complete, 2 within budget, 1 over it."""
+    """Generate missing pictures; return 0 if complete, 2 within and 1 over the budget of failures."""
     generated = _draw(console, config)
     return COMPLETE if generated is None else generated.exit_code
 
 
-def drawn_first(console: Console, config: SweepConfig) -> SweepConfig | None:
-    """Has the pictures drawn that a sweep is of; gives the sweep of what stands then, None where that is not known."""
+def generate_missing(console: Console, config: SweepConfig) -> SweepConfig | None:
+    """Generate the missing pictures of a sweep; return the sweep that scores them, or None after a dry run."""
     generation = generation_of(config)
     if generation is not None and _draw(console, generation) is None:
         say(console, "the sweep is planned once the pictures are there")
@@ -50,7 +50,7 @@ def drawn_first(console: Console, config: SweepConfig) -> SweepConfig | None:
 
 
 def _draw(console: Console, config: GenerateConfig) -> Generated | None:
-    """Shows what is missing, draws it, and says where it is; None for a dry run."""
+    """Show the plan, generate missing pictures, and show the result; return None for a dry run."""
     planned = plan_generation(config)
     _show_generation(console, planned)
     if config.dry_run:
@@ -62,7 +62,7 @@ def _draw(console: Console, config: GenerateConfig) -> Generated | None:
 
 
 def _show_generation(console: Console, planned: PlannedGeneration) -> None:
-    """What is wanted of the generator, and how much of it is missing."""
+    """Show the prompts, the image model, and the number of missing pictures."""
     config = planned.config
     seeds = f" x {config.pictures.seeds} seeds" if config.pictures.seeds > 1 else ""
     say(console, f"{config.benchmark.name}: {planned.prompts} prompts{seeds}, drawn by {config.image_model.checkpoint}")

@@ -17,11 +17,11 @@ COMMAND = Command(
     "Make a sweep's Parquet of image files with a table or beside their prompts, or of WebDataset tars.",
     IngestConfig,
 )
-SHOWN = 5
+MAX_SHOWN = 5
 
 
 def main(config: IngestConfig) -> int:
-    """Tells each shard, then the counts and where all is; 0 complete, 2 within budget, 1 over it."""
+    """Ingest, show each shard and the totals; return 0 if complete, 2 within and 1 over the budget."""
     console = make_console()
     ended = ingest(config, lambda record: _show_shard(console, record))
     _show(console, ended)
@@ -51,12 +51,12 @@ def _show(console: Console, ended: Ingested) -> None:
 
 
 def show_rejected(console: Console, ended: Ingested) -> None:
-    """Show what became of all that was found: totals, rejections by kind with the first of them, damaged files."""
+    """Show the totals, the rejections by kind with the first few, and the damaged files."""
     for line in ended.total_lines:
         say(console, line)
     for kind, count in ended.kinds.items():
         console.print(f"[yellow]{count} rows rejected[/]: {escape(kind)}")
-    for rejection in ended.rejected[:SHOWN]:
+    for rejection in ended.rejected[:MAX_SHOWN]:
         line = f", line {rejection.line}" if rejection.line is not None else ""
         console.print(f"  {rejection.file}{line}: {rejection.message}", markup=False, soft_wrap=True)
     for file in ended.damaged:

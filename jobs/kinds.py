@@ -13,20 +13,20 @@ COMMAND = Command(
 
 
 def main(config: KindsConfig) -> int:
-    """Prints a line for each kind, level by level."""
+    """Print a line for each kind, level by level."""
     console = make_console()
     pooled = pool_kinds(open_existing_store(config), config.run, config.of)
     generators = sorted({row.generator for row in pooled})
     cells = {(row.level, row.kind, row.generator): row for row in pooled}
     rows = [
-        [str(level), kind, *(_shown(cells.get((level, kind, generator))) for generator in generators)]
+        [str(level), kind, *(_cell(cells.get((level, kind, generator))) for generator in generators)]
         for level, kind in dict.fromkeys((row.level, row.kind) for row in pooled)
     ]
     show_table(console, f"{config.of} by kind", ("level", "kind", *generators), rows, numbers=slice(2, None))
     return 0
 
 
-def _shown(row: KindScore | None) -> str:
+def _cell(row: KindScore | None) -> str:
     return EMPTY if row is None else f"{row.mean:.4f} ({row.n})"
 
 

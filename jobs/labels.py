@@ -21,7 +21,7 @@ COMMAND = Command(
 
 
 def main(config: LabelsConfig) -> int:
-    """Shows what is known, and writes what to rate next; 0 where every pair is decided, else 2."""
+    """Show the known differences, and write the images to rate next; return 0 if every pair is decided, else 2."""
     console = make_console()
     plan = plan_labels(config)
     table = shown_labels(config, plan)
@@ -33,7 +33,7 @@ def main(config: LabelsConfig) -> int:
 
 
 def _conclude(console: Console, plan: LabelPlan, output: str) -> int:
-    """Says what is undecided and what to do about it; gives the exit code."""
+    """Show the undecided pairs with the remedy, and return the exit code."""
     undecided = [pair for pair in plan.pairs if pair.better is None]
     if not undecided:
         return 0

@@ -1,4 +1,4 @@
-"""How the log of a run is written: by the driver, as text or JSON, for all of its processes, and without a secret."""
+"""Log of a run: the driver writes it for all processes, as text or JSON, without secrets."""
 
 import json
 import logging
@@ -9,18 +9,18 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from plumbline.jobs.secrets import known_secrets, without
+from plumbline.jobs.secrets import known_secrets, remove_secrets
 from plumbline.operators.base.errors import ConfigError
-from plumbline.pipelines.base.logs import LOGGER, OFF, LogConfig, line_of, take_over
+from plumbline.pipelines.base.logs import LOGGER, OFF, LogConfig, take_over, to_line
 from plumbline.pipelines.running.errors import one_line
 
 LOG = logging.getLogger(__name__)
 PLACES = ("node", "generator", "benchmark", "shard", "metric", "cell")
-"""What a line of text says beside its time and level, of what it is about."""
+"""Fields that a line of text has after its time and level."""
 
 
 class JsonFormatter(logging.Formatter):
-    """A record as one JSON object in one line."""
+    """Formats a record as a JSON object in one line."""
 
     def __init__(self, secrets: Sequence[str]) -> None:
         super().__init__()
@@ -30,20 +30,20 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(self.fields(record))
 
     def fields(self, record: logging.LogRecord) -> dict[str, Any]:
-        """What the record says, with the time in UTC, and with no secret."""
-        line = line_of(record)
+        """Return a record as plain values without secrets, with the time in UTC."""
+        line = to_line(record)
         time = datetime.fromtimestamp(line.pop("time"), UTC).isoformat(timespec="milliseconds")
-        said = {name: without(self.secrets, " ".join(str(value).split())) for name, value in line.items()}
-        return {"time": time, **said}
+        texts = {name: remove_secrets(self.secrets, " ".join(str(value).split())) for name, value in line.items()}
+        return {"time": time, **texts}
 
 
 class TextFormatter(JsonFormatter):
-    """A record as a line for people."""
+    """Formats a record as a line for people."""
 
     def format(self, record: logging.LogRecord) -> str:
-        said = self.fields(record)
-        places = [said[name] for name in PLACES if name in said]
-        line = " ".join([said["time"], said["level"], *places]) + f": {said['message']}"
+        fields = self.fields(record)
+        places = [fields[name] for name in PLACES if name in fields]
+        line = " ".join([fields["time"], fields["level"], *places]) + f": {fields['message']}"
         return "".join(character if character.isprintable() else "?" for character in line)
 
 
@@ -51,18 +51,17 @@ FORMATTERS = {"json": JsonFormatter, "text": TextFormatter}
 
 
 class Writer(logging.StreamHandler):  # type: ignore[type-arg]
-    """Writes lines; one that cannot be written is dropped, for no run is to end of its log."""
+    """Writes lines; a line that cannot be written is dropped, because a run must not fail because of its log."""
 
     def handleError(self, record: logging.LogRecord) -> None:  # the name is logging's
         pass
 
 
 @contextmanager
-def logged(log: LogConfig, secrets: Iterable[str | None]) -> Iterator[None]:
-    """Writes what the body's run says, and what ends it, but for these secrets and the environment's; nothing where no
-    log is asked for.
+def write_log(log: LogConfig, secrets: Iterable[str | None]) -> Iterator[None]:
+    """Write the log of the run in the context, and the exception that ends it; write nothing if no format is set.
 
-    Raises ConfigError where the file cannot be written.
+    These secrets, and those in the environment, are replaced. Raise ConfigError if the file cannot be opened.
     """
     logger = logging.getLogger(LOGGER)
     before = logger.handlers, logger.propagate, logger.level

@@ -21,7 +21,7 @@ COMMAND = Command(
 
 
 def main(config: MetaevalConfig) -> int:
-    """Judge and write, show the main table, or all of them, and what follows from it; 0."""
+    """Judge the metrics, write all tables, and show the main table (or all) with its conclusion."""
     console, findings = make_console(), run_metaeval(config)
     show = show_findings if config.verbose else show_agreement
     show(console, findings)

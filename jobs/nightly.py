@@ -15,8 +15,8 @@ from plumbline.jobs.display.console import make_console, say, warn
 from plumbline.jobs.display.leaderboards import show_leaderboards, show_note_kept
 from plumbline.jobs.display.plan_table import show_plan, show_suite_plan
 from plumbline.jobs.display.progress_lines import ProgressDisplay, seconds_afterwards, show_phase
-from plumbline.jobs.logs import logged
-from plumbline.jobs.overrides import OF_SWEEPS, name_store
+from plumbline.jobs.logs import write_log
+from plumbline.jobs.overrides import SWEEP_KEYS, name_store
 from plumbline.jobs.sweep import show_judged, show_renewed, show_suite
 from plumbline.operators.base.errors import PlumblineError
 from plumbline.operators.base.sentences import plural
@@ -27,12 +27,12 @@ from plumbline.pipelines.cells.store import Store, open_store
 from plumbline.pipelines.cells.suites import Suite, name_newest_of
 from plumbline.pipelines.gates.gate_config import read_gate
 from plumbline.pipelines.maintenance.retention import retain
-from plumbline.pipelines.nightly.deadline import Stop, Stopped, bounded
+from plumbline.pipelines.nightly.deadline import Stop, Stopped, stop_early
 from plumbline.pipelines.nightly.nightly_config import NightConfig, NightlyConfig, NightlySuiteConfig
 from plumbline.pipelines.nightly.outcome import (
     NightOutcome,
     SuiteOutcome,
-    mark_told,
+    mark_reported,
     read_outcome,
     read_suite_outcome,
 )
@@ -49,86 +49,87 @@ COMMAND = Command(
     "nightly",
     "Score what is new, compare with the night before, and tell what became worse.",
     NightlyConfig,
-    OF_SWEEPS,
+    SWEEP_KEYS,
     first="sweep",
     suite=NightlySuiteConfig,
     stopped=KEPT,
 )
 LEASE = "nightly"
-"""In the store: one night at a time."""
-MOST_SHOWN = 20
+"""Name of the lease in the store that allows one nightly run at a time."""
+MAX_SHOWN = 20
 
 
 class Night(NamedTuple):
-    """What came of a night."""
+    """Result of a nightly run."""
 
     outcome: NightOutcome | SuiteOutcome
     runs: Sequence[NightOutcome]
-    """Of each benchmark, what was told of its run, in this night or an earlier one."""
+    """Outcome of each benchmark's run, reported now or earlier."""
     computed: int
-    """Cells."""
+    """Number of computed cells."""
     ending: Ending
-    """That of the outcome, and where it had been told before, as its runs ended without their regressions."""
+    """Ending of the outcome; if it was reported before, the ending of its sweeps without regressions."""
     new: bool
-    """Whether the outcome is of this night."""
+    """True if the outcome is reported now, False if it was reported earlier."""
 
 
 def main(config: NightlyConfig | NightlySuiteConfig) -> int:
-    """One night; its exit code is 0, 1 or 2 as a sweep's, 3 where something became worse, 4 where another night is at
-    work, 5 where that took this one's place, 6 past the deadline, and 7 where its gate failed. Of several benchmarks it
-    is the worst.
+    """Run the sweep, compare and report it, and return the exit code, for several benchmarks the worst one.
+
+    Exit codes: 0, 1 or 2 as those of a sweep; 3 for a regression; 4 if another nightly run is working; 5 if another one
+    took the lease; 6 after the deadline; 7 if the gate failed.
     """
-    with logged(config.log, [config.storage.key, config.storage.secret, config.nightly.webhook]):
+    with write_log(config.log, [config.storage.key, config.storage.secret, config.nightly.webhook]):
         return _run(config)
 
 
 def _run(config: NightlyConfig | NightlySuiteConfig) -> int:
     console = make_console(stderr=config.nightly.json)
-    if config.nightly.gate is not None:  # a broken file is told before another night is waited for
+    if config.nightly.gate is not None:  # report a broken file before waiting for another nightly run
         read_gate(config.storage.locate(config.nightly.gate))
     if config.dry_run:
         _show_plan(console, config)
         return 0
     try:
-        with bounded(config.nightly.deadline) as stop:
-            return _night(console, config, stop)
+        with stop_early(config.nightly.deadline) as stop:
+            return _run_leased(console, config, stop)
     except LeaseHeld as error:
-        return _ended(console, error, HELD)
+        return _show_error(console, error, HELD)
     except LeaseLost as error:
-        return _ended(console, error, LOST)
+        return _show_error(console, error, LOST)
     except Stopped as error:
-        return _ended(console, error, error.exit_code)
+        return _show_error(console, error, error.exit_code)
 
 
 def _show_plan(console: Console, config: NightlyConfig | NightlySuiteConfig) -> None:
     if isinstance(config, NightlySuiteConfig):
-        show_suite_plan(console, _planned_suite(config))
+        show_suite_plan(console, _plan_suite(config))
     else:
         _check_gate(config, [config])
         show_plan(console, plan_sweep(config.sweep()))
 
 
-def _planned_suite(config: NightlySuiteConfig) -> PlannedSuite:
+def _plan_suite(config: NightlySuiteConfig) -> PlannedSuite:
     planned = plan_suite(config)
     _check_gate(config, [inputs.config for inputs in planned.inputs.values()])
     return planned
 
 
 def _check_gate(config: NightlyConfig | NightlySuiteConfig, sweeps: Iterable[SweepConfig]) -> None:
-    """Raises ConfigError now, and not after hours, for a gate that asks for what the sweeps do not have."""
+    """Raise ConfigError before the sweep for a gate that does not fit its benchmarks and metrics."""
     if config.nightly.gate is not None:
         gate = read_gate(config.storage.locate(config.nightly.gate))
         gate.check({sweep.benchmark.name: [*sweep.metrics] for sweep in sweeps})
 
 
-def _ended(console: Console, error: PlumblineError | Stopped, code: int) -> int:
+def _show_error(console: Console, error: PlumblineError | Stopped, code: int) -> int:
     warn(console, str(error))
     console.print(f"nothing is told of this night, exit code {code}")
     return code
 
 
-def _night(console: Console, config: NightlyConfig | NightlySuiteConfig, stop: Stop) -> int:
-    """A night under its lease."""
+def _run_leased(console: Console, config: NightlyConfig | NightlySuiteConfig, stop: Stop) -> int:
+    """Take the lease, run, drop runs that are not kept, and return the exit code."""
     options = config.nightly
     store = open_store(config)
     store.check()
@@ -142,9 +143,9 @@ def _night(console: Console, config: NightlyConfig | NightlySuiteConfig, stop: S
     with take_lease(store, LEASE, LEASE, seconds=options.lease, wait=options.wait, on_wait=watching) as lease:
         lease.when_lost = stop
         if isinstance(config, NightlySuiteConfig):
-            night = _of_several(console, config, lease.renew)
+            night = _run_suite(console, config, lease.renew)
         else:
-            night = _of_one(console, config, lease.renew)
+            night = _run_one(console, config, lease.renew)
         outcome = night.outcome
         if night.new:
             if outcome.webhook not in (None, "delivered"):
@@ -154,13 +155,13 @@ def _night(console: Console, config: NightlyConfig | NightlySuiteConfig, stop: S
         say(console, outcome.summary() if night.new else f"as told before: {outcome.summary()}")
         say(console, f"computed {night.computed} cells, {outcome.name}, {night.ending}")
         if options.json:
-            of_night = {"new": night.new, "exit_code": night.ending.code, "dropped": dropped}
-            print(json.dumps(outcome.to_json() | of_night, indent=1))
+            extra = {"new": night.new, "exit_code": night.ending.code, "dropped": dropped}
+            print(json.dumps(outcome.to_json() | extra, indent=1))
         return night.ending.code
 
 
-def _of_one(console: Console, config: NightlyConfig, hold: Callable[[], None]) -> Night:
-    """A night over one benchmark."""
+def _run_one(console: Console, config: NightlyConfig, hold: Callable[[], None]) -> Night:
+    """Run, compare and report one benchmark."""
     _check_gate(config, [config])
     inputs = list_inputs(config.sweep())
     finished, sources = unchanged_sweep(inputs), None
@@ -168,39 +169,39 @@ def _of_one(console: Console, config: NightlyConfig, hold: Callable[[], None]) -
         planned = plan_inputs(inputs)
         show_plan(console, planned)
         finished, sources = _sweep(console, planned, hold), planned.sources
-    told = _show_unchanged(console, inputs, finished)
-    if told is not None:
+    earlier = _show_unchanged(console, inputs, finished)
+    if earlier is not None:
         name_newest(inputs.store, finished.run_id, hold)
-        return Night(told, [told], finished.computed, finished.ending, new=False)
-    from plumbline.pipelines.nightly.regressions import outcomes_of, tell  # imports scipy
+        return Night(earlier, [earlier], finished.computed, finished.ending, new=False)
+    from plumbline.pipelines.nightly.regressions import make_outcomes, publish_outcome  # imports scipy
 
     compared = _compare(console, inputs, finished, sources, config.nightly, hold)
-    (outcome,) = outcomes_of([compared], config.nightly)
-    outcome = tell(inputs.store, outcome, config.nightly, hold)
+    (outcome,) = make_outcomes([compared], config.nightly)
+    outcome = publish_outcome(inputs.store, outcome, config.nightly, hold)
     if outcome.compared_with is None:
         say(console, f"compared with no earlier run: {outcome.not_compared}")
     _show_regressions(console, outcome)
-    return Night(outcome, [outcome], finished.computed, _with_reason(outcome.exit_code, finished.ending), new=True)
+    return Night(outcome, [outcome], finished.computed, _end(outcome.exit_code, finished.ending), new=True)
 
 
-def _of_several(console: Console, config: NightlySuiteConfig, hold: Callable[[], None]) -> Night:
-    """A night over several benchmarks: what they lack is computed together, each run is compared with the last one of
-    its benchmark, and what came of all is told at once.
+def _run_suite(console: Console, config: NightlySuiteConfig, hold: Callable[[], None]) -> Night:
+    """Run several benchmarks: compute their missing cells together, compare each run with the last run of its
+    benchmark, and report all of them at once.
     """
-    planned = _planned_suite(config)
+    planned = _plan_suite(config)
     store = planned.store
     show_suite_plan(console, planned)
     suite_id = name_by_time(store, datetime.now(UTC))
     with ProgressDisplay(console, afterwards=seconds_afterwards(planned.sweeps.values())) as display:
         planned = compute_suite(planned, suite_id, display.update)
-    runs, compared, told_before = dict[str, FinishedSweep](), list["ComparedRun"](), list[NightOutcome]()
+    runs, compared, reported = dict[str, FinishedSweep](), list["ComparedRun"](), list[NightOutcome]()
     for name, inputs in planned.inputs.items():
         console.rule(escape(name), align="left")
         sweep = planned.sweeps.get(name)
         runs[name] = planned.unchanged[name] if sweep is None else _sweep(console, sweep, hold)
-        told = _show_unchanged(console, inputs, runs[name])
-        if told is not None:
-            told_before.append(told)
+        earlier = _show_unchanged(console, inputs, runs[name])
+        if earlier is not None:
+            reported.append(earlier)
         else:
             sources = None if sweep is None else sweep.sources
             compared.append(_compare(console, inputs, runs[name], sources, config.nightly, hold))
@@ -213,23 +214,23 @@ def _of_several(console: Console, config: NightlySuiteConfig, hold: Callable[[],
     outcome = read_suite_outcome(store, suite.suite_id)
     new = outcome is None
     if outcome is None:
-        outcome = _tell_suite(console, store, suite, compared, config.nightly, hold)
-    mark_told(store, outcome)
+        outcome = _report_suite(console, store, suite, compared, config.nightly, hold)
+    mark_reported(store, outcome)
     return Night(
         outcome=outcome,
-        runs=[*{one.run_id: one for one in (*told_before, *outcome.benchmarks)}.values()],
+        runs=[*{each.run_id: each for each in (*reported, *outcome.benchmarks)}.values()],
         computed=sum(finished.computed for finished in runs.values()),
-        ending=_with_reason(outcome.exit_code, ending) if new else ending,
+        ending=_end(outcome.exit_code, ending) if new else ending,
         new=new,
     )
 
 
-def _with_reason(code: int, of_sweeps: Ending) -> Ending:
-    """Return the ending of a night, with its sweeps' reason if the exit code is theirs."""
-    return of_sweeps if code == of_sweeps.code else Ending(code)
+def _end(code: int, sweeps: Ending) -> Ending:
+    """Return the ending of a nightly run, with the reason of its sweeps if the exit code is theirs."""
+    return sweeps if code == sweeps.code else Ending(code)
 
 
-def _tell_suite(
+def _report_suite(
     console: Console,
     store: Store,
     suite: Suite,
@@ -237,16 +238,20 @@ def _tell_suite(
     options: NightConfig,
     hold: Callable[[], None],
 ) -> SuiteOutcome:
-    """Tells of a suite, with a line for each of its benchmarks."""
-    from plumbline.pipelines.nightly.regressions import outcome_of_suite, outcomes_of, tell  # imports scipy
+    """Publish the outcome of a suite, and show a line for each of its benchmarks."""
+    from plumbline.pipelines.nightly.regressions import (  # imports scipy
+        make_outcomes,
+        make_suite_outcome,
+        publish_outcome,
+    )
 
-    outcome = outcome_of_suite(suite, suite.page(store), outcomes_of(compared, options))
-    outcome = tell(store, outcome, options, hold)
-    of_run = {one.run_id: one for one in outcome.benchmarks}
+    outcome = make_suite_outcome(suite, suite.page(store), make_outcomes(compared, options))
+    outcome = publish_outcome(store, outcome, options, hold)
+    outcomes = {each.run_id: each for each in outcome.benchmarks}
     for benchmark, run_id in suite.runs.items():
-        if run_id in of_run:
-            say(console, of_run[run_id].summary())
-            _show_regressions(console, of_run[run_id])
+        if run_id in outcomes:
+            say(console, outcomes[run_id].summary())
+            _show_regressions(console, outcomes[run_id])
         else:
             say(console, f"{benchmark}, run {run_id}: nothing new")
     return outcome
@@ -258,7 +263,7 @@ def _sweep(console: Console, planned: PlannedSweep, hold: Callable[[], None]) ->
 
 
 def _show_unchanged(console: Console, inputs: SweepInputs, finished: FinishedSweep) -> NightOutcome | None:
-    """Return the outcome that a night reported for a run, and say that nothing is new; None if no night reported it."""
+    """Return the earlier reported outcome of a run and say that nothing is new; None if it was not reported."""
     show_note_kept(console, inputs, finished)
     store, run_id = inputs.store, finished.run_id
     outcome = read_outcome(store, run_id) if store.exists(f"runs/{run_id}/report.html") else None
@@ -296,7 +301,7 @@ def _compare(
     options: NightConfig,
     hold: Callable[[], None],
 ) -> "ComparedRun":
-    """A run that no night has told of, beside an earlier one, with its report and the page of trends."""
+    """Compare a run that has not been reported with an earlier one, and show the results."""
     from plumbline.jobs.gate import show_gate
     from plumbline.jobs.report import show_report  # imports scipy and the charts
     from plumbline.pipelines.nightly.regressions import compare_run
@@ -327,10 +332,10 @@ def _compare(
 
 
 def _show_regressions(console: Console, outcome: NightOutcome) -> None:
-    for moved in outcome.regressions[:MOST_SHOWN]:
+    for moved in outcome.regressions[:MAX_SHOWN]:
         console.print(f"[red]worse[/] {escape(str(moved))}", soft_wrap=True)
-    if len(outcome.regressions) > MOST_SHOWN:
-        say(console, f"{plural(len(outcome.regressions) - MOST_SHOWN, 'more regression')} in nightly.json")
+    if len(outcome.regressions) > MAX_SHOWN:
+        say(console, f"{plural(len(outcome.regressions) - MAX_SHOWN, 'more regression')} in nightly.json")
 
 
 def _drop_runs(
@@ -340,9 +345,9 @@ def _drop_runs(
     options: NightConfig,
     hold: Callable[[], None],
 ) -> list[str] | None:
-    """Removes the runs that are not kept any more and gives their ids, or None where that was cut short.
+    """Remove the runs that are not kept and return their ids, or None if this was interrupted.
 
-    The night has told of its runs by now, and ends as it would whatever comes.
+    The outcome is already published, so an error here does not change the exit code.
     """
     dropped = list[str]()
     try:

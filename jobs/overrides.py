@@ -1,4 +1,4 @@
-"""What people type after a job's name, as the overrides that Hydra reads."""
+"""Conversion of command-line words to Hydra overrides."""
 
 import re
 import shlex
@@ -12,20 +12,20 @@ from hydra.errors import HydraException
 from plumbline.operators.base.errors import ConfigError
 from plumbline.pipelines.base.storage import StorageConfig
 
-OF_METRICS = ("metric", "metrics")
-"""A job has one of these keys; the other one is as right, and so is one name without brackets, or several."""
+METRIC_KEYS = ("metric", "metrics")
+"""A job has one of these keys and also accepts the other, with a single name or a list."""
 LISTS = {"metric": "metrics"}
-"""What may be written for longer keys of a job that has a list of metrics."""
-OF_SWEEPS = {
+"""Short forms of keys for a job that has a list of metrics."""
+SWEEP_KEYS = {
     "limit": "benchmark.limit", "images": "benchmark.images", "prompts": "benchmark.prompts", "metrics": "metric"
 }  # fmt: skip
-"""The same of every job that takes what sweeps take."""
+"""Short forms of keys for every job that accepts the keys of sweeps."""
 
 
-def in_full(word: str, short: Mapping[str, str], first: str | None) -> str:
-    """A word with its whole key: a short key is written out, and a word alone is the value of the job's `first` key.
+def expand_key(word: str, short: Mapping[str, str], first: str | None) -> str:
+    """Return a word with its full key: short keys are expanded, and a word without a key is the `first` key's value.
 
-    Raises ConfigError for a word alone where the job has no such key.
+    Raise ConfigError for a word without a key if the job has no `first` key.
     """
     key, separator, value = word.partition("=")
     if not separator and not word.startswith("~"):
@@ -33,7 +33,7 @@ def in_full(word: str, short: Mapping[str, str], first: str | None) -> str:
             raise ConfigError(f"{word!r}: expected KEY=VALUE, such as store=FOLDER")
         key, value = first, word
     full = short.get(key, key)
-    if key in OF_METRICS:
+    if key in METRIC_KEYS:
         if value.startswith("{"):
             return f"metrics={value}"  # their options
         value = value if value.startswith("[") or value in ("", "null") else f"[{value}]"
@@ -41,14 +41,14 @@ def in_full(word: str, short: Mapping[str, str], first: str | None) -> str:
 
 
 TEXTS = ("note", "compare")
-"""Keys whose values are text, whatever is in it: a comma makes no list of them."""
+"""Keys whose values are always text: a comma does not make a list."""
 
 
-def as_override(word: str) -> str:
-    """A word as Hydra takes it: `a,b` is a list, and text that its grammar has no room for is quoted.
+def to_override(word: str) -> str:
+    """Return a word as a Hydra override: `a,b` becomes a list, and text that Hydra's grammar does not allow is quoted.
 
-    Paths with brackets, signs of equality or letters beyond ASCII are such text. Raises ConfigError for what is none:
-    a bracket or a quotation mark that is not closed, or a key with a space in it.
+    Such text is a path with brackets, equals signs or letters beyond ASCII. Raise ConfigError for an unclosed bracket
+    or quotation mark, or a key with a space.
     """
     parsed = _parse(word)
     key, separator, value = word.partition("=")
@@ -65,7 +65,7 @@ def as_override(word: str) -> str:
 
 
 def _parse(word: str) -> Override | None:
-    """None for what Hydra cannot read."""
+    """Parse an override; return None if Hydra cannot read it."""
     try:
         return OverridesParser.create().parse_override(word)
     except HydraException:
@@ -79,21 +79,21 @@ def _quote(value: str) -> str:
 
 
 def name_store(store: str, storage: StorageConfig) -> str:
-    """Return the words that name a store on another command line, without its secrets."""
+    """Return the words that name a store on a command line, without secrets."""
     reached = {"endpoint_url": storage.endpoint_url, "region": storage.region, "anon": storage.anon or None}
     words = [f"store={store}", *(f"storage.{key}={value}" for key, value in reached.items() if value is not None)]
     return shlex.join(words)
 
 
-def chooses(words: Sequence[str], key: str) -> bool:
-    """Whether some word says what a sweep is of: its choice of a group, or where its prompts or images are."""
+def chooses_benchmark(words: Sequence[str], key: str) -> bool:
+    """Return True if a word chooses the sweep: by the group `key`, or by its prompts, images or questions."""
     place = rf"({re.escape(key)}|benchmark(\.(images|prompts|generators|questions)[\w.]*)?)="
     return any(re.match(place, word) for word in words)
 
 
 def list_entries(word: str) -> list[Any]:
     """Return the entries of a word whose value is a list; none if it has another value, or cannot be read."""
-    parsed = _parse(as_override(word))
+    parsed = _parse(to_override(word))
     value = None if parsed is None or parsed.is_sweep_override() else parsed.value()
-    listed = value if isinstance(value, list) else []
-    return [entry.text if isinstance(entry, QuotedString) else entry for entry in listed]
+    entries = value if isinstance(value, list) else []
+    return [entry.text if isinstance(entry, QuotedString) else entry for entry in entries]

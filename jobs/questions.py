@@ -7,8 +7,8 @@ from plumbline.jobs.display.console import make_console
 from plumbline.jobs.display.leaderboards import show_questions
 from plumbline.jobs.display.plan_table import show_plan
 from plumbline.jobs.display.progress_lines import ProgressDisplay
-from plumbline.jobs.logs import logged
-from plumbline.jobs.overrides import OF_SWEEPS
+from plumbline.jobs.logs import write_log
+from plumbline.jobs.overrides import SWEEP_KEYS
 from plumbline.pipelines.base.exit_codes import COMPLETE, OVER_BUDGET, WITHIN_BUDGET
 from plumbline.pipelines.plans.sweep_config import SweepConfig
 from plumbline.pipelines.sweeps.questions import plan_questions, write_questions
@@ -18,20 +18,20 @@ COMMAND = Command(
     "Write what the metrics ask about each prompt, without any image, and tell how good the questions are.\n"
     "A sweep over the same prompts in the same store finds them written.",
     SweepConfig,
-    OF_SWEEPS,
+    SWEEP_KEYS,
     first="prompts",
     stopped=KEPT,
 )
 
 
 def main(config: SweepConfig) -> int:
-    """As `_run`, with its log."""
-    with logged(config.log, [config.storage.key, config.storage.secret]):
+    """Call `_run`, and write its log."""
+    with write_log(config.log, [config.storage.key, config.storage.secret]):
         return _run(config)
 
 
 def _run(config: SweepConfig) -> int:
-    """Shows the plan, writes what is missing, shows the questions' quality; 0 where every prompt has some, else 2."""
+    """Show the plan, write missing questions, and show their quality; return 0 if every prompt has some, else 2."""
     console = make_console()
     planned = plan_questions(config)
     show_plan(console, planned)

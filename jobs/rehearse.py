@@ -18,7 +18,7 @@ COMMAND = Command(
 
 
 def main(config: RehearseConfig) -> int:
-    """Shows the tables, writes them as a page where one is asked for, and ends with the answer in a sentence; 0."""
+    """Show the tables, write them as a page if one is configured, and show the answer in a sentence."""
     console = make_console()
     found = rehearse_all(config)
     for table in found.tables:

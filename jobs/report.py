@@ -24,7 +24,7 @@ COMMAND = Command(
 
 
 def main(config: ReportConfig) -> int:
-    """Judges the run by people, where they are named, writes the report, and says what both say."""
+    """Compare the run with people if a protocol is set, write the report, and show both."""
     console, store = make_console(), open_existing_store(config)
     if config.protocol is not None:
         show_agreement(console, judge_run(store, find_run(store, config.run), config.protocol))
@@ -46,7 +46,7 @@ def main(config: ReportConfig) -> int:
 
 
 def show_report(console: Console, report: WrittenReport) -> None:
-    """The leaderboard over all metrics, the decision in a few lines, and where the page is."""
+    """Show the leaderboard over all metrics, the decision in a few lines, and the address of the page."""
     page = report.page
     show_tables(console, page.leaderboard_title, page.leaderboard)
     if page.generators.left_out:
@@ -68,7 +68,7 @@ def show_report(console: Console, report: WrittenReport) -> None:
 
 
 def _show_usual(console: Console, page: Page) -> None:
-    """Where the means stand among the scores of all images so far, by metrics that also scored images of others."""
+    """Show the percentile ranks of the means among all scores so far, for metrics that also scored other images."""
     rows: dict[str, dict[str, str]] = {name: {} for name in page.generators.rows}
     for column in page.columns:
         own = sum(row.n for row in column.by_generator.values())

@@ -15,7 +15,7 @@ COMMAND = Command(
 
 
 def main(config: ReproductionConfig) -> int:
-    """Writes the comparison; 0 where every number is met or its difference explained, else 1."""
+    """Write the comparison; return 0 if every number is reproduced or its difference is explained, else 1."""
     console = make_console()
     checks = reproduce(config)
     write_reproduction(checks, config)

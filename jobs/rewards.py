@@ -21,7 +21,7 @@ COMMAND = Command(
 
 
 def main(config: RewardsConfig) -> int:
-    """Tells each shard, then the counts and where all is; 0 complete, 2 within budget, 1 over it."""
+    """Export, show each shard and the totals; return 0 if complete, 2 within and 1 over the budget."""
     console = make_console()
     ended = export_rewards(config, lambda record: _show_shard(console, record))
     _show(console, ended)

@@ -6,7 +6,7 @@ from plumbline.jobs import sweep
 from plumbline.jobs.command import KEPT, Command, run_job
 from plumbline.jobs.display.console import make_console, say
 from plumbline.jobs.ingest import show_rejected
-from plumbline.jobs.overrides import OF_SWEEPS
+from plumbline.jobs.overrides import SWEEP_KEYS
 from plumbline.operators.base.errors import ConfigError
 from plumbline.pipelines.ingest.score_input import take_in
 from plumbline.pipelines.plans.sweep_config import SweepConfig
@@ -28,14 +28,14 @@ COMMAND = Command(
     "the folder is a generator. What is found is printed first. columns.image, .prompt, .prompt_id and .generator\n"
     "name columns that are called otherwise than usual, and name=NAME the images as a benchmark.",
     SweepConfig,
-    OF_SWEEPS | SHORT,
+    SWEEP_KEYS | SHORT,
     first="images",
     stopped=KEPT,
 )
 
 
 def main(config: SweepConfig) -> int:
-    """Take image files or tars in if that is needed, and score; rejected rows count as rows without a score."""
+    """Ingest image files or tars if needed, and score; rejected rows count as rows without a score."""
     check_installed(config)
     taken, ingested = take_in(config, lambda record: None)
     if ingested is None:

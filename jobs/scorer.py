@@ -1,4 +1,4 @@
-"""The metrics of a sweep in a notebook: the words of its command line make a scorer in this process."""
+"""Scorers in notebooks: opens the metrics of a command line in this process."""
 
 import json
 import re
@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from plumbline.jobs.command import Command, load_values
-from plumbline.jobs.functions import with_functions
-from plumbline.jobs.overrides import in_full
+from plumbline.jobs.functions import load_functions
+from plumbline.jobs.overrides import expand_key
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.base.sequences import list_values
 from plumbline.operators.metrics.user_code import Given, Source
@@ -35,18 +35,18 @@ def open_scorer(*words: str, metrics: Metrics | None = None, metric: Metrics | N
         ConfigError: a word that cannot be understood.
         ModelError: a model that does not load.
     """
-    chosen = one_of_both(metrics, metric)
+    chosen = choose_metrics(metrics, metric)
     entries = [] if chosen is None else list_metrics(chosen)
     given = [entry if isinstance(entry, Source) else Given(entry) for entry in entries if not isinstance(entry, str)]
     names = [entry for entry in entries if isinstance(entry, str)]
     named = options if chosen is None else {"metric": names, **options}
-    spelled = [*words, *(f"{name}={_written(value)}" for name, value in named.items())]
-    values = load_values(COMMAND, [in_full(word, COMMAND.short, COMMAND.first) for word in spelled])
-    return Scorer(read_config(with_functions(values, given), ScorerConfig))
+    spelled = [*words, *(f"{name}={_to_text(value)}" for name, value in named.items())]
+    values = load_values(COMMAND, [expand_key(word, COMMAND.short, COMMAND.first) for word in spelled])
+    return Scorer(read_config(load_functions(values, given), ScorerConfig))
 
 
-def one_of_both(metrics: Metrics | None, metric: Metrics | None) -> Metrics | None:
-    """Return the metrics that one of the two words names; raise ConfigError if both name some."""
+def choose_metrics(metrics: Metrics | None, metric: Metrics | None) -> Metrics | None:
+    """Return the one of the two arguments that is not None; raise ConfigError if both are given."""
     if metrics is not None and metric is not None:
         raise ConfigError("metrics, metric: they are two words for the same; give one of them")
     return metric if metrics is None else metrics
@@ -55,17 +55,17 @@ def one_of_both(metrics: Metrics | None, metric: Metrics | None) -> Metrics | No
 def list_metrics(metrics: Metrics) -> list[Metric]:
     """Return the metrics that a caller chose; raise ConfigError for a value that is neither name nor function."""
     alone = isinstance(metrics, str | Source) or callable(metrics)
-    listed: list[Any] = [metrics] if alone else list_values(metrics, "metrics")
-    for entry in listed:
+    entries: list[Any] = [metrics] if alone else list_values(metrics, "metrics")
+    for entry in entries:
         if not isinstance(entry, str | Source) and not callable(entry):
             raise ConfigError(f"metrics: expected names and functions, got a value of type {type(entry).__name__}")
-    return listed
+    return entries
 
 
-def _written(value: Any) -> str:
-    """A value as a command line has it."""
+def _to_text(value: Any) -> str:
+    """Return a value as a command line has it."""
     if isinstance(value, list | tuple):
-        return f"[{','.join(map(_written, value))}]"
+        return f"[{','.join(map(_to_text, value))}]"
     if isinstance(value, str) and PLAIN.fullmatch(value):
         return value
     return json.dumps(value, default=str, ensure_ascii=False)

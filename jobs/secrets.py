@@ -1,4 +1,4 @@
-"""What a configuration holds that nobody may read: only two keys take it from the environment, and nothing shows it."""
+"""Secrets of a configuration: only SECRETS may come from the environment, and no output shows them."""
 
 import os
 import re
@@ -8,22 +8,23 @@ from typing import Any
 from omegaconf import DictConfig, Node, OmegaConf, open_dict
 from omegaconf.resolvers import oc
 
-from plumbline.operators.base.errors import ConfigError, without_secrets
+from plumbline.operators.base.errors import ConfigError, hide_secrets
 from plumbline.operators.base.sentences import names
 
 SECRETS = ("storage.key", "storage.secret", "nightly.webhook")
 """The keys that may come from the environment."""
 SECRET_NAME = re.compile(r"(?:^|[._])(?:key|secret|token|password|webhook)$")
 SECRET_VARIABLE = re.compile(r"(?:^|_)(?:KEY|SECRET|TOKEN|PASSWORD)$")
-SHORTEST = 6
-"""Characters of a secret that is looked for in a text; shorter ones stand in any text."""
+MIN_SECRET = 6
+"""Characters of a secret that is masked in texts; shorter ones occur in ordinary text."""
 MASK = "***"
 
 
 def resolve(composed: DictConfig) -> dict[str, Any]:
-    """The configuration as plain values.
+    """Return the configuration as plain values.
 
-    The secrets are taken out before anything else is resolved: no other value can name them, or read the environment.
+    The secrets are taken out before anything else is resolved, so that no other value can refer to them, or read the
+    environment.
     """
     OmegaConf.register_new_resolver("oc.env", _read_environment, replace=True)
     secrets = _take_secrets(composed)
@@ -33,7 +34,7 @@ def resolve(composed: DictConfig) -> dict[str, Any]:
 
 
 def _take_secrets(composed: DictConfig) -> dict[str, dict[str, Any]]:
-    """By section, its secrets."""
+    """Remove and return the secrets by section and key."""
     taken: dict[str, dict[str, Any]] = {}
     for section, name in (key.split(".") for key in SECRETS):
         options = composed.get(section)
@@ -44,7 +45,7 @@ def _take_secrets(composed: DictConfig) -> dict[str, dict[str, Any]]:
 
 
 def _read_environment(name: str, *default: str | None, _node_: Node) -> str | None:
-    """`${oc.env:NAME}`; raises ConfigError for a value that is printed and stored."""
+    """Resolve `${oc.env:NAME}`; raise ConfigError for a key that is printed and stored."""
     key = _node_._get_full_key("")
     if key not in SECRETS:
         raise ConfigError(
@@ -54,34 +55,34 @@ def _read_environment(name: str, *default: str | None, _node_: Node) -> str | No
     return oc.env(name, *default)
 
 
-def masked(value: Any, name: str = "") -> Any:
-    """A configuration to print: no secret, whatever it is called, and no credentials within an address."""
+def mask(value: Any, name: str = "") -> Any:
+    """Return a configuration for printing: secrets are masked by key, credentials in addresses are hidden."""
     if isinstance(value, Mapping):
-        return {key: masked(inner, str(key)) for key, inner in value.items()}
+        return {key: mask(inner, str(key)) for key, inner in value.items()}
     if isinstance(value, list):
-        return [masked(inner, name) for inner in value]
+        return [mask(inner, name) for inner in value]
     if value and SECRET_NAME.search(name):
         return MASK
-    return without_secrets(value) if isinstance(value, str) else value
+    return hide_secrets(value) if isinstance(value, str) else value
 
 
 def known_secrets(configured: Iterable[str | None]) -> list[str]:
-    """What no text may hold: the values of the environment's secrets, by their names, and those configured."""
+    """Return the secrets to remove from texts: those in the environment, by variable name, and the configured ones."""
     values = [value for name, value in os.environ.items() if SECRET_VARIABLE.search(name)]
-    found = {value for value in (*values, *configured) if value and len(value) >= SHORTEST}
-    return sorted(found, key=len, reverse=True)  # one may begin with another
+    found = {value for value in (*values, *configured) if value and len(value) >= MIN_SECRET}
+    return sorted(found, key=len, reverse=True)  # a secret may begin with another secret
 
 
-def without(secrets: Sequence[str], text: str) -> str:
-    """A text without these secrets, and without the credentials of any address."""
+def remove_secrets(secrets: Sequence[str], text: str) -> str:
+    """Return a text with these secrets masked, and without credentials in addresses."""
     for secret in secrets:
         text = text.replace(secret, MASK)
-    return without_secrets(text)
+    return hide_secrets(text)
 
 
-def hide(text: str, overrides: Sequence[str]) -> str:
-    """A message about the command line without the secrets that stand in it."""
+def hide_overrides(text: str, overrides: Sequence[str]) -> str:
+    """Return a message about a command line with the secrets of its overrides masked."""
     pairs = [override.partition("=") for override in overrides]
     for value in (value for key, _, value in pairs if value and SECRET_NAME.search(key)):
         text = text.replace(value, MASK)
-    return without_secrets(text)
+    return hide_secrets(text)

@@ -33,7 +33,7 @@ COMMAND = Command(
 
 
 def main(config: StatusConfig) -> int:
-    """Prints the runs, and sweeps without one; while watching, the sweeps that run, until they have ended or Ctrl-C."""
+    """Show the runs, and sweeps without a run; with `watch`, first show running sweeps until they end or Ctrl-C."""
     store, console = open_existing_store(config), make_console()
     if config.watch:
         try:
@@ -55,10 +55,10 @@ def main(config: StatusConfig) -> int:
 
 
 def _is_made(sweep: RunningSweep, runs: Sequence[Run]) -> bool:
-    """Return True if another sweep that began no earlier, in whole seconds, has made the run of a killed sweep."""
+    """Return True if a sweep that began at the same second or later has made the run of a killed sweep."""
     manifests = [run.manifest for run in runs if run.manifest is not None]
     return any(
-        made.get("benchmark") in sweep.said.benchmark.split(", ") and str(made.get("began")) >= sweep.said.began
+        made.get("benchmark") in sweep.status.benchmark.split(", ") and str(made.get("began")) >= sweep.status.began
         for made in manifests
     )
 

@@ -13,8 +13,8 @@ from plumbline.jobs.display.console import make_console, say, warn
 from plumbline.jobs.display.leaderboards import show_leaderboards, show_note_kept
 from plumbline.jobs.display.plan_table import show_plan, show_suite_plan
 from plumbline.jobs.display.progress_lines import ProgressDisplay, seconds_afterwards, show_phase
-from plumbline.jobs.logs import logged
-from plumbline.jobs.overrides import OF_SWEEPS, name_store
+from plumbline.jobs.logs import write_log
+from plumbline.jobs.overrides import SWEEP_KEYS, name_store
 from plumbline.operators.base.errors import PlumblineError
 from plumbline.operators.base.sentences import plural
 from plumbline.pipelines.base.exit_codes import OVER_BUDGET, Ending
@@ -33,7 +33,7 @@ COMMAND = Command(
     "Score every image of a benchmark with every metric, and rank the generators. With no choice it is sweep=shapes,\n"
     "the embedded benchmark.",
     SweepConfig,
-    OF_SWEEPS,
+    SWEEP_KEYS,
     first="sweep",
     otherwise="shapes",
     suite=SuiteConfig,
@@ -41,32 +41,35 @@ COMMAND = Command(
 )
 
 AGAIN = "jobs.sweep with the same words"
-"""What writes the page of a suite whose runs stand."""
+"""Command that writes the page of a suite whose runs exist."""
 RENEWED = "cells were damaged, or stood on what is no more, and were computed anew; if that goes on, check the disk"
 
 
 def main(config: SweepConfig | SuiteConfig) -> int:
-    """A sweep of one benchmark, or of several together, with its log."""
-    with logged(config.log, [config.storage.key, config.storage.secret]):
+    """Run a sweep of one or several benchmarks, and write its log."""
+    with write_log(config.log, [config.storage.key, config.storage.secret]):
         return _suite(make_console(), config) if isinstance(config, SuiteConfig) else _sweep(make_console(), config)
 
 
 def _sweep(console: Console, config: SweepConfig) -> int:
-    """Shows the plan, computes what is missing, shows the leaderboards; 0 complete, 2 within budget, 1 over it."""
-    if config.image_model is not None:
-        from plumbline.jobs.generate import drawn_first
+    """Show the plan, compute missing cells and show the leaderboards.
 
-        drawn = drawn_first(console, config)
-        if drawn is None:
+    Return 0 if complete, 2 within and 1 over the budget of failed rows.
+    """
+    if config.image_model is not None:
+        from plumbline.jobs.generate import generate_missing
+
+        scoring = generate_missing(console, config)
+        if scoring is None:
             return 0
-        config = drawn
+        config = scoring
     inputs = list_inputs(config)
-    standing = None if config.dry_run else unchanged_sweep(inputs)
-    if standing is not None:
+    unchanged = None if config.dry_run else unchanged_sweep(inputs)
+    if unchanged is not None:
         console.print("0 cells to compute: everything is in the store")
-        _show_finished(console, inputs, standing)
-        name_newest(inputs.store, standing.run_id)
-        return _show_end(console, standing, standing.ending).code
+        _show_finished(console, inputs, unchanged)
+        name_newest(inputs.store, unchanged.run_id)
+        return _show_end(console, unchanged, unchanged.ending).code
     planned = plan_inputs(inputs)
     show_plan(console, planned)
     if config.dry_run:
@@ -75,12 +78,12 @@ def _sweep(console: Console, config: SweepConfig) -> int:
         with ProgressDisplay(console, afterwards=seconds_afterwards([planned])) as display:
             finished = run_sweep(planned, display.update)
     else:
-        planned, finished = _adaptive(console, planned)
+        planned, finished = _run_adaptive(console, planned)
     return _conclude(console, planned, finished).code
 
 
 def _suite(console: Console, config: SuiteConfig) -> int:
-    """The same of several benchmarks, computed together: each becomes a run, and all of them a page."""
+    """Sweep several benchmarks: compute them together, and write a run for each and a page of all."""
     planned = plan_suite(config)
     show_suite_plan(console, planned)
     if config.dry_run:
@@ -111,7 +114,7 @@ def _suite(console: Console, config: SuiteConfig) -> int:
 
 
 def show_suite(console: Console, planned: PlannedSuite, suite_id: str, runs: Mapping[str, str], code: int) -> Suite:
-    """Writes the page of a suite and shows what it says, unless there is one of the same runs."""
+    """Write the page of a suite and show its summary, unless there is a suite of the same runs."""
     store = planned.store
     suite = find_suite_of(store, runs)
     if suite is None:
@@ -136,16 +139,16 @@ def show_suite(console: Console, planned: PlannedSuite, suite_id: str, runs: Map
 
 
 def _conclude(console: Console, planned: PlannedSweep, finished: FinishedSweep) -> Ending:
-    """Show the results of a benchmark, make its report, and return how it ends."""
+    """Show the results of a benchmark, write its report, and return its ending."""
     _show_finished(console, planned, finished)
-    reported = _is_reported(console, planned, finished)
+    reported = _ensure_report(console, planned, finished)
     return _show_end(
         console, finished, finished.ending if reported else Ending(OVER_BUDGET, "the report could not be made")
     )
 
 
 def _show_finished(console: Console, sweep: SweepInputs | PlannedSweep, finished: FinishedSweep) -> None:
-    """The leaderboards, whether they are an earlier run's, and the agreement with people."""
+    """Show the leaderboards, the agreement with people, and the earlier run if nothing changed."""
     show_leaderboards(console, finished, sweep.store, verbose=sweep.config.verbose)
     if finished.unchanged:
         say(console, f"nothing changed since run {finished.run_id}: {finished.folder}/report.html")
@@ -161,8 +164,8 @@ def _show_end(console: Console, finished: FinishedSweep, ending: Ending) -> Endi
     return ending
 
 
-def _is_reported(console: Console, planned: PlannedSweep, finished: FinishedSweep) -> bool:
-    """Return True if the run has a report, which is written now if it was missing, and name the run the newest."""
+def _ensure_report(console: Console, planned: PlannedSweep, finished: FinishedSweep) -> bool:
+    """Write the run's report if it is missing, and mark the run as the newest; return False if that failed."""
     command = f"plumbline report run={finished.run_id} {name_store(planned.config.store, planned.config.storage)}"
     reported = has_report(planned.store, finished.run_id) or _afterwards(
         console, "report", command, lambda: _report(console, planned, finished)
@@ -172,8 +175,8 @@ def _is_reported(console: Console, planned: PlannedSweep, finished: FinishedSwee
     return reported
 
 
-def _adaptive(console: Console, planned: PlannedSweep) -> tuple[PlannedSweep, FinishedSweep]:
-    """Round after round until the generators are told apart; gives the sweep of the prompts that were enough."""
+def _run_adaptive(console: Console, planned: PlannedSweep) -> tuple[PlannedSweep, FinishedSweep]:
+    """Run rounds until the generators can be distinguished; return the sweep of the prompts that sufficed."""
     from plumbline.operators.judging.decided_pairs import surety  # imports scipy
     from plumbline.pipelines.sweeps.adaptive import run_adaptive
 
@@ -190,9 +193,9 @@ def _adaptive(console: Console, planned: PlannedSweep) -> tuple[PlannedSweep, Fi
 
 
 def _afterwards(console: Console, what: str, command: str, make: Callable[[], object]) -> bool:
-    """Makes what a finished run is shown with, and says whether it could be made; the run's tables stand all the same.
+    """Make a page of a finished run by calling `make`; return False if that failed, which does not affect the run.
 
-    `command` makes it later.
+    The warning names the page (`what`) and the command that makes it later.
     """
     try:
         with show_phase(console, f"writing the {what}"):
@@ -229,7 +232,7 @@ def _judge(console: Console, store: Store, protocol: ProtocolConfig, finished: F
 
 
 def show_renewed(console: Console, finished: FinishedSweep) -> None:
-    """That cells which stood in the store could not be used, where there were any."""
+    """Warn if stored cells could not be used and were computed again."""
     if finished.renewed:
         warn(console, f"{finished.renewed} {RENEWED}")
 

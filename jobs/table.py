@@ -1,4 +1,4 @@
-"""Every job there is: the core's, those of the plugins, and those of other packages."""
+"""Table of all jobs: those of the core, of the plugins, and of other packages."""
 
 from collections.abc import Mapping
 from types import ModuleType
@@ -23,7 +23,7 @@ PLUGIN_JOBS: Mapping[str, str] = {
     "train": "training",
     "view": "viewer",
 }
-"""The plugin that each job is part of, also if the plugin is missing; the others are the core's."""
+"""The plugin of each job, even if the plugin is missing; other jobs are in the core."""
 JOBS = Extensions[ModuleType](
     "jobs", {name: f"plumbline.jobs.{name}" for name in ORDER if name not in PLUGIN_JOBS}, ModuleType
 )

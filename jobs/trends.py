@@ -14,7 +14,7 @@ COMMAND = Command(
 
 
 def main(config: TrendsConfig) -> int:
-    """Writes the page and says where it is."""
+    """Write the page and show its address."""
     console = make_console()
     store = open_existing_store(config)
     written = write_trends(

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from plumbline.jobs.scorer import Metric, Metrics, list_metrics, one_of_both, open_scorer
+from plumbline.jobs.scorer import Metric, Metrics, choose_metrics, list_metrics, open_scorer
 from plumbline.operators.base import rows, schemas
 from plumbline.operators.base.errors import ConfigError, SourceError, suggest
 from plumbline.operators.base.sequences import list_values
@@ -68,7 +68,7 @@ def score(
 
     The models of the last call stay loaded; `open_scorer` keeps them for as long as its scorer lives.
     """
-    chosen = one_of_both(metrics, metric)
+    chosen = choose_metrics(metrics, metric)
     entries = list_metrics("vqascore" if chosen is None else chosen)
     read = (read_source(entry) if isinstance(entry, str) and names_function(entry) else entry for entry in entries)
     scorer = _scorer(tuple(read), models or "shapes", on_gpu)
@@ -95,7 +95,7 @@ class Run:
         return str(self.store.place / f"runs/{self.run_id}")
 
     def read_manifest(self) -> dict[str, Any]:
-        """Return the run's configuration, versions, counts and cells; raises ConfigError if the manifest is damaged."""
+        """Return the run's configuration, versions, counts and cells; raise ConfigError if the manifest is damaged."""
         return read_manifest(self.store, self.run_id)
 
     def read_scores(self, columns: Sequence[str] | None = None) -> pd.DataFrame:
@@ -125,7 +125,7 @@ def open_run(store: str, run: str = "latest", **storage: Any) -> Run:
     """Return a run of a store, which is a folder or an s3:// prefix; `latest` is the newest run.
 
     `storage` takes the keys of conf's `storage`, such as `endpoint_url`; omitted keys come from the standard AWS
-    variables. Raises ConfigError if the store or the run does not exist, or for an unknown key.
+    variables. Raise ConfigError if the store or the run does not exist, or for an unknown key.
     """
     opened = open_existing_store(_Address(store=store, storage=read_config(storage, StorageConfig)))
     return Run(store=opened, run_id=find_run(opened, run))
@@ -183,7 +183,8 @@ def judge(
 def _frame(table: Any, name: str, required: Sequence[str]) -> pd.DataFrame:
     """Return a table with its ids as text and None for every null.
 
-    Raises ConfigError for what is no table, and for a table without rows, without a column, or with a column twice.
+    Raise ConfigError for a value that is not a table, and for a table without rows, without a column, or with a column
+    twice.
     """
     frame = _as_frame(table, name)
     columns = ", ".join(map(str, frame)) or "none"
@@ -203,7 +204,7 @@ def _frame(table: Any, name: str, required: Sequence[str]) -> pd.DataFrame:
 
 
 def _as_frame(table: Any, name: str) -> pd.DataFrame:
-    """Return a table in any of its forms as a DataFrame."""
+    """Return a table in any supported form as a DataFrame."""
     if isinstance(table, pd.DataFrame):
         return table
     if hasattr(table, "to_pandas"):

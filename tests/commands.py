@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from plumbline.jobs import scorer
 from plumbline.jobs.command import command_of, load_values, run_job, schema_of
-from plumbline.jobs.functions import with_functions
+from plumbline.jobs.functions import load_functions
 from plumbline.jobs.table import JOBS
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.cells.store import Store
@@ -64,7 +64,7 @@ def config_of(job: str, *words: str) -> Any:
     """What a job is given by these words; raises ConfigError where they are wrong."""
     command = scorer.COMMAND if job == "scorer" else command_of(job)  # of plumbline.open_scorer
     values = load_values(command, words)
-    return read_config(with_functions(values), schema_of(command, values))
+    return read_config(load_functions(values), schema_of(command, values))
 
 
 def store_at(place: str | Path) -> Store:

@@ -62,7 +62,7 @@ FORMS: dict[str, Callable[[pd.DataFrame], Any]] = {
 
 @pytest.fixture(scope="module")
 def judged_as_text(scores: pd.DataFrame, ratings: pd.DataFrame) -> pd.DataFrame:
-    """What is judged where all ids are texts."""
+    """Return the judgements if all ids are texts."""
     judged = plumbline.judge(
         scores.astype({"image_id": str}), ratings.astype({"image_id": str, "rater": str}), statistics="pearson"
     )

@@ -15,7 +15,7 @@ from plumbline.operators.judging.judgement import OVERALL, PEOPLE, Comparison, J
 from plumbline.operators.judging.paper_tables import EMPTY, conventions, count_columns, value_text
 from plumbline.operators.judging.relations import relations_tables
 from plumbline.operators.report.agreement import Agreement, conclude
-from plumbline.operators.results.comparison import SIGNIFICANT
+from plumbline.operators.statistics.levels import SIGNIFICANCE
 from plumbline.pipelines.judging.metaeval import ALONE, PAGE, Findings
 
 MAX_LINES = 40
@@ -192,7 +192,7 @@ def _show_comparisons(console: Console, comparisons: Sequence[Comparison]) -> No
         above = {(pair.metric_a, pair.metric_b): pair for pair in pairs}
         above |= {(pair.metric_b, pair.metric_a): pair._replace(difference=-pair.difference) for pair in pairs}
         table = Table("", *map(str, range(1, len(metrics) + 1)), title=escape(f"{name}: which metrics differ"))
-        table.caption = f"row less column; * p < {SIGNIFICANT} after Holm; {pairs[0].test}"
+        table.caption = f"row less column; * p < {SIGNIFICANCE} after Holm; {pairs[0].test}"
         for number, metric in enumerate(metrics, 1):
             table.add_row(f"{number} {escape(metric)}", *(_difference(above.get((metric, other))) for other in metrics))
         console.print(table)
@@ -201,7 +201,7 @@ def _show_comparisons(console: Console, comparisons: Sequence[Comparison]) -> No
 def _difference(compared: Comparison | None) -> str:
     if compared is None or math.isnan(compared.difference):
         return ""
-    return f"{compared.difference:+.2f}{'*' if compared.p_holm < SIGNIFICANT else ' '}"
+    return f"{compared.difference:+.2f}{'*' if compared.p_holm < SIGNIFICANCE else ' '}"
 
 
 def _show_orders(console: Console, orders: Sequence[Order]) -> None:

@@ -183,7 +183,7 @@ def _show_pools(console: Console, nodes: Sequence[NodePlan], config: AnySweep) -
     for node in (item.node for item in nodes if item.missing):
         pool = node.pool(config.cluster)
         if pool.num_gpus:
-            say(console, f"{node.name}: {pool.told(decodes=STAGES[node.stage].looks_at_images())}")
+            say(console, f"{node.name}: {pool.describe(decodes=STAGES[node.stage].looks_at_images())}")
 
 
 def _show_costs(console: Console, planned: PlannedSweep) -> None:

@@ -65,22 +65,22 @@ def watch(console: Console, poll: Callable[[], Sequence[RunningSweep]], wait: Ca
 
 def _log(console: Console, sweeps: Sequence[RunningSweep]) -> None:
     for sweep in sweeps:
-        for name, state in sweep.said.stages.items():
+        for name, state in sweep.status.stages.items():
             say(console, f"{_name(sweep)} {name}: {', '.join(_stage_cells(name, state))}")
-        if not sweep.said.stages:
+        if not sweep.status.stages:
             say(console, f"{_name(sweep)}: nothing to compute, the run is being written")
 
 
 def _name(sweep: RunningSweep) -> str:
-    return sweep.said.run or f"{sweep.said.host}:{sweep.said.process}"
+    return sweep.status.run or f"{sweep.status.host}:{sweep.status.process}"
 
 
 def _screen(sweeps: Iterable[RunningSweep]) -> RenderableType:
     tables: list[RenderableType] = []
     for sweep in sweeps:
         silent = f", silent for {_minutes(sweep.silent)}" if sweep.silent > SILENT_SECONDS else ""
-        title = f"{sweep.said.benchmark}: {_name(sweep)} on {sweep.said.host} since {sweep.said.began}{silent}"
-        rows = [(name, *_stage_cells(name, state)) for name, state in sweep.said.stages.items()]
+        title = f"{sweep.status.benchmark}: {_name(sweep)} on {sweep.status.host} since {sweep.status.began}{silent}"
+        rows = [(name, *_stage_cells(name, state)) for name, state in sweep.status.stages.items()]
         names = ("stage", "cells to compute", "rate", "time", "model calls", "failed rows")
         tables.append(text_table(title, names, rows, numbers=slice(1, None)))
     return Group(*tables, Text("Ctrl-C ends the view, and no sweep"))
@@ -107,7 +107,7 @@ def _minutes(seconds: float) -> str:
 def show_unfinished(console: Console, sweeps: Iterable[RunningSweep]) -> None:
     """Print the sweeps at work, and the killed ones, with the number of their cells in the store."""
     for sweep in sweeps:
-        said = sweep.said
+        said = sweep.status
         state = f"was killed, last heard of {_minutes(sweep.silent)} ago" if sweep.killed else "at work"
         cells = f"{sweep.committed} of {plural(sweep.cells, 'cell')} committed"
         then = "run the same command to go on" if sweep.killed else "--watch follows it"

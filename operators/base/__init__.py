@@ -1,1 +1,1 @@
-"""Foundations of all other rooms: errors, tables and their rows, extensions, sentences, counts."""
+"""Foundations of all other modules: errors, table schemas and rows, extensions, wording of numbers, model calls."""

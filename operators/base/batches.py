@@ -1,4 +1,4 @@
-"""Calling a model on many rows so that one bad row costs only itself, and counting the calls while they go on."""
+"""Model calls on many rows: a bad row fails alone, out-of-memory batches shrink, and calls are counted."""
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -15,35 +15,35 @@ Used = TypeVar("Used", contravariant=True)
 
 
 class _Calls(threading.local):
-    """What a thread has counted."""
+    """Number of calls that each thread has counted."""
 
     made = 0
 
 
 _CALLS = _Calls()
-_TOLD: list[Callable[[int], None]] = []
-"""Who is told of calls in this process."""
+_LISTENERS: list[Callable[[int], None]] = []
+"""Functions that receive the number of calls made in this process."""
 
 
 @contextmanager
-def telling_calls(listener: Callable[[int], None]) -> Iterator[None]:
-    """Meanwhile tells a listener how many calls were made, in the threads that make them, as they are answered."""
-    _TOLD.append(listener)
+def notify_of_calls(listener: Callable[[int], None]) -> Iterator[None]:
+    """Call the listener with the number of answered calls, in the thread that made them, until the context ends."""
+    _LISTENERS.append(listener)
     try:
         yield
     finally:
-        _TOLD.remove(listener)
+        _LISTENERS.remove(listener)
 
 
 def count_calls(made: int) -> None:
-    """Counts calls of a model that have been answered: images encoded, questions, replies."""
+    """Count calls that a model has answered: encoded images, questions or replies."""
     _CALLS.made += made
-    for listener in dict.fromkeys(tuple(_TOLD)):  # one that was given twice, by shards side by side, is told once
+    for listener in dict.fromkeys(tuple(_LISTENERS)):  # parallel shards may add the same listener twice
         listener(made)
 
 
-def counted(call: Callable[[Sequence[Row]], Sequence[Result]], rows: Sequence[Row]) -> Sequence[Result]:
-    """The call's results, a call for each row, unless what makes the call has counted by itself meanwhile."""
+def call_and_count(call: Callable[[Sequence[Row]], Sequence[Result]], rows: Sequence[Row]) -> Sequence[Result]:
+    """Return the call's results, and count one call per row unless `call` has counted its calls itself."""
     before = _CALLS.made
     results = call(rows)
     if _CALLS.made == before:
@@ -52,16 +52,15 @@ def counted(call: Callable[[Sequence[Row]], Sequence[Result]], rows: Sequence[Ro
 
 
 class BatchSize:
-    """How many rows a model takes together: as configured, and fewer once so many were out of memory."""
+    """Number of rows in a model's batch: the configured number until a batch runs out of memory, then fewer."""
 
     def __init__(self, rows: int) -> None:
         self.rows = rows
 
     def shrink(self, rows: int, before: int) -> None:
-        """Remembers that so many rows were too many.
+        """Halve the size after a batch of `rows` rows ran out of memory.
 
-        One row that is too large by itself says nothing of the others: the size is again as it was `before` that row
-        was tried.
+        If a single row is too large, other rows may still fit: the size returns to its value `before` that row.
         """
         self.rows = min(self.rows, rows // 2) if rows > 1 else before
 
@@ -73,14 +72,22 @@ def isolate(
     *,
     crowded: bool = False,
 ) -> list[Result | RowError]:
-    """The call's results, one per row; a failing batch is halved until the failing rows stand alone.
+    """Return one result per row; halve a failing batch until each failing row is in a batch of its own.
 
-    An out-of-memory batch thus also finds the size that fits, which `size` remembers; where others take memory beside
-    these rows (`crowded`), it is raised. A lost device is raised, and a ModelError such as a refused key: no later call
-    can succeed. What else the model could not do it may do another time, so these errors are retryable, unless it
-    raises HopelessRow. While the process is to stop, no call is made and every row is STOPPED.
+    Args:
+        call: Returns one result per row of a batch.
+        rows: All rows.
+        size: Batch size, which shrinks if a batch runs out of memory.
+        crowded: True if other rows also take memory: an out-of-memory error is then raised instead of halving.
+
+    Returns:
+        Results in the order of the rows. A failed row has a retryable RowError, or the error of a HopelessRow that the
+        model raised. Once STOP is set, `call` is not called any more, and every remaining row is STOPPED.
+
+    Raises:
+        Exception: The device is lost, or the model is unusable (ModelError): no later call can succeed.
     """
-    return halve(partial(counted, call), rows, size, crowded=crowded)
+    return halve(partial(call_and_count, call), rows, size, crowded=crowded)
 
 
 def halve(
@@ -90,7 +97,7 @@ def halve(
     *,
     crowded: bool = False,
 ) -> list[Result | RowError]:
-    """Return what `isolate` returns, without counting calls: for functions that ask no model."""
+    """Return the results of `isolate` without counting calls, for functions that do not call a model."""
     return _halve(call, rows, size, size.rows if size is not None else 0, crowded)
 
 
@@ -116,35 +123,42 @@ def _halve(
             if isinstance(error, HopelessRow):
                 return [error.error]
             return [RowError("model_failed", f"{type(error).__name__}: {error}", retryable=True)]
-    half = len(rows) // 2  # out here nothing holds on to what the failed call had in memory
+    half = len(rows) // 2  # outside of `except`, so that the memory of the failed call is free
     halves = rows[:half], rows[half:]
     return [result for part in halves for result in _halve(call, part, size, before, crowded)]
 
 
 class UseWindow(Protocol[Used]):
-    """What is done with rows that were encoded together."""
+    """Function that uses the rows of a window after they were encoded together."""
 
     def __call__(self, first: int, encoded: Sequence[Used | RowError], /, *, crowded: bool) -> None:
-        """`first` is the place of the first of them among all rows.
+        """Use the encoded rows; `first` is the index of their first row among all rows.
 
-        Where they are `crowded`, being out of memory is to be raised, before anything is made of them: fewer of them
-        are tried. Else a row that is out of memory is alone, and it is an error of its own.
+        If `crowded`, raise an out-of-memory error before storing any result; a smaller window follows. Otherwise the
+        window has one row, and running out of memory is an error of that row.
         """
 
 
-def in_windows(
+def encode_in_windows(
     encode: Callable[[Sequence[Row]], Sequence[Result]], rows: Sequence[Row], size: BatchSize, use: UseWindow[Result]
 ) -> None:
-    """Has `size` rows encoded together, and used before the next are: what is encoded takes memory until then.
+    """Encode `size` rows together and use them before encoding the next, because encoded rows take memory.
 
-    Where so many are out of memory, encoded or used, half as many go together from then on.
+    If encoding or using a window runs out of memory, later windows have half as many rows.
     """
     first = failed = 0
     before = size.rows
     while first < len(rows):
-        before = size.rows if first >= failed else before  # any row of a window that failed may be what is too large
+        before = size.rows if first >= failed else before  # any row of a failed window may be the one that is too large
         window = rows[first : first + size.rows]
-        if not _fits(encode, window, first, use):
+        try:
+            use(first, isolate(encode, window, crowded=True), crowded=True)
+            fits = True
+        except Exception as error:
+            if not out_of_memory(error):
+                raise
+            fits = False
+        if not fits:  # outside of `except`, so that the memory of the failed window is free
             failed = max(failed, first + len(window))
             size.shrink(len(window), before)
             if len(window) > 1:
@@ -153,56 +167,43 @@ def in_windows(
         first += len(window)
 
 
-def _fits(
-    encode: Callable[[Sequence[Row]], Sequence[Result]], window: Sequence[Row], first: int, use: UseWindow[Result]
-) -> bool:
-    """Encodes and uses a window; False where that is out of memory, none of which is held any longer."""
-    try:
-        use(first, isolate(encode, window, crowded=True), crowded=True)
-    except Exception as error:
-        if not out_of_memory(error):
-            raise
-        return False
-    return True
-
-
 def out_of_memory(error: Exception) -> bool:
-    """Whether a batch was too large for the memory of the device, or of the machine."""
+    """Return True if a batch was too large for the memory of the device or machine."""
     text = str(error)
-    named = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"  # torch's, not imported here
-    return named or "out of memory" in text or "ALLOC_FAILED" in text
+    by_type = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"  # torch's, not imported here
+    return by_type or "out of memory" in text or "ALLOC_FAILED" in text
 
 
 def device_lost(error: Exception) -> bool:
-    """Whether the process can no longer use its GPU or its engine, as after an illegal memory access.
+    """Return True if the process can no longer use its GPU or engine, as after an illegal memory access.
 
-    Being out of memory is no such thing.
+    A process can still use its GPU after running out of memory.
     """
     if isinstance(error, EngineError):
         return True
     return "CUDA error" in str(error) and not out_of_memory(error)
 
 
-def in_batches(
+def call_in_batches(
     call: Callable[[Sequence[Row]], Sequence[Result]],
     inputs: Sequence[Row],
     sizes: Sequence[Any] | None = None,
     *,
     size: BatchSize,
 ) -> list[Result]:
-    """The call's result for every input, in their order; `size` inputs of like `sizes` go together, all being alike
-    where none are given.
+    """Return the call's result for every input, in the order of the inputs.
 
-    Where so many are out of memory, half as many go together from then on.
+    A batch has `size` inputs of similar `sizes`, so that padding is short; without `sizes`, all count as equal. If a
+    batch runs out of memory, later batches have half as many inputs.
     """
-    import torch  # the driver counts calls, and has no use for it
+    import torch  # slow to import, and the driver only counts calls
 
     left, before = sorted(range(len(inputs)), key=lambda index: sizes[index] if sizes else 0), size.rows
     failed = len(left)
     results: dict[int, Result] = {}
     with torch.inference_mode():
         while left:
-            before = size.rows if len(left) <= failed else before  # as in `in_windows`
+            before = size.rows if len(left) <= failed else before  # as in `encode_in_windows`
             batch = left[: size.rows]
             try:
                 results.update(zip(batch, call([inputs[index] for index in batch]), strict=True))

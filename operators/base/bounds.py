@@ -1,4 +1,4 @@
-"""What the values of a configuration's fields are held to: said in a field's type, checked wherever one is made."""
+"""Bounds of configuration values: declared in a field's type, and checked whenever a configuration is created."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -9,16 +9,16 @@ from plumbline.operators.base.errors import ConfigError
 
 
 class Bound(NamedTuple):
-    """What a value is held to."""
+    """Condition that a value must meet."""
 
     expected: str
-    """In words that follow `expected`."""
+    """The condition in words, as in "expected at least 1"."""
     holds: Callable[[Any], bool]
 
 
-def at_least(least: float, what: str = "") -> Bound:
-    """A finite number that is not below another; `what` follows it in words."""
-    return Bound(f"at least {least:g}{what}", lambda value: least <= value < math.inf)
+def at_least(minimum: float, unit: str = "") -> Bound:
+    """Return the bound of finite numbers that are `minimum` or more; `unit` follows the minimum in messages."""
+    return Bound(f"at least {minimum:g}{unit}", lambda value: minimum <= value < math.inf)
 
 
 Positive = Annotated[int, at_least(1)]
@@ -29,35 +29,38 @@ Seconds = Annotated[float, Bound("seconds above 0", lambda value: 0 < value < ma
 Share = Annotated[float, Bound("a share between 0 and 1", lambda value: 0 <= value <= 1)]
 SomeShare = Annotated[float, Bound("a share above 0 and at most 1", lambda value: 0 < value <= 1)]
 Probability = Annotated[float, Bound("a probability between 0 and 1", lambda value: 0 < value < 1)]
-"""Neither of the two."""
+"""A probability that is neither 0 nor 1."""
 
 
-class Checked:
-    """A dataclass whose fields hold to the bounds in their types; null holds where the type allows it."""
+class BoundsChecked:
+    """Base of dataclasses that check their fields against the bounds in the field types.
+
+    None passes if the field's type allows it.
+    """
 
     __slots__ = ()
     section: ClassVar[str] = ""
-    """What goes before a field's name in messages, such as `limits.`."""
+    """Prefix of a field's name in messages, such as `limits.`."""
 
     def __post_init__(self) -> None:
-        """Raises ConfigError for the first value that is out of its bounds."""
+        """Raise ConfigError for the first value that is out of bounds."""
         for name, bound in _bounds(type(self)).items():
             value = getattr(self, name)
             if value is not None and not bound.holds(value):
                 raise ConfigError(f"{self.key_of(name)}: expected {bound.expected}, got {value}")
 
     def key_of(self, name: str) -> str:
-        """What a field is called in messages."""
+        """Return a field's configuration key, for messages."""
         return f"{self.section}{name}"
 
 
 def _bounds(schema: Any) -> Mapping[str, Bound]:
-    return {field.name: bound for field in fields(schema) for bound in _within(field.type)}
+    return {field.name: bound for field in fields(schema) for bound in _find_bounds(field.type)}
 
 
-def _within(hint: Any) -> Iterator[Bound]:
-    """The bound of a field's type, if it has one."""
+def _find_bounds(hint: Any) -> Iterator[Bound]:
+    """Yield the bound in a field's type, if it has one."""
     yield from (part for part in getattr(hint, "__metadata__", ()) if isinstance(part, Bound))
     if type(None) in (options := get_args(hint)):
-        for bound in (bound for option in options for bound in _within(option)):
+        for bound in (bound for option in options for bound in _find_bounds(option)):
             yield bound._replace(expected=f"{bound.expected} or null")

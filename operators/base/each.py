@@ -1,4 +1,4 @@
-"""How a function is called for each of many items: one after the other, or as whoever hands in another way does it."""
+"""Maps of a function over items: sequential here, or parallel if a caller passes another map."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol, TypeVar
@@ -8,16 +8,19 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-class Each(Protocol):
-    """Gives a function's result for each item, in the items' order; function, items and results can be pickled."""
+class OrderedMap(Protocol):
+    """Map that yields a function's result for each item, in the items' order.
+
+    Function, items and results must be picklable, because the map may run in other processes.
+    """
 
     def __call__(
         self, function: Callable[[Shared, Item], Result], items: Iterable[Item], *, shared: Shared
     ) -> Iterator[Result]: ...
 
 
-def one_by_one(
+def map_sequentially(
     function: Callable[[Shared, Item], Result], items: Iterable[Item], *, shared: Shared
 ) -> Iterator[Result]:
-    """In this thread."""
+    """Yield the results, computed in this thread."""
     return (function(shared, item) for item in items)

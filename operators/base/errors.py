@@ -1,4 +1,4 @@
-"""The errors a person can act on, and the form a failure takes inside a row."""
+"""Errors with a remedy, errors of single rows, and the remedies of all kinds of row errors."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 
 class PlumblineError(Exception):
-    """A failure whose message is one readable line: what was expected, what was found, where, and the remedy."""
+    """Failure whose message is one readable line with the expected value, the found value, the place and the remedy."""
 
 
 class ConfigError(PlumblineError):
-    """The configuration cannot be used as it stands; raised before any model loads."""
+    """The configuration is invalid; raised before any model loads."""
 
 
 class SourceError(PlumblineError):
@@ -19,30 +19,30 @@ class SourceError(PlumblineError):
 
 
 class ModelError(PlumblineError):
-    """A checkpoint cannot be found, is not one, or does not load."""
+    """A checkpoint is missing, not a checkpoint, or cannot be loaded."""
 
 
 class EngineError(ModelError):
-    """A loaded model has failed for good: only a new process can load it again."""
+    """A loaded model has failed, and only a new process can load it again."""
 
 
 class RowError(NamedTuple):
-    """Why one row has no result; stored in the row's `error` column."""
+    """Reason why a row has no result; stored in the row's `error` column."""
 
     kind: str
-    """A short stable name, such as `corrupt_image`."""
+    """A short stable name, such as `corrupt_image`; a key of REMEDIES."""
     message: str
-    """What was found and what to do about it, for a person."""
+    """The finding and its remedy."""
     retryable: bool = False
-    """Whether the same computation may succeed another time."""
+    """True if the same computation may succeed later."""
 
 
 class RefusedUri(PlumblineError):
-    """An address lies outside of what rows may name; nothing of it was touched."""
+    """An address is outside the folders that rows may name; it was not read."""
 
 
 class HopelessRow(PlumblineError):
-    """A model cannot do a row and never will: what its data need is beyond it."""
+    """A row that a model will never be able to process, such as a prompt that exceeds its context."""
 
     def __init__(self, error: RowError) -> None:
         super().__init__(error.message)
@@ -50,48 +50,48 @@ class HopelessRow(PlumblineError):
 
 
 JOINER = "\u200d"
-"""Joins emoji to one, and hides nothing."""
+"""Zero-width joiner, which combines emoji. It is not printable, but hides no text."""
 
 
 def printable(text: str) -> str:
-    """Return a text with "?" for each character that does not show, such as a right-to-left override.
+    """Return a text with "?" for each invisible character, such as a right-to-left override.
 
-    In a terminal, such characters in a foreign name could hide or turn round the text beside it. Line feeds and tabs
-    stay.
+    In a terminal, such characters in a name from elsewhere could hide or reverse the text around it. Line feeds and
+    tabs stay.
     """
-    return "".join(one if one.isprintable() or one in ("\n", "\t", JOINER) else "?" for one in text)
+    return "".join(char if char.isprintable() or char in ("\n", "\t", JOINER) else "?" for char in text)
 
 
 DISTRIBUTION = "plumbline-t2i"
-"""What is installed, by the name that pyproject.toml gives it."""
+"""Name of this package on PyPI, as in pyproject.toml."""
 
 
 def install(extra: str) -> str:
-    """The remedy for a library that an extra brings."""
+    """Return the remedy for a missing library that belongs to an extra."""
     return f"install the extra {extra!r} of {DISTRIBUTION} (in a checkout: pip install -e '.[{extra}]')"
 
 
 MAX_NAME = 200
-"""Characters of a name for which a similar one is looked for."""
+"""Characters of the longest name for which similar names are suggested."""
 
 
 def suggest(name: str, known: Iterable[str], otherwise: str = "remove it or correct its name") -> str:
-    """Return the remedy for an unknown name: the nearest known ones, or if none is near, another remedy."""
+    """Return the remedy for an unknown name: the most similar known names, or `otherwise` if none is similar."""
     near = get_close_matches(name, list(known), n=2, cutoff=0.5) if len(name) <= MAX_NAME else []
     return f"did you mean {' or '.join(near)}?" if near else otherwise
 
 
 def check_known(key: str, value: str, known: Iterable[str]) -> None:
-    """Raises ConfigError where the key's value is none of the names that are known."""
+    """Raise ConfigError if the key's value is not among the known names."""
     names = list(known)
     if value not in names:
         raise ConfigError(f"{key}: expected one of {', '.join(names)}, got {value!r}; {suggest(value, names)}")
 
 
-def without_secrets(text: str) -> str:
-    """Return a text with the credentials and queries of its addresses hidden; a query may sign a request.
+def hide_secrets(text: str) -> str:
+    """Return a text with the credentials and queries of its addresses hidden, because a query may sign a request.
 
-    In an address without a scheme a query is recognised by its beginning: `?name=`.
+    In an address without a scheme, a query is recognised by its beginning, `?name=`.
     """
     text = re.sub(r"(?<=://)[^/\s@]+@", "***@", text)
     text = re.sub(r"://[^\s'\"]+", _hide_query, text)  # reads each address once, even if it contains others
@@ -101,26 +101,6 @@ def without_secrets(text: str) -> str:
 def _hide_query(address: re.Match[str]) -> str:
     place, mark, query = address[0].partition("?")
     return f"{place}?***" if query else f"{place}{mark}"
-
-
-EMPTY_PROMPT = RowError("empty_prompt", "the prompt has no text; fill in its `text`, or drop the prompt")
-
-MAX_PROMPT = 20_000
-"""Characters; models read a few thousand at most, and the longest prompts of released benchmarks have about 3,000."""
-
-
-def check_prompt(text: str) -> RowError | None:
-    """Return why nothing can be asked about a prompt: it is empty or far too long."""
-    if len(text) > MAX_PROMPT:
-        message = f"the prompt has {len(text)} characters, and at most {MAX_PROMPT} are read; shorten it"
-        return RowError("prompt_too_long", message)
-    return None if text.strip() else EMPTY_PROMPT
-
-
-def unknown_prompt(prompt_id: str | None) -> RowError:
-    """Of an image whose prompt is not there."""
-    message = f"prompt_id {prompt_id!r} is not in the benchmark's prompts; add the prompt, or correct the id"
-    return RowError("unknown_prompt", message)
 
 
 REMEDIES: Mapping[str, str] = {
@@ -172,4 +152,22 @@ REMEDIES: Mapping[str, str] = {
     "uri_refused": "move the image below the benchmark's folders, or add its folder to benchmark.uri_roots; "
     "for a service, to video_folders",
 }
-"""What to do about each kind, in a line; docs/failures.md tells the whole of it."""
+"""Remedy of each kind of row error, in one line; docs/failures.md has the details."""
+
+EMPTY_PROMPT = RowError("empty_prompt", f"the prompt has no text; {REMEDIES['empty_prompt']}")
+
+MAX_PROMPT = 20_000
+"""Characters; models read a few thousand at most, and the longest prompts of released benchmarks have about 3,000."""
+
+
+def check_prompt(text: str) -> RowError | None:
+    """Return an error if no question can be asked about a prompt, because it is empty or far too long."""
+    if len(text) > MAX_PROMPT:
+        message = f"the prompt has {len(text)} characters, and at most {MAX_PROMPT} are read; shorten it"
+        return RowError("prompt_too_long", message)
+    return None if text.strip() else EMPTY_PROMPT
+
+
+def unknown_prompt(prompt_id: str | None) -> RowError:
+    message = f"prompt_id {prompt_id!r} is not in the benchmark's prompts; add the prompt, or correct the id"
+    return RowError("unknown_prompt", message)

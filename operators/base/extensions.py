@@ -1,4 +1,4 @@
-"""What a name stands for: an object of the core, of a plugin, or of another package that declares an entry point."""
+"""Objects that are looked up by name: from the core, from our plugins, and from other packages by entry points."""
 
 import re
 import sys
@@ -25,12 +25,16 @@ class Extensions(Mapping[str, T], Generic[T]):
     """The objects of one group by name. Each is loaded when it is first looked up.
 
     All are declared as entry points, `module:attribute`, of the group `plumbline.GROUP` (docs/plugins.md). The core's
-    come first, then those of our plugins, then those of other packages, each in the order in which it is declared.
+    come first, then those of our plugins, then those of other packages, each in its own order.
     """
 
     def __init__(self, group: str, ours: Mapping[str, str], expected: type | None = None) -> None:
-        """`ours` is what the core declares. `expected` is the class that every object is an instance or a subclass of;
-        functions have none.
+        """Declare a group.
+
+        Args:
+            group: Name of the group without the prefix `plumbline.`.
+            ours: The core's entry points, as `module:attribute` by name.
+            expected: Class that every object must be an instance or subclass of; None for functions.
         """
         self.group = f"plumbline.{group}"
         self.ours = {**ours, **_declared_by_plugins().get(self.group, {})}
@@ -39,7 +43,7 @@ class Extensions(Mapping[str, T], Generic[T]):
 
     @cached_property
     def declared(self) -> Mapping[str, EntryPoint]:
-        """The entry points by name; raises ConfigError for a bad name, or one that two packages declare."""
+        """Entry points by name. Raise ConfigError for an invalid name, or a name that two packages declare."""
         points = {name: EntryPoint(name, value, self.group) for name, value in self.ours.items()}
         for point in sorted(entry_points(group=self.group), key=_owner):
             if not NAME.fullmatch(point.name):
@@ -54,7 +58,7 @@ class Extensions(Mapping[str, T], Generic[T]):
         return points
 
     def __getitem__(self, name: str) -> T:
-        """Raises KeyError for an unknown name, ConfigError where its module or a library that it needs is missing."""
+        """Raise KeyError for an unknown name, and ConfigError if the module or a library that it needs is missing."""
         if name not in self.loaded:
             self.loaded[name] = self._load(self.declared[name])
         return self.loaded[name]
@@ -74,7 +78,7 @@ class Extensions(Mapping[str, T], Generic[T]):
 
     def _load(self, point: EntryPoint) -> T:
         try:
-            with redirect_stdout(sys.stderr):  # what a job prints is read by programs
+            with redirect_stdout(sys.stderr):  # programs read the standard output of jobs
                 extension = point.load()
             fits = self.expected is None or _is_a(extension, self.expected)
         except (Exception, SystemExit) as error:
@@ -93,7 +97,7 @@ class Extensions(Mapping[str, T], Generic[T]):
 
 @cache
 def _declared_by_plugins() -> Mapping[str, Mapping[str, str]]:
-    """Return what our plugins declare: by group and name, `module:attribute`."""
+    """Return the entry points of our plugins by group and name, as `module:attribute`."""
     declared: dict[str, dict[str, str]] = {}
     for file in sorted(PLUGINS.glob("*/entry_points.txt")):
         parser = ConfigParser(delimiters="=", interpolation=None)
@@ -104,8 +108,8 @@ def _declared_by_plugins() -> Mapping[str, Mapping[str, str]]:
     return declared
 
 
-def in_folder(package: str, names: Iterable[str], attribute: str) -> dict[str, str]:
-    """The entry points of modules that are called by their names and hold an object of this attribute."""
+def declare_modules(package: str, names: Iterable[str], attribute: str) -> dict[str, str]:
+    """Return entry points of modules in a package: each name is a module, and its object is this attribute."""
     return {name: f"{package}.{name}:{attribute}" for name in names}
 
 

@@ -6,8 +6,8 @@ from importlib import metadata
 
 from plumbline.operators.base.errors import DISTRIBUTION, ConfigError, install
 
-OF_EXTRA = re.compile(r"""(?P<package>[\w.-]+).*\bextra\s*==\s*["'](?P<extra>[\w-]+)["']""")
-"""A requirement in the distribution's metadata that an extra brings."""
+EXTRA_REQUIREMENT = re.compile(r"""(?P<package>[\w.-]+).*\bextra\s*==\s*["'](?P<extra>[\w-]+)["']""")
+"""A requirement in the distribution's metadata that belongs to an extra."""
 
 
 @cache
@@ -15,9 +15,9 @@ def missing_packages(extra: str) -> tuple[str, ...]:
     """Return the packages of an extra that are not installed."""
     try:
         required = metadata.requires(DISTRIBUTION) or ()
-    except metadata.PackageNotFoundError:  # run from a folder of its files
+    except metadata.PackageNotFoundError:  # run from source files without installation
         return ()
-    found = filter(None, map(OF_EXTRA.match, required))
+    found = filter(None, map(EXTRA_REQUIREMENT.match, required))
     return tuple(each["package"] for each in found if each["extra"] == extra and not _is_installed(each["package"]))
 
 

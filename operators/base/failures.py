@@ -1,4 +1,4 @@
-"""What kinds of failure a run has: of each the number of rows and the first of them, however many rows failed."""
+"""Kinds of failure in a run: the number of failed rows of each kind, and the first of them."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -12,14 +12,14 @@ KINDS = ["kind", "retryable", "placed"]
 
 
 def count_failures(errors: pa.Table) -> pa.Table:
-    """The kinds of a table of ERRORS (schema FAILURES)."""
+    """Return the kinds of failure (schema FAILURES) in a table of schema ERRORS."""
     return merge_failures([errors.append_column("rows", pa.repeat(pa.scalar(1, pa.int64()), len(errors)))])
 
 
 def merge_failures(tables: Sequence[pa.Table]) -> pa.Table:
-    """The kinds of several tables of FAILURES, which follow each other, in the order of their first rows.
+    """Merge consecutive tables of schema FAILURES into one, in order of first appearance.
 
-    Rows of a kind count apart where they may pass another time, and where they stand in no file.
+    Retryable rows, and rows that are in no file, count separately from other rows of the same kind.
     """
     table = pa.concat_tables([schemas.FAILURES.empty_table(), *tables])
     marked = table.append_column("placed", pc.is_valid(table.column("file")))
@@ -30,7 +30,7 @@ def merge_failures(tables: Sequence[pa.Table]) -> pa.Table:
 
 
 def kinds_of_failure(failures: pa.Table) -> Iterator[dict[str, Any]]:
-    """By kind its first row, with `rows`, the number of them, in the order of the first rows."""
+    """Yield the first row of each kind, with the number of rows as `rows`, in order of appearance."""
     by_kind: dict[str, dict[str, Any]] = {}
     for row in failures.to_pylist():
         first = by_kind.setdefault(row["kind"], {**row, "rows": 0})
@@ -39,12 +39,12 @@ def kinds_of_failure(failures: pa.Table) -> Iterator[dict[str, Any]]:
 
 
 def failure_counts(failures: pa.Table) -> list[tuple[str, int]]:
-    """The kinds with their number of rows, most first."""
+    """Return each kind with its number of rows, the most frequent first."""
     counts = [(kind["kind"], kind["rows"]) for kind in kinds_of_failure(failures)]
     return sorted(counts, key=lambda pair: (-pair[1], pair[0]))
 
 
-def name_row(row: Mapping[str, Any], *whose: str) -> str:
-    """Return in words whose a failed row is (`whose` are columns), and its image or else its prompt if it names one."""
+def name_row(row: Mapping[str, Any], *columns: str) -> str:
+    """Return a failed row's values of these columns, and its image or else its prompt, in words."""
     ids = [f"{kind} {row[f'{kind}_id']}" for kind in ("image", "prompt") if row[f"{kind}_id"] is not None]
-    return ", ".join([*(row[column] for column in whose), *ids[:1]])
+    return ", ".join([*(row[column] for column in columns), *ids[:1]])

@@ -1,4 +1,4 @@
-"""The few ways of building rows that fit their schema, and what a table's metadata says of them."""
+"""Tables and rows: building them by a schema, their errors, and the metadata of tables."""
 
 import hashlib
 import json
@@ -20,25 +20,25 @@ PANDAS_NULLS = ("NAType", "NaTType")
 
 
 def table(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.Table:
-    """The rows as a table of exactly this schema; absent columns are null."""
+    """Return the rows as a table of exactly this schema; absent columns are null."""
     return pa.Table.from_pylist([dict(row) for row in rows], schema=schema)
 
 
-def basis_of(*parts: str) -> str:
-    """The digest that stands in a row's `basis`."""
+def input_digest(*parts: str) -> str:
+    """Return the digest of a row's inputs other than the image, for the column `basis`."""
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
 
-def conformed(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Return the table with the columns that it lacks, as nulls."""
+def add_missing_columns(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Return the table with its missing columns of the schema added as nulls."""
     for field in schema:
         if field.name not in table.column_names:
             table = table.append_column(field, pa.nulls(len(table), field.type))
     return table
 
 
-def per_image(row: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """A row of a table over images, such as ANSWERS or SIMILARITIES, as one row for each of its images."""
+def split_by_image(row: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return a row of ANSWERS, SIMILARITIES or another schema over images as one row per image."""
     for column in ("statistics", "comparisons", "values"):
         if column in row:
             return [{**row, **of_image} for of_image in row[column]]
@@ -54,72 +54,72 @@ def per_image(row: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return [{**row, "answers": answers[first : first + size]} for first in range(0, len(answers), size)]
 
 
-def per_ask(row: Mapping[str, Any]) -> list[list[Mapping[str, Any] | None]]:
-    """A row of a table over images as one list for each of its images: of a judge's verdicts, one row for each time
-    that it was asked, None where its reply could not be read.
+def split_by_call(row: Mapping[str, Any]) -> list[list[Mapping[str, Any] | None]]:
+    """Return one list of rows per image: for a judge's verdicts, one row per call of the judge (None if the reply could
+    not be read); for other tables, one row.
     """
     if "verdicts" not in row:
-        return [[image] for image in per_image(row)]
+        return [[image] for image in split_by_image(row)]
     verdicts, size = row["verdicts"], row.get("repeats") or 1
     asks: list[Mapping[str, Any] | None] = [verdict and {**row, **verdict} for verdict in verdicts]
     return [asks[first : first + size] for first in range(0, len(asks), size)]
 
 
 def error_value(error: RowError | None) -> dict[str, Any] | None:
-    """The error as the value of an `error` column."""
+    """Return the error as a value of an `error` column."""
     return error._asdict() if error is not None else None
 
 
-def may_pass(row: Mapping[str, Any]) -> bool:
-    """Whether a row has an error that another try may not have."""
+def is_retryable(row: Mapping[str, Any]) -> bool:
+    """Return True if a row has an error, and computing it again may succeed."""
     return row["error"] is not None and bool(row["error"]["retryable"])
 
 
 def row_error(value: Mapping[str, Any] | None) -> RowError | None:
-    """The error stored in a row's `error` column, or None where all went well."""
+    """Return the error in a row's `error` column, or None if the row has a result."""
     return RowError(**value) if value is not None else None
 
 
 def with_usage(table: pa.Table, usage: Usage) -> pa.Table:
-    """The table with what its model calls took in its metadata, which a cell's file keeps."""
+    """Return the table with the usage of its model calls in the metadata, which a cell's file keeps."""
     return table.replace_schema_metadata({USAGE: json.dumps(usage._asdict())})
 
 
-def usage_of(table: pa.Table) -> Usage | None:
-    """What a table's model calls took, where it says so."""
+def read_usage(table: pa.Table) -> Usage | None:
+    """Return the usage of a table's model calls from the metadata, or None if it has none."""
     found = (table.schema.metadata or {}).get(USAGE)
     return Usage(**json.loads(found)) if found is not None else None
 
 
 def with_kept(table: pa.Table, kept: int) -> pa.Table:
-    """The table with the number of its rows that earlier cells had, in its metadata beside what stands there."""
+    """Return the table with the number of rows that were copied from earlier cells added to the metadata."""
     return table.replace_schema_metadata({**(table.schema.metadata or {}), KEPT: str(kept)})
 
 
-def kept_of(table: pa.Table) -> int:
-    """How many rows of a table earlier cells had, where it says so."""
+def read_kept(table: pa.Table) -> int:
+    """Return the number of rows that were copied from earlier cells, from the metadata."""
     return int((table.schema.metadata or {}).get(KEPT, 0))
 
 
-def joined(tables: Sequence[pa.Table]) -> pa.Table:
-    """The rows of tables that were made one after the other, with what their calls took and how many were kept."""
+def join_tables(tables: Sequence[pa.Table]) -> pa.Table:
+    """Concatenate tables, and add up the usage and the numbers of kept rows in their metadata."""
     if len(tables) == 1:
         return tables[0]
     table = pa.concat_tables([part.replace_schema_metadata(None) for part in tables])
-    usages = [usage for usage in map(usage_of, tables) if usage is not None]
+    usages = [usage for usage in map(read_usage, tables) if usage is not None]
     counted = with_usage(table, reduce(Usage.plus, usages)) if usages else table
-    kept = sum(map(kept_of, tables))
+    kept = sum(map(read_kept, tables))
     return with_kept(counted, kept) if kept else counted
 
 
 def error_kinds(cell: pa.Table) -> dict[str, int]:
-    """How many rows of a cell carry an error, by its kind."""
+    """Return the number of rows with an error, by kind of error."""
     errors = cell.column("error").to_pylist()
     return dict(Counter(error["kind"] for error in errors if error is not None))
 
 
 def count_errors(cell: pa.Table, *, retryable_only: bool = False) -> int:
-    """How many rows of a cell carry an error."""
+    """Return the number of rows with an error."""
     errors = cell.column("error").to_pylist()
     return sum(1 for error in errors if error is not None and (error["retryable"] or not retryable_only))
 
@@ -130,7 +130,7 @@ def is_missing(value: Any) -> bool:
 
 
 def require_once(found: Sequence[str], read: Iterable[str], where: str) -> None:
-    """Raises SourceError naming the file and the first column that is read and stands in it more than once."""
+    """Raise SourceError if a column that is read occurs more than once in a file; `where` names the file."""
     twice = [name for name in read if found.count(name) > 1]
     if twice:
         raise SourceError(
@@ -139,7 +139,14 @@ def require_once(found: Sequence[str], read: Iterable[str], where: str) -> None:
 
 
 def require_columns(found: Iterable[str], required: Iterable[str], where: str, *, key: str = "") -> None:
-    """Raises SourceError naming the file, the columns it lacks and the config key that says how they are called."""
+    """Raise SourceError if a file lacks required columns.
+
+    Args:
+        found: The file's columns.
+        required: The columns that it must have.
+        where: The file's name, for the message.
+        key: The configuration key that sets the columns' names, for the message.
+    """
     have = list(found)
     missing = [name for name in required if name not in have]
     if missing:

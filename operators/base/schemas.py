@@ -20,7 +20,7 @@ PROMPTS = pa.schema(
 """The benchmark's prompts; `skills` and `suite` may be absent from a source."""
 
 BUILT_PROMPTS = pa.schema([*PROMPTS, ("origin", pa.string())])
-"""The prompts of a benchmark that was made (jobs.build_benchmark); `origin` is `read`, or `written` by a model."""
+"""Prompts of a benchmark from jobs.build_benchmark; `origin` is `read`, or `written` if a model wrote the prompt."""
 
 LEFT_OUT = pa.schema(
     [
@@ -30,13 +30,17 @@ LEFT_OUT = pa.schema(
         ("error", ERROR),
     ]
 )
-"""The prompts that such a benchmark does not have, each with its `reason`: it is a `near_duplicate`, of the prompt
-`repeats`; it was `not_drawn`, or could not be as it has `no_skill`; or it `failed`, with its error: it has no tags, or
-was not written and has no text."""
+"""Prompts that jobs.build_benchmark left out. `reason` is one of:
+
+- `near_duplicate`: too similar to the prompt `repeats`.
+- `not_drawn`: not in the sample of its skill.
+- `no_skill`: has no skill to be sampled by.
+- `failed`: has no tags, or no text because it could not be written; `error` has the cause."""
 
 TAGS = pa.schema([*texts("prompt_id", "skill", "sub_skill", "words"), *ints("start", "end"), ("error", ERROR)])
-"""What prompts were tagged with: of each tag the words of the prompt, at its characters `start` to `end` (null where
-they were not found). A prompt without a tag has one row without a skill, and one that could not be tagged its error."""
+"""Tags of prompts: each with its words in the prompt, from character `start` to `end` (null if they were not found).
+
+A prompt without tags has one row without a skill. A prompt that could not be tagged has one row with the error."""
 
 PICTURES = pa.schema(
     [
@@ -50,8 +54,8 @@ PICTURES = pa.schema(
         ("error", ERROR),
     ]
 )
-"""Pictures that were made here (jobs.generate), as a sweep reads them: `image` is encoded, and null where there is an
-error. Each has the settings that it was made by (`size` as 1024x768), and what made it."""
+"""Generated images (jobs.generate), as a sweep reads them. `image` is encoded, and null if there is an `error`. The
+other columns are the settings of the generation (`size` as 1024x768) and the checkpoint."""
 
 QUESTIONS = pa.schema(
     [
@@ -64,65 +68,68 @@ QUESTIONS = pa.schema(
         ("error", ERROR),
     ]
 )
-"""What is asked of every image of a prompt, in the order written; `prompt` is its text.
+"""Questions about the images of a prompt, in the order in which they were written; `prompt` is the prompt's text.
 
-`question_id` is a hash of text, choices and answer, so that no answer can be taken for that to another question; of a
-prompt's second question that is alike it ends in -2. `answer` is the one of `choices` that a faithful image gets.
-`kind` is what is asked about (entity, color, ...), `span` the words of the prompt that the question is about, which
-stand at its characters `start` to `end` (null where they were not found). `parents` are the question_ids that must hold
-for this one to make sense. `keep` is false where the metric's own filter dropped the question, null where it has none.
-A prompt whose questions could not be made has one row, with the error and no question_id.
+`question_id` is a hash of text, choices and answer, so that an answer cannot be matched to another question. If a
+prompt has the same question twice, the second id ends in -2. `answer` is the choice that a faithful image gets. `kind`
+is the subject (entity, color, ...). `span` is the part of the prompt that the question is about, from character `start`
+to `end` (null if it was not found). `parents` are the ids of questions that must be answered correctly for this
+question to make sense. `keep` is false if the metric's own filter dropped the question, and null without a filter.
+A prompt whose questions could not be written has one row with the error and without a question_id.
 """
 
 ENTAILMENTS = pa.schema(
     [*texts("prompt_id", "question_id", "hypothesis"), ("p_entail", pa.float32()), ("error", ERROR)]
 )
-"""One row per question: whether the prompt entails it with its answer, put as the statement `hypothesis`."""
+"""One row per question: the probability that the prompt entails the question's answer, as a statement `hypothesis`."""
 
 ANSWER = pa.struct(
     [("question_id", pa.string()), ("token_logprobs", pa.list_(pa.list_(pa.float32()))), *texts("reply", "chosen")]
 )
-"""One question's answer: natural-log probabilities, one list per choice, one number per answer token with its EOS.
+"""One question's answer: natural-log probabilities, one list per choice, one number per answer token including EOS.
 
-Where a metric wants the model's own words instead, `reply` has them and `chosen` the choice that they mean.
+If a metric uses the model's own words instead, `reply` has the words and `chosen` the choice that they mean.
 """
 
 _IMAGE_COLUMNS = [("image_id", pa.string()), ("prompt_id", pa.string()), ("generator", pa.string())]
 
 _BASIS = ("basis", pa.string())
-"""The digest of what a row stands on besides its image: the questions put about it, or its text. A row whose basis or
-image is no more what it was has to be computed anew."""
-_STANDS_ON = [("image_digest", pa.string()), _BASIS]
+"""Digest of a row's inputs other than the image: the questions about the image, or the text. The row is computed again
+if its basis or image has changed."""
+_INPUT_DIGESTS = [("image_digest", pa.string()), _BASIS]
 
 
-def over_images(*columns: tuple[str, pa.DataType]) -> pa.Schema:
-    """The schema of a stage's table with a row for each image; the columns are those that the stage measures."""
-    return pa.schema([*_IMAGE_COLUMNS, *columns, ("error", ERROR), *_STANDS_ON])
+def image_schema(*columns: tuple[str, pa.DataType]) -> pa.Schema:
+    """Return the schema of a stage's table with one row per image and these columns of measurements."""
+    return pa.schema([*_IMAGE_COLUMNS, *columns, ("error", ERROR), *_INPUT_DIGESTS])
 
 
 ANSWERS = pa.schema(
-    [*_IMAGE_COLUMNS, ("answers", pa.list_(ANSWER)), ("error", ERROR), *_STANDS_ON, ("images", pa.int32())]
+    [*_IMAGE_COLUMNS, ("answers", pa.list_(ANSWER)), ("error", ERROR), *_INPUT_DIGESTS, ("images", pa.int32())]
 )
-"""`images` is null for a row of one image; of a row of several it is their number, and `answers` are those about the
-first image, then those about the second."""
+"""Answers to the questions about a row's images.
+
+`images` is null for a row of one image. For a row of several images it is their number, and `answers` has all answers
+about the first image, then all about the second, and so on."""
 
 PRIORS = pa.schema([("prompt_id", pa.string()), ("answers", pa.list_(ANSWER)), ("error", ERROR), _BASIS])
-"""As ANSWERS, about a grey image in place of any: one row for each prompt."""
+"""Answers as in ANSWERS, but about a grey image instead of the row's image: one row per prompt."""
 
 BOX = pa.struct([("label", pa.string()), *((name, pa.float32()) for name in ("score", "x1", "y1", "x2", "y2"))])
-"""Something found in an image: its label, how sure that is, and its box in pixels from the upper left corner."""
+"""An object detected in an image: label, confidence, and box in pixels from the upper left corner."""
 
 SEEN = pa.struct([("question_id", pa.string()), ("boxes", pa.list_(pa.list_(BOX))), ("texts", pa.list_(pa.string()))])
-"""What was seen of an image for one question: of each of its looks (operators/metrics/modules.py), in their order, the
-boxes, null where none were looked for, and the text that was read or answered, null where none was asked for."""
+"""Module outputs for one question about an image, one entry per module call (operators/metrics/modules.py), in order.
+
+`boxes` is null if the call detects nothing; `texts` is null if it returns no text."""
 
 MODULES = pa.schema(
-    [*_IMAGE_COLUMNS, ("answers", pa.list_(SEEN)), ("error", ERROR), *_STANDS_ON, ("images", pa.int32())]
+    [*_IMAGE_COLUMNS, ("answers", pa.list_(SEEN)), ("error", ERROR), *_INPUT_DIGESTS, ("images", pa.int32())]
 )
-"""As ANSWERS, of questions that modules answer."""
+"""Answers as in ANSWERS, to questions that modules answer."""
 
 RATINGS_GIVEN = pa.list_(pa.struct([("name", pa.string()), ("value", pa.float64())]))
-"""The numbers of a judge's verdict, or of a reward, by what they rate."""
+"""Numbers of a judge's verdict or of a reward, by the name of the rated aspect."""
 
 SIMILARITIES = pa.schema(
     [
@@ -130,53 +137,55 @@ SIMILARITIES = pa.schema(
         ("similarity", pa.float32()),
         ("truncated", pa.bool_()),
         ("error", ERROR),
-        *_STANDS_ON,
+        *_INPUT_DIGESTS,
         ("images", pa.list_(pa.float32())),
         ("ratings", RATINGS_GIVEN),
     ]
 )
-"""`similarity` is as the model gives it, a cosine or a reward; `truncated` tells that the text was longer than the
-model's context. `images` is null for a row of one image; of a row of several it is the similarity of each, and
-`similarity` their mean. `ratings` is what the reward of a row of one image or video is made of, null where the model
-gives one number."""
+"""Similarities of images and texts.
 
-CAPTIONS = over_images(
+`similarity` is the model's output, a cosine or a reward. `truncated` is true if the text exceeded the model's context.
+`images` is null for a row of one image. For a row of several images it has the similarity of each, and `similarity` is
+their mean. `ratings` are the components of the reward of a row of one image or video, null if the model returns a
+single number."""
+
+CAPTIONS = image_schema(
     ("captions", pa.list_(pa.struct([("text", pa.string()), ("width", pa.int32()), ("height", pa.int32())])))
 )
-"""What a captioner says of an image as a whole, with its size in pixels: one for each image of the row."""
+"""Captions of whole images by a captioner, with the image size in pixels: one per image of the row."""
 
 REGION = pa.struct([("label", pa.string()), *((side, pa.int32()) for side in ("x1", "y1", "x2", "y2"))])
-"""What is seen at a place: its words, and its box in pixels of the image, from its upper left corner."""
+"""Description of an image region, and its box in pixels from the upper left corner."""
 
-REGIONS = over_images(("regions", pa.list_(pa.list_(REGION))))
-"""What a captioner says of an image's parts: one list for each image of the row."""
+REGIONS = image_schema(("regions", pa.list_(pa.list_(REGION))))
+"""Captions of image regions by a captioner: one list per image of the row."""
 
-DESCRIPTIONS = over_images(("descriptions", pa.list_(pa.string())))
-"""What a language model makes of captions and regions: one for each image of the row."""
+DESCRIPTIONS = image_schema(("descriptions", pa.list_(pa.string())))
+"""Descriptions that a language model wrote from captions and regions: one per image of the row."""
 
 VERDICTS = pa.schema(
     [
-        *over_images(("verdicts", pa.list_(pa.struct([("ratings", RATINGS_GIVEN), ("rationale", pa.string())])))),
+        *image_schema(("verdicts", pa.list_(pa.struct([("ratings", RATINGS_GIVEN), ("rationale", pa.string())])))),
         ("repeats", pa.int32()),
     ]
 )
-"""How well a judge finds an image, or its description, to fit the prompt, and why: one for each image of the row.
+"""A judge's ratings of how well images or their descriptions match the prompt, with a rationale: one per image.
 
-`repeats` is null where the judge is asked once; else there are so many verdicts for each image, null where the reply
-cannot be read."""
+`repeats` is null if the judge is asked once. Otherwise each image has `repeats` verdicts, null if the reply cannot be
+read."""
 
-IMAGE_STATISTICS = over_images(
+IMAGE_STATISTICS = image_schema(
     ("statistics", pa.list_(pa.struct([(name, pa.float32()) for name in ("edge_density", "entropy", "saturation")])))
 )
-"""What an image is like whatever its prompt (operators/stages/image_statistics.py): one for each image of the row."""
+"""Statistics of images that do not depend on the prompt (operators/stages/image_statistics.py): one per image."""
 
-SOURCE_COMPARISONS = over_images(
+SOURCE_COMPARISONS = image_schema(
     ("comparisons", pa.list_(pa.struct([(name, pa.float32()) for name in ("l1", "l2", "ssim")])))
 )
-"""How like its source an edited image is (operators/stages/source_comparisons.py): one for each image of the row."""
+"""Similarity of edited images to their sources (operators/stages/source_comparisons.py): one per image of the row."""
 
-FUNCTION_VALUES = over_images(("values", pa.list_(pa.struct([("value", pa.float64())]))))
-"""Values that a function of the user returned (operators/stages/function_values.py): one for each image of the row."""
+FUNCTION_VALUES = image_schema(("values", pa.list_(pa.struct([("value", pa.float64())]))))
+"""Values that a function of the user returned (operators/stages/function_values.py): one per image of the row."""
 
 SCORES = pa.schema(
     [
@@ -190,7 +199,7 @@ SCORES = pa.schema(
 )
 """One row per image and metric; `score` is null exactly where `error` is not.
 
-`n_questions` counts those that entered the score."""
+`n_questions` is the number of questions that the score is computed from."""
 
 ELEMENT = pa.struct(
     [
@@ -200,7 +209,7 @@ ELEMENT = pa.struct(
         ("score", pa.float64()),
     ]
 )
-"""One question's part in a score: the answer wanted and given, and its score in [0, 1], null where it was left out."""
+"""One question's part in a score: expected and given answer, and a score in [0, 1] (null if it was left out)."""
 
 ELEMENT_SCORES = pa.schema(
     [
@@ -212,16 +221,20 @@ ELEMENT_SCORES = pa.schema(
         ("asks", pa.list_(pa.float64())),
     ]
 )
-"""Scores as the cells keep them: with the score of every element of the prompt (null for metrics that ask only once),
-with the ratings and the reasons of a judge (null for metrics that have none), and with the score by each ask of a judge
-that is asked several times, null where the reply cannot be read (null for all others)."""
+"""Scores as cells store them, with details.
+
+`elements` has the score of every element of the prompt (null for metrics that ask only once). `ratings` and `rationale`
+are a judge's (null for metrics without a judge). `asks` has the score of each call of a judge that is asked several
+times, null if its reply cannot be read (the column is null for all other metrics)."""
 
 JUDGE_NOISE = pa.schema(
     [*texts("metric", "generator"), *longs("repeats", "images", "unread"), *floats("deviation", "share")]
 )
-"""What a judge that is asked several times about each image says each time: `unread` counts replies that could not be
-read, `deviation` is the standard deviation within an image, `share` how much of the variance of the generator's scores,
-which are means of the asks, is that noise (null where scores do not vary)."""
+"""Noise of a judge that is asked several times about each image.
+
+`unread` is the number of unreadable replies, and `deviation` the standard deviation within an image. `share` is the
+fraction of the variance of the generator's scores (which are means over calls) that is due to this noise; it is null if
+the scores do not vary."""
 
 ERRORS = pa.schema(
     [
@@ -232,13 +245,13 @@ ERRORS = pa.schema(
         ("row", pa.int64()),
     ]
 )
-"""The view of a run's failures that a person opens first; `image_id` is null where no image could be read.
+"""Failures of a run, one row each; `image_id` is null if no image could be read.
 
 `file` and `row` are the Parquet file of the image and its row, from 0; the image's own file, if an ingest left it where
 it was; or the table and the line, from 1, of a row that an ingest rejected. They are null if the row is in no file."""
 
 FAILURES = pa.schema([*ERRORS, ("rows", pa.int64())])
-"""The first of the rows that failed in one way, as ERRORS has it, and how many they are (failures.py)."""
+"""The first row of each kind of failure, with the columns of ERRORS, and the number of such rows (failures.py)."""
 
 SUMMARY = pa.schema(
     [
@@ -248,16 +261,18 @@ SUMMARY = pa.schema(
         ("coverage", pa.float64()),
     ]
 )
-"""`n` counts scored rows, `n_null` rows without a score; `low` to `high` is the mean's 95% interval, bootstrapped over
-prompts (null where there are fewer than two), `sem` its standard error with all rows taken as independent."""
+"""Mean scores by generator, metric and skill.
+
+`n` is the number of scored rows, `n_null` the number of rows without a score. `low` to `high` is the mean's 95%
+interval, bootstrapped over prompts (null if there are fewer than two). `sem` is the standard error of the mean if all
+rows were independent."""
 
 USUAL_SCORES = pa.schema([*texts("metric", "generator"), ("n", pa.int64()), ("values", pa.list_(pa.float64()))])
-"""Scores that stand for the `n` scores of a metric and generator, evenly by rank, or all of them
+"""Scores that represent all `n` scores of a metric and generator: all of them, or a sample evenly spaced by rank
 (operators/results/usual_scores.py)."""
 
 RATINGS = pa.schema([*_IMAGE_COLUMNS, *texts("rater", "template"), ("rating", pa.float64())])
-"""One person's rating of one image; null where the person was unsure. `template` is what was asked (likert, wl,
-...)."""
+"""One person's rating of one image; null if the person was unsure. `template` names the question (likert, wl, ...)."""
 
 PARTS = pa.schema([*_IMAGE_COLUMNS, *texts("rater", "template", "part"), ("rating", pa.float64())])
 """One person's answer about a part of one image, such as a word of its prompt or a question; null if the person was
@@ -272,23 +287,23 @@ TASKS = pa.schema(
         ("places", pa.list_(pa.struct([("shard", pa.string()), ("row", pa.int64())]))),
     ]
 )
-"""What the raters of a study are asked (jobs.rate): a row per page.
+"""Tasks of the raters in a study (jobs.rate): one row per page.
 
-`image_ids`, `generators` and `places` have one entry, or two where images are compared; `words` are those of the
-prompt where these are rated. `gold` is the right answer as JSON, null where none is known."""
+`image_ids`, `generators` and `places` have one entry, or two if images are compared. `words` are the words of the
+prompt if words are rated. `gold` is the correct answer as JSON, null if it is unknown."""
 
 PREFERENCES = pa.schema(
     [*texts("prompt_id", "image_a", "image_b", "generator_a", "generator_b", "rater", "template", "preferred")]
 )
-"""One person's choice between two images of a prompt: `a`, `b`, or `unsure`; null where nothing was said.
-`template` is what was asked (side_by_side, vote)."""
+"""One person's choice between two images of a prompt: `a`, `b`, or `unsure`; null without an answer. `template` names
+the question (side_by_side, vote)."""
 
 PAIRINGS = pa.schema(
     [*texts("sample_id"), ("tags", pa.list_(pa.string())), *ints("caption", "image"), *texts("prompt_id", "image_id")]
 )
 """Winoground's four pairings of a sample's two captions (0, 1) with its two images (0, 1); caption i fits image i.
 
-`tags` are the sample's; a sample counts for each."""
+A sample counts once for each of its `tags`."""
 
 GRAPH_NODES = pa.schema(
     [
@@ -310,9 +325,9 @@ GRAPH_CONTENTS = pa.schema([*texts("about", "subset", "name"), ("n", pa.int64())
 """Sources of images and prompts of error graphs, and types of their errors (operators/judging/graph_contents.py)."""
 
 WORDS = pa.schema([*_IMAGE_COLUMNS, *texts("rater", "word"), *ints("start", "end"), ("aligned", pa.float64())])
-"""Whether one person finds a word of the prompt in the image: 1 or 0, null where the person was unsure.
+"""One person's answer whether the image shows a word of the prompt: 1 or 0, null if the person was unsure.
 
-`start` to `end` are its characters in the prompt."""
+The word is at characters `start` to `end` of the prompt."""
 
 WORD_MATCHES = pa.schema(
     [
@@ -324,8 +339,8 @@ WORD_MATCHES = pa.schema(
         ("n_questions", pa.int32()),
     ]
 )
-"""A rated word beside what a metric makes of it: `rated` is the mean over the raters who were sure, `score` the lowest
-of the questions about it, null where none is."""
+"""A rated word with a metric's score: `rated` is the mean over the raters who were sure, `score` the lowest score of
+the questions about the word (null without a question)."""
 
 GRAPHS = pa.schema(
     [
@@ -333,7 +348,7 @@ GRAPHS = pa.schema(
         *floats("spearman", "kendall", "ordering", "kendall_ordering", "separation", "delta"),
     ]
 )
-"""What a metric makes of each semantic error graph (operators/judging/graphs.py)."""
+"""Statistics of a metric's scores for each semantic error graph (operators/judging/graphs.py)."""
 
 GRAPH_IMAGES = pa.schema(
     [*texts("metric", "graph_id", "subset", "node"), ("level", pa.int32()), *texts("image_id"), *floats("score")]
@@ -378,7 +393,7 @@ COMPARISONS = pa.schema(
         ("test", pa.string()),
     ]
 )
-"""Whether two metrics agree with people equally well."""
+"""Tests of whether two metrics agree with people equally well."""
 
 ORDERS = pa.schema(
     [
@@ -388,8 +403,8 @@ ORDERS = pa.schema(
         ("convention", pa.string()),
     ]
 )
-"""Which of two generators is better, by a metric or by people; `better` is null where the test is not significant, or
-where its ranks and the means do not favour the same one.
+"""The better one of two generators by a metric or by people; `better` is null if the test is not significant, or if the
+ranks of the test and the means favour different generators.
 """
 
 CORRECTED = pa.schema(
@@ -401,18 +416,19 @@ CORRECTED = pa.schema(
         *texts("better", "metric_better", "note"),
     ]
 )
-"""A generator's mean rating by people over all prompts that a metric scored, its rate of wins, or the share of its
-images that people would pass (`scale`: rating, win_rate, passing); with `other`, its difference from another generator,
-or its rate of wins against that one (operators/judging/corrected_means.py, corrected_shares.py).
+"""Estimates of people's ratings over all prompts that a metric scored (operators/judging/corrected_means.py,
+corrected_shares.py).
 
-`corrected` is by people and the metric together, with its 95% interval `low` to `high`; `people` of the rated prompts
-alone; `predicted` by the metric alone, on people's scale. Each rated prompt amounts to `worth` prompts without the
-metric. Where nothing is said, `corrected` is null and `note` has the reason. `better` and `metric_better` are which of
-two is clearly better by people with the metric, and by the metric's own scores; the intervals of pairs hold all
-together."""
+The estimate is a generator's mean rating, its rate of wins, or the share of its images that people would pass (`scale`:
+rating, win_rate, passing). With `other`, it is the difference from that generator, or the rate of wins against it.
+`corrected` combines people and the metric, with the 95% interval `low` to `high`; `people` uses the rated prompts
+alone; `predicted` uses the metric alone, on the scale of the ratings. One rated prompt is worth `worth` rated prompts
+without the metric. If no estimate is possible, `corrected` is null and `note` has the reason. `better` is the generator
+that is clearly better by people with the metric, and `metric_better` the one that is clearly better by the metric's own
+scores. The intervals of all pairs hold simultaneously."""
 
 CONTRADICTED = pa.schema(texts("template", "metric", "image_id", "prompt_id", "generator", "why"))
-"""The images about which a metric and people differ most (operators/judging/contradicted_images.py), and how."""
+"""Images on which a metric and people disagree most, with the reason (operators/judging/contradicted_images.py)."""
 
 CORRELATIONS = pa.schema(
     [*texts("metric", "other", "kind", "generator"), *floats("rho", "low", "high"), ("n", pa.int64())]
@@ -426,12 +442,12 @@ QUESTION_STATISTICS = pa.schema(
         *floats("yes_no", "yes", "first", "repeated", "majority", "chance"),
     ]
 )
-"""What a metric asks, in shares (operators/diagnosis/questions.py)."""
+"""Shares of a metric's questions by property (operators/diagnosis/questions.py)."""
 
 QUESTION_KINDS = pa.schema(
     [("metric", pa.string()), ("kind", pa.string()), ("questions", pa.int64()), ("share", pa.float64())]
 )
-"""How often a metric asks about each kind of thing."""
+"""Number and share of a metric's questions about each kind of thing."""
 
 ANSWER_STATISTICS = pa.schema(
     [
@@ -444,7 +460,7 @@ ANSWER_STATISTICS = pa.schema(
         ("first", pa.float64()),
     ]
 )
-"""What was answered to a metric's questions, in shares, with and without what it is denied."""
+"""Shares of the answers to a metric's questions, with all inputs and with one input withheld (`denied`)."""
 
 ABLATION_EFFECTS = pa.schema(
     [
@@ -453,7 +469,7 @@ ABLATION_EFFECTS = pa.schema(
         *longs("n", "n_null"),
     ]
 )
-"""A metric's scores with and without what it is denied."""
+"""Comparison of a metric's scores with all inputs and with one input withheld (`denied`)."""
 
 DECISIONS = pa.schema(
     [
@@ -462,6 +478,8 @@ DECISIONS = pa.schema(
         *longs("n", "n_missing", "decided_after"),
     ]
 )
-"""What an adaptive sweep decided of two generators: `verdict` is a or b, the better one; alike, where they differ by no
-more than the indifference; or undecided. `difference` is of their means a - b over the n prompts seen that both have
-scores of; `decided_after` so many prompts, null where undecided."""
+"""Decisions of an adaptive sweep between two generators.
+
+`verdict` is the better generator (a or b), `alike` if they differ by at most the indifference, or `undecided`.
+`difference` is mean a - mean b over the `n` prompts that both have scores for. `decided_after` is the number of prompts
+after which the decision was made (null if undecided)."""

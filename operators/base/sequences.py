@@ -1,4 +1,4 @@
-"""Sequences of a caller, in any form."""
+"""Conversion of sequences that callers of the Python API pass."""
 
 from collections.abc import Iterable, Mapping, Set
 from typing import Any
@@ -11,7 +11,7 @@ from plumbline.operators.base.errors import ConfigError
 def list_values(values: Any, name: str) -> list[Any]:
     """Return the values of a list, array, pandas Series, column or iterator in order; an index is ignored.
 
-    Raises ConfigError for values without an order or with several dimensions.
+    Raise ConfigError for values without an order or with several dimensions.
     """
     if isinstance(values, pa.Array | pa.ChunkedArray):
         return list(values.to_pylist())

@@ -1,4 +1,4 @@
-"""Columns of numbers that are larger than memory together."""
+"""Columns of numbers that together exceed memory."""
 
 from tempfile import TemporaryFile
 
@@ -10,23 +10,23 @@ ALL = slice(None)
 
 
 class Spilled:
-    """Columns of numbers in a temporary file: in memory is what is asked for."""
+    """Columns of numbers in a temporary file; `read` loads one column or a part of it."""
 
     def __init__(self) -> None:
-        self._file = TemporaryFile()  # noqa: SIM115 (it ends with its columns)
+        self._file = TemporaryFile()  # noqa: SIM115 (closed when this object is deleted)
         self._ends = [0]
 
     def __len__(self) -> int:
         return len(self._ends) - 1
 
     def append(self, column: Floats) -> None:
-        """Adds a column, of any length."""
+        """Add a column of any length."""
         self._file.seek(0, 2)
         self._file.write(np.ascontiguousarray(column, np.float64).data)
         self._ends.append(self._ends[-1] + len(column))
 
     def read(self, number: int, part: slice = ALL) -> Floats:
-        """A column, or a run of its rows."""
+        """Return a column, or a slice of its rows."""
         begin, end, _ = part.indices(self._ends[number + 1] - self._ends[number])
         self._file.seek(8 * (self._ends[number] + begin))
         return np.frombuffer(self._file.read(8 * max(end - begin, 0)), np.float64)

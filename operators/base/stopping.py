@@ -1,10 +1,10 @@
-"""The request that this process stop computing: models finish their batches, and no new work begins."""
+"""Request to stop this process: models finish their batches, and no new work begins."""
 
 import threading
 
-from plumbline.operators.base.errors import RowError
+from plumbline.operators.base.errors import REMEDIES, RowError
 
 STOP = threading.Event()
-"""Set while the process is to stop; looked at before an image is decoded and before a model is called."""
-STOPPED = RowError("stopped", "the run was stopped before this row; run the same command to go on", retryable=True)
-"""Error of the rows that are left out then. Cells with such rows are drafts, which the next run completes."""
+"""Set when the process must stop; checked before decoding an image and before calling a model."""
+STOPPED = RowError("stopped", f"the run was stopped before this row; {REMEDIES['stopped']}", retryable=True)
+"""Error of the rows that were not computed. Cells with such rows are drafts, which the next run completes."""

@@ -1,11 +1,11 @@
-"""What model calls took."""
+"""Number and tokens of model calls."""
 
 import operator
 from typing import NamedTuple
 
 
 class Usage(NamedTuple):
-    """What model calls took, in tokens where the model counts any."""
+    """Number of model calls, and their tokens if the model counts tokens."""
 
     calls: int = 0
     prompt_tokens: int = 0
@@ -13,7 +13,7 @@ class Usage(NamedTuple):
     """Prompt tokens that were read from a prefix cache."""
     new_tokens: int = 0
     cut: int = 0
-    """Replies that were cut at max_tokens."""
+    """Number of replies that were truncated at max_tokens."""
 
     def plus(self, other: "Usage") -> "Usage":
         return Usage(*map(operator.add, self, other))

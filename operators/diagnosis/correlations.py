@@ -13,11 +13,9 @@ from numpy.typing import NDArray
 from plumbline.operators.results.run_scores import Hashes, RunScores, ScoreColumns
 from plumbline.operators.statistics.agreement import STATISTICS
 from plumbline.operators.statistics.bootstrap import MIN_DIFFERING, UNDEFINED, Interval
+from plumbline.operators.statistics.levels import CONFIDENCE_QUANTILE
 
 Floats = NDArray[np.float64]
-
-NORMAL = 1.959964
-"""The normal distribution's quantile of a 95% interval."""
 
 
 class Correlation(NamedTuple):
@@ -120,5 +118,5 @@ def spearman_interval(rho: float, n: int) -> Interval:
     """
     if not math.isfinite(rho) or n < 4 or abs(rho) >= 1:
         return UNDEFINED
-    centre, reach = math.atanh(rho), NORMAL * math.sqrt((1 + rho**2 / 2) / (n - 3))
+    centre, reach = math.atanh(rho), CONFIDENCE_QUANTILE * math.sqrt((1 + rho**2 / 2) / (n - 3))
     return Interval(math.tanh(centre - reach), math.tanh(centre + reach))

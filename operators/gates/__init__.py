@@ -1,1 +1,1 @@
-"""Gates: rules that a run must pass, each judged by what so many prompts can tell."""
+"""Gates: rules that a run must pass, tested with the statistical power that its prompts allow."""

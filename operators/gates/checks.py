@@ -1,4 +1,4 @@
-"""A run judged by the rules of a gate: what each rule found of each generator and skill, and what the gate says."""
+"""Judgement of a run by a gate: one check per rule, generator and skill, and the result of the gate."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,27 +26,27 @@ WORST_FIRST: Sequence[Outcome] = ("failed", "cannot tell", "passed")
 
 
 class Check(NamedTuple):
-    """What one rule found of one generator at one skill."""
+    """Result of one rule for one generator at one skill."""
 
     rule: str
     asked: str
     """The rule in words."""
     generator: str
     metric: str
-    """Empty where a rule looks at all of them."""
+    """Empty if the rule applies to all metrics together."""
     skill: str
     outcome: Outcome
     fails: bool
-    """Whether the gate fails by it."""
+    """True if the gate fails because of this check."""
     found: str
-    """What was found, in words."""
+    """The finding in words."""
     value: float | None = None
-    """A mean, a difference (the candidate's less the other's) or a share; None where there is none."""
+    """A mean, a difference (candidate - other) or a share; None if it is undefined."""
     low: float | None = None
-    """The ends of the interval that both one-sided tests have; None of a rule that is not tested."""
+    """Lower end of the interval that belongs to both one-sided tests; None if the rule is not tested."""
     high: float | None = None
     p_value: float | None = None
-    """One-sided, small where the rule holds; not corrected."""
+    """One-sided p-value, which is small if the rule holds; not corrected for multiple tests."""
     prompts: int | None = None
     smallest: float | None = None
     """Distance between the bound and a true mean that as many such prompts show with 80% power."""
@@ -55,15 +55,15 @@ class Check(NamedTuple):
 
 
 class GateResult(NamedTuple):
-    """What a gate says of a run."""
+    """Result of a gate for a run."""
 
     source: str
-    """Where its rules are written."""
+    """Name of the file with the rules."""
     alpha: float
     run_id: str
     benchmark: str
     against: str | None
-    """What the run is compared with: a run's id or a generator."""
+    """Id of the run, or name of the generator, that the run is compared with."""
     passed: bool
     rules: Mapping[str, str]
     """The rules in words, by name."""
@@ -71,36 +71,37 @@ class GateResult(NamedTuple):
 
     @property
     def failing(self) -> list[Check]:
-        """By which the gate fails."""
+        """Checks that make the gate fail."""
         return [check for check in self.checks if check.fails]
 
     @property
     def worst_first(self) -> list[Check]:
-        """Those by which it fails before the others."""
+        """All checks, the failing ones first."""
         return sorted(self.checks, key=lambda check: (not check.fails, WORST_FIRST.index(check.outcome)))
 
     def summary(self) -> str:
-        """In a line."""
+        """Return the result in one line."""
         if self.passed:
             return f"the gate passed: {plural(len(self.rules), 'rule')}, {plural(len(self.checks), 'check')}"
         rules = list(dict.fromkeys(check.rule for check in self.failing))
         return f"the gate failed by {names(rules)}: {plural(len(self.failing), 'check')} of {len(self.checks)}"
 
     def to_json(self) -> dict[str, Any]:
-        """As it is written and sent."""
+        """Return the result as plain values, for files and webhooks."""
         return {"summary": self.summary(), **self._asdict(), "checks": [check._asdict() for check in self.checks]}
 
 
-class Summarised(NamedTuple):
-    """What a summary says of a generator by a metric at a skill."""
+class SummaryRow(NamedTuple):
+    """A run's summary of one generator, metric and skill."""
 
     mean: float
     n: int
+    """Rows with a score."""
     rows: int
 
 
-class Other(NamedTuple):
-    """What a candidate is compared with."""
+class OtherSide(NamedTuple):
+    """The scores that a candidate is compared with."""
 
     generator: str
     scores: RunScores
@@ -109,24 +110,24 @@ class Other(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Judged:
+class JudgedRun:
     """A finished run, with the data that the rules of a gate need."""
 
-    summary: Mapping[tuple[str, str, str], Summarised]
+    summary: Mapping[tuple[str, str, str], SummaryRow]
     """Summaries by generator, metric and skill."""
     scores: Callable[[], RunScores]
     """Reads the scores, which only tested rules need."""
     skills: Callable[[], Skills]
-    falling: frozenset[str]
+    lower_is_better: frozenset[str]
     unranked: frozenset[str]
-    """Metrics that say nothing of better or worse."""
+    """Metrics whose scores do not rank generators."""
     ranges: Mapping[str, ScoreRange]
-    """The least and the greatest score of each metric that states them."""
+    """Lowest and highest possible score of each metric that declares them."""
     candidates: Sequence[str]
-    """The generators that are judged if a rule names none."""
+    """Generators that are judged if a rule names no candidate."""
     other: str
     """The other side of rules without a baseline, in words; empty if they compare with nothing."""
-    find_other: Callable[[Rule, str], Other | str]
+    find_other: Callable[[Rule, str], OtherSide | str]
     """Returns the other side of a rule for a generator, or why the two cannot be compared."""
 
     @property
@@ -141,12 +142,12 @@ class Judged:
 
     @property
     def skill_names(self) -> list[str]:
-        """Without `overall`."""
+        """Skills in alphabetical order, without `overall`."""
         return sorted({skill for _, _, skill in self.summary} - {OVERALL})
 
 
-def check_rules(gate: Gate, judged: Judged) -> None:
-    """Raises ConfigError, naming the file and the rule, for one that asks for what the run does not have."""
+def check_rules(gate: Gate, judged: JudgedRun) -> None:
+    """Raise ConfigError for a rule that the run cannot be judged by, with the names of the file and the rule."""
     for name, rule in gate.rules.items():
         at = f"{gate.source}: rule {name}"
         for key, value, known in (
@@ -183,7 +184,7 @@ class _Question(NamedTuple):
     skill: str
 
     def check(self, asked: str, outcome: Outcome, found: str, **numbers: Any) -> Check:
-        """With what was found."""
+        """Return the check with its outcome and finding."""
         fails = outcome == "failed" or (outcome == "cannot tell" and self.rule.cannot_tell == "fails")
         return Check(
             self.name, asked, self.generator, self.rule.metric or "", self.skill, outcome, fails, found, **numbers
@@ -196,7 +197,7 @@ class _Limits(NamedTuple):
     worst: float
     best: float
     assumed: str = ""
-    """The assumption behind the limits, in words; empty if the metric states its range."""
+    """The assumption behind the limits, in words; empty if the metric declares its range."""
 
 
 class _Tested(NamedTuple):
@@ -222,17 +223,24 @@ class _Tested(NamedTuple):
         return low, high
 
 
-def judge(gate: Gate, judged: Judged, *, run_id: str, benchmark: str, against: str | None) -> GateResult:
-    """What the gate says of the run.
+def judge(gate: Gate, judged: JudgedRun, *, run_id: str, benchmark: str, against: str | None) -> GateResult:
+    """Judge the run by every rule of the gate.
 
-    It passes where every rule does, so that each is tested at the full level: a run that breaks any of them passes by
-    that one with a probability of `alpha` at most, and so does the gate (Berger 1982, the intersection-union test).
-    That a rule failed is said of some among many, and corrected (Holm 1979) for all that are tested.
+    The gate passes only if all rules pass. Each rule is therefore tested at the full level `alpha`: the gate passes a
+    run that breaks any rule with a probability of at most `alpha` (Berger 1982, the intersection-union test). A rule is
+    reported as failed only if its p-value is significant after Holm's correction (1979) over all tested rules.
+
+    Args:
+        gate: The rules.
+        judged: The run's data.
+        run_id: The run's id, for the result.
+        benchmark: The run's benchmark, for the result.
+        against: The run or generator that the run is compared with, for the result.
     """
     questions = list(_questions(gate, judged))
-    asked = {name: rule.words(judged.other) for name, rule in gate.rules.items()}
-    tested = dict(_tests([question for question in questions if question.rule.is_tested], judged, gate.alpha))
-    tests = {question: of_it.test for question, of_it in tested.items() if of_it.test is not None}
+    asked = {name: rule.describe(judged.other) for name, rule in gate.rules.items()}
+    tested = dict(_run_tests([question for question in questions if question.rule.is_tested], judged, gate.alpha))
+    tests = {question: result.test for question, result in tested.items() if result.test is not None}
     p_failed = dict(zip(tests, holm([test.p_below for test in tests.values()]), strict=True))
     checks = [
         _conclude(question, asked[question.name], tested[question], gate.alpha, p_failed.get(question, math.nan))
@@ -244,8 +252,8 @@ def judge(gate: Gate, judged: Judged, *, run_id: str, benchmark: str, against: s
     return GateResult(gate.source, gate.alpha, run_id, benchmark, against, passed, asked, checks)
 
 
-def _questions(gate: Gate, judged: Judged) -> Iterator[_Question]:
-    """Every rule of every generator and skill that it is about."""
+def _questions(gate: Gate, judged: JudgedRun) -> Iterator[_Question]:
+    """Yield every rule with each generator and skill that it applies to."""
     for name, rule in gate.rules.items():
         skills = judged.skill_names if rule.skill == EACH else [rule.skill]
         for generator in [rule.candidate] if rule.candidate else judged.candidates:
@@ -253,28 +261,28 @@ def _questions(gate: Gate, judged: Judged) -> Iterator[_Question]:
                 yield from (_Question(name, rule, generator, skill) for skill in skills)
 
 
-def _look_up(question: _Question, asked: str, judged: Judged) -> Check:
-    """A rule on a mean or a coverage as the run's summary has it."""
+def _look_up(question: _Question, asked: str, judged: JudgedRun) -> Check:
+    """Return the check of a rule on a mean or a coverage, from the run's summary."""
     rule = question.rule
     found = [
-        of_metric
-        for (generator, metric, skill), of_metric in judged.summary.items()
+        row
+        for (generator, metric, skill), row in judged.summary.items()
         if (generator, skill) == (question.generator, question.skill) and rule.metric in (None, metric)
     ]
-    n, rows = sum(of_metric.n for of_metric in found), sum(of_metric.rows for of_metric in found)
+    n, rows = sum(row.n for row in found), sum(row.rows for row in found)
     if not rows or (rule.is_floor and not n):
         return question.check(asked, "cannot tell", "no image has a score" if rows else "no rows")
     value = found[0].mean if rule.is_floor else n / rows
     holds = value <= rule.bound if rule.kind == "at_most" else value >= rule.bound
-    said = f"{number(value)} on {plural(n, 'image')}" if rule.is_floor else f"{value:.2%}: {n:,} of {rows:,} rows"
-    return question.check(asked, "passed" if holds else "failed", said, value=value)
+    finding = f"{number(value)} on {plural(n, 'image')}" if rule.is_floor else f"{value:.2%}: {n:,} of {rows:,} rows"
+    return question.check(asked, "passed" if holds else "failed", finding, value=value)
 
 
-def _tests(questions: Sequence[_Question], judged: Judged, alpha: float) -> Iterator[tuple[_Question, _Tested]]:
+def _run_tests(questions: Sequence[_Question], judged: JudgedRun, alpha: float) -> Iterator[tuple[_Question, _Tested]]:
     """Test the questions, sorted by metric and generator, so that the scores of each pair are read once."""
 
     @lru_cache(maxsize=1)
-    def values_of(metric: str, generator: str, other: Other | None) -> tuple[Hashes, Floats]:
+    def values_of(metric: str, generator: str, other: OtherSide | None) -> tuple[Hashes, Floats]:
         """Return the prompts with their mean scores, or with the differences from the other side's mean scores."""
         prompts = judged.scores().prompts
         if other is not None:
@@ -284,7 +292,7 @@ def _tests(questions: Sequence[_Question], judged: Judged, alpha: float) -> Iter
             0.0 if other is None else average_prompts(prompts, other.scores.select_rows(metric, other.generator))
         )
 
-    def of_question(question: _Question) -> _Tested:
+    def test_question(question: _Question) -> _Tested:
         rule, scores, metric = question.rule, judged.scores(), str(question.rule.metric)
         if question.generator not in scores.generators:
             return _Tested(None, problem="no rows")
@@ -292,13 +300,15 @@ def _tests(questions: Sequence[_Question], judged: Judged, alpha: float) -> Iter
         if isinstance(other, str):
             return _Tested(None, problem=other)
         prompts, values = values_of(metric, question.generator, other)
-        chosen = _having(question.skill, prompts, judged) & np.isfinite(values)
+        chosen = np.isfinite(values)
+        if question.skill != OVERALL:
+            chosen &= next(mask for skill, mask in judged.skills().each(prompts) if skill == question.skill)
         if not chosen.any():
             return _Tested(None, problem="no score" if other is None else "no prompt has a score on both sides")
         if other is None:
             sign, bound = (-1, -rule.bound) if rule.kind == "at_most" else (1, rule.bound)
         else:
-            sign = direction(metric, judged.falling)
+            sign = direction(metric, judged.lower_is_better)
             bound = rule.bound if rule.kind == "better_by" else -rule.bound
         values, limits = sign * values[chosen], _find_limits(metric, sign, other, judged)
         same = other is not None and not values.any() and bool(np.isin(prompts[chosen], other.same_images()).all())
@@ -312,13 +322,13 @@ def _tests(questions: Sequence[_Question], judged: Judged, alpha: float) -> Iter
         return _Tested(test, bound, sign, values, limits, same, edited)
 
     by_scores = sorted(questions, key=lambda question: (str(question.rule.metric), question.generator))
-    return ((question, of_question(question)) for question in by_scores)
+    return ((question, test_question(question)) for question in by_scores)
 
 
-def _find_limits(metric: str, sign: int, other: Other | None, judged: Judged) -> _Limits:
-    """Return the limits of a prompt's value: those of the range that the metric states, or of all scores there are."""
+def _find_limits(metric: str, sign: int, other: OtherSide | None, judged: JudgedRun) -> _Limits:
+    """Return the limits of a prompt's value, from the metric's declared range or else from all observed scores."""
     scores = [judged.scores(), *([] if other is None else [other.scores])]
-    seen = [of_side.spans[metric] for of_side in scores if metric in of_side.spans]
+    seen = [side.spans[metric] for side in scores if metric in side.spans]
     low, high = min(low for low, _ in seen), max(high for _, high in seen)
     assumed = ""
     if metric in judged.ranges:
@@ -328,13 +338,6 @@ def _find_limits(metric: str, sign: int, other: Other | None, judged: Judged) ->
     if other is not None:
         return _Limits(low - high, high - low, assumed)
     return _Limits(min(sign * low, sign * high), max(sign * low, sign * high), assumed)
-
-
-def _having(skill: str, prompts: Hashes, judged: Judged) -> NDArray[np.bool_]:
-    """Which of the prompts have the skill."""
-    if skill == OVERALL:
-        return np.ones(len(prompts), np.bool_)
-    return next(has_it for name, has_it in judged.skills().each(prompts) if name == skill)
 
 
 def _conclude(question: _Question, asked: str, tested: _Tested, alpha: float, p_failed: float) -> Check:
@@ -354,8 +357,10 @@ def _conclude(question: _Question, asked: str, tested: _Tested, alpha: float, p_
         outcome = "passed" if rule.kind == "no_worse_by" else "failed"
         parts = [f"the same images on {'all ' * (test.n > 1)}{prompts}"]
     elif outcome == "cannot tell":
-        needed = _needed(rule, tested, alpha)
-        parts.append(_power(rule, tested, smallest, needed))
+        # a candidate that only must not be worse is assumed not to be better either
+        mean = min(test.mean, 0.0) if rule.kind == "no_worse_by" else test.mean
+        needed = prompts_needed(tested.values, tested.bound, alpha, tested.limits.worst, mean)
+        parts.append(_describe_power(rule, tested, smallest, needed))
         if rule.compares and not tested.values.any():
             parts.append("equal scores do not prove equal images")
     if tested.limits.assumed and not tested.same_images:
@@ -377,18 +382,8 @@ def _conclude(question: _Question, asked: str, tested: _Tested, alpha: float, p_
     )
 
 
-def _needed(rule: Rule, tested: _Tested, alpha: float) -> int | None:
-    """Return the number of prompts like those here that pass the rule with 80% power; None if none would.
-
-    Their mean is the observed one. A candidate that need be no worse is taken to be no better either.
-    """
-    assert tested.test is not None
-    mean = min(tested.test.mean, 0.0) if rule.kind == "no_worse_by" else tested.test.mean
-    return prompts_needed(tested.values, tested.bound, alpha, tested.limits.worst, mean)
-
-
-def _power(rule: Rule, tested: _Tested, smallest: float, needed: int | None) -> str:
-    """Return in words the power of these prompts, and the number of prompts that the rule takes."""
+def _describe_power(rule: Rule, tested: _Tested, smallest: float, needed: int | None) -> str:
+    """Return the power of these prompts, and the number of prompts that the rule needs, in words."""
     assert tested.test is not None
     can = {
         "no_worse_by": f"a margin of {number(smallest)}",

@@ -1,4 +1,4 @@
-"""What a gate says as JUnit XML, as CI systems show the results of tests."""
+"""A gate's result as JUnit XML, which CI systems show as test results."""
 
 import re
 from collections.abc import Sequence
@@ -7,12 +7,13 @@ from xml.etree import ElementTree
 from plumbline.operators.gates.checks import Check, GateResult
 
 NO_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-"""Characters that no XML can hold."""
+"""Characters that are not allowed in XML."""
 
 
 def to_junit(results: Sequence[GateResult]) -> str:
-    """A test suite for each run, with a case for each check: one that fails the gate is a failure, one that passes
-    though its prompts cannot tell is skipped.
+    """Return one test suite per run, with one case per check.
+
+    A check that fails the gate is a failure. A check that is undecided but does not fail the gate is skipped.
     """
     suites = ElementTree.Element("testsuites", _counts([check for result in results for check in result.checks]))
     for result in results:
@@ -33,12 +34,12 @@ def _counts(checks: Sequence[Check]) -> dict[str, str]:
 def _add_case(suite: ElementTree.Element, check: Check) -> None:
     name = " ".join(part for part in (check.generator, check.metric, check.skill) if part)
     case = ElementTree.SubElement(suite, "testcase", {"classname": _text(check.rule), "name": _text(name)})
-    said = {"message": _text(f"{check.outcome}: {check.found}")}
+    message = {"message": _text(f"{check.outcome}: {check.found}")}
     if check.fails:
-        failure = ElementTree.SubElement(case, "failure", {**said, "type": check.outcome})
+        failure = ElementTree.SubElement(case, "failure", {**message, "type": check.outcome})
         failure.text = _text(f"asked: {check.asked}")
     elif check.outcome == "cannot tell":
-        ElementTree.SubElement(case, "skipped", said)
+        ElementTree.SubElement(case, "skipped", message)
     else:
         ElementTree.SubElement(case, "system-out").text = _text(check.found)
 

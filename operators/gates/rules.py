@@ -1,54 +1,54 @@
-"""The rules of a gate: what each asks of a run, and how that reads."""
+"""Rules of a gate: their conditions on a run, and the conditions in words."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal, NamedTuple
 
-from plumbline.operators.base.bounds import AboveZero, Bound, Checked, NotNegative, SomeShare
+from plumbline.operators.base.bounds import AboveZero, Bound, BoundsChecked, NotNegative, SomeShare
 from plumbline.operators.base.errors import ConfigError, check_known
 from plumbline.operators.base.sentences import names
 from plumbline.operators.results.summary import OVERALL
 
 EACH = "each"
-"""In place of a skill: every one, each by itself."""
+"""Value of `skill` for a rule that applies to every skill separately."""
 BOUNDS = ("at_least", "at_most", "no_worse_by", "better_by", "coverage")
 COMPARING = ("no_worse_by", "better_by")
-"""Those that want something to compare with."""
+"""Bounds that need another run or generator to compare with."""
 
 Alpha = Annotated[float, Bound("a probability above 0 and below 0.5", lambda value: 0 < value < 0.5)]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Rule(Checked):
+class Rule(BoundsChecked):
     """One rule of a gate, with exactly one bound: at_least, at_most, no_worse_by, better_by or coverage."""
 
     metric: str | None = None
-    """The metric that it looks at; only `coverage` does without, over all metrics."""
+    """The metric; `coverage` may omit it and then covers all metrics."""
     benchmark: str | None = None
-    """The benchmark whose runs it judges; null is every one."""
+    """The benchmark whose runs the rule judges; null is every benchmark."""
     skill: str = OVERALL
-    """`overall`, a skill, or `each`, which is every skill by itself."""
+    """`overall`, a skill, or `each`, which is every skill separately."""
     candidate: str | None = None
-    """The generator that it judges; null is the command's `candidate`, or every generator."""
+    """The generator that the rule judges; null is the command's `candidate`, or every generator."""
     baseline: str | None = None
-    """The generator of the same run that the candidate is compared with; null is what the command compares with."""
+    """Generator of the same run to compare with; null is the run or generator that the command compares with."""
     at_least: float | None = None
-    """The mean is this or more."""
+    """Lower bound of the mean."""
     at_most: float | None = None
-    """The mean is this or less."""
+    """Upper bound of the mean."""
     surely: bool = False
-    """Of `at_least` and `at_most`: the interval's end must be there too, and not the mean alone."""
+    """For `at_least` and `at_most`: the end of the interval must meet the bound too, not only the mean."""
     no_worse_by: AboveZero | None = None
-    """The mean over common prompts is worse than the other's by less than this: non-inferiority by a margin."""
+    """Margin of non-inferiority: the mean over shared prompts is worse than the other's by less than this."""
     better_by: NotNegative | None = None
-    """It is better than the other's by more than this."""
+    """Superiority: the mean over shared prompts is better than the other's by more than this."""
     coverage: SomeShare | None = None
-    """The share of rows with a score is this or more."""
+    """Lower bound of the share of rows with a score."""
     cannot_tell: Literal["fails", "passes"] = "fails"
-    """What becomes of the gate where the prompts do not suffice to tell."""
+    """Effect on the gate if there are too few prompts to decide."""
 
     def __post_init__(self) -> None:
-        Checked.__post_init__(self)
+        BoundsChecked.__post_init__(self)
         given = [name for name in BOUNDS if getattr(self, name) is not None]
         if len(given) != 1:
             raise ConfigError(
@@ -64,35 +64,35 @@ class Rule(Checked):
 
     @property
     def kind(self) -> str:
-        """Which bound it has."""
+        """Name of the bound."""
         return next(name for name in BOUNDS if getattr(self, name) is not None)
 
     @property
     def bound(self) -> float:
-        """As it is written."""
+        """Value of the bound."""
         return float(getattr(self, self.kind))
 
     @property
     def compares(self) -> bool:
-        """Whether it wants something to compare with."""
+        """True if the rule needs another run or generator to compare with."""
         return self.kind in COMPARING
 
     @property
     def is_floor(self) -> bool:
-        """Whether it bounds a mean, from below or above."""
+        """True if the rule bounds a mean, from below or above."""
         return self.kind in ("at_least", "at_most")
 
     @property
     def is_tested(self) -> bool:
-        """Whether it asks what the prompts can tell, and not only what a summary says."""
+        """True if the rule is a statistical test, False if it only looks up a number of the summary."""
         return self.compares or self.surely
 
-    def words(self, other: str = "") -> str:
-        """What it asks; `other` is what the command compares with."""
+    def describe(self, other: str = "") -> str:
+        """Return the rule in words; `other` is the run or generator that the command compares with."""
         at = {OVERALL: "", EACH: " at each skill"}.get(self.skill, f" at {self.skill}")
         by = f" by {self.metric}" if self.metric else ""
-        whose = f"{self.candidate}: " if self.candidate else ""
-        said = {
+        candidate = f"{self.candidate}: " if self.candidate else ""
+        condition = {
             "at_least": f"mean of {self.metric}{at} {'surely ' * self.surely}at least {self.bound:g}",
             "at_most": f"mean of {self.metric}{at} {'surely ' * self.surely}at most {self.bound:g}",
             "no_worse_by": f"{self.metric}{at} no worse by {self.bound:g} than {self.baseline or other}",
@@ -100,28 +100,29 @@ class Rule(Checked):
             "coverage": f"a score{by}{at} for at least {self.bound:.4g} of the rows",
         }[self.kind]
         either = "" if self.cannot_tell == "fails" or not self.is_tested else " (passes where prompts cannot tell)"
-        return f"{whose}{said}{either}"
+        return f"{candidate}{condition}{either}"
 
 
 class Gate(NamedTuple):
     """The rules that a run must pass, all of them."""
 
     source: str
-    """Where they are written."""
+    """Name of the file with the rules."""
     alpha: float
     """One-sided: the probability that the gate passes a run that breaks one of its tested rules."""
     rules: Mapping[str, Rule]
-    """By name."""
+    """Rules by name."""
 
-    def of(self, benchmark: str) -> "Gate":
-        """The rules that judge runs of a benchmark, which may be none."""
+    def for_benchmark(self, benchmark: str) -> "Gate":
+        """Return the gate with only the rules for runs of a benchmark, possibly none."""
         return self._replace(
             rules={name: rule for name, rule in self.rules.items() if rule.benchmark in (None, benchmark)}
         )
 
     def check(self, metrics: Mapping[str, Sequence[str]]) -> None:
-        """Raises ConfigError, naming the file and the rule, for one of a benchmark that is none of these, or of a
-        metric that its benchmark lacks, or any where it names none. `metrics` are by benchmark.
+        """Raise ConfigError for a rule with an unknown benchmark, or with a metric that its benchmark does not have.
+
+        A rule without a benchmark applies to all of them. `metrics` are the metrics of each benchmark.
         """
         for name, rule in self.rules.items():
             at = f"{self.source}: rule {name}"

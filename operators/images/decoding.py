@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
-from plumbline.operators.base.bounds import Checked, Positive, Seconds
+from plumbline.operators.base.bounds import BoundsChecked, Positive, Seconds
 from plumbline.operators.base.errors import RowError
 from plumbline.operators.images.animations import find_animation, sample_pictures
 from plumbline.operators.images.image_formats import (
@@ -49,7 +49,7 @@ DECODING = 1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ImageLimits(Checked):
+class ImageLimits(BoundsChecked):
     """Limits above which an image is refused."""
 
     section: ClassVar[str] = "limits."

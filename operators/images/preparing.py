@@ -11,7 +11,7 @@ import pyarrow as pa
 from PIL import Image
 
 from plumbline.operators.base.errors import RowError
-from plumbline.operators.base.rows import basis_of
+from plumbline.operators.base.rows import input_digest
 from plumbline.operators.base.stopping import STOP, STOPPED
 from plumbline.operators.images.decoding import ImageLimits, decode_bytes, decode_each, too_large
 from plumbline.operators.images.rows import (
@@ -220,7 +220,7 @@ def _preprocess_row(
 def _digest_sources(sources: Sequence[bytes], mask: bytes | None) -> str | None:
     """Return the digest of a row's sources and mask; None if there are none."""
     digest = digest_of(sources) if sources else None
-    return digest if mask is None else basis_of(digest or "", digest_of([mask]))
+    return digest if mask is None else input_digest(digest or "", digest_of([mask]))
 
 
 def _preprocess_edits(

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from plumbline.operators.base import rows
-from plumbline.operators.base.errors import REMEDIES, RefusedUri, RowError, without_secrets
+from plumbline.operators.base.errors import REMEDIES, RefusedUri, RowError, hide_secrets
 
 MAX_ADDRESS = 1000
 """Maximum characters of an address that a message shows; S3 allows as many."""
@@ -79,7 +79,7 @@ def fetch_image(uri: Any, fetch: FetchUri) -> bytes | RowError:
     """Return the bytes at an address, or why they cannot be read; a storage client's exception costs this row alone."""
     if not isinstance(uri, str):
         return RowError("unreadable_uri", f"expected text in the `uri` column, found {uri!r}; write addresses as text")
-    shown = without_secrets(uri[:MAX_ADDRESS])
+    shown = hide_secrets(uri[:MAX_ADDRESS])
     try:
         encoded = fetch(uri)
     except RefusedUri as error:
@@ -89,7 +89,7 @@ def fetch_image(uri: Any, fetch: FetchUri) -> bytes | RowError:
             "missing_image", f"nothing at {shown!r}; check the address, or generate the image again", retryable=True
         )
     except Exception as error:
-        found = without_secrets(str(error)) or type(error).__name__
+        found = hide_secrets(str(error)) or type(error).__name__
         return RowError("unreadable_uri", f"cannot read {shown!r}: {found}; check the address", retryable=True)
     return encoded or RowError("missing_image", f"an empty file at {shown!r}; generate the image again", retryable=True)
 

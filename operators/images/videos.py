@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 from PIL import Image
 
-from plumbline.operators.base.bounds import AboveZero, Checked, Positive
+from plumbline.operators.base.bounds import AboveZero, BoundsChecked, Positive
 from plumbline.operators.images.image_formats import BrokenImage, CostlyImage
 
 if TYPE_CHECKING:
@@ -300,7 +300,7 @@ def _require_time(stop: float) -> None:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Clips(Checked):
+class Clips(BoundsChecked):
     """Options for rows of several images (vqascore_genai_bench.txt, sec. 6 and appendix F)."""
 
     section: ClassVar[str] = "clips."

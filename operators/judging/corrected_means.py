@@ -21,7 +21,8 @@ from plumbline.operators.judging.preferences import PREFERENCE_SIGNS, majority_v
 from plumbline.operators.judging.ratings import mean_ratings
 from plumbline.operators.metrics.metric import direction
 from plumbline.operators.results.run_scores import RunScores
-from plumbline.operators.statistics.bootstrap import LEVEL, UNDEFINED, Interval
+from plumbline.operators.statistics.bootstrap import UNDEFINED, Interval
+from plumbline.operators.statistics.levels import CONFIDENCE
 from plumbline.operators.statistics.options import MATCH_COLUMNS, Match
 from plumbline.operators.statistics.poisson_bootstrap import hash_ids
 from plumbline.operators.statistics.prediction_powered import (
@@ -329,8 +330,8 @@ def _rows(
 ) -> Iterator[CorrectedMean]:
     """The intervals of pairs hold all together; `alone` has the metric's own difference of each."""
     for name, mean in means.items():
-        yield _row((template, metric, scale, name, ""), mean, LEVEL)
-    level = 1 - (1 - LEVEL) / max(len(pairs), 1)
+        yield _row((template, metric, scale, name, ""), mean, CONFIDENCE)
+    level = 1 - (1 - CONFIDENCE) / max(len(pairs), 1)
     for (a, b), mean in pairs.items():
         names = (template, metric, scale, a, b)
         yield _row(names, mean, level)._replace(metric_better=_better(names, alone[a, b].interval(level)))

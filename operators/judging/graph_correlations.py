@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from plumbline.operators.base import schemas
-from plumbline.operators.base.sentences import number, plural, shown
+from plumbline.operators.base.sentences import first_rows, number, plural
 from plumbline.operators.diagnosis.diagnosis import ShownTable
 from plumbline.operators.judging.graphs import split_subsets
 from plumbline.operators.judging.judgement import OVERALL
@@ -47,7 +47,7 @@ class CorrelationMatrix(NamedTuple):
 
     def first(self, most: int) -> "CorrelationMatrix":
         """Return the matrix of at most `most` metrics, the first ones."""
-        metrics, left_out = shown(self.metrics, most)
+        metrics, left_out = first_rows(self.metrics, most)
         values = [row[:most] for row in self.values[:most]]
         return self._replace(metrics=metrics, values=values, left_out=self.left_out + left_out)
 
@@ -100,8 +100,8 @@ def correlation_matrices(correlations: pd.DataFrame) -> list[CorrelationMatrix]:
     if correlations.empty:
         return []
     convention = correlations["convention"].iloc[0]
-    shown = correlations[correlations["convention"] == convention]
-    matrices = [_matrix(rows) for _, rows in shown.groupby(["measure", "subset"], sort=False)]
+    first_rows = correlations[correlations["convention"] == convention]
+    matrices = [_matrix(rows) for _, rows in first_rows.groupby(["measure", "subset"], sort=False)]
     return sorted(matrices, key=lambda matrix: matrix.subset != OVERALL)
 
 

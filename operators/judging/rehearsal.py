@@ -11,6 +11,7 @@ import pandas as pd
 import scipy
 from numpy.typing import NDArray
 
+from plumbline.operators.statistics.levels import SIGNIFICANCE
 from plumbline.operators.statistics.options import Adaptive
 from plumbline.operators.statistics.sequential import (
     A_BETTER,
@@ -31,7 +32,6 @@ Floats = NDArray[np.float64]
 
 FEWEST_PROMPTS = 30
 """Two generators with fewer prompts in common are not compared."""
-NAIVE_LEVEL = 0.05
 NAIVE_FIRST = 10
 """Prompts before the first naive look."""
 ORDERS_AT_ONCE = 100
@@ -169,4 +169,4 @@ def _first_significant(differences: Floats) -> NDArray[np.int8]:
 def _critical(most: int) -> Floats:
     """Student's two-sided critical values by number of prompts, 0 to `most`."""
     freedom = np.arange(-1, most)
-    return np.where(freedom > 0, scipy.stats.t.ppf(1 - NAIVE_LEVEL / 2, np.maximum(freedom, 1)), math.inf)
+    return np.where(freedom > 0, scipy.stats.t.ppf(1 - SIGNIFICANCE / 2, np.maximum(freedom, 1)), math.inf)

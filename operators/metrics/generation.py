@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
 
-from plumbline.operators.base.bounds import Checked, NotNegative, Positive
+from plumbline.operators.base.bounds import BoundsChecked, NotNegative, Positive
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.metrics.answered import Scored
 from plumbline.operators.metrics.metric import CallEstimate, Evidence, Metric
@@ -36,7 +36,7 @@ class GenerationChain(Metric):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PicturesConfig(Checked):
+class PicturesConfig(BoundsChecked):
     """Settings for generating images, and their number per prompt."""
 
     section: ClassVar[str] = "pictures."
@@ -58,7 +58,7 @@ class PicturesConfig(Checked):
     """Images per prompt; raising it later keeps the first ones as they are."""
 
     def __post_init__(self) -> None:
-        Checked.__post_init__(self)
+        BoundsChecked.__post_init__(self)
         if self.size is not None and SIZE.fullmatch(self.size) is None:
             raise ConfigError(f"pictures.size: expected WIDTHxHEIGHT in pixels, such as 1024x768, got {self.size!r}")
 

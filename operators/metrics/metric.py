@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, Self, runtime_checkable
 
-from plumbline.operators.base.bounds import Checked
+from plumbline.operators.base.bounds import BoundsChecked
 from plumbline.operators.base.errors import RowError
 from plumbline.operators.metrics.ablation import Ablation, shuffled_words
 from plumbline.operators.metrics.answered import Answered, Scored
@@ -64,7 +64,7 @@ class Evidence(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Metric(Checked, ABC):
+class Metric(BoundsChecked, ABC):
     """A metric: its options, its questions to the models of each stage, and its arithmetic.
 
     A stage may require further methods: the protocol in its `needs` (operators/stages).

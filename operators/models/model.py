@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Generic, Literal
 
 from typing_extensions import TypeVar
 
-from plumbline.operators.base.bounds import Checked, Positive
+from plumbline.operators.base.bounds import BoundsChecked, Positive
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.models.checkpoints.parts import SMALL_FILES, Part
 from plumbline.operators.models.vqa_profiles import VqaProfile
@@ -21,7 +21,7 @@ HUB_REVISION = re.compile(r"refs/.+|[0-9a-f]{40}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ModelConfig(Checked):
+class ModelConfig(BoundsChecked):
     """Options of every model; a family with further options derives a class from it or from LocalModel."""
 
     section: ClassVar[str] = "model "
@@ -39,7 +39,7 @@ class ModelConfig(Checked):
     """(image, question) pairs answered, or texts read, together; does not change results."""
 
     def __post_init__(self) -> None:
-        Checked.__post_init__(self)
+        BoundsChecked.__post_init__(self)
         if not self.checkpoint:
             raise ConfigError("model checkpoint: expected a hub id or a folder, got an empty string")
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 from urllib.parse import urlsplit
 
-from plumbline.operators.base.bounds import AboveZero, Checked, Natural, NotNegative, Positive
+from plumbline.operators.base.bounds import AboveZero, BoundsChecked, Natural, NotNegative, Positive
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.base.usage import Usage
 from plumbline.operators.models.engines.reading import DEFAULT_READING, DEFAULT_READING_TOKENS
@@ -16,7 +16,7 @@ TOKENS_PER_PRICE = 1_000_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Prices(Checked):
+class Prices(BoundsChecked):
     """Prices of a service per million tokens, as its user states them."""
 
     section: ClassVar[str] = "model prices."

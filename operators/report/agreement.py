@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from plumbline.operators.base.sentences import FirstRows, Sentence, interval_sentence, names, number, plural, shown
+from plumbline.operators.base.sentences import FirstRows, Sentence, first_rows, interval_sentence, names, number, plural
 from plumbline.operators.diagnosis.diagnosis import ShownTable
 from plumbline.operators.judging.contradicted_images import ContradictedImage
 from plumbline.operators.judging.corrected_means import CorrectedMean
@@ -23,7 +23,7 @@ from plumbline.operators.report.charts import NamedChart, corrected_charts
 from plumbline.operators.report.graph_charts import graph_charts
 from plumbline.operators.report.rating_charts import violin_charts
 from plumbline.operators.report.shown_graphs import ShownGraph, show_graphs
-from plumbline.operators.results.comparison import SIGNIFICANT
+from plumbline.operators.statistics.levels import SIGNIFICANCE
 from plumbline.operators.statistics.options import PAIRWISE
 
 MAX_TABLES = 40
@@ -94,7 +94,7 @@ def show_agreement(agreement: Agreement) -> ShownAgreement:
     return ShownAgreement(
         sentences=conclude(agreement),
         tables=[*_text_tables(whole), *_text_tables(tables(people), metrics_across=False)],
-        by_skill=shown(_text_tables(tables(by_skill)), MAX_TABLES),
+        by_skill=first_rows(_text_tables(tables(by_skill)), MAX_TABLES),
         trust=trust_sentences(agreement.judgements),
         trust_tables=trust_tables(agreement.judgements),
         contradictions=contradictions(agreement.corrected),
@@ -102,7 +102,7 @@ def show_agreement(agreement: Agreement) -> ShownAgreement:
         charts=corrected_charts(agreement.corrected),
         notes=agreement.notes,
         graph_correlations=[matrix.first(MAX_CORRELATED) for matrix in matrices],
-        graph_correlations_by_skill=shown(
+        graph_correlations_by_skill=first_rows(
             [
                 matrix.first(MAX_CORRELATED).as_table()
                 for matrix in agreement.graph_correlations
@@ -170,7 +170,7 @@ def _sentence(judgements: Sequence[Judgement], comparisons: Sequence[Comparison]
             f"{best.metric} has {found}.",
         )
     is_clear = {
-        pair.metric_b if pair.metric_a == best.metric else pair.metric_a: pair.p_holm < SIGNIFICANT
+        pair.metric_b if pair.metric_a == best.metric else pair.metric_a: pair.p_holm < SIGNIFICANCE
         for pair in comparisons
         if (pair.template, pair.statistic) == (template, statistic) and best.metric in (pair.metric_a, pair.metric_b)
     }

@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from plumbline.operators.base.each import Each, one_by_one
-from plumbline.operators.base.sentences import FirstRows, Sentence, names, plural, shown, signed
+from plumbline.operators.base.each import OrderedMap, map_sequentially
+from plumbline.operators.base.sentences import FirstRows, Sentence, first_rows, names, plural, signed
 from plumbline.operators.images.generation_settings import (
     COMPARE,
     Choice,
@@ -159,7 +159,7 @@ def compare(
     skills: Skills,
     manifests: tuple[Mapping[str, Any], Mapping[str, Any]],
     reward: Combination | None = None,
-    each: Each = one_by_one,
+    each: OrderedMap = map_sequentially,
     choice: Choice = COMPARE,
     bridges: Sequence[Bridge] = (),
 ) -> Changes:
@@ -211,8 +211,8 @@ def compare(
         run_id=run_id,
         sentences=[*_alarms(overall, reward, metrics), *main, *alone],
         overall=clear_first(overall),
-        by_skill=shown(sorted(at_skills, key=lambda change: change.duel.effect), MAX_ROWS),
-        settings=shown(list(differing_settings(*manifests)), MAX_SETTINGS),
+        by_skill=first_rows(sorted(at_skills, key=lambda change: change.duel.effect), MAX_ROWS),
+        settings=first_rows(list(differing_settings(*manifests)), MAX_SETTINGS),
         every=changes,
         can_tell=_can_tell(overall, _count_comparisons(changes)),
         edited=edited,
@@ -221,7 +221,7 @@ def compare(
 
 def clear_first(changes: Sequence[Change]) -> FirstRows[Change]:
     """Return the first changes, the clear ones before the others, for a table."""
-    return shown(sorted(changes, key=lambda change: not change.is_clear), MAX_ROWS)
+    return first_rows(sorted(changes, key=lambda change: not change.is_clear), MAX_ROWS)
 
 
 def correct_together(of_runs: Sequence[Changes]) -> list[Changes]:
@@ -253,7 +253,7 @@ class _Runs(NamedTuple):
     """Bridges that map the earlier scores, by metric."""
 
 
-def _add_reward(runs: _Runs, reward: Combination | None, each: Each) -> _Runs:
+def _add_reward(runs: _Runs, reward: Combination | None, each: OrderedMap) -> _Runs:
     """Return the runs with a combined reward as one more metric, if both runs have all parts of the reward."""
     same = [metric for metric in runs.compared if metric not in runs.joined]
     if reward is None or reward.alone is not None or not all(part in same for part in reward.weights):
@@ -469,7 +469,7 @@ def _change_sentences(overall: Sequence[Change], comparisons: int, *, partial: b
         Sentence(f"{name} is {verdict}", f"{'by' if verdict in ('better', 'worse') else 'in'} {names(sizes)}.")
         for (name, verdict), sizes in clear.items()
     ]
-    sentences, left_out = shown(every, MAX_SENTENCES)
+    sentences, left_out = first_rows(every, MAX_SENTENCES)
     if left_out:
         sentences.append(Sentence(f"{plural(left_out, 'more clear change')}.", ""))
     changed = {generator for generator, _ in clear}

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from plumbline.operators.base.errors import REMEDIES
 from plumbline.operators.base.failures import kinds_of_failure, name_row
-from plumbline.operators.base.sentences import FirstRows, Sentence, plural, shown
+from plumbline.operators.base.sentences import FirstRows, Sentence, first_rows, plural
 from plumbline.operators.report.findings import Boards
 from plumbline.operators.report.marked_words import cut
 from plumbline.operators.report.unscored import NOTHING_UNSCORED, Unscored, unscored_sentences
@@ -119,10 +119,10 @@ def health(
         rows=len(scores),
         rows_null=scores.n_null,
         unscored=unscored_sentences(unscored, scores),
-        uneven=shown(sorted(_gaps(overall, unscored), key=lambda gap: gap.coverage), MAX_KINDS),
+        uneven=first_rows(sorted(_gaps(overall, unscored), key=lambda gap: gap.coverage), MAX_KINDS),
         failures=_failures(failures, len(scores)),
         truncated=list(scores.truncated.items()),
-        noise=shown(sorted(noise.to_pylist(), key=lambda row: -(row["share"] or 0)), MAX_KINDS),
+        noise=first_rows(sorted(noise.to_pylist(), key=lambda row: -(row["share"] or 0)), MAX_KINDS),
         models={stage: _model(stage, manifest) for stage in _mapping(manifest, "models")},
         conventions={name: {key: _text(value) for key, value in options.items()} for name, options in metrics.items()},
         facts=_facts(manifest),
@@ -163,7 +163,7 @@ def _failures(failures: pa.Table, rows: int) -> FirstRows[Failure]:
         )
         for row in kinds_of_failure(failures)
     ]
-    return shown(sorted(kinds, key=lambda kind: -kind.rows), MAX_KINDS)
+    return first_rows(sorted(kinds, key=lambda kind: -kind.rows), MAX_KINDS)
 
 
 def _mapping(manifest: Mapping[str, Any], *path: str) -> Mapping[str, Any]:

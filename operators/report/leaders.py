@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from plumbline.operators.base.sentences import MOST_NAMES, Sentence, interval_sentence, names, number, plural
+from plumbline.operators.base.sentences import MAX_NAMES, Sentence, interval_sentence, names, number, plural
 from plumbline.operators.results.comparison import SIGNIFICANT, Board, LeaderboardRow, generator_names
 from plumbline.operators.results.summary import OVERALL
 from plumbline.operators.statistics.ordering import fewest_pairs
@@ -313,7 +313,7 @@ def _skill_list(
 def _describe_skills(skills: Sequence[str], n_skills: int, weak: Sequence[str]) -> str:
     """Return the skills in words, and those of them at which the generator is unusually weak."""
     every = {1: f"at {skills[0]}", 2: "at both skills"}.get(n_skills, f"at all {n_skills} skills")
-    where = every if len(skills) == n_skills else f"at {names(skills, 2 * MOST_NAMES)}"
+    where = every if len(skills) == n_skills else f"at {names(skills, 2 * MAX_NAMES)}"
     most = [skill for skill in weak if skill in skills]
     return where + (f", most of all at {names(most)}" if most and len(skills) > len(most) else "")
 

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from plumbline.operators.base.each import Each, one_by_one
+from plumbline.operators.base.each import OrderedMap, map_sequentially
 from plumbline.operators.images.generation_settings import Known
 from plumbline.operators.metrics.metric import direction
 from plumbline.operators.report.charts import Spread, spread_of
@@ -52,7 +52,7 @@ class MetricInputs(NamedTuple):
     """Settings by generator. Generators whose settings differ are not compared."""
 
 
-def measure_metrics(inputs: MetricInputs, each: Each = one_by_one) -> dict[str, MetricFigures]:
+def measure_metrics(inputs: MetricInputs, each: OrderedMap = map_sequentially) -> dict[str, MetricFigures]:
     """Return the figures of each metric that has rows."""
     metrics = inputs.scores.metrics
     return dict(zip(metrics, each(measure, metrics, shared=inputs), strict=True))

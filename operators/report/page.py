@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from plumbline.operators.base import schemas
-from plumbline.operators.base.sentences import NOTHING, FirstRows, Sentence, number, plural, shown
+from plumbline.operators.base.sentences import NOTHING, FirstRows, Sentence, first_rows, number, plural
 from plumbline.operators.diagnosis.diagnosis import Diagnosis, ShownTable, shown_tables
 from plumbline.operators.images.generation_settings import COMPARE, all_settings, setting_notes, settings_in_words
 from plumbline.operators.judging.decided_pairs import decisions_table, in_words
@@ -79,7 +79,7 @@ class GatheredRun:
         return [name for name in self.manifest.get("metrics", ()) if name not in unranked]
 
     def pictured(self) -> list[str]:
-        """Return the metrics whose images are shown: those that rank images, or all if none does."""
+        """Return the metrics whose images are first_rows: those that rank images, or all if none does."""
         return self.ranking() or list(self.manifest.get("metrics", ()))
 
 
@@ -261,7 +261,7 @@ def build_page(
         facts=_page_facts(run, overall),
         decision=_decision(at_skills, overall, ranking, reasons(state.failures), seed_sentences(repeats)),
         warnings=_warnings(run, state),
-        generators=shown(list(ranks), page_tables.MAX_GENERATORS),
+        generators=first_rows(list(ranks), page_tables.MAX_GENERATORS),
         ranks=ranks,
         columns=[page_tables.board_column(metric_board) for metric_board in overall.values()],
         skills=sorted({*chain(*(card.skills for card in cards), *(prompt.skills for prompt in prompts))}),

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from plumbline.operators.base.sentences import FirstRows, names, shown
+from plumbline.operators.base.sentences import FirstRows, first_rows, names
 from plumbline.operators.results.comparison import Board, Duel, LeaderboardRow, Outcome, generator_names
 from plumbline.operators.results.summary import OVERALL
 
@@ -98,8 +98,8 @@ def heat_map(by_place: Mapping[tuple[str, str], Board], metric: str) -> HeatMap 
     means = [row.mean for board in boards for row in board.scored()]
     low, high = (min(means), max(means)) if means else (0.0, 1.0)
     return HeatMap(
-        shown([_column(board.skill, board, low, high) for board in boards], MAX_SKILLS),
-        shown(generator_names(by_place[metric, OVERALL].rows), MAX_GENERATORS),
+        first_rows([_column(board.skill, board, low, high) for board in boards], MAX_SKILLS),
+        first_rows(generator_names(by_place[metric, OVERALL].rows), MAX_GENERATORS),
     )
 
 
@@ -113,7 +113,7 @@ def best_at(by_place: Mapping[tuple[str, str], Board], metrics: Sequence[str]) -
         boards = [at_skills.get((metric, skill)) for metric in metrics]
         n = max(row.n + row.n_null for board in boards if board for row in board.rows)
         rows.append(BestAt(skill, n, [_lead(board) for board in boards]))
-    return shown(rows, MAX_SKILLS)
+    return first_rows(rows, MAX_SKILLS)
 
 
 NO_LEAD: Mapping[Outcome, str] = {
@@ -143,10 +143,10 @@ def _lead(board: Board | None) -> Lead:
 
 def pairs(board: Board) -> Pairs:
     """Return one metric's comparisons: the effect of the row's generator over the column's, and the clearest first."""
-    generators = shown(generator_names(board.scored()), MAX_IN_MATRIX)
+    generators = first_rows(generator_names(board.scored()), MAX_IN_MATRIX)
     kept = set(generators.rows)
     every = [*board.duels, *board.unlike]
     inside = [duel for duel in every if {duel.generator_a, duel.generator_b} <= kept]
     seen = {(duel.generator_a, duel.generator_b): duel for both in inside for duel in (both, both.swapped())}
     ordered = sorted(every, key=lambda duel: (bool(duel.unlike), duel.p_holm, -abs(duel.effect)))
-    return Pairs(generators, seen, shown(ordered, MAX_PAIRS))
+    return Pairs(generators, seen, first_rows(ordered, MAX_PAIRS))

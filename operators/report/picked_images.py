@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from plumbline.operators.base.each import Each, one_by_one
+from plumbline.operators.base.each import OrderedMap, map_sequentially
 from plumbline.operators.base.spilled import Spilled
 from plumbline.operators.judging.contradicted_images import ContradictedImage
 from plumbline.operators.metrics.metric import direction
@@ -328,7 +328,7 @@ def pick_images(
     quotas: GalleryQuotas,
     most: int,
     lower_is_better: Container[str] = (),
-    each: Each = one_by_one,
+    each: OrderedMap = map_sequentially,
 ) -> Picked:
     """Choose the images of the gallery, and the images of the prompts on which generators differ most.
 
@@ -380,7 +380,7 @@ def pick_contradicted(
     scores: RunScores,
     metrics: Sequence[str],
     lower_is_better: Container[str] = (),
-    each: Each = one_by_one,
+    each: OrderedMap = map_sequentially,
 ) -> list[Pick]:
     """Return these images, except those that the run does not have, with their scores by all metrics."""
     if not images:
@@ -489,7 +489,7 @@ def _picks(
     scores: RunScores,
     ranking: Sequence[str],
     lower_is_better: Container[str],
-    each: Each,
+    each: OrderedMap,
 ) -> dict[int, Pick]:
     """Return the images that the run has, by hash, with their scores and ranks by all metrics.
 

@@ -9,7 +9,7 @@ import pandas as pd
 from markupsafe import Markup
 from numpy.typing import NDArray
 
-from plumbline.operators.base.sentences import number, plural, shown
+from plumbline.operators.base.sentences import first_rows, number, plural
 from plumbline.operators.diagnosis.diagnosis import ShownTable
 from plumbline.operators.judging.graph_correlations import pivot_metrics
 from plumbline.operators.judging.graph_scores import average_nodes
@@ -134,7 +134,7 @@ def _shares(rows: pd.DataFrame, title: str, separation: float) -> NamedChart:
     scored = rows.dropna(subset="score")
     low, high = float(scored["score"].min()), float(scored["score"].max())
     nodes = [(node or NO_ERROR, its["score"].sort_values()) for (_, node), its in scored.groupby(["level", "node"])]
-    drawn, left_out = shown(nodes, MAX_NODES)
+    drawn, left_out = first_rows(nodes, MAX_NODES)
     labels = short_labels([node for node, _ in drawn])
     points: Values = [
         {"x": float(x), "y": float(y), "name": labels[node]}
@@ -156,9 +156,9 @@ def _draw(points: Values, span: tuple[float, float], interpolate: str) -> Markup
 def _table(images: pd.DataFrame) -> ShownTable:
     """Return the mean scores with a row for each node and a column for each metric."""
     means = average_nodes(images)
-    metrics, more_metrics = shown(list(means["metric"].unique()), MAX_METRICS)
+    metrics, more_metrics = first_rows(list(means["metric"].unique()), MAX_METRICS)
     sizes = images.groupby(["level", "node"])["image_id"].nunique()
-    nodes, more_nodes = shown([*sizes.index], MAX_ROWS)
+    nodes, more_nodes = first_rows([*sizes.index], MAX_ROWS)
     cells = {(row.node, row.metric): number(row.mean) for row in means.itertuples(index=False)}
     lines = [
         (node or NO_ERROR, str(level), str(sizes[level, node]), *(cells[node, metric] for metric in metrics))

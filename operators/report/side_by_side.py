@@ -5,7 +5,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from plumbline.operators.base.sentences import FirstRows, number, shown
+from plumbline.operators.base.sentences import FirstRows, first_rows, number
 from plumbline.operators.report.gallery import NO_DETAIL, ImageDetail, Picture
 from plumbline.operators.report.marked_words import MarkedQuestion, cut, mark_question, unreadable
 from plumbline.operators.report.picked_images import ImageKey, Pick
@@ -13,7 +13,7 @@ from plumbline.operators.report.picked_images import ImageKey, Pick
 MAX_QUESTIONS = 16
 MAX_CHARACTERS = 1000
 MAX_LARGE = 7
-"""Images of a prompt that are shown large; more are shown small."""
+"""Images of a prompt that are first_rows large; more are first_rows small."""
 MAX_IN_LINE = 10
 """Small images in a line."""
 
@@ -60,7 +60,7 @@ class Questions(NamedTuple):
     metric: str
     rows: FirstRows[QuestionRow]
     n_differ: int
-    """Number of shown questions whose answers differ."""
+    """Number of first_rows questions whose answers differ."""
 
 
 class SideBySide(NamedTuple):
@@ -70,7 +70,7 @@ class SideBySide(NamedTuple):
     prompt: str
     skills: tuple[str, ...]
     sources: list[Picture]
-    """Images from which the shown images were edited, without duplicates."""
+    """Images from which the first_rows images were edited, without duplicates."""
     sides: list[GeneratorImage]
     scores: list[ScoreRow]
     questions: list[Questions]
@@ -157,5 +157,5 @@ def _questions(metric: str, elements: Sequence[Sequence[Mapping[str, Any]]]) -> 
     for answers in by_id.values():
         asked = next(answer for answer in answers if answer is not None)
         rows.append(QuestionRow(asked.text, asked.wanted, answers))
-    limited = shown(rows, MAX_QUESTIONS)
+    limited = first_rows(rows, MAX_QUESTIONS)
     return Questions(metric, limited, sum(row.differs for row in limited.rows))

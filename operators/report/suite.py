@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from plumbline.operators.base.sentences import FirstRows, Sentence, names, plural, shown
+from plumbline.operators.base.sentences import FirstRows, Sentence, first_rows, names, plural
 from plumbline.operators.metrics.table import falling_metrics
 from plumbline.operators.report.leaders import explain_too_few
 from plumbline.operators.report.page_tables import MAX_GENERATORS, MAX_IN_MATRIX, Column, board_column
@@ -105,7 +105,7 @@ class Across(NamedTuple):
     @property
     def matrix(self) -> FirstRows[str]:
         """Generators in the matrix."""
-        return shown(self.generators.rows, MAX_IN_MATRIX)
+        return first_rows(self.generators.rows, MAX_IN_MATRIX)
 
     def matchups(self, name: str) -> dict[str, Matchup]:
         """Return a generator's matchup with each of the other complete generators."""
@@ -235,7 +235,7 @@ def _across(metric: str, boards: Mapping[str, Mapping[tuple[str, str], Board]], 
         metric=metric,
         ranks=not any(metric in unranked_metrics(run.manifest) for run in runs),
         columns=[board_column(board)._replace(name=name) for name, board in own.items()],
-        generators=shown(order, MAX_GENERATORS),
+        generators=first_rows(order, MAX_GENERATORS),
         tallies=tallies,
         between=_matchups(duels),
         complete=tuple(name for name in order if all(name in listed for listed in scored.values())),

@@ -11,7 +11,7 @@ import pandas as pd
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from plumbline.operators.base.sentences import FirstRows, Sentence, names, number, plural, shown
+from plumbline.operators.base.sentences import FirstRows, Sentence, first_rows, names, number, plural
 from plumbline.operators.images.generation_settings import COMPARE, Choice, all_settings, differ_from_run
 from plumbline.operators.metrics.metric import direction
 from plumbline.operators.metrics.table import falling_metrics
@@ -237,8 +237,8 @@ def build_trends(
         warnings=list(warnings),
         generators=_assign_colours(alone),
         families=_assign_colours(families),
-        listed=shown(until, MAX_LISTED),
-        breaks=shown([*altered[::-1], *(found.sentence for found in reversed(breaks))], MAX_BREAKS),
+        listed=first_rows(until, MAX_LISTED),
+        breaks=first_rows([*altered[::-1], *(found.sentence for found in reversed(breaks))], MAX_BREAKS),
         panels=[drawing.panel(skill) for skill in skills[: MAX_SKILLS + 1]],
         skills_left_out=max(len(skills) - MAX_SKILLS - 1, 0),
     )
@@ -284,7 +284,7 @@ def _order_generators(frame: pd.DataFrame, lower_is_better: Container[str]) -> l
 
 
 def _assign_colours(listed: Sequence[str]) -> FirstRows[Series]:
-    return shown([Series(name, _colour(number)) for number, name in enumerate(listed)], COLOURS)
+    return first_rows([Series(name, _colour(number)) for number, name in enumerate(listed)], COLOURS)
 
 
 def _colour(number: int) -> str:

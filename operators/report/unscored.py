@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from plumbline.operators.base.sentences import MOST_NAMES, Sentence, names, plural
+from plumbline.operators.base.sentences import MAX_NAMES, Sentence, names, plural
 from plumbline.operators.base.spilled import Spilled
 from plumbline.operators.results.run_scores import Hashes, RunScores, ScoreColumns, find_sorted
 
@@ -90,7 +90,7 @@ def _sentence(by: str, prompts: Hashes, unscored: Mapping[str, Unscored], scores
         return Sentence("", "")
     n_rows = sum(int(one.n_rows[np.isin(one.prompts, prompts)].sum()) for one in unscored.values())
     first = next(iter(unscored.values()))
-    row = np.sort(first.row[np.isin(first.prompts, prompts)])[: MOST_NAMES + 1]
+    row = np.sort(first.row[np.isin(first.prompts, prompts)])[: MAX_NAMES + 1]
     ids = [str(whose.prompt_id) for whose in scores.ids(row.tolist())]
     have = "has" if len(prompts) == 1 else "have"
     lead = f"{plural(len(prompts), 'prompt')} {have} no score {by}, whatever the generator:"

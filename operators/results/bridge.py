@@ -13,12 +13,13 @@ from numpy.typing import NDArray
 from plumbline.operators.base import rows, schemas
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.base.sentences import Sentence, interval_text, names, number, plural
-from plumbline.operators.results.comparison import SIGNIFICANT, Duel, PromptMeans, average_prompts, compare_generators
+from plumbline.operators.results.comparison import Duel, PromptMeans, average_prompts, compare_generators
 from plumbline.operators.results.metric_recipes import Recipe, differing_paths
 from plumbline.operators.results.run_scores import Hashes, RunScores, ScoreColumns
 from plumbline.operators.results.summary import OVERALL, Skills
 from plumbline.operators.statistics.agreement import STATISTICS
 from plumbline.operators.statistics.bootstrap import CORRELATIONS, MIN_DIFFERING, ROUNDING, Interval, Prompts
+from plumbline.operators.statistics.levels import SIGNIFICANCE
 from plumbline.operators.statistics.ordering import holm
 from plumbline.operators.statistics.poisson_bootstrap import drawn
 from plumbline.operators.statistics.score_maps import (
@@ -192,7 +193,7 @@ def build(
     old = columns.score
     prompts = np.unique(columns.prompt)
     chosen = choose(old, new, columns.prompt)
-    moved = any(change.p_holm < SIGNIFICANT for change in _changes(pairs, old, prompts, Skills(())))
+    moved = any(change.p_holm < SIGNIFICANCE for change in _changes(pairs, old, prompts, Skills(())))
     line = choose_line(old, new, columns.generator, [kind for kind in LINES if kind != "unchanged" or not moved])
     explained = 1 - chosen.misses[chosen.kind] ** 2 / float(new.var())
     means = {name: _prompt_means(pairs, scores, prompts) for name, scores in (("old", old), ("new", new))}
@@ -328,7 +329,7 @@ def _groups(pairs: Pairs, predicted: Floats, prompts: Hashes, skills: Skills) ->
                 "high": change.duel.high,
                 "p_value": change.duel.p_value,
                 "p_holm": change.p_holm,
-                "clear": change.p_holm < SIGNIFICANT and abs(change.duel.difference) > negligible,
+                "clear": change.p_holm < SIGNIFICANCE and abs(change.duel.difference) > negligible,
             }
             for change in _changes(pairs, predicted, prompts, skills)
         ],

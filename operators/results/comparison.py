@@ -18,6 +18,7 @@ from plumbline.operators.metrics.metric import direction
 from plumbline.operators.results.run_scores import Hashes, RunScores, ScoreColumns, find_sorted
 from plumbline.operators.results.summary import OVERALL, Skills, best_first
 from plumbline.operators.statistics.compact_letters import compact_letters
+from plumbline.operators.statistics.levels import SIGNIFICANCE
 from plumbline.operators.statistics.ordering import (
     SignedRank,
     fewest_pairs,
@@ -141,7 +142,7 @@ class Duel(NamedTuple):
         """Estimate how many prompts would make the difference clear among this number of comparisons, if the observed
         effect is the true one. The result is always more than the number of prompts that were compared.
         """
-        needed = pairs_needed(self.effect, comparisons, SIGNIFICANT) * self.n / self.differing
+        needed = pairs_needed(self.effect, comparisons, SIGNIFICANCE) * self.n / self.differing
         return max(math.ceil(needed), self.n + 1)
 
     @property

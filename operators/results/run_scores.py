@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from plumbline.operators.base.each import Each, one_by_one
+from plumbline.operators.base.each import OrderedMap, map_sequentially
 from plumbline.operators.rewards.combination import REWARD, Reward
 from plumbline.operators.statistics.poisson_bootstrap import hash_ids
 
@@ -201,7 +201,7 @@ class RunScores:
     It can be sent to other processes, which read the parts again.
     """
 
-    def __init__(self, parts: Sequence[ReadPart], each: Each = one_by_one) -> None:
+    def __init__(self, parts: Sequence[ReadPart], each: OrderedMap = map_sequentially) -> None:
         """Read every part once."""
         self._parts = _Parts(parts)
         self._reward: Reward | None = None

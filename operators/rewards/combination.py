@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 import numpy as np
 from pydantic import BeforeValidator
 
-from plumbline.operators.base.bounds import Checked
+from plumbline.operators.base.bounds import BoundsChecked
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.base.sentences import names
 from plumbline.operators.metrics.metric import Metric, direction
@@ -26,7 +26,7 @@ Clip = tuple[float, float]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Combination(Checked):
+class Combination(BoundsChecked):
     """What a reward is made of. Every part is turned so that higher is better, before anything else is done with it."""
 
     section: ClassVar[str] = "reward."

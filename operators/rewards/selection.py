@@ -7,7 +7,7 @@ from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 
-from plumbline.operators.base.bounds import Checked, NotNegative, Positive
+from plumbline.operators.base.bounds import BoundsChecked, NotNegative, Positive
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.rewards.values import TIE, Codes, Floats
 
@@ -16,7 +16,7 @@ Stratum = Literal["winner", "loser", "skills"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class SelectionConfig(Checked):
+class SelectionConfig(BoundsChecked):
     """Which comparisons are sure enough, and how many are taken."""
 
     section: ClassVar[str] = "selection."
@@ -37,7 +37,7 @@ class SelectionConfig(Checked):
     the prompt's skills."""
 
     def __post_init__(self) -> None:
-        Checked.__post_init__(self)
+        BoundsChecked.__post_init__(self)
         if self.balance and self.max_examples is None:
             raise ConfigError("selection.balance: expected max_examples beside it, which it spreads; got null")
 

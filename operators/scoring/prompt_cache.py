@@ -52,7 +52,7 @@ class PromptCache:
             for name, rows_by_prompt in made.items():
                 kept = self.kept[name]
                 for prompt, about in rows_by_prompt.items():
-                    if not any(map(rows.may_pass, about)):
+                    if not any(map(rows.is_retryable, about)):
                         kept[prompt] = about
                 while len(kept) > self.max_prompts:
                     kept.popitem(last=False)

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from plumbline.operators.base import rows, schemas
-from plumbline.operators.base.bounds import Checked, Positive
+from plumbline.operators.base.bounds import BoundsChecked, Positive
 from plumbline.operators.base.errors import ConfigError, RowError, suggest
 from plumbline.operators.base.sequences import list_values
 from plumbline.operators.images.decoding import ImageLimits
@@ -62,7 +62,7 @@ class WrittenQuestions(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ScorerConfig(Checked):
+class ScorerConfig(BoundsChecked):
     """Metrics and models of a scorer."""
 
     models: Mapping[str, AnyModel]
@@ -80,7 +80,7 @@ class ScorerConfig(Checked):
     are dropped first."""
 
     def __post_init__(self) -> None:
-        Checked.__post_init__(self)
+        BoundsChecked.__post_init__(self)
         check_models(make_nodes(self.metrics), self.models)
 
 

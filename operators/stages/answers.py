@@ -10,7 +10,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar, runtime_checkab
 import pyarrow as pa
 
 from plumbline.operators.base import rows, schemas
-from plumbline.operators.base.batches import BatchSize, in_windows, isolate
+from plumbline.operators.base.batches import BatchSize, encode_in_windows, isolate
 from plumbline.operators.base.errors import RowError, unknown_prompt
 from plumbline.operators.images.preparing import PreparedImages
 from plumbline.operators.metrics.metric import Metric
@@ -52,7 +52,7 @@ class PromptQuestions(NamedTuple):
     @property
     def basis(self) -> str:
         """Basis of an answered row: the ids are digests of everything that is asked."""
-        return rows.basis_of(*(question.question_id for question in self.questions))
+        return rows.input_digest(*(question.question_id for question in self.questions))
 
 
 class QuestionIndex:
@@ -151,7 +151,7 @@ class AnswersStage(AskingStage, QuestionedImagesStage):
         answers = {name: ShardAnswers(images, index) for name, index in asked.items()}
         shown = [row for row, count in enumerate(images.counts) for _ in range(count)]
         size = BatchSize(len(shown)) if self.side_by_side else self.image_batch
-        in_windows(self.model.encode, images.pixels, size, partial(self._answer_window, shown, answers))
+        encode_in_windows(self.model.encode, images.pixels, size, partial(self._answer_window, shown, answers))
         usage = self.model.usage.minus(before)
         return {name: rows.with_usage(answered.table(), usage) for name, answered in answers.items()}
 

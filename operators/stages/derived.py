@@ -109,7 +109,7 @@ class DerivedStage(Stage):
         images = self.materials(metric, read, find_text(texts, first["prompt_id"]))
         if isinstance(images, RowError):
             return Material(ids, (), images)
-        return Material(ids, images, None, rows.basis_of(*map(json.dumps, images)))
+        return Material(ids, images, None, rows.input_digest(*map(json.dumps, images)))
 
     def compute(self, prepared: Mapping[str, PreparedMaterials]) -> Mapping[str, pa.Table]:
         """Compute all metrics' rows together, to fill the model's batches."""

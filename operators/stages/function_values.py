@@ -38,7 +38,7 @@ class GivenTexts(NamedTuple):
     def basis(self, prompt_id: str | None) -> str | None:
         """Return the digest of everything that a row depends on, except its image."""
         text = self.text(prompt_id)
-        return rows.basis_of(text) if isinstance(text, str) else None
+        return rows.input_digest(text) if isinstance(text, str) else None
 
 
 class FunctionValuesStage(ImagesStage):

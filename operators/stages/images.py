@@ -31,12 +31,12 @@ class AnyPrompt(NamedTuple):
 
     def basis(self, prompt_id: str | None) -> str:
         """Return one basis for all prompts: the cell's recipe has the rest."""
-        return rows.basis_of()
+        return rows.input_digest()
 
 
 def basis_with_sources(basis: str | None, sources: str | None) -> str | None:
     """Return a row's basis, extended by the digest of its sources and mask if the stage looks at them."""
-    return basis if sources is None or basis is None else rows.basis_of(basis, sources)
+    return basis if sources is None or basis is None else rows.input_digest(basis, sources)
 
 
 def images_of_view(view: View, image: Image.Image, edit: Edit | None) -> list[Image.Image]:

@@ -145,7 +145,7 @@ def _reusable_rows(earlier: Sequence[pa.Table], wanted: Sequence[WantedImage]) -
     for table in earlier:
         records = table.select(["image_id", "prompt", "error"]).to_pylist()
         names = [WantedImage(record["image_id"], record["prompt"]) for record in records]
-        places = [place for place, name in enumerate(names) if name in left and not rows.may_pass(records[place])]
+        places = [place for place, name in enumerate(names) if name in left and not rows.is_retryable(records[place])]
         left -= {names[place] for place in places}
         kept.append(table.take(pa.array(places, pa.int64())))
     return pa.concat_tables(kept)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from functools import reduce
 from typing import Generic, NamedTuple, TypeVar
 
-from plumbline.operators.base.batches import counted, device_lost, isolate
+from plumbline.operators.base.batches import call_and_count, device_lost, isolate
 from plumbline.operators.base.errors import ModelError, RowError
 from plumbline.operators.base.stopping import STOP, STOPPED
 from plumbline.operators.base.usage import Usage
@@ -57,7 +57,7 @@ def generate(model: GenerateModel | None, asked: Sequence[ProgramRequest]) -> Se
     """Return the model's replies. If the model fails as a whole, all requests get a retryable error."""
     assert model is not None, "a metric whose programs make requests has a model for them"
     try:
-        return counted(model.generate, [one.request for one in asked])
+        return call_and_count(model.generate, [one.request for one in asked])
     except Exception as error:
         if _hopeless(error):
             raise
@@ -70,7 +70,7 @@ def generate_from_images(
 ) -> Sequence[Reply]:
     """Return the model's replies about images; failing requests are isolated."""
     try:
-        return counted(lambda batch: model.generate_from_images(features, batch), requests)
+        return call_and_count(lambda batch: model.generate_from_images(features, batch), requests)
     except Exception as error:
         if _hopeless(error):
             raise

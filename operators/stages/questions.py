@@ -143,7 +143,7 @@ def _group_by_text(records: Sequence[Mapping[str, Any]]) -> dict[str, Sequence[M
     for record in records:
         asked[record["prompt"] or ""][record["prompt_id"]].append(record)
     first = {text: next(iter(prompts.values())) for text, prompts in asked.items()}
-    return {text: found for text, found in first.items() if not any(map(rows.may_pass, found))}
+    return {text: found for text, found in first.items() if not any(map(rows.is_retryable, found))}
 
 
 def _write_or_error(text: str, metric: WritingMetric) -> Writing[Sequence[WrittenQuestion] | RowError]:

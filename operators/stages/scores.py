@@ -89,13 +89,16 @@ def _score_row(row: Mapping[str, Any], written: "WrittenIndex | None", metric: M
     combined = metric.combined if isinstance(metric, CombiningMetric) else mean_over_images
     if written is None:
         return _columns_of_asks(
-            [[None if ask is None else metric.score(Evidence(ask)) for ask in image] for image in rows.per_ask(row)],
+            [
+                [None if ask is None else metric.score(Evidence(ask)) for ask in image]
+                for image in rows.split_by_call(row)
+            ],
             combined,
         )
     error = written.find_error(row["prompt_id"], {answer["question_id"] for answer in row["answers"]})
     if error is not None:
         return {"error": rows.error_value(error)}
-    images = [Evidence(image, _answered(image, written)) for image in rows.per_image(row)]
+    images = [Evidence(image, _answered(image, written)) for image in rows.split_by_image(row)]
     scored = combined([metric.score(evidence) for evidence in images])
     return {**_columns(scored), "basis": written.bases[row["prompt_id"]]}
 
@@ -201,7 +204,7 @@ class WrittenIndex:
     def _answered_bases(self) -> dict[str, str]:
         """Basis of complete answers by prompt_id."""
         return {
-            prompt_id: rows.basis_of(*(one.question_id for one in written if is_asked(one.keep)))
+            prompt_id: rows.input_digest(*(one.question_id for one in written if is_asked(one.keep)))
             for prompt_id, written in self.questions.items()
         }
 
@@ -242,7 +245,7 @@ def score_bases(questions: pa.Table, entailments: pa.Table | None) -> dict[str, 
     for prompt_id, question_id, parents, keep in zip(*columns, strict=True):
         written = (question_id, parents, keep, p_entail.get((prompt_id, question_id)))
         parts.setdefault(prompt_id, []).append(repr(written))
-    return {prompt_id: rows.basis_of(*written) for prompt_id, written in parts.items()}
+    return {prompt_id: rows.input_digest(*written) for prompt_id, written in parts.items()}
 
 
 def _describe(question: WrittenQuestion) -> str:

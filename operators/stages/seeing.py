@@ -9,7 +9,7 @@ import pyarrow as pa
 from PIL import Image
 
 from plumbline.operators.base import rows
-from plumbline.operators.base.batches import BatchSize, in_windows
+from plumbline.operators.base.batches import BatchSize, encode_in_windows
 from plumbline.operators.base.errors import RowError
 from plumbline.operators.base.usage import Usage
 from plumbline.operators.images.preparing import Edit, PreparedImages
@@ -106,7 +106,7 @@ class SeeingStage(ImagesStage):
             results.update({(one.metric, one.image): answer for one, answer in zip(seen, answers, strict=True)})
             results.update({(name, image): error for name in asked for image, error in encoded.errors.items()})
 
-        in_windows(self._encode, pixels, size, use)
+        encode_in_windows(self._encode, pixels, size, use)
         usage = reduce(Usage.plus, usages, Usage())
         return {name: rows.with_usage(self._table(images, name, asked[name], results), usage) for name in asked}
 

@@ -80,7 +80,7 @@ class PromptTexts(NamedTuple):
     def basis(self, prompt_id: str | None, place: int) -> str | None:
         """Return the basis of a row of the shard."""
         texts = self.texts(prompt_id, place)
-        return None if isinstance(texts, RowError) else rows.basis_of(*texts)
+        return None if isinstance(texts, RowError) else rows.input_digest(*texts)
 
 
 class Comparison(NamedTuple):
@@ -184,7 +184,7 @@ class SimilaritiesStage(ImagesStage):
             images.rows, images.digests, images.sources, images.errors, comparison.texts, images.counts, strict=True
         ):
             results = [error] if error is not None else [next(compared) for _ in range(count)]
-            basis = None if isinstance(texts, RowError) else basis_with_sources(rows.basis_of(*texts), source)
+            basis = None if isinstance(texts, RowError) else basis_with_sources(rows.input_digest(*texts), source)
             records.append(row.row(**_columns(results), image_digest=digest, basis=basis))
         return rows.table(records, schemas.SIMILARITIES)
 

@@ -131,7 +131,7 @@ class JudgedPrompts(NamedTuple):
         text = self.text(prompt_id)
         ids = [question.question_id for question in self.questions(prompt_id)]
         skills = self.skills.get(prompt_id or "", ()) if self.skills is not None else ()
-        return rows.basis_of(text, *ids, *skills) if isinstance(text, str) else None
+        return rows.input_digest(text, *ids, *skills) if isinstance(text, str) else None
 
     def judge_context(self, prompt_id: str | None) -> dict[str, Any]:
         """Return the metric's arguments besides the prompt's text."""

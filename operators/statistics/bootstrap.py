@@ -8,20 +8,18 @@ few prompts spread too little.
 
 import math
 from collections.abc import Callable, Sequence
-from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from plumbline.operators.statistics.levels import CONFIDENCE, CONFIDENCE_QUANTILE
 from plumbline.operators.statistics.options import Sampling
 from plumbline.operators.statistics.ties import pairwise_correct
 
 Floats = NDArray[np.float64]
 Longs = NDArray[np.int64]
 
-LEVEL = 0.95
-NORMAL = NormalDist().inv_cdf((1 + LEVEL) / 2)
 MIN_DIFFERING = 6
 """Prompts that must differ from the rest for an interval to hold; corrected means ask for as many."""
 ROUNDING = 1e-12
@@ -186,7 +184,7 @@ def student(counts: Floats | int) -> Floats:
     degrees = np.asarray(counts, np.float64) - 1
     import scipy  # imported here, because a status computes no interval
 
-    return np.asarray(scipy.special.stdtrit(degrees, (1 + LEVEL) / 2) * np.sqrt(1 + 1 / degrees))
+    return np.asarray(scipy.special.stdtrit(degrees, (1 + CONFIDENCE) / 2) * np.sqrt(1 + 1 / degrees))
 
 
 def _ratio_skewness(numerators: Floats, denominators: Floats) -> float:
@@ -226,9 +224,9 @@ def widened_each(resampled: Floats, counts: Floats, skewness: Floats | None = No
     with np.errstate(invalid="ignore", divide="ignore"):
         drawn = np.nanmean((values - middle[:, None]) ** 3, axis=1) / spread**3
     skewed = drawn if skewness is None else skewness[known]
-    quantiles = np.nanquantile(values, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=1)
+    quantiles = np.nanquantile(values, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2], axis=1)
     holds = (spread > ROUNDING * np.abs(middle)) & (np.abs(skewed) < 1 / math.sqrt(MIN_DIFFERING))
-    ends[:, known] = np.where(holds, middle + student(count) / NORMAL * (quantiles - middle), math.nan)
+    ends[:, known] = np.where(holds, middle + student(count) / CONFIDENCE_QUANTILE * (quantiles - middle), math.nan)
     return ends
 
 
@@ -249,7 +247,7 @@ def gaffke_interval(numerators: Floats, denominators: Floats, scale: Scale, samp
     total, size = np.concatenate(drawn).T
     one_more = random.standard_exponential(sampling.resamples) * denominators.mean()
     low, high = ((total + end * one_more) / (size + one_more) for end in scale)
-    ends = np.quantile(low, (1 - LEVEL) / 2), np.quantile(high, (1 + LEVEL) / 2)
+    ends = np.quantile(low, (1 - CONFIDENCE) / 2), np.quantile(high, (1 + CONFIDENCE) / 2)
     return Interval(*np.clip(ends, *scale).tolist())  # sums of equal numbers can be beyond by rounding
 
 

@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from plumbline.operators.base.bounds import AboveZero, Checked, Probability
+from plumbline.operators.base.bounds import AboveZero, BoundsChecked, Probability
 from plumbline.operators.base.errors import ConfigError
+from plumbline.operators.statistics.levels import SIGNIFICANCE
 
 Match = Literal["image", "prompt_and_generator", "image_and_prompt"]
 """The ids that a score and a judgement of the same image share."""
@@ -37,8 +38,6 @@ EqualScores = Literal["half", "wrong"]
 in releases that count the same choice as right and everything else as wrong."""
 ZeroHandling = Literal["wilcox", "pratt"]
 """Treatment of pairs that do not differ in the signed-rank test: drop them, or rank and then drop them."""
-ALPHA = 0.001
-"""The level at which the Gecko paper calls two models different (section 4.2)."""
 Convention = Literal["published", "paper", "current"]
 """Convention of T2IScoreScore. `published` gives the released per-graph numbers: every ordered pair of roots heads a
 walk, and walks weigh by their images. `paper` has one root per walk, walks of equal weight, and separation of adjacent
@@ -60,11 +59,11 @@ class Sampling:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Adaptive(Checked):
+class Adaptive(BoundsChecked):
     """How generators are compared while prompts come in, and when that is enough."""
 
     section: ClassVar[str] = "adaptive."
-    alpha: Probability = 0.05
+    alpha: Probability = SIGNIFICANCE
     """The probability, over the random order of the prompts, that any decision is false, as `betting` promises."""
     indifference: float | Mapping[str, float] = 0.0
     """Differences of means up to this, in the unit of the scores, do not matter; or one for each metric, as {METRIC:
@@ -80,7 +79,7 @@ class Adaptive(Checked):
     """Of the order of the prompts."""
 
     def __post_init__(self) -> None:
-        Checked.__post_init__(self)
+        BoundsChecked.__post_init__(self)
         low, high = self.range
         if not low < high:
             raise ConfigError(f"adaptive.range: expected the least and the greatest score, got {[low, high]}")

@@ -7,16 +7,14 @@ disease adjusted for estimated sensitivity and specificity.
 """
 
 import math
-from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from plumbline.operators.statistics.bootstrap import LEVEL, UNDEFINED, Interval
-
-Z = NormalDist().inv_cdf((1 + LEVEL) / 2)
+from plumbline.operators.statistics.bootstrap import UNDEFINED, Interval
+from plumbline.operators.statistics.levels import CONFIDENCE, CONFIDENCE_QUANTILE
 
 
 class Share(NamedTuple):
@@ -40,8 +38,8 @@ def exact_interval(having: float, lacking: float) -> Interval:
     """Clopper and Pearson's of a share, of so many rows that have something and so many that do not; nan of none."""
     if not having + lacking:
         return UNDEFINED
-    low = scipy.special.betaincinv(having, lacking + 1, (1 - LEVEL) / 2) if having else 0.0
-    high = scipy.special.betaincinv(having + 1, lacking, (1 + LEVEL) / 2) if lacking else 1.0
+    low = scipy.special.betaincinv(having, lacking + 1, (1 - CONFIDENCE) / 2) if having else 0.0
+    high = scipy.special.betaincinv(having + 1, lacking, (1 + CONFIDENCE) / 2) if lacking else 1.0
     return Interval(float(low), float(high))
 
 
@@ -62,7 +60,8 @@ def share(having: NDArray[np.bool_], prompts: NDArray[np.int64]) -> Share:
         return Share(value, n, count)
     variance = count / (count - 1) * float(((sums - value * sizes) ** 2).sum()) / n**2
     alone = value * (1 - value) / (n - 1)
-    few = float(scipy.special.stdtrit(n - 1, (1 + LEVEL) / 2) / scipy.special.stdtrit(count - 1, (1 + LEVEL) / 2)) ** 2
+    of_rows, of_prompts = (scipy.special.stdtrit(size - 1, (1 + CONFIDENCE) / 2) for size in (n, count))
+    few = float(of_rows / of_prompts) ** 2
     return Share(value, n, min(n, n * few * alone / variance) if variance else n)
 
 
@@ -83,19 +82,20 @@ def corrected_share(passing: Share, sensitivity: Share, specificity: Share) -> C
     if not passing.n or not sensitivity.n or not specificity.n:
         return CorrectedShare(math.nan, UNDEFINED, "people pass all rated images or none")
     (seen, n_seen), (right, n_right), (wrong, n_wrong) = (
-        _towards_middle(passing, Z**2),
+        _towards_middle(passing, CONFIDENCE_QUANTILE**2),
         _towards_middle(sensitivity, 2),
         _towards_middle(specificity, 2),
     )
     better = right + wrong - 1
     spread_right, spread_wrong = right * (1 - right) / n_right, wrong * (1 - wrong) / n_wrong
-    if better <= Z * math.sqrt(spread_right + spread_wrong):
+    if better <= CONFIDENCE_QUANTILE * math.sqrt(spread_right + spread_wrong):
         words = f"sensitivity and specificity add up to {sensitivity.value + specificity.value:.2f}"
         return CorrectedShare(math.nan, UNDEFINED, f"{words}, which is not clearly above 1, that of chance")
     share_of_all = (seen + wrong - 1) / better
     of_errors = share_of_all**2 * spread_right + (1 - share_of_all) ** 2 * spread_wrong
-    far = Z * math.sqrt(seen * (1 - seen) / n_seen + of_errors) / better
-    middle = share_of_all + 2 * Z**2 * (share_of_all * spread_right - (1 - share_of_all) * spread_wrong)
+    far = CONFIDENCE_QUANTILE * math.sqrt(seen * (1 - seen) / n_seen + of_errors) / better
+    shift = share_of_all * spread_right - (1 - share_of_all) * spread_wrong
+    middle = share_of_all + 2 * CONFIDENCE_QUANTILE**2 * shift
     estimate = (passing.value + specificity.value - 1) / (sensitivity.value + specificity.value - 1)
     low, high = (min(max(end, 0.0), 1.0) for end in (middle - far, middle + far))
     return CorrectedShare(min(max(estimate, 0.0), 1.0), Interval(low, high))

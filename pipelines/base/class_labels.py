@@ -32,10 +32,10 @@ def _names_in(feature: Any) -> list[str]:
     return [str(name) for name in names] if isinstance(names, list) else []
 
 
-def name_labels(rows: Rows, but: Collection[str] = ()) -> Rows:
-    """Return the rows with names in place of numbers, in every column of labels but these; null for no label."""
+def name_labels(rows: Rows, exclude: Collection[str] = ()) -> Rows:
+    """Return the rows with names instead of numbers in every label column except `exclude`; null for no label."""
     for column, names in find_labels(rows.schema).items():
-        if column not in but:
+        if column not in exclude:
             position = rows.schema.get_field_index(column)
             is_list = pa.types.is_nested(rows.schema.field(column).type)
             named = pa.array(
@@ -49,5 +49,5 @@ def name_labels(rows: Rows, but: Collection[str] = ()) -> Rows:
 def _name(value: Any, names: Sequence[str]) -> Any:
     if isinstance(value, list):
         return [_name(each, names) for each in value]
-    known = isinstance(value, int) and 0 <= value < len(names)  # -1 stands for no label
+    known = isinstance(value, int) and 0 <= value < len(names)  # -1 means no label
     return names[value] if known else value if isinstance(value, str) else None

@@ -1,16 +1,16 @@
-"""Where stages run, and how much of it each may take."""
+"""Configuration of Ray: the cluster, and the resources of each stage."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
 
-from plumbline.operators.base.bounds import Checked, Natural, NotNegative, Positive, Seconds
+from plumbline.operators.base.bounds import BoundsChecked, Natural, NotNegative, Positive, Seconds
 from plumbline.operators.base.errors import ConfigError, suggest
 from plumbline.operators.base.sentences import plural
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PoolConfig(Checked):
+class PoolConfig(BoundsChecked):
     """The actor pool of a stage, or of one node of it."""
 
     section: ClassVar[str] = "pool."
@@ -36,7 +36,7 @@ class PoolConfig(Checked):
     ever."""
 
     def __post_init__(self) -> None:
-        Checked.__post_init__(self)
+        BoundsChecked.__post_init__(self)
         if self.num_cpus <= 0 or self.num_gpus < 0:
             raise ConfigError(f"pool: num_cpus must be > 0 and num_gpus >= 0, got {self.num_cpus} and {self.num_gpus}")
         if self.num_gpus > 1 and self.num_gpus != int(self.num_gpus):
@@ -45,24 +45,24 @@ class PoolConfig(Checked):
             raise ConfigError(f"pool: expected 1 <= min_size <= max_size, got {self.min_size} and {self.max_size}")
 
     def decoders_on(self, cpus: float, gpus: float) -> int:
-        """How many images an actor decodes at once on a machine with so many cores and GPUs."""
+        """Return the number of images that an actor decodes at the same time on a machine with these cores and GPUs."""
         cores = cpus * max(self.num_gpus, 1) / gpus if self.num_gpus and gpus else self.num_cpus
         return self.decoders or max(1, int(cores))
 
-    def told(self, *, decodes: bool) -> str:
-        """What its actors are given, in a line; of decoders only where they decode."""
-        least = f"{self.min_size} to " if self.max_size > self.min_size else ""
+    def describe(self, *, decodes: bool) -> str:
+        """Return the number of workers and their resources in one line, with decoders if the stage decodes images."""
+        minimum = f"{self.min_size} to " if self.max_size > self.min_size else ""
         decoders = plural(self.decoders, "decoder") if self.decoders else "a decoder for each core of its GPU"
-        given = f"{self.num_gpus:g} GPU{f' and {decoders}' if decodes else ''}"
-        return f"{least}{plural(self.max_size, 'worker')}{', each' if self.max_size > 1 else ''} with {given}"
+        resources = f"{self.num_gpus:g} GPU{f' and {decoders}' if decodes else ''}"
+        return f"{minimum}{plural(self.max_size, 'worker')}{', each' if self.max_size > 1 else ''} with {resources}"
 
     def without_gpu(self) -> "PoolConfig":
-        """The same on the CPUs of any machine with its labels."""
+        """Return the pool without GPUs, on any machine with its labels."""
         return replace(self, num_gpus=0.0, accelerator_type=None)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ClusterConfig(Checked):
+class ClusterConfig(BoundsChecked):
     """Where the stages run and how much of it each may take."""
 
     section: ClassVar[str] = "cluster."
@@ -93,7 +93,7 @@ class ClusterConfig(Checked):
     """The pool of a stage that `pools` does not name."""
 
     def pool(self, node: str) -> PoolConfig:
-        """The pool of a node, by its own name, by its stage and role, or by its stage alone."""
+        """Return the pool of a node: by the node's name, else by its stage and role, else by its stage."""
         stage, *rest = node.split(":")
         return next(
             (self.pools[name] for name in (node, ":".join([stage, *rest[:1]]), stage) if name in self.pools),
@@ -101,7 +101,7 @@ class ClusterConfig(Checked):
         )
 
     def check_pools(self, stages: Collection[str], roles: Collection[str]) -> None:
-        """Raises ConfigError for a pool of something that is neither a stage nor a stage with a model's role."""
+        """Raise ConfigError for a pool whose name is neither a stage nor a stage with a model's role."""
         for name in self.pools:
             stage, _, role = name.partition(":")
             if stage not in stages or (role not in roles if ":" in name else False):

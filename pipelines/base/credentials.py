@@ -1,4 +1,4 @@
-"""Credentials that are renewed while a run goes on: read anew from where they stand when the S3 server refuses them."""
+"""Renewal of S3 credentials during a run: they are read again from their source when the server refuses them."""
 
 from typing import Any
 
@@ -7,40 +7,41 @@ from botocore.credentials import RefreshableCredentials
 from botocore.exceptions import BotoCoreError
 
 REFUSED = (400, 401, 403)
-"""AWS answers 400 where a session has expired, 403 where a key is no more; the answer to a HEAD has no other word."""
+"""Status codes of refused credentials. AWS replies 400 for an expired session and 403 for a deleted key; a reply to a
+HEAD request has no body that would give more detail."""
 REPEATED = "plumbline_renewed"
-"""Stands in the context of a call that was repeated with credentials read anew."""
+"""Key in the context of a call that was repeated with renewed credentials."""
 
 
 def renewing_session() -> AioSession:
-    """A session by the standard chain of AWS that survives its credentials.
+    """Return a session with the standard AWS credential chain that outlives its first credentials.
 
-    Those that say when they end (of a role, a service or a process) are renewed in time by botocore itself. Of others,
-    such as a shared file that something outside writes anew, nobody knows until a call is refused: it is repeated once
-    with what stands there then.
+    botocore itself renews credentials with an expiry date (of a role, a service or a process). Other credentials, such
+    as a shared file that another program rewrites, are found to be expired only when a call is refused. Such a call is
+    repeated once with the credentials that are in the file by then.
     """
     session = AioSession()
 
     async def renew(response: tuple[Any, Any] | None, request_dict: dict[str, Any], **_: Any) -> int | None:
-        """Botocore's event after each try: the seconds to wait for the next one, or None where others decide."""
+        """Handle botocore's event after each attempt: return 0 to repeat the call at once, or None otherwise."""
         context = request_dict["context"]
         if response is None or response[0].status_code not in REFUSED or REPEATED in context:
             return None
         context[REPEATED] = True
-        return 0 if await _read_anew(session) else None
+        return 0 if await _reload(session) else None
 
     session.register("needs-retry.s3", renew)
     return session
 
 
-async def _read_anew(session: AioSession) -> bool:
-    """Puts what stands where the credentials came from in their place; False where there is nothing to read."""
+async def _reload(session: AioSession) -> bool:
+    """Replace the session's credentials by those that their source has now; return False if the source has none."""
     credentials = await session.get_credentials()
     if credentials is None or isinstance(credentials, RefreshableCredentials):
         return False
     try:
         fresh = await AioSession().get_credentials()
-    except BotoCoreError:  # half written, for one
+    except BotoCoreError:  # for example, the file is half written
         return False
     if fresh is None:
         return False

@@ -1,10 +1,10 @@
-"""How a job ends: complete, within its budget of failed rows, or over it; and a night in some ways more."""
+"""Exit codes of jobs: complete, within or over the budget of failed rows, and further codes of jobs.nightly."""
 
 from typing import NamedTuple
 
 COMPLETE, OVER_BUDGET, WITHIN_BUDGET = 0, 1, 2
 REGRESSION, HELD, LOST, LATE = 3, 4, 5, 6
-"""A night's: something became worse; another night is at work; its lease was lost to one; its deadline passed."""
+"""Exit codes of jobs.nightly: a regression; another night is running; lost the lease to one; the deadline passed."""
 GATE_FAILED = 7
 """A run did not pass its gate."""
 
@@ -14,7 +14,7 @@ class Ending(NamedTuple):
 
     code: int = COMPLETE
     reason: str = ""
-    """Why the code is not 0, in words."""
+    """The reason if the code is not 0, in words."""
 
     def of_part(self, name: str) -> "Ending":
         """Return the ending of one of several parts, with its name in the reason."""
@@ -29,7 +29,7 @@ class Ending(NamedTuple):
 
 
 def end(failed: int, rows: int, max_failed: float) -> Ending:
-    """Return how a job ends whose budget is a share of `max_failed` of its rows."""
+    """Return the ending of a job with `failed` of `rows` rows, if up to the share `max_failed` may fail."""
     if not failed:
         return Ending()
     within = failed / rows <= max_failed
@@ -39,10 +39,10 @@ def end(failed: int, rows: int, max_failed: float) -> Ending:
 
 
 def exit_code(failed: int, rows: int, max_failed: float) -> int:
-    """Return the exit code of a job whose budget is a share of `max_failed` of its rows."""
+    """Return the exit code of a job with `failed` of `rows` rows, if up to the share `max_failed` may fail."""
     return end(failed, rows, max_failed).code
 
 
 def worse(code: int, other: int) -> int:
-    """Of the exit codes of two parts of a job, that of the whole."""
+    """Return the worse of two exit codes: the exit code of a job with two parts."""
     return max(code, other, key=(COMPLETE, WITHIN_BUDGET, REGRESSION, GATE_FAILED, OVER_BUDGET).index)

@@ -1,4 +1,4 @@
-"""Where a line of a run's log comes from: what is said of it in whatever process, sent to the driver that writes it."""
+"""Log lines of a run: collected in every process with their context, and sent to the driver, which writes them."""
 
 import logging
 import threading
@@ -12,14 +12,14 @@ from typing import Any, Literal
 from plumbline.operators.base.errors import ConfigError
 
 LOGGER = "plumbline"
-"""The logger that a run's log takes, with all below it."""
+"""Root of the loggers whose lines go to a run's log."""
 OFF = 100
-"""A level above all others."""
+"""Level above all others, which turns a logger off."""
 MAX_WAIT = 1.0
-"""Seconds that a worker keeps a line at most while it logs others."""
+"""Seconds after which a worker sends its lines when it logs another."""
 Line = Mapping[str, Any]
 """A line of a log as plain values."""
-_ABOUT: ContextVar[Mapping[str, str]] = ContextVar("about", default={})  # noqa: B039  # is never changed, but replaced
+_ABOUT: ContextVar[Mapping[str, str]] = ContextVar("about", default={})  # noqa: B039  # replaced, never modified
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,7 +40,7 @@ class LogConfig:
 
 @contextmanager
 def about(**fields: str) -> Iterator[None]:
-    """Has every line that is logged within the body say so, such as `node="answers:vqa"`."""
+    """Add fields such as `node="answers:vqa"` to every line that is logged in the context."""
     token = _ABOUT.set({**_ABOUT.get(), **fields})
     try:
         yield
@@ -48,35 +48,36 @@ def about(**fields: str) -> Iterator[None]:
         _ABOUT.reset(token)
 
 
-def about_now(field: str) -> str:
-    """What is said at present of a field by `about`; empty where nothing is."""
+def current_field(field: str) -> str:
+    """Return the value of a field that `about` has set; empty if it is not set."""
     return _ABOUT.get().get(field, "")
 
 
-def line_of(record: logging.LogRecord) -> dict[str, Any]:
-    """What a record says, as plain values: its time, level and message, what it is about, the kind of its exception."""
-    kind = {"exception": record.exc_info[0].__name__} if record.exc_info and record.exc_info[0] else {}
-    said = {"time": record.created, "level": record.levelname.lower(), "message": record.getMessage()}
-    return said | {**_ABOUT.get(), **getattr(record, "fields", {})} | kind
+def to_line(record: logging.LogRecord) -> dict[str, Any]:
+    """Return a record as plain values: time, level, message, the fields set by `about`, and the type of exception."""
+    exception = {"exception": record.exc_info[0].__name__} if record.exc_info and record.exc_info[0] else {}
+    line = {"time": record.created, "level": record.levelname.lower(), "message": record.getMessage()}
+    return line | {**_ABOUT.get(), **getattr(record, "fields", {})} | exception
 
 
-def wanted_level() -> int | None:
-    """The level from which on lines are written in this process; None where there is no log."""
+def find_level() -> int | None:
+    """Return the minimum level of lines that this process writes; None if it writes no log."""
     level = logging.getLogger(LOGGER).level
     return level if 0 < level < OFF else None
 
 
 def take_over(handler: logging.Handler, level: int) -> None:
-    """Has all that our loggers say from a level on go to this handler, and nowhere else."""
+    """Send all lines of our loggers from a level on to this handler, and to no other."""
     logger = logging.getLogger(LOGGER)
     logger.handlers, logger.propagate = [handler], False
     logger.setLevel(level)
 
 
 class Forwarder(logging.Handler):
-    """Keeps a worker's lines for its next report; sends them itself with a warning, or if that one is long in coming.
+    """Handler that collects a worker's lines for its next report to the driver.
 
-    A line a call would cost more than all else that a worker reports.
+    It sends the lines itself after a warning, or if the last report was more than MAX_WAIT ago. One remote call per
+    line would cost more than everything else that a worker reports.
     """
 
     def __init__(self, send: Callable[[Sequence[Line]], object]) -> None:
@@ -88,23 +89,23 @@ class Forwarder(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         with self._guard:
-            self._lines.append(line_of(record))
+            self._lines.append(to_line(record))
             if record.levelno >= logging.WARNING or time.monotonic() - self._taken >= MAX_WAIT:
                 self._send(self.take())
 
     def take(self) -> Sequence[Line]:
-        """The lines that were not sent, for the caller to report."""
+        """Return the unsent lines, which the caller must report."""
         with self._guard:
             lines, self._lines, self._taken = self._lines, [], time.monotonic()
             return lines
 
 
 def relay(lines: Iterable[Mapping[str, Any]]) -> None:
-    """Logs workers' lines in this process, with their own time, and with what is known here of the run."""
+    """Log workers' lines in this process, with their original time, and with this process's fields of the run."""
     logger = logging.getLogger(__name__)
     for line in lines:
         fields = dict(line)
-        said = {"created": fields.pop("time"), "msg": fields.pop("message")}
+        own = {"created": fields.pop("time"), "msg": fields.pop("message")}
         level = logging.getLevelNamesMapping()[fields.pop("level").upper()]
-        named = {"name": __name__, "levelno": level, "levelname": logging.getLevelName(level), "fields": fields}
-        logger.handle(logging.makeLogRecord(said | named))
+        place = {"name": __name__, "levelno": level, "levelname": logging.getLevelName(level), "fields": fields}
+        logger.handle(logging.makeLogRecord(own | place))

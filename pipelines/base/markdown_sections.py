@@ -1,4 +1,4 @@
-"""Computed sections of a Markdown or YAML file, whose other text people write."""
+"""Generated sections of a Markdown or YAML file whose other text is written by people."""
 
 from typing import NamedTuple
 
@@ -7,37 +7,37 @@ from plumbline.pipelines.base.storage import Place, readable_errors
 
 
 class Comments(NamedTuple):
-    """How a kind of file writes a comment: what stands before it, and behind."""
+    """Comment syntax of a file format."""
 
-    before: str
-    behind: str
+    prefix: str
+    suffix: str
 
     def marks(self, name: str) -> tuple[str, str]:
-        """The lines between which the section of this name stands."""
-        return f"{self.before}begin {name}{self.behind}", f"{self.before}end {name}{self.behind}"
+        """Return the lines that begin and end the section of this name."""
+        return f"{self.prefix}begin {name}{self.suffix}", f"{self.prefix}end {name}{self.suffix}"
 
 
 MARKDOWN, YAML = Comments("<!-- ", " -->"), Comments("# ", " #")
 
 
 def write_section(page: Place, name: str, text: str) -> None:
-    """Replaces the section between `<!-- begin NAME -->` and `<!-- end NAME -->` of a page, or starts a new page.
+    """Replace the section between `<!-- begin NAME -->` and `<!-- end NAME -->` of a page, or start a new page.
 
-    Raises ConfigError where the page exists and lacks these comments, or cannot be read.
+    Raise ConfigError if the page exists but lacks these comments, or cannot be read.
     """
     begin, end = MARKDOWN.marks(name)
     with readable_errors(page, "a Markdown page"):
         content = page.read().decode() if page.exists() else f"{begin}\n{end}\n"
     if begin not in content:
         raise _unmarked(str(page), begin, end)
-    page.write(with_section(content, name, text, str(page)).encode())
+    page.write(replace_section(content, name, text, str(page)).encode())
 
 
-def with_section(content: str, name: str, text: str, where: str, comments: Comments = MARKDOWN) -> str:
-    """The content with the text as this section of it, in place of the former one, else behind all other.
+def replace_section(content: str, name: str, text: str, where: str, comments: Comments = MARKDOWN) -> str:
+    """Return the content with this section replaced by the text, or with the section appended if it is new.
 
-    Raises ConfigError, naming `where` the content stands, for a section that begins and does not end, or a text that
-    holds one of the marks.
+    Raise ConfigError, which names the file `where`, if the section begins and does not end, or if the text contains one
+    of the marks.
     """
     begin, end = comments.marks(name)
     before, after = split_at_section(content, name, where, comments)
@@ -47,7 +47,10 @@ def with_section(content: str, name: str, text: str, where: str, comments: Comme
 
 
 def split_at_section(content: str, name: str, where: str, comments: Comments = MARKDOWN) -> tuple[str, str]:
-    """What stands before and behind the section of this name, or would; raises ConfigError as `with_section`."""
+    """Return the text before and after the section, or before and after its place if it is new.
+
+    Raise ConfigError as `replace_section` does.
+    """
     begin, end = comments.marks(name)
     before, begun, rest = content.partition(begin)
     if not begun:

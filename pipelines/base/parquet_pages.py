@@ -1,4 +1,4 @@
-"""Reads the page index of Parquet files, which pyarrow writes but does not expose."""
+"""Reader of the page index of Parquet files, which pyarrow writes but does not expose."""
 
 import io
 from bisect import bisect_right
@@ -27,7 +27,7 @@ class PageLocation(NamedTuple):
     offset: int
     size: int
     first_row: int
-    """Counted within the row group."""
+    """Index of the page's first row in the row group."""
 
 
 class IndexPlace(NamedTuple):
@@ -38,11 +38,11 @@ class IndexPlace(NamedTuple):
 
 
 Indices = Sequence[Sequence[IndexPlace | None]]
-"""By row group and leaf column."""
+"""Places of page indices by row group and leaf column."""
 
 
 def locate_indices(footer: pq.FileMetaData) -> Indices:
-    """Return where the page index of each column chunk lies; nothing if the footer is too large to search."""
+    """Return the place of each column chunk's page index; an empty list if the footer is too large to search."""
     if footer.serialized_size > MAX_FOOTER:
         return []
     copy = io.BytesIO()
@@ -57,7 +57,7 @@ def _index_place(column: dict[int, Any]) -> IndexPlace | None:
 
 
 def parse_index(data: bytes, chunk: range, rows: int) -> list[PageLocation]:
-    """Return the data pages of a column chunk that has so many rows; nothing if the index is not of this chunk."""
+    """Return the data pages of a column chunk with `rows` rows; an empty list if the index is not of this chunk."""
     try:
         found = _parse(data)[PAGES]
         pages = [PageLocation(page[PAGE_OFFSET], page[PAGE_SIZE], page.get(PAGE_FIRST_ROW, 0)) for page in found]
@@ -74,7 +74,7 @@ def page_with(pages: Sequence[PageLocation], row: int) -> PageLocation:
 
 
 def _parse(data: bytes) -> dict[int, Any]:
-    """Return a struct of Thrift's compact protocol by the numbers of its fields; raises LookupError for a damaged one.
+    """Return a struct of Thrift's compact protocol by the numbers of its fields; raise LookupError if it is damaged.
 
     Each value takes at least one byte, so the work is bounded by the data.
     """

@@ -1,4 +1,4 @@
-"""Parquet files read by the bytes that are wanted: without reading ahead, in few requests, by pages if possible."""
+"""Reader of Parquet files that fetches only the needed bytes: no read-ahead, few requests, single pages if possible."""
 
 import io
 from bisect import bisect_right
@@ -17,36 +17,36 @@ from plumbline.pipelines.base.view_types import without_views
 TAIL_BYTES = 64 << 10
 """Bytes at the end of a file that pyarrow reads to find the footer. Page indices lie right before it."""
 MAX_GAP = 64 << 10
-"""Unwanted bytes that are read rather than asking twice."""
+"""Unneeded bytes between two ranges up to which one request reads both."""
 SMALL_CHUNK = 1 << 20
 """Bytes of a column chunk up to which it is read with its neighbours; pages of a larger one are read one by one."""
 MAX_SPAN = 8 << 20
 """Bytes of neighbouring chunks that are read with one request."""
-MAX_HELD = 64 << 20
-"""Bytes of such requests that wait for pyarrow to ask for them."""
+MAX_BUFFERED = 64 << 20
+"""Bytes of such requests that are kept until pyarrow reads them."""
 PAGE_BUFFER = 16 << 10
 """Bytes that pyarrow reads for a page's header."""
 STREAM_BYTES = 1 << 20
 """Bytes of a large chunk without a page index that are read at a time."""
 ROWS_AT_ONCE = 16
-"""Rows of such a chunk that are in memory at a time."""
+"""Rows of such a chunk that are in memory at the same time."""
 
 
 class ExactStream(io.RawIOBase):
-    """A stream of a file that reads exactly what it is asked for, and wanted ranges that lie close together at once."""
+    """Stream of a file that reads exactly the requested bytes, and announced ranges that are close together at once."""
 
     def __init__(self, stream: IO[bytes], size: int) -> None:
         super().__init__()
         self._stream, self._size, self._at = stream, size, 0
         self._spans: list[range] = []
-        self._held: OrderedDict[range, bytes] = OrderedDict()
+        self._buffered: OrderedDict[range, bytes] = OrderedDict()
         self._dropped: set[range] = set()
         self.jump = (size, 0)
-        """A position, and how many bytes are passed over there."""
+        """A position, and the number of bytes that reads at or after it skip."""
 
-    def want(self, ranges: Sequence[range]) -> None:
-        """Say which ranges will be read, besides those that are held."""
-        self._spans = sorted({*merge(ranges), *self._held}, key=lambda span: span.start)
+    def announce(self, ranges: Sequence[range]) -> None:
+        """Announce the ranges that will be read, in addition to those that are in memory."""
+        self._spans = sorted({*merge(ranges), *self._buffered}, key=lambda span: span.start)
         self._dropped.clear()
 
     def read(self, size: int = -1) -> bytes:
@@ -62,15 +62,15 @@ class ExactStream(io.RawIOBase):
         span = self._spans[place] if place >= 0 and wanted.stop <= self._spans[place].stop else wanted
         if span == wanted or span in self._dropped:
             return self._fetch(wanted)
-        if span not in self._held:
-            self._hold(span)
-        return self._held[span][wanted.start - span.start : wanted.stop - span.start]
+        if span not in self._buffered:
+            self._fetch_span(span)
+        return self._buffered[span][wanted.start - span.start : wanted.stop - span.start]
 
-    def _hold(self, span: range) -> None:
-        """Fetch a span; what was fetched first goes if there is too much, and is not fetched as a whole again."""
-        self._held[span] = self._fetch(span)
-        while sum(map(len, self._held)) > MAX_HELD and len(self._held) > 1:
-            dropped, _ = self._held.popitem(last=False)
+    def _fetch_span(self, span: range) -> None:
+        """Fetch a span and keep it; drop the oldest spans beyond MAX_BUFFERED, and do not fetch them whole again."""
+        self._buffered[span] = self._fetch(span)
+        while sum(map(len, self._buffered)) > MAX_BUFFERED and len(self._buffered) > 1:
+            dropped, _ = self._buffered.popitem(last=False)
             self._dropped.add(dropped)
 
     def _fetch(self, wanted: range) -> bytes:
@@ -79,8 +79,8 @@ class ExactStream(io.RawIOBase):
         try:
             self._stream.seek(wanted.start)
             return self._stream.read(len(wanted))
-        except ValueError:  # as fsspec refuses a range of an HTTP server that sends whole files only
-            if self._size > MAX_HELD:
+        except ValueError:  # fsspec refuses a range if an HTTP server only sends whole files
+            if self._size > MAX_BUFFERED:
                 raise
             self._stream.seek(0)
             self._stream = io.BytesIO(self._stream.read())
@@ -91,11 +91,11 @@ class ExactStream(io.RawIOBase):
         return self._bytes(range(offset, min(offset + size, self._size)))
 
     def release(self) -> None:
-        """Drop the ranges that are held in memory."""
-        self._held.clear()
+        """Drop the ranges that are in memory."""
+        self._buffered.clear()
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Go to a position, which costs nothing until something is read."""
+        """Go to a position without reading."""
         self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
         return self._at
 
@@ -113,7 +113,7 @@ class ExactStream(io.RawIOBase):
 
 
 def merge(ranges: Iterable[range]) -> list[range]:
-    """Return the ranges with small ones that lie close together as one."""
+    """Return the ranges, with small ones that are close together merged into one."""
     ordered = sorted(ranges, key=lambda each: each.start)
     merged = [each for each in ordered if len(each) > SMALL_CHUNK]
     run = range(0)
@@ -129,13 +129,13 @@ def merge(ranges: Iterable[range]) -> list[range]:
 
 
 class ParquetReader:
-    """A Parquet file that is open for reading in this thread."""
+    """A Parquet file that is open for reading in one thread."""
 
     def __init__(self, stream: IO[bytes], size: int, footer: pq.FileMetaData | None = None) -> None:
-        """`footer` saves reading it."""
+        """Open a file of `size` bytes; a known `footer` is not read again."""
         self._stream, self._size = ExactStream(stream, size), size
         if footer is None:
-            self._stream.want([range(max(0, size - TAIL_BYTES), size)])
+            self._stream.announce([range(max(0, size - TAIL_BYTES), size)])
         self._file = pq.ParquetFile(self._stream, metadata=footer, pre_buffer=False, page_checksum_verification=True)
         self.footer: pq.FileMetaData = self._file.metadata
         self.names: list[str] = self._file.schema_arrow.names
@@ -143,17 +143,17 @@ class ParquetReader:
     def read(self, row_groups: Sequence[int], columns: Sequence[str]) -> pa.Table:
         """Return columns of whole row groups."""
         leaves = [leaf for name in columns for leaf in self._leaves(name)]
-        self._stream.want([self._chunk(group, leaf) for group in row_groups for leaf in leaves])
+        self._stream.announce([self._chunk(group, leaf) for group in row_groups for leaf in leaves])
         try:
             return self._file.read_row_groups(list(row_groups), columns=list(columns), use_threads=False)
         finally:
             self._stream.release()
 
     def read_rows(self, row_group: int, rows: Sequence[int], columns: Sequence[str]) -> Iterator[dict[str, Any]]:
-        """Yield rows of a row group, which are named in ascending order.
+        """Yield rows of a row group; `rows` are their indices in ascending order.
 
-        Of a large column only the pages are read that contain these rows, or what comes before the last of them if the
-        file has no page index.
+        Of a large column, only the pages with these rows are read. If the file has no page index, the column is read up
+        to the last of these rows.
         """
         leaves = {name: self._leaves(name) for name in columns}
         large = [name for name, own in leaves.items() if any(self._is_large(row_group, leaf) for leaf in own)]
@@ -162,10 +162,10 @@ class ParquetReader:
         records = [{} for _ in rows] if table is None else image_records(table.take(pa.array(rows, pa.int64())))
         values = {name: [self._values(row_group, rows, leaf) for leaf in leaves[name]] for name in large}
         for record in records:
-            yield record | {name: _join([next(one) for one in parts]) for name, parts in values.items()}
+            yield record | {name: _join([next(part) for part in parts]) for name, parts in values.items()}
 
     def _values(self, row_group: int, rows: Sequence[int], leaf: int) -> Iterator[Any]:
-        """Yield the values of one leaf column; those of a struct as one of its fields."""
+        """Yield the values of one leaf column; a leaf of a struct yields structs with one field."""
         pages = self._pages(row_group, leaf) if self._is_large(row_group, leaf) else []
         path, chunk = self.footer.schema.column(leaf).path, self._chunk(row_group, leaf)
         wanted = [page_with(pages, row) for row in rows] if pages else []
@@ -189,8 +189,8 @@ class ParquetReader:
                 return
 
     def _read_page(self, row_group: int, path: str, first: int, page: PageLocation, row: int) -> Any:
-        """Return a row of a data page, which pyarrow reads as if it were the first one of its column chunk."""
-        self._stream.want([range(page.offset, min(self._size, page.offset + max(page.size, PAGE_BUFFER)))])
+        """Return a row of a data page; the stream makes pyarrow take the page for the first one of its column chunk."""
+        self._stream.announce([range(page.offset, min(self._size, page.offset + max(page.size, PAGE_BUFFER)))])
         self._stream.jump = (first, page.offset - first)
         try:
             batches = self._reopened(PAGE_BUFFER).iter_batches(
@@ -202,7 +202,7 @@ class ParquetReader:
             self._stream.release()
 
     def _reopened(self, buffer: int) -> pq.ParquetFile:
-        """Return the file for reading a column chunk bit by bit."""
+        """Open the file again for reading a column chunk in small steps."""
         return pq.ParquetFile(
             self._stream,
             metadata=self.footer,
@@ -212,7 +212,7 @@ class ParquetReader:
         )
 
     def _pages(self, row_group: int, leaf: int) -> list[PageLocation]:
-        """Return a chunk's pages; nothing without an index, and for lists, of which a row may end on the next page."""
+        """Return a chunk's pages; none without an index, or of lists, whose rows may continue on the next page."""
         index = self._indices[row_group][leaf] if row_group < len(self._indices) else None
         if index is None or self.footer.schema.column(leaf).max_repetition_level:
             return []
@@ -228,7 +228,7 @@ class ParquetReader:
         return [leaf for leaf, path in enumerate(paths) if path == name or path.startswith(f"{name}.")]
 
     def _chunk(self, row_group: int, leaf: int) -> range:
-        """Return where a column chunk lies."""
+        """Return the byte range of a column chunk."""
         chunk = self.footer.row_group(row_group).column(leaf)
         start = min(chunk.dictionary_page_offset or chunk.data_page_offset, chunk.data_page_offset)
         return range(start, start + chunk.total_compressed_size)
@@ -238,7 +238,7 @@ class ParquetReader:
 
 
 def _join(fields: Sequence[Any]) -> Any:
-    """Return a column's value of what its leaves have: the fields of a struct, or the only one."""
+    """Return a column's value from the values of its leaves: one value, or a struct of their fields."""
     if len(fields) == 1:
         return fields[0]
     named = [field for field in fields if field is not None]

@@ -1,4 +1,4 @@
-"""Places: files and folders on a disk or in a cloud, read and written one way, with errors that name the remedy."""
+"""Files and folders on disks and in clouds with one interface, and errors that name the remedy."""
 
 import errno
 import os
@@ -15,18 +15,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from plumbline.operators.base.bounds import Bound
-from plumbline.operators.base.errors import ConfigError, PlumblineError, without_secrets
+from plumbline.operators.base.errors import ConfigError, PlumblineError, hide_secrets
 from plumbline.pipelines.base.filesystems import OBJECT_STORES, filesystem_of
 from plumbline.pipelines.base.filesystems.filesystem import STORES, Filesystem, Writable, entry_of
 from plumbline.pipelines.base.filesystems.filesystem import Entry as Entry
 
 CLIENTS = ("botocore.", "aiobotocore.", "obstore.", "aiohttp.", "httpx.", "huggingface_hub.")
-"""Modules of the clients whose errors are not all OSErrors."""
+"""Packages of storage clients, some of whose errors are not OSErrors."""
 SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/{1,2}")
-"""How an address begins that is not a path; one slash is a typing error."""
+"""Beginning of an address that is not a local path; a single slash is a typing error."""
 OTHER_NAMES = {"gcs://": "gs://", "abfs://": "az://", "abfss://": "az://", "azure://": "az://", "s3a://": "s3://"}
-"""Of schemes of object stores, elsewhere."""
-REMEDIES = {
+"""Names of schemes in other software, and our name for each."""
+OS_REMEDIES = {
     errno.ENOSPC: "the disk is full: free some space",
     errno.EDQUOT: "the quota is used up: free some space",
     errno.EFBIG: "the file is larger than the system lets it be: raise the limit (ulimit -f)",
@@ -38,17 +38,17 @@ REMEDIES = {
 
 
 def is_remote(url: str) -> bool:
-    """Whether it is an address of another filesystem than a disk."""
+    """Return True if an address is not on a local disk."""
     scheme = SCHEME.match(url)
     return scheme is not None and scheme[0].endswith("://") and scheme[0] != "file://"
 
 
 Roots = Annotated[tuple[str, ...], Bound("folders or s3:// prefixes", all)]
-"""Below which files may be read that a table or a request names."""
+"""Folders whose files may be read if a table or a request names them."""
 
 
 class WriteError(PlumblineError):
-    """Something that a run computed cannot be written."""
+    """A result of a run cannot be written."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,9 +77,9 @@ class StorageConfig:
             )
 
     def locate(self, url: str, *, writable: bool = False) -> "Place":
-        """The place of a local path or an address; raises ConfigError for one that cannot be, or be written if wanted.
+        """Return the place of a local path or an address, and prepare its client, so that invalid settings fail now.
 
-        Its client is made ready: settings that it refuses are told now.
+        Raise ConfigError for an invalid address, or if `writable` and the filesystem can only be read.
         """
         scheme = SCHEME.match(url)
         if scheme is None or scheme[0] == "file://":
@@ -90,14 +90,14 @@ class StorageConfig:
             raise ConfigError(f"{scheme[0]}: is written {OTHER_NAMES[scheme[0]]} here, as in docs/cluster.md")
         _check_address(scheme[0], url.removeprefix(scheme[0]))
         place = Place(url.rstrip("/"), self)
-        if writable and scheme[0] not in OBJECT_STORES:  # before its server is asked, which may not be there
+        if writable and scheme[0] not in OBJECT_STORES:  # before connecting to its server, which may not exist
             raise place.only_read()
         place.filesystem.prepare(place.path)
         return place
 
 
 def _check_address(scheme: str, address: str) -> None:
-    """Raises ConfigError for an address with credentials, which would be shown, or without a bucket or host."""
+    """Raise ConfigError for an address without a bucket or host, or with credentials, which messages would show."""
     host = address.partition("/")[0]
     if "@" in host:
         where = "storage.key and storage.secret" if scheme == "s3://" else "the variables that its own tools read"
@@ -114,20 +114,20 @@ def _check_address(scheme: str, address: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A file or folder on a disk or in an object store, with all it takes to read and write it.
+    """A file or folder on a disk or in an object store, with the settings that reading and writing need.
 
-    It is shown, compared in dictionaries and logged by its address; only pickling takes its credentials along.
+    Printing, logging and hashing use only the address; only pickling includes the credentials.
     """
 
     url: str
-    """The absolute address as a person writes it."""
+    """Absolute path, or address with a scheme."""
     storage: StorageConfig = field(repr=False, hash=False)
 
     def __str__(self) -> str:
         return self.url
 
     def __truediv__(self, relative: str) -> "Place":
-        """What lies below this place."""
+        """Return the place at a relative path below this one."""
         return Place(f"{self.url.rstrip('/')}/{relative}", self.storage) if relative else self
 
     @property
@@ -139,34 +139,34 @@ class Place:
         return filesystem_of(self.url, self.storage)
 
     def writable(self) -> Writable:
-        """Its filesystem, where that can hold a store; raises ConfigError for one that can only be read."""
+        """Return the filesystem if it can be written; raise ConfigError if it can only be read."""
         filesystem = self.filesystem
         if not isinstance(filesystem, Writable):
             raise self.only_read()
         return filesystem
 
     def only_read(self) -> ConfigError:
-        """Why nothing is written there."""
+        """Return the error of writing to a filesystem that can only be read."""
         return ConfigError(f"{self}: files can only be read there; name a folder, or a prefix of {STORES}")
 
     @property
     def fs(self) -> fsspec.AbstractFileSystem:
-        """Its filesystem as fsspec has it, for libraries that read by one."""
+        """The fsspec filesystem, for libraries that need one."""
         return self.filesystem.fs
 
     @property
     def path(self) -> str:
-        """How its filesystem names it."""
+        """The path within its filesystem."""
         return self.url if self.is_local else self.url.removeprefix(self.filesystem.root)
 
     @property
     def uri(self) -> str:
-        """Its address with a scheme, file:// for a local path."""
+        """The address with a scheme; file:// for a local path."""
         return f"file://{self.url}" if self.is_local else self.url
 
     @property
     def name(self) -> str:
-        """The last part of its address."""
+        """The last part of the address."""
         return self.url.rpartition("/")[2]
 
     @property
@@ -183,51 +183,51 @@ class Place:
         return bool(self.fs.isdir(self.path))
 
     def entry(self) -> Entry:
-        """Raises FileNotFoundError where there is nothing."""
+        """Return size and times; raise FileNotFoundError if nothing is there."""
         return self.filesystem.entry(self.path)
 
-    def read(self, most: int | None = None) -> bytes:
-        """Its bytes, at most so many."""
-        return self.filesystem.read(self.path, most)
+    def read(self, limit: int | None = None) -> bytes:
+        """Return the file's bytes, or the first `limit` of them."""
+        return self.filesystem.read(self.path, limit)
 
     def open(self, *, size: int | None = None, etag: str | None = None, **options: Any) -> IO[bytes]:
-        """A stream of its bytes; a cloud is not asked for its size where a listing has told it.
+        """Open the file for reading; a known `size` saves a request to a cloud.
 
-        With an ETag it raises OSError once the file has another, where its filesystem `reads_one_version`.
+        With an ETag, reading raises OSError once the file has another ETag, if its filesystem `reads_one_version`.
         """
         return self.filesystem.open(self.path, size, etag, **options)
 
     def list(self) -> dict[str, Entry]:
-        """The entries of a folder by name, or of the file itself; a local link counts as its target."""
+        """Return the entries of a folder by name, or the entry of a file; a local link counts as its target."""
         return self.filesystem.list(self.path)
 
     def files(self) -> Iterator[tuple[str, Entry]]:
-        """The files below it by their paths from here, or the file itself by the empty path.
+        """Yield the files below a folder with their relative paths, or a file itself with the empty path.
 
-        Local links are followed, and a folder is read once however many links lead to it. The entries come one by one,
-        because they take much memory, and S3 is asked for a further thousand of them only when these are wanted. Raises
-        OSError for a folder that cannot be listed.
+        Local links are followed, and a folder is read once even if several links lead to it. The entries are not
+        collected in a list because they take much memory; S3 is asked for the next thousand when they are needed. Raise
+        OSError if a folder cannot be listed.
         """
         return self.filesystem.files(self.path)
 
     def glob(self) -> Iterator[tuple["Place", Entry]]:
-        """The files that its address matches, read as a pattern with *."""
+        """Yield the files that match the address as a pattern with *."""
         for path, found in self.fs.glob(self.path, detail=True).items():
             yield Place(self.filesystem.root + path, self.storage), entry_of(found)
 
     def create(self, data: bytes) -> bool:
-        """Writes a file only if there is none; False where another writer was first. Raises WriteError.
+        """Write a file if it does not exist; return False if another writer was first. Raise WriteError.
 
-        One conditional write to an object store; on a disk a finished file is linked into place. Readers never see a
-        part.
+        An object store gets one conditional write; on a disk a finished file is linked into place. Readers never see a
+        part of the file.
         """
         with write_errors(self):
             return self.writable().create(self.path, data)
 
     def create_mark(self, data: bytes) -> None:
-        """Writes a file that always has the same content, unless it is there.
+        """Write a file with constant content if it does not exist.
 
-        Raises ConfigError for a server that would replace existing objects.
+        Raise ConfigError if the server ignores conditions and would replace existing objects.
         """
         if not self.writable().heeds_conditions(self.path, data):
             raise ConfigError(
@@ -236,52 +236,52 @@ class Place:
             )
 
     def write(self, data: bytes) -> None:
-        """Writes a file, or replaces it; readers see the old one or the new one. Raises WriteError."""
+        """Write or replace a file; readers see the old or the new content. Raise WriteError."""
         with write_errors(self):
             self.writable().write(self.path, data)
 
     def write_table(self, table: pa.Table, *, row_group_size: int | None = None) -> None:
-        """Writes a table as Parquet, as `write` does."""
+        """Write a table as Parquet, in the same way as `write`."""
         sink = pa.BufferOutputStream()
         pq.write_table(table, sink, compression="zstd", row_group_size=row_group_size)
         self.write(sink.getvalue().to_pybytes())
 
     @contextmanager
     def writing(self) -> Iterator[Path]:
-        """A local file to write, which replaces this one once it is finished; an unfinished one leaves nothing."""
+        """Yield a local draft, which replaces this file when the context ends; an exception leaves nothing behind."""
         with tempfile.TemporaryDirectory(prefix=".draft-", dir=self.draft_folder()) as folder:
             draft = Path(folder) / "draft"
             yield draft
             self.put(draft, replace=True)
 
     def draft_folder(self) -> Path:
-        """The local folder in which a file is drafted that is to be put in this place."""
+        """Return the local folder for drafts of this file."""
         return self.writable().draft_folder(self.path)
 
     def put(self, draft: Path, *, replace: bool) -> bool:
-        """Puts a finished local file in this place; False where another was first."""
+        """Move a finished local file to this place; return False if another writer was first."""
         return self.writable().put(draft, self.path, replace=replace)
 
     def copy_to(self, target: "Place") -> None:
-        """Give an unchanging file another name, without reading it; replace any file of that name.
+        """Give a file that never changes a second name without reading it; replace any file of that name.
 
         A cloud copies the file within its bucket; on a disk it gets a hard link.
         """
         self.writable().copy(self.path, target.path)
 
     def remove(self) -> None:
-        """Removes a file."""
+        """Remove a file."""
         self.writable().fs.rm_file(self.path)
 
     def remove_below(self, relatives: Sequence[str]) -> None:
-        """Removes files below it, many with one call where there is one for it; missing ones are no error.
+        """Remove files below a folder, many per request if the server allows it; missing files are ignored.
 
-        The names are taken as they are: fsspec's own `rm` would read a `*` or a `[` in them as a pattern.
+        `*` and `[` in the names are literal, whereas fsspec's `rm` would read them as patterns.
         """
         self.writable().remove_all([(self / relative).path for relative in relatives])
 
     def remove_folder(self) -> None:
-        """Removes a folder that nobody writes to any more, with all that is in it, or the file itself."""
+        """Remove a folder with its content, or a file. Nothing may write to the folder meanwhile."""
         self.remove_below([relative for relative, _ in self.files()])
         if self.is_local:
             for folder, _, _ in os.walk(self.path, topdown=False):
@@ -290,7 +290,10 @@ class Place:
 
 
 def _absolute(path: str, url: str) -> str:
-    """The path without links and `..` before its last part, whose own name tells what it is, as in a hub's cache."""
+    """Return the absolute path with links resolved, except in its last part.
+
+    The last part keeps its own name: in a Hugging Face cache, the link has the file's name and its target has a hash.
+    """
     if not path.strip() or "\0" in path:
         raise ConfigError(f"{url!r}: expected a local path or an address; write one, or set the variable that does")
     try:
@@ -305,35 +308,33 @@ def _absolute(path: str, url: str) -> str:
 
 
 def cloud_variables() -> dict[str, str]:
-    """What the environment says of clouds, for processes elsewhere: as an argument, because Ray logs a runtime_env."""
+    """Return the cloud variables of the environment for processes on other machines.
+
+    They are passed as an argument, because Ray would log them in a runtime_env.
+    """
     return {name: value for name, value in os.environ.items() if name.startswith(("AWS_", "GOOGLE_", "AZURE_"))}
 
 
 @contextmanager
 def write_errors(place: Place) -> Iterator[None]:
-    """Turns what a storage client raises at a write into a WriteError that names the file and the remedy."""
+    """Convert errors of a storage client during a write to a WriteError with the file and the remedy."""
     try:
         yield
     except Exception as error:
         if not is_storage_error(error):
             raise
-        raise WriteError(
-            f"{place}: cannot be written ({first_line(error)}); {_remedy(place, error)} and run again"
-        ) from error
-
-
-def _remedy(place: Place, error: Exception) -> str:
-    if (renewal := place.filesystem.renewal(error)) is not None:
-        return renewal
-    if isinstance(error, PermissionError) and not place.is_local:
-        return f"check {place.filesystem.rights}"
-    code = error.errno if isinstance(error, OSError) else None
-    return REMEDIES.get(code or 0, "check the store's server or disk and the rights to it")
+        remedy = place.filesystem.renewal(error)
+        if remedy is None and isinstance(error, PermissionError) and not place.is_local:
+            remedy = f"check {place.filesystem.rights}"
+        if remedy is None:
+            code = error.errno if isinstance(error, OSError) else None
+            remedy = OS_REMEDIES.get(code or 0, "check the store's server or disk and the rights to it")
+        raise WriteError(f"{place}: cannot be written ({first_line(error)}); {remedy} and run again") from error
 
 
 @contextmanager
 def readable_errors(place: Place, what: str) -> Iterator[None]:
-    """Turns what a storage client raises into a ConfigError that names the address and the remedy."""
+    """Convert errors of a storage client to a ConfigError with the address and the remedy."""
     try:
         yield
     except PermissionError as error:
@@ -346,17 +347,17 @@ def readable_errors(place: Place, what: str) -> Iterator[None]:
     except Exception as error:
         if not is_storage_error(error):
             raise
-        if isinstance(error, OSError) and error.errno in REMEDIES:
-            raise ConfigError(f"{what} {place}: {REMEDIES[error.errno]}") from error
+        if isinstance(error, OSError) and error.errno in OS_REMEDIES:
+            raise ConfigError(f"{what} {place}: {OS_REMEDIES[error.errno]}") from error
         remedy = place.filesystem.renewal(error) or f"check {place.filesystem.check}"
         raise ConfigError(f"{what} {place}: cannot be reached ({first_line(error)}); {remedy}") from error
 
 
 def is_storage_error(error: Exception) -> bool:
-    """Whether a disk or a client raised it, told without importing that client for a local store."""
+    """Return True if a disk or a storage client raised the error; imports no client."""
     return isinstance(error, OSError) or type(error).__module__.startswith(CLIENTS)
 
 
 def first_line(error: Exception) -> str:
-    """What an error says, in one line."""
-    return without_secrets(str(error).splitlines()[0]) if str(error) else type(error).__name__
+    """Return the first line of an error's message, without secrets."""
+    return hide_secrets(str(error).splitlines()[0]) if str(error) else type(error).__name__

@@ -1,4 +1,4 @@
-"""CSV, TSV, JSON and JSON Lines files, read one way: rows by their lines, and for a line that is no row the reason."""
+"""Reader of CSV, TSV, JSON and JSON Lines files: rows with their line numbers, and reasons for unreadable lines."""
 
 import codecs
 import csv
@@ -15,26 +15,26 @@ from plumbline.operators.base.errors import SourceError
 from plumbline.operators.base.rows import require_once
 
 QUOTED = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""", re.DOTALL)
-"""A text as Python or JSON writes it."""
+"""A quoted text in Python or JSON."""
 WRITTEN_LIST = re.compile(rf"\s*\[\s*(?:(?:{QUOTED.pattern})[\s,]*)*\]\s*", re.DOTALL)
-"""A list of texts as Python, JSON or NumPy writes it, the last without commas."""
+"""A list of texts as printed by Python, JSON or NumPy (without commas)."""
 WORKBOOKS = (".xlsx", ".xls", ".ods")
-"""Suffixes of spreadsheets, which are not read."""
+"""Suffixes of spreadsheets, which are not supported."""
 MAX_WRITTEN_LIST = 10_000
-"""Characters of one."""
+"""Characters of a text that is parsed as such a list."""
 ESCAPED = re.compile(r"\\(.)", re.DOTALL)
 
 BLOCK_BYTES = 4 * 2**20
 MAX_LINE_BYTES = 16 * 2**20
 MAX_ROW_LINES = 100
-"""A CSV row of more lines has an unclosed quote, which took in the rows after it."""
+"""Lines of a CSV row; a longer row has an unclosed quote that swallowed the rows after it."""
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
 JSON_LINES = (".jsonl", ".ndjson")
 SEPARATOR_NAMES = {",": "commas", "\t": "tabs", ";": "semicolons", "|": "bars"}
 SHOWN_CHARACTERS = 40
-"""Characters of a text that a message shows."""
+"""Characters of a text that a message quotes."""
 UNREADABLE_LINE = "unreadable_line"
-"""Kind of a rejection for quotes that no CSV has."""
+"""Kind of a rejection for invalid quotes in a CSV."""
 AGAIN = "it may be truncated: download or write it again"
 LINE_END = re.compile(r"\r\n|\n|\r")
 
@@ -63,16 +63,16 @@ Values = Mapping[str, Any]
 
 
 class Rejection(NamedTuple):
-    """A row that was not taken; the fields are the columns REJECTED."""
+    """A row that was rejected; the fields are the columns of REJECTED."""
 
     file: str
     """The table, the tar or the tar's member."""
     line: int | None
-    """That it begins in, from 1, in a table."""
+    """First line of the row in a table, counted from 1."""
     kind: str
     """A short stable name, such as `missing_image`."""
     message: str
-    """What was found and what to do about it."""
+    """The finding and its remedy."""
     generator: str | None = None
     """None if unknown."""
     prompt_id: str | None = None
@@ -82,13 +82,13 @@ class Rejection(NamedTuple):
 
     @property
     def in_words(self) -> str:
-        """One line with the place, the reason and the remedy."""
+        """The place, reason and remedy in one line."""
         line = f", line {self.line}" if self.line is not None else ""
         return f"{self.file}{line}: {self.message}"
 
 
 class Refused(Exception):
-    """A row cannot be taken, for a reason that a person can act on."""
+    """A row is rejected for a reason that a person can fix."""
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)
@@ -107,7 +107,7 @@ class Refused(Exception):
 
 
 class Row(NamedTuple):
-    """A row that could be read, with the line that it begins in, from 1."""
+    """A readable row, with its first line, counted from 1."""
 
     line: int
     values: Values
@@ -117,7 +117,7 @@ Rows = Iterator[Row | Rejection]
 
 
 class CsvTable(NamedTuple):
-    """An open CSV: its header, and its rows as they are read."""
+    """An open CSV: its header, and an iterator of its rows."""
 
     names: list[str]
     rows: Rows
@@ -131,9 +131,10 @@ class TableRecords(NamedTuple):
 
 
 def read_records(stream: IO[bytes], url: str, read: Collection[str] | None = None) -> TableRecords:
-    """Every row of a CSV, TSV or JSON Lines file; raises SourceError naming the file and the first that is none.
+    """Read all rows of a CSV, TSV or JSON Lines file.
 
-    No column of `read`, of all where it is None, may stand twice. Rows are counted from 0, as in Parquet.
+    Raise SourceError, which names the file, for the first unreadable row (counted from 0, as in Parquet), or if a
+    column of `read` occurs twice; None means all columns.
     """
     if is_json_lines(url):
         records = _all_good(read_json_lines(stream, url), url)
@@ -153,12 +154,12 @@ def _all_good(rows: Rows, url: str) -> list[dict[str, Any]]:
 
 
 def is_json_lines(url: str) -> bool:
-    """Whether a file is named as JSON Lines."""
+    """Return True if a file has a suffix of JSON Lines."""
     return url.lower().endswith(JSON_LINES)
 
 
 def read_json_lines(stream: IO[bytes], url: str) -> Rows:
-    """The object of every line that is not blank."""
+    """Yield the object of every line that is not blank."""
     for number, line in enumerate(_lines(stream, url), start=1):
         if line.strip():
             try:
@@ -168,9 +169,9 @@ def read_json_lines(stream: IO[bytes], url: str) -> Rows:
 
 
 def open_csv(stream: IO[bytes], url: str, is_row: Callable[[Values], bool] = lambda values: False) -> CsvTable:
-    """A CSV or, where it is named so, a TSV; raises SourceError where it has no header.
+    """Open a CSV, or a TSV by its suffix; raise SourceError if it has no header.
 
-    `is_row` tells of a line, on which a row seems to go on, whether it is a row by itself.
+    If a row seems to continue on further lines, `is_row` returns True for a line that is a row by itself.
     """
     separator = SEPARATORS[PurePosixPath(url).suffix.lower()]
     record = _Record(stream, url)
@@ -183,7 +184,7 @@ def read_csv(stream: IO[bytes], url: str) -> CsvTable:
     """Read a CSV or TSV whole, from a stream that can be read twice.
 
     If quotes make a row unreadable, and every line has the header's number of cells without them, the file uses no
-    quoting: its quotes are read as characters. So PartiPrompts.tsv is released.
+    quoting, as the released PartiPrompts.tsv: its quotes are read as characters.
     """
     table = open_csv(stream, url)
     rows = list(table.rows)
@@ -220,7 +221,7 @@ def _is_unquoted(cell: str) -> bool:
 
 
 def _lines(stream: IO[bytes], url: str) -> Iterator[bytes]:
-    """The lines of a file with their ends, without a byte order mark."""
+    """Yield the lines of a file with their line ends, without a byte order mark."""
     for number, line in enumerate(_split(stream), start=1):
         if number == 1 and line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
             raise SourceError(f"{url}: the file is UTF-16; save it as UTF-8")
@@ -230,7 +231,7 @@ def _lines(stream: IO[bytes], url: str) -> Iterator[bytes]:
 
 
 def _split(stream: IO[bytes]) -> Iterator[bytes]:
-    """The lines of a file; one that is too long is cut once that is known."""
+    """Yield the lines of a file; stop reading after a line that is too long."""
     rest = b""
     while len(rest) <= MAX_LINE_BYTES and (block := stream.read(BLOCK_BYTES)):
         *lines, rest = (rest + block).split(b"\n")
@@ -240,33 +241,33 @@ def _split(stream: IO[bytes]) -> Iterator[bytes]:
 
 
 class _Record:
-    """A CSV's lines one after the other, and those of the record that is being read."""
+    """Iterator of a CSV's lines that remembers the lines of the current record."""
 
     def __init__(self, stream: IO[bytes], url: str) -> None:
         self.url = url
         self._lines = _lines(stream, url)
         self._again: deque[str] = deque()
         self.line = 0
-        """The last that was read, counted from 1."""
+        """The last line that was read, counted from 1."""
         self.texts: list[str] = []
 
     def __iter__(self) -> Iterator[str]:
         return self
 
     def __next__(self) -> str:
-        """Bytes that are not UTF-8 pass the parser as surrogates, so that only their own row is refused."""
+        # bytes that are not UTF-8 pass the parser as surrogates, so that only their own row is refused
         text = self._again.popleft() if self._again else next(self._lines).decode(errors="surrogateescape")
         self.texts.append(text)
         self.line += 1
         return text
 
     def begin(self) -> int:
-        """The line that the next record begins in."""
+        """Start the next record, and return its first line."""
         self.texts = []
         return self.line + 1
 
     def give_back(self) -> None:
-        """Lets every line of the record but its first be read again."""
+        """Let every line of the record except the first be read again."""
         self._again.extendleft(reversed(self.texts[1:]))
         self.line -= len(self.texts[1:])
 
@@ -295,7 +296,7 @@ def _header(reader: Iterator[list[str]], separator: str, url: str) -> list[str]:
 def _csv_rows(
     reader: Iterator[list[str]], record: _Record, names: list[str], separator: str, is_row: Callable[[Values], bool]
 ) -> Rows:
-    """A quote that is not closed costs the line that it stands in, and none of those that it takes in."""
+    """Yield the rows; an unclosed quote costs only the line that it is in, not the lines that it swallows."""
     while True:
         line = record.begin()
         try:
@@ -318,9 +319,9 @@ def _csv_rows(
 
 
 def _rows_alone(texts: Sequence[str], names: list[str], separator: str) -> Iterator[Values]:
-    """Those of a record's lines that could be rows by themselves.
+    """Yield those lines of a record that could be rows by themselves.
 
-    Where a stray quote meets another one, lines below it, no CSV parser can see a mistake.
+    If a stray quote is closed by another stray quote some lines below, no CSV parser can see the mistake.
     """
     for text in texts:
         cells = next(csv.reader([text], delimiter=separator), [])
@@ -332,14 +333,14 @@ def _named(names: list[str], cells: list[str]) -> dict[str, str]:
     if len(cells) != len(names):
         problem = f"expected {len(names)} fields, found {len(cells)}"
         raise Refused(
-            "wrong_columns", f"{problem}; correct its commas and quotes, or download it again where it is the last row"
+            "wrong_columns", f"{problem}; correct its commas and quotes, or download it again if it is the last row"
         )
     require_utf8("".join(cells))
     return dict(zip(names, cells, strict=True))
 
 
 def require_utf8(text: str) -> None:
-    """Raises Refused for text that has no UTF-8 form: what was not UTF-8, or half of a JSON surrogate pair."""
+    """Raise Refused for a text that was not UTF-8, or that has half of a JSON surrogate pair."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -348,7 +349,7 @@ def require_utf8(text: str) -> None:
 
 
 def parse_object(text: bytes) -> dict[str, Any]:
-    """A JSON object whose texts have a UTF-8 form; raises Refused."""
+    """Parse a JSON object; raise Refused if it is invalid, or its texts have no UTF-8 form."""
     try:
         values = parse_json(text.decode())
     except UnicodeDecodeError as error:
@@ -359,7 +360,7 @@ def parse_object(text: bytes) -> dict[str, Any]:
 
 
 def parse_json(text: str, remedy: str = "correct or remove it") -> Any:
-    """What JSON says, NaN read as such; raises Refused, also for a field that stands twice or half a character."""
+    """Parse JSON, including NaN; raise Refused for invalid JSON, a duplicate field, or half a surrogate pair."""
     try:
         values = json.loads(text, object_pairs_hook=_fields)
         if "\\u" in text:
@@ -370,7 +371,7 @@ def parse_json(text: str, remedy: str = "correct or remove it") -> Any:
 
 
 def _fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object; raises Refused where it has a field twice, of which one would be lost."""
+    """Return a JSON object; raise Refused for a duplicate field, because one of its values would be lost."""
     values = dict(pairs)
     if len(values) != len(pairs):
         names = [name for name, _ in pairs]
@@ -383,7 +384,7 @@ def printable(text: str) -> str:
     r"""Return the text with each byte that is not UTF-8 written as \xff, so that it can be stored and printed."""
     try:
         return text.encode(errors="surrogateescape").decode(errors="backslashreplace")
-    except UnicodeEncodeError:  # half of a JSON surrogate pair, which stands for no byte
+    except UnicodeEncodeError:  # half of a JSON surrogate pair, which encodes no byte
         return text.encode(errors="backslashreplace").decode()
 
 
@@ -398,9 +399,9 @@ def split_lines(text: str) -> list[str]:
 
 
 def as_list(value: Any) -> Any:
-    """Return the parts of a text, as a field of a CSV contains several; any other value as it is.
+    """Return the parts of a text that is a list in a field of a CSV; return any other value unchanged.
 
-    Parts are between semicolons, or quoted in brackets: so pandas writes lists and arrays.
+    Parts are separated by semicolons, or quoted in brackets, as pandas writes lists and arrays.
     """
     if not isinstance(value, str):
         return value
@@ -411,7 +412,7 @@ def as_list(value: Any) -> Any:
 
 
 def read_json(content: bytes, url: str) -> Any:
-    """What a JSON file holds; raises SourceError naming the file where it is none."""
+    """Parse a JSON file; raise SourceError, which names the file, if it is invalid."""
     try:
         return parse_json(read_text(content, url), AGAIN)
     except Refused as error:
@@ -419,7 +420,7 @@ def read_json(content: bytes, url: str) -> Any:
 
 
 def read_text(content: bytes, url: str) -> str:
-    """The text of a UTF-8 file, a byte order mark skipped; raises SourceError where it is none, or empty."""
+    """Return the text of a UTF-8 file without a byte order mark; raise SourceError if it is empty or not UTF-8."""
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -433,7 +434,7 @@ def read_text(content: bytes, url: str) -> str:
 
 
 def as_object(value: Any, where: str) -> dict[str, Any]:
-    """The value, where it is an object; raises SourceError otherwise."""
+    """Return the value if it is a JSON object; raise SourceError otherwise."""
     if not isinstance(value, dict):
         raise SourceError(f"{where}: expected an object, found {type(value).__name__}; {AGAIN}")
     return value

@@ -5,7 +5,7 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 
-from plumbline.operators.base.each import Each, one_by_one
+from plumbline.operators.base.each import OrderedMap, map_sequentially
 from plumbline.operators.base.failures import count_failures, merge_failures
 from plumbline.operators.results.run_scores import PromptTexts, RunScores
 from plumbline.operators.statistics.poisson_bootstrap import hash_ids
@@ -23,7 +23,7 @@ def score_parts(store: Store, run_id: str) -> list[str]:
     return store.files(path) or [path]
 
 
-def read_run_scores(store: Store, run_id: str, each: Each = one_by_one) -> RunScores:
+def read_run_scores(store: Store, run_id: str, each: OrderedMap = map_sequentially) -> RunScores:
     """Return a run's scores, which are loaded as needed: at most one metric and generator at a time."""
     parts = [partial(store.read_file, path, encoded=SHARED) for path in score_parts(store, run_id)]
     return RunScores(parts, each).with_texts(read_prompt_texts(store, run_id))

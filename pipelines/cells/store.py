@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from plumbline.operators.base.errors import ConfigError, PlumblineError
-from plumbline.operators.base.rows import count_errors, error_kinds, kept_of, usage_of
+from plumbline.operators.base.rows import count_errors, error_kinds, read_kept, read_usage
 from plumbline.operators.base.usage import Usage
 from plumbline.operators.models.checkpoints.parts import digest_file
 from plumbline.pipelines.base.storage import (
@@ -188,7 +188,7 @@ class Store:
         A cell with a retryable error is saved as a draft instead: this run reads it, and the next run computes the
         missing rows. A cell to renew replaces the existing file. Raises WriteError if the cell cannot be written.
         """
-        kinds, kept, usage = error_kinds(table), kept_of(table), usage_of(table)
+        kinds, kept, usage = error_kinds(table), read_kept(table), read_usage(table)
         if count_errors(table, retryable_only=True):
             self.save_draft(cell, table, **provenance)
             return Outcome(state="draft", rows=len(table), kinds=kinds, kept=kept, usage=usage)
@@ -439,7 +439,7 @@ def _read_bytes(place: Place) -> bytes:
 
 
 def _encode(cell: Cell, table: pa.Table, provenance: Mapping[str, Any]) -> bytes:
-    usage = usage_of(table)
+    usage = read_usage(table)
     of_cell = {"key": cell.key, "recipe": cell.recipe, "node": cell.node, "inputs": cell.upstream}
     counted = {"errors": sum(error_kinds(table).values())} | ({} if usage is None else {"usage": usage._asdict()})
     return encode_cell(table, {**provenance, **of_cell, **counted})

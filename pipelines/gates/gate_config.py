@@ -1,4 +1,4 @@
-"""A gate's configuration: which run is judged, by which rules, beside what."""
+"""Configuration of a gate: the run, the rules, and the run or generator to compare with."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,15 +8,16 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError  # type: ignore[import-untyped]
 
-from plumbline.operators.base.bounds import Checked
+from plumbline.operators.base.bounds import BoundsChecked
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.gates.rules import Alpha, Gate, Rule
 from plumbline.operators.images.generation_settings import Choice
+from plumbline.operators.statistics.levels import SIGNIFICANCE
 from plumbline.pipelines.base.storage import Place, StorageConfig, readable_errors
 from plumbline.pipelines.plans.sweep_config import read_config
 
-MOST_BYTES = 1 << 20
-"""Of a file of rules."""
+MAX_BYTES = 1 << 20
+"""Size limit of a file of rules."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,19 +57,19 @@ class GateConfig:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class GateFile(Checked):
-    """What a file of rules holds."""
+class GateFile(BoundsChecked):
+    """Content of a file of rules."""
 
-    alpha: Alpha = 0.05
+    alpha: Alpha = SIGNIFICANCE
     """One-sided: the probability that the gate passes a run that breaks one of its tested rules."""
     rules: Mapping[str, Any]
-    """The rules, each with a name of its own."""
+    """The rules by name."""
 
 
 def read_gate(place: Place) -> Gate:
-    """The rules of a file; raises ConfigError, naming file and rule, for what is wrong with them."""
+    """Read the rules of a file; raise ConfigError for an invalid file or rule, with its name."""
     with readable_errors(place, "rules"):
-        text = place.read(MOST_BYTES).decode("utf-8", "replace")
+        text = place.read(MAX_BYTES).decode("utf-8", "replace")
     try:
         values = OmegaConf.to_container(OmegaConf.create(text))
     except (OmegaConfBaseException, YAMLError, ValueError, RecursionError) as error:

@@ -1,11 +1,11 @@
-"""A finished run judged by a gate: its tables and the other side's are read, and what the gate says is written."""
+"""Judgement of finished runs by a gate: reads the tables of both sides and writes the result."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
 from plumbline.operators.base.errors import ConfigError
-from plumbline.operators.gates.checks import GateResult, Judged, Other, Summarised, check_rules, judge
+from plumbline.operators.gates.checks import GateResult, JudgedRun, OtherSide, SummaryRow, check_rules, judge
 from plumbline.operators.gates.junit import to_junit
 from plumbline.operators.gates.rules import Gate, Rule
 from plumbline.operators.images.generation_settings import COMPARE, Choice, differ, differ_from_run, known_settings
@@ -38,11 +38,21 @@ def judge_run(
     settings: Choice = "compare",
     sources: Sources | None = None,
 ) -> GateResult:
-    """What the gate, whose rules are all for the run's benchmark, says of a run; raises ConfigError for rules that ask
-    for what the run does not have.
+    """Judge a run by a gate.
 
-    It is compared with the run `against`, or where there is none, for the reason `no_other`, with its generator
-    `baseline`. `sources` are the run's, where they have just been read.
+    Args:
+        store: The store of the run.
+        gate: Rules, all of which apply to the run's benchmark.
+        run_id: The run's id.
+        against: Id of the run to compare with.
+        no_other: The reason why there is no run to compare with.
+        candidate: The generator to judge; None for every generator.
+        baseline: Generator of the same run to compare with.
+        settings: Effect of generation settings that differ between the two sides.
+        sources: The run's sources if they have already been read.
+
+    Raises:
+        ConfigError: A generator is not in the run, or a rule needs something that the run does not have.
     """
     manifest = read_manifest(store, run_id)
     generators = [name for name in manifest.get("generators", ()) if name != NO_GENERATOR]
@@ -52,11 +62,11 @@ def judge_run(
     sides = _Sides(store, run_id, manifest, against, no_other, baseline, settings)
     candidates = [candidate] if candidate else [name for name in generators if name != baseline]
     metrics = read_metrics(manifest)
-    judged = Judged(
+    judged = JudgedRun(
         summary=_summary(store, run_id),
         scores=sides.scores,
         skills=cache(lambda: _skills(store, manifest, sources)),
-        falling=falling_metrics(manifest),
+        lower_is_better=falling_metrics(manifest),
         unranked=frozenset(name for name, metric in metrics.items() if not metric.ranks),
         ranges={name: metric.score_range for name, metric in metrics.items() if metric.score_range is not None},
         candidates=candidates,
@@ -68,8 +78,9 @@ def judge_run(
 
 
 def run_gate(store: Store, gate: Gate, config: GateConfig) -> list[GateResult]:
-    """What the gate says of the run that a configuration names, or of the runs of a suite that rules are for, beside
-    the other side that it names; that is written to its files too.
+    """Judge the configured run, or those runs of the configured suite that rules apply to, and write the result files.
+
+    Raise ConfigError if no rule applies to the run's benchmark, or if the run would be compared with itself.
     """
     files = {
         name: config.storage.locate(address, writable=True)
@@ -83,8 +94,8 @@ def run_gate(store: Store, gate: Gate, config: GateConfig) -> list[GateResult]:
         gate.check({manifest["benchmark"]: manifest["metrics"] for manifest in manifests.values()})
     results = list[GateResult]()
     for run_id, manifest in manifests.items():
-        of_run = gate.of(manifest["benchmark"])
-        if not of_run.rules:
+        rules = gate.for_benchmark(manifest["benchmark"])
+        if not rules.rules:
             continue
         against = None
         if config.against is not None:
@@ -95,7 +106,7 @@ def run_gate(store: Store, gate: Gate, config: GateConfig) -> list[GateResult]:
             )
         result = judge_run(
             store,
-            of_run,
+            rules,
             run_id,
             against=against,
             candidate=config.candidate,
@@ -114,11 +125,11 @@ def run_gate(store: Store, gate: Gate, config: GateConfig) -> list[GateResult]:
 
 
 WRITERS: Mapping[str, Callable[[Sequence[GateResult]], str]] = {"junit": to_junit, "summary": gate_markdown}
-"""How each file is written."""
+"""Writer of each result file."""
 
 
 class _Sides:
-    """The two sides of every comparison, each read when a rule first asks for it."""
+    """The two sides of every comparison; each is read when a rule first needs it."""
 
     def __init__(
         self,
@@ -135,37 +146,37 @@ class _Sides:
         self.baseline, self.settings = baseline, settings
         self.before = None if against is None else read_manifest(store, against)
         self.scores: Callable[[], RunScores] = cache(lambda: read_run_scores(store, run_id))
-        self.other: Callable[[str, str, str, str], Other] = cache(self._other)
+        self.other: Callable[[str, str, str, str], OtherSide] = cache(self._other)
         self.scores_before: Callable[[], RunScores] = cache(lambda: read_run_scores(store, str(against)))
 
-    def find(self, rule: Rule, generator: str) -> Other | str:
-        """What a rule compares a generator with, or why that cannot be done."""
+    def find(self, rule: Rule, generator: str) -> OtherSide | str:
+        """Return the side that a rule compares a generator with, or the reason why they cannot be compared."""
         baseline = rule.baseline or self.baseline
         if baseline == generator:
             return "it is the baseline itself"
         if baseline is not None:
             differing = differ(known_settings(self.manifest, generator), known_settings(self.manifest, baseline))
-            return self._differing(differing) or self.other(str(rule.metric), generator, self.run_id, baseline)
+            return self._explain_difference(differing) or self.other(str(rule.metric), generator, self.run_id, baseline)
         if self.before is None:
             return f"nothing to compare with: {self.no_other}"
         return (
             self._obstacle(rule, generator, self.before)
-            or self._differing(differ_from_run(self.before, self.manifest, generator))
+            or self._explain_difference(differ_from_run(self.before, self.manifest, generator))
             or self.other(str(rule.metric), generator, str(self.against), generator)
         )
 
-    def _other(self, metric: str, generator: str, run_id: str, other: str) -> Other:
+    def _other(self, metric: str, generator: str, run_id: str, other: str) -> OtherSide:
         sides = ScoredImages(self.run_id, generator, metric), ScoredImages(run_id, other, metric)
         scores = self.scores() if run_id == self.run_id else self.scores_before()
-        return Other(other, scores, cache(lambda: find_same_images(self.store, *sides)))
+        return OtherSide(other, scores, cache(lambda: find_same_images(self.store, *sides)))
 
-    def _differing(self, settings: str) -> str:
+    def _explain_difference(self, settings: str) -> str:
         if not settings or self.settings != COMPARE:
             return ""
         return f"the settings differ: {settings}; generate with the same, or set settings=ignore"
 
     def _obstacle(self, rule: Rule, generator: str, before: Mapping[str, Any]) -> str:
-        """Why a generator cannot be compared with itself in the other run; empty where it can."""
+        """Return the reason why a generator cannot be compared with itself in the other run; empty if it can."""
         if generator not in before.get("generators", ()):
             return f"{self.against} has no {generator}; name a generator of this run by baseline: NAME"
         if obstacle := obstacle_between(before, self.manifest):
@@ -175,16 +186,16 @@ class _Sides:
         return ""
 
 
-def _summary(store: Store, run_id: str) -> dict[tuple[str, str, str], Summarised]:
+def _summary(store: Store, run_id: str) -> dict[tuple[str, str, str], SummaryRow]:
     table = store.read_table(f"runs/{run_id}/summary.parquet")
     return {
-        (row["generator"], row["metric"], row["skill"]): Summarised(row["mean"], row["n"], row["n"] + row["n_null"])
+        (row["generator"], row["metric"], row["skill"]): SummaryRow(row["mean"], row["n"], row["n"] + row["n_null"])
         for row in table.to_pylist()
     }
 
 
 def _skills(store: Store, manifest: Mapping[str, Any], sources: Sources | None) -> Skills:
-    """The skills of the run's prompts; raises ConfigError where these cannot be read any more."""
+    """Return the skills of the run's prompts; raise ConfigError if the prompts cannot be read any more."""
     originals, unreadable = find_originals(manifest, store, sources)
     if originals is None:
         raise ConfigError(f"the prompts' skills cannot be read any more ({unreadable}); judge by skill: overall")

@@ -1,4 +1,4 @@
-"""Prompts for which two generators have the same images, byte for byte; equal scores alone would prove less."""
+"""Prompts for which two generators have byte-identical images; equal scores alone do not prove that."""
 
 from collections.abc import Iterable
 from typing import NamedTuple

@@ -1,1 +1,1 @@
-"""Pictures of a benchmark's prompts, made here by a generator."""
+"""Generation of a benchmark's images by a model that runs here, or by a service."""

@@ -1,9 +1,9 @@
-"""What pictures are made of, by which generator, and where they are put."""
+"""Configuration of a generation: prompts, generator, and output folder."""
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from plumbline.operators.base.bounds import Checked, Positive, Share
+from plumbline.operators.base.bounds import BoundsChecked, Positive, Share
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.images.decoding import ImageLimits
 from plumbline.operators.metrics.generation import Pictures, PicturesConfig
@@ -15,15 +15,15 @@ from plumbline.pipelines.plans.sweep_config import SweepConfig
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig
 
 KEPT = ".generate"
-"""The store, in the folder of images, that keeps what was made, and the tables of what was wanted."""
+"""Name of the store in the image folder, which has the generated images and the tables of wanted images."""
 ROLE = "image_model"
 ASSETS = Path(__file__).resolve().parents[2] / "assets"
-OF_SWEEPS = ("benchmark", "pictures", "cluster", "storage", "limits", "max_failed", "dry_run", "log")
-"""What a sweep that draws first has in common with a generation."""
+SWEEP_KEYS = ("benchmark", "pictures", "cluster", "storage", "limits", "max_failed", "dry_run", "log")
+"""Keys that a sweep which generates images first shares with a generation."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class GenerateConfig(Checked):
+class GenerateConfig(BoundsChecked):
     """Prompts x generator x settings."""
 
     benchmark: BenchmarkConfig
@@ -44,7 +44,7 @@ class GenerateConfig(Checked):
     """What is written of each shard while the job goes on (docs/observing.md)."""
 
     def __post_init__(self) -> None:
-        Checked.__post_init__(self)
+        BoundsChecked.__post_init__(self)
         if self.benchmark.images is None:
             raise ConfigError("benchmark.images: expected the folder that the pictures are put into; name it")
         if self.images.is_local and Path(self.images.path).is_relative_to(ASSETS):
@@ -56,35 +56,35 @@ class GenerateConfig(Checked):
             raise ConfigError("benchmark.prompts: expected the prompts that are drawn; name their file")
         if self.benchmark.columns.edit_columns:
             raise ConfigError(f"benchmark: {self.benchmark.name} is of edited images, and pictures are drawn of texts")
-        if not self.called or "/" in self.called or self.called[0] in "._":
+        if not self.generator or "/" in self.generator or self.generator[0] in "._":
             raise ConfigError(
-                f"pictures.name: expected a folder's name that does not begin with '.' or '_', got {self.called!r}"
+                f"pictures.name: expected a folder's name that does not begin with '.' or '_', got {self.generator!r}"
             )
 
     @property
-    def called(self) -> str:
-        """The generator's name."""
+    def generator(self) -> str:
+        """Name of the generator."""
         return Path(self.image_model.checkpoint).name if self.pictures.name is None else self.pictures.name
 
     @property
     def images(self) -> Place:
-        """The folder of generators' folders."""
+        """Folder that contains one folder per generator."""
         return self.storage.locate(str(self.benchmark.images), writable=True)
 
     @property
     def folder(self) -> Place:
-        """The generator's own."""
-        return self.images / self.called
+        """Folder of this generator."""
+        return self.images / self.generator
 
     @property
     def kept(self) -> Place:
-        """The store of what was made."""
+        """Store of the generated images."""
         return self.images / KEPT
 
     @property
     def wanted_folder(self) -> str:
         """Folder of the tables that list the generator's wanted pictures, relative to the store `kept`."""
-        return f"wanted/{self.called}"
+        return f"wanted/{self.generator}"
 
     @property
     def texts(self) -> BenchmarkConfig:
@@ -92,11 +92,11 @@ class GenerateConfig(Checked):
         return replace(self.benchmark, images=None, generators={})
 
     def drawing(self) -> SweepConfig:
-        """What has the generator draw: a sweep without images, of a prompt for each picture."""
+        """Return the sweep that generates the images: one prompt per image, and no images to read."""
         return SweepConfig(
             store=self.kept.url,
             benchmark=BenchmarkConfig(
-                name=self.called, prompts=(self.kept / self.wanted_folder).url, images=None, generators={}
+                name=self.generator, prompts=(self.kept / self.wanted_folder).url, images=None, generators={}
             ),
             models={ROLE: self.image_model},
             metrics={"pictures": Pictures(options=self.pictures)},
@@ -111,12 +111,15 @@ class GenerateConfig(Checked):
 
 
 def generation_of(sweep: SweepConfig) -> GenerateConfig | None:
-    """What a sweep has drawn before it scores; None where it names no generator."""
+    """Return the generation that a sweep needs before it scores; None if it names no image model."""
     if sweep.image_model is None:
         return None
-    return GenerateConfig(image_model=sweep.image_model, **{name: getattr(sweep, name) for name in OF_SWEEPS})
+    return GenerateConfig(image_model=sweep.image_model, **{name: getattr(sweep, name) for name in SWEEP_KEYS})
 
 
 def scoring_of(sweep: SweepConfig) -> SweepConfig:
-    """What such a sweep is once the pictures stand: the same as one that finds them there."""
+    """Return the sweep that scores the images after they were generated.
+
+    It equals a sweep that found the images in place, so that it computes the same cells.
+    """
     return replace(sweep, image_model=None, pictures=PicturesConfig())

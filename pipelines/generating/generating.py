@@ -1,4 +1,4 @@
-"""A benchmark's pictures made by a generator: what is missing is drawn, and all are put into the generator's folder."""
+"""Generation of a benchmark's images: draws the missing ones, and puts all into the generator's folder."""
 
 import re
 from collections import Counter
@@ -27,8 +27,8 @@ from plumbline.pipelines.sweeps.planning import PlannedSweep, plan_sweep
 
 OURS = re.compile(r"\d{5}-[0-9a-f]{8}(\.draft)?\.parquet")
 """Names of the files that a generation writes into a generator's folder."""
-READERS = 4
-"""Files that are read at once; each is as large as all of its pictures."""
+MAX_READERS = 4
+"""Files that are read at the same time; each has all pictures of a shard."""
 
 
 class PlannedGeneration(NamedTuple):
@@ -64,7 +64,7 @@ class Generated(NamedTuple):
 def plan_generation(config: GenerateConfig) -> PlannedGeneration:
     """Name every picture and find the existing ones; load no model, and draw nothing.
 
-    Raises ConfigError, SourceError or ModelError, whose message is one line with the remedy.
+    Raise ConfigError, SourceError or ModelError, whose message is one line with the remedy.
     """
     strangers = [name for name in _tables(config.folder) if OURS.fullmatch(name) is None]
     if strangers:
@@ -105,7 +105,7 @@ def generate(planned: PlannedGeneration, watch: Watch) -> Generated:
 
 
 def _tables(folder: Place) -> list[str]:
-    """The tables in a generator's folder."""
+    """Return the names of the tables in a generator's folder."""
     with readable_errors(folder, "images"):
         try:
             return sorted(name for name in folder.list() if name.endswith(".parquet"))
@@ -148,7 +148,7 @@ class GeneratorFolder:
             except BrokenCell as error:
                 return error
 
-        with ThreadPoolExecutor(READERS) as pool:
+        with ThreadPoolExecutor(MAX_READERS) as pool:
             for cell, result in zip(made.values(), pool.map(put, made), strict=True):
                 if isinstance(result, BrokenCell):
                     broken.add(cell.path)

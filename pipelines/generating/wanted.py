@@ -1,4 +1,4 @@
-"""The pictures that are wanted of a generator, in tables that keep their places: each table is a shard."""
+"""Tables of the pictures that a generator must draw. Each table is a shard, and pictures stay in their table."""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -28,8 +28,8 @@ def write_wanted(store: Store, folder: str, wanted: Texts, rows: int) -> None:
     """
     earlier = {path: _read(store, path) for path in store.files(folder)}
     left = dict(wanted)
-    tables = {path: {one: left.pop(one) for one in held if one in left} for path, held in earlier.items()}
-    free = [path for path, held in earlier.items() if not held]
+    tables = {path: {image: left.pop(image) for image in texts if image in left} for path, texts in earlier.items()}
+    free = [path for path, texts in earlier.items() if not texts]
     first = max((int(path.rpartition("/")[2].removesuffix(".parquet")) + 1 for path in tables), default=0)
     new = list(left.items())
     parts = [dict(new[start : start + rows]) for start in range(0, len(new), rows)]

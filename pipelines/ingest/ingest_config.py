@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar, Literal
 
-from plumbline.operators.base.bounds import Checked, Positive, Share
+from plumbline.operators.base.bounds import BoundsChecked, Positive, Share
 from plumbline.operators.base.errors import ConfigError
 from plumbline.pipelines.base.storage import Place, StorageConfig
 from plumbline.pipelines.base.tables import Refused
@@ -20,7 +20,7 @@ Identity = Mapping[str, str | None]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class IngestLimits(Checked):
+class IngestLimits(BoundsChecked):
     """Limits above which an image is refused."""
 
     section: ClassVar[str] = "limits."
@@ -29,7 +29,7 @@ class IngestLimits(Checked):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class WorkersConfig(Checked):
+class WorkersConfig(BoundsChecked):
     """The machines that make the shards."""
 
     section: ClassVar[str] = "cluster."
@@ -41,7 +41,7 @@ class WorkersConfig(Checked):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class IngestConfig(Checked):
+class IngestConfig(BoundsChecked):
     """Input and output of an ingest."""
 
     output: str
@@ -84,7 +84,7 @@ class IngestConfig(Checked):
     storage: StorageConfig = field(default_factory=StorageConfig)
 
     def __post_init__(self) -> None:
-        Checked.__post_init__(self)
+        BoundsChecked.__post_init__(self)
         if (self.tars is None) == (self.table is None and self.images is None):
             raise ConfigError(
                 "expected one input: table=FILE (with images=FOLDER), images=FOLDER alone, or tars=FILE_OR_FOLDER"

@@ -29,6 +29,7 @@ from plumbline.operators.judging.matching import IDS, complete_ids
 from plumbline.operators.judging.preferences import mean_choices
 from plumbline.operators.judging.ratings import mean_ratings
 from plumbline.operators.metrics.metric import direction
+from plumbline.operators.statistics.levels import CONFIDENCE, SIGNIFICANCE
 from plumbline.operators.statistics.prediction_powered import powered_mean
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.judging.metaeval import open_release
@@ -41,7 +42,6 @@ Floats = NDArray[np.float64]
 
 MEASURED = (12, 16, 20, 25, 30, 40, 50)
 """Numbers of labels at which the coverage is measured."""
-LEVEL = 0.95
 CHOICES = (-0.5, 0.5)
 """Limits of the images of a choice, whose difference is 1 for one of them, -1 for the other, or 0."""
 DRAWS = 1000
@@ -58,7 +58,7 @@ class LabelsConfig(ScoresSource):
     """The one whose scores stand beside the ratings, as [vqascore]; may be left out where there is one."""
     generators: tuple[str, ...] = ()
     """The two, or more, to be told apart, as [a, b]; all where empty."""
-    alpha: Probability = 0.05
+    alpha: Probability = SIGNIFICANCE
     """The probability of error of all intervals together, which share it evenly, however often one looks."""
     chance: Probability = 0.8
     """With which the labels that are asked for show the difference, if it is what it seems."""
@@ -229,8 +229,8 @@ def coverage_table(protocols: Sequence[ProtocolConfig], storage: StorageConfig, 
         f"There are {DRAWS} draws for every pair of generators and every released metric. Each draw has this many "
         "rated prompts, including those of the rows above, and as many scored prompts as there are. Covered: how often "
         "the interval covers the difference over all prompts. Missed so far: how often this interval or one above "
-        f"missed it ({1 - LEVEL:.0%} are promised), as mean and ninetieth percentile over pairs and metrics. Worth: "
-        "how many ratings one rating amounts to, the median and the extremes.",
+        f"missed it ({1 - CONFIDENCE:.0%} are promised), as mean and ninetieth percentile over pairs and metrics. "
+        "Worth: how many ratings one rating amounts to, the median and the extremes.",
         ("ratings", "pairs x metrics", "prompts rated", "covered", "missed so far", "ninetieth", "worth", "from"),
         rows,
     )
@@ -262,7 +262,7 @@ def _measure_intervals(
     for labels in MEASURED:
         first = rated[:, :labels]
         found = powered_mean(people[first], metric[first], others)
-        misses = found.excludes(people.mean(), LEVEL, widest)
+        misses = found.excludes(people.mean(), CONFIDENCE, widest)
         missed |= misses
         measured.append((1 - float(misses.mean()), float(missed.mean()), float(np.median(found.worth))))
     return measured

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, get_args
 
-from plumbline.operators.base.bounds import Checked, Probability
+from plumbline.operators.base.bounds import BoundsChecked, Probability
 from plumbline.operators.base.errors import ConfigError, check_known
+from plumbline.operators.statistics.levels import GECKO_SIGNIFICANCE
 from plumbline.operators.statistics.options import (
-    ALPHA,
     Convention,
     EqualScores,
     Level,
@@ -26,7 +26,7 @@ Task = Literal["ratings", "preferences", "pairings", "graphs", "orders", "words"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ProtocolConfig(Checked):
+class ProtocolConfig(BoundsChecked):
     """How a benchmark's judgements are compared with scores."""
 
     section: ClassVar[str] = "protocol."
@@ -79,7 +79,7 @@ class ProtocolConfig(Checked):
     """Treatment of pairs of images that people do not decide."""
     equal_scores: EqualScores = "half"
     """Value of a metric's equal scores on pairs that people decide: half a pair, or nothing."""
-    alpha: Probability = ALPHA
+    alpha: Probability = GECKO_SIGNIFICANCE
     """The level at which two generators are called different."""
     zeros: ZeroHandling = "wilcox"
     """What the signed-rank test does with prompts on which two generators do not differ."""
@@ -91,7 +91,7 @@ class ProtocolConfig(Checked):
     """Metrics by which a lower score is better; those of a run of ours are known from it and need not be named."""
 
     def __post_init__(self) -> None:
-        Checked.__post_init__(self)
+        BoundsChecked.__post_init__(self)
         check_known("protocol.reader", self.release, RELEASES)
         if self.columns is not None and self.release not in OWN:
             raise ConfigError(

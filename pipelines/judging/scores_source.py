@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from plumbline.operators.base.bounds import Checked
+from plumbline.operators.base.bounds import BoundsChecked
 from plumbline.operators.base.errors import ConfigError
 from plumbline.pipelines.base.storage import Place, StorageConfig
 from plumbline.pipelines.cells.runs import find_run
@@ -10,7 +10,7 @@ from plumbline.pipelines.cells.store import open_existing_store
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ScoresSource(Checked):
+class ScoresSource(BoundsChecked):
     """The run or the table whose scores a job reads."""
 
     store: str = "store"
@@ -23,7 +23,7 @@ class ScoresSource(Checked):
     storage: StorageConfig = field(default_factory=StorageConfig)
 
     def __post_init__(self) -> None:
-        Checked.__post_init__(self)
+        BoundsChecked.__post_init__(self)
         if self.run is not None and self.scores is not None:
             raise ConfigError(f"run={self.run}: expected a run or scores, got scores={self.scores} too; leave one out")
 

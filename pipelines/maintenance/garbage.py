@@ -1,4 +1,4 @@
-"""What nothing in a store refers to any more: found, told with the reason, and removed on request."""
+"""Garbage collection: finds and removes files of a store that no kept run refers to, each with its reason."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
@@ -15,16 +15,16 @@ from plumbline.pipelines.cells.store import DRAFT, MARK, Store, StoredFile, Stor
 from plumbline.pipelines.cells.suites import SUITES, newest_suites
 from plumbline.pipelines.maintenance.gc_config import GcConfig
 from plumbline.pipelines.maintenance.retention import DroppedRun, drop_runs, remove_run
-from plumbline.pipelines.maintenance.working_sweeps import SWEEPS, Sign, deleting, signs
+from plumbline.pipelines.maintenance.working_sweeps import SWEEPS, Heartbeat, exclusive_deletion, read_heartbeats
 from plumbline.pipelines.sources.file_memory import MEMORY
 
 DAY = 24 * 3600.0
 DELETE_BATCH = 1000
-"""Files that are removed together, in a cloud with few calls."""
+"""Files that are removed together, which in a cloud takes few requests."""
 UNFINISHED = ("draft", "failed", "missing")
-"""States in cells.parquet of cells that a sweep still has to compute."""
+"""States in cells.parquet of cells that a sweep must still compute."""
 
-Why = Literal[
+Reason = Literal[
     "no run that is kept refers to it",
     "its cell is committed, and no run that is kept reads the draft",
     "pruned: the scores that stand on it are there",
@@ -38,57 +38,57 @@ Why = Literal[
 ]
 
 
-class Free(NamedTuple):
-    """A file that may go."""
+class GarbageFile(NamedTuple):
+    """A file that can be removed."""
 
     stage: str
-    """The stage whose cell it is; or runs, tallies, sources, markers, sweeps."""
+    """The stage of a cell; for other files runs, tallies, sources, markers or sweeps."""
     file: StoredFile
-    why: Why
+    reason: Reason
 
 
 @dataclass(kw_only=True, slots=True)
 class Amount:
-    """So many files, and their bytes."""
+    """Number and size of files."""
 
     files: int = 0
     size: int = 0
 
     def add(self, file: StoredFile) -> None:
-        """Counts a file in."""
+        """Add a file."""
         self.files += 1
         self.size += file.size
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Collected:
-    """What may go from a store, or is gone."""
+    """Files and runs of a store that can be removed, or were removed."""
 
     store: str
-    free: Mapping[tuple[str, Why], Amount]
-    """By stage and reason."""
+    free: Mapping[tuple[str, Reason], Amount]
+    """Removable files by stage and reason."""
     runs: tuple[str, ...]
     """The ids of the runs that are not kept."""
     in_use: Mapping[str, str] = field(default_factory=dict)
-    """By sweep at work, where it runs; the cells that it may use were not looked at."""
+    """Host of each running sweep; cells that it may use were not examined."""
     deleted: bool
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class References:
-    """What the runs that are kept refer to."""
+    """References of the kept runs."""
 
     paths: frozenset[str]
-    """Of cells, and of the drafts that they read."""
+    """Paths of cells, and of drafts that the runs read."""
     unfinished: frozenset[tuple[str, str]]
-    """Groups and shards on which some cell of theirs is still to be computed."""
+    """Groups and shards for which a kept run still needs some cell to be computed."""
 
 
 def collect_garbage(config: GcConfig) -> Collected:
-    """Finds what may go from a store, and with `delete` removes it: runs that are not kept first, then the rest.
+    """Find removable files of a store and with `delete` remove them: first runs that are not kept, then other files.
 
-    Cells of recipes that a sweep at work uses are left alone; a sweep that begins meanwhile waits until the end. Raises
-    ConfigError where the folder is no store, and where a run that is kept cannot tell what it refers to.
+    Cells of recipes that a running sweep uses are not touched; a sweep that starts meanwhile waits until the end. Raise
+    ConfigError if the folder is not a store, or if the references of a kept run cannot be read.
     """
     store = open_existing_store(config)
     if not store.exists(MARK):
@@ -97,24 +97,24 @@ def collect_garbage(config: GcConfig) -> Collected:
         )
     if not config.delete:
         return _collect(config, store, time(), None)
-    with deleting(store, "gc") as (lease, now):
+    with exclusive_deletion(store, "gc") as (lease, now):
         return _collect(config, store, now, lease)
 
 
 def _collect(config: GcConfig, store: Store, now: float, lease: Lease | None) -> Collected:
-    """The lease is there where something is to be deleted; `now` is by the clock of the store.
+    """Collect; delete only with a lease. `now` is the time by the store's clock.
 
-    The sweeps at work are looked for before the runs are: one that ends in between has left its run.
+    The running sweeps are listed before the runs, because a sweep that ends in between has written its run by then.
     """
-    working = [sign for sign in signs(store) if sign.alive(now)]
+    working = [sign for sign in read_heartbeats(store) if sign.alive(now)]
     hold = lease.renew if lease is not None else None
     dropped = drop_runs(store, config.keep_runs, besides={sign.run for sign in working}, hold=hold)
-    amounts: defaultdict[tuple[str, Why], Amount] = defaultdict(Amount)
+    amounts: defaultdict[tuple[str, Reason], Amount] = defaultdict(Amount)
     for run in dropped:
         for file in run.files:
             amounts["runs", "keep_runs does not keep its run"].add(file)
     young = now - config.grace_days * DAY
-    for run in _broken_off(store, young, working):
+    for run in _find_aborted_runs(store, young, working):
         for file in run.files:
             amounts["runs", "its run has no manifest: the sweep that wrote it died"].add(file)
         if lease is not None:
@@ -123,9 +123,9 @@ def _collect(config: GcConfig, store: Store, now: float, lease: Lease | None) ->
     while batch := list(islice(found, DELETE_BATCH)):
         if lease is not None:
             lease.renew()
-            store.remove_all([free.file.path for free in batch])
-        for free in batch:
-            amounts[free.stage, free.why].add(free.file)
+            store.remove_all([garbage.file.path for garbage in batch])
+        for garbage in batch:
+            amounts[garbage.stage, garbage.reason].add(garbage.file)
     return Collected(
         store=store.place.url,
         free=dict(amounts),
@@ -136,33 +136,33 @@ def _collect(config: GcConfig, store: Store, now: float, lease: Lease | None) ->
 
 
 def find_garbage(
-    store: Store, config: GcConfig, young: float, working: list[Sign], dropped: list[DroppedRun]
-) -> Iterator[Free]:
-    """What may go, besides runs: cells first; one recipe's files are held at a time.
+    store: Store, config: GcConfig, young: float, working: list[Heartbeat], dropped: list[DroppedRun]
+) -> Iterator[GarbageFile]:
+    """Yield removable files other than runs, cells first; only one recipe's files are in memory at a time.
 
-    What was written since `young` stays, in seconds since 1970.
+    Files that were written after `young` (seconds since 1970) stay.
     """
     gone = {run.run_id for run in dropped}
-    standing = [run for run in list_runs(store) if run.run_id not in gone]
-    refers = _references(store, [run.run_id for run in standing])
+    kept = [run for run in list_runs(store) if run.run_id not in gone]
+    refers = _read_references(store, [run.run_id for run in kept])
     for stage in config.stages or tuple(STAGES):
         for folder in (f"{stage}/{recipe}" for recipe in store.folders(stage)):
             if not any(_uses(sign, folder) for sign in working):
-                yield from _free_of_recipe(store, folder, refers, young, config.prune)
-    for file in store.entries("tallies"):  # of stores that were written before parts held their own
+                yield from _find_in_recipe(store, folder, refers, young, config.prune)
+    for file in store.entries("tallies"):  # an older layout of stores; parts contain these counts now
         if file.written < young:
-            yield Free("tallies", file, "its run's scores hold what it counted")
-    yield from _forgotten(store, standing, young)
-    yield from _left_behind(store, young, working)
+            yield GarbageFile("tallies", file, "its run's scores hold what it counted")
+    yield from _find_unused_memory(store, kept, young)
+    yield from _find_leftovers(store, young, working)
 
 
-def _uses(sign: Sign, folder: str) -> bool:
-    """Whether a sweep may use the cells of a recipe; one that does not say which it uses may use them all."""
+def _uses(sign: Heartbeat, folder: str) -> bool:
+    """Return True if a sweep may use the cells of a recipe; without a list of its recipes, it may use all."""
     return folder in sign.content.get("uses", (folder,))
 
 
-def _references(store: Store, run_ids: list[str]) -> References:
-    """Of runs; raises ConfigError for one that cannot tell."""
+def _read_references(store: Store, run_ids: list[str]) -> References:
+    """Return the references of runs; raise ConfigError if those of a run cannot be read."""
     paths: set[str] = set()
     unfinished: set[tuple[str, str]] = set()
     for run_id in run_ids:
@@ -183,23 +183,25 @@ def _references(store: Store, run_ids: list[str]) -> References:
 
 
 def _shard(path: str) -> tuple[str, str]:
-    """The group and the name of the shard of a cell."""
+    """Return the group and the name of a cell's shard."""
     *_, group, name = path.split("/")
     return group, name.rpartition("-")[0]
 
 
-def _free_of_recipe(
+def _find_in_recipe(
     store: Store, folder: str, refers: References, young: float, prune: tuple[str, ...]
-) -> Iterator[Free]:
+) -> Iterator[GarbageFile]:
     stage = folder.partition("/")[0]
     for file in store.entries(folder):
-        why = _why_free(stage, file, refers, young, prune)
-        if why is not None:
-            yield Free(stage, file, why)
+        reason = _find_reason(stage, file, refers, young, prune)
+        if reason is not None:
+            yield GarbageFile(stage, file, reason)
 
 
-def _why_free(stage: str, file: StoredFile, refers: References, young: float, prune: tuple[str, ...]) -> Why | None:
-    """Why a file among a recipe's cells may go; None where it may not."""
+def _find_reason(
+    stage: str, file: StoredFile, refers: References, young: float, prune: tuple[str, ...]
+) -> Reason | None:
+    """Return the reason why a file among a recipe's cells can be removed; None if it cannot."""
     old = file.written < young
     if file.path.rpartition("/")[2].startswith("."):
         return "left by a writer that died" if old else None
@@ -215,38 +217,38 @@ def _why_free(stage: str, file: StoredFile, refers: References, young: float, pr
     return "no run that is kept refers to it"
 
 
-def _forgotten(store: Store, standing: Iterable[Run], young: float) -> Iterator[Free]:
-    """What is remembered of the image files of generators that no run of their benchmark has any more.
+def _find_unused_memory(store: Store, kept: Iterable[Run], young: float) -> Iterator[GarbageFile]:
+    """Yield remembered digests of image files of generators that no kept run of their benchmark has.
 
-    A sweep that would have used it reads those files anew.
+    A later sweep of these images reads the files again.
     """
-    manifests = [run.manifest for run in standing if run.manifest is not None]
+    manifests = [run.manifest for run in kept if run.manifest is not None]
     of_runs = {(manifest.get("benchmark"), name) for manifest in manifests for name in manifest.get("generators", ())}
     for file in store.entries(MEMORY):
         names = file.path.removesuffix(".parquet").split("/")
         if file.written < young and (names[1], names[-1]) not in of_runs:
-            yield Free(MEMORY, file, "no run that is kept is of these images")
+            yield GarbageFile(MEMORY, file, "no run that is kept is of these images")
 
 
-def _left_behind(store: Store, young: float, working: list[Sign]) -> Iterator[Free]:
-    """Markers and signs of dead writers, and the places of runs whose folders somebody deleted."""
+def _find_leftovers(store: Store, young: float, working: list[Heartbeat]) -> Iterator[GarbageFile]:
+    """Yield markers and heartbeats of dead writers, and positions and suites of runs whose folders were deleted."""
     runs = {*store.folders("runs")}
     for file in store.entries(ORDER):
         if file.written < young and run_of_position(file.path) not in runs:
-            yield Free(ORDER, file, "its run is gone")
+            yield GarbageFile(ORDER, file, "its run is gone")
     for suite in newest_suites(store):
         files = list(store.entries(suite.folder))
         if not runs & {*suite.runs.values()} and all(file.written < young for file in files):
-            yield from (Free(SUITES, file, "its runs are gone") for file in files)
+            yield from (GarbageFile(SUITES, file, "its runs are gone") for file in files)
     at_work = {sign.path for sign in working}
     for folder in ("markers", SWEEPS):
         for file in store.entries(folder):
             if file.written < young and file.path not in at_work:
-                yield Free(folder, file, "left by a writer that died")
+                yield GarbageFile(folder, file, "left by a writer that died")
 
 
-def _broken_off(store: Store, young: float, working: list[Sign]) -> list[DroppedRun]:
-    """What stands of runs without a manifest, whose sweeps are not at work."""
+def _find_aborted_runs(store: Store, young: float, working: list[Heartbeat]) -> list[DroppedRun]:
+    """Return the remains of runs without a manifest whose sweeps are not running any more."""
     no_runs = set(store.folders("runs")) - {*run_ids(store), *(sign.run for sign in working)}
     left = [DroppedRun(name, tuple(store.entries(f"runs/{name}"))) for name in sorted(no_runs)]
     return [run for run in left if all(file.written < young for file in run.files)]

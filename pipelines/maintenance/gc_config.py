@@ -1,19 +1,19 @@
-"""What is kept of a store, as configured."""
+"""Configuration of garbage collection: the runs to keep, and the cells to remove."""
 
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from plumbline.operators.base.bounds import Checked, Natural, NotNegative
+from plumbline.operators.base.bounds import BoundsChecked, Natural, NotNegative
 from plumbline.operators.base.errors import ConfigError, suggest
 from plumbline.operators.stages.table import STAGES
 from plumbline.pipelines.base.storage import StorageConfig
 
 PRUNABLE = tuple(stage.name for stage in STAGES.values() if stage.over == "images" and stage.name != "scores")
-"""Stages whose cells no committed score needs any more."""
+"""Stages whose cells are not needed once the scores are committed."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class KeepRuns(Checked):
+class KeepRuns(BoundsChecked):
     """Which runs of each benchmark stay; where nothing is set all do. The newest run and damaged ones always stay."""
 
     section: ClassVar[str] = "keep_runs."
@@ -30,12 +30,12 @@ class KeepRuns(Checked):
 
     @property
     def all(self) -> bool:
-        """Whether no run is to go."""
+        """True if all runs are kept."""
         return not (self.last or self.daily or self.weekly or self.monthly)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class GcConfig(Checked):
+class GcConfig(BoundsChecked):
     """What may be removed from a store."""
 
     store: str = "store"
@@ -53,7 +53,7 @@ class GcConfig(Checked):
     storage: StorageConfig = field(default_factory=StorageConfig)
 
     def __post_init__(self) -> None:
-        Checked.__post_init__(self)
+        BoundsChecked.__post_init__(self)
         for key, chosen, known in (("stages", self.stages or (), tuple(STAGES)), ("prune", self.prune, PRUNABLE)):
             for name in chosen:
                 if name not in known:

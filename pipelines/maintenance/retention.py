@@ -1,4 +1,4 @@
-"""Retention: which runs of a store stay, and the removal of the others, each whole."""
+"""Retention: selects the runs of a store that stay, and removes the others."""
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
@@ -9,7 +9,7 @@ from plumbline.operators.base.errors import ConfigError
 from plumbline.pipelines.cells.runs import Run, list_runs, remove_from_order
 from plumbline.pipelines.cells.store import Store, StoredFile
 from plumbline.pipelines.maintenance.gc_config import KeepRuns
-from plumbline.pipelines.maintenance.working_sweeps import deleting, signs
+from plumbline.pipelines.maintenance.working_sweeps import exclusive_deletion, read_heartbeats
 
 PERIODS: tuple[tuple[str, Callable[[datetime], tuple[int, ...]]], ...] = (
     ("daily", lambda began: (began.year, began.month, began.day)),
@@ -19,14 +19,14 @@ PERIODS: tuple[tuple[str, Callable[[datetime], tuple[int, ...]]], ...] = (
 
 
 class DroppedRun(NamedTuple):
-    """A run that the rules do not keep."""
+    """A run that is not kept."""
 
     run_id: str
     files: tuple[StoredFile, ...]
 
 
 Hold = Callable[[], object]
-"""Called before a run is removed; raises where that may not be any more."""
+"""Called before a run is removed; raises LeaseLost if the caller may not remove runs any more."""
 
 
 def drop_runs(
@@ -37,9 +37,14 @@ def drop_runs(
     besides: Collection[str] = (),
     hold: Hold | None = None,
 ) -> list[DroppedRun]:
-    """The runs that the rules do not keep, of all benchmarks or of one, oldest first; with `hold` each is removed.
+    """Return the runs that the rules do not keep, oldest first; remove each of them if `hold` is given.
 
-    The runs `besides` stay whatever the rules say. Who removes is alone in that, as in `retain`.
+    Args:
+        store: The store.
+        rules: The rules of retention.
+        benchmark: Only runs of this benchmark are dropped; None for all benchmarks.
+        besides: Runs that stay regardless of the rules.
+        hold: Called before each removal. The caller must have the lease of deletions, as `retain` does.
     """
     runs = list_runs(store)
     kept = kept_runs(runs, rules) | set(besides)
@@ -56,32 +61,35 @@ def drop_runs(
 def retain(
     store: Store, rules: KeepRuns, *, job: str, benchmark: str, besides: Collection[str], hold: Hold
 ) -> tuple[str, ...]:
-    """Removes the runs of a benchmark that the rules do not keep, as `jobs.gc` does; gives their ids, oldest first.
+    """Remove the runs of a benchmark that the rules do not keep, as `jobs.gc` does; return their ids, oldest first.
 
-    `hold` is the caller's own, beside that of who deletes. Raises LeaseHeld where another deletes.
+    `hold` checks the caller's own lease, in addition to the lease of deletions. Raise LeaseHeld if another job deletes.
     """
     if rules.all or not drop_runs(store, rules, benchmark=benchmark, besides=besides):
         return ()
-    with deleting(store, job) as (lease, now):
+    with exclusive_deletion(store, job) as (lease, now):
 
         def hold_both() -> None:
             hold()
             lease.renew()
 
-        stay = {*besides, *(sign.run for sign in signs(store) if sign.alive(now))}
+        stay = {*besides, *(sign.run for sign in read_heartbeats(store) if sign.alive(now))}
         dropped = drop_runs(store, rules, benchmark=benchmark, besides=stay, hold=hold_both)
     return tuple(run.run_id for run in dropped)
 
 
 def remove_run(store: Store, run_id: str) -> None:
-    """Removes a run whole, its manifest first: so what an interruption leaves of it is no run any more."""
+    """Remove a run, its manifest first, so that the remains after an interruption do not count as a run."""
     store.remove_all([f"runs/{run_id}/manifest.json"])
     remove_from_order(store, run_id)
     store.remove_folder(f"runs/{run_id}")
 
 
 def kept_runs(runs: Sequence[Run], rules: KeepRuns) -> frozenset[str]:
-    """The ids of the runs that stay, of all there are, oldest first; raises ConfigError for a name that none has."""
+    """Return the ids of the runs that stay; `runs` are all runs, oldest first.
+
+    Raise ConfigError for an unknown name in `rules.named`.
+    """
     known = {run.run_id for run in runs}
     for name in rules.named:
         if name not in known:
@@ -93,8 +101,8 @@ def kept_runs(runs: Sequence[Run], rules: KeepRuns) -> frozenset[str]:
     for run in runs:
         if _began(run) is not None:
             of_benchmark[str((run.manifest or {}).get("benchmark"))].append(run)
-    for those in of_benchmark.values():
-        newest_first = those[::-1]
+    for benchmark_runs in of_benchmark.values():
+        newest_first = benchmark_runs[::-1]
         kept |= {run.run_id for run in newest_first[: rules.last]}
         for name, period in PERIODS:
             kept |= _newest_of_each(newest_first, period, getattr(rules, name))
@@ -102,7 +110,7 @@ def kept_runs(runs: Sequence[Run], rules: KeepRuns) -> frozenset[str]:
 
 
 def _newest_of_each(runs: Sequence[Run], period: Callable[[datetime], tuple[int, ...]], count: int) -> set[str]:
-    """Of runs with the newest first, the newest of each of the last `count` periods that have one."""
+    """Return the newest run of each of the last `count` periods that have a run; `runs` are newest first."""
     newest: dict[tuple[int, ...], str] = {}
     for run in runs:
         began = _began(run)
@@ -112,7 +120,7 @@ def _newest_of_each(runs: Sequence[Run], period: Callable[[datetime], tuple[int,
 
 
 def _began(run: Run) -> datetime | None:
-    """When a run began, as its manifest says; None where it does not."""
+    """Return the start time in a run's manifest; None if it has none."""
     try:
         return datetime.fromisoformat(str((run.manifest or {}).get("began")))
     except ValueError:

@@ -1,9 +1,9 @@
-"""Who is at work in a store: sweeps, each of which says what it uses and how far it is, and one at a time who deletes.
+"""Coordination of a store's processes: running sweeps with their progress, and at most one job that deletes.
 
-A sweep leaves a sign, a small file that is written again every few seconds and removed at the end. Who deletes takes a
-lease first and then looks for signs; a sweep leaves its sign first and then looks for the lease: so of two that begin
-at the same moment one at least sees the other. How old a sign is, is told by the store's own clock: by the times of
-writing of two of its files.
+A running sweep has a heartbeat in the store, a small file that it writes again every few seconds and removes at the
+end. A job that deletes first takes a lease and then reads the heartbeats; a sweep first writes its heartbeat and then
+looks for the lease. If both begin at the same moment, at least one of them therefore sees the other. The age of a
+heartbeat is measured by the store's own clock, as the difference between the write times of two files.
 """
 
 import logging
@@ -29,35 +29,35 @@ from plumbline.pipelines.running.events import NodeProgress
 
 LOG = logging.getLogger(__name__)
 SWEEPS = "sweeps"
-"""The folder of the signs."""
+"""Folder with the heartbeats of running sweeps."""
 DELETING = "deleting"
-"""The lease of a job that deletes; its number grows with every such job."""
+"""Name of the lease of jobs that delete; its number grows by one with every such job."""
 RENEW_INTERVAL = 5.0
-"""Seconds between two writes of a sign."""
-SIGN_TIMEOUT = 600.0
-"""Seconds without a renewal after which a sweep counts as dead; storage may be out of reach for that long."""
+"""Seconds between two heartbeats of a sweep."""
+HEARTBEAT_TIMEOUT = 600.0
+"""Seconds without a heartbeat after which a sweep counts as dead; storage may be unreachable for that long."""
 
 
-class Sign(NamedTuple):
-    """What somebody left in the store."""
+class Heartbeat(NamedTuple):
+    """A sweep's heartbeat, as read from the store."""
 
     path: str
     content: Mapping[str, Any]
     written: float
-    """In seconds since 1970, by the clock of the store."""
+    """Write time in seconds since 1970, by the store's clock."""
 
     def alive(self, now: float) -> bool:
-        """Whether whoever left it is at work."""
-        return now - self.written < SIGN_TIMEOUT
+        """Return True if the sweep is running."""
+        return now - self.written < HEARTBEAT_TIMEOUT
 
     @property
     def run(self) -> str:
-        """The id of the run that is being made; empty where none is, or it is not said."""
+        """Id of the run in progress; empty if there is none, or it is unknown."""
         return str(self.content.get("run") or "")
 
 
-class Presence:
-    """A sweep's own sign in a store."""
+class OwnHeartbeat:
+    """The heartbeat that this process writes to a store."""
 
     def __init__(self, store: Store, content: Mapping[str, Any], progress: Callable[[], Mapping[str, Any]]) -> None:
         self.store = store
@@ -67,73 +67,75 @@ class Presence:
         self.progress = progress
 
     def renew(self) -> None:
-        """Writes the sign again."""
+        """Write the heartbeat again."""
         self.store.write_json(self.path, {**self.content, **self.progress()})
 
 
 @contextmanager
-def present(store: Store, progress: Callable[[], Mapping[str, Any]] = dict, **content: Any) -> Iterator[Presence]:
-    """Leaves a sign in the store and renews it; it is taken away afterwards.
+def send_heartbeats(
+    store: Store, progress: Callable[[], Mapping[str, Any]] = dict, **content: Any
+) -> Iterator[OwnHeartbeat]:
+    """Write a heartbeat to the store every RENEW_INTERVAL seconds, and remove it when the context ends.
 
-    `progress` is asked at each renewal what the sign says besides. That it cannot be renewed for a while ends nothing:
-    storage that is out of reach is seen by the work itself.
+    The heartbeat consists of `content` and the current result of `progress`. A failed write is ignored, because the
+    sweep itself notices unreachable storage.
     """
-    presence = Presence(store, content, progress)
-    presence.renew()
+    heartbeat = OwnHeartbeat(store, content, progress)
+    heartbeat.renew()
     stop = threading.Event()
 
     def renew() -> None:
         while not stop.wait(RENEW_INTERVAL):
             with suppress(PlumblineError):
-                presence.renew()
+                heartbeat.renew()
 
-    renewer = threading.Thread(target=renew, name="sign", daemon=True)
+    renewer = threading.Thread(target=renew, name="heartbeat", daemon=True)
     renewer.start()
     try:
-        yield presence
+        yield heartbeat
     finally:
         stop.set()
         renewer.join()
         with suppress(PlumblineError):
-            store.remove_all([presence.path])
+            store.remove_all([heartbeat.path])
 
 
-def signs(store: Store) -> list[Sign]:
-    """The signs of all sweeps, also of dead ones; one that cannot be read says nothing."""
+def read_heartbeats(store: Store) -> list[Heartbeat]:
+    """Return the readable heartbeats of all sweeps, including dead ones."""
     found = []
     for file in store.entries(SWEEPS):
         content = store.read_json(file.path) if file.path.endswith(".json") else None
-        if content is not None:  # or it has just been taken away
-            found.append(Sign(file.path, content, file.written))
+        if content is not None:  # else it has just been removed
+            found.append(Heartbeat(file.path, content, file.written))
     return found
 
 
-class Deleting(NamedTuple):
-    """The moment from which on nobody else deletes."""
+class Deletion(NamedTuple):
+    """The exclusive right to delete in a store."""
 
     lease: Lease
     now: float
-    """In seconds since 1970, by the clock of the store."""
+    """Time when it was granted, in seconds since 1970, by the store's clock."""
 
 
 @contextmanager
-def deleting(store: Store, job: str) -> Iterator[Deleting]:
-    """Has nobody else delete in the store, and sweeps that begin wait; raises LeaseHeld where another deletes."""
+def exclusive_deletion(store: Store, job: str) -> Iterator[Deletion]:
+    """Keep other jobs from deleting, and let new sweeps wait; raise LeaseHeld if another job deletes."""
     with take_lease(store, DELETING, job) as lease:
         lease.renew()
-        yield Deleting(lease, max(store.listing(f"{LEASES}/{DELETING}").values()))
+        yield Deletion(lease, max(store.listing(f"{LEASES}/{DELETING}").values()))
 
 
-def deletions(store: Store) -> int:
-    """How often something was deleted so far, for a plan to be made now; -1 while it is being done."""
+def count_deletions(store: Store) -> int:
+    """Return the number of deletions so far, which plans compare to notice a deletion; -1 during one."""
     sight = read_lease(store, DELETING)
     return sight.number if sight.is_free else -1
 
 
 def wait_for_deletions(store: Store) -> int:
-    """Waits until nobody deletes in the store, or whoever did is dead; gives how often something was deleted.
+    """Wait until no living job deletes in the store, and return the number of deletions so far.
 
-    On whom it waits is said in a line on stderr, for that may take minutes.
+    A line on stderr names the job, because waiting may take minutes.
     """
     sight = read_lease(store, DELETING)
     if sight.is_free:
@@ -141,70 +143,71 @@ def wait_for_deletions(store: Store) -> int:
     line = f"waiting while cells are removed from {store.place.url} by {sight}; this sweep goes on by itself"
     print(line, file=sys.stderr, flush=True)
     LOG.info(line)
-    with take_lease(store, DELETING, "sweep", wait=math.inf) as lease:  # so that the next sweep need not wait
+    # the lease of a dead job is taken over, so that the next sweep need not wait
+    with take_lease(store, DELETING, "sweep", wait=math.inf) as lease:
         return lease.number
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StageState:
-    """How far one node of a sweep is."""
+    """Progress of one node of a sweep."""
 
     cells: int
-    """All of its cells."""
+    """Number of all cells."""
     missing: int
-    """Those that the sweep is to compute."""
+    """Number of cells that the sweep must compute."""
     done: int
-    """Those of them that it has computed."""
+    """Number of cells that the sweep has computed."""
     rows: int
     failed_rows: int
     seconds: float
-    """From the node's first cell to its last report."""
+    """Seconds from the node's first cell to its last report."""
     calls: int = 0
-    """Of its models that have been answered, also about cells that are at work."""
+    """Number of answered model calls, including those of unfinished cells."""
 
     @property
     def seconds_left(self) -> float | None:
-        """At its rate so far; None before it has begun."""
+        """Remaining seconds at the rate so far; None before the first cell."""
         return self.seconds / self.done * max(self.missing - self.done, 0) if self.done else None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class SweepSign:
-    """What a sweep at work says of itself in the store."""
+class SweepStatus:
+    """Content of a running sweep's heartbeat."""
 
     run: str = ""
-    """The id of its run; empty for one that makes no run."""
+    """Id of the sweep's run; empty if it makes no run."""
     benchmark: str = ""
     host: str = ""
     process: int = 0
     began: str = ""
     stages: Mapping[str, StageState] = field(default_factory=dict)
-    """By node with something to compute."""
+    """Progress of each node with missing cells."""
 
 
 class RunningSweep(NamedTuple):
-    """A sweep that is at work in a store, or was until it was killed."""
+    """A sweep that is running, or was running until it was killed."""
 
-    said: SweepSign
+    status: SweepStatus
     silent: float
-    """Seconds since it said so."""
+    """Seconds since its last heartbeat."""
 
     @property
     def killed(self) -> bool:
-        """Return True if the process on this machine is gone, or the sweep has been silent for too long."""
-        return self.silent >= SIGN_TIMEOUT or (
-            self.said.host == socket.gethostname() and self.said.process > 0 and not _is_running(self.said.process)
-        )
+        """True if the process on this machine is gone, or the last heartbeat is too old."""
+        host, process = self.status.host, self.status.process
+        gone = host == socket.gethostname() and process > 0 and not _is_running(process)
+        return gone or self.silent >= HEARTBEAT_TIMEOUT
 
     @property
     def cells(self) -> int:
-        """Cells of the nodes with something to compute."""
-        return sum(state.cells for state in self.said.stages.values())
+        """Number of cells of the nodes with missing cells."""
+        return sum(state.cells for state in self.status.stages.values())
 
     @property
     def committed(self) -> int:
-        """Cells that are in the store."""
-        return sum(state.cells - state.missing + state.done for state in self.said.stages.values())
+        """Number of these cells that are in the store."""
+        return sum(state.cells - state.missing + state.done for state in self.status.stages.values())
 
 
 def _is_running(process: int) -> bool:
@@ -217,11 +220,11 @@ def _is_running(process: int) -> bool:
     return True
 
 
-_SAID = TypeAdapter(SweepSign)
+_STATUS = TypeAdapter(SweepStatus)
 
 
-def progress_of(nodes: Iterable[NodePlan], progress: Mapping[str, NodeProgress]) -> dict[str, Any]:
-    """What a sweep's sign says of its progress: a StageState by node with something to compute."""
+def describe_progress(nodes: Iterable[NodePlan], progress: Mapping[str, NodeProgress]) -> dict[str, Any]:
+    """Return the progress for a sweep's heartbeat: a StageState for each node with missing cells."""
     stages = {}
     for item in nodes:
         if (state := progress.get(item.node.name)) is not None:
@@ -238,17 +241,17 @@ def progress_of(nodes: Iterable[NodePlan], progress: Mapping[str, NodeProgress])
 
 
 def unfinished_sweeps(store: Store, now: float) -> list[RunningSweep]:
-    """Return the sweeps at work and the killed ones, by the time they began; `now` is in seconds since 1970.
+    """Return the running and the killed sweeps by start time; `now` is in seconds since 1970.
 
-    A sign that is no sweep's is passed over.
+    Heartbeats of other processes are skipped.
     """
     found = []
-    for sign in signs(store):
+    for sign in read_heartbeats(store):
         with suppress(ValidationError):
-            found.append(RunningSweep(_SAID.validate_python(sign.content), max(0.0, now - sign.written)))
-    return sorted(found, key=lambda sweep: sweep.said.began)
+            found.append(RunningSweep(_STATUS.validate_python(sign.content), max(0.0, now - sign.written)))
+    return sorted(found, key=lambda sweep: sweep.status.began)
 
 
 def running_sweeps(store: Store, now: float) -> list[RunningSweep]:
-    """Return the sweeps at work, by the time they began."""
+    """Return the running sweeps by start time."""
     return [sweep for sweep in unfinished_sweeps(store, now) if not sweep.killed]

@@ -1,1 +1,1 @@
-"""A night: one sweep at a time, compared with the night before."""
+"""Nightly runs: one sweep at a time, compared with an earlier run, and reported."""

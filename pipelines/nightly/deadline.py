@@ -1,4 +1,4 @@
-"""What ends a night that would not end by itself: its deadline, and a lease that another has taken."""
+"""Early end of a nightly run: at its deadline, or when another process takes its lease."""
 
 import os
 import signal
@@ -11,11 +11,14 @@ from plumbline.pipelines.base.exit_codes import LATE, LOST
 from plumbline.pipelines.cells.lease import LeaseLost
 
 GRACE = 120.0
-"""Seconds that a night has to end itself once it is told to; then it is killed, which costs no more."""
+"""Seconds that a nightly run has to clean up after it is stopped; then it is killed, which loses no results."""
 
 
 class Stopped(KeyboardInterrupt):
-    """A night is told to end, as by Ctrl-C, so that nothing on the way takes it for a failure of its own."""
+    """A nightly run must end.
+
+    It is a KeyboardInterrupt, so that no code on the way handles it as an error of its own.
+    """
 
     def __init__(self, message: str, exit_code: int) -> None:
         super().__init__(message)
@@ -23,11 +26,15 @@ class Stopped(KeyboardInterrupt):
 
 
 Stop = Callable[[LeaseLost], None]
+"""Ends the nightly run because its lease is lost; can be called from any thread."""
 
 
 @contextmanager
-def bounded(deadline: float | None, grace: float = GRACE) -> Iterator[Stop]:
-    """Raises Stopped in the main thread after `deadline` seconds, or when what it gives is called, from any thread."""
+def stop_early(deadline: float | None, grace: float = GRACE) -> Iterator[Stop]:
+    """Raise Stopped in the main thread after `deadline` seconds, or when the yielded function is called.
+
+    If the context has not ended `grace` seconds later, the process is killed.
+    """
     lost: list[LeaseLost] = []
     ended = threading.Event()
 

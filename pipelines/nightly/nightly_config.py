@@ -1,21 +1,21 @@
-"""A night's configuration: a sweep's, of one benchmark or several, and what becomes of it where nobody looks."""
+"""Configuration of a nightly run: a sweep of one or several benchmarks, and the comparison and report that follow."""
 
 from dataclasses import dataclass, field, fields
 from typing import Annotated, ClassVar
 from urllib.parse import urlsplit
 
-from plumbline.operators.base.bounds import Checked, NotNegative, Seconds, at_least
+from plumbline.operators.base.bounds import BoundsChecked, NotNegative, Seconds, at_least
 from plumbline.operators.base.errors import ConfigError
 from plumbline.pipelines.cells.lease import LEASE_TIMEOUT
 from plumbline.pipelines.maintenance.gc_config import KeepRuns
 from plumbline.pipelines.plans.sweep_config import SuiteConfig, SweepConfig
 from plumbline.pipelines.report.comparable_runs import check_checkpoints
 
-SHORTEST_LEASE = 10.0
+MIN_LEASE = 10.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class NightConfig(Checked):
+class NightConfig(BoundsChecked):
     """How a night waits, ends and tells."""
 
     section: ClassVar[str] = "nightly."
@@ -29,7 +29,7 @@ class NightConfig(Checked):
     regressions whether the night ends well, and exit code 7 says that it failed."""
     wait: NotNegative = 0.0
     """Seconds to wait for another night in the same store; then the exit code is 4."""
-    lease: Annotated[float, at_least(SHORTEST_LEASE, " seconds")] = LEASE_TIMEOUT
+    lease: Annotated[float, at_least(MIN_LEASE, " seconds")] = LEASE_TIMEOUT
     """Seconds without a sign of life after which a night is taken for dead."""
     deadline: Seconds | None = None
     """Seconds after which the night ends, with exit code 6; null for no such bound."""
@@ -45,7 +45,7 @@ class NightConfig(Checked):
     """Print the outcome as JSON on standard output, and all else on standard error."""
 
     def __post_init__(self) -> None:
-        Checked.__post_init__(self)
+        BoundsChecked.__post_init__(self)
         if self.webhook is not None and not _is_address(self.webhook):
             raise ConfigError("nightly.webhook: expected an http:// or https:// address, got none; correct it")
         if self.checkpoints is not None:
@@ -67,8 +67,8 @@ class NightlyConfig(SweepConfig):
     nightly: NightConfig = field(default_factory=NightConfig)
 
     def sweep(self) -> SweepConfig:
-        """The sweep alone: a night's cells and runs are those of any sweep."""
-        return SweepConfig(**{one.name: getattr(self, one.name) for one in fields(SweepConfig)})
+        """Return the configuration of the sweep alone, so that cells and runs equal those of an ordinary sweep."""
+        return SweepConfig(**{each.name: getattr(self, each.name) for each in fields(SweepConfig)})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

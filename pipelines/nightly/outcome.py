@@ -1,4 +1,4 @@
-"""What came of a night: the file that says so, and the webhook that is told."""
+"""Outcome of a nightly run: its file nightly.json and its webhook."""
 
 import logging
 import time
@@ -17,25 +17,26 @@ from plumbline.pipelines.cells.suites import SUITES
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Moved:
-    """A clear change of one generator by one metric, over all prompts (`overall`) or those of one skill."""
+class ClearChange:
+    """A significant change of one generator by one metric, over all prompts (`overall`) or the prompts of one skill."""
 
     generator: str
     metric: str
     skill: str
     before: float
-    """Means over the prompts that both runs scored."""
+    """Mean in the earlier run, over the prompts that both runs scored."""
     after: float
+    """Mean in this run, over the same prompts."""
     difference: float
     low: float | None
-    """The difference's 95% interval, bootstrapped over prompts; None of a single prompt."""
+    """Lower end of the difference's 95% interval, bootstrapped over prompts; None for a single prompt."""
     high: float | None
     effect: float
-    """Matched-pairs rank-biserial correlation of the signed ranks; below 0 for the worse."""
+    """Matched-pairs rank-biserial correlation of the signed ranks; negative if the generator became worse."""
     p_value: float
     """Wilcoxon signed-rank, two-sided."""
     p_holm: float
-    """Corrected (Holm 1979) for every generator, metric and skill that was looked at."""
+    """p-value after correction (Holm 1979) over all generators, metrics and skills that were compared."""
     prompts: int
 
     def __str__(self) -> str:
@@ -50,105 +51,105 @@ class Moved:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NightOutcome:
-    """What nightly.json in a run's folder says; its presence says that the night has told of the run."""
+    """Content of nightly.json in a run's folder; the file exists once a nightly run has reported the run."""
 
     run_id: str
     exit_code: int
-    """Of the night that published the run."""
+    """Exit code of the nightly run that published the run."""
     benchmark: str
     began: str
     ended: str
     report: str
-    """The address of its report."""
+    """Address of the report."""
     counts: Mapping[str, Any]
-    """Rows, those without a score, coverage and cells, as in the manifest."""
+    """Numbers of rows, rows without a score, and cells, and the coverage, as in the manifest."""
     compared_with: str | None
-    """The id of the earlier run."""
+    """Id of the earlier run that this run is compared with."""
     not_compared: str | None
-    """Why there is none."""
-    regressions: Sequence[Moved]
-    improvements: Sequence[Moved]
+    """The reason if there is no earlier run to compare with."""
+    regressions: Sequence[ClearChange]
+    improvements: Sequence[ClearChange]
     sentences: Sequence[str]
-    """All that the report says of what changed, came and went."""
+    """Sentences of the report about changed, new and removed generators and metrics."""
     can_tell: bool = True
-    """Whether any outcome on so many prompts would have been a regression or an improvement."""
+    """False if there are too few prompts for any change to be significant."""
     unlike: Sequence[str] = field(default_factory=list)
-    """The generators that were generated with other settings than in the earlier run: no change of theirs is clear."""
+    """Generators with other generation settings than in the earlier run, whose changes do not count."""
     edited: int = 0
-    """Prompts that have another text in the earlier run and are not compared."""
+    """Number of prompts that are not compared because their text differs in the earlier run."""
     trends: str | None = None
-    """The address of the page of trends; None where it could not be written."""
+    """Address of the page of trends; None if it could not be written."""
     gate: Mapping[str, Any] | None = None
-    """What its gate says, with every check; None where there is none."""
+    """Result of the gate with every check; None without a gate."""
     webhook: str | None = None
-    """`delivered`, or why not; None where none was asked for."""
+    """`delivered`, or the reason of the failure; None if no webhook is configured."""
 
     @property
     def name(self) -> str:
-        """What it is of."""
+        """The run or suite in words."""
         return f"run {self.run_id}"
 
     @property
     def path(self) -> str:
-        """Where it stands in the store."""
+        """Path of the outcome in the store."""
         return outcome_path(self.run_id)
 
     def summary(self) -> str:
-        """In a line."""
+        """Return the outcome in one line."""
         compared = f"since {self.compared_with}" if self.compared_with else f"not compared: {self.not_compared}"
         none = "no regression" if self.can_tell else "too few prompts to tell a regression"
-        said = plural(len(self.regressions), "regression") if self.regressions else none
-        said += f" (other settings: {names(self.unlike)})" if self.unlike else ""
-        said += f" (left out: {plural(self.edited, 'prompt')} with edited texts)" if self.edited else ""
+        found = plural(len(self.regressions), "regression") if self.regressions else none
+        found += f" (other settings: {names(self.unlike)})" if self.unlike else ""
+        found += f" (left out: {plural(self.edited, 'prompt')} with edited texts)" if self.edited else ""
         judged = f"; {self.gate['summary']}" if self.gate else ""
         return (
-            f"{self.benchmark}, run {self.run_id}: {f'{said} {compared}' if self.compared_with else compared}; "
+            f"{self.benchmark}, run {self.run_id}: {f'{found} {compared}' if self.compared_with else compared}; "
             f"coverage {self.counts['coverage']:.2%}{judged}"
         )
 
     def to_json(self) -> dict[str, Any]:
-        """As it is written, printed and sent."""
+        """Return the outcome as plain values, for the file, standard output and the webhook."""
         return {"summary": self.summary(), **asdict(self)}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SuiteOutcome:
-    """What nightly.json in a suite's folder says; its presence says that the night has told of the suite."""
+    """Content of nightly.json in a suite's folder; the file exists once a nightly run has reported the suite."""
 
     suite_id: str
     exit_code: int
-    """Of the night that published the suite: the worst of its benchmarks'."""
+    """Exit code of the nightly run that published the suite: the worst of its benchmarks."""
     report: str
-    """The address of its page."""
+    """Address of the suite's page."""
     runs: Mapping[str, str]
-    """By benchmark the id of its run, also of those in which nothing was new."""
+    """Run id of each benchmark, including unchanged runs."""
     benchmarks: Sequence[NightOutcome]
-    """What came of each run of which no night had told, with one correction for all that was looked at in them."""
+    """Outcomes of runs that have not been reported before; their p-values are corrected jointly."""
     webhook: str | None = None
-    """`delivered`, or why not; None where none was asked for."""
+    """`delivered`, or the reason of the failure; None if no webhook is configured."""
 
     @property
     def name(self) -> str:
-        """What it is of."""
+        """The run or suite in words."""
         return f"suite {self.suite_id}"
 
     @property
     def path(self) -> str:
-        """Where it stands in the store."""
+        """Path of the outcome in the store."""
         return suite_outcome_path(self.suite_id)
 
     def summary(self) -> str:
-        """In a line."""
+        """Return the outcome in one line."""
         regressions = sum(len(outcome.regressions) for outcome in self.benchmarks)
-        none = "no regression" if any(one.compared_with for one in self.benchmarks) else "nothing compared"
-        said = plural(regressions, "regression") if regressions else none
+        none = "no regression" if any(outcome.compared_with for outcome in self.benchmarks) else "nothing compared"
+        found = plural(regressions, "regression") if regressions else none
         new = f"{len(self.benchmarks)} with a new run" if self.benchmarks else "none with a new run"
         stopped = [outcome.benchmark for outcome in self.benchmarks if outcome.gate and not outcome.gate["passed"]]
         judged = f"; the gate failed on {names(stopped)}" if stopped else ""
-        return f"suite {self.suite_id}: {plural(len(self.runs), 'benchmark')}, {new}; {said}{judged}"
+        return f"suite {self.suite_id}: {plural(len(self.runs), 'benchmark')}, {new}; {found}{judged}"
 
     def to_json(self) -> dict[str, Any]:
-        """As it is written, printed and sent."""
+        """Return the outcome as plain values, for the file, standard output and the webhook."""
         benchmarks = [outcome.to_json() for outcome in self.benchmarks]
         return {"summary": self.summary(), **asdict(self), "benchmarks": benchmarks}
 
@@ -159,18 +160,19 @@ _SUITE_OUTCOME = TypeAdapter(SuiteOutcome)
 
 
 def read_outcome(store: Store, run_id: str) -> NightOutcome | None:
-    """What a night told of a run; None where none has, or its file was harmed."""
+    """Return the reported outcome of a run; None if it was not reported, or its file is damaged."""
     return _read(store, outcome_path(run_id), _OUTCOME)
 
 
 def read_suite_outcome(store: Store, suite_id: str) -> SuiteOutcome | None:
-    """What a night told of a suite; None where none has, or its file was harmed."""
+    """Return the reported outcome of a suite; None if it was not reported, or its file is damaged."""
     return _read(store, suite_outcome_path(suite_id), _SUITE_OUTCOME)
 
 
-def mark_told(store: Store, outcome: SuiteOutcome) -> None:
-    """Writes into the folder of each new run of a suite what was told of it, where it is not there: so that it counts
-    as told where its benchmark is swept alone, and is what later runs are compared with.
+def mark_reported(store: Store, outcome: SuiteOutcome) -> None:
+    """Write the outcome of each new run of a suite into the run's folder, unless it is there.
+
+    The run then counts as reported when its benchmark is swept alone, and later runs are compared with it.
     """
     for benchmark in outcome.benchmarks:
         if read_outcome(store, benchmark.run_id) is None:
@@ -185,36 +187,38 @@ def _read(store: Store, path: str, adapter: TypeAdapter[Outcome]) -> Outcome | N
 
 
 def suite_outcome_path(suite_id: str) -> str:
-    """Where the outcome of a suite stands in the store."""
+    """Return the path of a suite's outcome in the store."""
     return f"{SUITES}/{suite_id}/nightly.json"
 
 
 def outcome_path(run_id: str) -> str:
-    """Where the outcome of a run stands in the store."""
+    """Return the path of a run's outcome in the store."""
     return f"runs/{run_id}/nightly.json"
 
 
-SECONDS = 10.0
-"""For each step of one try: to connect, to send, and to be answered."""
-PAUSES = (1.0, 4.0, 16.0)
-"""Before another try."""
+WEBHOOK_TIMEOUT = 10.0
+"""Seconds for each step of an attempt: to connect, to send, and to receive the response."""
+RETRY_DELAYS = (1.0, 4.0, 16.0)
+"""Seconds before each further attempt."""
 
 
-def send(
+def post_json(
     url: str,
     message: Mapping[str, Any],
     *,
-    seconds: float = SECONDS,
+    seconds: float = WEBHOOK_TIMEOUT,
     pause: Callable[[float], None] = time.sleep,
 ) -> str | None:
-    """Posts the message as JSON; what went wrong, or None. What may pass (a refused connection, 429, 5xx) is tried
-    again a few times; of the address the host alone is named.
+    """Post a message as JSON, and return None or the reason of the failure.
+
+    Temporary failures (a refused connection, 429, 5xx) are retried a few times. The reason names only the host, because
+    the rest of the address may be secret.
     """
-    logging.getLogger("httpx").setLevel(logging.WARNING)  # it tells of every request with its whole address
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # it logs the whole address of every request
     problem = None
-    for before in (0.0, *PAUSES):
-        if before:
-            pause(before)
+    for delay in (0.0, *RETRY_DELAYS):
+        if delay:
+            pause(delay)
         status = _post(url, message, seconds)
         if isinstance(status, int) and 200 <= status < 300:
             return None
@@ -225,7 +229,7 @@ def send(
 
 
 def _post(url: str, message: Mapping[str, Any], seconds: float) -> int | str:
-    """The status that it was answered with, or why there is none; what an answer says is not read."""
+    """Return the status code, or the name of the error; the body of the response is not read."""
     try:
         with (
             httpx.Client(timeout=seconds, follow_redirects=False) as client,

@@ -1,4 +1,4 @@
-"""What came of a night is worked out: its run beside an earlier one, what became worse, and who is told."""
+"""Comparison of a nightly run with an earlier run: regressions, the gate, the outcome and its publication."""
 
 import logging
 import math
@@ -20,7 +20,14 @@ from plumbline.pipelines.cells.suites import Suite, find_named_run
 from plumbline.pipelines.gates.gate_config import read_gate
 from plumbline.pipelines.gates.gating import judge_run
 from plumbline.pipelines.nightly.nightly_config import NightConfig
-from plumbline.pipelines.nightly.outcome import Moved, NightOutcome, Outcome, SuiteOutcome, read_outcome, send
+from plumbline.pipelines.nightly.outcome import (
+    ClearChange,
+    NightOutcome,
+    Outcome,
+    SuiteOutcome,
+    post_json,
+    read_outcome,
+)
 from plumbline.pipelines.report.bridges import read_bridges
 from plumbline.pipelines.report.comparable_runs import CHECKPOINTS, obstacle_between
 from plumbline.pipelines.report.report import NO_RAY, NO_RUN, WrittenReport, write_report
@@ -32,22 +39,22 @@ LOG = logging.getLogger(__name__)
 
 
 class Baseline(NamedTuple):
-    """The run that another is compared with."""
+    """The earlier run that a run is compared with."""
 
     run_id: str | None
     reason: str = ""
-    """Why there is none."""
+    """The reason if there is none."""
 
 
 class TrendsPage(NamedTuple):
-    """Where the page of trends is, or why it is not."""
+    """Address of the page of trends, or the problem of writing it."""
 
     url: str | None
     problem: str = ""
 
 
 class ComparedRun(NamedTuple):
-    """A run of which nothing is told yet, with its report, and beside an earlier one where there is one."""
+    """A run that has not been reported yet, with its comparison, report, trends and gate."""
 
     run_id: str
     manifest: Mapping[str, Any]
@@ -55,7 +62,7 @@ class ComparedRun(NamedTuple):
     written: WrittenReport
     trends: TrendsPage
     gate: GateResult | None = None
-    """What its gate says; None where it has none, or no rule of it is for the benchmark."""
+    """Result of the gate; None without a gate, or without a rule for the benchmark."""
 
 
 def compare_run(
@@ -68,9 +75,9 @@ def compare_run(
     cluster: ClusterConfig = NO_RAY,
     settings: Choice = COMPARE,
 ) -> ComparedRun:
-    """Compares a run with an earlier one, writes its report and the page of trends, and judges it by its gate.
+    """Compare a run with an earlier one, write its report and the page of trends, and judge it by its gate.
 
-    `hold` is called before anything is published, and raises where that may not be any more.
+    `hold` is called before anything is published; it raises LeaseLost if another process holds the lease by now.
     """
     manifest = read_manifest(store, run_id)
     baseline = find_baseline(store, run_id, manifest, config.compare)
@@ -96,7 +103,7 @@ def compare_run(
     trends = _write_trends(store, manifest["benchmark"], config.checkpoints or CHECKPOINTS, settings)
     gate = None
     if config.gate is not None:
-        rules = read_gate(store.place.storage.locate(config.gate)).of(manifest["benchmark"])
+        rules = read_gate(store.place.storage.locate(config.gate)).for_benchmark(manifest["benchmark"])
         if rules.rules:
             gate = judge_run(
                 store,
@@ -111,7 +118,7 @@ def compare_run(
 
 
 def _write_trends(store: Store, benchmark: str, checkpoints: str, settings: Choice) -> TrendsPage:
-    """Writes the page; whatever is odd about one of its many runs, the newest run and its night stand."""
+    """Write the page; a failure, such as a damaged old run, does not fail the nightly run."""
     try:
         return TrendsPage(write_trends(store, benchmark=benchmark, checkpoints=checkpoints, settings=settings).url)
     except Exception as error:
@@ -120,8 +127,10 @@ def _write_trends(store: Store, benchmark: str, checkpoints: str, settings: Choi
 
 
 def find_baseline(store: Store, run_id: str, manifest: Mapping[str, Any], compare: str) -> Baseline:
-    """The newest run before this one that it can be compared with: of those that a night has told of, so that nothing
-    goes untold between two nights, and where there is none of these, of all.
+    """Return the configured run, or for `previous` the newest earlier run that this run can be compared with.
+
+    Reported runs come first: if a run was not reported, its changes are included in the next comparison. If no
+    comparable run was reported, the newest comparable one is taken.
     """
     bridges = read_bridges(store, manifest.get("benchmark"))
     if compare != "previous":
@@ -130,7 +139,8 @@ def find_baseline(store: Store, run_id: str, manifest: Mapping[str, Any], compar
             return Baseline(None, f"nightly.compare={compare}: that suite has no run of {manifest['benchmark']}")
         reason = obstacle_between(read_manifest(store, other), manifest, bridges)
         return Baseline(None, f"nightly.compare={compare}: {reason}") if reason else Baseline(other)
-    newest, obstacles = None, []
+    newest: Run | None = None
+    obstacles: list[tuple[Run, str]] = []
     for earlier in earlier_runs(store, run_id):
         obstacle = obstacle_between(earlier.manifest, manifest, bridges)
         if obstacle:
@@ -139,19 +149,17 @@ def find_baseline(store: Store, run_id: str, manifest: Mapping[str, Any], compar
             return Baseline(earlier.run_id)
         else:
             newest = newest or earlier
-    return Baseline(newest.run_id) if newest is not None else Baseline(None, _no_baseline(obstacles))
-
-
-def _no_baseline(obstacles: Sequence[tuple[Run, str]]) -> str:
+    if newest is not None:
+        return Baseline(newest.run_id)
     if not obstacles:
-        return "it is the first run of this store"
-    (newest, obstacle), *others = obstacles
+        return Baseline(None, "it is the first run of this store")
+    (last, obstacle), *others = obstacles
     more = f", nor can {plural(len(others), 'run')} before that" if others else ""
-    return f"{newest.run_id} cannot be compared with it ({obstacle}){more}"
+    return Baseline(None, f"{last.run_id} cannot be compared with it ({obstacle}){more}")
 
 
-def outcomes_of(runs: Sequence[ComparedRun], config: NightConfig) -> list[NightOutcome]:
-    """What came of each run of a night, its changes corrected for all comparisons of all of them."""
+def make_outcomes(runs: Sequence[ComparedRun], config: NightConfig) -> list[NightOutcome]:
+    """Return the outcome of each run, with p-values corrected over the comparisons of all runs."""
     compared = {run.run_id: changes for run in runs if (changes := run.written.page.changes) is not None}
     together = dict(zip(compared, correct_together([*compared.values()]), strict=True))
     return [_outcome(run, together.get(run.run_id), config) for run in runs]
@@ -161,13 +169,13 @@ def _outcome(run: ComparedRun, changes: Changes | None, config: NightConfig) -> 
     manifest = run.manifest
     clear = changes.clear if changes is not None else []
     regressions = [
-        _moved(change)
+        _to_clear_change(change)
         for change in clear
         if change.verdict == "worse" and abs(change.duel.difference) >= config.smallest_change
     ]
     return NightOutcome(
         run_id=run.run_id,
-        exit_code=_exit_code(manifest["exit_code"], regressions, run.gate),
+        exit_code=_find_exit_code(manifest["exit_code"], regressions, run.gate),
         benchmark=manifest["benchmark"],
         began=manifest["began"],
         ended=manifest["ended"],
@@ -176,7 +184,7 @@ def _outcome(run: ComparedRun, changes: Changes | None, config: NightConfig) -> 
         compared_with=run.baseline.run_id,
         not_compared=run.baseline.reason or None,
         regressions=regressions,
-        improvements=[_moved(change) for change in clear if change.verdict == "better"],
+        improvements=[_to_clear_change(change) for change in clear if change.verdict == "better"],
         can_tell=changes is None or changes.can_tell,
         sentences=[str(sentence) for sentence in changes.sentences] if changes is not None else [],
         unlike=changes.unlike if changes is not None else [],
@@ -186,40 +194,38 @@ def _outcome(run: ComparedRun, changes: Changes | None, config: NightConfig) -> 
     )
 
 
-def outcome_of_suite(suite: Suite, page: str, benchmarks: Sequence[NightOutcome]) -> SuiteOutcome:
-    """What came of a night over several benchmarks, of which these had a new run."""
+def make_suite_outcome(suite: Suite, page: str, benchmarks: Sequence[NightOutcome]) -> SuiteOutcome:
+    """Return the outcome of a suite; `benchmarks` are the outcomes of its new runs."""
     code = reduce(worse, (outcome.exit_code for outcome in benchmarks), suite.exit_code)
     return SuiteOutcome(
         suite_id=suite.suite_id, exit_code=code, report=page, runs=dict(suite.runs), benchmarks=benchmarks
     )
 
 
-def tell(store: Store, outcome: Outcome, config: NightConfig, hold: Callable[[], None]) -> Outcome:
-    """Sends what came of a night, and then writes it: where a night ends before that, the next one tells of its run.
+def publish_outcome(store: Store, outcome: Outcome, config: NightConfig, hold: Callable[[], None]) -> Outcome:
+    """Send the outcome to the webhook and then write it; return it as written.
 
-    Gives the outcome as it is written.
+    If the process ends before the file is written, the next nightly run reports the run.
     """
     hold()
     if config.webhook is not None:
-        problem = send(config.webhook, outcome.to_json())
+        problem = post_json(config.webhook, outcome.to_json())
         outcome = replace(outcome, webhook="delivered" if problem is None else problem)
         hold()
     store.write_json(outcome.path, outcome.to_json())
     return outcome
 
 
-def _exit_code(of_sweep: int, regressions: Sequence[Moved], gate: GateResult | None) -> int:
-    """That of the sweep, unless something became worse, or where there is a gate, that has not passed; scores that are
-    mostly missing are worse than that.
-    """
+def _find_exit_code(sweep: int, regressions: Sequence[ClearChange], gate: GateResult | None) -> int:
+    """Return the worse of the sweep's exit code and that of a regression, or of a failed gate if there is a gate."""
     if gate is not None:
-        return of_sweep if gate.passed else worse(of_sweep, GATE_FAILED)
-    return worse(of_sweep, REGRESSION) if regressions else of_sweep
+        return sweep if gate.passed else worse(sweep, GATE_FAILED)
+    return worse(sweep, REGRESSION) if regressions else sweep
 
 
-def _moved(change: Change) -> Moved:
+def _to_clear_change(change: Change) -> ClearChange:
     duel = change.duel
-    return Moved(
+    return ClearChange(
         generator=change.generator,
         metric=duel.metric,
         skill=duel.skill,

@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar, TypeVar, Union, cast, get_args, get
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
-from plumbline.operators.base.bounds import Checked, Positive, Share
+from plumbline.operators.base.bounds import BoundsChecked, Positive, Share
 from plumbline.operators.base.errors import ConfigError, suggest
 from plumbline.operators.images.decoding import ImageLimits
 from plumbline.operators.images.generation_settings import COMPARE, Choice
@@ -34,7 +34,7 @@ Config = TypeVar("Config")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class AnySweep(Checked):
+class AnySweep(BoundsChecked):
     """Configuration that sweeps of one benchmark and of several share."""
 
     store: str = "store"
@@ -82,7 +82,7 @@ class AnySweep(Checked):
     """Command line without secrets, which the job fills in; it is saved in the run's manifest."""
 
     def __post_init__(self) -> None:
-        Checked.__post_init__(self)
+        BoundsChecked.__post_init__(self)
         if not self.note.isprintable():
             raise ConfigError(f"note: expected one line of text, got {self.note!r}")
         if not self.metrics:
@@ -147,7 +147,7 @@ def unfit(metric: Metric, benchmark: BenchmarkConfig) -> str:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class EveryBenchmark(Checked):
+class EveryBenchmark(BoundsChecked):
     """Configuration that applies to each benchmark of a suite."""
 
     section: ClassVar[str] = "benchmark."

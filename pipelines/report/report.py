@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from plumbline.operators.base.each import Each
+from plumbline.operators.base.each import OrderedMap
 from plumbline.operators.base.errors import ConfigError, PlumblineError
 from plumbline.operators.images.generation_settings import COMPARE, Choice, all_settings
 from plumbline.operators.metrics.table import falling_metrics
@@ -209,7 +209,7 @@ def _make_page(
     rated: bool,
     baseline: str,
     settings: Choice,
-    each: Each,
+    each: OrderedMap,
 ) -> Page:
     run, originals = opened
     lower_is_better, ranking, pictured = falling_metrics(run.manifest), run.ranking(), run.pictured()
@@ -236,7 +236,7 @@ def _make_page(
     return build_page(run, figures, picks=picks, details=details, changes=changes, baseline=baseline)
 
 
-def _earlier(store: Store, run: GatheredRun, compare: str | None, each: Each) -> EarlierRun:
+def _earlier(store: Store, run: GatheredRun, compare: str | None, each: OrderedMap) -> EarlierRun:
     """Return the run to compare with, without its sources: the one named by `compare`, or that of the last report."""
     if compare == NO_RUN:
         return EarlierRun()
@@ -254,13 +254,13 @@ def _earlier(store: Store, run: GatheredRun, compare: str | None, each: Each) ->
         return EarlierRun(last, warning=warning)
 
 
-def _read_compared(store: Store, run: GatheredRun, compare: str, each: Each) -> GatheredRun:
+def _read_compared(store: Store, run: GatheredRun, compare: str, each: OrderedMap) -> GatheredRun:
     bridges = read_bridges(store, run.manifest.get("benchmark"))
     run_id = find_compared(store, run.run_id, run.manifest, compare, bridges=bridges)
     return _gather(store, run_id, read_manifest(store, run_id), Skills(()), each)
 
 
-def open_run(store: Store, run_id: str, sources: Sources | None, each: Each) -> OpenedRun:
+def open_run(store: Store, run_id: str, sources: Sources | None, each: OrderedMap) -> OpenedRun:
     """Read a run's manifest and tables, and its prompts and images if they can still be read."""
     manifest = read_manifest(store, run_id)
     originals, unreadable = find_originals(manifest, store, sources)
@@ -274,7 +274,7 @@ def _gather(
     run_id: str,
     manifest: Mapping[str, Any],
     skills: Skills,
-    each: Each,
+    each: OrderedMap,
     unreadable: str = "",
 ) -> GatheredRun:
     """Read a run without the texts of its prompts."""

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import pandas as pd
 import pyarrow as pa
 
-from plumbline.operators.base.bounds import Checked, Positive
+from plumbline.operators.base.bounds import BoundsChecked, Positive
 from plumbline.operators.base.errors import ConfigError, PlumblineError
 from plumbline.operators.base.sentences import plural
 from plumbline.operators.images.generation_settings import COMPARE, Choice
@@ -30,7 +30,7 @@ UNSAFE = re.compile(r"[^A-Za-z0-9_.-]")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class TrendsConfig(Checked):
+class TrendsConfig(BoundsChecked):
     """Configuration of the page of trends."""
 
     store: str = "store"
@@ -48,7 +48,7 @@ class TrendsConfig(Checked):
     storage: StorageConfig = field(default_factory=StorageConfig)
 
     def __post_init__(self) -> None:
-        Checked.__post_init__(self)
+        BoundsChecked.__post_init__(self)
         check_checkpoints("checkpoints", self.checkpoints)
 
 

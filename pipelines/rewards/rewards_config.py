@@ -3,7 +3,7 @@
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from plumbline.operators.base.bounds import Checked, NotNegative, Positive, Share
+from plumbline.operators.base.bounds import BoundsChecked, NotNegative, Positive, Share
 from plumbline.operators.base.errors import ConfigError, check_known
 from plumbline.operators.images.generation_settings import COMPARE, Choice
 from plumbline.operators.rewards.combination import AnyReward
@@ -17,7 +17,7 @@ VERSION = 1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class RewardsConfig(Checked):
+class RewardsConfig(BoundsChecked):
     """Of which run, in which format, by which reward."""
 
     store: str = "store"
@@ -55,7 +55,7 @@ class RewardsConfig(Checked):
     storage: StorageConfig = field(default_factory=StorageConfig)
 
     def __post_init__(self) -> None:
-        Checked.__post_init__(self)
+        BoundsChecked.__post_init__(self)
         check_known("format", self.format, FORMATS)
         if self.baseline_generator is not None and self.baseline is None:
             raise ConfigError(

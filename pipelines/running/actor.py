@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import ray
 
-from plumbline.operators.base.batches import device_lost, telling_calls
+from plumbline.operators.base.batches import device_lost, notify_of_calls
 from plumbline.operators.base.errors import PlumblineError, RowError
 from plumbline.operators.base.stopping import STOP, STOPPED
 from plumbline.operators.stages.stage import Inputs
@@ -175,7 +175,7 @@ class StageActor:
     def _compute_shard(self, work: Work, history: History) -> FinishedShard | None:
         """Return the outcomes of a shard's cells, and log each; None if the run stops and whole rows were saved."""
         cells, spent = self._own_cells(work), ModelTime()
-        with about(**self.log_fields, **log_context(work, self.node.stage)), telling_calls(self.calls.note):
+        with about(**self.log_fields, **log_context(work, self.node.stage)), notify_of_calls(self.calls.note):
             if history != NO_HISTORY:
                 LOG.warning("begun again after %d deaths and %d lost machines", history.deaths, history.losses)
             if (reason := self._reason_to_give_up(history)) is not None:

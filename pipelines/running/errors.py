@@ -3,7 +3,7 @@
 import traceback
 from pathlib import Path
 
-from plumbline.operators.base.errors import PlumblineError, without_secrets
+from plumbline.operators.base.errors import PlumblineError, hide_secrets
 
 KEPT = "what was computed is committed: run the same command to go on"
 
@@ -14,7 +14,7 @@ class RunnerError(PlumblineError):
 
 def one_line(error: BaseException) -> str:
     """Return an error as one line: a PlumblineError's message; any other error with its type and code location."""
-    text = without_secrets(" ".join(str(error).split()))
+    text = hide_secrets(" ".join(str(error).split()))
     if isinstance(error, PlumblineError):
         return text
     place = traceback.extract_tb(error.__traceback__)[-1] if error.__traceback__ else None

@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from plumbline.operators.base.batches import telling_calls
+from plumbline.operators.base.batches import notify_of_calls
 from plumbline.operators.base.stopping import STOP
 from plumbline.operators.stages.table import STAGES
 from plumbline.pipelines.base.cluster import ClusterConfig, PoolConfig
@@ -99,7 +99,7 @@ def _compute_node(
             watch(ShardStarted(node.name, benchmark=work.benchmark))
             cells, spent = _cells(work, node), ModelTime()
             with _log_fields(work, node):
-                with _raising(node), telling_calls(calls.note):
+                with _raising(node), notify_of_calls(calls.note):
                     computed = _compute_shard(stages[work.benchmark], work, cells, windows, spent)
                 for cell in cells:
                     log_cell(cell, computed[cell.path])

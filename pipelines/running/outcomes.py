@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from plumbline.operators.base.batches import device_lost, telling_calls
+from plumbline.operators.base.batches import device_lost, notify_of_calls
 from plumbline.operators.base.errors import PlumblineError
-from plumbline.operators.base.rows import error_kinds, joined
+from plumbline.operators.base.rows import error_kinds, join_tables
 from plumbline.operators.base.stopping import STOP, STOPPED
 from plumbline.operators.stages.table import STAGES
 from plumbline.pipelines.base.logs import about
@@ -52,7 +52,7 @@ class ModelTime:
         """Add the duration of the body and the calls in it, and the time since the models had nothing to do."""
         began = time.monotonic()
         self.waited += 0.0 if waiting_since is None else began - waiting_since
-        with telling_calls(self._add_calls):
+        with notify_of_calls(self._add_calls):
             yield
         self.worked += time.monotonic() - began
 
@@ -95,7 +95,7 @@ class MadeRows:
             self._save_drafts(self._joined())
 
     def _joined(self) -> dict[str, pa.Table]:
-        return {cell.metric: joined([made[cell.metric] for made in self._made]) for cell in self._cells}
+        return {cell.metric: join_tables([made[cell.metric] for made in self._made]) for cell in self._cells}
 
     def _save_drafts(self, tables: Mapping[str, pa.Table]) -> None:
         store, limits = self._context.store, self._context.limits
@@ -107,7 +107,7 @@ class MadeRows:
                     for cell in cells
                 }
             for cell in cells:
-                table = joined([*self._drafts[cell.metric], tables[cell.metric]])
+                table = join_tables([*self._drafts[cell.metric], tables[cell.metric]])
                 store.save_draft(cell, table, limits=limits.semantic())
         self._saved = time.monotonic()
 

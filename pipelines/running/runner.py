@@ -23,7 +23,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from plumbline.operators.base.stopping import STOP
 from plumbline.pipelines.base.cluster import ClusterConfig, PoolConfig
-from plumbline.pipelines.base.logs import about_now, relay, wanted_level
+from plumbline.pipelines.base.logs import current_field, find_level, relay
 from plumbline.pipelines.cells.cells import Outcome, Work
 from plumbline.pipelines.plans.plan import Node
 from plumbline.pipelines.running.actor import CALLS_PER_ACTOR, RunSettings, StageActor
@@ -239,7 +239,7 @@ def _running(workload: Workload, cluster: ClusterConfig, watch: Watch) -> Iterat
                 environment=environment,
                 progress=progress,
                 max_attempts=cluster.max_attempts,
-                log_level=wanted_level(),
+                log_level=find_level(),
             ),
             cluster,
             watch,
@@ -248,7 +248,7 @@ def _running(workload: Workload, cluster: ClusterConfig, watch: Watch) -> Iterat
 
 def _describe_sweep(workload: Workload) -> str:
     """Describe the sweep for others who wait for room on the cluster."""
-    run = f"run {about_now('run')} " if about_now("run") else ""
+    run = f"run {current_field('run')} " if current_field("run") else ""
     with suppress(OSError, KeyError):  # a process whose user has no name
         run += f"by {getpass.getuser()} "
     began = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"

@@ -16,7 +16,7 @@ from typing import Any
 
 import ray
 
-from plumbline.operators.base.errors import without_secrets
+from plumbline.operators.base.errors import hide_secrets
 from plumbline.pipelines.base.cluster import ClusterConfig
 from plumbline.pipelines.running.errors import KEPT, RunnerError, one_line
 
@@ -130,7 +130,7 @@ def _connect(address: str, cluster: ClusterConfig) -> None:
     os.environ.setdefault("RAY_raylet_start_wait_time_s", START_TIMEOUT)
     if address.startswith(("http://", "https://")):
         name = "cluster.address" if cluster.address else "RAY_ADDRESS"
-        raise RunnerError(f"{name}={without_secrets(address)} {JOB_SERVER}")
+        raise RunnerError(f"{name}={hide_secrets(address)} {JOB_SERVER}")
     try:
         _check_port(address)
         with _quiet_backend(), _own_signals():

@@ -394,7 +394,7 @@ def _row_groups(file: ParquetReader, shard: Shard, names: Mapping[str, str], *, 
     wanted = list(dict.fromkeys(present.values()))
     table = without_views(file.read(shard.row_groups, wanted))
     if not labels:
-        table = name_labels(table, but=[names[role] for role in ("image_id", "prompt_id") if role in names])
+        table = name_labels(table, exclude=[names[role] for role in ("image_id", "prompt_id") if role in names])
     return picked_rows(table, shard).select(list(present.values())).rename_columns(list(present))
 
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from plumbline.operators.judging.decided_pairs import SeenPrompts, look
 from plumbline.pipelines.cells.cells import Outcome
 from plumbline.pipelines.cells.store import StoreError
-from plumbline.pipelines.maintenance.working_sweeps import deletions
+from plumbline.pipelines.maintenance.working_sweeps import count_deletions
 from plumbline.pipelines.plans.plan import make_plan, with_missing
 from plumbline.pipelines.running.events import Totals, Watch, to_all
 from plumbline.pipelines.sweeps.computing import (
@@ -61,7 +61,7 @@ def _plan_up_to(planned: PlannedSweep, round: int, outcomes: Mapping[str, Outcom
     """Return the sweep up to a round, planned on the current store without the cells that this run has tried."""
     assert planned.rounds is not None
     sources = planned.rounds.up_to(round)
-    deleted = deletions(planned.store)  # read before the cells are listed
+    deleted = count_deletions(planned.store)  # read before the cells are listed
     plan = make_plan(planned.config, sources, planned.store, wanted=planned.wanted)
     if outcomes:
         plan = with_missing(plan, {cell for cell in plan.missing if cell.path not in outcomes}, sources)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from plumbline.operators.base.bounds import Checked, Positive, Share
+from plumbline.operators.base.bounds import BoundsChecked, Positive, Share
 from plumbline.operators.base.errors import ConfigError, suggest
 from plumbline.operators.metrics.table import AnyMetric, falling_metrics
 from plumbline.operators.results.bridge import EXPLAINED, BuiltBridge, Version, build, pair
@@ -25,7 +25,7 @@ from plumbline.pipelines.sweeps.writing import metric_facts
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class BridgeConfig(Checked):
+class BridgeConfig(BoundsChecked):
     """The two versions of a metric to compare, and the number of images."""
 
     old: str
@@ -44,7 +44,7 @@ class BridgeConfig(Checked):
     """Fraction of the variance, over images or over generators' means, that a map must explain to join the two."""
 
     def __post_init__(self) -> None:
-        Checked.__post_init__(self)
+        BoundsChecked.__post_init__(self)
         (_, *old), (_, *new) = self.sides()
         if old == new:
             raise ConfigError(

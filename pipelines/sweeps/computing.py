@@ -13,7 +13,7 @@ from plumbline.operators.results.run_scores import RunScores
 from plumbline.operators.stages.table import STAGES
 from plumbline.pipelines.cells.cells import Outcome, PlannedCell, Shard, is_draft
 from plumbline.pipelines.cells.store import BrokenCell, Store
-from plumbline.pipelines.maintenance.working_sweeps import present, progress_of, wait_for_deletions
+from plumbline.pipelines.maintenance.working_sweeps import describe_progress, send_heartbeats, wait_for_deletions
 from plumbline.pipelines.plans.costs import try_services
 from plumbline.pipelines.plans.plan import Plan, make_plan, with_missing
 from plumbline.pipelines.running.events import Totals, Watch, expected_cells, to_all
@@ -53,9 +53,9 @@ def registered_sweeps(
     planned_events, totals = Totals(expected_cells(nodes)), Totals()
 
     def progress() -> dict[str, Any]:
-        return progress_of(nodes, totals.nodes or planned_events.nodes)
+        return describe_progress(nodes, totals.nodes or planned_events.nodes)
 
-    with present(store, progress, **content):
+    with send_heartbeats(store, progress, **content):
         deleted = wait_for_deletions(store)
         yield [_plan_again_if_deleted(sweep, deleted) for sweep in sweeps], to_all(totals.add, watch)
 

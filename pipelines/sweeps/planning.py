@@ -14,7 +14,7 @@ from plumbline.operators.stages.graph import check_image_inputs, make_nodes, nee
 from plumbline.pipelines.base.storage import StorageConfig, readable_errors
 from plumbline.pipelines.cells.cells import Outcome, digest
 from plumbline.pipelines.cells.store import Store, open_store
-from plumbline.pipelines.maintenance.working_sweeps import deletions
+from plumbline.pipelines.maintenance.working_sweeps import count_deletions
 from plumbline.pipelines.plans.plan import Plan, make_plan
 from plumbline.pipelines.plans.sweep_config import SweepConfig
 from plumbline.pipelines.running.executor import Executor, choose_executor
@@ -180,7 +180,7 @@ def plan_inputs(inputs: SweepInputs, *, wanted: tuple[str, ...] = ("scores",)) -
 
         rounds = split_rounds(sources, config.benchmark, uris_of(config), config.adaptive, memory)
         sources = rounds.sources
-    deleted = deletions(store)  # read before the cells are listed
+    deleted = count_deletions(store)  # read before the cells are listed
     plan = make_plan(config, sources, store, wanted=wanted)
     verified = verify_cells(plan, store, config.cluster) if config.verify else None
     if verified is not None and verified.broken:

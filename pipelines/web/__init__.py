@@ -1,1 +1,1 @@
-"""Servers of pages and services: where they listen, whom they answer, and how much they accept."""
+"""HTTP servers of pages and services: addresses, access control and size limits."""

@@ -1,4 +1,4 @@
-"""What stands before every page of a server: names, origins, the time that a client may take, and what its end is."""
+"""Middleware and protocol of every server: allowed host names and origins, size and time limits, shutdown."""
 
 import logging
 import socket
@@ -16,7 +16,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 LOG = logging.getLogger(__name__)
 MAX_HEAD = 65_536
-"""Bytes of a request's head, and of trailers after a body."""
+"""Bytes of a request's head, or of trailers after a body."""
 PIECE = 16_384
 """Bytes that are parsed before they are counted."""
 TOO_LONG = f"expected a head of at most {MAX_HEAD} bytes".encode()
@@ -27,18 +27,18 @@ TOO_LONG_REPLY = (
 
 
 def guards(names: Sequence[str]) -> list[Middleware]:
-    """Middleware that answers requests by these names of the server alone, and none of another site's pages."""
+    """Return middleware that refuses requests to other host names, and requests from pages of other sites."""
     return [Middleware(TrustedHostMiddleware, allowed_hosts=names, www_redirect=False), Middleware(OwnOrigin)]
 
 
 class OwnOrigin:
-    """Refuses what a page of another origin asks through a web browser; clients that are none send no Origin."""
+    """Middleware that refuses requests from pages of other origins; clients other than browsers send no Origin."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """An ASGI application's call."""
+        """Handle an ASGI request."""
         headers = Headers(scope=scope)
         origin = headers.get("origin")
         if origin is None or origin.partition("://")[2] == headers.get("host"):
@@ -61,12 +61,12 @@ class PromptConnection(HttpToolsProtocol):
     waiting: TimerHandle | None = None
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
-        """Begins to wait for the first head."""
+        """Start waiting for the first head."""
         super().connection_made(transport)
         self._wait_for_request()
 
     def data_received(self, data: bytes) -> None:
-        """Parses bytes piece by piece, and refuses a head that does not end."""
+        """Parse bytes piece by piece, and refuse a head that is too long."""
         for start in range(0, len(data), PIECE):
             if self.transport.is_closing():
                 return
@@ -87,18 +87,18 @@ class PromptConnection(HttpToolsProtocol):
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
-        """Begins to wait for the next head; what is left of a body that was refused is none."""
+        """Start waiting for the next head; the rest of a refused body does not count as one."""
         super().on_response_complete()
         self._wait_for_request()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Waits no more."""
+        """Stop waiting."""
         super().connection_lost(error)
         if self.waiting is not None:
             self.waiting.cancel()
 
     def _refuse_head(self) -> None:
-        """Answers by 431 unless an earlier request is to be answered first, and ends the connection."""
+        """Close the connection; reply 431 first unless an earlier request is still being answered."""
         cycle: Any = self.cycle
         if cycle is None or cycle.response_complete:
             self.transport.write(TOO_LONG_REPLY)
@@ -116,10 +116,10 @@ class PromptConnection(HttpToolsProtocol):
 
 
 class PatientServer(Server):
-    """uvicorn's server, which says whom it waits for at its end."""
+    """uvicorn's server, which logs the number of requests that it waits for at shutdown."""
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Ends after the requests that are under way."""
+        """Shut down after answering the requests in progress."""
         if under_way := len(self.server_state.tasks):
             LOG.warning("requests that are answered before the end: %d; a second Ctrl-C cuts them off", under_way)
         await super().shutdown(sockets)

@@ -1,4 +1,4 @@
-"""Where a server listens, who may reach it, and how it ends."""
+"""Addresses of servers, access tokens, and running an application until it is stopped."""
 
 import asyncio
 import base64
@@ -16,15 +16,15 @@ from typing import Any
 
 from plumbline.operators.base.errors import ConfigError
 
-IDLE_SECONDS = 10
-"""Without a request on it, after which a connection is closed."""
+IDLE_TIMEOUT = 10
+"""Seconds without a request after which a connection is closed."""
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
-"""Names by which only this machine reaches itself."""
+"""Host names that reach only this machine."""
 NAME = re.compile(r"\*|(?:\*\.)?[\w.-]+|\[[0-9a-fA-F:.]+\]")
 
 
 def check_address(port: int, hosts: Sequence[str]) -> None:
-    """Raises ConfigError for a port, or a name in `hosts`, that cannot be."""
+    """Raise ConfigError for an invalid port, or an invalid name in `hosts`."""
     if not 0 <= port < 65536:
         raise ConfigError(f"port: expected 0 to 65535, got {port}")
     for name in hosts:
@@ -34,18 +34,18 @@ def check_address(port: int, hosts: Sequence[str]) -> None:
             )
 
 
-def names_of(host: str, hosts: Sequence[str]) -> list[str]:
-    """By which names a server at `host` is asked: this machine's own, the host's, and `hosts`.
+def allowed_hosts(host: str, hosts: Sequence[str]) -> list[str]:
+    """Return the host names that a server at `host` accepts: this machine's own names, the host, and `hosts`.
 
-    Where it listens at all addresses, and needs a token, those are any names until `hosts` has some.
+    A server that listens at all addresses, and therefore needs a token, accepts any name if `hosts` is empty.
     """
     if _is_everywhere(host) and not hosts:
         return ["*"]
     return list(dict.fromkeys([*LOOPBACK, _in_address(host), *hosts]))
 
 
-def url_of(host: str, listener: socket.socket) -> str:
-    """The address of a server that listens at `host`."""
+def server_url(host: str, listener: socket.socket) -> str:
+    """Return the URL of a server that listens at `host`."""
     return f"http://{_in_address(host)}:{listener.getsockname()[1]}"
 
 
@@ -62,7 +62,7 @@ def _is_everywhere(host: str) -> bool:
 
 @contextmanager
 def listening(host: str, port: int) -> Iterator[socket.socket]:
-    """The address, taken before anything is loaded for it; port 0 is any free one. Raises OSError where it is taken."""
+    """Listen at an address before the application loads; port 0 is any free port. Raise OSError if it is in use."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -72,9 +72,9 @@ def listening(host: str, port: int) -> Iterator[socket.socket]:
 
 
 def run_app(app: Any, listener: socket.socket, patience: float) -> None:
-    """Answers by an ASGI application until the process is told to stop, and then the requests that it has.
+    """Serve an ASGI application until the process is told to stop, and then finish the open requests.
 
-    Those that take longer than `patience` seconds more are cut off; a second Ctrl-C cuts off all.
+    Requests that take more than `patience` further seconds are cut off; a second Ctrl-C cuts off all of them.
     """
     import uvicorn
 
@@ -88,7 +88,7 @@ def run_app(app: Any, listener: socket.socket, patience: float) -> None:
         log_level="error",
         access_log=False,
         server_header=False,
-        timeout_keep_alive=IDLE_SECONDS,
+        timeout_keep_alive=IDLE_TIMEOUT,
         timeout_graceful_shutdown=math.ceil(patience),
     )
     logging.getLogger("uvicorn.error").addFilter(_is_fault)
@@ -96,14 +96,14 @@ def run_app(app: Any, listener: socket.socket, patience: float) -> None:
 
 
 def _is_fault(record: logging.LogRecord) -> bool:
-    """Whether a line of the log is about more than a request that was cut off."""
+    """Return False if a log record only reports a request that was cut off."""
     return not (record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError))
 
 
 def take_token(host: str, variable: str) -> str | None:
-    """The token, taken out of the environment variable so that no other process has it.
+    """Return the token, and remove it from the environment so that child processes do not inherit it.
 
-    Raises ConfigError where others could reach a service without one.
+    Raise ConfigError if there is no token although other machines can reach the service.
     """
     token = os.environ.pop(variable, "") or None
     if token is None and not is_loopback(host):
@@ -115,7 +115,7 @@ def take_token(host: str, variable: str) -> str | None:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches an address; a name other than localhost may lead anywhere."""
+    """Return True if only this machine can reach an address; names other than localhost could be any machine."""
     if host == "localhost":
         return True
     try:
@@ -125,7 +125,7 @@ def is_loopback(host: str) -> bool:
 
 
 def has_token(token: str, header: str) -> bool:
-    """Whether an Authorization header brings the token, as a bearer's or as a password."""
+    """Return True if an Authorization header has the token, as a bearer token or as a password."""
     scheme, _, value = header.partition(" ")
     given = value.strip().encode("utf-8", "replace")
     if scheme.lower() == "basic":

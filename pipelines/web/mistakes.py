@@ -1,9 +1,9 @@
-"""Describes mistakes in JSON from a page or a store; needs no server's packages."""
+"""Describes validation errors of JSON from a page or a store; needs no packages of servers."""
 
 from pydantic import ValidationError
 
 
-def mistake_in(error: ValidationError) -> str:
-    """Return the first thing that is wrong with a body, and where."""
+def describe_mistake(error: ValidationError) -> str:
+    """Return the first validation error of a body, with its place."""
     first = error.errors(include_url=False, include_input=False)[0]
     return f"{'.'.join(map(str, first['loc'])) or 'the body'}: {first['msg']}"

@@ -1,4 +1,4 @@
-"""What stands before the pages that a browser shows: the token as a password, and what a page may do."""
+"""Middleware of pages: the token as a password, and headers that restrict a page."""
 
 from collections.abc import Awaitable, Callable, Sequence
 
@@ -17,12 +17,13 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-"""Of every answer that does not say otherwise."""
+"""Default headers of every response."""
 
 
 def page_guards(names: Sequence[str], token: str | None, policy: str) -> list[Middleware]:
-    """As `guards`, for pages: a browser asks for the token as a password, and `policy` (a Content-Security-Policy) says
-    what a page may do.
+    """Return the middleware of `guards` and the middleware of pages.
+
+    A browser asks for the token as a password, and every response has the Content-Security-Policy `policy`.
     """
 
     async def guard(request: Request, answer: Callable[[Request], Awaitable[Response]]) -> Response:

@@ -1,4 +1,4 @@
-"""Names that people give themselves on a page, and that name their files."""
+"""Names that people enter on a page, and that are used as file names."""
 
 import unicodedata
 
@@ -14,9 +14,9 @@ class BadName(SourceError):
 
 
 def clean_name(given: str, field: str) -> str:
-    """Return a person's name as files have it: normalized (NFC), without surrounding spaces.
+    """Return a person's name for file names: normalized (NFC), without surrounding spaces.
 
-    Raises BadName, which calls the text by its `field`.
+    Raise BadName for an invalid name; its message calls the text by its `field`.
     """
     name = unicodedata.normalize("NFC", given).strip()
     if not is_clean(name):

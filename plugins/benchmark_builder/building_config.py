@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from plumbline.operators.base.bounds import Checked, Positive, Share, SomeShare
+from plumbline.operators.base.bounds import BoundsChecked, Positive, Share, SomeShare
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.models.families.any_model import AnyModel
 from plumbline.pipelines.base.cluster import ClusterConfig
@@ -29,13 +29,13 @@ class GenerationConfig(WriterOptions):
     """Values that take the place of the templates' own, as `{Words: [20-40]}`."""
 
     def __post_init__(self) -> None:
-        Checked.__post_init__(self)
+        BoundsChecked.__post_init__(self)
         if empty := [name for name, values in self.controls.items() if not values]:
             raise ConfigError(f"generation.controls.{empty[0]}: expected some values, got none")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class DrawingConfig(Checked):
+class DrawingConfig(BoundsChecked):
     """Which of the prompts that were read are kept."""
 
     section: ClassVar[str] = "drawing."
@@ -47,13 +47,13 @@ class DrawingConfig(Checked):
     """Of the draws."""
 
     def __post_init__(self) -> None:
-        Checked.__post_init__(self)
+        BoundsChecked.__post_init__(self)
         if list(self.lengths) != sorted(set(self.lengths)):
             raise ConfigError(f"drawing.lengths: expected growing numbers, got {list(self.lengths)}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class BuildConfig(Checked):
+class BuildConfig(BoundsChecked):
     """A benchmark's prompts in the making."""
 
     output: str
@@ -92,7 +92,7 @@ class BuildConfig(Checked):
     """What is written of each cell while the job goes on (docs/observing.md)."""
 
     def __post_init__(self) -> None:
-        Checked.__post_init__(self)
+        BoundsChecked.__post_init__(self)
         if self.prompts is None and self.generation is None:
             raise ConfigError("prompts: expected a file of prompts, or generation=llm to have some written")
         if self.prompts is None and (self.tagging is not None or self.drawing is not None):

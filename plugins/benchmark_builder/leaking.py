@@ -8,7 +8,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from plumbline.operators.base.bounds import Checked, SomeShare
+from plumbline.operators.base.bounds import BoundsChecked, SomeShare
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.base.sentences import Sentence, names, plural
 from plumbline.operators.images.decoding import ImageLimits
@@ -66,7 +66,7 @@ Row = TypeVar("Row")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class LeaksConfig(Checked):
+class LeaksConfig(BoundsChecked):
     """Which prompts and pictures are looked for, and where."""
 
     captions: str | None = None
@@ -105,7 +105,7 @@ class LeaksConfig(Checked):
     storage: StorageConfig = field(default_factory=StorageConfig)
 
     def __post_init__(self) -> None:
-        Checked.__post_init__(self)
+        BoundsChecked.__post_init__(self)
         if self.captions is None and self.images is None:
             raise ConfigError("captions, images: expected one of them, or both, got neither")
         for key, of in (("captions", TEXTS), ("images", PICTURES)):

@@ -3,14 +3,14 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from plumbline.operators.base.bounds import Checked, NotNegative, Positive
+from plumbline.operators.base.bounds import BoundsChecked, NotNegative, Positive
 from plumbline.operators.metrics.generation import GenerationChain
 from plumbline.operators.metrics.reply_forms import Replies
 from plumbline.operators.metrics.writing import ReplySampling
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class WriterOptions(Checked):
+class WriterOptions(BoundsChecked):
     """Who writes, and how replies are drawn and asked for."""
 
     section: ClassVar[str] = "writer "

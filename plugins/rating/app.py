@@ -16,8 +16,8 @@ from starlette.routing import Route
 from plumbline.operators.base.errors import PlumblineError, RowError
 from plumbline.operators.report.rendering import ServedPages
 from plumbline.pipelines.base.storage import first_line
-from plumbline.pipelines.web.json_bodies import json_body
-from plumbline.pipelines.web.mistakes import mistake_in
+from plumbline.pipelines.web.json_bodies import read_json_body
+from plumbline.pipelines.web.mistakes import describe_mistake
 from plumbline.pipelines.web.page_guards import page_guards
 from plumbline.pipelines.web.person_names import BadName, clean_name
 from plumbline.plugins.rating.answers import MOST_REPEATS, BadAnswer
@@ -124,7 +124,7 @@ class Pages:
 
     async def answer(self, request: Request) -> Response:
         """Keeps an answer."""
-        given = parse_answer(await json_body(request, "an answer"))
+        given = parse_answer(await read_json_body(request, "an answer"))
         kept = await run_in_threadpool(self.study.keep, given)
         return JSONResponse(_kept(kept.revision), 201 if kept.new else 200)
 
@@ -187,7 +187,7 @@ def parse_answer(body: bytes) -> Given:
     try:
         given = _GIVEN.validate_json(body, strict=True)
     except ValidationError as error:
-        raise BadAnswer(mistake_in(error)) from error
+        raise BadAnswer(describe_mistake(error)) from error
     if (name := clean_name(given.rater, "rater")) != given.rater:
         raise BadAnswer(f"rater: expected {name!r}, got {given.rater!r}")
     return given

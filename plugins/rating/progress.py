@@ -9,18 +9,19 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from plumbline.operators.base.bounds import Checked, Probability
+from plumbline.operators.base.bounds import BoundsChecked, Probability
 from plumbline.operators.judging.label_plan import PairLabels, estimate_pairs, pair_differences, wanted_images
+from plumbline.operators.statistics.levels import SIGNIFICANCE
 from plumbline.plugins.rating.numbers import Rated, pairs_rated
 from plumbline.plugins.rating.question_templates import TEMPLATES
 from plumbline.plugins.rating.tasks import Task
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Telling(Checked):
+class Telling(BoundsChecked):
     """How surely generators are to be told apart."""
 
-    alpha: Probability = 0.05
+    alpha: Probability = SIGNIFICANCE
     """The probability that any interval is wrong, over all pairs and templates, however often one looks."""
     chance: Probability = 0.8
     """With which the answers that are asked for show a difference, if it is what it seems."""

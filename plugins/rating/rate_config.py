@@ -3,8 +3,9 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-from plumbline.operators.base.bounds import Checked, Positive, Probability, Share
+from plumbline.operators.base.bounds import BoundsChecked, Positive, Probability, Share
 from plumbline.operators.base.errors import ConfigError, check_known
+from plumbline.operators.statistics.levels import SIGNIFICANCE
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.web.listening import check_address
 from plumbline.plugins.rating.question_templates import TEMPLATES
@@ -14,7 +15,7 @@ ToolName = Literal["label_studio", "argilla"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class RateConfig(Checked):
+class RateConfig(BoundsChecked):
     """Which study to serve; what is left out of its design stays as the study has it."""
 
     study: str | None = None
@@ -55,7 +56,7 @@ class RateConfig(Checked):
     metrics: tuple[str, ...] = ()
     """The run's metric whose scores sharpen what people say, as [vqascore]. If left out, queue=labels takes the first
     one and queue=seeded none."""
-    alpha: Probability = 0.05
+    alpha: Probability = SIGNIFICANCE
     """The probability of error of all intervals together, which share it evenly, however often one looks."""
     chance: Probability = 0.8
     """The probability that the answers asked for show a difference, if it is as large as it seems so far."""
@@ -75,7 +76,7 @@ class RateConfig(Checked):
     storage: StorageConfig = field(default_factory=StorageConfig)
 
     def __post_init__(self) -> None:
-        Checked.__post_init__(self)
+        BoundsChecked.__post_init__(self)
         check_address(self.port, self.hosts)
         for name in self.templates or ():
             check_known("templates", name, TEMPLATES)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from plumbline.operators.base.sentences import number
 from plumbline.operators.statistics.agreement import alpha_interval, krippendorff_alpha
 from plumbline.operators.statistics.bootstrap import UNDEFINED, Interval
+from plumbline.operators.statistics.levels import SIGNIFICANCE
 from plumbline.operators.statistics.options import Sampling
 from plumbline.operators.statistics.ordering import holm
 from plumbline.operators.statistics.raters import exchange_test
@@ -21,8 +22,6 @@ from plumbline.plugins.rating.numbers import Rated, is_right, says_the_same
 
 Floats = NDArray[np.float64]
 
-LEVEL = 0.05
-"""The probability that any rater who rates as the others do is said to stand out, all raters together."""
 DRAWS = 1999
 FASTEST = 1.0
 """Seconds in which nobody reads a prompt and looks at an image."""
@@ -261,14 +260,14 @@ def _flags(
     corrected = holm([doubt.p_value for doubt in doubts])
     flags: dict[str, list[str]] = {rater: [] for rater in by_rater}
     for doubt, p_value in zip(doubts, corrected, strict=True):
-        if p_value < LEVEL:
+        if p_value < SIGNIFICANCE:
             flags[doubt.rater].append(f"{doubt.words}; p = {p_value:.2g} for {len(by_rater)} raters")
     return flags
 
 
 def _random(rater: str, likeness: Likeness, raters: int) -> _Doubt | None:
     """Return a doubt, if the answers cannot be distinguished from random ones, with the p-value of `p_unlike`."""
-    if likeness.p_value <= LEVEL:
+    if likeness.p_value <= SIGNIFICANCE:
         return None
     words = (
         f"random: the answers cannot be told from random ones (correlation with the others' "

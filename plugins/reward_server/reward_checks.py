@@ -14,8 +14,8 @@ from typing import Annotated, Literal, NamedTuple, get_args
 
 import httpx
 
-from plumbline.operators.base.bounds import Checked, Positive, Seconds, Share, at_least
-from plumbline.operators.base.errors import ConfigError, PlumblineError, check_known, without_secrets
+from plumbline.operators.base.bounds import BoundsChecked, Positive, Seconds, Share, at_least
+from plumbline.operators.base.errors import ConfigError, PlumblineError, check_known, hide_secrets
 from plumbline.operators.rewards.combination import REWARD
 from plumbline.plugins.reward_server.known_pictures import known_prompts, known_request, picture_of, questions_about
 from plumbline.plugins.reward_server.wires.table import KINDS, WIRES
@@ -42,7 +42,7 @@ Extra = Literal["frames", "sources", "questions"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class CheckRewardsConfig(Checked):
+class CheckRewardsConfig(BoundsChecked):
     """Which server to try, how it is asked, and what is expected of it."""
 
     url: str
@@ -72,7 +72,7 @@ class CheckRewardsConfig(Checked):
     """The environment variable that holds the token, which is sent as a bearer's; without one none is sent."""
 
     def __post_init__(self) -> None:
-        Checked.__post_init__(self)
+        BoundsChecked.__post_init__(self)
         check_known("wire", self.wire, KINDS)
         if not self.url.startswith(("http://", "https://")):
             raise ConfigError(f"url: expected http://HOST:PORT or https://..., got {self.url!r}")
@@ -144,8 +144,8 @@ class RewardServer:
             with self.client.stream(method, self.url + path, content=body, headers=headers) as response:
                 return Reply(response.status_code, _read(response), response.headers.get("content-type", ""))
         except (httpx.HTTPError, httpx.InvalidURL) as error:
-            reason = without_secrets(f"{type(error).__name__}: {error}".rstrip(": "))
-            raise ServerError(f"{without_secrets(self.url)}{path}: no reply ({reason}); start the server") from error
+            reason = hide_secrets(f"{type(error).__name__}: {error}".rstrip(": "))
+            raise ServerError(f"{hide_secrets(self.url)}{path}: no reply ({reason}); start the server") from error
 
 
 def _read(response: httpx.Response) -> bytes:
@@ -421,5 +421,5 @@ def _found(name: str, trial: Trial) -> Findings:
     try:
         findings = CHECKS[name](trial)
     except PlumblineError as error:
-        findings = {ALL: Finding("fails", without_secrets(str(error)))}
+        findings = {ALL: Finding("fails", hide_secrets(str(error)))}
     return {reward: finding._replace(seen=_printable(finding.seen)) for reward, finding in findings.items()}

@@ -24,7 +24,7 @@ from plumbline.pipelines.running.session import ray_session
 from plumbline.pipelines.sources.question_packs import check_choices, pack_digest, read_pack
 from plumbline.pipelines.sources.question_packs.pack import QuestionPack
 from plumbline.pipelines.sources.uris import Uris
-from plumbline.pipelines.web.listening import listening, names_of, run_app, take_token, url_of
+from plumbline.pipelines.web.listening import allowed_hosts, listening, run_app, server_url, take_token
 from plumbline.plugins.reward_server.known_pair import KnownPair, score_known_pair
 from plumbline.plugins.reward_server.question_store import QuestionStore
 from plumbline.plugins.reward_server.sentinel import Sentinel
@@ -204,7 +204,7 @@ def _run(
     from plumbline.plugins.reward_server.app import BODY_TIMEOUT, Counts, Gate, make_app
 
     known_pair = asyncio.run(score_known_pair(replica_call(handle, Counts()), served))
-    ready(url_of(config.host, listener), known_pair)
+    ready(server_url(config.host, listener), known_pair)
     counts = Counts()
     service = Service(replica_call(handle, counts), served, config, counts, sentinel)
     if sentinel is not None:
@@ -214,7 +214,7 @@ def _run(
     counts.watch("waiting_images", "Images that wait for a replica", service.queued)
     counts.watch("cached_scores", "Scores that are remembered", lambda: len(service.cache))
     gate = Gate(service, token, counts, lambda: asyncio.to_thread(_ready, handle), video_files(config).read, known_pair)
-    app = make_app(gate, names_of(config.host, config.hosts))
+    app = make_app(gate, allowed_hosts(config.host, config.hosts))
     run_app(app, listener, patience=BODY_TIMEOUT + config.deadline)
 
 

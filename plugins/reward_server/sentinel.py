@@ -10,12 +10,13 @@ from numpy.typing import NDArray
 
 from plumbline.operators.metrics.metric import Metric
 from plumbline.operators.results.reward_hacking import Movement, describe_alarm, find_suspicious
+from plumbline.operators.statistics.levels import SIGNIFICANCE
 from plumbline.operators.statistics.ordering import holm
 from plumbline.plugins.reward_server.wires.wire import MetricAnswer
 
 Floats = NDArray[np.float64]
 
-FALSE_ALARMS = 0.05
+FALSE_ALARMS = SIGNIFICANCE
 """The probability that a service ever raises an alarm where nothing but the reward changes."""
 TEST = f"Mann-Whitney test by prompt, Holm, at most {FALSE_ALARMS:.0%} false alarms over all looks"
 LOG = logging.getLogger(__name__)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from plumbline.operators.base.bounds import Checked, Natural, NotNegative, Positive, Seconds, at_least
+from plumbline.operators.base.bounds import BoundsChecked, Natural, NotNegative, Positive, Seconds, at_least
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.images.decoding import ImageLimits
 from plumbline.operators.images.videos import Clips
@@ -21,7 +21,7 @@ from plumbline.pipelines.web.listening import check_address
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class LoadConfig(Checked):
+class LoadConfig(BoundsChecked):
     """How much a service takes at once, and how it makes batches of it."""
 
     replicas: Positive = 1
@@ -106,7 +106,7 @@ class ServeConfig(LoadConfig):
     """A running Ray cluster; null takes RAY_ADDRESS, or else starts a local Ray."""
 
     def __post_init__(self) -> None:
-        Checked.__post_init__(self)
+        BoundsChecked.__post_init__(self)
         if not self.metrics:
             raise ConfigError("metrics: expected at least one, got none; for example metric=[vqascore]")
         for name in need_captions(self.metrics):

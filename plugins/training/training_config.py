@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 from plumbline.operators.base.bounds import (
     AboveZero,
     Bound,
-    Checked,
+    BoundsChecked,
     NotNegative,
     Positive,
     Probability,
@@ -33,7 +33,7 @@ Part = Literal["mm_projector", "language_model"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PaceConfig(Checked):
+class PaceConfig(BoundsChecked):
     """How long is trained, and how fast; the defaults are LLaVA-1.5's, which the VQAScore paper takes over."""
 
     section: ClassVar[str] = "pace."
@@ -71,7 +71,7 @@ def _two_workers() -> ClusterConfig:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class TrainingConfig(Checked):
+class TrainingConfig(BoundsChecked):
     """What the trainings of a checkpoint have in common."""
 
     model: AnyModel
@@ -98,7 +98,7 @@ class TrainingConfig(Checked):
     clips: Clips = field(default_factory=Clips)
 
     def __post_init__(self) -> None:
-        Checked.__post_init__(self)
+        BoundsChecked.__post_init__(self)
         if not isinstance(self.model, ClipFlanT5Model | ChatModel):
             known = " and ".join(TRAINED_FAMILIES)
             raise ConfigError(f"model.family: only {known} are trained, got {self.model.family!r}")

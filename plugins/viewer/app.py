@@ -13,8 +13,8 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from plumbline.operators.base.errors import ConfigError, PlumblineError, RowError, without_secrets
-from plumbline.operators.base.sentences import shown
+from plumbline.operators.base.errors import ConfigError, PlumblineError, RowError, hide_secrets
+from plumbline.operators.base.sentences import first_rows
 from plumbline.operators.metrics.metric import direction
 from plumbline.operators.metrics.table import falling_metrics
 from plumbline.operators.report.changes import Change, clear_first, differing_settings
@@ -26,7 +26,7 @@ from plumbline.pipelines.base.storage import first_line
 from plumbline.pipelines.cells.runs import Run
 from plumbline.pipelines.report.comparable_runs import obstacle_between
 from plumbline.pipelines.report.trends import make_trends
-from plumbline.pipelines.web.json_bodies import json_body
+from plumbline.pipelines.web.json_bodies import read_json_body
 from plumbline.pipelines.web.page_guards import page_guards
 from plumbline.plugins.viewer.addresses import (
     ROWS,
@@ -124,7 +124,7 @@ class Pages:
         content |= {"benchmarks": sorted(benchmarks - {""}), "first": first, "total": len(found)}
         content["suites"] = self.browser.suites(SUITES_SHOWN)
         content["differing"] = {
-            run.run_id: shown([*differing_settings(before, run.manifest)], DIFFERENCES_SHOWN)
+            run.run_id: first_rows([*differing_settings(before, run.manifest)], DIFFERENCES_SHOWN)
             for run in listed
             if run.manifest is not None and (before := _run_before(run, everything))
         }
@@ -251,7 +251,7 @@ class Pages:
         """Keeps a note on the image of a row."""
         if not self._may_write:
             raise HTTPException(403, "notes are only shown here")
-        given = parse_note(await json_body(request, "a note"))
+        given = parse_note(await read_json_body(request, "a note"))
 
         def keep() -> Response:
             run = self._opened(request)
@@ -276,7 +276,7 @@ class Pages:
             else:
                 encoded = self.browser.picture(run_id, row, large="large" in request.query_params)
         except NoPicture as error:
-            return PlainTextResponse(without_secrets(str(error)), 404)
+            return PlainTextResponse(hide_secrets(str(error)), 404)
         return Response(encoded, media_type="image/webp", headers={"Cache-Control": "private, max-age=3600"})
 
     def _source(self, run_id: str, row: int, number: int) -> bytes:
@@ -368,7 +368,7 @@ class Pages:
             status, said = error.status_code, f"{request.url.path}: there is no such page"
             error = NotThere(error.detail if request.method == "POST" else said)
         if request.method == "POST":
-            return JSONResponse({"error": without_secrets(first_line(error))}, status)
+            return JSONResponse({"error": hide_secrets(first_line(error))}, status)
         page = self._show("problem", request, title="Not to be shown", problem=first_line(error))
         page.status_code = status
         return page

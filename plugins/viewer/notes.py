@@ -19,7 +19,7 @@ from pydantic.dataclasses import dataclass as checked
 from plumbline.operators.base.errors import ConfigError, PlumblineError
 from plumbline.pipelines.cells.runs import READERS
 from plumbline.pipelines.cells.store import Store
-from plumbline.pipelines.web.mistakes import mistake_in
+from plumbline.pipelines.web.mistakes import describe_mistake
 from plumbline.pipelines.web.person_names import BadName, clean_name
 from plumbline.plugins.viewer.run_database import NamedImage, Score
 
@@ -85,7 +85,7 @@ def parse_note(body: bytes) -> GivenNote:
         given = _GIVEN.validate_json(body, strict=True)
         return GivenNote(author=clean_name(given.author, "author"), text=given.text, tag=given.tag)
     except ValidationError as error:
-        raise BadNote(mistake_in(error)) from error
+        raise BadNote(describe_mistake(error)) from error
     except BadName as error:
         raise BadNote(str(error)) from error
 
@@ -195,7 +195,7 @@ class Notes:
         try:
             return StoredNote(path, _NOTE.validate_python(self._store.read_json(path) or {}), "")
         except ValidationError as error:
-            return StoredNote(path, None, f"{path}: not a note ({mistake_in(error)}); delete the file")
+            return StoredNote(path, None, f"{path}: not a note ({describe_mistake(error)}); delete the file")
 
 
 def _holds(note: Note | None, words: Sequence[str], tag: str) -> bool:

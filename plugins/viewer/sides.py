@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from plumbline.operators.base.sentences import FirstRows, shown
+from plumbline.operators.base.sentences import FirstRows, first_rows
 from plumbline.operators.images.generation_settings import COLUMN, COMPARE, all_settings
 from plumbline.operators.report.changes import Changes, altered_metrics, compare
 from plumbline.operators.report.gallery import ImageDetail
@@ -220,7 +220,7 @@ def _move(
         text=right[0].score.text or left[0].score.text or move.prompt_id,
         move=None if move.left is None or move.right is None else move.right - move.left,
         sides=(left[0], right[0]),
-        answers=shown(changed, MOST_ANSWERS),
+        answers=first_rows(changed, MOST_ANSWERS),
         rewritten=all(answers) and not both,
         reasons=(reasons[0], reasons[1]) if reasons[0] != reasons[1] else None,
     )

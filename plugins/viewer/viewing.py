@@ -6,17 +6,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
-from plumbline.operators.base.bounds import Checked, at_least
+from plumbline.operators.base.bounds import BoundsChecked, at_least
 from plumbline.operators.base.errors import ConfigError, install
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.cells.store import open_existing_store
-from plumbline.pipelines.web.listening import check_address, listening, names_of, run_app, take_token, url_of
+from plumbline.pipelines.web.listening import allowed_hosts, check_address, listening, run_app, server_url, take_token
 from plumbline.plugins.viewer.browser import Browser
 from plumbline.plugins.viewer.run_database import Database
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ViewConfig(Checked):
+class ViewConfig(BoundsChecked):
     """Of which store to show the pages, and where."""
 
     store: str = "store"
@@ -37,7 +37,7 @@ class ViewConfig(Checked):
     storage: StorageConfig = field(default_factory=StorageConfig)
 
     def __post_init__(self) -> None:
-        Checked.__post_init__(self)
+        BoundsChecked.__post_init__(self)
         check_address(self.port, self.hosts)
 
 
@@ -63,8 +63,8 @@ def view(config: ViewConfig, ready: Callable[[str], None]) -> None:
         try:
             browser.check()
             with listening(config.host, config.port) as listener:
-                ready(url_of(config.host, listener))
-                app = make_app(browser, token, names_of(config.host, config.hosts), notes=config.notes)
+                ready(server_url(config.host, listener))
+                app = make_app(browser, token, allowed_hosts(config.host, config.hosts), notes=config.notes)
                 run_app(app, listener, patience=PAGE_SECONDS)
         finally:
             browser.close()

@@ -128,7 +128,7 @@ class Ground(NamedTuple):
         for run in {path.split("/")[1] for path in damaged if path.startswith("runs/") and path.count("/") > 1}:
             if run != newest:
                 self.store.remove_folder(f"runs/{run}")
-        working_sweeps.SIGN_TIMEOUT = 0.0
+        working_sweeps.HEARTBEAT_TIMEOUT = 0.0
         collect_garbage(GcConfig(store=self.store.place.url, storage=self.root.storage, delete=True, grace_days=0.0))
 
     def leftovers(self) -> list[str]:

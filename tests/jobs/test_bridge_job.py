@@ -1,4 +1,4 @@
-"""Two versions of a metric side by side: the map, the verdict in words, and what the store keeps of it."""
+"""Comparison of two versions of a metric: the map, the verdict in words, and the files in the store."""
 
 import json
 from pathlib import Path

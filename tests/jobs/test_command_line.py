@@ -292,7 +292,7 @@ def test_any_path_is_read_as_it_is_typed(path: str) -> None:
 # What a command waits for
 
 SLOW = {"torch", "transformers", "ray", "scipy.stats", "evalica", "huggingface_hub"}
-"""Libraries that take a second or more to import: whoever asks for help, for a status or a report does without."""
+"""Libraries that take a second or more to import, and that help, status and report must not import."""
 
 
 @pytest.mark.parametrize(

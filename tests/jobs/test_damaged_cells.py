@@ -1,4 +1,4 @@
-"""A damaged cell is computed anew by whichever command finds it, and the terminal shows that as it shows all else."""
+"""Every command that finds a damaged cell computes it again, and the terminal reports it like all other events."""
 
 import re
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ ADAPTIVE = ("adaptive=betting", "adaptive.range=[0,1]")
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Bench:
-    """A benchmark whose cells all stand in a store, those of its diagnosis too."""
+    """A benchmark whose cells are all in a store, including those of its diagnosis."""
     bench = Bench(tmp_path_factory.mktemp("damaged"), "metric=[gecko]", count=4)
     assert bench.run(job="diagnose").code == 0
     return bench

@@ -39,7 +39,7 @@ def judge(server: Server) -> dict[str, Any]:
 
 
 def shown(server: Server) -> list[tuple[int, bool]]:
-    """Of each request, how many images it shows, and whether it has the instruction."""
+    """Return for each request the number of its images, and whether it has the instruction."""
     contents = [body["messages"][0]["content"] for body in server.bodies]
     return sorted((len(content) - 1, "paint it red" in content[-1]["text"]) for content in contents)
 

@@ -34,7 +34,7 @@ def score(images: object, store: Path, *more: str, code: int = 0) -> str:
 
 
 def distances(store: Path) -> dict[str, int | None]:
-    """By image source_l1 in greys, None where it failed; no other metric failed."""
+    """Return source_l1 in grey levels by image, None if it failed, and check that no other metric failed."""
     scores = pd.read_parquet(newest(store) / "scores.parquet")
     assert scores[scores["metric"] == "saturation"]["score"].notna().all()
     found = scores[scores["metric"] == "source_l1"]

@@ -1,4 +1,4 @@
-"""Every metric that has a name scores images of the shapes with tiny checkpoints; a row without a score says why."""
+"""Every metric that has a name scores images of shapes by tiny checkpoints; rows without a score have a reason."""
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -54,7 +54,7 @@ SCORELESS = {"vq2_released", "text", *JUDGES_OF_EDITS}
 are quoted, which the embedded world's prompts do not; whose judge has random weights."""
 COMPARING = ("source_", "clip_", "dino", "editreward")
 EDITS = {name: "edits" for name in NAMES if name.startswith(COMPARING) or name in JUDGES_OF_EDITS}
-"""Of metrics that look at sources; here every image is its own."""
+"""Options of metrics that compare with a source; here every image is its own source."""
 GROUPS = PACKS | VIDEOS | EDITS
 Rows = Sequence[Mapping[str, Any]]
 

@@ -1,4 +1,4 @@
-"""A run passes its gate, fails it, or cannot be told: by another run, by a generator of its own, and by floors."""
+"""A run passes its gate, fails it or is undecided, by another run, by a generator of its own, and by floors."""
 
 import os
 import re
@@ -26,7 +26,7 @@ ROOT = Path(__file__).parent.parent.parent
 PROMPTS = 60
 EARLIER, RUN = "20260101-000000-000000", "20260102-030405-000006"
 MOVED = {"atlas": 0.0, "borealis": 0.005, "cobalt": -0.15}
-"""By how much each generator's scores moved since the earlier run, on average; atlas's are the same."""
+"""Mean change of each generator's scores since the earlier run; those of atlas are equal."""
 NOISE = np.random.default_rng(7).normal(0, 0.02, (3, PROMPTS))
 
 
@@ -35,7 +35,7 @@ def earlier(generator: str, metric: str, prompt: int) -> float:
 
 
 def later(generator: str, metric: str, prompt: int) -> float | None:
-    """Of cobalt's images the first three could not be scored."""
+    """Return scores of the later run, in which the first three images of cobalt could not be scored."""
     if generator == "cobalt" and prompt < 3:
         return None
     place = list(MOVED).index(generator)
@@ -43,7 +43,7 @@ def later(generator: str, metric: str, prompt: int) -> float | None:
 
 
 class Runs(NamedTuple):
-    """Two runs of a store and where the rules are written."""
+    """Two runs of a store, and the path of the rules."""
 
     folder: Path
 
@@ -58,7 +58,7 @@ class Runs(NamedTuple):
         return run("gate", f"store={self.store}", f"rules={self.folder}/gate.yaml", f"run={RUN}", *words)
 
     def refusal(self, rules: str, *words: str) -> str:
-        """What is wrong with the rules, after the folder of their file."""
+        """Return the error message about the rules, without the folder of their file."""
         ended = self.gate(f"rules:\n  floor: {rules}" if rules.startswith("{") else rules, *words)
         assert ended.code == 1, ended
         return ended.line.replace(f"{self.folder}/", "")

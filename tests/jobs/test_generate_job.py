@@ -1,4 +1,4 @@
-"""Pictures are made once, by a pipeline or a service; what cannot be made is an error row that a sweep tells."""
+"""Pictures are generated once, by a pipeline or a service; failures become error rows that a sweep reports."""
 
 import base64
 import io
@@ -57,7 +57,7 @@ def words(folder: Path, *more: str) -> tuple[str, ...]:
 
 
 def pictures(folder: Path) -> dict[str, dict[str, Any]]:
-    """By image_id the rows of a generator's folder."""
+    """Return the rows of a generator's folder by image_id."""
     table = pa.concat_tables(pq.read_table(file) for file in sorted(folder.glob("*.parquet")))
     rows = {row["image_id"]: row for row in table.to_pylist()}
     assert len(rows) == len(table), "no picture stands twice"
@@ -69,7 +69,7 @@ def pixels(row: dict[str, Any]) -> np.ndarray:
 
 
 def scores(folder: Path, *more: str, code: int = 0) -> dict[str, dict[str, Any]]:
-    """By image_id the rows of a sweep of what stands."""
+    """Return the scores of a sweep of the existing pictures by image_id."""
     store = folder / "store"
     printed(
         "sweep", "sweep=own_images", *words(folder, f"store={store}", "metric=edge_density", "cluster=here", *more),

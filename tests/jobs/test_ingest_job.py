@@ -1,4 +1,4 @@
-"""The command as a person runs it: exit codes, what is printed, and errors in one line."""
+"""The command line of an ingest: exit codes, output, and errors in one line."""
 
 import json
 from pathlib import Path

@@ -38,7 +38,7 @@ def lines(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def score_them(tmp_path: Path, *words: str, job: str = "score") -> Ended:
-    """By what no model is asked for."""
+    """Score by a metric that needs no model."""
     return run(job, f"store={tmp_path}/store", "metric=[entropy]", "models=shapes", "cluster=here", *words)
 
 
@@ -47,7 +47,7 @@ def manifest(tmp_path: Path) -> dict[str, Any]:
 
 
 def scored(tmp_path: Path) -> Counter[tuple[str, str]]:
-    """How many images have a score, by generator and prompt."""
+    """Return the number of images with a score by generator and prompt."""
     of_run = manifest(tmp_path)
     benchmark = read_config(of_run["config"]["benchmark"], BenchmarkConfig)
     known = sources_of(benchmark).prompts.to_pylist()
@@ -57,7 +57,7 @@ def scored(tmp_path: Path) -> Counter[tuple[str, str]]:
 
 
 def paths_only(folder: Path) -> Path:
-    """A Hugging Face dataset whose rows name files beside it."""
+    """Write a Hugging Face dataset whose rows name files in its folder."""
     put(folder, {f"files/{n}.png": png for n, png in enumerate(PNGS)})
     rows = [{"image": {"bytes": None, "path": f"files/{n}.png"}, "text": text} for n, text in enumerate(TEXTS)]
     return parquet(folder / "train-00000-of-00001.parquet", rows).parent
@@ -85,7 +85,7 @@ def prompt_list(folder: Path) -> Path:
 
 
 def metadata_in_each(folder: Path) -> Path:
-    """As GenEval's scripts leave them."""
+    """Write folders of images in the layout of GenEval's scripts."""
     for n, (png, text) in enumerate(zip(PNGS, TEXTS, strict=True)):
         put(folder, {f"{n:05d}/metadata.jsonl": json.dumps({"prompt": text}), f"{n:05d}/samples/0000.png": png})
     return folder
@@ -131,7 +131,7 @@ def models_in_tars(folder: Path) -> Path:
 
 
 def a_table_beside(folder: Path) -> Path:
-    """A script's CSV beside folders of images, whose names could be taken for prompts."""
+    """Write a CSV and folders of images whose names could be mistaken for prompts."""
     files = {f"img/{name}_dev_{n}.png": png for name in ("flux", "sdxl") for n, png in enumerate(PNGS)}
     rows = [f'img/{name}_dev_{n}.png,"{text}",{name}' for n, text in enumerate(TEXTS) for name in ("flux", "sdxl")]
     return put(folder, {**files, "images.csv": "\n".join(["filename,prompt,model_name", *rows])})

@@ -20,7 +20,7 @@ EXPECTED = {
     "viescore": (8 * 6) ** 0.5,
     "gpt4v_eval": 7.0,
 }
-"""What the judges say is in their own file."""
+"""Columns of a judge's statements, which are in a file of their own."""
 MATCHING = ("capclip", "capmeteor", "descclip", "descmeteor")
 UNREADABLE = "babble"
 """LLMScore by a judge of random weights, which no schema holds."""
@@ -30,7 +30,7 @@ ASKED_TWICE = "twice"
 
 @pytest.fixture(scope="module")
 def given(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """A sweep's words, but for its store."""
+    """Return the words of a sweep, without its store."""
     folder = tmp_path_factory.mktemp("judging")
     write_benchmark(folder / "bench", ["atlas"], count=4)
     tiny.save_causal_lm(folder / "babbler", max_position_embeddings=4096)

@@ -1,4 +1,4 @@
-"""What docs/keeping.md tells an operator to run does what it says, and running sweeps are seen from elsewhere."""
+"""The commands of docs/keeping.md do what the page promises, and running sweeps are visible from other processes."""
 
 import io
 import os
@@ -20,7 +20,7 @@ from plumbline.jobs import status
 from plumbline.jobs.command import Terminated
 from plumbline.jobs.display.store_contents import watch
 from plumbline.pipelines.base.storage import StorageConfig
-from plumbline.pipelines.maintenance.working_sweeps import RunningSweep, StageState, SweepSign, running_sweeps
+from plumbline.pipelines.maintenance.working_sweeps import RunningSweep, StageState, SweepStatus, running_sweeps
 from plumbline.pipelines.running.events import CellsExpected, ShardFinished, ShardStarted
 from plumbline.pipelines.sweeps.computing import registered_sweep
 from tests.bench_of import SMALL, UNJUDGED, Bench, images, plan_bench, write_benchmark
@@ -59,7 +59,7 @@ def test_a_list_names_what_may_go_and_how_to_remove_it(tmp_path: Path) -> None:
     assert "prune: expected some of answers" in refusal("gc", f"store={tmp_path}", "prune=[scores]", code=64)
 
 
-RUNNING = SweepSign(
+RUNNING = SweepStatus(
     run="20261123-010203-000000",
     benchmark="small",
     host="node7",
@@ -72,7 +72,7 @@ RUNNING = SweepSign(
 
 
 def shown(looks: list[list[RunningSweep]], *, terminal: bool) -> tuple[str, list[float]]:
-    """What a console shows of successive looks, and how long was waited between them."""
+    """Return the console output of successive polls, and the waits between them."""
     console = Console(file=io.StringIO(), force_terminal=terminal, width=140, highlight=False)
     waited: list[float] = []
     watch(console, lambda: looks.pop(0), waited.append)
@@ -157,7 +157,7 @@ def test_a_sweep_says_what_it_has_computed(tmp_path: Path, monkeypatch: pytest.M
             watch(event)
         said: list[StageState] = []
         while not any(state.done for state in said):  # its file is written anew all the while
-            said = [sweep.said.stages["image_statistics"] for sweep in running_sweeps(planned.store, 0.0)]
+            said = [sweep.status.stages["image_statistics"] for sweep in running_sweeps(planned.store, 0.0)]
     assert ([state.seconds_left for state in said], seen) == ([2.0], events)
     assert not running_sweeps(planned.store, 0.0)
     (tmp_path / "store/sweeps/odd.json").write_text('{"stages": 7}')

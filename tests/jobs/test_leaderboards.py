@@ -1,4 +1,4 @@
-"""What the terminal shows stands there in full: reasons with their messages, and no rank without a score."""
+"""The terminal shows reasons with their complete messages, and no rank without a score."""
 
 import io
 import re

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from plumbline.jobs.logs import logged
+from plumbline.jobs.logs import write_log
 from plumbline.operators.base.errors import ConfigError
-from plumbline.pipelines.base.logs import Forwarder, Line, LogConfig, about, line_of, relay, wanted_level
+from plumbline.pipelines.base.logs import Forwarder, Line, LogConfig, about, find_level, relay, to_line
 from tests.commands import refusal
 
 SECRET = "hush-hush-hush"
@@ -22,7 +22,7 @@ def written(path: Path) -> list[dict[str, str]]:
 
 
 def test_a_line_of_json_says_what_it_is_about_and_what_was_raised(tmp_path: Path) -> None:
-    with logged(LogConfig(format="json", file=f"{tmp_path}/log"), NONE), about(run="r"):
+    with write_log(LogConfig(format="json", file=f"{tmp_path}/log"), NONE), about(run="r"):
         with about(node="answers:vqa", cell="3f2a91bc"):
             LOG.warning("two\nlines of %d words", 4)
         try:
@@ -40,7 +40,7 @@ def test_a_line_of_json_says_what_it_is_about_and_what_was_raised(tmp_path: Path
 def test_a_line_of_text_is_one_line_without_codes_that_steer_a_terminal(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    with logged(LogConfig(format="text"), NONE), about(node="scores", generator="atlas", cell="3f2a91bc"):
+    with write_log(LogConfig(format="text"), NONE), about(node="scores", generator="atlas", cell="3f2a91bc"):
         LOG.info("a prompt of\x1b[2Jtwo\nlines")
     assert capsys.readouterr().err.endswith(" info scores atlas 3f2a91bc: a prompt of?[2Jtwo lines\n")
 
@@ -51,7 +51,7 @@ def test_no_line_holds_a_secret_of_the_environment_or_the_storage(
 ) -> None:
     monkeypatch.setenv("AWS_SESSION_TOKEN", f"{SECRET}-of-the-environment")
     config = LogConfig(format=form, file=f"{tmp_path}/log")  # type: ignore[arg-type]
-    with pytest.raises(ValueError), logged(config, ["an-access-key", SECRET, None]):
+    with pytest.raises(ValueError), write_log(config, ["an-access-key", SECRET, None]):
         LOG.info("%s, %s, %s-of-the-environment", "an-access-key", SECRET, SECRET, extra={"fields": {"shard": SECRET}})
         LOG.info("from https://user:pass-word@host/a.png?X-Amz-Signature=abcdef")
         raise ValueError(f"with {SECRET}")
@@ -62,11 +62,11 @@ def test_no_line_holds_a_secret_of_the_environment_or_the_storage(
 
 def test_without_a_format_nothing_is_written_and_all_is_as_before(capfd: pytest.CaptureFixture[str]) -> None:
     before = logging.getLogger("plumbline").handlers
-    with logged(LogConfig(), NONE):
+    with write_log(LogConfig(), NONE):
         LOG.error("unheard")
-        assert wanted_level() is None
-    with logged(LogConfig(format="json", level="warning"), NONE):
-        assert wanted_level() == logging.WARNING
+        assert find_level() is None
+    with write_log(LogConfig(format="json", level="warning"), NONE):
+        assert find_level() == logging.WARNING
     assert capfd.readouterr() == ("", "") and logging.getLogger("plumbline").handlers is before
 
 
@@ -80,8 +80,8 @@ def test_the_lines_of_workers_are_written_with_their_own_time_and_the_run_of_the
     (lines,) = sent
     assert [line["message"] for line in forwarder.take()] == ["it goes on"], "a line that may wait for a report"
     record = logging.makeLogRecord({"msg": "later"})
-    assert lines[0]["time"] < line_of(record)["time"]
-    with logged(LogConfig(format="json", file=f"{tmp_path}/log"), NONE), about(run="r"):
+    assert lines[0]["time"] < to_line(record)["time"]
+    with write_log(LogConfig(format="json", file=f"{tmp_path}/log"), NONE), about(run="r"):
         relay(lines)
     (line,) = written(tmp_path / "log")
     del line["time"]
@@ -97,7 +97,7 @@ def test_what_ends_a_job_is_its_last_line(tmp_path: Path) -> None:
 
 
 def test_a_log_that_cannot_be_written_is_refused_in_one_line(tmp_path: Path) -> None:
-    nowhere = logged(LogConfig(format="json", file=f"{tmp_path}/no/folder/log"), NONE)
+    nowhere = write_log(LogConfig(format="json", file=f"{tmp_path}/no/folder/log"), NONE)
     with pytest.raises(ConfigError, match=r"log\.file .*name a file that can be written"), nowhere:
         raise AssertionError("it began")
     with pytest.raises(ConfigError, match=r"log\.file: expected a file of this machine, got 's3://bucket/log'"):

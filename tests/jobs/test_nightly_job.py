@@ -1,4 +1,4 @@
-"""A night scores what is new, tells what became worse, lets no other in, and leaves nothing to clean up."""
+"""A nightly run scores new images, reports regressions, excludes other nightly runs, and cleans up."""
 
 import json
 import os
@@ -40,14 +40,14 @@ def send(url, message):
     print("sending", flush=True)
     sys.stdin.readline()
 
-regressions.send = send
+regressions.post_json = send
 sys.exit(run_job(COMMAND, main, sys.argv[1:]))
 """
-"""A night that stays where its run is published and not told of, until it is written to."""
+"""Script of a nightly run that waits after publishing its run and before reporting it, until it gets input."""
 
 
 class Hasty(Clock):
-    """A clock whose time passes only where somebody waits, and then at once."""
+    """A clock whose time passes only during waits, which return at once."""
 
     time = 0.0
 
@@ -59,7 +59,7 @@ class Hasty(Clock):
 
 
 class Patient(Clock):
-    """A clock whose time never passes, so that nobody is ever taken for dead."""
+    """A clock whose time never passes, so that no process is taken for dead."""
 
     def now(self) -> float:
         return 0.0
@@ -69,7 +69,7 @@ class Patient(Clock):
 
 
 class Nights(Bench):
-    """Nights over two generators; the scores are made up, and no model is loaded.
+    """Nightly runs of two generators with made-up scores and without models.
 
     The prompts have no skills, each of which would have a chart in every night's trends.
     """
@@ -89,7 +89,7 @@ class Nights(Bench):
         self.quality[generator] = quality
 
     def score(self) -> None:
-        """Commits what is missing, as a night would compute it."""
+        """Commit the missing cells with made-up scores."""
 
         def score(generator: str, image: Mapping[str, Any]) -> float:
             return self.quality[generator] + sum(image["prompt_id"].encode()) % 17 / 100
@@ -112,7 +112,7 @@ class Nights(Bench):
 
     @contextmanager
     def process(self) -> Iterator[subprocess.Popen[str]]:
-        """A night in another process, which stands still where its run is published and not told of."""
+        """Start a nightly run in another process, which waits after publishing its run and before reporting it."""
         self.score()
         process = subprocess.Popen(
             [sys.executable, "-c", HOLDER, *self.line("nightly.webhook=http://127.0.0.1:9/x", "nightly.lease=10")],
@@ -425,7 +425,7 @@ def test_a_webhook_that_fails_is_a_warning_and_never_shows_its_address(
         sent.append(message)
         return "hooks.example: HTTP 503" if len(sent) == 1 else None
 
-    monkeypatch.setattr(regressions, "send", send)
+    monkeypatch.setattr(regressions, "post_json", send)
     monkeypatch.setenv("HOOK", "https://hooks.example/hush-hush")
     failed = nights.run("nightly.webhook=${oc.env:HOOK}")
     outcome = nights.outcome()

@@ -1,4 +1,4 @@
-"""A night over several benchmarks: one lease, each beside its own last run, one correction, and all told at once."""
+"""A nightly run of several benchmarks: one lease, a comparison per benchmark, one correction, one report."""
 
 import json
 import os
@@ -37,7 +37,7 @@ def hold(planned, *rest, **more):
 run_sweep, JOB.run_sweep = JOB.run_sweep, hold
 sys.exit(run_job(JOB.COMMAND, JOB.main, sys.argv[1:]))
 """
-"""A job that stays where the first benchmark of its suite has a run and the second has none."""
+"""Script of a job that waits after writing the run of its first benchmark and before that of the second."""
 
 
 class Suite:
@@ -68,7 +68,7 @@ class Suite:
         os.utime(self.folder / name / "images/flint/0.parquet", (self.seconds, self.seconds))
 
     def score(self) -> None:
-        """Commits what is missing, as a night would compute it."""
+        """Commit the missing cells with made-up scores."""
         for name, planned in plan_suite(config_of("sweep", *self.words)).sweeps.items():
 
             def score(generator: str, image: Mapping[str, Any], name: str = name) -> float:
@@ -83,7 +83,7 @@ class Suite:
         return sorted(self.store.folders("suites"))
 
     def runs(self) -> dict[str, str]:
-        """Of the newest suite, by benchmark."""
+        """Return the runs of the newest suite by benchmark."""
         return dict((self.store.read_json(f"suites/{self.suites()[-1]}/suite.json") or {})["runs"])
 
 

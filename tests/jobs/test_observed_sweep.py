@@ -1,4 +1,4 @@
-"""What a sweep tells while it goes on: a line of its log for every cell, and counters at Ray's Prometheus endpoint."""
+"""A running sweep logs a line for every cell, and exports counters at Ray's Prometheus endpoint."""
 
 import json
 import re
@@ -16,7 +16,7 @@ from tests.bench_of import SMALL, images, write_benchmark, write_rows
 from tests.commands import newest, printed
 
 PATIENCE = 240
-"""Half seconds that Ray's agent may take to hand out what it was given."""
+"""Half seconds within which Ray's agent must export new values."""
 LINE = re.compile(r"ray_plumbline_(\w+)\{(.*)\} (\S+)")
 LABEL = re.compile(r'(\w+)="([^"]*)"')
 pytestmark = pytest.mark.slow  # Ray's agent takes its time
@@ -26,7 +26,7 @@ Counts = Counter[tuple[str, ...]]
 
 
 def scrape() -> str:
-    """What Prometheus reads of the one machine."""
+    """Return the metrics that Prometheus reads from the machine."""
     import ray
 
     (machine,) = ray.nodes()
@@ -54,7 +54,7 @@ class Observed(NamedTuple):
     text: str = ""
 
     def wait(self) -> None:
-        """Until the agent hands out what the run counted, or for long enough."""
+        """Wait until the agent exports the run's counters, or until a timeout."""
         counts = self.manifest["counts"]
         waiting = threading.Event()
         for _ in range(PATIENCE):
@@ -64,7 +64,7 @@ class Observed(NamedTuple):
             waiting.wait(0.5)
 
     def counted(self, expected: Mapping[tuple[str, ...], float], *names: str) -> None:
-        """Holds what the run added to these counters against what is expected."""
+        """Compare the run's additions to these counters with the expected ones."""
         waiting = threading.Event()
         for _ in range(PATIENCE):
             added = {key: value for key, value in (counters() - self.before).items() if key[0] in names}
@@ -153,7 +153,7 @@ def test_every_computed_cell_has_its_line(sweeps: tuple[Observed, Observed]) -> 
 
 
 def test_progress_has_the_calls_of_models(sweeps: tuple[Observed, Observed]) -> None:
-    """Of seven sound images and their prompts."""
+    """Seven valid images and their prompts are counted."""
     (line,) = (line for line in sweeps[0].printed.splitlines() if line.startswith("similarities:clip: 2/2 cells"))
     assert ", 14 of about 16 calls, 1 failed rows" in line
 

@@ -1,4 +1,4 @@
-"""While a sweep works, the terminal says what starts, and how long all of it takes."""
+"""During a sweep the terminal shows the running stages and the remaining time."""
 
 import io
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ HALF: list[Event] = [
 
 
 def shown(events: Sequence[Event], *, terminal: bool = True) -> str:
-    """What a terminal, or a log, shows after these events."""
+    """Return the text on a terminal, or in a log, after these events."""
     console = Console(file=io.StringIO(), force_terminal=terminal, width=140, highlight=False)
     with ProgressDisplay(console, afterwards=20.0) as display:
         for event in events:

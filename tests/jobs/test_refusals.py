@@ -47,7 +47,7 @@ REFUSED: Refusals = {
         ("", "config key 'format' is required"),
     ],
 }  # fmt: skip
-"""By a job and words that go with it: further words, and what is said of them."""
+"""Invalid words and the expected message, by job and the valid words that precede them."""
 
 
 @pytest.fixture(scope="module")

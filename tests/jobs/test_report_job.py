@@ -1,4 +1,4 @@
-"""The command that makes a report says what the report says, and where it is."""
+"""The command that writes a report prints its main statements and its address."""
 
 import re
 import shutil

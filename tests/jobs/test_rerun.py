@@ -1,4 +1,4 @@
-"""A sweep that is run again with nothing new names the run that stands, and one whose run was harmed makes another."""
+"""Repeating an unchanged sweep names the existing run; if that run is damaged, the sweep writes another."""
 
 import io
 import os
@@ -28,7 +28,7 @@ METRIC = "metric=[clipscore]"
 
 
 class Sweep(Bench):
-    """A sweep whose cells all stand in the store."""
+    """A sweep whose cells are all in the store."""
 
     def __init__(self, folder: Path, *words: str) -> None:
         super().__init__(folder, METRIC, *words)

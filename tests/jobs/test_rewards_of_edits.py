@@ -25,7 +25,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def before() -> list[bytes]:
-    """Other images of the same prompts, as what they were edited from."""
+    """Return other images of the same prompts as sources of the edits."""
     return [row["image"] for row in images("ember", COUNT)]
 
 

@@ -1,4 +1,4 @@
-"""A note for people stands with its run everywhere, and decides no result."""
+"""A run's note is shown wherever the run is, and does not affect any result."""
 
 import json
 import shlex

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from plumbline.jobs.command import command_of, load_values
-from plumbline.operators.base.errors import ConfigError, without_secrets
+from plumbline.operators.base.errors import ConfigError, hide_secrets
 from plumbline.operators.images.decoding import ImageLimits
 from plumbline.operators.images.preparing import RowError, decode_picture
 from plumbline.pipelines.base.storage import StorageConfig, readable_errors
@@ -113,7 +113,7 @@ def test_an_address_with_credentials_is_refused_without_repeating_them() -> None
     ],
 )
 def test_addresses_in_messages_lose_their_credentials_and_queries(text: str, shown: str) -> None:
-    assert without_secrets(text) == shown
+    assert hide_secrets(text) == shown
 
 
 def test_what_a_client_says_of_its_endpoint_is_shown_without_credentials(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Settings of generation as people meet them: told by a sweep, a report, a night and trends, and never compared as if
+"""Generation settings are shown by sweeps, reports, nightly runs and trends, and results are never compared as if
 they were the same.
 """
 

@@ -1,4 +1,4 @@
-"""What status shows fits the terminal; a job that reads a store says where there is none."""
+"""The output of status fits the terminal; jobs that read a store report a missing store."""
 
 from pathlib import Path
 

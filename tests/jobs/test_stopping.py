@@ -1,4 +1,4 @@
-"""A job that is told to end, ends: with its own code, nothing left running, and all that was committed kept."""
+"""A stopped job ends with its own exit code, leaves no process running, and keeps all committed results."""
 
 import json
 import os
@@ -18,7 +18,7 @@ import pytest
 
 from plumbline.jobs.command import KEPT, run_job
 from plumbline.jobs.sweep import COMMAND as SWEEP
-from plumbline.operators.base.batches import telling_calls
+from plumbline.operators.base.batches import notify_of_calls
 from plumbline.pipelines.cells.runs import find_run, newest_run, run_ids
 from tests.bench_of import UNJUDGED, write_benchmark
 from tests.commands import Ended, newest, run, store_at
@@ -103,7 +103,7 @@ def test_a_stop_in_the_middle_of_a_shard_keeps_its_whole_rows_and_no_model_is_as
                 signal.raise_signal(number)
             answered += made
 
-        with telling_calls(note):
+        with notify_of_calls(note):
             return run("sweep", *given, f"store={tmp_path}/{name}"), answered
 
     undisturbed, calls = sweep("undisturbed")
@@ -175,7 +175,7 @@ def test_a_sweep_whose_report_cannot_be_written_fails_says_so_and_leaves_the_new
     sweep.change("relabelled")
 
     def limit() -> None:
-        """What is larger than a report's tables cannot be written, as where a disk or a quota is used up."""
+        """Limit file sizes so that a report's tables can be written and its page cannot, as on a full disk."""
         resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, 1 << 16))
 
     done = subprocess.run([*MODULE, *sweep.line()], cwd=ROOT, capture_output=True, text=True, preexec_fn=limit)

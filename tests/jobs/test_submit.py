@@ -25,7 +25,7 @@ WRITTEN = {
 
 @pytest.mark.parametrize("folder", sorted(WRITTEN | {"data/images/"}))
 def test_what_the_examples_write_is_not_uploaded_with_a_job(folder: str) -> None:
-    """As Ray chooses what it uploads."""
+    """Ray's own rules select the uploaded files."""
     excludes = get_excludes_from_ignore_files(ROOT, include_gitignore=True)
     assert any(excluded(ROOT / folder / "00000.parquet") for excluded in excludes)
     assert not any(
@@ -42,7 +42,7 @@ def submit(head: RayHead, *command: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayHead]:
-    """A cluster of somebody else's."""
+    """A cluster that another user started."""
     log = tmp_path_factory.mktemp("head") / "log"
     with run_head(log, "--num-cpus=4", "--labels=whose=theirs") as head:
         yield head

@@ -18,14 +18,14 @@ NO_SOURCES = "source_ssim does not score shapes: it looks at the sources of edit
 
 
 class Swept(NamedTuple):
-    """A suite's store, and what the command printed."""
+    """A suite's store, and the output of the command."""
 
     store: Path
     ended: Ended
 
     @property
     def runs(self) -> dict[str, str]:
-        """Of the only suite, by benchmark."""
+        """Return the runs of the only suite by benchmark."""
         (suite,) = (self.store / "suites").iterdir()
         return dict(json.loads((suite / "suite.json").read_text())["runs"])
 

@@ -43,7 +43,7 @@ def run(store: Path) -> Path:
 
 
 def known() -> pd.DataFrame:
-    """What is known of the images of the sweep's prompts."""
+    """Return the ground truth about the images of the sweep's prompts."""
     table = pq.read_table(PACK / "truth.parquet").to_pandas().sort_values("prompt_id")
     asked = pq.read_table(PACK / "prompts.parquet").column("prompt_id").to_pylist()[:PROMPTS]
     return table[table["prompt_id"].isin(asked)]
@@ -51,7 +51,7 @@ def known() -> pd.DataFrame:
 
 @pytest.fixture(scope="module")
 def truth() -> Correct:
-    """Whether each generator's image meets its prompt, in the order of the prompts."""
+    """Return for each generator whether its images match the prompts, in the order of the prompts."""
     table = known()
     return {generator: rows["correct"].to_numpy(float) for generator, rows in table.groupby("generator")}
 
@@ -72,7 +72,7 @@ def scores(run: Path, metric: str) -> Correct:
 
 
 def separation(values: Correct, one: str, other: str) -> float:
-    """How many standard errors of their paired difference one generator's mean is above the other's."""
+    """Return the difference of two generators' means in standard errors of their paired difference."""
     difference = values[one] - values[other]
     error = difference.std(ddof=1) / math.sqrt(len(difference))
     return float(difference.mean() / error) if error else 0.0

@@ -1,4 +1,4 @@
-"""Rows of Parquet files, whoever wrote them, are read by little more than their own bytes."""
+"""Reading rows of Parquet files by any writer fetches little more than the bytes of these rows."""
 
 import io
 from pathlib import Path

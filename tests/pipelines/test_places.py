@@ -1,4 +1,4 @@
-"""What holds of every place that can hold a store, on a disk and in three clouds, and of those that are only read."""
+"""Every kind of storage that can contain a store behaves the same, on a disk and in three clouds; others are read."""
 
 import json
 import os
@@ -299,7 +299,7 @@ except ConfigError as error:
 
 
 class Hub(Quiet):
-    """What a hub's dataset answers of its files, to whoever has the token."""
+    """A Hugging Face server with a dataset, for clients with the token."""
 
     folder: Path
 

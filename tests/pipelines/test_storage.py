@@ -50,7 +50,7 @@ def test_a_plan_whose_downloads_are_garbled_once_is_the_plan(tmp_path: Path, buc
 
 
 class Forgetful(BaseHTTPRequestHandler):
-    """An S3 server that takes whatever it is sent, and heeds no condition."""
+    """An S3 server that accepts every write and ignores conditions."""
 
     protocol_version = "HTTP/1.1"  # a client waits for 100 Continue
 

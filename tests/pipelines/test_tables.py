@@ -1,4 +1,4 @@
-"""One reader for every table that is text: a row is what its lines say, and what is no row is named by its line."""
+"""The reader of text tables returns the rows of all lines, and names the line of anything else."""
 
 import io
 

@@ -142,7 +142,7 @@ def test_the_engine_has_all_requests_of_two_shards_before_it_is_done_with_one(
     assert sum(scripted.batches) == 2 * REQUESTS
     assert set(scripted.batches[1:-1]) == {CAPACITY}, "after the first request and before the last, no step is idle"
     assert tables[0] == tables[1] and tables[0]["error"].null_count == IMAGES
-    assert [rows.usage_of(table).calls for table in tables] == [REQUESTS] * 2, "each shard's own, and not the other's"
+    assert [rows.read_usage(table).calls for table in tables] == [REQUESTS] * 2, "each shard's own, and not the other's"
     assert len(set(scripted.processed)) == len(scripted.processed) == 2 * IMAGES, "each once for all questions on it"
 
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 from plumbline.extending import Inputs, Metric, RowError, Stage, StageOptions, isolate, texts_of, unknown_prompt
 from plumbline.operators.base import rows, schemas
 
-OPINIONS = schemas.over_images(("p_entail", pa.float32()))
+OPINIONS = schemas.image_schema(("p_entail", pa.float32()))
 
 
 class OpinionsStage(Stage):

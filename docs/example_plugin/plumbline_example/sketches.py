@@ -8,7 +8,7 @@ import pyarrow as pa
 from plumbline.extending import ImagesStage, Inputs, PreparedImages, Question, RowError, isolate
 from plumbline.operators.base import rows, schemas
 
-SKETCHES = schemas.over_images(("description", pa.string()))
+SKETCHES = schemas.image_schema(("description", pa.string()))
 
 
 @runtime_checkable
@@ -25,7 +25,7 @@ class ScoreRequest(NamedTuple):
     text: str
 
     def basis(self, prompt_id: str | None) -> str:
-        return rows.basis_of(self.text)
+        return rows.input_digest(self.text)
 
 
 class SketchesStage(ImagesStage):

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from plumbline.operators.base.batches import in_batches, isolate
+from plumbline.operators.base.batches import call_in_batches, isolate
 from plumbline.operators.base.errors import RowError
 from plumbline.operators.base.usage import Usage
 from plumbline.operators.models.calls import Generation, ImageRequest
@@ -57,7 +57,7 @@ class Captioner(LoadedImageModel):
         def caption(group: Sequence[ImageRequest]) -> list[Generation | RowError]:
             limited = partial(self._caption, limit=group[0].request.max_tokens)
             pixels = [features[one.image] for one in group]
-            return isolate(lambda batch: in_batches(limited, batch, size=self.image_batch), pixels)
+            return isolate(lambda batch: call_in_batches(limited, batch, size=self.image_batch), pixels)
 
         return in_groups(caption, requests, key=lambda one: one.request.max_tokens)
 

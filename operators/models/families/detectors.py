@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from plumbline.operators.base.batches import in_batches, isolate
+from plumbline.operators.base.batches import call_in_batches, isolate
 from plumbline.operators.base.errors import HopelessRow, RowError
 from plumbline.operators.models.calls import Box, Wanted
 from plumbline.operators.models.family import IMAGES, TOKENIZER, Family
@@ -60,7 +60,7 @@ class GroundingDino(LoadedImageModel):
             tokens = len(group[0].ids)
             if tokens > context:
                 return [RowError("prompt_too_long", TOO_LONG.format(tokens, context))] * len(group)
-            return isolate(lambda batch: in_batches(self._find, batch, size=self.pair_batch), group)
+            return isolate(lambda batch: call_in_batches(self._find, batch, size=self.pair_batch), group)
 
         return in_groups(find, searches, key=lambda search: (search.image.tensor.shape, len(search.ids)))
 
@@ -124,7 +124,7 @@ class Owlv2(LoadedImageModel):
 
     def encode(self, pixels: Sequence[Sized]) -> list[Places]:
         """Return the places of each image."""
-        return in_batches(self._encode, pixels, size=self.image_batch)
+        return call_in_batches(self._encode, pixels, size=self.image_batch)
 
     def _encode(self, images: Sequence[Sized]) -> list[Places]:
         pixels = self.batch([image.tensor for image in images])

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from plumbline.operators.base.batches import in_batches, isolate
+from plumbline.operators.base.batches import call_in_batches, isolate
 from plumbline.operators.base.errors import RowError
 from plumbline.operators.base.usage import Usage
 from plumbline.operators.models.calls import Generation, ImageRequest, Region
@@ -49,7 +49,7 @@ class Florence2(LoadedImageModel):
 
     def encode(self, pixels: Sequence[Sized]) -> list[Sized]:
         """Return for each image the features that the language model reads, (tokens, width)."""
-        return in_batches(self._encode, pixels, size=self.image_batch)
+        return call_in_batches(self._encode, pixels, size=self.image_batch)
 
     def _encode(self, pixels: Sequence[Sized]) -> list[Sized]:
         batch = self.batch([image.tensor for image in pixels])
@@ -92,7 +92,7 @@ class Florence2(LoadedImageModel):
 
         def reply(group: Sequence[tuple[Sized, str, int]]) -> list[list[int]]:
             generate = partial(self._generate, task=group[0][1], limit=group[0][2])
-            return in_batches(generate, [image for image, _, _ in group], size=self.image_batch)
+            return call_in_batches(generate, [image for image, _, _ in group], size=self.image_batch)
 
         return in_groups(reply, tasks, key=lambda one: one[1:])
 

@@ -6,7 +6,7 @@ Gecko paper, section 5: a generated question is kept if the prompt entails it wi
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from plumbline.operators.base.batches import in_batches
+from plumbline.operators.base.batches import call_in_batches
 from plumbline.operators.base.errors import ModelError
 from plumbline.operators.models.checkpoints.parts import Fields, Part, architecture, read_fields, subfields
 from plumbline.operators.models.family import Family
@@ -35,7 +35,7 @@ class CrossEncoderNli(LoadedModel):
 
     def entailment(self, pairs: Sequence[Pair]) -> list[float]:
         """Return the softmax probability of entailment; the longer text of a pair beyond the context is cut."""
-        return in_batches(self._classify, pairs, [len(p) + len(h) for p, h in pairs], size=self.pair_batch)
+        return call_in_batches(self._classify, pairs, [len(p) + len(h) for p, h in pairs], size=self.pair_batch)
 
     def _classify(self, pairs: Sequence[Pair]) -> list[float]:
         inputs = self.tokens(*zip(*pairs, strict=True), context=self.context)
@@ -56,7 +56,7 @@ class Seq2SeqNli(LoadedModel):
     def entailment(self, pairs: Sequence[Pair]) -> list[float]:
         """Return the probability of `1` over the full vocabulary; the premise of a pair beyond the context is cut."""
         texts = [self._text(premise, hypothesis) for premise, hypothesis in pairs]
-        return in_batches(self._answer, texts, [len(text) for text in texts], size=self.pair_batch)
+        return call_in_batches(self._answer, texts, [len(text) for text in texts], size=self.pair_batch)
 
     def _text(self, premise: str, hypothesis: str) -> str:
         text = f"premise: {premise} hypothesis: {hypothesis}"

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from PIL import Image
 
 from plumbline.operators.base.batches import count_calls
-from plumbline.operators.base.errors import HopelessRow, ModelError, RowError, install, without_secrets
+from plumbline.operators.base.errors import HopelessRow, ModelError, RowError, hide_secrets, install
 from plumbline.operators.base.stopping import STOP, STOPPED
 from plumbline.operators.base.usage import Usage
 from plumbline.operators.models.calls import (
@@ -193,7 +193,7 @@ class OpenAiService(ABC):
         """Return the service's own words in one line; some services repeat the key, which is redacted."""
         own = error.body.get("message") if isinstance(error.body, dict) else None
         words = own if isinstance(own, str) and own.strip() else str(error)
-        return without_secrets(" ".join(_redact_key(words, self.client.api_key).split()))[:300]
+        return hide_secrets(" ".join(_redact_key(words, self.client.api_key).split()))[:300]
 
 
 class OpenAiModel(OpenAiService):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from plumbline.operators.base.batches import in_batches, isolate
+from plumbline.operators.base.batches import call_in_batches, isolate
 from plumbline.operators.base.errors import ModelError, RowError, install
 from plumbline.operators.models.checkpoints.parts import architecture
 from plumbline.operators.models.family import IMAGES, TOKENIZER, Family
@@ -57,7 +57,7 @@ class GotOcr2(LoadedImageModel):
 
     def ocr(self, features: "Sequence[dict[str, torch.Tensor]]") -> list[str | RowError]:
         """Return the text in each image; empty if an image has no text."""
-        return isolate(lambda batch: in_batches(self._read, batch, size=self.image_batch), list(features))
+        return isolate(lambda batch: call_in_batches(self._read, batch, size=self.image_batch), list(features))
 
     def _read(self, images: "Sequence[dict[str, torch.Tensor]]") -> list[str]:
         import torch

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from plumbline.operators.base.batches import in_batches
+from plumbline.operators.base.batches import call_in_batches
 from plumbline.operators.models.calls import Compared, Measure, Pair, PixelRule
 from plumbline.operators.models.family import IMAGES, TOKENIZER, Family
 from plumbline.operators.models.model import LocalModel
@@ -88,7 +88,7 @@ class XClipSimilarity(LoadedImageModel):
             cosines: list[float] = cosine_similarity(points.float(), texts.float()).tolist()
             return cosines
 
-        cosines = in_batches(read, pairs, lengths, size=self.pair_batch)
+        cosines = call_in_batches(read, pairs, lengths, size=self.pair_batch)
         scale = self.scale if measure == "logit" else 1.0
         return [Compared(scale * one, length > self.context) for one, length in zip(cosines, lengths, strict=True)]
 

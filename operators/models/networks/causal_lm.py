@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 from transformers import GenerationConfig, LogitsProcessor, StoppingCriteria
 
-from plumbline.operators.base.batches import in_batches, isolate
+from plumbline.operators.base.batches import call_in_batches, isolate
 from plumbline.operators.base.errors import ModelError
 from plumbline.operators.base.usage import Usage
 from plumbline.operators.models.calls import Generation, Request
@@ -86,7 +86,7 @@ class CausalLM(LoadedModel):
         greedy = [conversation for conversation in conversations if conversation.request.temperature == 0]
         lengths = [len(conversation.ids) for conversation in greedy]
         replies = iter(
-            in_batches(partial(isolate, self._answer, size=self.pair_batch), greedy, lengths, size=self.pair_batch)
+            call_in_batches(partial(isolate, self._answer, size=self.pair_batch), greedy, lengths, size=self.pair_batch)
         )
         return [
             next(replies) if conversation.request.temperature == 0 else isolate(self._answer, [conversation])[0]

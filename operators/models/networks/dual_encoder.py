@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from plumbline.operators.base.batches import BatchSize, in_batches
+from plumbline.operators.base.batches import BatchSize, call_in_batches
 from plumbline.operators.base.errors import RowError
 from plumbline.operators.base.usage import Usage
 from plumbline.operators.models.calls import Call, Compared, Compares, Measure, Pair, PixelRule, Question, TextFeatures
@@ -57,7 +57,7 @@ class TextEncoder(ABC):
 
         texts = [self.cleaned(text) for text in texts]
         lengths = self.lengths(texts)
-        rows = in_batches(lambda batch: unit(self.text_points(batch)), texts, lengths, size=self.pair_batch)
+        rows = call_in_batches(lambda batch: unit(self.text_points(batch)), texts, lengths, size=self.pair_batch)
         truncated = [self.context is not None and length > self.context for length in lengths]
         return TextFeatures(torch.stack(rows) if rows else torch.empty(0, 0), truncated)
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Self
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from plumbline.operators.base.batches import in_batches
+from plumbline.operators.base.batches import call_in_batches
 from plumbline.operators.base.errors import ModelError
 from plumbline.operators.models.calls import Question
 from plumbline.operators.models.model import ResolvedModel
@@ -89,13 +89,13 @@ class EncoderDecoder(LoadedImageModel, ABC):
         Questions are batched by length, so that little of a batch is padding.
         """
         tokenized = self._tokenized(questions)
-        return in_batches(
+        return call_in_batches(
             partial(self._answer, features), tokenized, [len(ids) for _, ids in tokenized], size=self.pair_batch
         )
 
     def reply(self, features: Sequence[torch.Tensor], questions: Sequence[Question]) -> list[str]:
         """Return the model's own answer to every question, by greedy decoding, in the order of `questions`."""
-        return in_batches(partial(self._reply, features), questions, size=self.pair_batch)
+        return call_in_batches(partial(self._reply, features), questions, size=self.pair_batch)
 
     def _tokenized(self, questions: Sequence[Question]) -> list[TokenizedQuestion]:
         texts = [self.question_text(question.text) for question in questions]

@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from plumbline.operators.base.batches import in_batches
+from plumbline.operators.base.batches import call_in_batches
 from plumbline.operators.models.calls import Compared, Measure, Pair, PixelRule
 from plumbline.operators.models.networks.dual_encoder import DualEncoder, TextEncoder, unit
 from plumbline.operators.models.networks.loaded import LoadedImageModel
@@ -57,7 +57,7 @@ class JointEncoder(LoadedImageModel, ABC):
             numbers: list[float] = self.read(states, words.input_ids, words.attention_mask).float().tolist()
             return numbers
 
-        numbers = in_batches(read, pairs, lengths, size=self.pair_batch)
+        numbers = call_in_batches(read, pairs, lengths, size=self.pair_batch)
         return [Compared(number, length > self.context) for number, length in zip(numbers, lengths, strict=True)]
 
 
@@ -95,7 +95,7 @@ class MatchingEncoder(JointEncoder, TextEncoder, DualEncoder):
         import torch
 
         images = list(dict.fromkeys(pair.image for pair in pairs))
-        points = in_batches(
+        points = call_in_batches(
             lambda batch: unit(self.image_points(torch.stack([features[image] for image in batch]))),
             images,
             size=self.pair_batch,

@@ -15,7 +15,7 @@ from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import Qwen2_5_VLModel, 
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
 from transformers.models.qwen2_vl.modeling_qwen2_vl import Qwen2VLModel, Qwen2VLPreTrainedModel
 
-from plumbline.operators.base.batches import in_batches
+from plumbline.operators.base.batches import call_in_batches
 from plumbline.operators.base.errors import HopelessRow, ModelError, RowError
 from plumbline.operators.models.calls import Compared, Measure, Pair, PixelRule
 from plumbline.operators.models.checkpoints.parts import AGAIN, INSTRUCTION, INSTRUCTIONS
@@ -119,7 +119,7 @@ class TokenReward(LoadedImageModel):
             (features[pair.image], read.replace(PROMPT, pair.text)) for pair in pairs for read in self.instructions
         ]
         read = [(self._ids(text, seen), seen) for seen, text in asked]
-        states = in_batches(self._states, read, [len(ids) for ids, _ in read], size=self.pair_batch)
+        states = call_in_batches(self._states, read, [len(ids) for ids, _ in read], size=self.pair_batch)
         if not states:
             return []
         with torch.inference_mode():

@@ -7,7 +7,7 @@ import torch
 from PIL import Image
 from torch.nn.utils.rnn import pad_sequence
 
-from plumbline.operators.base.batches import in_batches
+from plumbline.operators.base.batches import call_in_batches
 from plumbline.operators.base.errors import ModelError, RowError
 from plumbline.operators.base.usage import Usage
 from plumbline.operators.models.calls import MAX_ANSWER_TOKENS, Generation, Message, Question, Request
@@ -100,7 +100,7 @@ class TextOnlyVqa(TextOnly):
         fits = [context is None or length <= context for length in lengths]
         kept = [row for row, fit in zip(rows, fits, strict=True) if fit]
         sizes = [len(prompt) + len(choice) for prompt, choice in kept]
-        scored = iter(in_batches(self._score, kept, sizes, size=self.language.pair_batch))
+        scored = iter(call_in_batches(self._score, kept, sizes, size=self.language.pair_batch))
         refused = [RowError("prompt_too_long", TOO_LONG.format(length, context)) for length in lengths]
         return [next(scored) if fit else error for fit, error in zip(fits, refused, strict=True)]
 
@@ -144,14 +144,14 @@ class TextOnlyT5(TextOnly, LoadedModel):
         """
         pairs = distinct_pairs(questions)
         sizes = self.lengths([text for text, _ in pairs])
-        read = dict(zip(pairs, in_batches(self._score, pairs, sizes, size=self.pair_batch), strict=True))
+        read = dict(zip(pairs, call_in_batches(self._score, pairs, sizes, size=self.pair_batch), strict=True))
         return [[read[question.text, choice] for choice in question.choices] for question in questions]
 
     @torch.inference_mode()
     def reply(self, features: Sequence[None], questions: Sequence[Question]) -> list[str]:
         """Return the model's own answer to every question, by greedy decoding."""
         texts = list(dict.fromkeys(question.text for question in questions))
-        written = in_batches(self._write, texts, self.lengths(texts), size=self.pair_batch)
+        written = call_in_batches(self._write, texts, self.lengths(texts), size=self.pair_batch)
         answers = dict(zip(texts, written, strict=True))
         return [answers[question.text] for question in questions]
 

@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 from transformers import RepetitionPenaltyLogitsProcessor
 
-from plumbline.operators.base.batches import BatchSize, in_batches, isolate
+from plumbline.operators.base.batches import BatchSize, call_in_batches, isolate
 from plumbline.operators.base.errors import HopelessRow, RowError
 from plumbline.operators.base.usage import Usage
 from plumbline.operators.models.calls import MAX_ANSWER_TOKENS, Generation, ImageRequest, Message, Question, Request
@@ -113,7 +113,7 @@ class ChatVlm:
         places = prefixes.pack_questions(tails, most)
         packs = [[tails[index] for index in pack] for pack in places]
         sizes = [(pack[0].prefix.tokens, sum(len(tail.ids) for tail in pack)) for pack in packs]
-        answers = in_batches(self._answer, packs, sizes, size=self.pair_batch)
+        answers = call_in_batches(self._answer, packs, sizes, size=self.pair_batch)
         by_tail = {
             index: answer
             for pack, answered in zip(places, answers, strict=True)
@@ -201,7 +201,7 @@ class ChatVlm:
         self, speak: Callable[[Sequence[Continuation]], Sequence[Result]], continuations: Sequence[Continuation]
     ) -> list[Result]:
         sizes = [(one.tail.prefix.tokens, len(one.tail.prompt)) for one in continuations]
-        return in_batches(speak, continuations, sizes, size=self.pair_batch)
+        return call_in_batches(speak, continuations, sizes, size=self.pair_batch)
 
     def _speak(self, continuations: Sequence[Continuation]) -> list[Generation]:
         replies = self._decode([one.tail for one in continuations], [one.request for one in continuations])

@@ -1,4 +1,4 @@
-"""Filesystems by how an address begins: a disk, object stores that can hold a store, and what can only be read."""
+"""Choice of a filesystem by the scheme of an address: a disk, an object store, or another one that can only be read."""
 
 from functools import lru_cache
 
@@ -10,9 +10,9 @@ OBJECT_STORES = ("s3://", "gs://", "az://")
 
 
 def filesystem_of(url: str, settings: Settings) -> Filesystem:
-    """The filesystem of an absolute path or an address; raises ConfigError for settings that its client refuses.
+    """Return the filesystem of an absolute path or an address; raise ConfigError for settings that its client refuses.
 
-    All addresses of a cloud share a client, and others those of their host.
+    All addresses of a cloud share one client; other addresses share one per host.
     """
     store = next((store for store in OBJECT_STORES if url.startswith(store)), None)
     host = "" if url.startswith("/") else "/".join(url.split("/", 3)[:3])
@@ -21,7 +21,7 @@ def filesystem_of(url: str, settings: Settings) -> Filesystem:
 
 @lru_cache(maxsize=16)
 def open_filesystem(root: str, settings: Settings) -> Filesystem:
-    """The filesystem whose addresses begin with `root`; each client's library is imported where it is first used."""
+    """Return the filesystem whose addresses begin with `root`; import the client's library when it is first used."""
     match root:
         case "":
             return Disk()

@@ -1,4 +1,4 @@
-"""Google Cloud Storage and Azure Blob Storage, by obstore: whatever it raises is an OSError here."""
+"""Google Cloud Storage and Azure Blob Storage by obstore, whose errors are converted to OSErrors."""
 
 import io
 import re
@@ -13,25 +13,25 @@ import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError, PermissionDeniedError, UnauthenticatedError
 from obstore.fsspec import FsspecStore
 
-from plumbline.operators.base.errors import ConfigError, without_secrets
+from plumbline.operators.base.errors import ConfigError, hide_secrets
 from plumbline.pipelines.base.filesystems.filesystem import Entry, Settings, entry_of
 from plumbline.pipelines.base.filesystems.objects import UPLOAD_BYTES, ObjectStore
 
 CLIENT = {"allow_http": True, "connect_timeout": "5s", "read_timeout": "60s", "timeout": "10m"}
-"""Plain http is for servers that an endpoint names so; the clouds' own are https."""
+"""Plain http is allowed for servers that an endpoint names; the clouds themselves use https."""
 MAX_RETRIES = 5
 RETRY = {"max_retries": MAX_RETRIES, "retry_timeout": timedelta(minutes=2)}
 CUT_SHORT = "Error getting list response body"
-"""Text of obstore's error for a list that arrived in part. Obstore does not repeat this request, unlike others."""
+"""Text of obstore's error for a truncated listing. Obstore does not retry this request, unlike others."""
 LIST_CHUNK = 1000
 STREAM_BYTES = 2**20
-"""The least that a stream asks for."""
+"""Minimum size of a stream's requests."""
 NO_CREDENTIALS = "performing token request"
-"""Obstore says so where no credentials are set and the machine has no role that gives any."""
+"""Text of obstore's error if no credentials are set, and the machine has no role that provides them."""
 
 
 class Cloud(ObjectStore):
-    """The buckets of a cloud, reached by the variables that its own tools read."""
+    """The buckets of a cloud, configured by the environment variables of its own tools."""
 
     rights = "the credentials' rights, or renew them where they have expired"
 
@@ -44,7 +44,7 @@ class Cloud(ObjectStore):
 
     def prepare(self, path: str) -> None:
         try:
-            self.fs.at(path)
+            self.fs.resolve(path)
         except (BaseError, ValueError) as error:
             raise ConfigError(f"{self.root}: {_message(error)}; {self.credentials}") from None
 
@@ -52,7 +52,7 @@ class Cloud(ObjectStore):
         return self.credentials if NO_CREDENTIALS in str(error) else None
 
     def _below(self, path: str) -> Iterator[tuple[str, Entry]]:
-        store, key = self.fs.at(path)
+        store, key = self.fs.resolve(path)
         last, attempts = None, 0
         with os_errors():
             while True:
@@ -69,11 +69,11 @@ class Cloud(ObjectStore):
     def remove_all(self, paths: Sequence[str]) -> None:
         if not paths:
             return
-        stores, keys = zip(*map(self.fs.at, paths), strict=True)
+        stores, keys = zip(*map(self.fs.resolve, paths), strict=True)
         with os_errors():
             try:
                 obstore.delete(stores[0], keys)
-            except FileNotFoundError:  # of one that is missing; others may be there
+            except FileNotFoundError:  # one file is missing; others may exist
                 for key in keys:
                     with suppress(FileNotFoundError):
                         obstore.delete(stores[0], key)
@@ -106,13 +106,13 @@ class CloudFiles(FsspecStore):  # type: ignore[misc]  # obstore may not be insta
 
     cachable = False  # its settings come from the environment
 
-    def at(self, path: str) -> tuple[Any, str]:
-        """A path's bucket, as obstore has it, and its key there."""
+    def resolve(self, path: str) -> tuple[Any, str]:
+        """Return a path's bucket as an obstore object, and its key."""
         bucket, key = self._split_path(path)
         return self._construct_store(bucket), key
 
     async def _info(self, path: str, **_: Any) -> dict[str, Any]:
-        store, key = self.at(path)
+        store, key = self.resolve(path)
         with os_errors():
             if key:
                 with suppress(FileNotFoundError):
@@ -123,7 +123,7 @@ class CloudFiles(FsspecStore):  # type: ignore[misc]  # obstore may not be insta
         return {"name": path, "size": 0, "type": "directory"}
 
     async def _ls(self, path: str, detail: bool = False, **_: Any) -> list[Any]:
-        store, key = self.at(path)
+        store, key = self.resolve(path)
         with os_errors():
             found = await _list_folder(store, key)
         root = path.partition("/")[0]
@@ -134,7 +134,7 @@ class CloudFiles(FsspecStore):  # type: ignore[misc]  # obstore may not be insta
         return entries if detail else [entry["name"] for entry in entries]
 
     async def _cat_file(self, path: str, start: int | None = None, end: int | None = None, **_: Any) -> bytes:
-        store, key = self.at(path)
+        store, key = self.resolve(path)
         with os_errors():
             found = await store.get_async(key)
             size = found.meta["size"]
@@ -146,18 +146,18 @@ class CloudFiles(FsspecStore):  # type: ignore[misc]  # obstore may not be insta
     async def _pipe_file(
         self, path: str, value: bytes, mode: str = "overwrite", ContentType: str | None = None, **_: Any
     ) -> None:
-        store, key = self.at(path)
+        store, key = self.resolve(path)
         attributes = {"Content-Type": ContentType} if ContentType else None
         with os_errors():
             await store.put_async(key, value, mode=mode, attributes=attributes, chunk_size=UPLOAD_BYTES)
 
     async def _put_file(self, lpath: str, rpath: str, mode: str = "overwrite", **_: Any) -> None:
-        store, key = self.at(rpath)
+        store, key = self.resolve(rpath)
         with os_errors():
             await store.put_async(key, Path(lpath), mode=mode, chunk_size=UPLOAD_BYTES, max_concurrency=2)
 
     async def _get_file(self, rpath: str, lpath: str, **_: Any) -> None:
-        store, key = self.at(rpath)
+        store, key = self.resolve(rpath)
         with os_errors(), Path(lpath).open("wb") as file:
             async for chunk in (await store.get_async(key)).stream():
                 file.write(chunk)
@@ -173,15 +173,15 @@ class CloudFiles(FsspecStore):  # type: ignore[misc]  # obstore may not be insta
     def _open(
         self, path: str, mode: str = "rb", block_size: int | None = None, size: int | None = None, **_: Any
     ) -> io.BufferedReader:
-        """A stream to read; what is written here is written whole."""
-        store, key = self.at(path)
+        """Open a file for reading; writing by streams is not supported."""
+        store, key = self.resolve(path)
         with os_errors():
             reader = obstore.open_reader(store, key, buffer_size=block_size or STREAM_BYTES, size=size)
         return io.BufferedReader(Stream(reader))
 
 
 class Stream(io.RawIOBase):
-    """A file that is read by the ranges that are asked for."""
+    """Stream of a file that fetches the requested ranges."""
 
     def __init__(self, reader: Any) -> None:
         self._reader = reader
@@ -215,24 +215,24 @@ async def _list_folder(store: Any, key: str) -> Any:
 
 
 def _raise_unless_cut_short(error: BaseError, attempts: int) -> None:
-    """Return for a list that may be asked for once more."""
+    """Raise the error unless it is a truncated listing that can be retried."""
     if CUT_SHORT not in str(error) or attempts > MAX_RETRIES:
         raise error
 
 
 @contextmanager
 def os_errors() -> Iterator[None]:
-    """Turns obstore's errors into those of a filesystem, without the addresses that it adds, which may be signed."""
+    """Convert obstore's errors to OSErrors, without the addresses in its messages, which may be signed."""
     try:
         yield
     except AlreadyExistsError as error:
         raise FileExistsError(_message(error)) from None
     except (FileNotFoundError, BaseError, ValueError) as error:
-        raise _kind(error)(_message(error)) from None
+        raise _error_class(error)(_message(error)) from None
 
 
-def _kind(error: Exception) -> type[OSError]:
-    """The kind of an error, which a refused listing only says by its status."""
+def _error_class(error: Exception) -> type[OSError]:
+    """Return the class of OSError for an error; for a refused listing, only the status in its message shows it."""
     status = re.search(r"status code: (\d+)", str(error))
     if isinstance(error, FileNotFoundError) or (status and status[1] == "404"):
         return FileNotFoundError
@@ -241,7 +241,7 @@ def _kind(error: Exception) -> type[OSError]:
 
 
 def _message(error: Exception) -> str:
-    """The first line, and the code that the server gave."""
+    """Return the first line of an error's message, and the server's error code."""
     code = re.search(r"<Code>(\w+)</Code>", str(error))
-    line = re.sub(r": (<.*)?$", "", without_secrets(str(error).splitlines()[0]))
+    line = re.sub(r": (<.*)?$", "", hide_secrets(str(error).splitlines()[0]))
     return f"{line}: {code[1]}" if code else line

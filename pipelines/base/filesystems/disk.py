@@ -24,14 +24,14 @@ class Disk(Writable):
         super().__init__("", LOCAL)
 
     def list(self, path: str) -> dict[str, Entry]:
-        """As of any filesystem; a link counts as its target."""
+        """Return the entries of a folder by name; a link counts as its target."""
         return {
             str(item["name"]).rpartition("/")[2]: entry_at(item["name"]) if item.get("islink") else entry_of(item)
             for item in self.fs.ls(path, detail=True)
         }
 
     def _below(self, path: str) -> Iterator[tuple[str, Entry]]:
-        """Links are followed, and a folder is read once however many links lead to it."""
+        """Yield the files below a folder; follow links, and read a folder once even if several links lead to it."""
         if not self.fs.isdir(path):
             return
         seen: set[str] = set()
@@ -45,7 +45,7 @@ class Disk(Writable):
                 yield file.removeprefix(path).lstrip("/"), entry_at(file)
 
     def create(self, path: str, data: bytes) -> bool:
-        with _written_beside(Path(path), data) as draft:
+        with _temporary_file(Path(path), data) as draft:
             return self._link(draft, path)
 
     def heeds_conditions(self, path: str, data: bytes) -> bool:
@@ -53,7 +53,7 @@ class Disk(Writable):
         return True
 
     def write(self, path: str, data: bytes) -> None:
-        with _written_beside(Path(path), data) as draft:
+        with _temporary_file(Path(path), data) as draft:
             draft.replace(path)
 
     def draft_folder(self, path: str) -> Path:
@@ -63,7 +63,7 @@ class Disk(Writable):
 
     def put(self, draft: Path, path: str, *, replace: bool) -> bool:
         with draft.open("rb") as file:
-            os.fsync(file.fileno())  # what is committed outlives a machine that stops
+            os.fsync(file.fileno())  # committed files survive a crash of the machine
         _share(draft, Path(path).parent)
         if not replace:
             return self._link(draft, path)
@@ -72,7 +72,7 @@ class Disk(Writable):
 
     def copy(self, source: str, target: str) -> None:
         _make_folder(Path(target).parent)
-        link = _hidden_beside(Path(target))
+        link = _hidden_sibling(Path(target))
         os.link(source, link)
         try:
             link.replace(target)
@@ -92,10 +92,10 @@ class Disk(Writable):
 
 
 @contextmanager
-def _written_beside(path: Path, data: bytes) -> Iterator[Path]:
-    """A finished file in the folder of `path`, which is gone afterwards, however writing it ended."""
+def _temporary_file(path: Path, data: bytes) -> Iterator[Path]:
+    """Write a file in the folder of `path` under another name, and remove that name when the context ends."""
     _make_folder(path.parent)
-    draft = _hidden_beside(path)
+    draft = _hidden_sibling(path)
     try:
         write_new(draft, data)
         _share(draft, path.parent)
@@ -114,43 +114,43 @@ def _make_folder(folder: Path) -> None:
     try:
         folder.mkdir()
     except FileExistsError:
-        if not stat.S_ISDIR(folder.stat().st_mode):  # links in a circle are named by stat
+        if not stat.S_ISDIR(folder.stat().st_mode):  # stat raises an error that names circular links
             raise
 
 
 def _make_shared_folder(folder: Path) -> None:
     """Make a folder that has the group's rights from its first moment, because another writer may use it at once.
 
-    If its name is taken, or it cannot be made, nothing is left.
+    If the name is taken, or the folder cannot be made, nothing is left behind.
     """
-    draft = _hidden_beside(folder)
+    draft = _hidden_sibling(folder)
     with suppress(OSError):
         draft.mkdir()
         _share(draft, folder.parent)
-        draft.rename(folder)  # replaces an empty folder alone
+        draft.rename(folder)  # can only replace an empty folder
     with suppress(OSError):
         draft.rmdir()
 
 
 def _share(path: Path, folder: Path) -> None:
-    """Let the group write a new file or folder if it may write the folder that it is in, whatever the umask.
+    """Let the group write a new file or folder if it may write the parent folder, regardless of the umask.
 
-    Without it two people with the usual umask of 022 could not compute in one store.
+    Otherwise two people with the usual umask of 022 could not compute in one store.
     """
     if folder.stat().st_mode & stat.S_IWGRP:
         own = path.stat().st_mode
         rights = GROUP_RIGHTS | (stat.S_IXGRP if stat.S_ISDIR(own) else 0)
         if own & rights != rights:
-            with suppress(OSError):  # a disk that knows no such rights
+            with suppress(OSError):  # the disk does not support these rights
                 path.chmod(stat.S_IMODE(own) | rights)
 
 
-def _hidden_beside(path: Path) -> Path:
+def _hidden_sibling(path: Path) -> Path:
     return path.with_name(f".{path.name}.{uuid.uuid4().hex}")
 
 
 def write_new(path: Path, data: bytes) -> None:
-    """Writes a file that was not there."""
+    """Write a file; raise FileExistsError if it exists."""
     with path.open("xb") as file:
         file.write(data)
 
@@ -160,7 +160,7 @@ def _raise(error: OSError) -> None:
 
 
 def entry_at(path: str) -> Entry:
-    """A local file's entry; a link that leads nowhere is neither file nor folder."""
+    """Return a local file's entry; a broken link is neither file nor folder."""
     try:
         found = Path(path).stat()
     except OSError:

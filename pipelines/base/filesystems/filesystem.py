@@ -1,4 +1,4 @@
-"""What every filesystem does by fsspec, and what one that can hold a store does besides."""
+"""Base classes of filesystems: reading by fsspec, and the writes that a store needs."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -8,18 +8,18 @@ from typing import IO, Any, NamedTuple, Protocol, cast
 
 import fsspec
 
-from plumbline.operators.base.errors import ConfigError, without_secrets
+from plumbline.operators.base.errors import ConfigError, hide_secrets
 
 ETAGS = ("ETag", "e_tag", "blob_id", "etag", "mtime", "Last-Modified", "modified", "created")
-"""How filesystems call what changes when a file does, the surest first."""
+"""Names by which filesystems report a value that changes with a file's content, the limit reliable first."""
 TIMES = ("LastModified", "last_modified", "mtime")
 RENEW = "renew the credentials"
 STORES = "s3://, gs:// or az://"
-"""Where a store may lie, besides a disk."""
+"""Addresses that a store can have, besides a path on a disk."""
 
 
 class Settings(Protocol):
-    """What a configuration says of object stores."""
+    """Settings of object stores."""
 
     def __hash__(self) -> int: ...
 
@@ -52,45 +52,45 @@ class Entry(NamedTuple):
 
 
 class Filesystem:
-    """Reads files by their paths, as fsspec does."""
+    """A filesystem that can be read, with the paths of fsspec."""
 
     check = "the network"
-    """What to check where it cannot be reached."""
+    """Advice on what to check if the server cannot be reached."""
     rights = "the credentials' rights"
-    """What to check where access is denied."""
+    """Advice on what to check if access is denied."""
     reads_one_version = False
-    """Whether a stream of a file with an ETag fails once the file has another."""
+    """True if a stream that was opened with an ETag fails once the file has another ETag."""
 
     def __init__(self, root: str, fs: fsspec.AbstractFileSystem) -> None:
         self.root = root
-        """What stands before the paths in an address."""
+        """Prefix of addresses before the path."""
         self.fs = fs
 
     def entry(self, path: str) -> Entry:
-        """Raises FileNotFoundError where there is nothing."""
+        """Return an entry; raise FileNotFoundError if nothing is there."""
         return entry_of(self.fs.info(path))
 
     def open(self, path: str, size: int | None, etag: str | None, **options: Any) -> IO[bytes]:
-        """A stream of a file's bytes, with its size and ETag where a listing has told them.
+        """Open a file for reading; `size` and `etag` are known if the file was listed.
 
-        The size saves the call of a client that asks for it; what the ETag is for, `reads_one_version` says.
+        A known size saves some clients a request. For the ETag see `reads_one_version`.
         """
         return cast(IO[bytes], self.fs.open(path, "rb", **options))
 
-    def read(self, path: str, most: int | None) -> bytes:
-        """A file's bytes, at most so many; a server that knows no ranges is not read further."""
+    def read(self, path: str, limit: int | None) -> bytes:
+        """Return a file's bytes, or the first `limit`; no more are read even if the server does not support ranges."""
         with self.fs.open(path, "rb") as stream:
-            return bytes(stream.read() if most is None else stream.read(most))
+            return bytes(stream.read() if limit is None else stream.read(limit))
 
     def list(self, path: str) -> dict[str, Entry]:
-        """The entries of a folder by name, or of the file itself."""
+        """Return the entries of a folder by name, or the entry of a file."""
         entries = self.fs.ls(path, detail=True)
         return {str(item["name"]).rstrip("/").rpartition("/")[2]: self._entry(item["name"], item) for item in entries}
 
     def files(self, path: str) -> Iterator[tuple[str, Entry]]:
-        """The files below a folder by their paths from there, or the file itself by the empty path.
+        """Yield the files below a folder with their relative paths, or a file itself with the empty path.
 
-        They are listed as they are asked for, where the filesystem lists by pages.
+        A filesystem that lists by pages requests a page when it is needed.
         """
         below = self._below(path)
         first = next(below, None)
@@ -104,72 +104,72 @@ class Filesystem:
                 yield "", entry
 
     def _below(self, path: str) -> Iterator[tuple[str, Entry]]:
-        """The files below a folder; none where there is no folder."""
+        """Yield the files below a folder, none if it does not exist."""
         found = self.fs.find(path, detail=True)
         while found:
             file, item = found.popitem()
             yield file.removeprefix(path).lstrip("/"), self._entry(file, item)
 
     def _entry(self, path: str, listed: Mapping[str, Any]) -> Entry:
-        """An entry of a listing; a web server's page tells names only."""
+        """Return an entry of a listing; a web server's listing has only names, so the file itself is requested."""
         return (
             self.entry(path) if listed.get("size") is None and listed.get("type") != "directory" else entry_of(listed)
         )
 
     def prepare(self, path: str) -> None:
-        """Makes the client of a path ready without a call; raises ConfigError for settings that it refuses."""
+        """Prepare the client of a path without a request; raise ConfigError for settings that it refuses."""
 
     def renewal(self, error: Exception) -> str | None:
-        """What to do about credentials that have expired, or may have; None for another error."""
+        """Return the remedy if an error is due to (possibly) expired credentials, else None."""
         return None
 
 
 class Writable(Filesystem, ABC):
-    """A filesystem that can hold a store, since it writes a file only if there is none."""
+    """A filesystem that can contain a store, because it can write a file only if it does not exist."""
 
     @abstractmethod
     def create(self, path: str, data: bytes) -> bool:
-        """Writes a file only if there is none; False where another writer was first."""
+        """Write a file if it does not exist; return False if another writer was first."""
 
     @abstractmethod
     def heeds_conditions(self, path: str, data: bytes) -> bool:
-        """Writes a file that always has the same content; False where a second one would have replaced the first."""
+        """Write a file with constant content; return False if a second conditional write would replace the first."""
 
     @abstractmethod
     def write(self, path: str, data: bytes) -> None:
-        """Writes a file, or replaces it; readers see the old one or the new one."""
+        """Write or replace a file; readers see the old or the new content."""
 
     @abstractmethod
     def draft_folder(self, path: str) -> Path:
-        """The local folder in which a file is drafted that is to be put in its place."""
+        """Return the local folder for drafts of a file."""
 
     @abstractmethod
     def put(self, draft: Path, path: str, *, replace: bool) -> bool:
-        """Puts a finished local file in its place; False where another was first."""
+        """Move a finished local file to its path; return False if another writer was first."""
 
     @abstractmethod
     def copy(self, source: str, target: str) -> None:
-        """Give an unchanging file another name, without reading it; replace any file of that name."""
+        """Give a file that never changes a second name without reading it; replace any file of that name."""
 
     @abstractmethod
     def remove_all(self, paths: Sequence[str]) -> None:
-        """Removes files by their names, taken as they are; missing ones are no error."""
+        """Remove files by their literal names; missing files are ignored."""
 
 
 def open_readable(root: str) -> Filesystem:
-    """Whatever else fsspec reads, by how its addresses begin; raises ConfigError where fsspec or a library cannot."""
+    """Return any other filesystem that fsspec supports; raise ConfigError if fsspec or a library of it cannot."""
     try:
         fs, path = fsspec.core.url_to_fs(f"{root}/x")
     except (ValueError, ImportError, OSError) as error:
         raise ConfigError(
-            f"{root}: {without_secrets(str(error).splitlines()[0])}; name a local path, or an address of {STORES}, "
+            f"{root}: {hide_secrets(str(error).splitlines()[0])}; name a local path, or an address of {STORES}, "
             "hf:// or https://"
         ) from error
     return Filesystem(f"{root}/x".removesuffix(path), fs)
 
 
 def entry_of(found: Mapping[str, Any]) -> Entry:
-    """An entry of what fsspec says of a file."""
+    """Return the entry of a file from fsspec's information."""
     etag = next((found[name] for name in ETAGS if found.get(name)), "")
     written = next((found[name] for name in TIMES if found.get(name)), 0.0)
     seconds = written.timestamp() if hasattr(written, "timestamp") else float(written)

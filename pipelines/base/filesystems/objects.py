@@ -1,4 +1,4 @@
-"""Object stores: one conditional write is a commit, and no folder is there without an object."""
+"""Object stores: one conditional write is a commit, and folders exist only with objects in them."""
 
 import mimetypes
 import tempfile
@@ -8,32 +8,35 @@ from typing import IO, Any, cast
 from plumbline.pipelines.base.filesystems.filesystem import Writable
 
 UPLOAD_BYTES = 16 * 2**20
-"""Of a large file, sent as one part."""
+"""Size of the parts in which a large file is uploaded."""
 
 
 class ObjectStore(Writable):
-    """What object stores have in common, by a client that writes create-only by `mode="create"`."""
+    """Base of object stores whose fsspec client supports `mode="create"` for conditional writes."""
 
     def open(self, path: str, size: int | None, etag: str | None, **options: Any) -> IO[bytes]:
         return cast(IO[bytes], self.fs.open(path, "rb", size=size, **options))
 
-    def read(self, path: str, most: int | None) -> bytes:
-        """Whole objects come with one call; s3fs would ask for the size first."""
-        options = {"max_concurrency": 1} if most is None else {"start": 0, "end": most}
+    def read(self, path: str, limit: int | None) -> bytes:
+        """Return the bytes with a single request; s3fs would ask for the size first."""
+        options = {"max_concurrency": 1} if limit is None else {"start": 0, "end": limit}
         return bytes(self.fs.cat_file(path, **options))
 
     def create(self, path: str, data: bytes) -> bool:
-        """One conditional write.
+        """Write an object if it does not exist.
 
-        An object that is there may be of a try of ours whose answer was lost, so that the next one was refused.
+        An existing object may come from our own attempt whose response was lost, so that our retry was refused.
         """
-        return self._put_new(path, data) or bool(self.fs.cat_file(path) == data)
+        return self._create(path, data) or bool(self.fs.cat_file(path) == data)
 
     def heeds_conditions(self, path: str, data: bytes) -> bool:
-        return not (self._put_new(path, data) and self._put_new(path, data))
+        return not (self._create(path, data) and self._create(path, data))
 
-    def _put_new(self, path: str, data: bytes) -> bool:
-        """Whether there was none. SeaweedFS refuses a lost race with errno 22, where others say that it exists."""
+    def _create(self, path: str, data: bytes) -> bool:
+        """Write an object; return False if it existed.
+
+        After a lost race, SeaweedFS replies errno 22, whereas other servers reply that the object exists.
+        """
         try:
             self.fs.pipe_file(path, data, mode="create")
         except OSError:

@@ -1,4 +1,4 @@
-"""S3, as AWS and other servers speak it: its client, with credentials that are renewed, and its errors."""
+"""S3 of AWS and other servers: the client, with renewal of credentials, and its errors."""
 
 import errno
 import os
@@ -16,7 +16,7 @@ from botocore.session import Session
 from botocore.utils import parse_timestamp
 from s3fs.core import set_custom_error_handler  # type: ignore[import-untyped]
 
-from plumbline.operators.base.errors import ConfigError, without_secrets
+from plumbline.operators.base.errors import ConfigError, hide_secrets
 from plumbline.pipelines.base.credentials import renewing_session
 from plumbline.pipelines.base.filesystems.filesystem import RENEW, Entry, Settings
 from plumbline.pipelines.base.filesystems.objects import ObjectStore
@@ -28,46 +28,46 @@ CREDENTIALS = (
 SETTINGS = "correct AWS_ENDPOINT_URL (http://HOST:PORT), AWS_REGION and AWS_PROFILE, or storage.*"
 CHECK = "AWS_ENDPOINT_URL or storage.endpoint_url, and the network"
 MAYBE_RENEW = f"where the credentials are those of a session it may have expired: {RENEW}; or check {CHECK}"
-"""A HEAD is answered by a status alone, and S3 answers 400 both to an expired session and to a malformed call."""
+"""A HEAD reply has only a status, and S3 replies 400 both for an expired session and for a malformed call."""
 ENDED_SESSION = ("ExpiredToken", "ExpiredTokenException", "InvalidToken", "TokenRefreshRequired")
 """Error codes of S3 for credentials that have expired."""
 RETRIES = 5
-"""Retries of a call by botocore, with pauses that double; s3fs repeats them all five times for errors that may pass."""
-PASSING_STATUS = (429, 500, 502, 503, 504)
+"""Retries of a call by botocore, with doubling delays; s3fs repeats them all five times for temporary errors."""
+TEMPORARY_STATUS = (429, 500, 502, 503, 504)
 """Statuses of an S3 server that is busy or broken; the call itself may be right."""
 TOO_MANY_REQUESTS = 429
 USER_AGENT = "plumbline"
-"""What a server's log says of the client. Botocore would tell more, and make it anew for each call."""
+"""User agent in a server's log. Botocore's own is longer, and is computed for each call."""
 DELETE_BATCH = 1000
-"""Objects that S3 deletes with one call."""
+"""Objects that one request to S3 deletes."""
 
 
 class S3(ObjectStore):
-    """S3 by s3fs. Its client is made ready without a call to the server."""
+    """S3 by s3fs. The client is created without a request to the server."""
 
     check = CHECK
     reads_one_version = True
 
     def __init__(self, settings: Settings) -> None:
-        """Raises ConfigError for settings that the client refuses."""
+        """Create the client; raise ConfigError for settings that it refuses."""
         try:
             super().__init__("s3://", _client(settings))
         except (BotoCoreError, ValueError) as error:
-            raise ConfigError(f"s3://: {without_secrets(str(error).splitlines()[0])}; {SETTINGS}") from error
+            raise ConfigError(f"s3://: {hide_secrets(str(error).splitlines()[0])}; {SETTINGS}") from error
 
     def open(self, path: str, size: int | None, etag: str | None, **options: Any) -> IO[bytes]:
         stream: Any = super().open(path, size, etag, **options)
         if size is not None:
             stream.details = {"name": path, "size": size}  # s3fs would ask for them at the first read
         if etag is not None:
-            stream.details = {**stream.details, "ETag": f'"{etag}"'}  # which s3fs compares with that of every answer
+            stream.details = {**stream.details, "ETag": f'"{etag}"'}  # s3fs compares it with the ETag of every response
         return cast(IO[bytes], stream)
 
-    def read(self, path: str, most: int | None) -> bytes:
+    def read(self, path: str, limit: int | None) -> bytes:
         try:
-            return super().read(path, most)
+            return super().read(path, limit)
         except OSError as error:  # S3 refuses a range of an empty object
-            if most is None or error.errno != errno.EINVAL or self.entry(path).size:
+            if limit is None or error.errno != errno.EINVAL or self.entry(path).size:
                 raise
             return b""
 
@@ -77,7 +77,7 @@ class S3(ObjectStore):
         while True:
             page = self.fs.call_s3("list_objects_v2", Bucket=bucket, Prefix=prefix, **further)
             for found in page.get("Contents", ()):
-                if not found["Key"].endswith("/"):  # by which S3 consoles mark folders
+                if not found["Key"].endswith("/"):  # the mark of a folder by S3 consoles
                     etag, written = found["ETag"].strip('"'), found["LastModified"].timestamp()
                     yield found["Key"].removeprefix(prefix), Entry("file", found["Size"], etag, written)
             if not page.get("IsTruncated"):
@@ -85,7 +85,7 @@ class S3(ObjectStore):
             further = {"ContinuationToken": page["NextContinuationToken"]}
 
     def remove_all(self, paths: Sequence[str]) -> None:
-        """A thousand with one call; fsspec's own `rm` would read a `*` or a `[` in a name as a pattern."""
+        """Remove objects, a thousand per request; fsspec's own `rm` would read `*` and `[` in a name as a pattern."""
         for first in range(0, len(paths), DELETE_BATCH):
             buckets, keys, _ = zip(*map(self.fs.split_path, paths[first : first + DELETE_BATCH]), strict=True)
             objects = [{"Key": key} for key in keys]
@@ -107,9 +107,9 @@ def _client(settings: Settings) -> fsspec.AbstractFileSystem:
     named = settings.anon or settings.key is not None
     if not named and _no_credentials():
         raise ConfigError(f"s3://: no credentials found; {CREDENTIALS}")
-    set_custom_error_handler(_may_pass)
+    set_custom_error_handler(_is_temporary)
     session = AioSession() if named else renewing_session()
-    session.register("needs-retry.s3", _pause_where_busy)
+    session.register("needs-retry.s3", _delay_if_busy)
     session.register("before-parse.s3.ListObjectsV2", _parse_objects)
     session.get_component("response_parser_factory").set_parser_defaults(timestamp_parser=_parse_time)
     client = fsspec.filesystem(
@@ -133,7 +133,7 @@ def _client(settings: Settings) -> fsspec.AbstractFileSystem:
 
 
 def _parse_time(value: Any) -> datetime:
-    """A time in an answer of S3. Botocore's own parser tries several forms, which takes four fifths of a listing."""
+    """Parse a time in a response. Botocore's own parser tries several formats, which takes 80% of a listing."""
     try:
         return datetime.fromisoformat(value)  # in a listing
     except (TypeError, ValueError):
@@ -145,10 +145,10 @@ def _parse_time(value: Any) -> datetime:
 
 
 def _parse_objects(response_dict: dict[str, Any], customized_response_dict: dict[str, Any], **_: Any) -> None:
-    """Botocore's event before it parses a listing: reads the objects, which are taken out of what it has to parse.
+    """Handle botocore's event before it parses a listing: parse the objects, and remove them from the response.
 
-    Botocore looks for every field that an object could have, which takes three times as long. An answer that is no
-    listing is left to it.
+    Botocore would look for every field that an object could have, which takes three times as long. Responses other than
+    listings are left to botocore.
     """
     try:
         listing = ElementTree.fromstring(response_dict["body"])
@@ -170,20 +170,19 @@ def _no_credentials() -> bool:
     return Session().get_credentials() is None
 
 
-def _may_pass(error: Exception) -> bool:
-    """Whether a refusal of the S3 server is its own fault, or one of two conditional PUTs that met (409), or its answer
-    came garbled.
-    """
+def _is_temporary(error: Exception) -> bool:
+    """Return True if the server is at fault, two conditional PUTs collided (409), or the response was garbled."""
     response = getattr(error, "response", None) or {}
     status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
     conflict = response.get("Error", {}).get("Code") == "ConditionalRequestConflict"
-    return status in PASSING_STATUS or conflict or isinstance(error, FlexibleChecksumError)
+    return status in TEMPORARY_STATUS or conflict or isinstance(error, FlexibleChecksumError)
 
 
-def _pause_where_busy(response: tuple[Any, Any] | None, attempts: int, **_: Any) -> float | None:
-    """Botocore's event after each try: the seconds to wait for the next one, or None where others decide.
+def _delay_if_busy(response: tuple[Any, Any] | None, attempts: int, **_: Any) -> float | None:
+    """Handle botocore's event after each attempt: return the seconds before a retry after 429, or None otherwise.
 
-    Botocore knows this answer by some of the names that servers give it, and of a HEAD, which has no name, not at all.
+    Botocore recognises this response only by some of the error codes that servers send, and the reply to a HEAD request
+    has none.
     """
     if response is None or response[0].status_code != TOO_MANY_REQUESTS or attempts > RETRIES:
         return None
@@ -191,9 +190,9 @@ def _pause_where_busy(response: tuple[Any, Any] | None, attempts: int, **_: Any)
 
 
 def s3_settings(settings: Settings) -> dict[str, str]:
-    """What other libraries' S3 clients are to be given: endpoint_url, region, key, secret and token, where known.
+    """Return the known settings for S3 clients of other libraries: endpoint_url, region, key, secret and token.
 
-    What is not set comes from where the AWS tools look: variables, profiles, the machine's role.
+    Unset values come from the sources of the AWS tools: variables, profiles, and the machine's role.
     """
     session = Session()
     found = session.get_credentials() if settings.key is None else None

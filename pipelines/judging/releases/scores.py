@@ -166,7 +166,7 @@ def _long_scores(ids: Mapping[str, Sequence[str | None]], metric: pa.Array, scor
     checked, error = _checked(score)
     columns = {name: pa.array(column, pa.string()) for name, column in ids.items()}
     table = pa.table(columns | {"metric": metric, "score": checked, "error": error})
-    return rows.conformed(table, schemas.SCORES).select(schemas.SCORES.names)
+    return rows.add_missing_columns(table, schemas.SCORES).select(schemas.SCORES.names)
 
 
 def _checked(score: pa.Array) -> tuple[pa.Array, pa.Array]:

@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from plumbline.operators.base.bounds import Checked
+from plumbline.operators.base.bounds import BoundsChecked
 from plumbline.operators.base.errors import ConfigError, SourceError, check_known
 from plumbline.operators.base.extensions import Extensions
 from plumbline.operators.metrics.metric import Metric, PackedMetric
@@ -27,7 +27,7 @@ PACKS = Extensions[PackReader](
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PackConfig(Checked):
+class PackConfig(BoundsChecked):
     """A benchmark's own questions, as a configuration names them."""
 
     section: ClassVar[str] = "pack."
@@ -41,7 +41,7 @@ class PackConfig(Checked):
     meant (docs/questions.md)."""
 
     def __post_init__(self) -> None:
-        Checked.__post_init__(self)
+        BoundsChecked.__post_init__(self)
         if (self.questions is None) != (self.question_pack is None):
             raise ConfigError(
                 f"{self.section.rstrip('.')}: expected questions and question_pack together, "

@@ -9,7 +9,7 @@ from plumbline.jobs.display.console import make_console, say, show_table, warn
 from plumbline.jobs.display.leaderboards import show_usage
 from plumbline.jobs.display.plan_table import show_plan
 from plumbline.jobs.display.progress_lines import ProgressDisplay
-from plumbline.jobs.logs import logged
+from plumbline.jobs.logs import write_log
 from plumbline.plugins.benchmark_builder.building import Built, build, plan_build, write
 from plumbline.plugins.benchmark_builder.building_config import BuildConfig
 
@@ -27,7 +27,7 @@ SHOWN = 5
 
 def main(config: BuildConfig) -> int:
     """As `_run`, with its log."""
-    with logged(config.log, [config.storage.key, config.storage.secret]):
+    with write_log(config.log, [config.storage.key, config.storage.secret]):
         return _run(make_console(), config)
 
 

@@ -3,7 +3,7 @@
 A tracker's library is an extra of its name.
 """
 
-from plumbline.operators.base.extensions import Extensions, in_folder
+from plumbline.operators.base.extensions import Extensions, declare_modules
 from plumbline.plugins.exports.sinks.run_story import Publish
 
-SINKS = Extensions[Publish]("sinks", in_folder(__name__, ("hub", "mlflow", "swanlab", "wandb"), "publish"))
+SINKS = Extensions[Publish]("sinks", declare_modules(__name__, ("hub", "mlflow", "swanlab", "wandb"), "publish"))

@@ -22,7 +22,7 @@ from huggingface_hub import (
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.report.rendering import template_environment
 from plumbline.pipelines.base.exit_codes import OVER_BUDGET
-from plumbline.pipelines.base.markdown_sections import MARKDOWN, YAML, split_at_section, with_section
+from plumbline.pipelines.base.markdown_sections import MARKDOWN, YAML, replace_section, split_at_section
 from plumbline.pipelines.base.storage import Place, readable_errors
 from plumbline.plugins.exports.sinks.model_card import ModelCard, make_card, scores_of
 from plumbline.plugins.exports.sinks.run_story import HubConfig, RunStory
@@ -82,7 +82,7 @@ def _written(files: Files, sections: Files, name: str, where: str) -> dict[str, 
     changed = {}
     for path, text in sections.items():
         comments = MARKDOWN if path == CARD else YAML
-        content = with_section(files.get(path, ""), name, text, f"{where}/{path}", comments)
+        content = replace_section(files.get(path, ""), name, text, f"{where}/{path}", comments)
         if path == OWN_RESULTS:
             _check_results(files, text, content, name, where)
         if content != files.get(path):

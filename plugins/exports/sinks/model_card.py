@@ -7,7 +7,7 @@ from pathlib import PurePath
 from typing import Any, NamedTuple
 
 from plumbline.operators.base.errors import DISTRIBUTION, ConfigError, suggest
-from plumbline.operators.base.sentences import FirstRows, interval_sentence, plural, shown
+from plumbline.operators.base.sentences import FirstRows, first_rows, interval_sentence, plural
 from plumbline.operators.images.generation_settings import in_words, known_settings
 from plumbline.operators.metrics.table import falling_metrics, read_metrics
 from plumbline.operators.results.metric_recipes import Recipe, recipe_of
@@ -73,7 +73,7 @@ def make_card(manifest: Mapping[str, Any], summary: Sequence[Row], generator: st
         date=str(manifest.get("ended", "")),
         version=str(manifest.get("versions", {}).get(DISTRIBUTION, "")),
         metrics=metrics,
-        skills=shown(list(skills), MOST_SKILLS),
+        skills=first_rows(list(skills), MOST_SKILLS),
         settings=", ".join(f"{name} {in_words(of)}" for name, of in known_settings(manifest, generator).items()),
         part=part_of(manifest),
         command=str(manifest.get("command", "")),

@@ -10,7 +10,7 @@ import httpx
 from plumbline.operators.base import rows, schemas
 from plumbline.pipelines.cells.cells import Cell
 from plumbline.pipelines.cells.runs import CELLS
-from plumbline.pipelines.web.listening import names_of
+from plumbline.pipelines.web.listening import allowed_hosts
 from plumbline.plugins.rating.app import make_app
 from plumbline.plugins.rating.rate_config import RateConfig
 from plumbline.plugins.rating.study import Study, open_study
@@ -53,7 +53,7 @@ class Served:
     def __init__(self, token: str | None = None, **config: Any) -> None:
         self.told: list[str] = []
         self.study: Study = open_study(RateConfig(**config), self.told.append)
-        self.app = make_app(self.study, token, names_of("127.0.0.1", ()))
+        self.app = make_app(self.study, token, allowed_hosts("127.0.0.1", ()))
 
     def __call__(self, path: str, **request: Any) -> httpx.Response:
         async def ask() -> httpx.Response:

@@ -5,7 +5,7 @@ import sys
 from plumbline.jobs.command import Command, run_job
 from plumbline.jobs.display.console import make_console, say, show_table
 from plumbline.jobs.overrides import LISTS
-from plumbline.operators.base.errors import without_secrets
+from plumbline.operators.base.errors import hide_secrets
 from plumbline.operators.base.sentences import plural
 from plumbline.plugins.reward_server.reward_checks import CheckRewardsConfig, check_rewards
 
@@ -25,7 +25,7 @@ def main(config: CheckRewardsConfig) -> int:
     console = make_console()
     checks = check_rewards(config)
     rows = [[check.name, check.reward, check.finding.outcome, check.finding.seen] for check in checks]
-    show_table(console, f"{config.wire} at {without_secrets(config.url)}", ("check", "reward", "outcome", "seen"), rows)
+    show_table(console, f"{config.wire} at {hide_secrets(config.url)}", ("check", "reward", "outcome", "seen"), rows)
     failed = [check for check in checks if check.finding.outcome == "fails"]
     say(console, f"{plural(len(failed), 'check')} of {len(checks)} failed" if failed else "no check failed")
     return 1 if failed else 0

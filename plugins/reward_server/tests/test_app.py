@@ -28,7 +28,7 @@ from plumbline.operators.metrics.source_comparison import SourceComparisonConfig
 from plumbline.operators.models.families import model_config
 from plumbline.operators.rewards.combination import Combination, Reward
 from plumbline.operators.scoring.scorer import Scorer
-from plumbline.pipelines.web.listening import is_loopback, listening, names_of, take_token, url_of
+from plumbline.pipelines.web.listening import allowed_hosts, is_loopback, listening, server_url, take_token
 from plumbline.plugins.reward_server.app import Counts, Gate, make_app
 from plumbline.plugins.reward_server.known_pair import KnownPair, explain_known_pair, score_known_pair
 from plumbline.plugins.reward_server.known_pictures import known_prompts, picture_of
@@ -77,7 +77,7 @@ class Client:
         metrics = {"brightness": ImageStatisticConfig(statistic="saturation")}
         config = ServeConfig(models={}, metrics=metrics, video_folders=(str(videos),) if videos else ())
         gate = Gate(self.service, token, counts, replicas, video_files(config).read, known_pair or {})
-        self.app = make_app(gate, names_of("127.0.0.1", ("*.example.org",)))
+        self.app = make_app(gate, allowed_hosts("127.0.0.1", ("*.example.org",)))
 
     def __call__(self, method: str, path: str, **request: Any) -> httpx.Response:
         async def ask() -> httpx.Response:
@@ -887,12 +887,12 @@ def test_a_page_of_another_origin_learns_nothing_and_has_nothing_scored() -> Non
 def test_a_server_is_asked_by_this_machines_names_its_own_and_those_that_are_configured(
     host: str, hosts: Sequence[str], names: set[str]
 ) -> None:
-    assert set(names_of(host, hosts)) == names
+    assert set(allowed_hosts(host, hosts)) == names
 
 
 def test_the_address_of_a_server_is_one_that_can_be_asked() -> None:
     with listening("127.0.0.1", 0) as listener:
-        assert url_of("::1", listener) == f"http://[::1]:{listener.getsockname()[1]}"
+        assert server_url("::1", listener) == f"http://[::1]:{listener.getsockname()[1]}"
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "localhost", "::1"])

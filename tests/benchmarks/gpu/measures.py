@@ -12,7 +12,7 @@ import torch
 import transformers
 from PIL import Image
 
-from plumbline.operators.base.batches import BatchSize, in_windows
+from plumbline.operators.base.batches import BatchSize, encode_in_windows
 from plumbline.operators.base.errors import RowError
 from plumbline.operators.models.calls import Message, Question
 from plumbline.operators.models.model import ResolvedModel
@@ -145,7 +145,7 @@ def score(
         answers = iter(model.likelihood(encoded, asked))
         scores.extend([next(answers)[0][0] for _ in of_image] for of_image in window)
 
-    in_windows(model.encode, pixels, size, ask)
+    encode_in_windows(model.encode, pixels, size, ask)
     return scores
 
 

@@ -1,4 +1,4 @@
-"""A model call over many rows gives every row its result or its own error, whatever the other rows do."""
+"""A model call on many rows returns each row's result or its own error, regardless of the other rows."""
 
 from collections.abc import Callable, Sequence
 from weakref import WeakSet
@@ -8,12 +8,12 @@ import torch
 
 from plumbline.operators.base.batches import (
     BatchSize,
+    call_in_batches,
     count_calls,
     device_lost,
-    in_batches,
-    in_windows,
+    encode_in_windows,
     isolate,
-    telling_calls,
+    notify_of_calls,
 )
 from plumbline.operators.base.errors import HopelessRow, RowError
 
@@ -136,10 +136,10 @@ def test_a_size_that_was_out_of_memory_is_not_tried_again() -> None:
         return rows
 
     size = BatchSize(16)
-    assert in_batches(call, range(40), range(40), size=size) == list(range(40))
+    assert call_in_batches(call, range(40), range(40), size=size) == list(range(40))
     assert tried == [16, 8, 4, *[2] * 20]
     assert isolate(call, range(size.rows), size) == [0, 1]
-    assert in_batches(call, range(4), range(4), size=size) == list(range(4))
+    assert call_in_batches(call, range(4), range(4), size=size) == list(range(4))
     assert max(tried[4:]) == size.rows == 2
 
 
@@ -169,21 +169,21 @@ def test_a_row_that_fits_no_memory_makes_no_size_forgotten_that_was_learnt() -> 
     isolate(call, [0, 1, 2, 99], size)
     assert size.rows == 4
     with pytest.raises(torch.OutOfMemoryError):
-        in_batches(call, [0, 1, 2, 99], range(4), size=size)
+        call_in_batches(call, [0, 1, 2, 99], range(4), size=size)
     assert size.rows == 4
-    in_windows(call, [99, *range(20)], size, lambda first, encoded, *, crowded: None)
+    encode_in_windows(call, [99, *range(20)], size, lambda first, encoded, *, crowded: None)
     assert size.rows == 4
 
 
 class Encoded:
-    """What takes a device's memory as long as somebody holds it."""
+    """An encoded row, which takes device memory as long as it is referenced."""
 
     def __init__(self, row: int) -> None:
         self.row = row
 
 
 class Device:
-    """Holds so many encoded rows at once, and takes memory to use some of them beside those."""
+    """A device with memory for a number of encoded rows, some of which using a row takes too."""
 
     def __init__(self, room: int, *, using: int = 0, large: Sequence[int] = ()) -> None:
         """`large` rows take all of the room, and do not fit it when they are used."""
@@ -215,19 +215,19 @@ class Device:
 @pytest.mark.parametrize(("room", "using"), [(40, 0), (40, 9), (1, 0), (2, 1), (64, 0)])
 def test_as_many_rows_are_encoded_together_as_the_memory_holds_while_they_are_used(room: int, using: int) -> None:
     device, size = Device(room, using=using), BatchSize(64)
-    in_windows(device.encode, range(100), size, device.use)
+    encode_in_windows(device.encode, range(100), size, device.use)
     assert device.results == {row: row for row in range(100)}
     fitting = [rows for rows in (64, 32, 16, 8, 4, 2, 1) if rows + using <= room]
     assert size.rows == fitting[0]
     assert device.tried[-1] <= size.rows and not device.held
     again = len(device.tried)
-    in_windows(device.encode, range(100), size, device.use)
+    encode_in_windows(device.encode, range(100), size, device.use)
     assert max(device.tried[again:]) == size.rows, "a size that was out of memory is not tried again"
 
 
 def test_a_row_that_no_memory_holds_is_an_error_of_its_own_and_makes_no_window_smaller_for_good() -> None:
     device, size = Device(8, large=(5,)), BatchSize(4)
-    in_windows(device.encode, range(16), size, device.use)
+    encode_in_windows(device.encode, range(16), size, device.use)
     assert [row for row, result in device.results.items() if isinstance(result, RowError)] == [5]
     assert sorted(device.results) == list(range(16))
     assert size.rows == 4
@@ -239,7 +239,7 @@ def test_rows_that_do_not_encode_are_used_as_their_errors_beside_the_others() ->
     def use(first: int, encoded: Sequence[int | RowError], *, crowded: bool) -> None:
         given.extend(encoded)
 
-    in_windows(failing_on(2), range(5), BatchSize(4), use)
+    encode_in_windows(failing_on(2), range(5), BatchSize(4), use)
     assert given == [0, 1, RowError("model_failed", "ValueError: cannot do 2", retryable=True), 9, 16]
 
 
@@ -248,7 +248,7 @@ def test_windows_end_where_the_device_is_lost() -> None:
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
     with pytest.raises(RuntimeError, match="illegal memory access"):
-        in_windows(encode, range(4), BatchSize(2), lambda first, encoded, *, crowded: None)
+        encode_in_windows(encode, range(4), BatchSize(2), lambda first, encoded, *, crowded: None)
 
 
 def test_calls_are_told_of_as_they_are_answered_and_once() -> None:
@@ -261,8 +261,8 @@ def test_calls_are_told_of_as_they_are_answered_and_once() -> None:
             count_calls(1)
         return list(rows)
 
-    with telling_calls(told.append), telling_calls(told.append):
-        in_windows(failing_on(2), range(5), BatchSize(4), lambda first, encoded, *, crowded: None)
+    with notify_of_calls(told.append), notify_of_calls(told.append):
+        encode_in_windows(failing_on(2), range(5), BatchSize(4), lambda first, encoded, *, crowded: None)
         assert told == [2, 1, 1], "of five rows those that did not fail"
         told.clear()
         isolate(lambda rows: isolate(replies, rows), range(3))

@@ -1,4 +1,4 @@
-"""However many rows failed, what is known of them is a row for each way in which they did."""
+"""Any number of failed rows is summarised by one row per kind of failure."""
 
 from typing import Any
 

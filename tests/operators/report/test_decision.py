@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from plumbline.operators.base import rows, schemas
 from plumbline.operators.report.findings import decide, overall_boards
 from plumbline.operators.results.comparison import (
-    SIGNIFICANT,
     Board,
     Duel,
     LeaderboardRow,
@@ -25,6 +24,7 @@ from plumbline.operators.results.comparison import (
     rank_generators,
 )
 from plumbline.operators.results.summary import OVERALL
+from plumbline.operators.statistics.levels import SIGNIFICANCE
 from tests.operators.tallied import paired, summarise
 
 SKILLS = ("text", "colour")
@@ -145,7 +145,7 @@ class Pairs:
     def can_tell(self, duel: Duel) -> bool:
         """Return True if the pair would differ clearly if one of the two won on every prompt."""
         family = sum((one.metric, one.skill) == (duel.metric, duel.skill) for one in self.duels)
-        return family * 2 ** (1 - duel.n) < SIGNIFICANT
+        return family * 2 ** (1 - duel.n) < SIGNIFICANCE
 
     def skills(self) -> list[str]:
         return list(dict.fromkeys(one.skill for one in self.duels if one.skill != OVERALL))
@@ -386,7 +386,7 @@ def test_no_sentence_and_no_letter_contradicts_the_table_of_pairs(case: Case) ->
         check_letters(board)
     for duel in compared:
         better = duel.generator_a if duel.effect > 0 else duel.generator_b
-        assert duel.better == (better if duel.p_holm < SIGNIFICANT else None)
+        assert duel.better == (better if duel.p_holm < SIGNIFICANCE else None)
 
 
 def read_beside(said: str, board: Board) -> bool:

@@ -5,7 +5,7 @@ from itertools import combinations
 
 import pytest
 
-from plumbline.operators.base.sentences import names, number, shown, signed
+from plumbline.operators.base.sentences import first_rows, names, number, signed
 from plumbline.operators.report.findings import (
     agreement_sentences,
     contrary_sentences,
@@ -276,7 +276,7 @@ def test_numbers_are_shown_with_a_true_minus_and_no_signed_zero() -> None:
     assert (number(-0.5), number(math.nan), number(None)) == ("−0.500", "–", "–")
     assert (signed(0.0499, 1), signed(-0.0499, 1), signed(-0.06, 2), signed(math.nan)) == ("0.0", "0.0", "−0.06", "–")
     assert (names(["a"]), names(["a", "b"]), names(list("abcdefg"))) == ("a", "a and b", "a, b, c, d and 3 more")
-    assert (shown([1, 2, 3], 2), shown([1], 2)) == (([1, 2], 1), ([1], 0))
+    assert (first_rows([1, 2, 3], 2), first_rows([1], 2)) == (([1, 2], 1), ([1], 0))
 
 
 @pytest.mark.parametrize(

@@ -143,7 +143,7 @@ def test_an_image_becomes_a_caption_and_regions_a_description_a_verdict_and_a_sc
     for row in chain.rows("llmscore"):
         assert (row["score"], row["rationale"]) == (0.7, "It fits.")
         assert row["ratings"] == [{"name": "rating", "value": 70}]
-    assert rows.usage_of(chain.tables["llmscore", "captions"]) == Usage(2, 10, 0, 4)
+    assert rows.read_usage(chain.tables["llmscore", "captions"]) == Usage(2, 10, 0, 4)
 
 
 def test_a_judge_that_is_asked_three_times_scores_by_the_mean_of_what_can_be_read() -> None:

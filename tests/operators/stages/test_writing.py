@@ -56,7 +56,7 @@ def test_all_prompts_of_a_shard_are_written_side_by_side() -> None:
     first = table.to_pylist()[0]
     assert (first["prompt_id"], first["text"]) == ("p0", "is the dog red?")
     assert (first["span"], first["start"], first["end"], first["kind"]) == ("red", 2, 5, "color")
-    assert rows.usage_of(table) == Usage(6, 60, 12, 18)
+    assert rows.read_usage(table) == Usage(6, 60, 12, 18)
 
 
 def test_prompts_of_one_text_are_written_once() -> None:

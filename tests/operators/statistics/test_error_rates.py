@@ -9,12 +9,12 @@ import pytest
 
 from plumbline.operators.statistics.agreement import STATISTICS, alpha_interval
 from plumbline.operators.statistics.bootstrap import CORRELATIONS, Prompts
+from plumbline.operators.statistics.levels import SIGNIFICANCE
 from plumbline.operators.statistics.options import Sampling, ZeroHandling
 from plumbline.statistics import holm, permutation, signed_rank
 
 STUDIES = 2000
-LEVEL = 0.05
-TOLERATED = LEVEL + 2 * (LEVEL * (1 - LEVEL) / STUDIES) ** 0.5
+TOLERATED = SIGNIFICANCE + 2 * (SIGNIFICANCE * (1 - SIGNIFICANCE) / STUDIES) ** 0.5
 Draw = Callable[[np.random.Generator, int, int], np.ndarray]
 """Draws scores of a number of equally good generators on a number of prompts, of shape (generators, prompts)."""
 
@@ -54,7 +54,7 @@ def test_two_equal_generators_are_told_apart_in_5_of_100_studies_at_most(
 ) -> None:
     random = np.random.default_rng(0)
     found = [signed_rank(*draw(random, 2, prompts), zeros=zeros).p_value for _ in range(STUDIES)]
-    assert np.mean(np.array(found) < LEVEL) <= TOLERATED
+    assert np.mean(np.array(found) < SIGNIFICANCE) <= TOLERATED
 
 
 @pytest.mark.parametrize("draw", some_slow(rare_losses, clustered_seeds))
@@ -68,7 +68,7 @@ def test_a_board_of_equal_generators_and_one_that_is_flattered_has_a_false_lette
         scores[4] += 0.5
         pairs = list(combinations(range(5), 2))
         corrected = holm([signed_rank(scores[a], scores[b]).p_value for a, b in pairs])
-        false += any(p_value < LEVEL for (_, b), p_value in zip(pairs, corrected, strict=True) if b != 4)
+        false += any(p_value < SIGNIFICANCE for (_, b), p_value in zip(pairs, corrected, strict=True) if b != 4)
     assert false / STUDIES <= TOLERATED
 
 
@@ -85,7 +85,7 @@ def test_nights_in_which_only_chance_changed_report_a_regression_in_5_of_100_at_
         parts = [change[part] for change in changes for part in (slice(24), slice(8), slice(8, 16), slice(16, 24))]
         tests = [signed_rank(part, np.zeros(len(part))) for part in parts]
         corrected = holm([test.p_value for test in tests])
-        false += any(p < LEVEL and test.difference < 0 for p, test in zip(corrected, tests, strict=True))
+        false += any(p < SIGNIFICANCE and test.difference < 0 for p, test in zip(corrected, tests, strict=True))
     assert false / STUDIES <= TOLERATED
 
 
@@ -103,7 +103,7 @@ def test_equal_metrics_are_told_apart_by_flipped_signs_in_5_of_100_studies_at_mo
     for seed in range(STUDIES):
         differences = random.choice([-2, -1, 0, 0, 0, 0, 0, 0, 1, 2], prompts) / 3
         found.append(permutation(differences, resamples=199, seed=seed))
-    assert np.mean(np.array(found) < LEVEL) <= TOLERATED
+    assert np.mean(np.array(found) < SIGNIFICANCE) <= TOLERATED
 
 
 @pytest.mark.parametrize("prompts", [25, pytest.param(60, marks=pytest.mark.slow)])

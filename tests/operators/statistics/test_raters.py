@@ -5,12 +5,12 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from plumbline.operators.statistics.levels import SIGNIFICANCE
 from plumbline.operators.statistics.raters import exchange_test
 
 Study = Callable[[np.random.Generator], np.ndarray]
 STUDIES = 2000
-LEVEL = 0.05
-TOLERATED = LEVEL + 2 * (LEVEL * (1 - LEVEL) / STUDIES) ** 0.5
+TOLERATED = SIGNIFICANCE + 2 * (SIGNIFICANCE * (1 - SIGNIFICANCE) / STUDIES) ** 0.5
 
 
 def rare_twos(random: np.random.Generator) -> np.ndarray:
@@ -34,7 +34,7 @@ def few_tasks_with_gaps(random: np.random.Generator) -> np.ndarray:
 def name_raters(answers: np.ndarray, seed: int) -> list[int]:
     tasks, raters = answers.shape
     p_values = [exchange_test(answers, np.zeros(tasks, np.intp), rater, seed) for rater in range(raters)]
-    return [rater for rater, p_value in enumerate(p_values) if raters * p_value <= LEVEL]
+    return [rater for rater, p_value in enumerate(p_values) if raters * p_value <= SIGNIFICANCE]
 
 
 @pytest.mark.parametrize(

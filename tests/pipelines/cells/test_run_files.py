@@ -12,7 +12,7 @@ import pytest
 from plumbline.pipelines.cells.lease import Holder, read_lease, take_lease
 from plumbline.pipelines.cells.runs import read_manifest
 from plumbline.pipelines.cells.store import Store, StoreError
-from plumbline.pipelines.maintenance.working_sweeps import present, signs
+from plumbline.pipelines.maintenance.working_sweeps import read_heartbeats, send_heartbeats
 from plumbline.pipelines.nightly.outcome import NightOutcome, outcome_path, read_outcome
 from plumbline.pipelines.sweeps.sweep import FinishedSweep
 from tests.bench_of import Bench, images, prompts, run_plan, run_tables, save_scores, write_rows
@@ -185,9 +185,9 @@ def test_a_damaged_lease_sign_or_outcome_is_taken_for_none(tmp_path: Path) -> No
     assert isinstance(read_lease(store, "nightly").holder, Holder) and lease.number == 1
     (path,) = store.files("leases/nightly")
     every_turned_bit(store, path, lambda: read_lease(store, "nightly").holder, None)
-    with present(store, run="r", uses=["scores/1"]) as presence:
-        assert [sign.content["uses"] for sign in signs(store)] == [["scores/1"]]
-        every_turned_bit(store, presence.path, lambda: [sign.content for sign in signs(store)], [{}])
+    with send_heartbeats(store, run="r", uses=["scores/1"]) as presence:
+        assert [sign.content["uses"] for sign in read_heartbeats(store)] == [["scores/1"]]
+        every_turned_bit(store, presence.path, lambda: [sign.content for sign in read_heartbeats(store)], [{}])
     outcome = NightOutcome(
         run_id="r", exit_code=0, benchmark="b", began="", ended="", report="", counts={"coverage": 1.0},
         compared_with=None, not_compared=None, regressions=[], improvements=[], sentences=[],

@@ -1,4 +1,4 @@
-"""What is removed from a store is what no kept run needs: each reads back whole, and nothing of it is computed anew."""
+"""Garbage collection removes only what no kept run needs: kept runs stay complete, and nothing is recomputed."""
 
 import shutil
 from collections.abc import Callable, Iterator, Sequence
@@ -22,7 +22,7 @@ from plumbline.pipelines.cells.runs import read_manifest, run_ids, run_of_positi
 from plumbline.pipelines.cells.store import Store, draft_path
 from plumbline.pipelines.maintenance.garbage import Collected, collect_garbage
 from plumbline.pipelines.maintenance.gc_config import GcConfig, KeepRuns
-from plumbline.pipelines.maintenance.working_sweeps import DELETING, SWEEPS, present, running_sweeps
+from plumbline.pipelines.maintenance.working_sweeps import DELETING, SWEEPS, running_sweeps, send_heartbeats
 from plumbline.pipelines.plans.sweep_config import SweepConfig
 from plumbline.pipelines.report.report import write_report
 from plumbline.pipelines.sweeps.computing import registered_sweep
@@ -39,7 +39,7 @@ UNREFERENCED = "no run that is kept refers to it"
 
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A benchmark whose sweeps run in this process; one image of flint is always too slow, so that drafts stand."""
+    """A benchmark whose sweeps run in this process; one image of flint is always too slow, so that drafts exist."""
     folder = write_benchmark(tmp_path_factory.mktemp("keeping") / "bench", GENERATORS, count=6)
     slow = images("flint", 3)[2]["image"]
     decode = module.decode_bytes
@@ -61,19 +61,19 @@ def config_of(bench: Path, generators: Sequence[str], metrics: Sequence[str], ma
 
 
 class Night(NamedTuple):
-    """What one sweep is asked for."""
+    """The configuration of one sweep."""
 
     generators: tuple[str, ...]
     metrics: tuple[str, ...]
     max_scans: int
-    """A limit, which every cell over images stands on."""
+    """A limit that enters the key of every cell over images."""
 
     def config(self, bench: Path, store: Path) -> SweepConfig:
         return replace(config_of(bench, *self), store=str(store))
 
 
 def collect(store: Path, **options: object) -> Collected:
-    """Without grace for what was written before, however coarse the clock of the disk is."""
+    """Collect garbage without a grace period, regardless of how coarse the disk's clock is."""
     newest = max((path.stat().st_mtime for path in store.rglob("*") if path.is_file()), default=0.0)
     probe = store / "probe"
     while not probe.exists() or probe.stat().st_mtime <= newest:
@@ -131,7 +131,7 @@ def test_after_a_collection_every_kept_run_is_whole_and_its_sweep_computes_nothi
 
 
 def break_off_after(count: int, collecting: Callable[[], object]) -> None:
-    """Collects until so many files were removed, as if it was killed then."""
+    """Collect until this number of files was removed, and stop as if killed."""
     left = [count]
 
     class Killed(Exception):
@@ -274,8 +274,8 @@ def test_a_sweep_at_work_keeps_its_cells_and_says_how_far_it_is(bench: Path, sto
     planned = plan_sweep(ALL.config(bench, store))
     with registered_sweep(planned, lambda progress: None, run="mine"):
         (sweeping,) = running_sweeps(planned.store, 0.0)
-        assert (sweeping.said.run, sweeping.said.benchmark) == ("mine", "small")
-        assert {name: (state.cells, state.missing) for name, state in sweeping.said.stages.items()} == {
+        assert (sweeping.status.run, sweeping.status.benchmark) == ("mine", "small")
+        assert {name: (state.cells, state.missing) for name, state in sweeping.status.stages.items()} == {
             "image_statistics": (6, 1),
             "scores": (12, 2),
         }
@@ -289,7 +289,7 @@ def test_the_claim_of_a_night_that_died_goes_when_it_cannot_be_stalled_any_more(
     within = store_at(store)
     within.check()
     within.write_text("runs/2020-01-01/claim.json", "{}")
-    with present(within, run="2020-01-01"):
+    with send_heartbeats(within, run="2020-01-01"):
         assert not collect(store).free, "its night is at work"
     assert not collect(store, grace_days=7.0).free, "it may go on"
     assert collect(store).free["runs", DIED].files == 1 and within.folders("runs") == []
@@ -303,7 +303,7 @@ def test_the_sign_of_a_sweep_that_died_keeps_nothing_for_ever(
     (store / SWEEPS).mkdir(exist_ok=True)
     (store / SWEEPS / "0.json").write_text("half a si")
     assert "scores" not in {stage for stage, _ in collect(store).free}, "it may use any cell"
-    monkeypatch.setattr("plumbline.pipelines.maintenance.working_sweeps.SIGN_TIMEOUT", 0.0)
+    monkeypatch.setattr("plumbline.pipelines.maintenance.working_sweeps.HEARTBEAT_TIMEOUT", 0.0)
     collected = collect(store)
     assert collected.free["scores", UNREFERENCED].files == 12 and not list((store / SWEEPS).iterdir())
 

@@ -1,4 +1,4 @@
-"""Which runs stay: the newest, one of a day, a week or a month, those that are named, and always the newest one."""
+"""Retention keeps the newest runs, one per day, week or month, named runs, and always the very newest."""
 
 import json
 from collections.abc import Callable
@@ -12,14 +12,14 @@ from plumbline.pipelines.cells.lease import Clock, LeaseHeld, LeaseLost, read_le
 from plumbline.pipelines.cells.runs import Run, run_ids
 from plumbline.pipelines.maintenance.gc_config import KeepRuns
 from plumbline.pipelines.maintenance.retention import kept_runs, retain
-from plumbline.pipelines.maintenance.working_sweeps import DELETING, present
+from plumbline.pipelines.maintenance.working_sweeps import DELETING, send_heartbeats
 from tests.commands import store_at
 
 FIRST = datetime(2026, 1, 1, 2, tzinfo=UTC)
 
 
 def runs_of(days: int, *, benchmark: str = "small", a_day: int = 2) -> list[Run]:
-    """Runs of so many days in a row, some each day, eight hours apart."""
+    """Return runs on consecutive days, several per day, eight hours apart."""
     moments = [FIRST + timedelta(days=day, hours=8 * turn) for day in range(days) for turn in range(a_day)]
     return [
         Run(f"{benchmark}-{began:%m%d-%H}", {"benchmark": benchmark, "began": began.isoformat()}, "", latest=False)
@@ -73,7 +73,7 @@ def test_a_name_that_no_run_has_is_refused() -> None:
 
 
 class Standing:
-    """A store in which runs of two benchmarks stand."""
+    """A store with runs of two benchmarks."""
 
     def __init__(self, url: str) -> None:
         self.store = store_at(url)
@@ -97,7 +97,7 @@ NEWEST = "small-0103-02"
 
 
 def test_of_one_benchmark_runs_go_whole_but_for_those_that_somebody_needs(standing: Standing) -> None:
-    with present(standing.store, run="small-0101-02"):
+    with send_heartbeats(standing.store, run="small-0101-02"):
         assert standing.retain("small-0102-02") == ()
     assert standing.retain("small-0102-02") == ("small-0101-02",)
     assert standing.retain() == ("small-0102-02",)

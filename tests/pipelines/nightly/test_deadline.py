@@ -1,4 +1,4 @@
-"""A night ends when it is told to: in the main thread, whatever that waits for, and if it will not, by force."""
+"""A nightly run stops on request: by an exception in the main thread, and after the grace period by force."""
 
 import signal
 import subprocess
@@ -10,15 +10,15 @@ import pytest
 
 from plumbline.pipelines.base.exit_codes import LATE, LOST
 from plumbline.pipelines.cells.lease import LeaseLost
-from plumbline.pipelines.nightly.deadline import Stopped, bounded
+from plumbline.pipelines.nightly.deadline import Stopped, stop_early
 
 ROOT = Path(__file__).parent.parent.parent.parent
 STUBBORN = """
 import threading
 from plumbline.pipelines.cells.lease import LeaseLost
-from plumbline.pipelines.nightly.deadline import Stopped, bounded
+from plumbline.pipelines.nightly.deadline import Stopped, stop_early
 
-with bounded(None, grace=0.01) as stop:
+with stop_early(None, grace=0.01) as stop:
     while True:
         try:
             stop(LeaseLost("another has it"))
@@ -30,16 +30,16 @@ with bounded(None, grace=0.01) as stop:
 
 def test_a_deadline_ends_what_waits_for_ever_and_is_gone_afterwards() -> None:
     before = signal.getsignal(signal.SIGALRM)
-    with pytest.raises(Stopped, match=r"nightly\.deadline: 0\.01 seconds are over") as stopped, bounded(0.01):
+    with pytest.raises(Stopped, match=r"nightly\.deadline: 0\.01 seconds are over") as stopped, stop_early(0.01):
         threading.Event().wait()
     assert stopped.value.exit_code == LATE
-    with bounded(3600):
+    with stop_early(3600):
         assert signal.getitimer(signal.ITIMER_REAL)[0] > 0
     assert signal.getitimer(signal.ITIMER_REAL)[0] == 0 and signal.getsignal(signal.SIGALRM) is before
 
 
 def test_a_lease_that_a_thread_finds_lost_ends_the_main_thread() -> None:
-    with pytest.raises(Stopped, match="another has it") as stopped, bounded(None) as stop:
+    with pytest.raises(Stopped, match="another has it") as stopped, stop_early(None) as stop:
         thread = threading.Thread(target=stop, args=(LeaseLost("another has it"),))
         thread.start()
         threading.Event().wait()

@@ -1,4 +1,4 @@
-"""A webhook is told once, tried again where that may help, and never named by more than its host."""
+"""A webhook receives the outcome once, with retries of temporary failures; messages only name its host."""
 
 import json
 import logging
@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from plumbline.pipelines.nightly.outcome import PAUSES, send
+from plumbline.pipelines.nightly.outcome import RETRY_DELAYS, post_json
 
 SECRET = "hush-hush"
 
 
 class Hook(HTTPServer):
-    """Answers with the given statuses, one after the other, and keeps what it was sent."""
+    """Replies with the given status codes in order, and keeps the received messages."""
 
     def __init__(self, statuses: Sequence[int]) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
@@ -65,8 +65,8 @@ def answering(statuses: Sequence[int]) -> Iterator[Hook]:
     "hook, pauses, problem",
     [
         ([204], [], None),
-        ([503, 429, 200], list(PAUSES[:2]), None),
-        ([500, 502, 503, 504], list(PAUSES), "127.0.0.1: HTTP 504"),
+        ([503, 429, 200], list(RETRY_DELAYS[:2]), None),
+        ([500, 502, 503, 504], list(RETRY_DELAYS), "127.0.0.1: HTTP 504"),
         ([404], [], "127.0.0.1: HTTP 404"),
         ([302], [], "127.0.0.1: HTTP 302"),
     ],
@@ -77,7 +77,7 @@ def test_what_may_pass_is_tried_again_and_what_will_not_is_said(
 ) -> None:
     caplog.set_level(logging.DEBUG)
     waited: list[float] = []
-    assert send(hook.url, {"summary": "one — two"}, pause=waited.append) == problem
+    assert post_json(hook.url, {"summary": "one — two"}, pause=waited.append) == problem
     assert waited == pauses and not hook.statuses
     assert hook.bodies == [{"summary": "one — two"}] * (len(pauses) + 1)
     assert SECRET not in caplog.text
@@ -88,10 +88,10 @@ def test_nobody_at_the_address_is_said_after_all_tries(caplog: pytest.LogCapture
     with Hook([]) as closed:
         url = closed.url
     waited: list[float] = []
-    assert send(url, {}, pause=waited.append) == "127.0.0.1: ConnectError"
-    assert waited == list(PAUSES) and SECRET not in caplog.text
+    assert post_json(url, {}, pause=waited.append) == "127.0.0.1: ConnectError"
+    assert waited == list(RETRY_DELAYS) and SECRET not in caplog.text
 
 
 def test_one_that_takes_the_call_and_never_answers_is_left() -> None:
     with Hook([]) as silent:  # it listens, and nobody serves
-        assert send(silent.url, {}, seconds=0.05, pause=lambda seconds: None) == "127.0.0.1: ReadTimeout"
+        assert post_json(silent.url, {}, seconds=0.05, pause=lambda seconds: None) == "127.0.0.1: ReadTimeout"

@@ -1,4 +1,4 @@
-"""A run is compared with the newest before it that it can be compared with, and told of whatever else is odd."""
+"""A run is compared with the newest comparable earlier run, and reported even if other runs are damaged."""
 
 import json
 from pathlib import Path
@@ -11,7 +11,13 @@ from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.nightly import regressions
 from plumbline.pipelines.nightly.nightly_config import NightConfig
 from plumbline.pipelines.nightly.outcome import NightOutcome, outcome_path, read_outcome
-from plumbline.pipelines.nightly.regressions import ComparedRun, compare_run, find_baseline, outcomes_of, tell
+from plumbline.pipelines.nightly.regressions import (
+    ComparedRun,
+    compare_run,
+    find_baseline,
+    make_outcomes,
+    publish_outcome,
+)
 from tests.commands import store_at
 from tests.operators.report.made import MadeRun, make_run, noisy, plain_prompts
 
@@ -49,9 +55,9 @@ def compared(run: MadeRun, config: NightConfig) -> ComparedRun:
 
 
 def told(run: MadeRun, config: NightConfig) -> NightOutcome:
-    """What a night tells of a run."""
-    (outcome,) = outcomes_of([compared(run, config)], config)
-    return tell(run.store, outcome, config, lambda: None)
+    """Compare a run, and publish and return its outcome."""
+    (outcome,) = make_outcomes([compared(run, config)], config)
+    return publish_outcome(run.store, outcome, config, lambda: None)
 
 
 def test_the_newest_that_a_night_told_of_comes_before_newer_ones_that_none_did(store: Store) -> None:

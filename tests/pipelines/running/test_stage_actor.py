@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from plumbline.operators.base.batches import count_calls, telling_calls
+from plumbline.operators.base.batches import count_calls, notify_of_calls
 from plumbline.operators.base.errors import ConfigError, RowError
 from plumbline.operators.base.rows import table
 from plumbline.operators.base.schemas import QUESTIONS
@@ -280,7 +280,7 @@ def test_the_calls_of_a_stage_are_those_that_its_plan_expects(tmp_path: Path) ->
     folder = write_benchmark(tmp_path / "bench", count=4)
     planned = plan_bench(folder, tmp_path / "store", "metric=[clipscore]")
     calls: list[int] = []
-    with telling_calls(calls.append):
+    with notify_of_calls(calls.append):
         compute(planned)
     (expected,) = (item.model_calls for item in planned.plan.nodes if item.node.model is not None)
     assert sum(calls) == expected and len(calls) > 2, "told of while a shard is at work"

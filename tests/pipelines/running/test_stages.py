@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from plumbline.operators.base.errors import RowError
-from plumbline.operators.base.rows import usage_of
+from plumbline.operators.base.rows import read_usage
 from plumbline.operators.stages.table import STAGES
 from plumbline.pipelines.running.outcomes import MadeRows
 from plumbline.pipelines.running.stages import NodeStage, load_models
@@ -67,7 +67,7 @@ def test_a_shard_is_computed_in_windows_to_the_same_rows_by_every_stage_over_ima
             whole = planned.store.read_cell(cell.path)
             table = made.tables()[cell.metric]
             assert table.column("image_id").equals(whole.table.column("image_id")), node.name
-            assert usage_of(table) == whole.outcome().usage
+            assert read_usage(table) == whole.outcome().usage
 
 
 def test_the_rows_of_a_shard_that_was_at_work_for_long_are_not_made_again(tmp_path: Path) -> None:

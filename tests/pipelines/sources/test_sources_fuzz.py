@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from plumbline.jobs.command import command_of, dotted_keys, load_values
 from plumbline.jobs.display.console import JobConsole
 from plumbline.jobs.display.store_contents import show_runs
-from plumbline.operators.base.each import one_by_one
+from plumbline.operators.base.each import map_sequentially
 from plumbline.operators.base.errors import PlumblineError
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.cells.runs import find_run, list_runs, read_manifest
@@ -203,7 +203,7 @@ def show_all(store: Store, content: bytes) -> None:
     (run_id,) = (run.run_id for run in list_runs(store))
     (store.place / f"runs/{run_id}/manifest.json").write(content)
     show_runs(JobConsole(file=io.StringIO(), width=140), list_runs(store))
-    in_one_line(lambda: open_run(store, find_run(store, "latest"), None, one_by_one))
+    in_one_line(lambda: open_run(store, find_run(store, "latest"), None, map_sequentially))
 
 
 @bounded

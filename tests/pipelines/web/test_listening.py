@@ -26,7 +26,7 @@ async def answer(request):
     await asyncio.sleep(float(body or 0))
     return PlainTextResponse("answered")
 
-listening.IDLE_SECONDS = 0.5
+listening.IDLE_TIMEOUT = 0.5
 with listening.listening("127.0.0.1", 0) as listener:
     print(listener.getsockname()[1], flush=True)
     listening.run_app(Starlette(routes=[Route("/", answer, methods=["POST"])]), listener, float(sys.argv[1]))
@@ -34,7 +34,7 @@ with listening.listening("127.0.0.1", 0) as listener:
 
 
 class Server:
-    """One that answers after as many seconds as a request's body says."""
+    """A server that replies after the number of seconds in a request's body."""
 
     def __init__(self, process: "subprocess.Popen[str]") -> None:
         assert process.stdout is not None
@@ -48,7 +48,7 @@ class Server:
         return requests.post(f"http://127.0.0.1:{self.port}/", data=seconds, timeout=20).text
 
     def errors(self) -> str:
-        """Ends it, and gives what it said."""
+        """Stop the server, and return its standard error."""
         self.process.terminate()
         return self.process.communicate(timeout=20)[1]
 
@@ -82,7 +82,7 @@ def read_answer(connection: socket.socket) -> bytes:
 
 
 def wait_for_end(connection: socket.socket) -> None:
-    """Reads until the server ends a connection; raises TimeoutError where it does not."""
+    """Read until the server closes a connection; raise TimeoutError if it does not."""
     with suppress(ConnectionResetError):
         while connection.recv(4096):
             continue

@@ -1,4 +1,4 @@
-"""A person's name on a page names a folder, and nobody else's."""
+"""A person's name on a page becomes the name of a folder that no other name shares."""
 
 import pytest
 
