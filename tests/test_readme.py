@@ -32,7 +32,7 @@ def test_the_recipe_for_own_images_makes_a_benchmark(tmp_path: Path, monkeypatch
     )
     sources = sources_of(benchmark)
     assert (sources.generators, sources.broken) == (["flux", "sdxl"], [])
-    assert [sources.skills.of(prompt) for prompt in ("p0", "p1")] == [("counting",), ("attribute",)]
+    assert [sources.skills.find(prompt) for prompt in ("p0", "p1")] == [("counting",), ("attribute",)]
     for shard in sources.image_shards:
         for row in read_shard(shard, IMAGE_COLUMNS).to_pylist():
             assert decode_picture(row, ImageLimits(), Path.read_bytes).size == (96, 96)  # type: ignore[arg-type,union-attr]

@@ -169,5 +169,6 @@ def check_prompt(text: str) -> RowError | None:
 
 
 def unknown_prompt(prompt_id: str | None) -> RowError:
+    """Return the error of a row whose prompt the benchmark does not have."""
     message = f"prompt_id {prompt_id!r} is not in the benchmark's prompts; add the prompt, or correct the id"
     return RowError("unknown_prompt", message)

@@ -143,9 +143,10 @@ def baseline_sentence(board: Board) -> Sentence:
 
 
 def few_prompts(boards: Sequence[Board]) -> str:
-    """Return why no difference can be clear, for the board that needs the fewest prompts."""
-    board = min(boards, key=lambda board: board.fewest_prompts)
-    n_prompts, n_comparisons = max(duel.n for duel in board.duels), len(board.duels)
+    """Return why no difference can be clear, for the board that needs the fewest prompts (then: that has the most)."""
+    prompts = {board.metric: max(duel.n for duel in board.duels) for board in boards}
+    board = min(boards, key=lambda board: (board.fewest_prompts, -prompts[board.metric]))
+    n_prompts, n_comparisons = prompts[board.metric], len(board.duels)
     return f"{explain_too_few(n_prompts, n_comparisons, among=n_comparisons > 1)} show a difference."
 
 

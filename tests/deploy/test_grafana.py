@@ -8,10 +8,10 @@ from typing import Any
 import promql_parser
 import pytest
 
-from plumbline.pipelines.running.counters import DECLARED
+from plumbline.pipelines.running.counters import COUNTERS
 
 DASHBOARD = json.loads((Path(__file__).parents[2] / "jobs" / "deploy" / "grafana.json").read_text())
-EXPORTED = {one.exported(name): {"stage", "node", *one.labels} for name, one in DECLARED.items()}
+EXPORTED = {one.exported(name): {"stage", "node", *one.labels} for name, one in COUNTERS.items()}
 OF_RAY = {"SessionName"}
 """A label that Ray adds."""
 TARGETS = [target for panel in DASHBOARD["panels"] for target in panel["targets"]]

@@ -241,7 +241,10 @@ def read_board(said: str, pairs: Pairs) -> bool:
         rf"Too few prompts to tell who leads by {by}: even a generator that wins on every one of (\d+) prompt", plain
     ):
         mine = [one for one in pairs.duels if one.skill == OVERALL and one.metric in names_in(found[1])]
-        assert mine and not any(map(pairs.can_tell, mine)) and int(found[2]) == max(one.n for one in mine)
+        assert mine and not any(map(pairs.can_tell, mine))
+        of_metric = [[one.n for one in mine if one.metric == metric] for metric in {one.metric for one in mine}]
+        easiest = min(map(len, of_metric))
+        assert int(found[2]) == max(max(counts) for counts in of_metric if len(counts) == easiest)
     elif found := re.match(rf"No generator leads by {by}: each that is clearly better than one is clearly wo", plain):
         assert not any(pairs.leads(name, metric) for metric in names_in(found[1]) for name in pairs.scored(metric))
     elif found := re.match(rf"(\w+) is best by {by}\.", plain):

@@ -59,7 +59,7 @@ def test_genai_bench_is_read_by_the_names_of_its_images(tmp_path: Path) -> None:
 def skills_of(sources: Sources) -> dict[str, list[str]]:
     """Return the skills of each prompt."""
     ids = sources.prompts.column("prompt_id").to_pylist()
-    return {prompt_id: list(sources.skills.of(prompt_id)) for prompt_id in ids}
+    return {prompt_id: list(sources.skills.find(prompt_id)) for prompt_id in ids}
 
 
 def test_gecko2k_is_read_with_its_skills(tmp_path: Path) -> None:

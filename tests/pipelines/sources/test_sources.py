@@ -240,7 +240,7 @@ def test_a_missing_number_is_no_id_and_a_null_is_no_skill(tmp_path: Path) -> Non
     folder = write_benchmark(tmp_path, ["flint"])
     asked = [{"prompt_id": 7.5, "text": "a", "skills": ["x", None]}, {"prompt_id": 8.5, "text": "b", "skills": None}]
     write_rows(folder / "prompts.parquet", asked)
-    assert [opened(folder).skills.of(prompt) for prompt in ("7.5", "8.5")] == [("x",), ()]
+    assert [opened(folder).skills.find(prompt) for prompt in ("7.5", "8.5")] == [("x",), ()]
     write_rows(folder / "prompts.parquet", [*asked, {"prompt_id": float("nan"), "text": "c", "skills": []}])
     with pytest.raises(ConfigError, match=r"row 2: the prompt has no prompt_id"):
         opened(folder)
