@@ -23,6 +23,7 @@ from .operators.rewards.formats.format import Format as Format
 from .operators.rewards.formats.format import Sample as Sample
 from .operators.stages.images import ImagesStage as ImagesStage
 from .operators.stages.stage import Inputs as Inputs
+from .operators.stages.stage import RowStage as RowStage
 from .operators.stages.stage import Stage as Stage
 from .operators.stages.stage import StageOptions as StageOptions
 from .operators.stages.stage import texts_of as texts_of
