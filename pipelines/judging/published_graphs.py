@@ -135,7 +135,7 @@ def _figure_2(nodes: pa.Table) -> Iterator[PublishedNumber]:
     contents = count_contents(nodes).query("about == 'images' and subset == @OVERALL").set_index("name")
     for source, published in FIGURE_2.items():
         ours = 100 * float(contents["share"][source])
-        yield PublishedNumber(PAPER, "figure 2a, images by source (%)", source, "", published, ours, 0)
+        yield PublishedNumber(PAPER, "figure 2a, images by source in percent", source, "", published, ours, 0)
 
 
 def _figures_4_and_9(images: pd.DataFrame) -> Iterator[PublishedNumber]:
@@ -175,7 +175,9 @@ def _table_2(config: ReproductionConfig, averaged: pd.DataFrame) -> list[Publish
     ours = {measure: _percent_means(averaged, measure) for measure in TITLES}
     columns = (printed.texts("measure"), printed.texts("subset"), printed.texts("metric"), printed.numbers("value"))
     return [
-        _table_cell(f"table 2, {TITLES[measure]} (%)", metric, subset, value.as_py(), ours[measure][subset, metric])
+        _table_cell(
+            f"table 2, {TITLES[measure]} in percent", metric, subset, value.as_py(), ours[measure][subset, metric]
+        )
         for name, group, metric, value in zip(*map(list, columns), strict=True)
         for measure, subset in [(MEASURES[name], OVERALL if group == "all" else group)]
     ]
@@ -186,7 +188,7 @@ def _table_3(averaged: pd.DataFrame) -> list[PublishedNumber]:
     ours = {measure: _percent_means(averaged, measure) for measure in TITLES}
     return [
         _table_cell(
-            f"table 3, {ACCUMULATIONS[cell.accumulation]}, {TITLES[cell.measure]} (%)",
+            f"table 3, {ACCUMULATIONS[cell.accumulation]}, {TITLES[cell.measure]} in percent",
             cell.metric,
             cell.subset,
             cell.value,
@@ -221,7 +223,7 @@ def _name_exchanged(table: Sequence[PublishedNumber], other: Sequence[PublishedN
 
 def _section_6(table_2: Sequence[PublishedNumber]) -> Iterator[PublishedNumber]:
     """Yield the means of Ordering over the metrics of table 2."""
-    group = "section 6, mean Ordering over the metrics of table 2 (%)"
+    group = "section 6, mean Ordering over the metrics of table 2 in percent"
     for subset, published in SECTION_6.items():
         cells = [cell for cell in table_2 if cell.column == subset and TITLES["ordering"] in cell.group]
         reason = f"the printed numbers of table 2 have the mean {fmean(cell.published for cell in cells):.1f}"
@@ -240,7 +242,9 @@ def _figures(averaged: pd.DataFrame) -> Iterator[PublishedNumber]:
     }
     ids = ["figure", "page", "measure", "subset", "metric"]
     for cell in printed.melt(ids, var_name="other").dropna().itertuples():
-        group = f"figure {cell.figure} (page {cell.page}), correlation of {TITLES[cell.measure]} (%), {cell.subset}"
+        group = (
+            f"figure {cell.figure} (page {cell.page}), correlation of {TITLES[cell.measure]} in percent, {cell.subset}"
+        )
         value = ours[cell.measure, cell.subset, frozenset((cell.metric, cell.other))]
         yield PublishedNumber(PAPER, group, cell.metric, cell.other, cell.value, value, 0)
 
