@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from plumbline.pipelines.cells.store import Store
 
 set_environment()
-pytest_plugins = ["tests.browser.fixtures", "tests.operators.fixtures"]
+pytest_plugins = ["tests.browser.fixtures", "tests.operators.fixtures", "tests.refusals"]
 # for machines that others use too; nothing is written beside the code
 settings.register_profile("untimed", deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")

@@ -1,7 +1,9 @@
 """Commands that are refused: in one line with the remedy, before anything is written."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+
+import pytest
 
 from tests.bench_of import captioned, write_rows
 from tests.commands import refusal
@@ -12,21 +14,35 @@ Refusals = Mapping[str, Sequence[tuple[str, str]]]
 """By the beginning of a command: the rest of the command, and a part of the line that refuses it."""
 
 
-def make_places(folder: Path) -> dict[str, str]:
-    """Return a store with a run, a folder with a table of images, and a file of prompts without skills."""
+def list_refusals(refusals: Refusals) -> list[tuple[str, str]]:
+    """Return each command and a part of the line that refuses it."""
+    return [(f"{start} {rest}", said) for start, each in refusals.items() for rest, said in each]
+
+
+@pytest.fixture(scope="session")
+def refusal_places(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
+    """A store with a run, a folder with a table of images, and a file of prompts without skills."""
+    folder = tmp_path_factory.mktemp("refusals")
     write_rows(folder / "mine/mine.parquet", captioned("atlas", 1))
     put(folder, {"p.csv": "prompt_id,text\na,two cats\n"})
     store = make_run(folder).store.place.url
     return {"store": store, "mine": f"{folder}/mine", "prompts": f"{folder}/p.csv"}
 
 
-def list_refusals(refusals: Refusals) -> list[tuple[str, str]]:
-    """Return each command and a part of the line that refuses it."""
-    return [(f"{start} {rest}", said) for start, each in refusals.items() for rest, said in each]
+@pytest.fixture
+def check_refusal(
+    refusal_places: Mapping[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[str, str], None]:
+    """A check that a command is refused in one line that contains a text, and that it writes nothing.
 
+    In the command, {store}, {mine} and {prompts} are the places above, and {out} is an empty folder.
+    """
+    monkeypatch.setenv("REFERENCE_DATA", "")
 
-def check_refusal(command: str, said: str, output: Path) -> None:
-    """Assert that the command is refused in one line that contains `said`, and that it writes nothing to `output`."""
-    line = refusal(*command.split())
-    assert line.startswith("error: ") and said in line
-    assert not [path for path in output.rglob("*") if path.is_file() and ".build" not in path.parts]
+    def check(command: str, said: str) -> None:
+        output = tmp_path / "out"
+        line = refusal(*command.format(**refusal_places, out=output).split())
+        assert line.startswith("error: ") and said in line
+        assert not [path for path in output.rglob("*") if path.is_file() and ".build" not in path.parts]
+
+    return check

@@ -9,7 +9,7 @@ from plumbline.jobs.command import Command, run_job
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorstConfig:
-    """What to look at."""
+    """The store and the metric to read."""
 
     store: str = "store"
     """Folder of the store."""
