@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from hydra import compose, initialize_config_dir
-from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
@@ -41,7 +40,7 @@ from plumbline.jobs.help import (
     groups_of,
     list_choices,
 )
-from plumbline.jobs.overrides import chooses_benchmark, expand_key, to_override
+from plumbline.jobs.overrides import UnknownKeyError, apply_override, chooses_benchmark, expand_key, to_override
 from plumbline.jobs.secrets import hide_overrides, mask, resolve
 from plumbline.jobs.table import JOBS
 from plumbline.operators.base.errors import (
@@ -62,9 +61,9 @@ READ_ERRORS = (HydraException, OmegaConfBaseException, YAMLError, ValueError, Re
 RESOLVER_ERROR = "ConfigError raised while resolving interpolation: "
 """Prefix that Hydra adds to the message of an error in one of our resolvers."""
 UNKNOWN_CHOICE = re.compile(r"Could not (?:find|load) '(?P<group>[^'/]+)/(?P<name>[^']*)'")
+UNKNOWN_GROUP = re.compile(r"Could not override '(?P<key>[^']+)'")
 UNCHOSEN = re.compile(r"You must specify '(?P<group>[^']+)'")
 MANUAL = " See https://hydra.cc/docs/1.2/advanced/override_grammar/basic for details"
-THERE_ALREADY = re.compile(r"An item is already at '(?P<key>[^']+)'")
 OWN = "own"
 """Benchmark name of a user's images if their path has no name."""
 TABLE_ENDING = re.compile(r"\.(parquet|arrow|csv|tsv|jsonl|ndjson|tar|tgz|tar\.(gz|bz2|xz))$")
@@ -328,6 +327,9 @@ def load_values(command: Command, overrides: Sequence[str], config_dir: str | No
             values = resolve(composed)
     except ConfigError as error:
         raise ConfigError(hide_overrides(str(error), overrides)) from error
+    except UnknownKeyError as error:
+        problem = _explain_unknown_key(str(error), command, overrides, config_dir)
+        raise ConfigError(hide_overrides(problem, overrides)) from error
     except (*READ_ERRORS, AssertionError) as error:
         problem = _broken_file(config_dir) or _explain(error, command, overrides, config_dir)
         raise ConfigError(hide_overrides(problem, overrides)) from error
@@ -372,7 +374,9 @@ def _compose(name: str, overrides: Sequence[str], config_dir: str | None) -> Dic
     parsed = OverridesParser.create().parse_overrides([to_override(word) for word in overrides])
     choices = [str(word.input_line) for word in parsed if _is_choice(word, folders)]
     composed = copy.deepcopy(_compose_choices(name, tuple(choices), tuple(folders)))
-    ConfigLoaderImpl._apply_overrides_to_config([word for word in parsed if word.input_line not in choices], composed)
+    for word in parsed:
+        if word.input_line not in choices:
+            apply_override(composed, word)
     return composed
 
 
@@ -407,29 +411,11 @@ def _broken_file(config_dir: str | None) -> str | None:
 
 def _explain(error: Exception, command: Command, overrides: Sequence[str], config_dir: str | None) -> str:
     """Return Hydra's message in one line with the remedy."""
-    name = command.name
     if isinstance(error, AssertionError):  # Hydra's own, of an override such as `+=`
         return f"expected overrides as key=value, got {' '.join(overrides)}"
     text = str(error).split("Config search path", 1)[0]
     if text.startswith(RESOLVER_ERROR):
         return text.removeprefix(RESOLVER_ERROR).splitlines()[0]
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    if lines and "Could not override" in lines[0]:
-        key = lines[0].split("'")[1]
-        if "@" in key:
-            return f"there is no {key} to replace yet; to add it, write +{key}=NAME"
-        if key in groups_of(name) and choice_key(key, name) != key:
-            return f"config key {key!r}: a {key} is chosen for a role; write {choice_key(key, name)}=NAME"
-        known_keys = _known_keys(name, overrides, config_dir)
-        if key in known_keys:
-            return f"config key {key!r}: it has no such entry yet; to add one, write +{key}.NAME=VALUE"
-        model, _, option = key.rpartition(".")
-        if model.startswith("models.") and model in known_keys and (families := families_with(option)):
-            return (
-                f"config key {key!r}: an option of {' and '.join(families)}, not of this model; remove it, or where "
-                f"{model}.family is set too, write +{key}=VALUE"
-            )
-        return f"unknown config key {key!r}; {suggest(key, {*known_keys, *command.short})}"
     unknown = UNKNOWN_CHOICE.search(text)
     if unknown is not None:
         known = choices_of(unknown["group"], config_dir)
@@ -443,19 +429,38 @@ def _explain(error: Exception, command: Command, overrides: Sequence[str], confi
         if group == SEVERAL:
             return f"config key {group!r} is required; choose some: {group}=[NAME,...] of {list_choices(choices)}"
         return f"config key {group!r} is required; choose one: {list_choices([f'{group}={name}' for name in choices])}"
-    there = THERE_ALREADY.search(text)
-    if there is not None:
-        return f"config key {there['key']!r} is there already; write {there['key']}=VALUE, without the +"
-    return " ".join(lines).removesuffix(MANUAL)
+    group_key = UNKNOWN_GROUP.search(text)
+    if group_key is not None:
+        return _explain_unknown_key(group_key["key"], command, overrides, config_dir)
+    return " ".join(text.split()).removesuffix(MANUAL)
 
 
-def _known_keys(name: str, overrides: Sequence[str], config_dir: str | None) -> list[str]:
+def _explain_unknown_key(key: str, command: Command, overrides: Sequence[str], config_dir: str | None) -> str:
+    """Return why a configuration has no key of this name, with the nearest one that it has."""
+    if "@" in key:
+        return f"there is no {key} to replace yet; to add it, write +{key}=NAME"
+    name = command.name
+    if key in groups_of(name) and choice_key(key, name) != key:
+        return f"config key {key!r}: a {key} is chosen for a role; write {choice_key(key, name)}=NAME"
+    known_keys = _list_known_keys(name, overrides, config_dir)
+    if key in known_keys:
+        return f"config key {key!r}: it has no such entry yet; to add one, write +{key}.NAME=VALUE"
+    model, _, option = key.rpartition(".")
+    if model.startswith("models.") and model in known_keys and (families := families_with(option)):
+        return (
+            f"config key {key!r}: an option of {' and '.join(families)}, not of this model; remove it, or where "
+            f"{model}.family is set too, write +{key}=VALUE"
+        )
+    return f"unknown config key {key!r}; {suggest(key, {*known_keys, *command.short})}"
+
+
+def _list_known_keys(name: str, overrides: Sequence[str], config_dir: str | None) -> list[str]:
     """Return every key of the configuration with the chosen groups."""
     folders = config_folders(config_dir)
     chosen = [text for text in overrides if any((folder / text.partition("=")[0]).is_dir() for folder in folders)]
     try:
         values = OmegaConf.to_container(_compose(name, chosen, config_dir))
-    except (HydraException, OmegaConfBaseException):
+    except (HydraException, OmegaConfBaseException, ConfigError, UnknownKeyError):
         return []
     assert isinstance(values, dict)
     return dotted_keys(values)

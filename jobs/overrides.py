@@ -8,6 +8,8 @@ from typing import Any
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ChoiceSweep, Override, QuotedString
 from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
 from plumbline.operators.base.errors import ConfigError
 from plumbline.pipelines.base.storage import StorageConfig
@@ -20,6 +22,10 @@ SWEEP_KEYS = {
     "limit": "benchmark.limit", "images": "benchmark.images", "prompts": "benchmark.prompts", "metrics": "metric"
 }  # fmt: skip
 """Short forms of keys for every job that accepts the keys of sweeps."""
+
+
+class UnknownKeyError(Exception):
+    """A configuration has no key of this name, which is the only argument."""
 
 
 def expand_key(word: str, short: Mapping[str, str], first: str | None) -> str:
@@ -62,6 +68,35 @@ def to_override(word: str) -> str:
     if not parsed.is_sweep_override():
         return word
     return f"{key}=[{value}]" if isinstance(parsed.value(), ChoiceSweep) else f"{key}={_quote(value)}"
+
+
+def apply_override(config: DictConfig, override: Override) -> None:
+    """Set, add or remove a key of a configuration, as Hydra's grammar of overrides describes.
+
+    Raise UnknownKeyError for a key that does not exist and is not to be added, and ConfigError for any other override
+    that does not fit.
+    """
+    key, value = override.key_or_group, override.value()
+    if override.package is not None:
+        raise ConfigError(f"{override.input_line}: there is no group of choices {key!r}; remove @{override.package}")
+    found = OmegaConf.select(config, key, throw_on_missing=False)
+    try:
+        if override.is_delete():
+            if found is None or value not in (None, found):
+                state = "there is no such key" if found is None else f"its value is {found}"
+                raise ConfigError(f"config key {key!r} cannot be removed: {state}")
+            parent, _, last = key.rpartition(".")
+            with open_dict(config):
+                del (OmegaConf.select(config, parent) if parent else config)[last]
+        elif override.is_add() and found is not None and not isinstance(value, dict | list):
+            raise ConfigError(f"config key {key!r} is there already; write {key}=VALUE, without the +")
+        else:
+            adds = override.is_add() or override.is_force_add()
+            OmegaConf.update(config, key, value, merge=True, force_add=adds)
+    except (ConfigAttributeError, ConfigKeyError) as error:
+        raise UnknownKeyError(key) from error
+    except OmegaConfBaseException as error:
+        raise ConfigError(f"{override.input_line}: {str(error).splitlines()[0]}") from error
 
 
 def _parse(word: str) -> Override | None:

@@ -77,7 +77,7 @@ def _show_usual(console: Console, page: Page) -> None:
             if place is not None and place.images > own:
                 rows[name][f"{column.name} ({place.images:,})"] = f"{place.rank:.0%}"
     if any(rows.values()):
-        left = f"; {plural(page.usual.left_out, 'older run')} left out" if page.usual.left_out else ""
+        left = f"; {plural(page.usual.left_out, 'run')} without readable scores left out" if page.usual.left_out else ""
         columns = dict.fromkeys(name for row in rows.values() for name in row)
         cells = {name: {at: row.get(at, EMPTY) for at in columns} for name, row in rows.items()}
         show_tables(console, "percentile ranks (images)", cells)

@@ -26,13 +26,14 @@ from plumbline.pipelines.sweeps.sweep import FinishedSweep
 def show_leaderboards(console: Console, finished: FinishedSweep, store: Store, *, verbose: bool = False) -> None:
     """Print the failures of a sweep and the folder of its results.
 
-    If `verbose`, each metric's boards are printed first. If the run already existed, so that its report is not written
-    again, the leaderboard of that report is printed first.
+    If the run already existed, so that its report is not written again, the leaderboard of that report is printed
+    first. If `verbose`, or if that leaderboard cannot be read, each metric's boards are.
     """
-    if verbose:
+    record = read_report_record(store, finished.run_id) if finished.unchanged else None
+    if verbose or (finished.unchanged and record is None):
         _show_boards(console, finished)
-    elif finished.unchanged:
-        _show_means(console, finished, store)
+    elif record is not None:
+        show_tables(console, record.title, record.leaderboard)
     show_failures(console, finished.results)
     if finished.retried is not None:
         rows, succeeded = finished.retried
@@ -48,22 +49,6 @@ def show_note_kept(console: Console, sweep: SweepInputs | PlannedSweep, finished
     kept = read_manifest(sweep.store, finished.run_id).get("note", "") if finished.unchanged else note
     if note not in ("", kept):
         warn(console, f"note: run {finished.run_id} stands as it is and keeps its own note, {kept!r}, not {note!r}")
-
-
-def _show_means(console: Console, finished: FinishedSweep, store: Store) -> None:
-    """Print the leaderboard of a run's report, or only the means if an earlier version wrote the report."""
-    record = read_report_record(store, finished.run_id)
-    if record is not None:
-        show_tables(console, record.title, record.leaderboard)
-        return
-    cells: dict[str, dict[str, str]] = {}
-    for row in finished.results.summary.to_pylist():
-        if row["skill"] == OVERALL:
-            cells.setdefault(row["generator"], {})[row["metric"]] = _number(row["mean"])
-    metrics = dict.fromkeys(metric for row in cells.values() for metric in row)
-    show_tables(
-        console, "means", {name: {m: row.get(m, EMPTY) for m in metrics} for name, row in sorted(cells.items())}
-    )
 
 
 def _show_boards(console: Console, finished: FinishedSweep) -> None:

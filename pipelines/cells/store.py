@@ -138,12 +138,7 @@ class Store:
     def check(self) -> None:
         """Mark the folder as a store; raise ConfigError if it cannot be reached, or has no create-only writes."""
         with readable_errors(self.place, "store"):
-            (self.place / MARK).create_mark(b'{"plumbline_store": 2}\n')
-
-    def keeps_cuts(self) -> bool:
-        """Return True if the store records how benchmarks are cut into shards; stores of version 1 do not."""
-        mark = self.read_text(MARK)
-        return mark is None or '"plumbline_store": 1' not in mark
+            (self.place / MARK).create_mark(b'{"plumbline_store": 1}\n')
 
     def listing(self, folder: str) -> dict[str, float]:
         """Return the files of a folder with their modification times."""

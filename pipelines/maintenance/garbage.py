@@ -42,7 +42,7 @@ class GarbageFile(NamedTuple):
     """A file that can be removed."""
 
     stage: str
-    """The stage of a cell; for other files runs, tallies, sources, markers or sweeps."""
+    """The stage of a cell; for other files runs, sources, markers or sweeps."""
     file: StoredFile
     reason: Reason
 
@@ -149,9 +149,6 @@ def find_garbage(
         for folder in (f"{stage}/{recipe}" for recipe in store.folders(stage)):
             if not any(_uses(sign, folder) for sign in working):
                 yield from _find_in_recipe(store, folder, refers, young, config.prune)
-    for file in store.entries("tallies"):  # an older layout of stores; parts contain these counts now
-        if file.written < young:
-            yield GarbageFile("tallies", file, "its run's scores hold what it counted")
     yield from _find_unused_memory(store, kept, young)
     yield from _find_leftovers(store, young, working)
 

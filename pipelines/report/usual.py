@@ -23,7 +23,7 @@ MAX_RUNS = 120
 def read_usual_scores(store: Store, run_id: str, manifest: Mapping[str, Any]) -> UsualScores:
     """Read the scores of a run and of other runs of its benchmark, by metrics with the same settings and models.
 
-    Runs of earlier versions, which kept no sketches, are left out.
+    Runs whose sketches are missing or damaged are left out and counted.
     """
     benchmark = manifest.get("benchmark")
     others = [

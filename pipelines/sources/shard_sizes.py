@@ -22,7 +22,7 @@ def load_shard_size(benchmark: str, images: ImageFiles, store: Store, *, remembe
     note = f"cuts/{benchmark}.json"
     if known := store.read_json(note):
         return ShardSize(known["rows"], known["bytes"])
-    size = (_size_in_runs(benchmark, store) or choose_shard_size(images)) if store.keeps_cuts() else ShardSize()
+    size = _size_in_runs(benchmark, store) or choose_shard_size(images)
     if remember and not store.create_json(note, size._asdict()):
         return load_shard_size(benchmark, images, store, remember=False)  # another sweep was first
     return size

@@ -107,8 +107,8 @@ def test_a_run_whose_parts_are_exchanged_is_made_anew_of_its_cells(swept: SweptS
     assert_like_the_first(swept, again)
 
 
-def test_a_run_that_was_written_before_files_held_digests_is_read_as_it_is(swept: SweptStore) -> None:
-    """Such files are also written by pandas or DuckDB (tables) and jq (manifests)."""
+def test_files_of_a_run_that_other_programs_wrote_are_read(swept: SweptStore) -> None:
+    """They contain no digests: pandas and DuckDB write tables, jq writes manifests."""
     store = store_at(swept.restored())
     folder = Path(store.place.url) / "runs" / swept.first.run_id
     pd.read_parquet(folder / "summary.parquet").to_parquet(folder / "summary.parquet")

@@ -189,8 +189,6 @@ def test_a_list_removes_nothing_and_says_why_each_kind_may_go(bench: Path, store
     some_cell.with_name(f".{some_cell.name}.0123").write_bytes(b"half a cell")
     (store / "runs/20200101-000000-000000").mkdir()
     (store / "runs/20200101-000000-000000/errors.parquet").write_bytes(b"of a sweep that died")
-    (store / "tallies").mkdir()
-    (store / "tallies" / "0123.parquet").write_bytes(b"of a store that was written before parts held their own")
     remembered = {path.relative_to(store) for path in store.glob("sources/small/*/*.parquet")}
     for path in ("sources/small/0123/left.parquet", "sources/other/0123/atlas.parquet", "sources/0123/atlas.parquet"):
         (store / path).parent.mkdir(parents=True, exist_ok=True)
@@ -203,7 +201,6 @@ def test_a_list_removes_nothing_and_says_why_each_kind_may_go(bench: Path, store
         ("image_statistics", UNREFERENCED): 6,
         ("image_statistics", "left by a writer that died"): 1,
         ("scores", UNREFERENCED): 12,
-        ("tallies", "its run's scores hold what it counted"): 1,
         ("sources", "no run that is kept is of these images"): 3,
         ("markers", "left by a writer that died"): 1,
         ("runs", DIED): 1,

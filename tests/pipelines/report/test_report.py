@@ -72,7 +72,7 @@ def test_scores_are_placed_among_those_of_all_runs_of_the_benchmark(tmp_path: Pa
     written = io.StringIO()
     show_report(Console(width=200, file=written), write_report(run.store))
     said = written.getvalue()
-    assert "percentile ranks of the means among the images scored so far on made; 1 older run left out" in said
+    assert "percentile ranks of the means among the images scored so far on made; 1 run without readable " in said
     assert "gecko (48)" in said
     assert "clipscore (36)" not in said, "all of them are this run's"
 

@@ -53,13 +53,6 @@ def test_a_benchmark_that_grows_keeps_the_shards_of_its_first_sweep(folder: Path
     assert paths(first) < paths(grown)
 
 
-def test_a_store_of_an_earlier_version_keeps_the_shards_that_it_has(folder: Path) -> None:
-    (folder.parent / "store").mkdir()
-    (folder.parent / "store/store.json").write_text('{"plumbline_store": 1}\n')
-    assert sizes(plan(folder)) == [200] * 192
-    assert paths(plan(folder)) == paths(plan(folder, "shard_rows=256"))
-
-
 @pytest.mark.parametrize("harm", [Path.unlink, lambda path: path.write_bytes(path.read_bytes()[:-9])])
 def test_where_the_kept_size_is_lost_or_damaged_the_newest_run_tells_it(
     harm: Callable[[Path], object], tmp_path: Path
