@@ -68,8 +68,8 @@ validity: install  ## how good the metrics are, into docs/validity.md; reads REF
 	$(BIN)/python -m jobs.diagnose sweep=shapes 'diagnosis.vqa_models=[clip,llm]' diagnosis.page=docs/validity.md $(ARGS)
 	$(if $(REFERENCE_DATA),$(BIN)/python -m assets.making.paper_figures docs/validity.md)
 
-adaptive: install  ## cost and errors of adaptive sweeps, into docs/adaptive.md; reads REFERENCE_DATA
-	$(BIN)/python -m jobs.rehearse reference=$(REFERENCE_DATA) page=docs/adaptive.md $(ARGS)
+adaptive: install  ## cost and errors of adaptive sweeps, into plugins/rating/planning.md; reads REFERENCE_DATA
+	$(BIN)/python -m jobs.rehearse reference=$(REFERENCE_DATA) page=plugins/rating/planning.md $(ARGS)
 
 train: install  ## trains the embedded models again, with fixed seeds; over an hour on 2 cores
 	$(BIN)/python -m assets.making $(ARGS)

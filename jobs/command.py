@@ -42,11 +42,12 @@ from plumbline.jobs.help import (
 )
 from plumbline.jobs.overrides import UnknownKeyError, apply_override, chooses_benchmark, expand_key, to_override
 from plumbline.jobs.secrets import hide_overrides, mask, resolve
-from plumbline.jobs.table import JOBS
+from plumbline.jobs.table import JOBS, PLUGIN_CHOICES
 from plumbline.operators.base.errors import (
     DISTRIBUTION,
     ConfigError,
     PlumblineError,
+    describe_missing_plugin,
     hide_secrets,
     printable,
     suggest,
@@ -373,6 +374,10 @@ def _compose(name: str, overrides: Sequence[str], config_dir: str | None) -> Dic
     folders = config_folders(config_dir)
     parsed = OverridesParser.create().parse_overrides([to_override(word) for word in overrides])
     choices = [str(word.input_line) for word in parsed if _is_choice(word, folders)]
+    for word in parsed:
+        if word.key_or_group in PLUGIN_CHOICES and isinstance(word.value(), str) and word.input_line not in choices:
+            part = f"{word.input_line}: a choice"
+            raise ConfigError(describe_missing_plugin(part, PLUGIN_CHOICES[word.key_or_group]))
     composed = copy.deepcopy(_compose_choices(name, tuple(choices), tuple(folders)))
     for word in parsed:
         if word.input_line not in choices:

@@ -42,7 +42,7 @@ def describe(name: str, schema: Any, config_dir: str | None, *, whole: bool = Tr
     text = _describe_all(name, schema, config_dir)
     if whole or text.count("\n") < MAX_LINES:
         return text
-    groups = {choice_key(group, name): choices_of(group, config_dir) for group in groups_of(name)}
+    groups = _choices_by_key(name, config_dir)
     keys = dict.fromkeys(key.path.partition(".")[0] for key in keys_of_job(name, schema))
     wrapped = textwrap.wrap(", ".join(keys), WIDTH, initial_indent="  ", subsequent_indent="  ")
     return _titled(
@@ -58,11 +58,17 @@ def describe(name: str, schema: Any, config_dir: str | None, *, whole: bool = Tr
 
 
 def _describe_all(name: str, schema: Any, config_dir: str | None) -> str:
-    choices = [_choice(choice_key(group, name), choices_of(group, config_dir)) for group in groups_of(name)]
+    choices = [_choice(key, each) for key, each in _choices_by_key(name, config_dir).items()]
     keys = [_wrap_remark(_line(key)) for key in keys_of_job(name, schema)]
     return _titled(
         {"example:": _example(name), "choices:": choices, "keys, with those of the choices in --config:": keys}
     )
+
+
+def _choices_by_key(name: str, config_dir: str | None) -> dict[str, list[str]]:
+    """Return a job's choices by the key of their group; a group has none if its plugin is missing."""
+    groups = {choice_key(group, name): choices_of(group, config_dir) for group in groups_of(name)}
+    return {key: choices for key, choices in groups.items() if choices}
 
 
 def _example(name: str) -> list[str]:

@@ -25,9 +25,9 @@ from plumbline.pipelines.cells.lease import LeaseHeld, LeaseLost, LeaseSight, ta
 from plumbline.pipelines.cells.runs import LATEST_REPORT, has_report, name_by_date, name_by_time, name_newest
 from plumbline.pipelines.cells.store import Store, open_store
 from plumbline.pipelines.cells.suites import Suite, name_newest_of
-from plumbline.pipelines.gates.gate_config import read_gate
 from plumbline.pipelines.maintenance.retention import retain
 from plumbline.pipelines.nightly.deadline import Stop, Stopped, stop_early
+from plumbline.pipelines.nightly.gates import open_gate
 from plumbline.pipelines.nightly.nightly_config import NightConfig, NightlyConfig, NightlySuiteConfig
 from plumbline.pipelines.nightly.outcome import (
     NightOutcome,
@@ -86,7 +86,7 @@ def main(config: NightlyConfig | NightlySuiteConfig) -> int:
 def _run(config: NightlyConfig | NightlySuiteConfig) -> int:
     console = make_console(stderr=config.nightly.json)
     if config.nightly.gate is not None:  # report a broken file before waiting for another nightly run
-        read_gate(config.storage.locate(config.nightly.gate))
+        open_gate(config.storage.locate(config.nightly.gate))
     if config.dry_run:
         _show_plan(console, config)
         return 0
@@ -118,7 +118,7 @@ def _plan_suite(config: NightlySuiteConfig) -> PlannedSuite:
 def _check_gate(config: NightlyConfig | NightlySuiteConfig, sweeps: Iterable[SweepConfig]) -> None:
     """Raise ConfigError before the sweep for a gate that does not fit its benchmarks and metrics."""
     if config.nightly.gate is not None:
-        gate = read_gate(config.storage.locate(config.nightly.gate))
+        gate = open_gate(config.storage.locate(config.nightly.gate))
         gate.check({sweep.benchmark.name: [*sweep.metrics] for sweep in sweeps})
 
 
@@ -302,7 +302,6 @@ def _compare(
     hold: Callable[[], None],
 ) -> "ComparedRun":
     """Compare a run that has not been reported with an earlier one, and show the results."""
-    from plumbline.jobs.gate import show_gate
     from plumbline.jobs.report import show_report  # imports scipy and the charts
     from plumbline.pipelines.nightly.regressions import compare_run
 
@@ -321,7 +320,7 @@ def _compare(
         )
     show_report(console, compared.written)
     if compared.gate is not None:
-        show_gate(console, compared.gate)
+        compared.gate.show(console)
     show_renewed(console, finished)
     if compared.trends.url is None:
         where = name_store(config.store, config.storage)

@@ -15,6 +15,7 @@ from plumbline.jobs.display.plan_table import show_plan, show_suite_plan
 from plumbline.jobs.display.progress_lines import ProgressDisplay, seconds_afterwards, show_phase
 from plumbline.jobs.logs import write_log
 from plumbline.jobs.overrides import SWEEP_KEYS, name_store
+from plumbline.jobs.table import find_job
 from plumbline.operators.base.errors import PlumblineError
 from plumbline.operators.base.sentences import plural
 from plumbline.pipelines.base.exit_codes import OVER_BUDGET, Ending
@@ -57,9 +58,7 @@ def _sweep(console: Console, config: SweepConfig) -> int:
     Return 0 if complete, 2 within and 1 over the budget of failed rows.
     """
     if config.image_model is not None:
-        from plumbline.jobs.generate import generate_missing
-
-        scoring = generate_missing(console, config)
+        scoring: SweepConfig | None = find_job("generate").generate_missing(console, config)
         if scoring is None:
             return 0
         config = scoring

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from types import ModuleType
 
-from plumbline.operators.base.errors import DISTRIBUTION, suggest
+from plumbline.operators.base.errors import ConfigError, describe_missing_plugin, suggest
 from plumbline.operators.base.extensions import Extensions
 
 ORDER = (
@@ -13,17 +13,25 @@ ORDER = (
 )  # fmt: skip
 """Our jobs in the order in which a user needs them."""
 PLUGIN_JOBS: Mapping[str, str] = {
+    "bridge": "gates",
+    "gate": "gates",
+    "labels": "rating",
+    "rehearse": "rating",
     "build_benchmark": "benchmark_builder",
     "leaks": "benchmark_builder",
     "export": "exports",
     "publish": "exports",
+    "generate": "generation",
     "rate": "rating",
+    "convert": "reward_models",
     "serve": "reward_server",
     "check_rewards": "reward_server",
     "train": "training",
     "view": "viewer",
 }
 """The plugin of each job, even if the plugin is missing; other jobs are in the core."""
+PLUGIN_CHOICES: Mapping[str, str] = {"image_model": "generation"}
+"""The plugin that has the choices of a group of the core's jobs, even if the plugin is missing."""
 JOBS = Extensions[ModuleType](
     "jobs", {name: f"plumbline.jobs.{name}" for name in ORDER if name not in PLUGIN_JOBS}, ModuleType
 )
@@ -35,11 +43,15 @@ def list_jobs() -> list[str]:
     return [*(name for name in ORDER if name in JOBS), *(name for name in JOBS if name not in ORDER)]
 
 
+def find_job(name: str) -> ModuleType:
+    """Return a job that another job calls; raise ConfigError if its plugin is missing."""
+    if name not in JOBS:
+        raise ConfigError(describe_missing(name))
+    return JOBS[name]
+
+
 def describe_missing(name: str) -> str:
     """Return why there is no job of this name, and what to do."""
     if name in PLUGIN_JOBS:
-        return (
-            f"{name}: a job of the plugin {PLUGIN_JOBS[name]!r}, which is not installed; reinstall {DISTRIBUTION}, or "
-            f"restore the folder plugins/{PLUGIN_JOBS[name]}"
-        )
+        return describe_missing_plugin(f"{name}: a job", PLUGIN_JOBS[name])
     return f"{name}: no job of that name; {suggest(name, list_jobs())} (plumbline --help lists them)"

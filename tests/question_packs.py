@@ -86,94 +86,9 @@ def write_geneval2(path: Path, count: int = 4) -> Path:
     return path
 
 
-def write_oneig(folder: Path, count: int = 4) -> Path:
-    """Two questions about each of the first prompts of the shapes, which are of one class."""
-    texts = {f"{number:03}": one["text"] for number, one in enumerate(prompts(count))}
-    asked = {"1": "Is there a circle?", "2": "Is the circle red?"}
-    spelled = {"question": json.dumps(asked), "dependency": json.dumps({"1": [0], "2": [1]})}
-    questions = folder / "scripts/alignment/Q_D"
-    questions.mkdir(parents=True)
-    for name in ("anime", "human", "object"):
-        write_json(questions / f"{name}.json", dict.fromkeys(texts, spelled) if name == "object" else {})
-    rows = [
-        {"category": "General_Object", "id": key, "prompt_en": text, "type": "NP", "prompt_length": "short"}
-        for key, text in texts.items()
-    ]
-    write_csv(folder / "OneIG-Bench.csv", [*rows[0]], rows)
-    return folder
-
-
-def write_wise_verified(path: Path, count: int = 4) -> Path:
-    """An explanation of each of the first prompts of the shapes, which get numbers."""
-    return write_json(
-        path,
-        [
-            {"Prompt": one["text"], "Explanation": "This is a circle", "Category": "time", "prompt_id": 401 + number}
-            for number, one in enumerate(prompts(count))
-        ],
-    )
-
-
-def write_unigenbench(path: Path, count: int = 4) -> Path:
-    """Two checkpoints for each of the first prompts of the shapes, which get numbers."""
-    told = {
-        "Primary Categories": "Art",
-        "Testpoints": ["Style", "Attribute - Color"],
-        "Testpoint Description": ["flat shapes", "red"],
-    }
-    rows = [
-        {"index": number, "prompt_en": one["text"], "sub_dims_en": json.dumps(told)}
-        for number, one in enumerate(prompts(count))
-    ]
-    return write_csv(path, [*rows[0]], rows)
-
-
-def write_t2i_corebench(path: Path, count: int = 4) -> Path:
-    """Two questions about each of the first prompts of the shapes."""
-    checklist = [
-        {"question": "Is there a circle?", "tags": ["content"]},
-        {"question": "Is the circle on the left?", "tags": ["layout"]},
-    ]
-    own = {"Main Class": "Composition", "Sub Class": "Multi-Instance", "Checklist": checklist}
-    texts = {one["prompt_id"]: one["text"] for one in prompts(count)}
-    return write_json(path, {name: {**own, "Prompt": text} for name, text in texts.items()})
-
-
-def write_tiif_bench(folder: Path, count: int = 4) -> Path:
-    """Two questions about each of the first prompts of the shapes, whose long wording says it twice."""
-    asked = {"type": "numeracy", "yn_question_list": ["Is there a circle? ", "Is it square?"]}
-    described = [
-        {"short_description": one["text"], "long_description": f"{one['text']}, that is, {one['text']}"}
-        for one in prompts(count)
-    ]
-    for name, lines in {
-        "_eval_prompts": [{**asked, "yn_answer_list": ["Yes", "no"]}] * count,
-        "_prompts": described,
-    }.items():
-        file = folder.parent / f"testmini{name}/numeracy{name}.jsonl"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text("\n".join(map(json.dumps, lines)))
-    return folder
-
-
-def write_prism_bench(folder: Path) -> Path:
-    """Two prompts of each track, of which one says nothing."""
-    folder.mkdir(parents=True)
-    for track in ("affection", "composition", "entity", "imagination", "long_text", "style", "text_rendering"):
-        (folder / f"{track}.jsonl").write_text(json.dumps({"prompt": f"a {track}"}) + '\n{"prompt": ""}\n')
-    return folder
-
-
 WRITTEN: Mapping[str, tuple[str, Callable[[Path], Path]]] = {
-    "dpg_bench": ("q.csv", write_propositions),
     "dsg_1k": ("q.csv", write_propositions),
-    "geneval2": ("q.jsonl", write_geneval2),
-    "oneig": ("oneig", write_oneig),
-    "t2i_corebench": ("q.json", write_t2i_corebench),
     "tifa_v1": ("q.json", write_tifa_v1),
-    "tiif_bench": ("testmini_eval_prompts", write_tiif_bench),
-    "unigenbench": ("q.csv", write_unigenbench),
-    "wise_verified": ("q.json", write_wise_verified),
 }
 """By pack, what its file is called here and what writes it."""
 

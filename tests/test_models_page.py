@@ -1,4 +1,4 @@
-"""docs/models.md claims nothing that no test loads, and leaves no family and no configured checkpoint out."""
+"""The pages of models claim nothing that no test loads, and leave no family and no configured checkpoint out."""
 
 import ast
 from pathlib import Path
@@ -13,7 +13,7 @@ ROOT = Path(__file__).parent.parent
 
 
 class Line(NamedTuple):
-    """One line of the page's table."""
+    """One line of a page's table."""
 
     family: str
     serves: str
@@ -25,12 +25,16 @@ class Line(NamedTuple):
     test: str
 
 
-def page() -> list[Line]:
-    rows = [line for line in (ROOT / "docs/models.md").read_text().splitlines() if line.startswith("| `")]
+def read_lines() -> list[Line]:
+    """Return the lines of docs/models.md and of the tables of models in the plugins' pages."""
+    pages = [ROOT / "docs/models.md", *sorted((ROOT / "plugins").glob("*/README.md"))]
+    parts = [part for page in pages for part in page.read_text().split("\n\n")]
+    tables = [part for part in parts if part.startswith("| family | serves |")]
+    rows = [line for table in tables for line in table.splitlines() if line.startswith("| `")]
     return [Line(*(cell.strip() for cell in row.strip("|").split(" | "))) for row in rows]
 
 
-PAGE = page()
+LINES = read_lines()
 
 
 def ticked(cell: str) -> list[str]:
@@ -38,7 +42,7 @@ def ticked(cell: str) -> list[str]:
     return cell.split("`")[1::2]
 
 
-@pytest.mark.parametrize("line", PAGE, ids=lambda line: f"{line.family} {line.checkpoints}"[:60])
+@pytest.mark.parametrize("line", LINES, ids=lambda line: f"{line.family} {line.checkpoints}"[:60])
 def test_a_line_is_of_a_family_that_serves_it_and_names_tests_that_are_there(line: Line) -> None:
     (family,) = ticked(line.family)
     assert set(ticked(line.serves)) <= FAMILIES[family].calls
@@ -51,9 +55,10 @@ def test_a_line_is_of_a_family_that_serves_it_and_names_tests_that_are_there(lin
         assert function in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}, test
 
 
-def test_every_family_and_every_configured_checkpoint_is_on_the_page() -> None:
-    assert {name for line in PAGE for name in ticked(line.family)} == set(FAMILIES)
-    listed = {name for line in PAGE for name in ticked(line.checkpoints)}
-    configured = [yaml.safe_load(file.read_text()) for file in sorted((ROOT / "conf/model").glob("*.yaml"))]
+def test_every_family_and_every_configured_checkpoint_is_on_a_page() -> None:
+    assert {name for line in LINES for name in ticked(line.family)} == set(FAMILIES)
+    listed = {name for line in LINES for name in ticked(line.checkpoints)}
+    files = [*(ROOT / "conf/model").glob("*.yaml"), *(ROOT / "plugins").glob("*/conf/model/*.yaml")]
+    configured = [yaml.safe_load(file.read_text()) for file in files]
     hub_ids = {model["checkpoint"] for model in configured if model["checkpoint"].count("/") == 1}
     assert hub_ids - listed == set()

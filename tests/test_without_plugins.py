@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from plumbline.jobs.table import PLUGIN_JOBS
+from plumbline.jobs.table import PLUGIN_CHOICES, PLUGIN_JOBS
 from plumbline.operators.base.extensions import PLUGINS
 from tests.environment import ROOT
 
@@ -48,6 +48,7 @@ def run_core_commands(folder: Path, environment: dict[str, str]) -> str:
     store, shown = f"store={folder}/store", ["sweep=shapes", "limit=6"]
     commands = [
         ["sweep", *shown, "metric=[clipscore]", "cluster=here", store],
+        ["sweep", *shown, "models=released", "--config"],
         ["report", store],
         [*NIGHT, store],
         ["rewards", "format=pairs", "reward=clipscore", f"output={folder}/pairs", "held_out=0", store],
@@ -62,18 +63,34 @@ def run_core_commands(folder: Path, environment: dict[str, str]) -> str:
     return done.stdout
 
 
+def refusal_without_plugins(folder: Path, environment: dict[str, str], *words: str) -> str:
+    """Return the line in which a command is refused."""
+    refused = subprocess.run(
+        [sys.executable, "-m", "plumbline.jobs", *words], env=environment, cwd=folder, capture_output=True, text=True
+    )
+    assert refused.returncode == 64
+    (line,) = refused.stderr.splitlines()
+    return line
+
+
 def test_the_core_works_without_any_plugin_and_says_what_a_missing_command_needs(tmp_path: Path) -> None:
     environment = keep_plugins(tmp_path, [])
     said = run_core_commands(tmp_path, environment)
     assert "plumbline sweep" in said and not any(f"  {job} " in said for job in PLUGIN_JOBS)
     for job, plugin in PLUGIN_JOBS.items():
-        refused = subprocess.run(
-            [sys.executable, "-m", "plumbline.jobs", job, "--help"], env=environment, cwd=tmp_path,
-            capture_output=True, text=True,
-        )  # fmt: skip
-        assert refused.returncode == 64
-        (line,) = refused.stderr.splitlines()
+        line = refusal_without_plugins(tmp_path, environment, job, "--help")
         assert line.startswith(f"error: {job}: a job of the plugin {plugin!r}, which is not installed; reinstall ")
+    refused = subprocess.run(
+        [sys.executable, "-m", "plumbline.jobs", *NIGHT, f"store={tmp_path}/store", "nightly.gate=gate.yaml"],
+        env=environment, cwd=tmp_path, capture_output=True, text=True,
+    )  # fmt: skip
+    assert refused.returncode == 1 and refused.stderr == (
+        "error: nightly.gate: rules are a part of the plugin 'gates', which is not installed; reinstall plumbline-t2i, "
+        "or restore the folder plugins/gates\n"
+    )
+    for group, plugin in PLUGIN_CHOICES.items():
+        line = refusal_without_plugins(tmp_path, environment, "sweep", f"{group}=any", f"{group}.checkpoint=any")
+        assert line.startswith(f"error: {group}=any: a choice of the plugin {plugin!r}, which is not installed; ")
 
 
 @pytest.mark.slow

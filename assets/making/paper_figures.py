@@ -13,11 +13,11 @@ from plumbline.operators.base import rows, schemas
 from plumbline.operators.base.sentences import count, number
 from plumbline.operators.diagnosis.correlations import (
     PromptNumbers,
-    between_metrics,
+    correlate_metrics,
+    correlate_properties,
     prompt_means,
     prompt_numbers,
     rho_of_value_means,
-    with_properties,
 )
 from plumbline.operators.diagnosis.diagnosis import Diagnosis, ShownTable, percent, shown_tables
 from plumbline.operators.diagnosis.questions import QuestionCounts
@@ -68,8 +68,8 @@ def published_tables(reference: Place) -> list[ShownTable]:
         "t2iscorescore": _t2iscorescore(reference, questions),
     }
     together = [
-        *between_metrics(released["tifa160"].scores, TIFA160),
-        *between_metrics(released["t2iscorescore"].scores, TS2),
+        *correlate_metrics(released["tifa160"].scores, TIFA160),
+        *correlate_metrics(released["t2iscorescore"].scores, TS2),
     ]
     between = shown_tables(Diagnosis(correlations=together))
     return [_correlations(released), *between, _questions(questions)]
@@ -130,7 +130,7 @@ def _correlations(released: Mapping[str, ReleasedScores]) -> ShownTable:
 
 def _line(figure: Figure, release: ReleasedScores) -> tuple[str, ...]:
     known = release.measured[figure.other]
-    over_prompts = with_properties(release.scores, {figure.ours: {figure.other: known}})
+    over_prompts = correlate_properties(release.scores, {figure.ours: {figure.other: known}})
     ours = [one for one in over_prompts if one.n >= FEWEST_PROMPTS]
     columns = release.scores.select_rows(figure.ours).scored()
     places = [release.scores.generators.index(one.generator) for one in ours]

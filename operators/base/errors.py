@@ -71,6 +71,14 @@ def install(extra: str) -> str:
     return f"install the extra {extra!r} of {DISTRIBUTION} (in a checkout: pip install -e '.[{extra}]')"
 
 
+def describe_missing_plugin(part: str, plugin: str) -> str:
+    """Return a sentence about a part of a plugin of ours that is missing, with the remedy."""
+    return (
+        f"{part} of the plugin {plugin!r}, which is not installed; reinstall {DISTRIBUTION}, or restore the folder "
+        f"plugins/{plugin}"
+    )
+
+
 MAX_NAME = 200
 """Characters of the longest name for which similar names are suggested."""
 

@@ -42,21 +42,6 @@ TAGS = pa.schema([*texts("prompt_id", "skill", "sub_skill", "words"), *ints("sta
 
 A prompt without tags has one row without a skill. A prompt that could not be tagged has one row with the error."""
 
-PICTURES = pa.schema(
-    [
-        *texts("image_id", "prompt_id", "prompt"),
-        ("image", pa.binary()),
-        *floats("cfg"),
-        *ints("steps"),
-        *texts("size"),
-        *longs("seed"),
-        *texts("sampler", "checkpoint", "revision"),
-        ("error", ERROR),
-    ]
-)
-"""Generated images (jobs.generate), as a sweep reads them. `image` is encoded, and null if there is an `error`. The
-other columns are the settings of the generation (`size` as 1024x768) and the checkpoint."""
-
 QUESTIONS = pa.schema(
     [
         *texts("prompt_id", "prompt", "question_id", "text"),
@@ -178,11 +163,6 @@ IMAGE_STATISTICS = image_schema(
     ("statistics", pa.list_(pa.struct([(name, pa.float32()) for name in ("edge_density", "entropy", "saturation")])))
 )
 """Statistics of images that do not depend on the prompt (operators/stages/image_statistics.py): one per image."""
-
-SOURCE_COMPARISONS = image_schema(
-    ("comparisons", pa.list_(pa.struct([(name, pa.float32()) for name in ("l1", "l2", "ssim")])))
-)
-"""Similarity of edited images to their sources (operators/stages/source_comparisons.py): one per image of the row."""
 
 FUNCTION_VALUES = image_schema(("values", pa.list_(pa.struct([("value", pa.float64())]))))
 """Values that a function of the user returned (operators/stages/function_values.py): one per image of the row."""

@@ -1,1 +1,1 @@
-"""What makes a metric good or not, told of a run: what it goes with, what it asks, and what it does without."""
+"""Diagnosis of a run's metrics: correlations, questions, answers, and the effects of missing inputs."""

@@ -1,4 +1,4 @@
-"""What is left of a metric that is denied something ("What makes a good metric?", sec. 4)."""
+"""Effects on a metric's scores if it lacks an input, such as the image ("What makes a good metric?", sec. 4)."""
 
 import math
 from typing import NamedTuple
@@ -14,55 +14,56 @@ SAMPLING = Sampling(resamples=200)
 
 
 class AblationEffect(NamedTuple):
-    """A metric with and without something, over the images that both scored, all generators together."""
+    """A metric with and without an input, over the images of all generators that have both scores."""
 
     metric: str
     denied: str
-    """What it went without, or who answered in place of its own model."""
+    """The missing input, or the model that answered in place of the metric's own."""
     whole: float
-    """The mean with it."""
+    """Mean score with the input."""
     left: float
-    """The mean without."""
+    """Mean score without the input."""
     difference: float
-    """Without less with."""
+    """`left` - `whole`."""
     low: float
-    """Its 95% interval, bootstrapped over prompts."""
+    """Lower end of the difference's 95% interval, bootstrapped over prompts."""
     high: float
     rho: float
-    """Spearman's rank correlation of the scores with and without; nan where one side is the same everywhere."""
+    """Spearman's rank correlation of the scores with and without; nan if either side is constant."""
     order: float
-    """Kendall's tau-b of the generators' means with and without, to six decimals: below is the models' rounding."""
+    """Kendall's tau-b of the generators' means with and without; means are rounded to six decimals, because models
+    round differently."""
     n: int
     n_null: int
-    """Images that the metric scored and that have no score without."""
+    """Number of images that have a score with the input and none without."""
 
 
-def effect(scores: RunScores, metric: str, denied: str, variant: str) -> AblationEffect:
-    """Of a metric and of its variant that is denied something, which are both among the scores."""
-    whole, left = scores.select_rows(metric).scored(), scores.select_rows(variant).scored()
-    _, here, there = np.intersect1d(whole.image, left.image, return_indices=True)
-    own, others = whole.where(here), left.where(there)
-    difference = others.score - own.score
-    low, high = Prompts([str(prompt) for prompt in own.prompt.tolist()], SAMPLING).mean_interval(difference)
-    means = [np.round(_means(columns, len(scores.generators)), 6) for columns in (own, others)]
+def measure_effect(scores: RunScores, metric: str, denied: str, variant: str) -> AblationEffect:
+    """Compare a metric with its variant that lacks `denied`; `scores` must have both."""
+    whole, reduced = scores.select_rows(metric).scored(), scores.select_rows(variant).scored()
+    _, rows_whole, rows_reduced = np.intersect1d(whole.image, reduced.image, return_indices=True)
+    n, n_null = len(rows_whole), len(whole.row) - len(rows_whole)
+    whole, reduced = whole.where(rows_whole), reduced.where(rows_reduced)
+    difference = reduced.score - whole.score
+    low, high = Prompts([str(prompt) for prompt in whole.prompt.tolist()], SAMPLING).mean_interval(difference)
+    means = [np.round(_means(columns, len(scores.generators)), 6) for columns in (whole, reduced)]
     ranked = np.isfinite(means[0]) & np.isfinite(means[1])
     return AblationEffect(
         metric=metric,
         denied=denied,
-        whole=float(own.score.mean()) if len(here) else math.nan,
-        left=float(others.score.mean()) if len(here) else math.nan,
-        difference=float(difference.mean()) if len(here) else math.nan,
+        whole=float(whole.score.mean()) if n else math.nan,
+        left=float(reduced.score.mean()) if n else math.nan,
+        difference=float(difference.mean()) if n else math.nan,
         low=low,
         high=high,
-        rho=STATISTICS["spearman"](own.score, others.score),
+        rho=STATISTICS["spearman"](whole.score, reduced.score),
         order=STATISTICS["kendall_b"](means[0][ranked], means[1][ranked]),
-        n=len(here),
-        n_null=len(whole.row) - len(here),
+        n=n,
+        n_null=n_null,
     )
 
 
 def _means(columns: ScoreColumns, generators: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """Each generator's mean score."""
     counts = np.bincount(columns.generator, minlength=generators)
     with np.errstate(invalid="ignore"):
         return np.asarray(np.bincount(columns.generator, columns.score, generators) / counts)

@@ -1,6 +1,4 @@
-"""How far a metric goes with another over the same images, and with what prompts are like ("What makes a good metric?",
-sec. 3.1 to 3.4).
-"""
+"""Correlations of metrics with each other and with properties of prompts ("What makes a good metric?", sec. 3)."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,87 +23,88 @@ class Correlation(NamedTuple):
     other: str
     """Another metric, or a property of prompts."""
     kind: str
-    """Of the other: metric or property."""
+    """`metric` or `property`, as is `other`."""
     generator: str
     rho: float
-    """nan where one side is the same everywhere."""
+    """Spearman's rho; nan if either side is constant."""
     low: float
     high: float
     n: int
-    """Images, of two metrics; prompts, of a property."""
+    """Number of images for a metric, of prompts for a property."""
 
 
 class PromptNumbers(NamedTuple):
-    """A number of every prompt, by the hashes of their ids, which ascend."""
+    """A number of each prompt; prompts are hashes of their ids, ascending."""
 
     prompts: Hashes
     values: Floats
 
-    def of(self, prompts: Hashes) -> Floats:
-        """Those of some prompts; nan of one that has none."""
+    def look_up(self, prompts: Hashes) -> Floats:
+        """Return the numbers of these prompts (n,); nan if a prompt has none."""
         if not len(self.prompts):
             return np.full(len(prompts), math.nan)
-        places = np.minimum(np.searchsorted(self.prompts, prompts), len(self.prompts) - 1)
-        return np.where(self.prompts[places] == prompts, self.values[places], math.nan)
+        rows = np.minimum(np.searchsorted(self.prompts, prompts), len(self.prompts) - 1)
+        return np.where(self.prompts[rows] == prompts, self.values[rows], math.nan)
 
 
 def prompt_numbers(prompts: Hashes, values: Sequence[float]) -> PromptNumbers:
-    """Numbers in any order; of a prompt that comes twice, the first."""
-    unique, places = np.unique(prompts, return_index=True)
-    return PromptNumbers(unique, np.asarray(values, np.float64)[places])
+    """Return the numbers of prompts (n,) in any order; if a prompt comes twice, its first number counts."""
+    unique, rows = np.unique(prompts, return_index=True)
+    return PromptNumbers(unique, np.asarray(values, np.float64)[rows])
 
 
-def between_metrics(scores: RunScores, metrics: Sequence[str]) -> Iterator[Correlation]:
-    """Every two metrics, for each generator over the images that both scored."""
+def correlate_metrics(scores: RunScores, metrics: Sequence[str]) -> Iterator[Correlation]:
+    """Correlate every two metrics, by generator, over the images that have both scores."""
     for metric, other in combinations(metrics, 2):
-        ours, theirs = scores.select_rows(metric).scored(), scores.select_rows(other).scored()
-        for place, generator in enumerate(scores.generators):
-            own, others = (columns.where(columns.generator == place) for columns in (ours, theirs))
-            _, here, there = np.intersect1d(own.image, others.image, return_indices=True)
-            prompts = len(np.unique(own.prompt[here]))
-            yield _correlation(metric, other, "metric", generator, own.score[here], others.score[there], prompts)
+        sides = scores.select_rows(metric).scored(), scores.select_rows(other).scored()
+        for code, generator in enumerate(scores.generators):
+            a, b = (columns.where(columns.generator == code) for columns in sides)
+            _, rows_a, rows_b = np.intersect1d(a.image, b.image, return_indices=True)
+            prompts = len(np.unique(a.prompt[rows_a]))
+            yield _correlate(metric, other, "metric", generator, a.score[rows_a], b.score[rows_b], prompts)
 
 
-def with_properties(scores: RunScores, properties: Mapping[str, Mapping[str, PromptNumbers]]) -> Iterator[Correlation]:
-    """Every metric with its properties of prompts, for each generator; several images of a prompt are averaged."""
-    for metric, of_metric in properties.items():
+def correlate_properties(
+    scores: RunScores, properties: Mapping[str, Mapping[str, PromptNumbers]]
+) -> Iterator[Correlation]:
+    """Correlate the prompts' mean scores by each metric with each of its properties of prompts, by generator."""
+    for metric, numbers_by_name in properties.items():
         columns = scores.select_rows(metric).scored()
-        for place, generator in enumerate(scores.generators):
-            means = prompt_means(columns.where(columns.generator == place))
-            for name, known in of_metric.items():
-                values = known.of(means.prompts)
+        for code, generator in enumerate(scores.generators):
+            means = prompt_means(columns.where(columns.generator == code))
+            for name, numbers in numbers_by_name.items():
+                values = numbers.look_up(means.prompts)
                 has = np.isfinite(values)
-                yield _correlation(metric, name, "property", generator, means.values[has], values[has], int(has.sum()))
+                yield _correlate(metric, name, "property", generator, means.values[has], values[has], int(has.sum()))
 
 
 def prompt_means(columns: ScoreColumns) -> PromptNumbers:
-    """The mean score of each prompt's images."""
-    prompts, numbers = np.unique(columns.prompt, return_inverse=True)
-    sums, counts = (np.bincount(numbers, weights, len(prompts)) for weights in (columns.score, None))
+    """Return the mean score of each prompt's images."""
+    prompts, codes = np.unique(columns.prompt, return_inverse=True)
+    sums, counts = (np.bincount(codes, weights, len(prompts)) for weights in (columns.score, None))
     return PromptNumbers(prompts, sums / np.maximum(counts, 1))
 
 
-def rho_of_value_means(means: PromptNumbers, known: PromptNumbers) -> float:
-    """The rank correlation of a property's values with the mean score at each: high where a weak trend is averaged
-    over many prompts.
+def rho_of_value_means(means: PromptNumbers, numbers: PromptNumbers) -> float:
+    """Return the rank correlation of a property's distinct values with the mean score of the prompts with each value.
+
+    It can be high for a weak trend, because each mean is over many prompts.
     """
-    values = known.of(means.prompts)
+    values = numbers.look_up(means.prompts)
     has = np.isfinite(values)
-    each, numbers = np.unique(values[has], return_inverse=True)
-    averages = np.bincount(numbers, means.values[has], len(each)) / np.maximum(np.bincount(numbers), 1)
-    return STATISTICS["spearman"](each, averages)
+    distinct, codes = np.unique(values[has], return_inverse=True)
+    averages = np.bincount(codes, means.values[has], len(distinct)) / np.maximum(np.bincount(codes), 1)
+    return STATISTICS["spearman"](distinct, averages)
 
 
-def _correlation(
-    metric: str, other: str, kind: str, generator: str, ours: Floats, theirs: Floats, prompts: int
-) -> Correlation:
-    rho = STATISTICS["spearman"](theirs, ours)
-    interval = spearman_interval(rho, prompts) if _varies(ours) and _varies(theirs) else UNDEFINED
-    return Correlation(metric, other, kind, generator, rho, *interval, len(ours))
+def _correlate(metric: str, other: str, kind: str, generator: str, a: Floats, b: Floats, prompts: int) -> Correlation:
+    rho = STATISTICS["spearman"](b, a)
+    interval = spearman_interval(rho, prompts) if _varies(a) and _varies(b) else UNDEFINED
+    return Correlation(metric, other, kind, generator, rho, *interval, len(a))
 
 
 def _varies(values: Floats) -> bool:
-    """Return True if enough values differ from the commonest value for an interval to hold."""
+    """Return True if enough values differ from the commonest value for an interval to be valid."""
     counts = np.unique(values, return_counts=True)[1]
     return len(values) - int(counts.max(initial=0)) >= MIN_DIFFERING
 

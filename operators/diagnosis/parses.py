@@ -1,6 +1,4 @@
-"""Constituency parses in the bracketed form of the Penn Treebank, and how complex Yngve finds them ("What makes a good
-metric?", sec. 3.1).
-"""
+"""Yngve's complexity of constituency parses in the Penn Treebank's brackets ("What makes a good metric?", sec. 3.1)."""
 
 import math
 import re
@@ -35,13 +33,13 @@ class _Node(NamedTuple):
 
 
 def mean_yngve_depth(parse: str, text: str) -> float:
-    """Return the mean depth of a text's words (Yngve 1960); nan of a text without words.
+    """Return the mean depth of a text's words (Yngve 1960); nan for a text without words.
 
     The branches of a node are numbered from right to left, from 0, and a word's depth is the sum of the numbers on the
-    way to it. Punctuation is left out. The parse of several sentences is one tree for each.
+    way to it. Punctuation is ignored. A parse of several sentences has a tree for each.
 
     Raises:
-        BadParse: brackets that do not close, too long or too deep a parse, or words that are not the text's.
+        BadParse: Brackets do not close, the parse is too long or too deep, or its words are not the text's.
     """
     trees = _read(parse)
     words = " ".join(word for tree in trees for word in _words(tree))
@@ -99,5 +97,5 @@ def _depths(node: _Node, depth: int) -> Iterator[int]:
 
 
 def _letters(text: str) -> str:
-    """Return the letters and digits of a text in lower case: parses and texts are compared without spaces and marks."""
+    """Return the letters and digits of a text in lower case, because parses change spaces and punctuation."""
     return "".join(filter(str.isalnum, text)).casefold()

@@ -1,4 +1,4 @@
-"""How good written questions are: how many prompts have any, which of their words are asked about, what is dropped."""
+"""Quality of written questions: prompts that lack them, words that they cover, and questions that are dropped."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -17,33 +17,33 @@ neither no nor not of off on once one onto or other our out outside over own per
 the their them then there these they this those through to together too toward towards under until up upon very was
 we were what when where which while who whose why will with within without would you your
 """
-"""Words that say how others belong together; what is left are the content words."""
+"""Words that are not content words."""
 
 
 _FUNCTION_WORDS = frozenset(FUNCTION_WORDS.split())
 
 
 class QuestionQuality(NamedTuple):
-    """The questions that one metric has about a set of prompts."""
+    """Quality of a metric's questions about a set of prompts."""
 
     prompts: int
     failed: int
-    """Prompts without questions: empty ones, and those whose replies could not be read."""
+    """Prompts without questions: empty prompts, and prompts whose replies could not be read."""
     questions: int
     dropped: int
     """Questions that the metric's own filter dropped."""
     doubted: int
     """Questions that NLI finds less likely than the threshold."""
     content_words: int
-    """Of the prompts that have questions."""
+    """Content words of the prompts that have questions."""
     covered_words: int
-    """Content words within the span of some question."""
+    """Content words within the span of a question."""
 
 
 def assess(
     prompts: pa.Table, questions: pa.Table, entailments: pa.Table | None, *, threshold: float | None
 ) -> QuestionQuality:
-    """The quality of questions (schema QUESTIONS) about prompts (PROMPTS), and of their entailments, if any."""
+    """Return the quality of questions (schema QUESTIONS) about prompts (PROMPTS), with NLI verdicts if available."""
     written = WrittenIndex(questions, entailments)
     texts = dict(zip(prompts.column("prompt_id").to_pylist(), prompts.column("text").to_pylist(), strict=True))
     rows = [row for row in questions.to_pylist() if row["error"] is None]
@@ -61,13 +61,13 @@ def assess(
 
 
 def mean_content_words(texts: Sequence[str | None], *, most: int = 1_000) -> float:
-    """How many content words a text has on average, by about `most` of them, spread evenly; 0 without texts."""
+    """Return the mean number of content words of about `most` texts, spaced evenly; 0 without texts."""
     counts = [len(content_words(text or "")) for text in texts[:: max(1, len(texts) // most)]]
     return fmean(counts) if counts else 0.0
 
 
 def content_words(text: str) -> list[tuple[int, int]]:
-    """Where the content words of a text stand: the characters from and to."""
+    """Return the start and end of each content word of a text, in characters."""
     words = re.finditer(r"\w+(?:['’-]\w+)*", text)
     return [match.span() for match in words if match.group().casefold() not in _FUNCTION_WORDS]
 

@@ -1,5 +1,5 @@
-"""What metrics ask, and what is answered: how skewed questions are towards yes and the first choice, how many repeat
-another, and what somebody gets who answers without looking ("What makes a good metric?", sec. 3.4 and appendix C).
+"""Statistics of metrics' questions and answers: their bias to yes and the first choice, repeated questions, and scores
+of blind answers ("What makes a good metric?", sec. 3.4 and appendix C).
 """
 
 import math
@@ -21,25 +21,24 @@ from plumbline.operators.statistics.poisson_bootstrap import hash_ids
 
 
 class QuestionStatistics(NamedTuple):
-    """The questions that one metric asks; shares are nan of no question."""
+    """Statistics of a metric's questions; shares of nothing are nan."""
 
     metric: str
     prompts: int
-    """Those with questions."""
+    """Number of prompts with questions."""
     questions: int
     yes_no: float
-    """The share of questions whose choices are yes and no; the others are multiple choice."""
+    """Share of questions whose choices are yes and no; the others are multiple choice."""
     yes: float
-    """Of those, the share whose right answer is yes."""
+    """Share of yes-or-no questions whose right answer is yes."""
     first: float
-    """Of multiple choice, the share whose right answer is the first choice."""
+    """Share of multiple-choice questions whose right answer is the first choice."""
     repeated: float
-    """The share that has the content words and the right answer of one before it about the same prompt."""
+    """Share of questions with the content words and right answer of an earlier question about the same prompt."""
     majority: float
     """Score of always answering yes, or the first choice: the mean over prompts of the share of right answers."""
     chance: float
-    """Mean score of choices drawn at random; a question counts only if the questions that it needs, by the metric's
-    rule, are right too."""
+    """Mean score of random answers; a question counts only if the questions that it needs are answered right too."""
 
 
 class QuestionKind(NamedTuple):
@@ -52,24 +51,24 @@ class QuestionKind(NamedTuple):
 
 
 class AnswerStatistics(NamedTuple):
-    """What was answered to a metric's questions; shares are nan of no answer."""
+    """Statistics of the answers to a metric's questions; shares of nothing are nan."""
 
     metric: str
     denied: str
-    """What the metric went without, or who answered in place of its own model; empty of the metric itself."""
+    """Missing input, or model that answered in place of the metric's own; empty for the metric itself."""
     answers: int
     right: float
-    """The share of answers that are right."""
+    """Share of right answers."""
     yes_no: int
-    """Answers to questions of yes and no."""
+    """Number of answers to yes-or-no questions."""
     yes: float
-    """The share of them that are yes."""
+    """Share of answers to yes-or-no questions that are yes."""
     wanted: float
-    """The share of them where yes is right."""
+    """Share of answers to yes-or-no questions whose right answer is yes."""
     choices: int
-    """Answers to multiple choice."""
+    """Number of answers to multiple-choice questions."""
     first: float
-    """The share of them that are the first choice."""
+    """Share of answers to multiple-choice questions that are the first choice."""
 
 
 class _KnownQuestion(NamedTuple):
@@ -84,7 +83,7 @@ class _DrawnQuestion(NamedTuple):
 
 
 def _sum_chances(drawn: Mapping[str, _DrawnQuestion], zeroing: PackZeroing | None) -> float:
-    """Return the expected number of questions of a prompt that count, if every choice is drawn at random."""
+    """Return the expected number of a prompt's questions that count if all answers are random."""
     parents = {name: question.parents for name, question in drawn.items()}
     if zeroing == "in_order":
         needed: dict[str, set[str]] = {}
@@ -92,16 +91,18 @@ def _sum_chances(drawn: Mapping[str, _DrawnQuestion], zeroing: PackZeroing | Non
             needed[name] = {name}.union(*(needed.get(parent, {parent}) for parent in own))
     else:
         needed = {name: {name, *(needed_questions(name, parents, zeroing) if zeroing else ())} for name in parents}
-    return math.fsum(math.prod(drawn[one].chance for one in sorted(names & drawn.keys())) for names in needed.values())
+    return math.fsum(
+        math.prod(drawn[name].chance for name in sorted(names & drawn.keys())) for names in needed.values()
+    )
 
 
 @dataclass(slots=True)
 class QuestionCounts:
-    """The questions of one metric, counted table by table; those without a right answer do not count."""
+    """Counts of a metric's questions that have a right answer, table by table."""
 
     metric: str
     zeroing: PackZeroing | None = None
-    """The questions that a question needs: it counts only if they are right too."""
+    """Rule for questions that a question needs: it counts only if they are answered right too."""
     known: dict[str, _KnownQuestion] = field(default_factory=dict)
     """Questions by question_id."""
     _asked: Counter[str] = field(default_factory=Counter)
@@ -111,7 +112,8 @@ class QuestionCounts:
     _majority: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     _drawn: dict[str, dict[str, _DrawnQuestion]] = field(default_factory=lambda: defaultdict(dict))
     """Questions by prompt_id and question_id."""
-    _said: dict[str, set[tuple[frozenset[str], str]]] = field(default_factory=lambda: defaultdict(set))
+    _seen: dict[str, set[tuple[frozenset[str], str]]] = field(default_factory=lambda: defaultdict(set))
+    """Content words and right answers by prompt_id."""
 
     def add(self, questions: pa.Table) -> None:
         """Count the questions of a table (schema QUESTIONS), except those that the metric's filter dropped."""
@@ -123,18 +125,17 @@ class QuestionCounts:
         prompt_id, choices, answer = row["prompt_id"], row["choices"], row["answer"]
         yes_no = parsing.is_yes_no(choices)
         easy = parsing.key(answer) == "yes" if yes_no else answer == choices[0]
-        said = frozenset(row["text"][start:end].casefold() for start, end in content_words(row["text"])), answer
+        content = frozenset(row["text"][start:end].casefold() for start, end in content_words(row["text"])), answer
         self.known[row["question_id"]] = _KnownQuestion(yes_no, parsing.key(choices[0]))
         self._asked[prompt_id] += 1
         self._kinds[row["kind"] or ""] += 1
         self._counts.update({"yes_no": yes_no, "yes": yes_no and easy, "first": easy and not yes_no})
-        self._counts["repeated"] += said in self._said[prompt_id]
-        self._said[prompt_id].add(said)
+        self._counts["repeated"] += content in self._seen[prompt_id]
+        self._seen[prompt_id].add(content)
         self._majority[prompt_id] += easy
         self._drawn[prompt_id][row["question_id"]] = _DrawnQuestion(1 / len(choices), tuple(row["parents"] or ()))
 
     def statistics(self) -> QuestionStatistics:
-        """Return the statistics of the counted questions."""
         n, counts = self._asked.total(), self._counts
         return QuestionStatistics(
             metric=self.metric,
@@ -149,21 +150,21 @@ class QuestionCounts:
         )
 
     def _mean(self, sums: Mapping[str, float]) -> float:
-        """The mean over prompts of a sum by its number of questions."""
+        """Return the mean over prompts of sum / number of questions."""
         return _share(math.fsum(sums[prompt] / asked for prompt, asked in self._asked.items()), len(self._asked))
 
     def kinds(self) -> list[QuestionKind]:
-        """What is asked about, the most frequent first; of questions that say no kind, nothing."""
+        """Return the kinds of questions, most frequent first; questions without a kind count in the total only."""
         n = self._asked.total()
         return [QuestionKind(self.metric, kind, count, count / n) for kind, count in self._kinds.most_common() if kind]
 
     def per_prompt(self) -> PromptNumbers:
-        """How many questions each prompt has."""
+        """Return the number of questions of each prompt."""
         return prompt_numbers(hash_ids(list(self._asked)), list(map(float, self._asked.values())))
 
 
 class AnswerCounts:
-    """The answers to one metric's questions, counted cell by cell."""
+    """Counts of the answers to a metric's questions, cell by cell."""
 
     def __init__(self, metric: str, denied: str, known: Mapping[str, _KnownQuestion]) -> None:
         self.metric, self.denied, self.known = metric, denied, known
@@ -179,7 +180,6 @@ class AnswerCounts:
             self._answers[row["question_id"], row["wanted"], row["given"]] += row["count_all"]
 
     def statistics(self) -> AnswerStatistics:
-        """Return the statistics of the counted answers."""
         known = [
             (count, self.known[question], parsing.key(wanted), parsing.key(given))
             for (question, wanted, given), count in self._answers.items()

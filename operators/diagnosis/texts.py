@@ -1,6 +1,6 @@
-"""What prompts are like as texts: how long, how hard to read, how deep, and how people rate their words.
+"""Properties of prompts as texts: length, readability, depth of the parse, and people's ratings of words.
 
-The properties of "What makes a good metric?" (sec. 3.1 and 3.2): a metric that goes with them measures the prompt.
+A metric that correlates with them measures the prompt ("What makes a good metric?", sec. 3.1 and 3.2).
 """
 
 import math
@@ -14,7 +14,7 @@ from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.diagnosis.question_quality import content_words
 
 Property = Callable[[str], float]
-"""A number of a text; nan where it has none."""
+"""Returns a number for a text; nan if it is undefined."""
 
 _WORD = re.compile(r"[^\W\d_]+(?:['’-][^\W\d_]+)*")
 _SENTENCE_END = re.compile(r"[.!?](?:\s|$)")
@@ -25,13 +25,14 @@ _SILENT = re.compile(
 
 
 def length(text: str) -> float:
-    """How many content words it has: all but those that say how others belong together (the paper: no stop words)."""
+    """Return the number of content words, which the paper calls words that are not stop words."""
     return float(len(content_words(text)))
 
 
 def grade(text: str) -> float:
-    """The Flesch-Kincaid grade level: 0.39 words per sentence + 11.8 syllables per word - 15.59 (Kincaid et al.
-    1975); nan of a text without words.
+    """Return the Flesch-Kincaid grade level (Kincaid et al. 1975); nan for a text without words.
+
+    It is 0.39 x words per sentence + 11.8 x syllables per word - 15.59.
     """
     words = _WORD.findall(text)
     if not words:
@@ -42,9 +43,9 @@ def grade(text: str) -> float:
 
 @lru_cache(maxsize=20_000)
 def syllables(word: str) -> int:
-    """The syllables of an English word by its letters: its groups of vowels but for silent endings, at least one.
+    """Estimate the syllables of an English word: its groups of vowels without silent endings, at least 1.
 
-    Of the 6,344 words of letters that syllapy 0.8 lists, 91% are counted right and 99% within one.
+    91% of the 6,344 words of syllapy 0.8 are counted right, and 99% within one syllable.
     """
     letters = re.sub("[^a-z]", "", word.casefold())
     return max(1, len(_VOWELS.findall(letters)) - bool(_SILENT.search(letters)))
@@ -54,27 +55,27 @@ class ParsedWord(NamedTuple):
     """A word of a dependency parse."""
 
     head: int
-    """Place of the word that it depends on; a root is its own."""
+    """Index of the word that it depends on; a root depends on itself."""
     lemma: str
     part_of_speech: str
-    """Its tag in Universal Dependencies, such as NOUN."""
+    """Tag of Universal Dependencies, such as NOUN."""
     relation: str
-    """Its relation to its head, such as compound."""
+    """Relation to the head, such as compound."""
 
 
 class ParseProperties(NamedTuple):
     """Properties of a text's parse; nan for a text without words."""
 
     depth: float
-    """The longest way from a word to the root of its sentence, in arcs."""
+    """Length of the longest path from a word to the root of its sentence, in arcs."""
     central_depth: float
-    """The longest such way that turns at every word, once to the left and once to the right (Gecko, B.4.11)."""
+    """Length of the longest such path that turns at every word, left and right in turn (Gecko, B.4.11)."""
     entities: float
-    """Number of different things in the text (Gecko, B.4.11): nouns and names that are not part of another name."""
+    """Number of different entities (Gecko, B.4.11): nouns and names that are not part of another name."""
 
 
 PARTS_OF_NAMES = ("compound", "flat", "fixed")
-"""Relations of a noun that belongs to another noun, as `soccer` to `soccer ball`."""
+"""Relations of nouns that are part of another noun, such as `soccer` in `soccer ball`."""
 
 
 def measure_parse(words: Sequence[ParsedWord]) -> ParseProperties:
@@ -89,15 +90,15 @@ def measure_parse(words: Sequence[ParsedWord]) -> ParseProperties:
 
 
 def depth(heads: Sequence[int]) -> float:
-    """Return the longest way from a word to the root of its sentence, in arcs, given each word's head."""
+    """Return the length of the longest path from a word to its root, in arcs, given each word's head."""
     return float(max((_distance(heads, word) for word in range(len(heads))), default=math.nan))
 
 
 def central_depth(heads: Sequence[int]) -> float:
     """Return the length of the deepest central branch, given each word's head (Gecko, B.4.11, after Ohta et al. 2013).
 
-    The paper's pseudo-code gives two numbers of a word: how deep its branches to the left are and how deep those to
-    the right, where a branch goes on to the other side of the next word. The larger number of a root counts.
+    The paper's pseudo-code computes the depths of a word's branches to the left and to the right; at each word, a
+    branch continues on the other side. The larger depth of a root counts.
     """
     left, right = [0] * len(heads), [0] * len(heads)
     for word in sorted(range(len(heads)), key=lambda word: -_distance(heads, word)):
@@ -118,7 +119,7 @@ def _distance(heads: Sequence[int], word: int) -> int:
 
 
 Unrated = Literal["lowest", "zero", "left_out"]
-"""The rating of an unrated word: the lowest rating (the paper), 0, or none (its footnote 3): the word is skipped."""
+"""Rating of an unrated word: the lowest rating (the paper) or 0; or such words are left out (its footnote 3)."""
 
 
 class RatedWords(NamedTuple):
@@ -130,7 +131,7 @@ class RatedWords(NamedTuple):
 
 
 def mean_rating(rated: RatedWords, text: str) -> float:
-    """Return the mean of people's ratings of a text's content words; nan if no word counts."""
+    """Return the mean of people's ratings of a text's content words; nan without such words."""
     words = [text[start:end].casefold() for start, end in content_words(text)]
     if rated.unrated == "left_out":
         words = [word for word in words if word in rated.ratings]
@@ -142,7 +143,7 @@ Parser = Callable[[str], ParseProperties]
 
 
 def properties(word_ratings: Mapping[str, RatedWords], parse: Parser | None = None) -> dict[str, Property]:
-    """Return the properties of a prompt by name; `parse` adds ParseProperties, each of `word_ratings` a mean."""
+    """Return functions of a prompt by name: `parse` adds the ParseProperties, each of `word_ratings` a mean."""
     rated = {name: partial(mean_rating, ratings) for name, ratings in word_ratings.items()}
     parsed = {} if parse is None else {name: partial(_measure, parse, name) for name in ParseProperties._fields}
     return {"length": length, "grade": grade, **parsed, **rated}
@@ -153,9 +154,9 @@ def _measure(parse: Parser, name: str, text: str) -> float:
 
 
 def open_parser(name: str) -> Parser:
-    """Return the parser of this spaCy pipeline.
+    """Return the parser of a spaCy pipeline, which must be an installed package, not a folder.
 
-    Only packages are opened, never folders. Raises ConfigError where spaCy, the package or its parser is missing.
+    Raises ConfigError if spaCy, the package or its parser is missing.
     """
     try:
         import spacy
@@ -163,11 +164,11 @@ def open_parser(name: str) -> Parser:
         raise ConfigError(f"diagnosis.parser={name}: spaCy is not installed; install the extra parse") from error
     if not spacy.util.is_package(name):
         raise ConfigError(
-            f"diagnosis.parser={name}: no installed spaCy pipeline is called so; python -m spacy download {name}"
+            f"diagnosis.parser={name}: this spaCy pipeline is not installed; run python -m spacy download {name}"
         )
     pipeline = spacy.load(name, exclude=["ner"])
     if "parser" not in pipeline.pipe_names:
-        raise ConfigError(f"diagnosis.parser={name}: the pipeline has no parser; use another, as en_core_web_sm")
+        raise ConfigError(f"diagnosis.parser={name}: the pipeline has no parser; use another, such as en_core_web_sm")
 
     @lru_cache(maxsize=20_000)
     def parse(text: str) -> ParseProperties:

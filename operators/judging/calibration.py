@@ -1,4 +1,4 @@
-"""A metric as a test of what people pass: from where on an image passes, and how often the metric is right about it."""
+"""Metrics as tests of whether people would pass an image: thresholds, sensitivity and specificity."""
 
 import math
 from collections.abc import Mapping
@@ -18,36 +18,36 @@ CALIBRATION = {
 }
 EXACT = "95% interval: exact (Clopper and Pearson), of fewer images where those of a prompt are judged alike"
 HIGH = 0.75
-"""Of a template's scale, from its least rating on: 4 of 1 to 5."""
+"""Default pass mark as a fraction of a template's scale: 4 on a scale from 1 to 5."""
 
 
 class Passed(NamedTuple):
-    """From where on an image passes."""
+    """Thresholds for passing an image."""
 
     rating: float
-    """The least mean rating with which people pass it."""
+    """Least mean rating of images that people pass."""
     score: float
-    """The least score with which the metric does, more being better."""
+    """Least score of images that the metric passes; higher is better."""
     words: str
     undefined: str = ""
     """Reason why the metric has no sensitivity and specificity; empty if it has both."""
 
 
 class PassMarks(NamedTuple):
-    """From where on images pass, as far as that is said."""
+    """Configured thresholds for passing an image."""
 
     ratings: Mapping[str, float] = {}
-    """By template."""
+    """Least mean rating by template."""
     scores: Mapping[str, float] = {}
-    """By metric, more being better; those of others are found from the ratings."""
+    """Least score by metric, higher is better; for other metrics it is computed from the ratings."""
 
-    def of(self, template: str, metric: str, frame: pd.DataFrame) -> Passed:
-        """Of a metric beside a template; `frame` has the mean ratings `human` and the scores of the same images.
+    def find_thresholds(self, template: str, metric: str, frame: pd.DataFrame) -> Passed:
+        """Return the thresholds for a metric and template; `frame` has mean ratings (`human`) and scores of images.
 
-        Where no score is said it is the one with which about as many images pass by the metric as by people, and at
-        least one does not: the threshold of equal prevalence (Freeman and Moisen 2008, A comparison of the performance
-        of threshold criteria for binary classification). It says nothing of the metric if people pass all images or
-        none, or if the metric scores all alike.
+        If the metric has no configured threshold, about as many images pass by the metric as by people, and at least
+        one fails: the threshold of equal prevalence (Freeman and Moisen 2008, A comparison of the performance of
+        threshold criteria for binary classification). It is undefined if people pass all images or none, or if all
+        scores are equal.
         """
         rating = self.ratings[template]
         people = f"people pass images with a mean rating of {rating:g} or more"
@@ -57,12 +57,12 @@ class PassMarks(NamedTuple):
         values, counts = np.unique(frame["score"].to_numpy(np.float64), return_counts=True)
         if len(values) < 2:
             return Passed(rating, math.inf, f"{people}, the metric none", "all scores are equal")
-        fitting = int((frame["human"] >= rating).sum())
-        passing = counts[::-1].cumsum()[::-1][1:]
-        score = float(values[1:][np.abs(passing - fitting).argmin()])
+        passed_by_people = int((frame["human"] >= rating).sum())
+        passed_by_metric = counts[::-1].cumsum()[::-1][1:]
+        score = float(values[1:][np.abs(passed_by_metric - passed_by_people).argmin()])
         how = f"{score:.4g} or more, by which about as many of the rated images pass as by people"
-        alike = {0: "no rated image", len(frame): "all rated images"}.get(fitting)
-        undefined = f"people pass {alike}" if alike else ""
+        extreme = {0: "no rated image", len(frame): "all rated images"}.get(passed_by_people)
+        undefined = f"people pass {extreme}" if extreme else ""
         return Passed(rating, score, f"{people}, the metric those with a score of {how}", undefined)
 
 
@@ -72,7 +72,7 @@ NO_MARKS = PassMarks()
 def rating_marks(ratings: pa.Table, scales: Mapping[str, Scale], given: Mapping[str, float]) -> Mapping[str, float]:
     """Return by template the least mean rating of an image that passes: the given rating, or `HIGH` on its scale.
 
-    A template without a scale has the one from its least to its greatest rating.
+    The scale of templates without a known scale is from their least to their greatest rating.
     """
     spans = ratings.to_pandas().groupby("template", dropna=False)["rating"].agg(["min", "max"])
     marks = {}
@@ -83,26 +83,24 @@ def rating_marks(ratings: pa.Table, scales: Mapping[str, Scale], given: Mapping[
 
 
 class Calibration(NamedTuple):
-    """How far a metric passes what people pass."""
-
     sensitivity: Share
-    """Of the images that people pass, those that the metric passes too."""
+    """Share of the images that people pass which the metric passes too."""
     specificity: Share
-    """Of the others, those that it does not pass either."""
+    """Share of the other images which the metric fails too."""
 
 
 def calibrate(frame: pd.DataFrame, marks: Passed) -> Calibration:
-    """Of rated images with their scores."""
+    """Return the metric's sensitivity and specificity on rated images with scores."""
     prompts = frame["prompt_id"].factorize()[0]
-    fits = (frame["human"] >= marks.rating).to_numpy()
+    good = (frame["human"] >= marks.rating).to_numpy()
     passes = (frame["score"] >= marks.score).to_numpy()
-    return Calibration(share(passes[fits], prompts[fits]), share(~passes[~fits], prompts[~fits]))
+    return Calibration(share(passes[good], prompts[good]), share(~passes[~good], prompts[~good]))
 
 
 def judge_calibration(metric: str, statistic: str, frame: pd.DataFrame, marks: Passed) -> Judgement:
-    """The metric's sensitivity or specificity."""
+    """Judge the metric by its sensitivity or specificity."""
     found: Share = getattr(calibrate(frame, marks), statistic)
-    said = f"{CALIBRATION[statistic]}; {marks.words}"
+    words = f"{CALIBRATION[statistic]}; {marks.words}"
     if marks.undefined or not found.n:
-        return undefined(metric, statistic, found.n, f"{marks.undefined or 'there is none'}; {said}")
-    return Judgement(metric, statistic, found.value, found.interval, found.n, f"{said}; {EXACT}")
+        return undefined(metric, statistic, found.n, f"{marks.undefined or 'there is none'}; {words}")
+    return Judgement(metric, statistic, found.value, found.interval, found.n, f"{words}; {EXACT}")

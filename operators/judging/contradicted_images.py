@@ -1,4 +1,4 @@
-"""The images about which a metric and people differ most: for people to look at."""
+"""Images that a metric and people disagree about most, for people to look at."""
 
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -14,12 +14,12 @@ from plumbline.operators.judging.ratings import mean_ratings
 from plumbline.operators.statistics.options import MATCH_COLUMNS, Match
 from plumbline.operators.statistics.percentiles import percentile_rank
 
-MOST = 4
-"""Images, or pairs, of each template and metric; of a prompt one."""
-FEWEST = 10
-"""Rated images below which a rank says nothing."""
-FAR = 0.5
-"""Of the ranks, as shares of the rated images, which differ by so much at least."""
+MAX_IMAGES = 4
+"""Number of images, or pairs, by template and metric, each of another prompt."""
+MIN_RATED = 10
+"""Number of rated images that ranks require."""
+MIN_DIFFERENCE = 0.5
+"""Smallest difference of percentile ranks that is shown."""
 
 
 class ContradictedImage(NamedTuple):
@@ -34,17 +34,17 @@ class ContradictedImage(NamedTuple):
 
 
 def contradicted_ratings(ratings: pa.Table, scores: pa.Table, match: Match) -> Iterator[ContradictedImage]:
-    """The images whose ranks by people and by a metric are the farthest apart; `scores` name all ids."""
+    """Yield the images whose ranks by people and by a metric differ most; `scores` must have all ids."""
     keys = list(MATCH_COLUMNS[match])
     human = mean_ratings(ratings, match)[["template", *keys, "human"]]
     scored = scores.select([*IDS, "metric", "score"]).to_pandas().dropna(subset=["score"])
     both = scored.merge(human, on=keys)
     for (template, metric), rows in both.groupby(["template", "metric"], sort=False):
-        if len(rows) < FEWEST:
+        if len(rows) < MIN_RATED:
             continue
         people, own = (_percentile_ranks(rows[name]) for name in ("human", "score"))
-        far = rows.assign(people=people, own=own, apart=np.abs(people - own))
-        for image in _first(far[far["apart"] >= FAR]):
+        ranked = rows.assign(people=people, own=own, difference=np.abs(people - own))
+        for image in _largest_differences(ranked[ranked["difference"] >= MIN_DIFFERENCE]):
             rated = f"people rate it {image.human:.1f} ({template}), percentile rank {image.people:.0%}"
             why = f"{rated}; {metric} has it at percentile rank {image.own:.0%} of the same images"
             yield _image(str(template), str(metric), image, "", why)
@@ -56,7 +56,7 @@ def _percentile_ranks(values: pd.Series) -> NDArray[np.float64]:
 
 
 def contradicted_choices(preferences: pa.Table, scores: pa.Table, match: Match) -> Iterator[ContradictedImage]:
-    """Both images of the pairs of which a metric prefers the other one than most raters, by the largest difference."""
+    """Yield both images of the pairs that a metric orders most clearly against the majority of raters."""
     keys = list(MATCH_COLUMNS[match])
     votes = majority_votes(preferences)
     scored = scores.select([*IDS, "metric", "score"]).to_pandas().dropna(subset=["score"])
@@ -64,26 +64,25 @@ def contradicted_choices(preferences: pa.Table, scores: pa.Table, match: Match) 
     for side in "ab":
         own = {"image_id": f"image_{side}", "generator": f"generator_{side}"}
         ids = votes[[own.get(key, key) for key in keys]].set_axis(keys, axis=1).assign(pair=votes.index)
-        sided = ids.merge(scored, on=keys)[["pair", "metric", *IDS, "score"]]
-        named = sided.rename(columns={name: f"{name}_{side}" for name in (*IDS, "score")})
-        both = both.merge(named, on=["pair"] if side == "a" else ["pair", "metric"])
+        own_rows = ids.merge(scored, on=keys)[["pair", "metric", *IDS, "score"]]
+        renamed = own_rows.rename(columns={name: f"{name}_{side}" for name in (*IDS, "score")})
+        both = both.merge(renamed, on=["pair"] if side == "a" else ["pair", "metric"])
     difference = both["score_a"] - both["score_b"]
-    sign = both["preferred"].map(PREFERENCE_SIGNS).astype("float64")  # of no row map keeps the type of text
-    contrary = both.assign(apart=difference.abs(), prompt_id=both["prompt_id_a"])[sign * np.sign(difference) < 0]
+    sign = both["preferred"].map(PREFERENCE_SIGNS).astype("float64")  # without rows, map keeps the type of text
+    contrary = both.assign(difference=difference.abs(), prompt_id=both["prompt_id_a"])[sign * np.sign(difference) < 0]
     for (template, metric), rows in contrary.groupby(["template", "metric"], sort=False):
-        for pair in _first(rows):
+        for pair in _largest_differences(rows):
             better, worse = ("a", "b") if pair.preferred == "a" else ("b", "a")
             names = {side: getattr(pair, f"generator_{side}") for side in "ab"}
-            liked = f"people prefer it to that of {names[worse]} ({template}), {metric} does not"
-            other = f"{metric} prefers it to that of {names[better]}, people do not ({template})"
-            yield _image(str(template), str(metric), pair, f"_{better}", liked)
-            yield _image(str(template), str(metric), pair, f"_{worse}", other)
+            why_better = f"people prefer it to that of {names[worse]} ({template}), {metric} does not"
+            why_worse = f"{metric} prefers it to that of {names[better]}, people do not ({template})"
+            yield _image(str(template), str(metric), pair, f"_{better}", why_better)
+            yield _image(str(template), str(metric), pair, f"_{worse}", why_worse)
 
 
-def _first(rows: pd.DataFrame) -> Iterator[Any]:
-    """The rows that are the farthest apart, each prompt once."""
-    ordered = rows.sort_values("apart", ascending=False, kind="stable")
-    yield from ordered.drop_duplicates("prompt_id").head(MOST).itertuples()
+def _largest_differences(rows: pd.DataFrame) -> Iterator[Any]:
+    ordered = rows.sort_values("difference", ascending=False, kind="stable")
+    yield from ordered.drop_duplicates("prompt_id").head(MAX_IMAGES).itertuples()
 
 
 def _image(template: str, metric: str, row: Any, side: str, why: str) -> ContradictedImage:

@@ -1,7 +1,7 @@
-"""Shares of each generator's images that people would pass, from those that a metric passes and how often it errs.
+"""Shares of each generator's images that people would pass, from the share that a metric passes and its error rates.
 
-Other than a mean that is corrected generator by generator (corrected_means.py), it takes the metric to err alike on
-the images of all generators, so that images of one tell of its errors on another's.
+Unlike corrected_means.py, which corrects each generator by itself, this assumes that the metric has the same error
+rates for all generators.
 """
 
 import math
@@ -20,25 +20,23 @@ from plumbline.operators.statistics.shares import corrected_share, share
 def correct_shares(
     rated: Sequence[Rated], marks: PassMarks, run: RunScores, falling: Container[str]
 ) -> Iterator[CorrectedMean]:
-    """By template, metric and generator; `run` has all scores as the metrics give them."""
-    for beside in rated:
-        if not len(beside.frame):
-            continue
-        passed = marks.of(beside.template, beside.metric, beside.frame)
-        errors = calibrate(beside.frame, passed)
-        scored = run.select_rows(beside.metric).scored()
-        passes = direction(beside.metric, falling) * scored.score >= passed.score
-        for place, generator in enumerate(run.generators):
-            of_generator = scored.generator == place
-            if not generator or not of_generator.any():
+    """Yield the shares by template, metric and generator; `run` has all scores, in the metrics' own direction."""
+    for template, metric, frame in ((each.template, each.metric, each.frame) for each in rated if len(each.frame)):
+        passed = marks.find_thresholds(template, metric, frame)
+        errors = calibrate(frame, passed)
+        scored = run.select_rows(metric).scored()
+        passes = direction(metric, falling) * scored.score >= passed.score
+        for code, generator in enumerate(run.generators):
+            own = scored.generator == code
+            if not generator or not own.any():
                 continue
-            seen = share(passes[of_generator], scored.prompt[of_generator].view(np.int64))
-            labelled = beside.frame[beside.frame["generator"] == generator]
+            predicted = share(passes[own], scored.prompt[own].view(np.int64))
+            labelled = frame[frame["generator"] == generator]
             people = share((labelled["human"] >= passed.rating).to_numpy(), labelled["prompt_id"].factorize()[0])
-            found = corrected_share(seen, *errors)
+            found = corrected_share(predicted, *errors)
             yield CorrectedMean(
-                template=beside.template,
-                metric=beside.metric,
+                template=template,
+                metric=metric,
                 scale="passing",
                 generator=generator,
                 other="",
@@ -48,12 +46,12 @@ def correct_shares(
                 people=people.value,
                 people_low=people.interval.low,
                 people_high=people.interval.high,
-                predicted=seen.value,
-                predicted_low=seen.interval.low,
-                predicted_high=seen.interval.high,
+                predicted=predicted.value,
+                predicted_low=predicted.interval.low,
+                predicted_high=predicted.interval.high,
                 worth=math.nan,
                 n_rated=people.n,
-                n_scored=seen.n,
+                n_scored=predicted.n,
                 better="",
                 metric_better="",
                 note=found.note,

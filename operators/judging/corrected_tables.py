@@ -1,4 +1,4 @@
-"""Corrected means as people read them: tables, who is before whom by each judge, and where these contradict."""
+"""Corrected means as tables of text: means, orders of generators by each judge, and contradictions."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -8,7 +8,7 @@ from plumbline.operators.base.sentences import Sentence, count, names, number, p
 from plumbline.operators.diagnosis.diagnosis import ShownTable
 from plumbline.operators.judging.corrected_means import CorrectedMean, Scale
 
-MOST_PAIRS = 5
+MAX_PAIRS = 5
 TITLES: Mapping[Scale, str] = {
     "rating": "generators by {}, corrected",
     "win_rate": "generators by {}, corrected",
@@ -32,16 +32,16 @@ CAPTIONS: Mapping[Scale, str] = {
 }
 
 Judged = Mapping[tuple[str, str], Sequence[CorrectedMean]]
-"""By template and metric."""
+"""Corrected means by template and metric."""
 
 
 def shown_means(means: Sequence[CorrectedMean]) -> list[ShownTable]:
-    """Every generator's mean, and then who is before whom."""
+    """Return tables of every generator's mean, and then of the orders of generators."""
     return [*means_tables(means), *order_tables(means)]
 
 
 def means_tables(means: Sequence[CorrectedMean]) -> list[ShownTable]:
-    """Of each template every generator's mean by each metric, the best first."""
+    """Return a table for each template: every generator's mean by each metric, best first."""
     tables: dict[tuple[str, Scale], list[tuple[str, ...]]] = {}
     passing = [mean for mean in means if mean.scale == "passing"]
     for rows in (*single_means(means).values(), *([mean] for mean in sorted(passing, key=_best_first))):
@@ -54,7 +54,7 @@ def means_tables(means: Sequence[CorrectedMean]) -> list[ShownTable]:
 
 
 def single_means(means: Sequence[CorrectedMean]) -> Judged:
-    """The means of single generators, the best first."""
+    """Return the means of single generators, best first."""
     found: dict[tuple[str, str], list[CorrectedMean]] = {}
     for mean in means:
         if not mean.other and mean.scale != "passing":
@@ -71,40 +71,42 @@ def _pairs(means: Sequence[CorrectedMean]) -> Judged:
 
 
 def _best_first(mean: CorrectedMean) -> tuple[bool, float]:
-    """Of whom nothing is told, last, by the metric alone."""
+    """Sort key; generators without a corrected mean come last, ordered by the metric alone."""
     unknown = math.isnan(mean.corrected)
     return unknown, -(mean.predicted if unknown else mean.corrected)
 
 
 def _cells(mean: CorrectedMean) -> tuple[str, ...]:
-    values = (
-        _with_interval(mean.people, mean.people_low, mean.people_high),
-        _with_interval(mean.predicted, mean.predicted_low, mean.predicted_high),
+    return (
+        mean.generator,
+        mean.metric,
+        mean.note or _format_interval(mean.corrected, mean.low, mean.high),
+        _format_interval(mean.people, mean.people_low, mean.people_high),
+        _format_interval(mean.predicted, mean.predicted_low, mean.predicted_high),
+        count(mean.n_rated),
+        count(mean.n_scored),
+        number(mean.worth, 1),
     )
-    corrected = mean.note or _with_interval(mean.corrected, mean.low, mean.high)
-    numbers = (count(mean.n_rated), count(mean.n_scored), number(mean.worth, 1))
-    return mean.generator, mean.metric, corrected, *values, *numbers
 
 
-def _with_interval(value: float, low: float, high: float) -> str:
+def _format_interval(value: float, low: float, high: float) -> str:
     return number(value, 2) if math.isnan(low) else f"{number(value, 2)}\n[{number(low, 2)}, {number(high, 2)}]"
 
 
 def order_tables(means: Sequence[CorrectedMean]) -> list[ShownTable]:
-    """Of each template who is before whom, by people alone, and by each metric alone and corrected."""
+    """Return a table for each template: orders by people alone, and by each metric alone and corrected."""
     lines: dict[str, dict[str, str]] = {}
     for (template, metric), rows in single_means(means).items():
-        said = lines.setdefault(template, {})
+        orders = lines.setdefault(template, {})
         people = order_text({mean.generator: mean.people for mean in rows})
-        said.setdefault(
-            "people alone" if said.get("people alone", people) == people else f"people, where {metric} scored", people
-        )
-        said[f"{metric} alone"] = order_text({mean.generator: mean.predicted for mean in rows})
-        said[f"{metric}, corrected"] = order_text({mean.generator: mean.corrected for mean in rows})
+        same = orders.get("people alone", people) == people
+        orders.setdefault("people alone" if same else f"people, where {metric} scored", people)
+        orders[f"{metric} alone"] = order_text({mean.generator: mean.predicted for mean in rows})
+        orders[f"{metric}, corrected"] = order_text({mean.generator: mean.corrected for mean in rows})
     caption = "The best first. Neighbours may be apart by chance: the tables above have the intervals."
     return [
-        ShownTable(f"orders of generators by {template}", caption, ("by", "order"), list(said.items()))
-        for template, said in lines.items()
+        ShownTable(f"orders of generators by {template}", caption, ("by", "order"), list(orders.items()))
+        for template, orders in lines.items()
     ]
 
 
@@ -112,75 +114,73 @@ def order_text(values: Mapping[str, float]) -> str:
     """Return `a 3.67 = b 3.67 > c 3.50`, the best first; means that are shown as the same number are equal."""
     known = {name: value for name, value in values.items() if math.isfinite(value)}
     by_number = groupby(sorted(known, key=lambda name: -known[name]), lambda name: number(known[name], 2))
-    return " > ".join(" = ".join(f"{name} {mean}" for name in alike) for mean, alike in by_number) or "–"
+    return " > ".join(" = ".join(f"{name} {mean}" for name in equal) for mean, equal in by_number) or "–"
 
 
 def contradictions_table(means: Sequence[CorrectedMean]) -> list[ShownTable]:
-    """They as a table, where there are any."""
+    """Return the contradictions as a table, if there are any."""
     rows = [(sentence.lead, sentence.rest) for sentence in contradictions(means)]
     return [ShownTable("people's order and the metrics'", "", ("which", "how"), rows)] if rows else []
 
 
 def contradictions(means: Sequence[CorrectedMean]) -> list[Sentence]:
-    """Where a metric's order of two generators is clearly not people's, and whom it puts too high or too low."""
+    """Describe the pairs that a metric orders clearly against people, and the generators that it misjudges."""
     pairs = _pairs(means)
-    return [*_reversed(pairs), *_misjudged(single_means(means), pairs)]
+    return [*_describe_pairs(pairs), *_describe_misjudged(single_means(means), pairs)]
 
 
-def _reversed(judged: Judged) -> Iterator[Sentence]:
+def _describe_pairs(judged: Judged) -> Iterator[Sentence]:
     agreeing: dict[str, list[str]] = {}
     for (template, metric), pairs in judged.items():
-        told = [pair for pair in pairs if pair.better and pair.metric_better]
-        contrary = _contrary(pairs)
-        for pair in contrary[:MOST_PAIRS]:
-            others = f"{metric} alone finds {pair.metric_better} clearly better."
-            yield Sentence(
-                f"{metric} contradicts people on {pair.generator} and {pair.other}:", f"{_found(pair)}; {others}"
-            )
-        if more := contrary[MOST_PAIRS:]:
+        decided = [pair for pair in pairs if pair.better and pair.metric_better]
+        contrary = _contradicted(pairs)
+        for pair in contrary[:MAX_PAIRS]:
+            verdicts = f"{_describe_people(pair)}; {metric} alone finds {pair.metric_better} clearly better."
+            yield Sentence(f"{metric} contradicts people on {pair.generator} and {pair.other}:", verdicts)
+        if more := contrary[MAX_PAIRS:]:
             yield Sentence(f"{metric} contradicts people", f"on {plural(len(more), 'more pair')} by {template}.")
-        if told and not contrary:
-            agreeing.setdefault(template, []).append(f"{metric} ({len(told)} of {plural(len(pairs), 'pair')})")
-    for template, said in agreeing.items():
-        yield Sentence(
-            "No contradiction", f"where people, by {template}, and the metric tell two generators apart: {names(said)}."
-        )
+        if decided and not contrary:
+            agreeing.setdefault(template, []).append(f"{metric} ({len(decided)} of {plural(len(pairs), 'pair')})")
+    for template, metrics in agreeing.items():
+        about = f"where people, by {template}, and the metric tell two generators apart: {names(metrics)}."
+        yield Sentence("No contradiction", about)
 
 
-def _found(pair: CorrectedMean) -> str:
-    """Whom people find better, and by how much."""
-    turned = pair.better == pair.other
+def _describe_people(pair: CorrectedMean) -> str:
+    """Name the generator that people find better, and the difference."""
+    swapped = pair.better == pair.other
     if pair.scale == "rating":
-        value, *ends = (-one if turned else one for one in (pair.corrected, pair.low, pair.high))
-        said = "by " + signed(value, 2)
+        value, *ends = (-end if swapped else end for end in (pair.corrected, pair.low, pair.high))
+        difference = "by " + signed(value, 2)
     else:
-        value, *ends = (1 - one if turned else one for one in (pair.corrected, pair.low, pair.high))
-        said = f"on {value:.0%} of prompts"
+        value, *ends = (1 - end if swapped else end for end in (pair.corrected, pair.low, pair.high))
+        difference = f"on {value:.0%} of prompts"
     low, high = sorted(ends)
-    return f"people find {pair.better} better {said} (interval {number(low, 2)} to {number(high, 2)})"
+    return f"people find {pair.better} better {difference} (interval {number(low, 2)} to {number(high, 2)})"
 
 
-def _contrary(pairs: Sequence[CorrectedMean]) -> list[CorrectedMean]:
-    """The pairs of which people find one clearly better and the metric the other."""
+def _contradicted(pairs: Sequence[CorrectedMean]) -> list[CorrectedMean]:
+    """Return the pairs that people and the metric both decide, in opposite ways."""
     return [pair for pair in pairs if pair.better and pair.metric_better and pair.better != pair.metric_better]
 
 
-def _misjudged(judged: Judged, pairs: Judged) -> Iterator[Sentence]:
-    """Generators of contradicted pairs that a metric alone puts elsewhere than people do: their intervals do not meet.
+def _describe_misjudged(judged: Judged, pairs: Judged) -> Iterator[Sentence]:
+    """Describe generators of contradicted pairs whose interval by the metric alone does not meet the corrected one.
 
-    Of others that says little: a metric that follows people weakly puts every generator near the middle.
+    Other generators are not described: a weak metric puts every generator near the middle.
     """
     for (template, metric), every in judged.items():
         contrary = {
-            name for pair in _contrary(pairs.get((template, metric), ())) for name in (pair.generator, pair.other)
+            name for pair in _contradicted(pairs.get((template, metric), ())) for name in (pair.generator, pair.other)
         }
         means = [mean for mean in every if mean.generator in contrary]
-        for verb, apart in (
+        for verb, misjudged in (
             ("puts too high", [mean for mean in means if mean.predicted_low > mean.high]),
             ("puts too low", [mean for mean in means if mean.predicted_high < mean.low]),
         ):
-            if apart:
-                said = [
-                    f"{mean.generator} ({number(mean.predicted, 2)} for {number(mean.corrected, 2)})" for mean in apart
+            if misjudged:
+                values = [
+                    f"{mean.generator} ({number(mean.predicted, 2)} for {number(mean.corrected, 2)})"
+                    for mean in misjudged
                 ]
-                yield Sentence(f"{metric} alone {verb}", f"{names(said)}, by {template}.")
+                yield Sentence(f"{metric} alone {verb}", f"{names(values)}, by {template}.")

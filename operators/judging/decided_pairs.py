@@ -1,4 +1,4 @@
-"""What the scores of a benchmark's first prompts decide, by metric and pair of generators."""
+"""Decisions of an adaptive sweep on pairs of generators, from the scores of the first prompts."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
@@ -34,55 +34,55 @@ WORDS = {A_BETTER: "a", B_BETTER: "b", ALIKE: "alike"}
 
 
 class SeenPrompts(NamedTuple):
-    """What an adaptive sweep has seen, and what it decided."""
+    """The prompts that an adaptive sweep has scored, and its decisions."""
 
     prompts: int
     of_prompts: int
     decisions: pa.Table
-    """Schema DECISIONS: every pair by every metric."""
+    """Every pair by every metric (schema DECISIONS)."""
 
     def counts(self) -> dict[str, Any]:
-        """For the manifest."""
+        """Return numbers of prompts and decisions for the manifest."""
         verdicts = self.decisions.column("verdict").to_pylist()
-        told = sum(verdict in ("a", "b") for verdict in verdicts)
         return {
             "prompts": self.prompts,
             "of_prompts": self.of_prompts,
             "pairs": len(verdicts),
-            "told_apart": told,
+            "told_apart": sum(verdict in ("a", "b") for verdict in verdicts),
             "alike": verdicts.count("alike"),
             "undecided": verdicts.count("undecided"),
         }
 
     def line(self) -> str:
-        """How far it is."""
+        """Describe the progress in one line."""
         counts = self.counts()
         decided = f"{counts['told_apart']} told apart, {counts['alike']} alike, {counts['undecided']} undecided"
         return f"{self.prompts} of {self.of_prompts} prompts: of {counts['pairs']} pairs {decided}"
 
     @property
     def enough(self) -> bool:
-        """Whether nothing is left to decide, or to see."""
+        """True if all pairs are decided or all prompts are scored."""
         return self.counts()["undecided"] == 0 or self.prompts >= self.of_prompts
 
 
-def in_words(counts: Mapping[str, Any], options: Mapping[str, Any]) -> str:
-    """What a reader must know of a run that stopped early; `counts` and `options` (Adaptive's) are the manifest's."""
+def describe_subsample(counts: Mapping[str, Any], options: Mapping[str, Any]) -> str:
+    """Describe the scores and decisions of a run that stopped early, from counts and options in its manifest."""
     unseen = counts["of_images"] - counts["images"]
-    seen = (
+    scored = (
         f"The scores are of a balanced random subsample: {counts['prompts']:,} of {counts['of_prompts']:,} prompts, "
         f"{counts['images']:,} of {counts['of_images']:,} images; {unseen:,} images "
         f"({unseen / max(counts['of_images'], 1):.0%}) were not looked at."
     )
     left = "none is left" if not counts["undecided"] else f"{counts['undecided']} are undecided"
     return (
-        f"{seen} Of {counts['pairs']} pairs, by every metric, {counts['told_apart']} are told apart, {counts['alike']} "
-        f"differ by no more than the indifference, and {left}. {surety(options['method'], options['alpha'])}"
+        f"{scored} Of {counts['pairs']} pairs, by every metric, {counts['told_apart']} are told apart, "
+        f"{counts['alike']} differ by no more than the indifference, and {left}. "
+        f"{surety(options['method'], options['alpha'])}"
     )
 
 
 def surety(method: str, alpha: float) -> str:
-    """How probable false decisions are."""
+    """Describe the probability of false decisions."""
     if method == "betting":
         return f"The probability that any of this would be otherwise with all prompts is {alpha:.0%} at most."
     return (
@@ -93,7 +93,7 @@ def surety(method: str, alpha: float) -> str:
 
 
 def decisions_table(decisions: pa.Table) -> ShownTable:
-    """The decisions as a person reads them."""
+    """Return the decisions as a table of text."""
     verdicts = {"a": "{generator_a} is better", "b": "{generator_b} is better"}
     return ShownTable(
         "What the subsample decides",
@@ -120,10 +120,10 @@ class _Pair(NamedTuple):
     a: str
     b: str
     differences: Floats
-    """Of a - b by prompt, in the direction in which more is better; nan of those without both scores."""
+    """Score of a - score of b by prompt, higher is better; nan without both scores."""
 
 
-def look(
+def decide_pairs(
     scores: RunScores,
     order: Places,
     looks: int,
@@ -132,22 +132,26 @@ def look(
     metrics: Mapping[str, bool],
     options: Adaptive,
 ) -> SeenPrompts:
-    """Decides what the prompts of the first `looks` of an order tell; of `metrics` is said whether lower is better.
+    """Decide all pairs by the prompts of the first `looks` of an order.
 
-    Raises ConfigError for scores beyond the range, where that is needed.
+    `metrics` maps names to True if lower is better. Raises ConfigError for scores outside the range, if the method
+    requires one.
     """
     falling = {metric for metric, falls in metrics.items() if falls}
     pairs = [
         pair
         for metric in metrics
-        for pair in _pairs(metric, _by_prompt(scores, metric, prompt_ids, generators, options), generators, falling)
+        for pair in _pairs(metric, _mean_scores(scores, metric, prompt_ids, generators, options), generators, falling)
     ]
-    found = [_evidence(pair, order, looks, options, len(pairs)) for pair in pairs]
-    verdicts, at = decide(found, options.alpha)
-    came = [int((order[:end] != NOBODY).sum()) for end in range(looks + 1)]
+    sides = [
+        evidence(in_order(pair.differences, order), options, options.indifference_of(pair.metric), len(pairs))
+        for pair in pairs
+    ]
+    verdicts, decided_at = decide([PairEvidence(*(side[:looks] for side in pair)) for pair in sides], options.alpha)
+    n_seen = [int((order[:end] != NOBODY).sum()) for end in range(looks + 1)]
     seen = order[:looks][order[:looks] != NOBODY]
     records = []
-    for pair, verdict, place in zip(pairs, verdicts.tolist(), at.tolist(), strict=True):
+    for pair, verdict, look in zip(pairs, verdicts.tolist(), decided_at.tolist(), strict=True):
         both = np.isfinite(pair.differences[seen])
         records.append(
             {
@@ -160,17 +164,10 @@ def look(
                 else None,
                 "n": int(both.sum()),
                 "n_missing": int((~both).sum()),
-                "decided_after": came[min(place + 1, looks)] if verdict in WORDS else None,
+                "decided_after": n_seen[min(look + 1, looks)] if verdict in WORDS else None,
             }
         )
-    return SeenPrompts(came[-1], len(prompt_ids), rows.table(records, schemas.DECISIONS))
-
-
-def _evidence(pair: _Pair, order: Places, looks: int, options: Adaptive, pairs: int) -> PairEvidence:
-    """Of the looks that there were; of the prompts to come no score is needed."""
-    indifference = options.indifference_of(pair.metric)
-    sides = evidence(in_order(pair.differences, order), options, indifference, pairs)
-    return PairEvidence(*(side[:looks] for side in sides))
+    return SeenPrompts(n_seen[-1], len(prompt_ids), rows.table(records, schemas.DECISIONS))
 
 
 def _pairs(metric: str, wide: Floats, generators: Sequence[str], falling: set[str]) -> Iterator[_Pair]:
@@ -179,10 +176,10 @@ def _pairs(metric: str, wide: Floats, generators: Sequence[str], falling: set[st
         yield _Pair(metric, generators[a], generators[b], differences)
 
 
-def _by_prompt(
+def _mean_scores(
     scores: RunScores, metric: str, prompt_ids: Sequence[str], generators: Sequence[str], options: Adaptive
 ) -> Floats:
-    """A metric's scores (prompts, generators), several of a prompt averaged; nan where there is none."""
+    """Return a metric's mean scores (prompts, generators); nan if missing."""
     columns = scores.select_rows(metric).scored()
     low, high = options.range
     if options.method == "betting" and len(columns.score):
@@ -190,14 +187,15 @@ def _by_prompt(
         if least < low or most > high:
             raise ConfigError(
                 f"adaptive.range: expected scores from {low:g} to {high:g}, found {metric} from {least:.4g} to "
-                f"{most:.4g}; set adaptive.range to what it can give, or adaptive=asymptotic, which promises less"
+                f"{most:.4g}; set adaptive.range to the metric's possible scores, or adaptive=asymptotic, which "
+                "promises less"
             )
     hashes = hash_ids(prompt_ids)
     by_hash = np.argsort(hashes)
     prompt = by_hash[np.minimum(np.searchsorted(hashes[by_hash], columns.prompt), len(hashes) - 1)]
     known = hashes[prompt] == columns.prompt
-    place_of = {name: place for place, name in enumerate(generators)}
-    generator = np.array([place_of.get(name, 0) for name in scores.generators], np.intp)[columns.generator]
+    codes = {name: code for code, name in enumerate(generators)}
+    generator = np.array([codes.get(name, 0) for name in scores.generators], np.intp)[columns.generator]
     sums, counts = np.zeros((2, len(hashes), len(generators)))
     np.add.at(sums, (prompt[known], generator[known]), columns.score[known])
     np.add.at(counts, (prompt[known], generator[known]), 1)

@@ -11,7 +11,7 @@ from plumbline.operators.diagnosis.diagnosis import ShownTable
 from plumbline.operators.judging.graphs import split_subsets
 
 COUNTED = {"images": "source", "prompts": "source", "errors": "type"}
-"""The heading of the names, by the things that are counted."""
+"""Heading of the column of names, by the things that are counted."""
 CAPTION = {
     "images": "Images by what made them.",
     "prompts": "Graphs by where their prompts come from.",

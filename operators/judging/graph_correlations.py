@@ -1,6 +1,4 @@
-"""How far metrics find the same error graphs hard: correlations of their scores of each graph (T2IScoreScore, figures
-6, 7, 12 and 13).
-"""
+"""Correlations of metrics over error graphs: are the same graphs hard? (T2IScoreScore, figures 6, 7, 12 and 13)"""
 
 from collections.abc import Iterator
 from itertools import combinations
@@ -35,18 +33,16 @@ class CorrelationMatrix(NamedTuple):
 
     @property
     def title(self) -> str:
-        """Return the measure and the graphs of the matrix."""
         return f"{self.measure} of the same graphs, {self.subset}"
 
     @property
     def caption(self) -> str:
-        """Return how it is computed, and how many metrics are missing."""
         over = f"over {self.graphs} graphs, {self.convention} convention."
         more = f" {plural(self.left_out, 'more metric')} in graph_correlations.parquet." if self.left_out else ""
         return f"Pearson's correlation in % between metrics {over}{more}"
 
     def first(self, most: int) -> "CorrelationMatrix":
-        """Return the matrix of at most `most` metrics, the first ones."""
+        """Return the matrix of the first `most` metrics."""
         metrics, left_out = first_rows(self.metrics, most)
         values = [row[:most] for row in self.values[:most]]
         return self._replace(metrics=metrics, values=values, left_out=self.left_out + left_out)
@@ -87,7 +83,7 @@ def pivot_metrics(measured: pd.DataFrame, measure: str) -> pd.DataFrame:
 
 
 def _correlate(wide: pd.DataFrame) -> Iterator[tuple[str, str, float, int]]:
-    """Yield every two metrics with their correlation, and how many graphs have both values."""
+    """Yield every two metrics with their correlation and the number of graphs with both values."""
     values = wide.apply(lambda column: merge_equal(column.to_numpy(np.float64)))
     known = values.notna().to_numpy(np.int64)
     pearson, n = values.corr().to_numpy(), known.T @ known

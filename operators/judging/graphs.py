@@ -38,9 +38,9 @@ def measure_graphs(
 ) -> pd.DataFrame:
     """Return every graph and metric: subset, spearman, kendall, ordering, kendall_ordering, separation, delta.
 
-    `ordering` and `kendall_ordering` are the negated correlations: 1 is the right order. The signs of `falling` metrics
-    are turned after ranking, because equation 1 ranks the scores as the metric returns them, and its rank of ties
-    depends on their direction.
+    `ordering` and `kendall_ordering` are the negated correlations: 1 is the right order. The results of metrics that
+    prefer lower scores (`falling`) are negated after ranking, because the ranks of ties by equation 1 depend on the
+    scores' own direction.
     """
     nodes = graph_nodes.to_pandas()
     measured = score_graphs(nodes, pd.DataFrame(metric_columns(scores, "image")), convention)
@@ -62,10 +62,10 @@ def judge_graphs(
     sampling: Sampling,
     falling: Container[str] = (),
 ) -> JudgedGraphs:
-    """Return the mean over graphs of every measure by metric, overall and by subset, and the graphs' own.
+    """Return the mean over graphs of every measure by metric, overall and by subset, and the measures of each graph.
 
-    The scores are as the metrics return them; more agreement is a higher number also for those that are `falling`.
-    The graphs `unpublished` are left out of what was published.
+    The scores are in the metrics' own direction; higher measures mean more agreement even for `falling` metrics. The
+    convention `published` leaves out the graphs `unpublished`.
     """
     unmatched = _unmatched(scores, set(graph_nodes.column("image_id").to_pylist()))
     judgements: list[Judgement] = []
@@ -93,7 +93,7 @@ def split_subsets(measured: pd.DataFrame) -> dict[str, pd.DataFrame]:
 
 
 def _unmatched(scores: pa.Table, rated: set[str]) -> Mapping[str, tuple[int, int]]:
-    """By metric, the graphs' images without a score, and the scored images of no graph."""
+    """Count by metric the graphs' images without a score, and the scored images that are in no graph."""
     long = scores.select(["image_id", "metric", "score"]).to_pandas()
     scored = long[np.isfinite(numbers(long["score"]))]
     return {
@@ -103,7 +103,7 @@ def _unmatched(scores: pa.Table, rated: set[str]) -> Mapping[str, tuple[int, int
 
 
 def _mean(metric: str, name: str, rows: pd.DataFrame, convention: Convention, sampling: Sampling) -> Judgement:
-    """Return a measure's mean over graphs: over those with a value by `current`, else only if all have a value."""
+    """Return a measure's mean over graphs; `current` skips graphs without a value, others need all values."""
     statistic, defined = f"{name}_{convention}", np.isfinite(rows[name])
     kept = rows[defined] if convention == "current" else rows
     if not len(kept) or not defined[kept.index].all():

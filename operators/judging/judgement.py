@@ -1,4 +1,4 @@
-"""What is said of a metric: one number with its interval, its convention, and the rows that it stands on."""
+"""Judgements of a metric: a number with its interval, its convention, and the rows that it was computed from."""
 
 import math
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from plumbline.operators.statistics.rounding import exact_means
 
 OVERALL = "overall"
 PEOPLE = "people"
-"""What stands for a metric where it is the raters that are judged."""
+"""Name in place of a metric's, for judgements of the raters."""
 
 
 class Judgement(NamedTuple):
@@ -26,25 +26,25 @@ class Judgement(NamedTuple):
     n: int
     """Rows that it was computed from: images, pairs of images, samples or graphs."""
     convention: str
-    """What was done, in words, with every choice that changes the number."""
+    """Description of the computation, with every choice that changes the number."""
     template: str = ""
-    """What raters were asked."""
+    """Template that raters answered."""
     subset: str = OVERALL
-    """The skill or tag of the rows; all rows if it is OVERALL."""
+    """Skill or tag of the rows; OVERALL for all rows."""
     generator: str = ""
-    """The generator of the rows; of all generators if it is empty."""
+    """Generator of the rows; empty for all generators."""
     other: str = ""
-    """The second of two generators, for choices between their images."""
+    """Second generator, for choices between the images of two."""
     n_unscored: int = 0
-    """Rows that were rated and have no score."""
+    """Number of rated rows without a score."""
     n_unrated: int = 0
-    """Rows that have a score and were not rated."""
+    """Number of scored rows without a rating."""
     n_prompts: int = 0
-    """Prompts of the images that were both rated and scored; 0 if the images name none."""
+    """Number of prompts of the rated and scored images; 0 if their prompts are unknown."""
 
     @property
     def group(self) -> str:
-        """Return the rows in words: `overall`, a skill, a generator, or both."""
+        """Description of the rows: `overall`, a skill, a generator, or both."""
         if not self.generator:
             return self.subset
         generators = f"generators {self.generator} and {self.other}" if self.other else f"generator {self.generator}"
@@ -52,40 +52,39 @@ class Judgement(NamedTuple):
 
     @property
     def is_by_generator_and_skill(self) -> bool:
-        """Return True if the rows are one generator's of one skill."""
         return bool(self.generator) and self.subset != OVERALL
 
 
 class Comparison(NamedTuple):
-    """Whether two metrics differ."""
+    """A test of whether two metrics differ."""
 
     metric_a: str
     metric_b: str
     statistic: str
     difference: float
-    """The statistic of a less that of b, on the rows that both scored."""
+    """Statistic of a - statistic of b, on the rows that both scored."""
     p_value: float
-    """Two-sided, before correction; nan where the test is not defined."""
+    """Two-sided p-value before correction; nan if undefined."""
     test: str
     n: int
     template: str = ""
     p_holm: float = math.nan
-    """Corrected by Holm over all pairs of metrics of this template and statistic."""
+    """P-value corrected by Holm over all pairs of metrics of this template and statistic."""
 
 
 class Order(NamedTuple):
-    """Which of two generators is better by one judge."""
+    """The order of two generators by one judge."""
 
     judge: str
-    """A metric, or `people`; where metrics scored different images, `people, where <metric> scored`."""
+    """A metric, or `people`; if metrics scored different images, `people, where <metric> scored`."""
     generator_a: str
     generator_b: str
     better: str | None
-    """The generator of the better mean where the test is significant and its ranks favour the same; null elsewhere."""
+    """The generator with the better mean, if the test is significant and its ranks favour the same generator."""
     difference: float
     p_value: float
     n: int
-    """Prompts that have a value for both."""
+    """Number of prompts with values for both generators."""
     convention: str
     template: str = ""
     p_holm: float = math.nan
@@ -94,8 +93,8 @@ class Order(NamedTuple):
 Tested = TypeVar("Tested", Comparison, Order)
 
 
-def corrected(tests: Sequence[Tested]) -> list[Tested]:
-    """The tests with their p-values corrected by Holm over all of them."""
+def correct_p_values(tests: Sequence[Tested]) -> list[Tested]:
+    """Correct the tests' p-values by Holm over all of them."""
     p_values = holm([test.p_value for test in tests])
     return [test._replace(p_holm=p_value) for test, p_value in zip(tests, p_values, strict=True)]
 
@@ -103,14 +102,13 @@ def corrected(tests: Sequence[Tested]) -> list[Tested]:
 def mean_judgement(
     metric: str, statistic: str, values: Floats, prompts: Prompts, convention: str, scale: Scale | None = None
 ) -> Judgement:
-    """Return the mean of the rows' values, on a scale if it is known, with its interval over prompts."""
+    """Return the mean of the rows' values with its interval over prompts."""
     interval = prompts.mean_interval(values, scale)
     words = f"{convention}; {prompts.describe(interval, scale)}"
     return Judgement(metric, statistic, float(values.mean()), interval, len(values), words)
 
 
 def undefined(metric: str, statistic: str, n: int, reason: str) -> Judgement:
-    """Return a statistic without a value, with the reason."""
     return Judgement(metric, statistic, math.nan, UNDEFINED, n, f"undefined: {reason}")
 
 
@@ -122,5 +120,5 @@ def group_means(frame: pd.DataFrame, keys: Sequence[str], column: str) -> "pd.Se
 
 
 def numbers(column: pd.Series) -> "pd.Series[float]":
-    """A column as floats, null as nan."""
+    """Convert a column to floats; null becomes nan."""
     return pd.to_numeric(column, errors="coerce").astype("float64")

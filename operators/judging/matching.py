@@ -1,4 +1,4 @@
-"""What tells that a score and a judgement are of the same image: the ids that both sides have."""
+"""Matching of scores with judgements of the same image, by the ids that both have."""
 
 from collections.abc import Sequence
 
@@ -17,24 +17,24 @@ EXAMPLES = 2
 
 
 def rated_ids(ratings: pa.Table) -> pd.DataFrame:
-    """The ids of the images that somebody rated: image_id, prompt_id, generator."""
+    """Return the ids of images with a rating: image_id, prompt_id, generator."""
     return _distinct(ratings.filter(pc.is_valid(ratings.column("rating"))).select(IDS).to_pandas())
 
 
-def chosen_ids(preferences: pa.Table) -> pd.DataFrame:
-    """The ids of the images on either side of a pair that somebody decided."""
+def paired_ids(preferences: pa.Table) -> pd.DataFrame:
+    """Return the ids of the images on both sides of decided pairs."""
     frame = preferences.filter(pc.is_valid(preferences.column("preferred"))).to_pandas()
     sides = [frame.rename(columns={f"image_{side}": "image_id", f"generator_{side}": "generator"}) for side in "ab"]
     return _distinct(pd.concat([side[list(IDS)] for side in sides], ignore_index=True))
 
 
 def other_ids(judged: pa.Table) -> pd.DataFrame:
-    """The ids of pairings or nodes of error graphs, which have no generator."""
+    """Return the ids of pairings or nodes of error graphs, which have no generator."""
     return _distinct(judged.to_pandas().reindex(columns=list(IDS)))
 
 
 def scored_ids(scores: pa.Table) -> pd.DataFrame:
-    """The ids of the images that any metric scored."""
+    """Return the ids of images that a metric scored."""
     frame = scores.select([*IDS, "score"]).to_pandas()
     return _distinct(frame[np.isfinite(numbers(frame["score"]))])
 
@@ -43,26 +43,21 @@ def _distinct(frame: pd.DataFrame) -> pd.DataFrame:
     return frame[list(IDS)].drop_duplicates(ignore_index=True)
 
 
-def in_common(judged: pd.DataFrame, scored: pd.DataFrame, match: Match) -> int:
-    """How many images have both."""
+def count_shared(judged: pd.DataFrame, scored: pd.DataFrame, match: Match) -> int:
+    """Count the images in both sets of ids."""
     keys = list(MATCH_COLUMNS[match])
     judged_keys, scored_keys = (ids[keys].dropna().drop_duplicates() for ids in (judged, scored))
     return len(judged_keys.merge(scored_keys)) if len(judged_keys) and len(scored_keys) else 0
 
 
 def best_match(judged: pd.DataFrame, scored: pd.DataFrame) -> Match:
-    """The ids by which most images meet; of equally good ones image_id, then that with the prompt's."""
+    """Return the match with the most shared images; the first of these if equal."""
     choices: tuple[Match, ...] = ("image", "image_and_prompt", "prompt_and_generator")
-    return max(choices, key=lambda match: in_common(judged, scored, match))
-
-
-def named(match: Match) -> str:
-    """What is matched, in words."""
-    return " and ".join(MATCH_COLUMNS[match])
+    return max(choices, key=lambda match: count_shared(judged, scored, match))
 
 
 def examples(ids: pd.DataFrame, columns: Sequence[str]) -> str:
-    """Some ids of each column, in words."""
+    """Describe some ids of each column."""
     parts = []
     for column in columns:
         some = ids[column].dropna().unique()[:EXAMPLES]
@@ -71,10 +66,8 @@ def examples(ids: pd.DataFrame, columns: Sequence[str]) -> str:
 
 
 def complete_ids(table: pa.Table, ids: pd.DataFrame, side: str = "") -> pa.Table:
-    """Ratings, scores or a `side` (a or b) of choices with the prompt and the generator that `ids` name for their
-    images, where they name none.
-    """
-    names = _names_of(side)
+    """Fill missing prompts and generators of ratings, scores or a `side` (a or b) of choices from other `ids`."""
+    names = _side_columns(side)
     for column in ("prompt_id", "generator"):
         name = names.get(column, column)
         if table.column(name).null_count:
@@ -86,24 +79,23 @@ def complete_ids(table: pa.Table, ids: pd.DataFrame, side: str = "") -> pa.Table
     return table
 
 
-def _names_of(side: str) -> dict[str, str]:
-    """What choices call the ids of one of their sides."""
+def _side_columns(side: str) -> dict[str, str]:
     return {"image_id": f"image_{side}", "generator": f"generator_{side}"} if side else {}
 
 
 def as_scored(frame: pd.DataFrame, scores: pa.Table, match: Match, side: str = "") -> pd.DataFrame:
-    """What people judged (a `side`, a or b, of choices), its prompts and generators named as the scores name them."""
-    keys, own = list(MATCH_COLUMNS[match]), _names_of(side)
+    """Replace prompts and generators of ratings, or of a `side` (a or b) of choices, by those of the scores."""
+    keys, own = list(MATCH_COLUMNS[match]), _side_columns(side)
     ids = scores.select(IDS).to_pandas().dropna(subset=keys).drop_duplicates(keys).set_index(keys)
-    named = frame[[own.get(key, key) for key in keys]].set_axis(keys, axis=1).join(ids, on=keys)
-    names = {own.get(name, name): named[name] for name in ids.columns if own.get(name, name) in frame}
+    joined = frame[[own.get(key, key) for key in keys]].set_axis(keys, axis=1).join(ids, on=keys)
+    names = {own.get(name, name): joined[name] for name in ids.columns if own.get(name, name) in frame}
     return frame.assign(**{name: column.fillna(frame[name]) for name, column in names.items()})
 
 
-def of_images(table: pa.Table, ids: pd.DataFrame, match: Match, side: str = "") -> pa.Table:
-    """The rows of ratings, of scores or of a `side` (a or b) of choices that are of these images."""
+def select_images(table: pa.Table, ids: pd.DataFrame, match: Match, side: str = "") -> pa.Table:
+    """Select the rows of ratings, scores or a `side` (a or b) of choices with these images."""
     keys = MATCH_COLUMNS[match]
-    names = _names_of(side)
+    names = _side_columns(side)
     wanted = pd.MultiIndex.from_frame(ids[list(keys)].dropna())
     images = pd.MultiIndex.from_frame(table.select([names.get(key, key) for key in keys]).to_pandas())
     return table.filter(pa.array(images.isin(wanted)))

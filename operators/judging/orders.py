@@ -1,4 +1,4 @@
-"""Whether a metric finds the generators that people find better (Gecko, sections 4.2 and 6.4)."""
+"""Orders of generators by people and metrics, and their agreement (Gecko, sections 4.2 and 6.4)."""
 
 from collections.abc import Mapping, Sequence
 from itertools import chain, combinations, starmap
@@ -9,9 +9,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from plumbline.operators.base.sentences import plural
-from plumbline.operators.judging.judgement import PEOPLE, Judgement, Order, corrected, group_means, numbers, undefined
-from plumbline.operators.judging.matching import chosen_ids, complete_ids, of_images, rated_ids, scored_ids
-from plumbline.operators.judging.preferences import PREFERENCE_SIGNS, majority_votes, turn_to_names
+from plumbline.operators.judging.judgement import (
+    PEOPLE,
+    Judgement,
+    Order,
+    correct_p_values,
+    group_means,
+    numbers,
+    undefined,
+)
+from plumbline.operators.judging.matching import complete_ids, paired_ids, rated_ids, scored_ids, select_images
+from plumbline.operators.judging.preferences import PREFERENCE_SIGNS, majority_votes, sort_sides
 from plumbline.operators.judging.ratings import mean_ratings
 from plumbline.operators.judging.relations import majority_orders
 from plumbline.operators.statistics.bootstrap import UNDEFINED
@@ -26,24 +34,24 @@ UNDECIDED = "undecided: the signed ranks favour the generator of the lower mean"
 def judge_orders(
     ratings: pa.Table, preferences: pa.Table, scores: pa.Table, *, match: Match, alpha: float, zeros: ZeroHandling
 ) -> tuple[list[Order], list[Judgement]]:
-    """Who is better by people and by each metric, and how far these agree: on the images that both judged.
+    """Order every two generators by people and by each metric, on the images that both judged, and judge agreement.
 
-    Where metrics scored different images, people have an order beside each of them. Without any scores people have
-    the order of all their images.
+    If metrics scored different images, people have an order for each metric. Without scores, people's order is over all
+    rated images.
     """
     if not len(scores):
         return _order_by_people(ratings, preferences, match, alpha=alpha, zeros=zeros), []
-    judged = pd.concat([rated_ids(ratings), chosen_ids(preferences)], ignore_index=True)
+    judged = pd.concat([rated_ids(ratings), paired_ids(preferences)], ignore_index=True)
     own, people, agreements = dict[str, list[Order]](), dict[str, list[Order]](), list[Judgement]()
     for metric in scores.column("metric").unique().to_pylist():
         metric_scores = scores.filter(pc.equal(scores.column("metric"), metric))
-        scored, both = scored_ids(metric_scores), of_images(metric_scores, judged, match)
+        scored, both = scored_ids(metric_scores), select_images(metric_scores, judged, match)
         own[metric] = order_by_scores(metric, complete_ids(both, judged), alpha=alpha, zeros=zeros)
-        rated = of_images(ratings, scored, match)
-        pairs = of_images(of_images(preferences, scored, match, "a"), scored, match, "b")
+        rated = select_images(ratings, scored, match)
+        pairs = select_images(select_images(preferences, scored, match, "a"), scored, match, "b")
         people[metric] = _order_by_people(rated, pairs, match, alpha=alpha, zeros=zeros)
         agreements += agree_on_order(metric, people[metric], own[metric])
-    return [*_named_apart(people), *chain.from_iterable(own.values())], agreements
+    return [*_merge_orders(people), *chain.from_iterable(own.values())], agreements
 
 
 def _order_by_people(
@@ -54,8 +62,8 @@ def _order_by_people(
     return orders + majority_orders(orders)
 
 
-def _named_apart(people: Mapping[str, list[Order]]) -> list[Order]:
-    """People's orders once where they are the same beside every metric, and otherwise with the metric's name."""
+def _merge_orders(people: Mapping[str, list[Order]]) -> list[Order]:
+    """Return people's orders once if they are the same for all metrics, and otherwise with the metric's name."""
     first, *others = people.values() or [[]]
     if all(repr(orders) == repr(first) for orders in others):  # nan is not equal to itself
         return first
@@ -67,7 +75,7 @@ def _named_apart(people: Mapping[str, list[Order]]) -> list[Order]:
 
 
 def order_by_ratings(ratings: pa.Table, match: Match, *, alpha: float, zeros: ZeroHandling) -> list[Order]:
-    """Every two generators by the ratings of each template, paired by prompt."""
+    """Order every two generators by the ratings of each template, paired by prompt."""
     human = mean_ratings(ratings, match).rename(columns={"human": "score"})
     return [
         order._replace(template=str(template))
@@ -77,7 +85,7 @@ def order_by_ratings(ratings: pa.Table, match: Match, *, alpha: float, zeros: Ze
 
 
 def order_by_scores(metric: str, scores: pa.Table, *, alpha: float, zeros: ZeroHandling) -> list[Order]:
-    """Every two generators by a metric's scores, paired by prompt; several images of a prompt are averaged."""
+    """Order every two generators by a metric's scores, averaged and paired by prompt."""
     frame = scores.select(["generator", "prompt_id", "score"]).to_pandas()
     return _orders(metric, frame.assign(score=numbers(frame["score"])), alpha, zeros)
 
@@ -94,15 +102,15 @@ def _orders(judge: str, rows: pd.DataFrame, alpha: float, zeros: ZeroHandling) -
         better = (a if test.difference > 0 else b) if significant and not contrary else None
         convention = f"{words}; {UNDECIDED}" if significant and contrary else words
         orders.append(Order(judge, a, b, better, test.difference, test.p_value, test.n, convention))
-    return corrected(orders)
+    return correct_p_values(orders)
 
 
 def order_by_preferences(preferences: pa.Table, *, alpha: float, zeros: ZeroHandling) -> list[Order]:
-    """Every two generators of which images were shown side by side, by template.
+    """Order every two generators whose images were compared side by side, by template.
 
-    The better one must also be preferred more often than the other and than neither (Gecko, section 4.3).
+    The better generator must also be preferred more often than the other, and than neither (Gecko, section 4.3).
     """
-    votes = turn_to_names(majority_votes(preferences))
+    votes = sort_sides(majority_votes(preferences))
     votes["sign"] = votes["preferred"].map(PREFERENCE_SIGNS).astype("float64")
     return [
         order._replace(template=str(template))
@@ -121,14 +129,15 @@ def _orders_by_votes(frame: pd.DataFrame, alpha: float, zeros: ZeroHandling) -> 
         most = [name for name, count in counts.items() if count == max(counts.values())]
         better = most[0] if len(most) == 1 and test.p_value < alpha else None
         orders.append(Order(PEOPLE, str(a), str(b), better, test.difference, test.p_value, test.n, words))
-    return corrected(orders)
+    return correct_p_values(orders)
 
 
 def agree_on_order(metric: str, people: Sequence[Order], own: Sequence[Order]) -> list[Judgement]:
-    """Return three shares of generator pairs by template: a metric's significant order is that of people
-    (model_ordering), it is the opposite (orders_reversed), or only people have one (orders_missed).
+    """Return three shares of pairs of generators by template.
 
-    The shares are undefined if people order no pair: then a metric that orders none would agree on all of them.
+    The metric's significant order is the same as people's (model_ordering) or the opposite (orders_reversed), or only
+    people have one (orders_missed). The shares are undefined if people order no pair: then a metric without any
+    significant order would agree with them completely.
     """
     words = "share of generator pairs, of those that the metric and people ordered by significance"
     better = {(order.generator_a, order.generator_b): order.better for order in own}

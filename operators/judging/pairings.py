@@ -49,20 +49,20 @@ def _judge(metric: str, scores: Floats, samples: Prompts) -> list[Judgement]:
 
 
 class PairingScores(NamedTuple):
-    """By sample, whether the metric got it right; strictly, so that a tie is wrong."""
+    """Winoground's and EqBen's scores of each sample (samples,); a tie is wrong."""
 
     text: NDArray[np.bool_]
-    """For both images the right caption scores higher."""
+    """True if the right caption scores higher for both images."""
     image: NDArray[np.bool_]
-    """For both captions the right image scores higher."""
+    """True if the right image scores higher for both captions."""
     group: NDArray[np.bool_]
-    """Both."""
+    """True if both hold."""
 
 
 def pairing_scores(scores: Floats) -> PairingScores:
-    """Winoground's and EqBen's three scores (Thrush et al. 2022, section 4.1).
+    """Return Winoground's and EqBen's three scores (Thrush et al. 2022, section 4.1).
 
-    `scores` (samples, 2 captions, 2 images), caption i fitting image i; raises ValueError where one is not finite.
+    `scores` is (samples, 2 captions, 2 images); caption i matches image i. Raises ValueError if a score is not finite.
     """
     if not np.isfinite(scores).all():
         raise ValueError("a sample lacks one of its four scores; leave it out")

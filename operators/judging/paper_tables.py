@@ -1,6 +1,4 @@
-"""Judgements as a paper shows them: metrics down, statistics across, in Markdown and LaTeX, with every convention
-below.
-"""
+"""Judgements as tables for a paper: metrics down, statistics across, in Markdown and LaTeX, with all conventions."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -15,7 +13,7 @@ EMPTY = "-"
 
 
 def to_markdown(judgements: Sequence[Judgement], notes: Sequence[str] = (), further: Sequence[ShownTable] = ()) -> str:
-    """One table per template and subset, the `further` ones, then the conventions and notes."""
+    """Return a table per template and subset, the `further` tables, and then the conventions and notes."""
     parts = [
         f"### {title}\n\n{frame.to_markdown(disable_numparse=True)}\n"
         for title, frame in tables(judgements)
@@ -25,12 +23,12 @@ def to_markdown(judgements: Sequence[Judgement], notes: Sequence[str] = (), furt
         cells = [[cell.replace("\n", " ") for cell in row] for row in table.rows]
         frame = pd.DataFrame(cells, columns=table.names).set_index(table.names[0])
         parts.append(f"### {table.title}\n\n{table.caption}\n\n{frame.to_markdown(disable_numparse=True)}\n")
-    said = [f"- {text}" for text in [*conventions(judgements), *notes]]
-    return "\n".join([*parts, *said]) + "\n"
+    lines = [f"- {text}" for text in [*conventions(judgements), *notes]]
+    return "\n".join([*parts, *lines]) + "\n"
 
 
 def to_latex(judgements: Sequence[Judgement]) -> str:
-    """The same tables with booktabs rules; every text is escaped."""
+    """Return the same tables with booktabs rules and escaped text."""
     return "\n".join(
         frame.to_latex(escape=True, caption=latex(title)) for title, frame in tables(judgements) if len(frame)
     )
@@ -54,7 +52,7 @@ def tables(judgements: Sequence[Judgement]) -> list[tuple[str, pd.DataFrame]]:
 
 
 def _wide(judgements: Sequence[Judgement]) -> pd.DataFrame:
-    """Text of value and interval by metric and statistic; of people, by group and statistic, or skill and generator."""
+    """Return values and intervals by metric and statistic; people's by group and statistic, or skill and generator."""
     lines: dict[str, dict[str, str]] = {}
     counts: dict[str, dict[str, str]] = {}
     for judged in judgements:
@@ -69,21 +67,22 @@ def _wide(judgements: Sequence[Judgement]) -> pd.DataFrame:
 
 
 def count_columns(counts: Mapping[str, Mapping[str, str]]) -> dict[str, dict[str, str]]:
-    """What `n` is in each row of a table, given it for every cell: a column for those that agree in all rows, and
-    another, named after its own, for those that stand on other rows (pairs of images, say).
+    """Return columns with the `n` of each row, from the `n` of every cell by row and column.
+
+    Columns with the same numbers share a column `n`; other numbers, such as pairs of images, have their own column.
     """
     groups: dict[str, dict[str, str]] = {}
     for column in dict.fromkeys(name for row in counts.values() for name in row):
         n = {name: row[column] for name, row in counts.items() if row.get(column, EMPTY) != EMPTY}
-        alike = (group for group in groups.values() if all(group.get(name, n[name]) == n[name] for name in n))
-        if (group := next(alike, None)) is None:
+        same = (group for group in groups.values() if all(group.get(name, n[name]) == n[name] for name in n))
+        if (group := next(same, None)) is None:
             group = groups.setdefault(f"n of {column}" if groups else "n", {})
         group.update(n)
     return groups
 
 
 def value_text(judged: Judgement) -> str:
-    """0.597 [0.552, 0.640], or a dash where it is undefined."""
+    """Return 0.597 [0.552, 0.640], or a dash if the value is undefined."""
     if math.isnan(judged.value):
         return EMPTY
     low, high = judged.interval
@@ -91,19 +90,19 @@ def value_text(judged: Judgement) -> str:
 
 
 def conventions(judgements: Sequence[Judgement]) -> list[str]:
-    """What was done for each statistic, once; what differs by metric (an epsilon) with the metric's name."""
+    """Return the convention of each statistic, with the metric's name if conventions differ (by an epsilon, say)."""
     overall = [
         judged
         for judged in judgements
         if judged.group == OVERALL or (judged.metric == PEOPLE and not judged.is_by_generator_and_skill)
     ]
-    said: dict[str, set[str]] = {}
+    by_statistic: dict[str, set[str]] = {}
     for judged in overall:
-        said.setdefault(judged.statistic, set()).add(judged.convention)
+        by_statistic.setdefault(judged.statistic, set()).add(judged.convention)
     lines = []
-    for statistic, words in said.items():
-        if len(words) == 1:
-            lines.append(f"{statistic}: {next(iter(words))}")
+    for statistic, texts in by_statistic.items():
+        if len(texts) == 1:
+            lines.append(f"{statistic}: {next(iter(texts))}")
         else:
             differing = (judged for judged in overall if judged.statistic == statistic)
             lines += dict.fromkeys(f"{statistic}, {judged.metric}: {judged.convention}" for judged in differing)

@@ -75,7 +75,7 @@ def _add_units(ratings: pd.DataFrame) -> pd.DataFrame:
 def judge_unsure(ratings: pa.Table, parts: pa.Table, sampling: Sampling) -> list[Judgement]:
     """Return by template and generator the share of answers without a rating (Gecko, table 9).
 
-    An answer is about an image, or about one of the words or questions in `parts`.
+    An answer is about an image, or about a word or question in `parts`.
     """
     answers = rated_parts(ratings, parts).to_pandas()
     prompts = answers["prompt_id"].fillna("image " + answers["image_id"])
@@ -169,7 +169,7 @@ def _rate_generator(
 
 
 def _rescale_mean(mean: Judgement, values: Floats, scale: Scale) -> Iterator[Judgement]:
-    """Yield a mean and the standard deviation of the same values as if the scale went from 0 to 1."""
+    """Yield a mean, and the standard deviation of the same values, converted to a scale from 0 to 1."""
     width = scale.greatest - scale.least
     words = f"{scale.least:g} counts 0 and {scale.greatest:g} counts 1"
     value, *ends = ((number - scale.least) / width for number in (mean.value, *mean.interval))
@@ -184,8 +184,9 @@ def _rescale_mean(mean: Judgement, values: Floats, scale: Scale) -> Iterator[Jud
 
 
 def correlate_templates(ratings: pa.Table, match: Match, sampling: Sampling) -> list[Judgement]:
-    """Return Spearman's and Pearson's correlation of every two templates' mean ratings of the same images, over all
-    images and by generator (Gecko, table 10).
+    """Return Spearman's and Pearson's correlation of every two templates' mean ratings (Gecko, table 10).
+
+    They are over the images with both ratings, and then by generator.
     """
     keys = list(MATCH_COLUMNS[match])
     rated = dict(list(mean_ratings(ratings, match).dropna(subset=keys).groupby("template")))

@@ -14,7 +14,7 @@ from plumbline.operators.judging.judgement import (
     PEOPLE,
     Comparison,
     Judgement,
-    corrected,
+    correct_p_values,
     mean_judgement,
     undefined,
 )
@@ -30,7 +30,7 @@ ACCURACY = "binary_accuracy"
 
 
 class _Ties(NamedTuple):
-    """Treatment of pairs that people, or a metric, do not decide."""
+    """Treatment of pairs that people or a metric do not decide."""
 
     unsure: Unsure = "left_out"
     equal_scores: EqualScores = "half"
@@ -42,7 +42,7 @@ class _Ties(NamedTuple):
 
 
 class Chosen(NamedTuple):
-    """One metric's choices compared with people's."""
+    """A metric's choices, compared with people's."""
 
     metric: str
     template: str
@@ -71,7 +71,7 @@ def judge_preferences(
     for _, votes in majority_votes(preferences).groupby("template", sort=False):
         chosen = [_choose(metric, column, votes, match, ties) for metric, column in columns.items()]
         judgements += [_accuracy(choices, ties, sampling) for choices in chosen]
-        comparisons += corrected([_permuted(a, b, sampling) for a, b in combinations(chosen, 2)])
+        comparisons += correct_p_values([_permuted(a, b, sampling) for a, b in combinations(chosen, 2)])
     return judgements, comparisons
 
 
@@ -81,7 +81,7 @@ def majority_votes(preferences: pa.Table) -> pd.DataFrame:
     votes = (
         preferences.to_pandas()
         .groupby(keys, sort=False, dropna=False)["preferred"]
-        .agg(lambda said: majority_vote([vote if isinstance(vote, str) else None for vote in said]))
+        .agg(lambda column: majority_vote([vote if isinstance(vote, str) else None for vote in column]))
     )
     return votes.reset_index()
 
@@ -95,40 +95,36 @@ def choices_as_ratings(preferences: pa.Table) -> pa.Table:
 
 
 def judge_choosers(preferences: pa.Table, levels: Sequence[Level]) -> list[Judgement]:
-    """Return Krippendorff's alpha of the choices by template, over all pairs and then by two generators (Gecko, table
-    11).
-    """
+    """Return Krippendorff's alpha of the choices by template, overall and by two generators (Gecko, table 11)."""
     ratings = choices_as_ratings(preferences)
     judgements, rated = judge_raters(ratings, levels), ratings.to_pandas()
-    for (first, second), rows in by_pair(turn_to_names(preferences.to_pandas())):
-        turned = rated.loc[rows.index].assign(rating=rows["preferred"].map(PREFERENCE_SIGNS))
-        own = judge_raters(pa.Table.from_pandas(turned, schemas.RATINGS, preserve_index=False), levels)
-        judgements += [one._replace(generator=first, other=second) for one in own]
+    for (first, second), rows in group_pairs(sort_sides(preferences.to_pandas())):
+        signs = rated.loc[rows.index].assign(rating=rows["preferred"].map(PREFERENCE_SIGNS))
+        own = judge_raters(pa.Table.from_pandas(signs, schemas.RATINGS, preserve_index=False), levels)
+        judgements += [judged._replace(generator=first, other=second) for judged in own]
     return judgements
 
 
-def by_pair(choices: pd.DataFrame) -> Iterator[tuple[tuple[str, str], pd.DataFrame]]:
-    """Yield every two generators with their rows, in the order of their names."""
+def group_pairs(choices: pd.DataFrame) -> Iterator[tuple[tuple[str, str], pd.DataFrame]]:
+    """Yield every pair of generators with its rows, in the order of their names."""
     for (a, b), rows in choices.groupby(["generator_a", "generator_b"]):
         yield (str(a), str(b)), rows
 
 
-def turn_to_names(choices: pd.DataFrame) -> pd.DataFrame:
-    """Return the choices that name both generators, the first by name as a.
-
-    To change the sides changes images, generators and who is preferred.
-    """
+def sort_sides(choices: pd.DataFrame) -> pd.DataFrame:
+    """Return the choices that name both generators; sides are swapped so that generator a comes first by name."""
     choices = choices.dropna(subset=["generator_a", "generator_b"])
-    turned = choices["generator_a"] > choices["generator_b"]
+    swapped = choices["generator_a"] > choices["generator_b"]
     names = {"image_a": "image_b", "generator_a": "generator_b"}
-    others = choices[turned].rename(columns=names | {b: a for a, b in names.items()})
+    others = choices[swapped].rename(columns=names | {b: a for a, b in names.items()})
     others["preferred"] = others["preferred"].replace({"a": "b", "b": "a"})
-    return pd.concat([choices[~turned], others]).sort_index()
+    return pd.concat([choices[~swapped], others]).sort_index()
 
 
 def mean_choices(preferences: pa.Table) -> pd.DataFrame:
-    """Prompts x pairs of generators, each pair in both orders: the mean over raters of 1 for the first's image, 0 for
-    neither and -1 for the second's.
+    """Return the mean choice of raters: 1 for the first generator's image, 0 for neither, -1 for the second's.
+
+    Rows are prompts, and columns pairs of generators, each in both orders.
     """
     frame = preferences.to_pandas()
     signs = frame["preferred"].map(PREFERENCE_SIGNS)
@@ -146,8 +142,9 @@ def predict_choices(
     sampling: Sampling,
     equal_scores: EqualScores = "half",
 ) -> list[Judgement]:
-    """Judge each template's mean ratings by the pairs that people chose from, as metrics are judged, over all pairs and
-    by two generators (Gecko, table 12).
+    """Judge each template's mean ratings by people's choices, as metrics are judged (Gecko, table 12).
+
+    The accuracies are over all pairs, and then by pair of generators.
     """
     keys, ties = list(MATCH_COLUMNS[match]), _Ties(unsure, equal_scores)
     means = mean_ratings(ratings, match).dropna(subset=keys).drop_duplicates(["template", *keys], keep=False)
@@ -157,25 +154,25 @@ def predict_choices(
         )
         for chosen, votes in majority_votes(preferences).groupby("template")
         for template, rated in means.groupby("template")
-        for (first, second), rows in [(("", ""), votes), *by_pair(turn_to_names(votes))]
+        for (first, second), rows in [(("", ""), votes), *group_pairs(sort_sides(votes))]
     ]
 
 
 def _choose(metric: str, column: "pd.Series[float]", votes: pd.DataFrame, match: Match, ties: _Ties) -> Chosen:
-    a, b = (of_side(side, column, votes, match) for side in ("a", "b"))
+    a, b = (scores_of_side(side, column, votes, match) for side in ("a", "b"))
     frame = votes[["prompt_id", "preferred"]].assign(sign=np.sign(a - b))
-    wanted = frame["preferred"].ne(UNSURE) if ties.unsure == "left_out" else pd.Series(True, index=frame.index)
+    counted = frame["preferred"].ne(UNSURE) if ties.unsure == "left_out" else pd.Series(True, index=frame.index)
     scored = frame["sign"].notna()
-    kept = frame[wanted & scored]
+    rows = frame[counted & scored]
     template = str(votes["template"].iloc[0])
-    return Chosen(metric, template, kept.assign(right=_right(kept, ties.equal_scores)), int((wanted & ~scored).sum()))
+    return Chosen(metric, template, rows.assign(right=_right(rows, ties.equal_scores)), int((counted & ~scored).sum()))
 
 
-def of_side(side: str, column: "pd.Series[float]", votes: pd.DataFrame, match: Match) -> "pd.Series[float]":
-    """The scores of the images on one side of every pair."""
+def scores_of_side(side: str, column: "pd.Series[float]", votes: pd.DataFrame, match: Match) -> "pd.Series[float]":
+    """Return the scores of the images on a side (a or b) of every pair."""
     keys = list(MATCH_COLUMNS[match])
-    named = votes.rename(columns={f"image_{side}": "image_id", f"generator_{side}": "generator"})
-    return named[keys].join(column.rename("score"), on=keys)["score"]
+    renamed = votes.rename(columns={f"image_{side}": "image_id", f"generator_{side}": "generator"})
+    return renamed[keys].join(column.rename("score"), on=keys)["score"]
 
 
 def _right(frame: pd.DataFrame, equal_scores: EqualScores) -> "pd.Series[float]":

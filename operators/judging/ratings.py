@@ -16,7 +16,7 @@ from plumbline.operators.judging.judgement import (
     OVERALL,
     Comparison,
     Judgement,
-    corrected,
+    correct_p_values,
     group_means,
     undefined,
 )
@@ -24,13 +24,13 @@ from plumbline.operators.judging.matching import metric_columns
 from plumbline.operators.statistics.agreement import STATISTICS, spearman_viescore
 from plumbline.operators.statistics.bootstrap import (
     CORRELATIONS,
-    MOST_PROMPTS_IN_PAIRS,
+    MAX_PROMPTS_IN_PAIRS,
     SHARES,
     UNDEFINED,
     Floats,
     Longs,
     Prompts,
-    accuracy_within,
+    pairwise_accuracy,
 )
 from plumbline.operators.statistics.options import MATCH_COLUMNS, PAIRWISE, Match, Sampling
 from plumbline.operators.statistics.ordering import permutation, permuted_correlations
@@ -41,21 +41,21 @@ VIESCORE = "spearman_viescore"
 
 
 class Rated(NamedTuple):
-    """One metric's scores beside the mean ratings of the same images."""
+    """A metric's scores and the mean ratings of the same images."""
 
     metric: str
     template: str
     frame: pd.DataFrame
-    """prompt_id, generator, alone, human, score; the last two finite."""
+    """Columns prompt_id, generator, alone, human and score; the last two are finite."""
     n_unscored: int
     n_unrated: int
 
 
 def mean_ratings(ratings: pa.Table, match: Match) -> pd.DataFrame:
-    """Template, the matching columns, prompt_id, generator and `human`, the mean over the raters who were sure.
+    """Return the mean rating of each image as `human`, with template, the matching columns, prompt_id and generator.
 
-    Images that nobody was sure about are left out. One that names no prompt is `alone`, and its own prompt. Neither the
-    means nor their order, by the names, follow from the order of the ratings; equal means are equal numbers.
+    Images without a rating are left out. An image without a prompt is marked as `alone`, and is its own prompt. The
+    order of the ratings does not change the result, and means that differ only by rounding are equal.
     """
     keys = list(dict.fromkeys(["template", *MATCH_COLUMNS[match], "prompt_id", "generator"]))
     means = group_means(ratings.to_pandas(), keys, "rating").rename("human").reset_index()
@@ -67,17 +67,17 @@ def mean_ratings(ratings: pa.Table, match: Match) -> pd.DataFrame:
 
 
 def match_scores(ratings: pa.Table, scores: pa.Table, match: Match) -> list[Rated]:
-    """Every metric with every template, scores and ratings of the same image side by side, metrics in their order."""
+    """Join scores and mean ratings of the same image, for every template and metric."""
     human = mean_ratings(ratings, match)
     judged = metric_columns(scores, match)
     return [
-        _beside(metric, column, template, rows, match)
+        _join(metric, column, template, rows, match)
         for template, rows in human.groupby("template", sort=False, dropna=False)
         for metric, column in judged.items()
     ]
 
 
-def _beside(metric: str, column: "pd.Series[float]", template: object, human: pd.DataFrame, match: Match) -> Rated:
+def _join(metric: str, column: "pd.Series[float]", template: object, human: pd.DataFrame, match: Match) -> Rated:
     keys = list(MATCH_COLUMNS[match])
     scored = column[np.isfinite(column)].rename("score")
     frame = human.join(scored, on=keys)
@@ -96,10 +96,10 @@ def judge_ratings(
     *,
     by_generator: bool = False,
 ) -> list[Judgement]:
-    """Return every statistic of every metric, over all images and over those of each skill.
+    """Return every statistic of every metric, over all images and by skill.
 
-    With `by_generator` they are also over each generator's images, and over those of each skill (LLMScore, table 1). An
-    image passes at the same `marks` in all of them.
+    With `by_generator` they are also by generator, and by generator and skill (LLMScore, table 1). An image passes at
+    the same `marks` in all groups.
     """
     return [
         judgement._replace(subset=subset, generator=generator)
@@ -111,16 +111,16 @@ def judge_ratings(
 
 
 MEAN = "mean of groups"
-"""The subset of means over skills and generators."""
+"""Subset of the judgements that are means over skills and generators."""
 
 
 def judge_means(
     rated: Sequence[Rated], statistics: Sequence[str], skills: Mapping[str, Sequence[str]], sampling: Sampling
 ) -> list[Judgement]:
-    """Return the mean of each correlation, and of AUROC, over the generators of each skill (LLMScore, figure 5).
+    """Return the mean of each correlation, and of AUROC, over groups of a skill and generator (LLMScore, figure 5).
 
-    Without skills it is over generators. A skill without generators is one group. Groups whose statistic is undefined
-    are left out.
+    Without skills it is over generators, and without generators over skills. Groups whose statistic is undefined are
+    left out.
     """
     judgements = list[Judgement]()
     for beside in rated:
@@ -143,26 +143,23 @@ def judge_means(
 def _mean_of_groups(
     compute: Callable[[Floats, Floats], float], human: Floats, score: Floats, groups: Sequence[NDArray[np.bool_]]
 ) -> Callable[[Longs], float]:
-    """Return the mean of a statistic over the groups of some rows, given as their indices; nan if none has a value."""
+    """Return a function of row indices: the mean of a statistic over groups, nan if it is undefined in all groups."""
 
     def mean(rows: Longs) -> float:
-        chosen = (rows[group[rows]] for group in groups)
-        values = [compute(human[own], score[own]) for own in chosen]
-        return (
-            float(np.mean(defined)) if (defined := [value for value in values if not math.isnan(value)]) else math.nan
-        )
+        values = [compute(human[own], score[own]) for own in (rows[group[rows]] for group in groups)]
+        defined = [value for value in values if not math.isnan(value)]
+        return float(np.mean(defined)) if defined else math.nan
 
     return mean
 
 
 def split_generators(frame: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
-    """Yield each generator with its rows, by name."""
     for name, rows in frame.groupby("generator"):
         yield str(name), rows
 
 
 def subsets(frame: pd.DataFrame, skills: Mapping[str, Sequence[str]]) -> dict[str, pd.DataFrame]:
-    """All rows, and those of each skill."""
+    """Return all rows as OVERALL, and the rows of each skill."""
     prompts: dict[str, set[str]] = {}
     for prompt, names in skills.items():
         for skill in names:
@@ -180,10 +177,10 @@ def _judge(
         if statistic in PAIRWISE:
             judgements += _pairwise(rated.metric, human, score, prompts, grouped=statistic != PAIRWISE[0])
         elif statistic in CALIBRATION:
-            passed = marks.of(rated.template, rated.metric, rated.frame)
+            passed = marks.find_thresholds(rated.template, rated.metric, rated.frame)
             judgements.append(judge_calibration(rated.metric, statistic, frame, passed))
         else:
-            compute = _of_rows(statistic, frame)
+            compute = _row_statistic(statistic, frame)
             judgements.append(_correlation(rated.metric, statistic, compute, human, score, prompts))
     unscored, unrated = (rated.n_unscored, rated.n_unrated) if frame is rated.frame else (0, 0)
     return [
@@ -198,8 +195,8 @@ def _judge(
     ]
 
 
-def _of_rows(statistic: str, frame: pd.DataFrame) -> Callable[[Longs], float]:
-    """The statistic of some rows, given as their indices."""
+def _row_statistic(statistic: str, frame: pd.DataFrame) -> Callable[[Longs], float]:
+    """Return the statistic as a function of row indices."""
     human, score = frame["human"].to_numpy(), frame["score"].to_numpy()
     if statistic == VIESCORE:
         generators = frame["generator"].factorize()[0]
@@ -216,13 +213,13 @@ def _correlation(
     except ValueError as error:
         raise SourceError(f"ratings: {error}; use another statistic") from error
     if math.isnan(value):
-        return undefined(metric, statistic, len(human), _why(human, score))
+        return undefined(metric, statistic, len(human), _explain_undefined(human, score))
     scale = SHARES if statistic == "auroc" else CORRELATIONS
     interval = prompts.interval(compute, scale) if prompts.all_differ(human, score) else UNDEFINED
     return Judgement(metric, statistic, value, interval, len(human), prompts.describe(interval))
 
 
-def _why(human: Floats, score: Floats) -> str:
+def _explain_undefined(human: Floats, score: Floats) -> str:
     if len(human) < 2:
         return f"{len(human)} images with both a rating and a score"
     equal = "ratings" if np.ptp(human) == 0 else "scores" if np.ptp(score) == 0 else "ratings or scores of a generator"
@@ -230,9 +227,9 @@ def _why(human: Floats, score: Floats) -> str:
 
 
 def _pairwise(metric: str, human: Floats, score: Floats, prompts: Prompts, *, grouped: bool) -> list[Judgement]:
-    """Return the pairwise accuracy, and the threshold at which it is reached.
+    """Return the pairwise accuracy and its threshold.
 
-    Both are undefined if people order no pair: with a threshold that ties all pairs any metric would be right.
+    Both are undefined if people order no pair: then every metric would be right with a threshold that ties all pairs.
     """
     which = "pairs within a prompt, mean over prompts, one threshold" if grouped else "all pairs of images"
     accuracy, epsilon = (f"{name}{'_grouped' * grouped}" for name in ("pairwise_accuracy", "epsilon"))
@@ -245,8 +242,8 @@ def _pairwise(metric: str, human: Floats, score: Floats, prompts: Prompts, *, gr
         return [undefined(metric, name, best.pairs, reason) for name in (accuracy, epsilon)]
     interval = prompts.pairwise_interval(human, score, best.epsilon, grouped=grouped)
     how = f"{prompts.describe(interval, SHARES if grouped else None)}, epsilon held"
-    if prompts.count > MOST_PROMPTS_IN_PAIRS and not grouped:
-        how = f"no interval: {prompts.count} {prompts.name}, where 2 to {MOST_PROMPTS_IN_PAIRS} are resampled"
+    if prompts.count > MAX_PROMPTS_IN_PAIRS and not grouped:
+        how = f"no interval: {prompts.count} {prompts.name}, where 2 to {MAX_PROMPTS_IN_PAIRS} are resampled"
     return [
         Judgement(metric, accuracy, best.accuracy, interval, best.pairs, f"{words}; {how}"),
         Judgement(metric, epsilon, best.epsilon, UNDEFINED, best.pairs, f"scores this close are tied; {words}"),
@@ -261,40 +258,39 @@ def rated_prompts(frame: pd.DataFrame, sampling: Sampling) -> Prompts:
 
 
 def compare_metrics(rated: Sequence[Rated], statistics: Sequence[str], sampling: Sampling) -> list[Comparison]:
-    """Every two metrics of a template on the rows that both scored.
+    """Compare every two metrics of a template on the rows that both scored, by the statistics that have a test.
 
-    Correlations are compared by exchanging the metrics' scores (for Spearman's, ranks) by prompt, pairwise accuracy
-    within a prompt by flipping the signs of the prompts' differences; other statistics have no test here.
+    Pearson's and Spearman's correlations are compared by exchanging the metrics' scores or ranks by prompt, pairwise
+    accuracy within a prompt by flipping the signs of the prompts' differences.
     """
     comparisons = []
-    for template in dict.fromkeys(beside.template for beside in rated):
-        of_template = [beside for beside in rated if beside.template == template]
+    for template in dict.fromkeys(each.template for each in rated):
+        metrics = [each for each in rated if each.template == template]
         for test in (TESTS[statistic] for statistic in statistics if statistic in TESTS):
-            comparisons += corrected([test(a, b, sampling) for a, b in combinations(of_template, 2)])
+            comparisons += correct_p_values([test(a, b, sampling) for a, b in combinations(metrics, 2)])
     return comparisons
 
 
-def _both(a: Rated, b: Rated) -> pd.DataFrame:
-    """The rows that both metrics scored: prompt_id, human, score, score_b."""
+def _shared_rows(a: Rated, b: Rated) -> pd.DataFrame:
     return a.frame.join(b.frame["score"].rename("score_b"), how="inner")
 
 
-def _correlated(a: Rated, b: Rated, statistic: str, sampling: Sampling) -> Comparison:
-    rows = _both(a, b)
+def _compare_correlations(a: Rated, b: Rated, statistic: str, sampling: Sampling) -> Comparison:
+    rows = _shared_rows(a, b)
     values = rows[["human", "score", "score_b"]]
-    human, of_a, of_b = (values.rank() if statistic == "spearman" else values).to_numpy(np.float64).T
+    human, scores_a, scores_b = (values.rank() if statistic == "spearman" else values).to_numpy(np.float64).T
     correlate = STATISTICS[statistic]
-    difference = correlate(human, of_a) - correlate(human, of_b)
+    difference = correlate(human, scores_a) - correlate(human, scores_b)
     p_value = permuted_correlations(
-        human, of_a, of_b, rows["prompt_id"].to_list(), resamples=sampling.permutations, seed=sampling.seed
+        human, scores_a, scores_b, rows["prompt_id"].to_list(), resamples=sampling.permutations, seed=sampling.seed
     )
     scores = "ranks" if statistic == "spearman" else "standardised scores"
     test = f"permutation: the metrics' {scores} exchanged by prompt, {sampling.permutations} draws"
     return Comparison(a.metric, b.metric, statistic, difference, p_value, test, len(rows), a.template)
 
 
-def _permuted(a: Rated, b: Rated, sampling: Sampling) -> Comparison:
-    rows = _both(a, b)
+def _compare_accuracies(a: Rated, b: Rated, sampling: Sampling) -> Comparison:
+    rows = _shared_rows(a, b)
     groups = rows["prompt_id"].to_list()
     differences = _accuracies(rows, "score", groups) - _accuracies(rows, "score_b", groups)
     p_value = permutation(differences, resamples=sampling.permutations, seed=sampling.seed)
@@ -304,10 +300,10 @@ def _permuted(a: Rated, b: Rated, sampling: Sampling) -> Comparison:
 
 
 def _accuracies(rows: pd.DataFrame, column: str, groups: list[str]) -> Floats:
-    """Each prompt's pairwise accuracy at the threshold that is best for all of them; prompts of one image have none."""
+    """Return the pairwise accuracy of each prompt with several images, at the threshold that is best for all."""
     epsilon = calibrate_ties(rows["human"].to_numpy(), rows[column].to_numpy(), groups).epsilon
     accuracies = [
-        accuracy_within(of_prompt["human"].to_numpy(), of_prompt[column].to_numpy(), epsilon)
+        pairwise_accuracy(of_prompt["human"].to_numpy(), of_prompt[column].to_numpy(), epsilon)
         for _, of_prompt in rows.groupby("prompt_id", sort=False)
         if len(of_prompt) > 1
     ]
@@ -315,22 +311,22 @@ def _accuracies(rows: pd.DataFrame, column: str, groups: list[str]) -> Floats:
 
 
 TESTS: Mapping[str, Callable[[Rated, Rated, Sampling], Comparison]] = {
-    "pearson": lambda a, b, sampling: _correlated(a, b, "pearson", sampling),
-    "spearman": lambda a, b, sampling: _correlated(a, b, "spearman", sampling),
-    PAIRWISE[1]: _permuted,
+    "pearson": lambda a, b, sampling: _compare_correlations(a, b, "pearson", sampling),
+    "spearman": lambda a, b, sampling: _compare_correlations(a, b, "spearman", sampling),
+    PAIRWISE[1]: _compare_accuracies,
 }
 
 
 SCALES = ((0, 1), (0, 10), (0, 100))
-"""Shares and labels, the usual scales of whole numbers, and percentages."""
-FEW = 0.05
-"""At most this share of a template's ratings (or one of them) is off its scale; with more it has another scale."""
+"""Scales of shares and labels, usual rating scales, and percentages."""
+MAX_OFF_SCALE = 0.05
+"""Largest share of a template's ratings (but at least one rating) that may be off its scale."""
 
 
 def warn_off_scale(ratings: pa.Table) -> list[str]:
     """Return a warning for each template with a few ratings outside the scale that contains all other ratings.
 
-    Ratings with the only negative value, such as -1 for no answer, get a warning too, however many they are.
+    There is a warning too if all negative ratings are the same number, such as -1 for a missing answer.
     """
     frame = ratings.select(["template", "image_id", "rater", "rating"]).to_pandas().dropna(subset=["rating"])
     warnings = (_warning(str(template), rows) for template, rows in frame.groupby("template", sort=False))
@@ -351,8 +347,8 @@ def warn_several_prompts(ratings: pa.Table) -> list[str]:
     ]
 
 
-def _none_like(template: str, rows: pd.DataFrame) -> str | None:
-    """Return a warning if ratings that go up to more than 1 have only one distinct negative value."""
+def _warn_negative(template: str, rows: pd.DataFrame) -> str | None:
+    """Return a warning if all negative ratings are the same number, and some rating is above 1."""
     values = rows["rating"].to_numpy(np.float64)
     negative = np.unique(values[values < 0])
     if len(negative) != 1 or values.max() <= 1:
@@ -367,9 +363,9 @@ def _none_like(template: str, rows: pd.DataFrame) -> str | None:
 
 def _warning(template: str, rows: pd.DataFrame) -> str | None:
     values = rows["rating"].to_numpy(np.float64)
-    scale = next((scale for scale in SCALES if _holds(scale, values)), None)
+    scale = next((scale for scale in SCALES if _fits(scale, values)), None)
     if scale is None:
-        return _none_like(template, rows)
+        return _warn_negative(template, rows)
     outside = rows[(values < scale[0]) | (values > scale[1])]
     if outside.empty:
         return None
@@ -381,9 +377,9 @@ def _warning(template: str, rows: pd.DataFrame) -> str | None:
     )
 
 
-def _holds(scale: Sequence[int], values: "np.ndarray[tuple[int], np.dtype[np.float64]]") -> bool:
-    """Whether all but a few ratings are on a scale; ratings from 1 on are none of shares."""
+def _fits(scale: Sequence[int], values: Floats) -> bool:
+    """Return True if nearly all ratings are on a scale; shares must have a rating below 1."""
     low, high = scale
     inside = (values >= low) & (values <= high)
-    shares = high > 1 or bool((values[inside] < 1).any())
-    return shares and int((~inside).sum()) <= max(1, FEW * len(values))
+    possible = high > 1 or bool((values[inside] < 1).any())
+    return possible and int((~inside).sum()) <= max(1, MAX_OFF_SCALE * len(values))

@@ -19,23 +19,22 @@ CAPTION = (
 def majority_orders(orders: Sequence[Order]) -> list[Order]:
     """Return the relation of every two generators that most of two or more templates find (Gecko, section 6.4).
 
-    If two relations are found equally often, the pair is left out. A relation may be that neither is better.
+    The pair is left out if two relations are found equally often. A relation may be that neither is better.
     """
     found = []
-    for (a, b), alike in _by_pair(orders).items():
-        (better, count), *others = Counter(order.better for order in alike).most_common()
-        if len(alike) > 1 and (not others or others[0][1] < count):
-            words = f"found by {count} of {len(alike)} templates, more than any other relation; n: fewest prompts"
-            n = min(order.n for order in alike)
+    for (a, b), group in _group_pairs(orders).items():
+        (better, count), *others = Counter(order.better for order in group).most_common()
+        if len(group) > 1 and (not others or others[0][1] < count):
+            words = f"found by {count} of {len(group)} templates, more than any other relation; n: fewest prompts"
+            n = min(order.n for order in group)
             found.append(Order(PEOPLE, a, b, better, math.nan, math.nan, n, words, MAJORITY))
     return found
 
 
 def relations_tables(orders: Sequence[Order]) -> list[ShownTable]:
-    """Return people's relation of every two generators by each template, with the majority's and the conflicts.
+    """Return tables of people's relations of generators by template, with the majority's and the conflicts.
 
-    There is no table if people judged by one template. If metrics scored different images, each has a table of people's
-    relations.
+    The list is empty if people judged by a single template. If metrics scored different images, each has a table.
     """
     tables = []
     for judge in dict.fromkeys(order.judge for order in orders if order.judge.startswith(PEOPLE)):
@@ -43,20 +42,20 @@ def relations_tables(orders: Sequence[Order]) -> list[ShownTable]:
         templates = sorted({order.template for order in own} - {MAJORITY})
         if len(templates) > 1:
             names = ("generators", *templates, MAJORITY, "templates have")
-            lines = [(f"{a}, {b}", *_cells(alike, templates)) for (a, b), alike in _by_pair(own).items()]
+            lines = [(f"{a}, {b}", *_cells(group, templates)) for (a, b), group in _group_pairs(own).items()]
             tables.append(ShownTable(f"relations of generators by {judge}", CAPTION, names, lines))
     return tables
 
 
-def _by_pair(orders: Sequence[Order]) -> dict[tuple[str, str], list[Order]]:
+def _group_pairs(orders: Sequence[Order]) -> dict[tuple[str, str], list[Order]]:
     pairs: dict[tuple[str, str], list[Order]] = {}
     for order in orders:
         pairs.setdefault((order.generator_a, order.generator_b), []).append(order)
     return pairs
 
 
-def _cells(alike: Sequence[Order], templates: Sequence[str]) -> list[str]:
-    signs = {order.template: _sign(order) for order in alike}
+def _cells(orders: Sequence[Order], templates: Sequence[str]) -> list[str]:
+    signs = {order.template: _sign(order) for order in orders}
     found = {signs[template] for template in templates if template in signs}
     verdict = "a conflict" if {"<", ">"} <= found else "no conflict" if len(found) > 1 else "the same relation"
     return [*(signs.get(template, NOTHING) for template in (*templates, MAJORITY)), verdict]

@@ -1,4 +1,4 @@
-"""How far to trust a metric, in words: what its agreement with people, by its interval, is good for at each skill."""
+"""Verdicts on how far to trust a metric at each skill, from the interval of its agreement with people."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -6,10 +6,10 @@ from plumbline.operators.base.sentences import Sentence, count, names, number
 from plumbline.operators.diagnosis.diagnosis import ShownTable
 from plumbline.operators.judging.judgement import PEOPLE, Judgement
 
-FEWEST = 20
-"""Images, or pairs of images, below which nothing is said."""
+MIN_RATED = 20
+"""Number of images, or pairs of images, that a verdict requires."""
 WELL, FAIRLY = 0.5, 0.3
-"""What the lower end of an interval reaches at least."""
+"""Least lower ends of the intervals of metrics that agree well or fairly."""
 NOT_ENOUGH = "not enough ratings"
 WORDS = ("agrees well", "agrees fairly", "agrees weakly", "hardly agrees", "contradicts people", NOT_ENOUGH)
 AS_CORRELATION: Mapping[str, Callable[[float], float]] = {
@@ -18,23 +18,23 @@ AS_CORRELATION: Mapping[str, Callable[[float], float]] = {
     "auroc": lambda value: 2 * value - 1,
     "pearson": lambda value: value,
 }
-"""The statistics that are read, the first that there is; as numbers of which 0 is chance and 1 people's own order."""
+"""Statistics in order of preference, converted so that 0 is chance and 1 people's own order."""
 CAPTION = (
     "By the 95% interval, over prompts, of the agreement with people: well where even its lower end is "
     f"{WELL} or more, fairly from {FAIRLY}, weakly from 0; hardly where it does not exclude chance, but does exclude "
-    f"{WELL}. Not enough ratings: fewer than {FEWEST} images or pairs, or an interval that excludes neither. A share "
-    "of right choices counts as twice its distance from a half. n: images, or pairs of images."
+    f"{WELL}. Not enough ratings: fewer than {MIN_RATED} images or pairs, or an interval that excludes neither. A "
+    "share of right choices counts as twice its distance from a half. n: images, or pairs of images."
 )
 
 
 def has_enough(judged: Judgement) -> bool:
-    """Return True if there are enough ratings to say how far a metric agrees with people."""
+    """Return True if there are enough ratings for a verdict."""
     low, high = map(AS_CORRELATION.get(judged.statistic, float), judged.interval)
-    return judged.n >= FEWEST and low <= high and not (low <= 0 and high >= WELL)
+    return judged.n >= MIN_RATED and low <= high and not (low <= 0 and high >= WELL)
 
 
 def trust(judged: Judgement) -> str:
-    """One of WORDS."""
+    """Return the verdict, one of WORDS."""
     if not has_enough(judged):
         return NOT_ENOUGH
     low, high = map(AS_CORRELATION[judged.statistic], judged.interval)
@@ -43,12 +43,12 @@ def trust(judged: Judgement) -> str:
     return "agrees well" if low >= WELL else "agrees fairly" if low >= FAIRLY else "agrees weakly"
 
 
-def _read(judgements: Sequence[Judgement]) -> dict[str, list[Judgement]]:
-    """By template, what is read of metrics, in the judgements' order."""
+def _select(judgements: Sequence[Judgement]) -> dict[str, list[Judgement]]:
+    """Select the metrics' judgements by the preferred statistic of each template."""
     found: dict[str, list[Judgement]] = {}
-    of_metrics = [judged for judged in judgements if judged.metric != PEOPLE]
-    for template in dict.fromkeys(judged.template for judged in of_metrics):
-        own = [judged for judged in of_metrics if judged.template == template]
+    metrics = [judged for judged in judgements if judged.metric != PEOPLE]
+    for template in dict.fromkeys(judged.template for judged in metrics):
+        own = [judged for judged in metrics if judged.template == template]
         statistics = {judged.statistic for judged in own}
         first = next((statistic for statistic in AS_CORRELATION if statistic in statistics), None)
         if first is not None:
@@ -57,23 +57,23 @@ def _read(judgements: Sequence[Judgement]) -> dict[str, list[Judgement]]:
 
 
 def trust_sentences(judgements: Sequence[Judgement]) -> list[Sentence]:
-    """Of each metric, at which skills it can be trusted how far."""
+    """Return a sentence per template and metric, with the skills of each verdict."""
     sentences = []
-    for template, own in _read(judgements).items():
+    for template, own in _select(judgements).items():
         for metric in dict.fromkeys(judged.metric for judged in own):
-            said: dict[str, list[str]] = {words: [] for words in WORDS}
+            groups: dict[str, list[str]] = {words: [] for words in WORDS}
             for judged in own:
                 if judged.metric == metric:
-                    said[trust(judged)].append(judged.group)
-            parts = [f"{words}: {names(subsets)}" for words, subsets in said.items() if subsets]
+                    groups[trust(judged)].append(judged.group)
+            parts = [f"{words}: {names(subsets)}" for words, subsets in groups.items() if subsets]
             sentences.append(Sentence(f"{metric} beside people's {template or 'knowledge'}", f"{'; '.join(parts)}."))
     return sentences
 
 
 def trust_tables(judgements: Sequence[Judgement]) -> list[ShownTable]:
-    """Of each template, skills down and metrics across."""
+    """Return a table of verdicts per template: skills down, metrics across."""
     tables = []
-    for template, own in _read(judgements).items():
+    for template, own in _select(judgements).items():
         metrics = list(dict.fromkeys(judged.metric for judged in own))
         cells = {(judged.group, judged.metric): _cell(judged) for judged in own}
         subsets = list(dict.fromkeys(judged.group for judged in own))

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Self, TypeVar
 
 from plumbline.operators.base.errors import ConfigError
+from plumbline.operators.base.extensions import PLUGINS
 from plumbline.operators.metrics.metric import Metric
 from plumbline.operators.metrics.wordings.checkout import Checkout
 from plumbline.operators.metrics.wordings.release import Release
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
     from plumbline.operators.models.vqa_profiles import VqaProfile
 
 R = TypeVar("R", bound=Release)
-TEMPLATES = Path(__file__).parent / "templates"
+TEMPLATES = (Path(__file__).parent / "templates", *sorted(PLUGINS.glob("*/templates")))
+"""Folders with the templates of the core's and the plugins' metrics."""
 PLACE = re.compile(r"\{\w+\}")
 """A placeholder in a template."""
 
@@ -27,7 +29,8 @@ PLACE = re.compile(r"\{\w+\}")
 @cache
 def prompt_template(name: str) -> str:
     """Return templates/NAME.txt unchanged: its digest is in the keys of the questions' cells."""
-    return (TEMPLATES / f"{name}.txt").read_text("utf-8")
+    file = next(folder / f"{name}.txt" for folder in TEMPLATES if (folder / f"{name}.txt").is_file())
+    return file.read_text("utf-8")
 
 
 def template_digest(*templates: str) -> str:

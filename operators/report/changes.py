@@ -28,7 +28,7 @@ from plumbline.operators.results.metric_recipes import Recipe, differing_paths, 
 from plumbline.operators.results.reward_hacking import Movement, describe_alarm, find_suspicious
 from plumbline.operators.results.run_scores import Hashes, RunScores
 from plumbline.operators.results.summary import OVERALL, Skills
-from plumbline.operators.rewards.combination import REWARD, Combination, Reward, Scale, scales_of
+from plumbline.operators.rewards.combination import REWARD, Combination, Reward, Scale, compute_scales
 from plumbline.operators.statistics.ordering import fewest_pairs, holm
 
 Floats = NDArray[np.float64]
@@ -256,7 +256,7 @@ class _Runs(NamedTuple):
 def _add_reward(runs: _Runs, reward: Combination | None, each: OrderedMap) -> _Runs:
     """Return the runs with a combined reward as one more metric, if both runs have all parts of the reward."""
     same = [metric for metric in runs.compared if metric not in runs.joined]
-    if reward is None or reward.alone is not None or not all(part in same for part in reward.weights):
+    if reward is None or reward.single_metric is not None or not all(part in same for part in reward.weights):
         return runs
     (scales,) = each(_scales, [reward], shared=runs.before)
     combined = Reward(reward, runs.lower_is_better, scales)
@@ -274,7 +274,7 @@ def _scales(before: RunScores, reward: Combination) -> dict[str, Scale]:
     prompts = np.concatenate([columns.prompt for columns, _ in parts])
     scores = {metric: np.concatenate([of_part[metric] for _, of_part in parts]) for metric in reward.weights}
     codes = np.unique(prompts, return_inverse=True)[1].astype(np.int32)
-    return scales_of(scores, codes, reward.unit, "the earlier run")
+    return compute_scales(scores, codes, reward.unit, "the earlier run")
 
 
 def _count_comparisons(changes: Sequence[Change]) -> int:

@@ -14,7 +14,7 @@ from plumbline.operators.report.unscored import NOTHING_UNSCORED, Unscored, Unsc
 from plumbline.operators.results.comparison import Duel, PromptMeans, average_prompts, bradley_terry, compare_generators
 from plumbline.operators.results.run_scores import RunScores, find_sorted
 from plumbline.operators.results.summary import Skills
-from plumbline.operators.statistics.repeats import Repeats, pooled, repeats_of
+from plumbline.operators.statistics.repeats import Repeats, estimate_repeats, pool_repeats
 
 
 class MetricFigures(NamedTuple):
@@ -75,7 +75,7 @@ def measure(inputs: MetricInputs, metric: str) -> MetricFigures:
             means.add(generator, average_prompts(scores.prompts, columns))
             prompt = find_sorted(columns.prompt, scores.prompts)
             scored = np.isfinite(columns.score) & (prompt >= 0)
-            if (found := repeats_of(prompt[scored], columns.score[scored])) is not None:
+            if (found := estimate_repeats(prompt[scored], columns.score[scored])) is not None:
                 repeats.append(found)
         del columns  # so that the next generator's rows are not in memory at the same time
     return MetricFigures(
@@ -83,7 +83,7 @@ def measure(inputs: MetricInputs, metric: str) -> MetricFigures:
         duels=compare_generators(
             metric, means, inputs.skills, inputs.lower_is_better, inputs.baseline, inputs.settings
         ),
-        repeats=pooled(repeats) if repeats else None,
+        repeats=pool_repeats(repeats) if repeats else None,
         ratings=bradley_terry(metric, means, inputs.lower_is_better) if inputs.rated else {},
         seen=images.collect(),
         unscored=unscored.collect(),

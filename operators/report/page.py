@@ -14,7 +14,7 @@ from plumbline.operators.base import schemas
 from plumbline.operators.base.sentences import NOTHING, FirstRows, Sentence, first_rows, number, plural
 from plumbline.operators.diagnosis.diagnosis import Diagnosis, ShownTable, shown_tables
 from plumbline.operators.images.generation_settings import COMPARE, all_settings, setting_notes, settings_in_words
-from plumbline.operators.judging.decided_pairs import decisions_table, in_words
+from plumbline.operators.judging.decided_pairs import decisions_table, describe_subsample
 from plumbline.operators.metrics.metric import direction
 from plumbline.operators.metrics.table import falling_metrics, metric_story
 from plumbline.operators.report import charts, page_tables
@@ -333,7 +333,7 @@ def _warnings(run: GatheredRun, state: Health) -> list[str]:
     """Return the warnings that a reader needs before trusting the results."""
     warnings = []
     if seen := run.manifest.get("seen"):
-        warnings.append(in_words(seen, run.manifest["config"]["adaptive"]))
+        warnings.append(describe_subsample(seen, run.manifest["config"]["adaptive"]))
     if limited := run.manifest.get("limited"):
         seed = run.manifest["config"].get("benchmark", {}).get("limit_seed")
         warnings.append(

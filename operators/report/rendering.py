@@ -26,7 +26,6 @@ from plumbline.operators.base.sentences import (
     signed,
 )
 from plumbline.operators.diagnosis.diagnosis import ShownTable
-from plumbline.operators.gates.checks import GateResult
 from plumbline.operators.images.generation_settings import against
 from plumbline.operators.report.page import Page
 from plumbline.operators.report.page_tables import MAX_EFFECT_COLUMNS, MAX_NAMED_COLUMNS
@@ -45,8 +44,6 @@ FILE_POLICY = (
 the file."""
 MAX_IN_CSV = 400_000
 """Characters of the CSV file inside the page. If it is longer, the page has one without the means at skills."""
-MAX_CHECKS = 100
-"""Rows of a gate's Markdown, because GitHub shows at most a megabyte; JUnit XML has all rows."""
 TEMPLATES = Path(__file__).parent / "templates"
 _SELF = "'self'"
 MARKDOWN = str.maketrans({character: f"\\{character}" for character in "\\`*_{}[]<>|#~"} | {"\n": " ", "\r": " "})
@@ -97,11 +94,6 @@ def render_suite(page: SuitePage) -> str:
 def suite_markdown(page: SuitePage) -> str:
     """Return the conclusions of a suite, and every generator's means by metric and benchmark, as Markdown."""
     return template_environment().get_template("suite.md.j2").render(page=page)
-
-
-def gate_markdown(results: Sequence[GateResult]) -> str:
-    """Return the rules and results of a gate as Markdown for a comment on a pull request."""
-    return template_environment().get_template("gate.md.j2").render(results=results, most=MAX_CHECKS)
 
 
 def suite_csv(page: SuitePage) -> str:

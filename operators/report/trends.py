@@ -17,10 +17,9 @@ from plumbline.operators.metrics.metric import direction
 from plumbline.operators.metrics.table import falling_metrics
 from plumbline.operators.report.changes import altered_settings
 from plumbline.operators.report.charts import Chart, ChartLine, Point, trend_chart
-from plumbline.operators.results.bridge import Bridge, describe_use, find_bridge
+from plumbline.operators.results.bridge import Bridge, Line, describe_use, find_bridge
 from plumbline.operators.results.metric_recipes import Recipe, recipe_of
 from plumbline.operators.results.summary import OVERALL
-from plumbline.operators.statistics.score_maps import Line
 
 COLOURS = 8
 """Lines of a chart; style sheets have as many colours, --s0 to --s7."""

@@ -279,7 +279,7 @@ class RunScores:
         """Return the rows of one metric, of one generator or of all, in the order of the run."""
         if self._reward is not None and metric == REWARD:
             columns, scores = self.scored_by_all(self._reward.parts, generator)
-            return columns._replace(score=self._reward.of_all(scores))
+            return columns._replace(score=self._reward.compute_all(scores))
         wanted = [(metric, name) for name in self.generators if generator in (name, None)]
         sizes = [sum(rows.get(pair, 0) for pair in wanted) for rows in self._rows]
         numbers = [number for number, size in enumerate(sizes) if size]

@@ -1,8 +1,9 @@
-"""Which images of a prompt make an example: pairs, rankings and best-of-n, by margin, agreement, caps and balance."""
+"""Selection of examples (pairs, rankings, best-of-n) from a prompt's images, by margin, agreement, caps and balance."""
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
@@ -17,57 +18,57 @@ Stratum = Literal["winner", "loser", "skills"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SelectionConfig(BoundsChecked):
-    """Which comparisons are sure enough, and how many are taken."""
+    """Options that decide which comparisons are clear enough, and how many are selected."""
 
     section: ClassVar[str] = "selection."
     margin: NotNegative = 0.5
-    """By how much the better image's reward must be above the worse one's; ties are never taken."""
+    """Smallest difference between the rewards of the better and the worse image; ties are never selected."""
     margin_unit: Literal["absolute", "noise"] = "noise"
-    """`absolute`: in the reward's own scale; `noise`: in units of its pooled standard deviation within a prompt."""
+    """`absolute` is the reward's own unit; `noise` is its pooled standard deviation within a prompt."""
     agree: tuple[str, ...] = ()
-    """Metrics of the run that must each put the better image first, whatever their own margin."""
+    """Metrics of the run that must all prefer the better image, by any margin."""
     per_prompt: Positive | None = None
-    """Most pairs of a prompt, or most images of a ranking."""
+    """Largest number of pairs of a prompt, or of images in a ranking."""
     pick: Literal["widest", "hash"] = "widest"
-    """Which pairs of a prompt are taken where there are more: those of the `widest` margin, or any, by a `hash`."""
+    """Pairs that are kept if a prompt has more: those with the `widest` margin, or pseudo-random ones by a `hash`."""
     max_examples: Positive | None = None
-    """Most examples of a split of the export; null takes all."""
+    """Largest number of examples in a split of the export; null selects all."""
     balance: tuple[Stratum, ...] = ()
-    """Over what `max_examples` are spread as evenly as there are any: the generator of the winner, or of the loser, and
-    the prompt's skills."""
+    """Groups that `max_examples` are spread over evenly: the generator of the winner or loser, and the prompt's
+    skills."""
 
     def __post_init__(self) -> None:
         BoundsChecked.__post_init__(self)
         if self.balance and self.max_examples is None:
-            raise ConfigError("selection.balance: expected max_examples beside it, which it spreads; got null")
+            raise ConfigError("selection.balance: expected max_examples too, to spread over the groups; got null")
 
 
 class Candidates(NamedTuple):
-    """The images of a run, one number each, as a selection sees them."""
+    """The images of a run; arrays have one element per image."""
 
     rewards: Floats
-    """nan where there is none."""
+    """Rewards, nan if missing."""
     prompts: Codes
     noise: float
-    """Of the rewards, within a prompt."""
+    """Noise of the rewards within a prompt."""
     agreeing: Sequence[Floats]
-    """The scores, higher being better, of the metrics that must agree."""
+    """Scores of the metrics that must agree; higher is better."""
     ids: Callable[[int], str]
-    """A name of an image that no other has."""
+    """Returns a unique name of an image."""
     generator: Callable[[int], str]
+    """Returns the generator of an image."""
     skills: Callable[[int], str]
-    """Of a prompt."""
+    """Returns the skills of a prompt."""
 
 
 class Example(NamedTuple):
-    """One example: images of a prompt, the best first."""
-
     prompt: int
     images: tuple[int, ...]
+    """Images of the prompt, best first."""
 
 
-def select(unit: Unit, candidates: Candidates, config: SelectionConfig) -> Iterator[Example]:
-    """The examples in the order of the prompts; raises ConfigError where the noise is wanted and there is none."""
+def select_examples(unit: Unit, candidates: Candidates, config: SelectionConfig) -> Iterator[Example]:
+    """Yield the examples in the order of the prompts."""
     order = np.argsort(candidates.prompts, kind="stable")
     starts = np.flatnonzero(np.diff(candidates.prompts[order], prepend=-1))
     better = Better(candidates, config)
@@ -83,7 +84,7 @@ def select(unit: Unit, candidates: Candidates, config: SelectionConfig) -> Itera
 
 
 class Better:
-    """Whether one image is surely better than another."""
+    """Tests whether an image is clearly better than another."""
 
     def __init__(self, candidates: Candidates, config: SelectionConfig) -> None:
         self.candidates = candidates
@@ -97,40 +98,38 @@ class Better:
         return bool(gap > self.tie and gap >= self.margin and agreeing)
 
     def gap(self, winner: int, loser: int) -> float:
-        """By how much the reward of one is above that of the other."""
+        """Return the difference of two images' rewards."""
         return float(self.candidates.rewards[winner] - self.candidates.rewards[loser])
 
-    def place(self, images: Sequence[int]) -> bytes:
-        """A place in an order that has nothing to do with scores, and is the same every time."""
+    def hash_images(self, images: Sequence[int]) -> bytes:
+        """Return a sort key that does not depend on scores."""
         return hashlib.sha256("\0".join(map(self.candidates.ids, images)).encode(errors="replace")).digest()
 
 
 def _pairs(ranked: Sequence[int], better: Better, config: SelectionConfig) -> Iterator[tuple[int, ...]]:
-    pairs = [
-        (winner, loser) for place, winner in enumerate(ranked) for loser in ranked[place + 1 :] if better(winner, loser)
-    ]
+    pairs = [pair for pair in combinations(ranked, 2) if better(*pair)]
     if config.per_prompt is None or len(pairs) <= config.per_prompt:
         yield from pairs
     elif config.pick == "widest":
         yield from sorted(pairs, key=lambda pair: -better.gap(*pair))[: config.per_prompt]
     else:
-        yield from sorted(pairs, key=better.place)[: config.per_prompt]
+        yield from sorted(pairs, key=better.hash_images)[: config.per_prompt]
 
 
 def _rankings(ranked: Sequence[int], better: Better, config: SelectionConfig) -> Iterator[tuple[int, ...]]:
-    """The images from the best down, each surely better than the next that is kept, as many as wanted evenly chosen."""
+    """Yield a ranking of images that are each clearly better than the next; longer rankings are thinned evenly."""
     chain = list(ranked[:1])
     for image in ranked[1:]:
         if better(chain[-1], image):
             chain.append(image)
     if config.per_prompt is not None and len(chain) > config.per_prompt:
-        chain = [chain[place] for place in np.linspace(0, len(chain) - 1, config.per_prompt).round().astype(int)]
+        chain = [chain[index] for index in np.linspace(0, len(chain) - 1, config.per_prompt).round().astype(int)]
     if len(chain) > 1:
         yield tuple(chain)
 
 
 def _best(ranked: Sequence[int], better: Better, config: SelectionConfig) -> Iterator[tuple[int, ...]]:
-    """All images, of which the best is surely better than the worst: there is a choice."""
+    """Yield all images if the best is clearly better than the worst."""
     if len(ranked) > 1 and better(ranked[0], ranked[-1]):
         yield tuple(ranked)
 
@@ -142,8 +141,8 @@ _UNITS: Mapping[str, Callable[[Sequence[int], Better, SelectionConfig], Iterator
 }
 
 
-def spread(examples: Sequence[Example], candidates: Candidates, config: SelectionConfig) -> list[Example]:
-    """At most `max_examples`, as evenly over the strata of `balance` as there are any, in their order."""
+def spread_examples(examples: Sequence[Example], candidates: Candidates, config: SelectionConfig) -> list[Example]:
+    """Return at most `max_examples`, in their order, as evenly spread over the groups of `balance` as possible."""
     if config.max_examples is None or len(examples) <= config.max_examples:
         return list(examples)
     better = Better(candidates, config)
@@ -151,10 +150,10 @@ def spread(examples: Sequence[Example], candidates: Candidates, config: Selectio
     for number, example in enumerate(examples):
         strata.setdefault(_stratum(example, candidates, config.balance), []).append(number)
     quotas = even_quotas([len(numbers) for numbers in strata.values()], config.max_examples)
-    taken: list[int] = []
+    selected: list[int] = []
     for numbers, quota in zip(strata.values(), quotas, strict=True):
-        taken += sorted(numbers, key=lambda number: better.place(examples[number].images))[:quota]
-    return [examples[number] for number in sorted(taken)]
+        selected += sorted(numbers, key=lambda number: better.hash_images(examples[number].images))[:quota]
+    return [examples[number] for number in sorted(selected)]
 
 
 def _stratum(example: Example, candidates: Candidates, balance: Sequence[Stratum]) -> tuple[str, ...]:
@@ -167,7 +166,7 @@ def _stratum(example: Example, candidates: Candidates, balance: Sequence[Stratum
 
 
 def even_quotas(sizes: Sequence[int], total: int) -> list[int]:
-    """How many to take of strata of these sizes, `total` together: all of the small, the others alike but for 1."""
+    """Return how many items to select from groups of these sizes: at most `total`, as evenly as possible."""
     quotas = [0] * len(sizes)
     left = min(total, sum(sizes))
     by_size = sorted(range(len(sizes)), key=lambda stratum: sizes[stratum])
@@ -178,14 +177,14 @@ def even_quotas(sizes: Sequence[int], total: int) -> list[int]:
 
 
 TRAIN, HELD_OUT = "train", "test"
-RULE = (
-    "test where the first 8 bytes of SHA-256 of the prompt's text in lower case, its runs of spaces made one, divided \
-by 2^64 are below held_out"
+SPLIT_RULE = (
+    "test if the first 8 bytes of SHA-256 of the prompt's text, in lower case and with single spaces, divided by 2^64, "
+    "are below held_out"
 )
 
 
-def split_of(text: str, held_out: float) -> str:
-    """`test` for this share of prompts, `train` for the others; the same in every run, whatever else the export has."""
+def choose_split(text: str, held_out: float) -> str:
+    """Return `test` for this fraction of prompts and `train` for the others; the prompt's text alone decides."""
     normal = " ".join(text.lower().split())
-    place = int.from_bytes(hashlib.sha256(normal.encode(errors="replace")).digest()[:8], "big") / 2**64
-    return HELD_OUT if place < held_out else TRAIN
+    fraction = int.from_bytes(hashlib.sha256(normal.encode(errors="replace")).digest()[:8], "big") / 2**64
+    return HELD_OUT if fraction < held_out else TRAIN

@@ -1,8 +1,8 @@
-"""A reward function of TRL's signature: how well images fit the texts that a policy writes about them.
+"""A reward function with TRL's signature: how well images match the texts that a policy writes about them.
 
-Source: huggingface/trl, trl/trainer/grpo_trainer.py: it calls `reward_func(prompts=, completions=, completion_ids=,
-**columns, trainer_state=)`, names it by `__name__`, and takes None as NaN, which enters no mean. modelscope/ms-swift
-3602360, swift/rl_core/grpo_algorithm.py, does the same with the completions as the first argument.
+TRL (trl/trainer/grpo_trainer.py) calls `reward_func(prompts=, completions=, completion_ids=, **columns,
+trainer_state=)`, names the function by `__name__`, and excludes None from means. modelscope/ms-swift 3602360
+(swift/rl_core/grpo_algorithm.py) does the same with the completions as first argument.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,41 +25,44 @@ def trl_reward(
 ) -> TrlReward:
     """Return a function for `reward_funcs` of TRL's trainers.
 
-    `images` is the column with an image, or a list of images, for every completion. `texts` is the column that the
-    images are compared with: `completions` for a policy that describes images, `prompts`, or another column.
-    `questions` is the column with questions for a metric with a benchmark's own questions. `sources` is the column with
-    the image that each was edited from, or a list of them.
+    The reward is None if the score is missing, and the negated score if the metric prefers lower scores.
 
-    The reward is None if there is no score, and the negated score if a lower score of the metric is better. Raises
-    ConfigError for a metric that the scorer does not have.
+    Args:
+        scorer: The scorer.
+        metric: One of the scorer's metrics; others raise ConfigError.
+        images: Column with an image, or a list of images, for every completion.
+        texts: Column of the texts: `completions` for a policy that describes images, `prompts`, or another column.
+        questions: Column with questions, for a metric with a benchmark's own questions.
+        sources: Column with the image, or list of images, that each image was edited from.
     """
     if metric not in scorer.metrics:
         raise ConfigError(f"metric: the scorer has none called {metric!r}; {suggest(metric, [*scorer.metrics])}")
 
-    falling = scorer.metrics[metric].prefers_lower
-
     def reward(completions: Sequence[Any], prompts: Sequence[Any] = (), **columns: Any) -> list[float | None]:
-        written = {"prompts": prompts, "completions": completions, **columns}
+        columns |= {"prompts": prompts, "completions": completions}
         for name in filter(None, (images, texts, questions, sources)):
-            if name not in written:
-                raise ConfigError(f"no column is called {name!r}; the trainer gives {', '.join(written)}")
-        lists = written[questions] if questions is not None else None
-        before = written[sources] if sources is not None else None
-        asked = [_text(text) for text in written[texts]]
-        table = scorer.score_table(written[images], asked, [metric], lists, before)
+            if name not in columns:
+                raise ConfigError(f"no column is called {name!r}; the trainer provides {', '.join(columns)}")
+        table = scorer.score_table(
+            columns[images],
+            [_extract_text(text) for text in columns[texts]],
+            [metric],
+            columns[questions] if questions is not None else None,
+            columns[sources] if sources is not None else None,
+        )
         scores: list[float | None] = table.column("score").to_pylist()
-        return [-score if score is not None and falling else score for score in scores]
+        return [-score if score is not None and scorer.metrics[metric].prefers_lower else score for score in scores]
 
     reward.__name__ = metric
     return reward
 
 
-def _text(written: Any) -> Any:
-    """Return a text, or the text of a conversation's last message; anything else as it is, for the scorer to refuse."""
+def _extract_text(value: Any) -> Any:
+    """Return a text, or the text of a conversation's last message; other values unchanged, for the scorer to refuse."""
     try:
-        content = written if isinstance(written, str) else written[-1]["content"]
+        content = value if isinstance(value, str) else value[-1]["content"]
         if isinstance(content, str):
             return content
         return "\n".join(part["text"] for part in content if part.get("type") == "text")
     except (LookupError, TypeError, AttributeError):
-        return written
+        return value

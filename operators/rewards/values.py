@@ -1,4 +1,4 @@
-"""How rewards stand among those of the same prompt: their noise, z-scores and ranks."""
+"""Noise, z-scores and ranks of rewards within a prompt."""
 
 import math
 from typing import Literal
@@ -8,18 +8,17 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 Codes = NDArray[np.int32]
-"""The prompt of every image, as a number from 0."""
+"""The prompt of each image (n,), as a number from 0."""
 Std = Literal["population", "sample"]
 
 TIE = 1e-9
-"""Differences below this share of the noise are rounding, and so ties."""
+"""Differences below this fraction of the noise are rounding errors, and so ties."""
 
 
 def within_prompt_noise(values: Floats, prompts: Codes) -> float:
-    """The pooled standard deviation of the values within a prompt; 0 where no prompt has two.
+    """Return the pooled standard deviation of values (n,) within a prompt; 0 if no prompt has two values.
 
-    sqrt(sum of squared deviations from the prompt's mean / (values - prompts)): how far images of one prompt usually
-    lie from their mean, over all generators.
+    It is sqrt(sum of squared deviations from the prompt's mean / (values - prompts)), over all generators.
     """
     known = ~np.isnan(values)
     deviations = values[known] - prompt_means(values, prompts)[known]
@@ -28,35 +27,33 @@ def within_prompt_noise(values: Floats, prompts: Codes) -> float:
         return 0.0
     noise = math.sqrt(math.fsum(deviations**2) / freedom)
     largest = float(np.max(np.abs(values[known])))
-    return noise if noise > TIE * largest else 0.0  # rounding of values that are all alike
+    return noise if noise > TIE * largest else 0.0  # rounding errors of equal values
 
 
 def prompt_means(values: Floats, prompts: Codes) -> Floats:
-    """For every image the mean of its prompt's values; nan where it has none."""
+    """Return for each image the mean of its prompt's values (n,); nan if the prompt has none."""
     with np.errstate(invalid="ignore"):
         means: Floats = (_sums(values, prompts) / _counts(values, prompts))[prompts]
     return means
 
 
 def z_scores(values: Floats, prompts: Codes, noise: float, std: Std, epsilon: float) -> Floats:
-    """(value - mean) / (std + epsilon x noise), both of the prompt; nan stays, and images that are all alike get 0.
+    """Return (value - mean) / (std + epsilon x noise) with the prompt's mean and std; nan stays, equal values become 0.
 
-    `std`: `population` divides the squares by n (NumPy's), `sample` by n - 1 (torch's). `epsilon` is in units of the
-    metric's noise, so that no scale of it matters.
+    `std`: `population` divides the squares by n (NumPy's default), `sample` by n - 1 (torch's).
     """
     if noise == 0:
         return np.where(np.isnan(values), np.nan, 0.0)
     deviations = values - prompt_means(values, prompts)
     degrees = _counts(values, prompts) - (1 if std == "sample" else 0)
     spread = np.sqrt(_sums(deviations**2, prompts) / np.maximum(degrees, 1))[prompts]
-    alike = spread <= TIE * noise
-    return np.where(
-        np.isnan(values), np.nan, np.where(alike, 0.0, deviations / np.where(alike, 1.0, spread + epsilon * noise))
-    )
+    equal = spread <= TIE * noise
+    scores = np.where(equal, 0.0, deviations / np.where(equal, 1.0, spread + epsilon * noise))
+    return np.where(np.isnan(values), np.nan, scores)
 
 
 def rank_advantages(values: Floats, prompts: Codes, noise: float) -> Floats:
-    """The image's rank in its prompt from -1 (worst) to 1 (best), ties sharing their mean; 0 for a prompt's only."""
+    """Return each image's rank in its prompt from -1 (worst) to 1 (best); ties share their mean; 0 if it is alone."""
     known = np.flatnonzero(~np.isnan(values))
     order = known[np.lexsort((values[known], prompts[known]))]
     advantages = np.where(np.isnan(values), np.nan, 0.0)

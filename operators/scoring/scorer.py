@@ -210,7 +210,7 @@ class Scorer:
         if given and not reading:
             raise ConfigError(
                 f"captions: {' and '.join(wanted)} would ignore them; leave them out, or use a metric that reads them, "
-                "such as clip_direction (docs/edits.md)"
+                "such as clip_direction (plugins/edits/README.md)"
             )
 
     def _run_node(self, loaded: LoadedNode, names: Sequence[str], call: Call) -> Mapping[str, pa.Table]:

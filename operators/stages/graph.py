@@ -63,7 +63,7 @@ def require_comparison(wanted: Collection[str], comparing: Collection[str]) -> N
     if not comparing:
         raise ConfigError(
             f"sources: {' and '.join(wanted)} would ignore them; leave them out, or use a metric that looks at them, "
-            "such as source_ssim (docs/edits.md)"
+            "such as source_ssim (plugins/edits/README.md)"
         )
 
 
@@ -93,7 +93,7 @@ def _check_views(node: GraphNode, role: str, model: ModelConfig, clips: Clips) -
         raise ConfigError(
             f"metrics.{showing[0]}: it shows a model the source of an edit and its result in one question, and the "
             f"role {role!r} is {model.checkpoint}, which takes one image; use a model that takes several, such as a "
-            "Qwen2.5-VL of family vlm, or a service of family openai (docs/edits.md)"
+            "Qwen2.5-VL of family vlm, or a service of family openai (plugins/edits/README.md)"
         )
     limit = image_limit(model)
     if showing and limit is not None and limit < 2:

@@ -95,8 +95,8 @@ class Stage(ABC):
     over: ClassVar[Rows]
     """Rows of the stage's shards: prompts or images."""
     behind: ClassVar[str | None] = None
-    """For a stage of another package: the stage that it follows in the order data flows. None puts it before the
-    scores."""
+    """For a stage of a plugin or another package: the stage that it follows in the order data flows. None puts it
+    before the scores."""
     needs: ClassVar[type]
     """Runtime-checkable protocol that metrics of the stage must have."""
     calls: ClassVar[Mapping[str, Call]] = {}

@@ -5,34 +5,30 @@ from collections.abc import Mapping
 from plumbline.operators.base.extensions import Extensions
 from plumbline.operators.stages.stage import Stage
 
-KNOWN = Extensions[type[Stage]](
-    "stages",
-    {
-        "pictures": "plumbline.operators.stages.pictures:PicturesStage",
-        "questions": "plumbline.operators.stages.questions:QuestionsStage",
-        "entailment": "plumbline.operators.stages.entailment:EntailmentStage",
-        "priors": "plumbline.operators.stages.priors:PriorsStage",
-        "answers": "plumbline.operators.stages.answers:AnswersStage",
-        "modules": "plumbline.operators.stages.modules:ModulesStage",
-        "similarities": "plumbline.operators.stages.similarities:SimilaritiesStage",
-        "captions": "plumbline.operators.stages.captions:CaptionsStage",
-        "regions": "plumbline.operators.stages.captions:RegionsStage",
-        "descriptions": "plumbline.operators.stages.captions:DescriptionsStage",
-        "text_similarities": "plumbline.operators.stages.text_similarities:TextSimilaritiesStage",
-        "verdicts": "plumbline.operators.stages.verdicts:VerdictsStage",
-        "inspections": "plumbline.operators.stages.verdicts:InspectionsStage",
-        "image_statistics": "plumbline.operators.stages.image_statistics:ImageStatisticsStage",
-        "source_comparisons": "plumbline.operators.stages.source_comparisons:SourceComparisonsStage",
-        "function_values": "plumbline.operators.stages.function_values:FunctionValuesStage",
-        "scores": "plumbline.operators.stages.scores:ScoresStage",
-    },
-    Stage,
-)
+CORE = {
+    "questions": "plumbline.operators.stages.questions:QuestionsStage",
+    "entailment": "plumbline.operators.stages.entailment:EntailmentStage",
+    "priors": "plumbline.operators.stages.priors:PriorsStage",
+    "answers": "plumbline.operators.stages.answers:AnswersStage",
+    "modules": "plumbline.operators.stages.modules:ModulesStage",
+    "similarities": "plumbline.operators.stages.similarities:SimilaritiesStage",
+    "captions": "plumbline.operators.stages.captions:CaptionsStage",
+    "regions": "plumbline.operators.stages.captions:RegionsStage",
+    "descriptions": "plumbline.operators.stages.captions:DescriptionsStage",
+    "text_similarities": "plumbline.operators.stages.text_similarities:TextSimilaritiesStage",
+    "verdicts": "plumbline.operators.stages.verdicts:VerdictsStage",
+    "inspections": "plumbline.operators.stages.verdicts:InspectionsStage",
+    "image_statistics": "plumbline.operators.stages.image_statistics:ImageStatisticsStage",
+    "function_values": "plumbline.operators.stages.function_values:FunctionValuesStage",
+    "scores": "plumbline.operators.stages.scores:ScoresStage",
+}
+"""The core's stages in the order data flows."""
+KNOWN = Extensions[type[Stage]]("stages", CORE, Stage)
 
 
 def _order_stages() -> list[str]:
-    """Return the names in the order data flows; each stage of another package follows the stage that it names."""
-    order = list(KNOWN.ours)
+    """Return the names in the order data flows; those of plugins and packages follow the stage that they name."""
+    order = list(CORE)
     others = [name for name in KNOWN if name not in order]
     while others:
         name = next((name for name in others if KNOWN[name].behind in (None, *order)), others[0])

@@ -17,14 +17,17 @@ from plumbline.operators.statistics.rounding import exact_means, merge_equal, ro
 Floats = NDArray[np.float64]
 
 MIN_DIFFERING = 12
-"""More than other statistics need: if nearly all ratings are the same, few prompts have any disagreement."""
+"""Prompts that need a rating other than the commonest one for an interval of alpha.
+
+Other statistics need fewer. But if nearly all ratings are equal, few prompts have any disagreement.
+"""
 Statistic = Callable[[Floats, Floats], float]
 
 
 def auroc(human: Floats, metric: Floats) -> float:
-    """The chance that an image of the higher label gets the higher score, ties counting half; nan with one label.
+    """Return the probability that an image with the higher label has the higher score; ties count half.
 
-    Raises ValueError where there are more than two labels.
+    It is nan if all labels are equal. Raises ValueError if there are more than two labels.
     """
     labels = np.unique(human)
     if len(labels) > 2:
@@ -35,9 +38,7 @@ def auroc(human: Floats, metric: Floats) -> float:
     return float(scipy.stats.mannwhitneyu(high, low, method="asymptotic").statistic / (len(low) * len(high)))
 
 
-def _where_both_vary(correlate: Callable[[Floats, Floats], Any]) -> Statistic:
-    """A correlation, nan where either side is constant."""
-
+def _nan_if_constant(correlate: Callable[[Floats, Floats], Any]) -> Statistic:
     def statistic(human: Floats, metric: Floats) -> float:
         varies = len(human) > 1 and bool(np.ptp(human) > 0) and bool(np.ptp(metric) > 0)
         return float(correlate(human, metric)) if varies else math.nan
@@ -46,7 +47,7 @@ def _where_both_vary(correlate: Callable[[Floats, Floats], Any]) -> Statistic:
 
 
 def _spearman(human: Floats, metric: Floats) -> float:
-    """As scipy's, without the p-value that takes most of its time."""
+    """Return the same as scipy's function, which spends most of its time on a p-value."""
     return float(np.corrcoef(scipy.stats.rankdata([human, metric], axis=1))[0, 1])
 
 
@@ -55,35 +56,36 @@ def _kendall(variant: Literal["b", "c"]) -> Callable[[Floats, Floats], float]:
 
 
 def _kendall_a(human: Floats, metric: Floats) -> float:
-    """Tau-b with all pairs below the line, not only those that are tied on neither side."""
-    untied = [1 - _tied_share(side) for side in (human, metric)]
-    return _kendall("b")(human, metric) * math.sqrt(math.prod(untied))
+    """Return tau-b times the root of the product of both sides' shares of untied pairs: its divisor is all pairs."""
 
+    def untied_share(values: Floats) -> float:
+        counts, n = np.unique(values, return_counts=True)[1], len(values)
+        return 1 - float((counts * (counts - 1)).sum() / (n * (n - 1)))
 
-def _tied_share(values: Floats) -> float:
-    """The share of pairs that are tied."""
-    counts, n = np.unique(values, return_counts=True)[1], len(values)
-    return float((counts * (counts - 1)).sum() / (n * (n - 1)))
+    return _kendall("b")(human, metric) * math.sqrt(untied_share(human) * untied_share(metric))
 
 
 STATISTICS: Mapping[str, Statistic] = {
-    "pearson": _where_both_vary(lambda human, metric: scipy.stats.pearsonr(human, metric).statistic),
-    "spearman": _where_both_vary(_spearman),
-    "kendall_a": _where_both_vary(_kendall_a),
-    "kendall_b": _where_both_vary(_kendall("b")),
-    "kendall_c": _where_both_vary(_kendall("c")),
+    "pearson": _nan_if_constant(lambda human, metric: scipy.stats.pearsonr(human, metric).statistic),
+    "spearman": _nan_if_constant(_spearman),
+    "kendall_a": _nan_if_constant(_kendall_a),
+    "kendall_b": _nan_if_constant(_kendall("b")),
+    "kendall_c": _nan_if_constant(_kendall("c")),
     "auroc": auroc,
 }
-"""All in [-1, 1] but AUROC: Pearson's r, Spearman's rho with average ranks for ties, Kendall's tau-a, of which ties are
-no agreement (concordant less discordant pairs, of all), tau-b, which allows for ties on both sides, and tau-c (Stuart),
-for sides with different numbers of values."""
+"""Statistics in [-1, 1], except AUROC in [0, 1].
+
+Pearson's r; Spearman's rho with average ranks for ties; Kendall's tau-a (concordant minus discordant pairs, divided by
+all pairs), tau-b, which corrects for ties on both sides, and Stuart's tau-c, for sides with different numbers of
+values.
+"""
 
 
 def spearman_viescore(human: Floats, metric: Floats, generators: NDArray[np.int64]) -> float:
-    """Spearman's rho within each generator, averaged as VIEScore's release does; nan where one generator has none.
+    """Return Spearman's rho within each generator, averaged as VIEScore's release does; nan if any rho is undefined.
 
-    The release calls what it averages Fisher's z, and averages the correlations themselves: the result is the
-    hyperbolic tangent of their mean, nearer to 0 than the mean. Source: TIGER-AI-Lab/VIEScore, average_correlation in
+    The release means to average Fisher's z, but averages the correlations themselves and then takes the hyperbolic
+    tangent. So the result is nearer to 0 than the mean. Source: TIGER-AI-Lab/VIEScore, average_correlation in
     paper_implementation/analyze_json.ipynb.
     """
     within = [generators == code for code in np.unique(generators)]
@@ -121,11 +123,11 @@ UNSURE = "unsure"
 
 
 def krippendorff_alpha(ratings: pd.DataFrame, level: Level) -> float:
-    """Krippendorff's alpha of a long table (unit, rater, rating), in [-1, 1]; missing ratings are allowed for.
+    """Return Krippendorff's alpha of a long table (unit, rater, rating), in [-1, 1]; ratings may be missing.
 
-    It is nan if no unit has two ratings, or if all ratings of units with two are equal: without variation nothing tells
-    agreement from raters who always say the same. Source: Krippendorff 2018, Content Analysis, chapter 12; used in
-    Gecko, section 4.1.
+    It is nan if no unit has two ratings, or if all ratings of such units are equal: raters who agree cannot then be
+    distinguished from raters who always answer the same. Source: Krippendorff 2018, Content Analysis, chapter 12; used
+    in Gecko, section 4.1.
     """
     pairable = ratings[ratings.groupby("unit")["rating"].transform("count") > 1]
     if pairable["rating"].nunique() < 2:
@@ -140,26 +142,26 @@ def krippendorff_alpha(ratings: pd.DataFrame, level: Level) -> float:
 
 
 def alpha_interval(ratings: pd.DataFrame, sampling: Sampling) -> Interval:
-    """Return the interval over prompts of the ordinal `krippendorff_alpha`.
+    """Return the interval of the ordinal `krippendorff_alpha` of a long table (unit, prompt_id, rater, rating).
 
-    `ratings` is a long table (unit, prompt_id, rater, rating). A prompt's units are resampled together, because they
-    are not independent of each other. The interval is undefined if fewer than MIN_DIFFERING prompts have any rating
-    other than the commonest one.
+    Prompts are resampled, because the units of a prompt are not independent. The interval is undefined if fewer than
+    MIN_DIFFERING prompts have any rating other than the commonest one.
     """
     values = np.unique(ratings["rating"], return_inverse=True)[1].astype(np.float64)
     if Prompts(ratings["prompt_id"].to_list()).differing(values) < MIN_DIFFERING:
         return UNDEFINED
     prompts = Prompts(ratings["prompt_id"].drop_duplicates().to_list(), sampling)
-    coincidences = _coincidences(ratings)
+    coincidences = _count_coincidences(ratings)
     drawn = prompts.multiplicities() @ coincidences.reshape(prompts.count, -1)
     resampled = _alphas(drawn.reshape(-1, *coincidences.shape[1:]))
     alpha = float(_alphas(coincidences.sum(axis=0)))
     return student_interval(alpha, resampled, prompts.count, CORRELATIONS)
 
 
-def _coincidences(ratings: pd.DataFrame) -> Floats:
-    """By prompt, in the order of their names, how often two raters gave two values to one unit (prompts, values,
-    values), each unit by its number of ratings less one.
+def _count_coincidences(ratings: pd.DataFrame) -> Floats:
+    """Count how often two raters gave a unit each pair of values, as (prompts in order of their ids, values, values).
+
+    Each unit weighs 1 / (its number of ratings - 1).
     """
     values = np.unique(ratings["rating"], return_inverse=True)[1]
     prompts, of_prompt = np.unique(ratings["prompt_id"].astype(str), return_inverse=True)
@@ -191,25 +193,25 @@ def _alphas(coincidences: Floats) -> Floats:
 
 
 def majority_vote(votes: Sequence[str | None]) -> str:
-    """What most said, and `unsure` where two are said equally often or nothing is (Gecko, App. D.1)."""
+    """Return the commonest vote; `unsure` on a tie or without votes (Gecko, App. D.1)."""
     most = multimode(vote for vote in votes if vote is not None)
     return most[0] if len(most) == 1 else UNSURE
 
 
 def reliable_prompts(parts: pd.DataFrame, *, share: float = 0.5) -> set[str]:
-    """Return the prompts on which raters agree for every generator and template (Gecko, section 4.1).
+    """Return the prompts whose raters agree for every generator and template (Gecko, section 4.1).
 
     A prompt is reliable if its disagreement is below `share` of the largest of all prompts, for each generator and
     template that was rated. If all raters agree about all prompts (largest 0), every prompt is reliable. A prompt
-    without a rating (all unsure) in some template is not. Ratings without a generator count as one generator's.
+    without any rating (all unsure) in some template is not. Ratings without a generator count as one generator's.
 
     Args:
-        parts: raters' answers about each image, word or question, in columns prompt_id, generator, template, image_id,
+        parts: Raters' answers about each image, word or question, in columns prompt_id, generator, template, image_id,
             part, rater and rating.
-        share: fraction of the largest disagreement.
+        share: Fraction of the largest disagreement.
     """
     by = ["generator", "template"]
-    disagreement = _disagreement(parts, [*by, "prompt_id"])
+    disagreement = _measure_disagreement(parts, [*by, "prompt_id"])
     largest = disagreement.groupby(by, dropna=False)["variance"].transform("max")
     variances = disagreement["variance"].to_numpy(np.float64)
     excess = round_to(variances - share * largest.to_numpy(np.float64), step_of(variances))
@@ -219,14 +221,11 @@ def reliable_prompts(parts: pd.DataFrame, *, share: float = 0.5) -> set[str]:
     return set(agreed.index[agreed["all"] & (agreed["count"] == wanted)].astype(str))
 
 
-def _disagreement(parts: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
-    """Return the `variance` between raters for every value of the keys: the mean over images, words or questions.
-
-    It is nan if no rater gave a rating.
-    """
+def _measure_disagreement(parts: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
+    """Return the `variance` between raters per value of the keys: its mean over images, words or questions, or nan."""
     units = parts.groupby([*keys, "image_id", "part"], dropna=False)
     ratings = parts["rating"].astype(np.float64)
-    above = merge_equal((ratings - units["rating"].transform("min")).to_numpy())  # of equal ratings exactly 0
+    above = merge_equal((ratings - units["rating"].transform("min")).to_numpy())  # exactly 0 if ratings are equal
     of_unit = units.ngroup().to_numpy()
     variance = pd.Series(above).groupby(of_unit).var(ddof=0)
     owners = parts.assign(unit=of_unit).drop_duplicates("unit").set_index("unit")[list(keys)]

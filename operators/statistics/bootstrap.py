@@ -1,7 +1,7 @@
 """Bootstrap intervals that resample prompts, because the images of one prompt are not independent of each other.
 
-A bootstrap treats values that no prompt showed as impossible: ten equal ratings would have an interval of length 0. So
-a mean on a known scale gets Gaffke's bounds, which add one more prompt at the worst end of the scale, and a statistic
+A bootstrap treats values that did not occur as impossible: ten equal ratings would have an interval of length 0. So a
+mean on a known scale gets Gaffke's bounds, which add one more prompt at the worst end of the scale, and a statistic
 that few prompts decide gets no interval. The other intervals are widened by Student's quantile, because resamples of
 few prompts spread too little.
 """
@@ -21,20 +21,20 @@ Floats = NDArray[np.float64]
 Longs = NDArray[np.int64]
 
 MIN_DIFFERING = 6
-"""Prompts that must differ from the rest for an interval to hold; corrected means ask for as many."""
+"""Prompts that must differ from the rest for an interval to be valid; corrected means require the same number."""
 ROUNDING = 1e-12
 FISHER_LIMIT = 0.999
-"""Statistics nearer to the end of their scale are taken to be here."""
-DRAWN_TOGETHER = 1 << 20
+"""Statistics closer to an end of their scale are moved here, because Fisher's transform of the end is infinite."""
+MAX_WEIGHTS = 1 << 20
 """Number of weights in memory at a time."""
-USUAL = Sampling()
-MOST_PROMPTS_IN_PAIRS = 5_000
-"""The pairs between prompts take the square of this many numbers."""
+DEFAULT_SAMPLING = Sampling()
+MAX_PROMPTS_IN_PAIRS = 5_000
+"""Limit for pairs between prompts, whose matrices have this many rows and columns."""
 ROWS_OF_PAIRS = 512
 
 
 class Interval(NamedTuple):
-    """The 95% interval of a statistic; nan if it is undefined or would not hold."""
+    """The 95% interval of a statistic; nan if it is undefined or would not be valid."""
 
     low: float
     high: float
@@ -44,19 +44,18 @@ UNDEFINED = Interval(math.nan, math.nan)
 
 
 class Scale(NamedTuple):
-    """The least and the greatest possible value."""
-
     least: float
     greatest: float
+    """Least and greatest possible value."""
 
 
 SHARES, CORRELATIONS = Scale(0.0, 1.0), Scale(-1.0, 1.0)
 
 
 class Prompts:
-    """The rows of each prompt, and resamples of the prompts, with replacement; the same seed gives the same ones."""
+    """The rows of each prompt, and bootstrap resamples of the prompts, which depend on nothing but the seed."""
 
-    def __init__(self, prompt_ids: Sequence[str], sampling: Sampling = USUAL, name: str = "prompts") -> None:
+    def __init__(self, prompt_ids: Sequence[str], sampling: Sampling = DEFAULT_SAMPLING, name: str = "prompts") -> None:
         self.sampling, self.name = sampling, name
         self.codes = np.unique(np.asarray(prompt_ids, dtype=str), return_inverse=True)[1].astype(np.int64)
         self.count = int(self.codes.max(initial=-1)) + 1
@@ -82,9 +81,9 @@ class Prompts:
         return len(np.unique(self.codes[inverse != counts.argmax()]))
 
     def interval(self, statistic: Callable[[Longs], float], scale: Scale | None = None) -> Interval:
-        """Return the interval of a statistic of row indices, without the resamples whose statistic is undefined.
+        """Return the interval of a statistic of row indices; resamples without a defined statistic are ignored.
 
-        On a `scale` the interval is that of the statistic's Fisher transform, so that it stays on the scale.
+        With a `scale`, the interval is computed for the statistic's Fisher transform, so that it stays on the scale.
         """
         if self.count < 2:
             return UNDEFINED
@@ -96,13 +95,13 @@ class Prompts:
         return student_interval(statistic(np.arange(len(self.codes))), np.asarray(values), self.count, scale)
 
     def mean_interval(self, values: Floats, scale: Scale | None = None) -> Interval:
-        """Return the interval of the mean of the rows' values (n,), which lie on the scale if one is given."""
+        """Return the interval of the mean of the rows' values (n,), which must lie on the scale if there is one."""
         sums = np.bincount(self.codes, weights=values, minlength=self.count).astype(np.float64)
         sizes = np.bincount(self.codes, minlength=self.count)
         return self.ratio_interval(sums, sizes.astype(np.float64), scale)
 
     def ratio_interval(self, numerators: Floats, denominators: Floats, scale: Scale | None = None) -> Interval:
-        """Return the interval of the sum of prompts' numerators by that of their denominators, on a scale if given."""
+        """Return the interval of sum(numerators) / sum(denominators), each with one value per prompt."""
         if self.count < 2 or not denominators.sum():
             return UNDEFINED
         if scale is not None:
@@ -110,36 +109,37 @@ class Prompts:
         drawn = self.multiplicities()
         with np.errstate(invalid="ignore"):
             resampled = (drawn @ numerators) / (drawn @ denominators)
-        return widened(resampled, self.count, _ratio_skewness(numerators, denominators))
+        return percentile_interval(resampled, self.count, _ratio_skewness(numerators, denominators))
 
     def multiplicities(self) -> Floats:
-        """How often each resample holds each prompt (resamples, prompts)."""
+        """Return how often each resample contains each prompt (resamples, prompts)."""
         random = np.random.default_rng(self.sampling.seed)
         shares = np.full(self.count, 1 / self.count)
         return random.multinomial(self.count, shares, size=self.sampling.resamples).astype(np.float64)
 
     def pairwise_interval(self, human: Floats, metric: Floats, epsilon: float, *, grouped: bool) -> Interval:
-        """Return the interval of pairwise accuracy at a fixed threshold; if `grouped`, of the pairs within prompts."""
+        """Return the interval of pairwise accuracy at a fixed threshold; if `grouped`, over pairs within prompts."""
         if grouped:
             accuracies = [
-                accuracy_within(human[rows], metric[rows], epsilon) if len(rows) > 1 else math.nan for rows in self.rows
+                pairwise_accuracy(human[rows], metric[rows], epsilon) if len(rows) > 1 else math.nan
+                for rows in self.rows
             ]
             values = np.asarray(accuracies)
             return self.ratio_interval(np.nan_to_num(values), np.isfinite(values).astype(np.float64), SHARES)
-        if not 2 <= self.count <= MOST_PROMPTS_IN_PAIRS or not self.all_differ(human, metric):
+        if not 2 <= self.count <= MAX_PROMPTS_IN_PAIRS or not self.all_differ(human, metric):
             return UNDEFINED
-        correct, pairs = self._between_prompts(human, metric, epsilon)
+        correct, pairs = self._count_pairs(human, metric, epsilon)
         drawn = self.multiplicities()
         with np.errstate(invalid="ignore"):
-            found = _quadratic(drawn, correct) / _quadratic(drawn, pairs)
-        return student_interval(float(correct.sum() / pairs.sum()), found, self.count, SHARES)
+            resampled = ((drawn @ correct) * drawn).sum(axis=1) / ((drawn @ pairs) * drawn).sum(axis=1)
+        return student_interval(float(correct.sum() / pairs.sum()), resampled, self.count, SHARES)
 
     def all_differ(self, *columns: Floats) -> bool:
-        """Return True if enough prompts differ in each column (n,) for an interval of a statistic of the columns."""
+        """Return True if enough prompts differ in each column (n,) for an interval."""
         return all(self.differing(values) >= MIN_DIFFERING for values in columns)
 
-    def _between_prompts(self, human: Floats, metric: Floats, epsilon: float) -> tuple[Floats, Floats]:
-        """Count the correct pairs and all pairs of rows between every two prompts; no row is paired with itself."""
+    def _count_pairs(self, human: Floats, metric: Floats, epsilon: float) -> tuple[Floats, Floats]:
+        """Count the correct pairs, and all pairs, of rows of every two prompts (prompts, prompts)."""
         correct = np.zeros((self.count, self.count))
         order = np.concatenate(self.rows)
         human, metric, codes = human[order], metric[order], self.codes[order]
@@ -149,70 +149,71 @@ class Prompts:
             hits = pairwise_correct(human, metric, epsilon, rows)
             np.add.at(correct, codes[rows], np.add.reduceat(hits, starts, axis=1, dtype=np.int32))
         sizes = np.diff(np.append(starts, len(order))).astype(np.float64)
-        own = np.diag(sizes)
-        return correct - own, np.outer(sizes, sizes) - own
+        itself = np.diag(sizes)  # a row is not paired with itself
+        return correct - itself, np.outer(sizes, sizes) - itself
 
 
 def student_interval(value: float, resampled: Floats, count: int, scale: Scale | None = None) -> Interval:
-    """Return Student's interval about a statistic of `count` prompts, whose error is the spread of the resamples.
+    """Return Student's interval of a statistic of `count` prompts; its standard error is the spread of the resamples.
 
-    It is undefined if most resamples are undefined or all are the same. On a scale it is that of Fisher's transform.
+    It is undefined if most resamples are undefined or all are equal. With a `scale` it is computed for Fisher's
+    transform of the statistic.
     """
     defined = resampled[np.isfinite(resampled)]
     if len(defined) < len(resampled) / 2 or not math.isfinite(value) or np.ptp(defined) < ROUNDING:
         return UNDEFINED
     if scale is not None:
-        value, defined = float(_transformed(np.array(value), scale)), _transformed(defined, scale)
-    reach = float(student(count)) * float(defined.std())
+        value, defined = float(_fisher_transform(np.array(value), scale)), _fisher_transform(defined, scale)
+    reach = float(student_quantile(count)) * float(defined.std())
     ends = np.array([value - reach, value + reach])
     if scale is not None:
         ends = (scale.greatest + scale.least + (scale.greatest - scale.least) * np.tanh(ends)) / 2
     return Interval(*ends.tolist())
 
 
-def _transformed(values: Floats, scale: Scale) -> Floats:
-    """Return Fisher's transform of values on a scale."""
+def _fisher_transform(values: Floats, scale: Scale) -> Floats:
     centred = (2 * values - scale.greatest - scale.least) / (scale.greatest - scale.least)
     return np.asarray(np.arctanh(np.clip(centred, -FISHER_LIMIT, FISHER_LIMIT)))
 
 
-def student(counts: Floats | int) -> Floats:
-    """Return half the width of an interval in standard deviations of resampled means, for these numbers of prompts.
+def student_quantile(counts: Floats | int) -> Floats:
+    """Return the half-width of intervals in standard deviations of resampled means, for these numbers of prompts.
 
-    It is Student's quantile, times sqrt(n / (n - 1)), because resampled means spread less than the standard error.
+    It is Student's quantile times sqrt(n / (n - 1)), because resampled means spread less than the standard error.
     """
     degrees = np.asarray(counts, np.float64) - 1
-    import scipy  # imported here, because a status computes no interval
+    import scipy  # imported here because it is slow, and `plumbline status` computes no interval
 
     return np.asarray(scipy.special.stdtrit(degrees, (1 + CONFIDENCE) / 2) * np.sqrt(1 + 1 / degrees))
 
 
 def _ratio_skewness(numerators: Floats, denominators: Floats) -> float:
-    """Return the skewness of the sum of prompts' numerators by that of their denominators, to first order.
+    """Return the skewness of sum(numerators) / sum(denominators), to first order.
 
-    Few resamples estimate it badly: by chance 200 of them are as skewed as MIN_DIFFERING prompts in 2 of 100 cases.
+    It is not taken from the resamples, because 200 of them are by chance too skewed in 2 of 100 cases.
     """
     residuals = numerators - numerators.sum() / denominators.sum() * denominators
     spread = float((residuals**2).sum())
     return float((residuals**3).sum()) / spread**1.5 if spread > 0 else math.nan
 
 
-def widened(resampled: Floats, count: float, skewness: float) -> Interval:
-    """Return the middle 95% of the defined resampled means, widened about their mean.
-
-    It is widened by the ratio of Student's quantile to the normal quantile. It is undefined if the `skewness` is that
-    of a mean that fewer than MIN_DIFFERING prompts decide. The limit is the skewness of a Poisson number with mean
-    MIN_DIFFERING: 1 / sqrt(MIN_DIFFERING).
-    """
-    low, high = widened_each(resampled[None], np.array([count]), np.array([skewness]))[:, 0]
+def percentile_interval(resampled: Floats, count: float, skewness: float) -> Interval:
+    """Return the middle 95% of resampled means (resamples,) of `count` prompts, as `percentile_intervals` does."""
+    low, high = percentile_intervals(resampled[None], np.array([count]), np.array([skewness]))[:, 0]
     return Interval(float(low), float(high))
 
 
-def widened_each(resampled: Floats, counts: Floats, skewness: Floats | None = None) -> Floats:
-    """Return the ends (2, k) of the intervals of k means (k, resamples), each computed as `widened` does.
+def percentile_intervals(resampled: Floats, counts: Floats, skewness: Floats | None = None) -> Floats:
+    """Return the ends (2, k) of the middle 95% of k resampled means (k, resamples); nan resamples are ignored.
 
-    `counts` (k,) has each mean's number of prompts. Without `skewness` (k,) the skewness of the resamples is taken,
-    which needs hundreds of them.
+    The intervals are widened about their means by the ratio of Student's quantile to the normal quantile. An interval
+    is nan if its skewness reaches 1 / sqrt(MIN_DIFFERING), that of a Poisson number with mean MIN_DIFFERING: then fewer
+    prompts decide the mean.
+
+    Args:
+        resampled: The resampled means.
+        counts: Number of prompts of each mean (k,).
+        skewness: Skewness of each mean (k,), by default that of the resamples, which takes hundreds of them.
     """
     ends = np.full((2, len(resampled)), math.nan)
     known = np.flatnonzero((counts > 1) & np.isfinite(resampled).any(axis=1))
@@ -225,21 +226,22 @@ def widened_each(resampled: Floats, counts: Floats, skewness: Floats | None = No
         drawn = np.nanmean((values - middle[:, None]) ** 3, axis=1) / spread**3
     skewed = drawn if skewness is None else skewness[known]
     quantiles = np.nanquantile(values, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2], axis=1)
-    holds = (spread > ROUNDING * np.abs(middle)) & (np.abs(skewed) < 1 / math.sqrt(MIN_DIFFERING))
-    ends[:, known] = np.where(holds, middle + student(count) / CONFIDENCE_QUANTILE * (quantiles - middle), math.nan)
+    valid = (spread > ROUNDING * np.abs(middle)) & (np.abs(skewed) < 1 / math.sqrt(MIN_DIFFERING))
+    factor = student_quantile(count) / CONFIDENCE_QUANTILE
+    ends[:, known] = np.where(valid, middle + factor * (quantiles - middle), math.nan)
     return ends
 
 
 def gaffke_interval(numerators: Floats, denominators: Floats, scale: Scale, sampling: Sampling) -> Interval:
     """Return Gaffke's interval of a mean on a scale, from prompts' sums and sizes (k,).
 
-    It holds for few prompts and for equal ones. Each end is a quantile of the means under uniformly drawn weights, with
-    one more prompt at that end of the scale (Gaffke 2005; Learned-Miller and Thomas 2019). For shares it is Clopper and
-    Pearson's interval.
+    It is valid for few prompts and for equal values. Each end is a quantile of the means under uniformly drawn weights,
+    with one more prompt at that end of the scale (Gaffke 2005; Learned-Miller and Thomas 2019). For shares it is
+    Clopper and Pearson's interval.
     """
     random = np.random.default_rng(sampling.seed)
     kinds, counts = np.unique(np.column_stack([numerators, denominators]), axis=0, return_counts=True)
-    draws = max(1, DRAWN_TOGETHER // len(kinds))
+    draws = max(1, MAX_WEIGHTS // len(kinds))
     drawn = [
         random.standard_gamma(counts, (min(draws, sampling.resamples - first), len(kinds))) @ kinds
         for first in range(0, sampling.resamples, draws)
@@ -248,15 +250,10 @@ def gaffke_interval(numerators: Floats, denominators: Floats, scale: Scale, samp
     one_more = random.standard_exponential(sampling.resamples) * denominators.mean()
     low, high = ((total + end * one_more) / (size + one_more) for end in scale)
     ends = np.quantile(low, (1 - CONFIDENCE) / 2), np.quantile(high, (1 + CONFIDENCE) / 2)
-    return Interval(*np.clip(ends, *scale).tolist())  # sums of equal numbers can be beyond by rounding
+    return Interval(*np.clip(ends, *scale).tolist())  # rounding can move means of equal values off the scale
 
 
-def accuracy_within(human: Floats, metric: Floats, epsilon: float) -> float:
-    """Pairwise accuracy of the pairs of a few rows (n,), n > 1, with scores within epsilon tied."""
+def pairwise_accuracy(human: Floats, metric: Floats, epsilon: float) -> float:
+    """Return the share of correct pairs of a few rows (n,), n > 1; scores within epsilon count as tied."""
     correct = pairwise_correct(human, metric, epsilon)
     return float((correct.sum() - len(human)) / (len(human) * (len(human) - 1)))
-
-
-def _quadratic(drawn: Floats, pairs: Floats) -> Floats:
-    """drawn[r] @ pairs @ drawn[r] for every resample r."""
-    return np.asarray(np.einsum("rp,rp->r", drawn @ pairs, drawn))

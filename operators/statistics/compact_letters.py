@@ -1,4 +1,4 @@
-"""Letters beside names, of which two share one exactly where they are not told apart: a compact letter display."""
+"""Compact letter displays: two names share a letter if and only if they are not significantly different."""
 
 from collections.abc import Collection, Iterator, Sequence
 from itertools import combinations
@@ -7,51 +7,51 @@ from string import ascii_letters
 import numpy as np
 from numpy.typing import NDArray
 
-Places = tuple[int, ...]
+Group = tuple[int, ...]
+"""Indices of the names that share a letter."""
 
 
-def compact_letters(names: Sequence[str], apart: Collection[frozenset[str]]) -> dict[str, str]:
-    """Each name's letters by insert-and-absorb (Piepho 2004); `apart` are the pairs that are told apart.
+def compact_letters(names: Sequence[str], different: Collection[frozenset[str]]) -> dict[str, str]:
+    """Return each name's letters by insert-and-absorb (Piepho 2004); `different` has the pairs that differ.
 
-    One letter of all is split at every such pair into two, each without one of the pair, and a letter is kept where it
-    joins two names that no other letter joins: so there are never more letters than pairs. The 53rd letter is a2.
+    At first all names share one letter. Every pair that differs splits each letter that it shares in two, each without
+    one name of the pair. A letter is dropped if every two of its names share another letter; so there are never more
+    letters than pairs. The 53rd letter is a2.
     """
-    columns = sorted(_columns(names, apart))
+    groups = sorted(_group(names, different))
     return {
-        name: "".join(_letter(number) for number, column in enumerate(columns) if place in column)
-        for place, name in enumerate(names)
+        name: "".join(_letter(number) for number, group in enumerate(groups) if index in group)
+        for index, name in enumerate(names)
     }
 
 
-def _columns(names: Sequence[str], apart: Collection[frozenset[str]]) -> list[Places]:
-    """The places of the names that have each letter."""
-    columns: list[Places] = [tuple(range(len(names)))] if names else []
-    joined = np.ones((len(names), len(names)), np.int64)
+def _group(names: Sequence[str], different: Collection[frozenset[str]]) -> list[Group]:
+    groups: list[Group] = [tuple(range(len(names)))] if names else []
+    shared = np.ones((len(names), len(names)), np.int64)  # number of letters that two names share
     for pair in combinations(range(len(names)), 2):
-        if frozenset(names[place] for place in pair) in apart:
-            both = [column for column in columns if set(pair) <= set(column)]
-            split = [tuple(place for place in column if place != left) for column in both for left in pair]
-            _count(joined, both, -1)
-            _count(joined, split, 1)
-            columns = [column for column in columns if column not in both] + list(_needed(joined, split))
-    return columns
+        if frozenset(names[index] for index in pair) in different:
+            both = [group for group in groups if set(pair) <= set(group)]
+            split = [tuple(index for index in group if index != excluded) for group in both for excluded in pair]
+            _count(shared, both, -1)
+            _count(shared, split, 1)
+            groups = [group for group in groups if group not in both] + list(_absorb(shared, split))
+    return groups
 
 
-def _count(joined: NDArray[np.int64], columns: Sequence[Places], times: int) -> None:
-    """Adds to how many letters join every two places."""
-    for column in columns:
-        joined[np.ix_(column, column)] += times
+def _count(shared: NDArray[np.int64], groups: Sequence[Group], sign: int) -> None:
+    for group in groups:
+        shared[np.ix_(group, group)] += sign
 
 
-def _needed(joined: NDArray[np.int64], columns: Sequence[Places]) -> Iterator[Places]:
-    """The letters that join two places which no other joins; the others no longer count."""
-    for column in columns:
-        if (joined[np.ix_(column, column)] > 1).all():
-            _count(joined, [column], -1)
+def _absorb(shared: NDArray[np.int64], groups: Sequence[Group]) -> Iterator[Group]:
+    """Yield the groups with two names that share no other letter; stop counting the rest."""
+    for group in groups:
+        if (shared[np.ix_(group, group)] > 1).all():
+            _count(shared, [group], -1)
         else:
-            yield column
+            yield group
 
 
 def _letter(number: int) -> str:
-    turn, place = divmod(number, len(ascii_letters))
-    return ascii_letters[place] + (str(turn + 1) if turn else "")
+    cycle, index = divmod(number, len(ascii_letters))
+    return ascii_letters[index] + (str(cycle + 1) if cycle else "")

@@ -39,16 +39,20 @@ in releases that count the same choice as right and everything else as wrong."""
 ZeroHandling = Literal["wilcox", "pratt"]
 """Treatment of pairs that do not differ in the signed-rank test: drop them, or rank and then drop them."""
 Convention = Literal["published", "paper", "current"]
-"""Convention of T2IScoreScore. `published` gives the released per-graph numbers: every ordered pair of roots heads a
-walk, and walks weigh by their images. `paper` has one root per walk, walks of equal weight, and separation of adjacent
-levels only; the rank of a value is the number of values below it (equation 1). `current` is the maintained code of
-2025: one root per walk, walks weigh by their scored images, and separation and delta are over pairs of nodes whose
-images all have a score."""
+"""Convention of T2IScoreScore.
+
+- `published` gives the released per-graph numbers: walks begin with every ordered pair of roots, and weigh by their
+  images.
+- `paper` has one root per walk, walks of equal weight, and separation of adjacent levels only. The rank of a value is
+  the number of values below it (equation 1).
+- `current` is the maintained code of 2025: one root per walk, walks weigh by their scored images if they have at least
+  two, and separation and delta are over pairs of nodes whose images all have a score.
+"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sampling:
-    """How intervals and permutation tests draw."""
+    """Number and seed of the draws of intervals and permutation tests."""
 
     resamples: int = 1000
     """Bootstrap resamples of the prompts."""
@@ -60,31 +64,30 @@ class Sampling:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Adaptive(BoundsChecked):
-    """How generators are compared while prompts come in, and when that is enough."""
+    """Options of sweeps that stop once enough prompts have decided which generators differ."""
 
     section: ClassVar[str] = "adaptive."
     alpha: Probability = SIGNIFICANCE
-    """The probability, over the random order of the prompts, that any decision is false, as `betting` promises."""
+    """Largest probability, over the random order of the prompts, that any decision is false; exact for `betting`."""
     indifference: float | Mapping[str, float] = 0.0
-    """Differences of means up to this, in the unit of the scores, do not matter; or one for each metric, as {METRIC:
-    NUMBER}."""
+    """Largest difference of means that does not matter, in units of the score; {METRIC: NUMBER} sets it by metric."""
     method: Literal["betting", "asymptotic"] = "betting"
-    """`betting` holds exactly and wants the `range` of scores; `asymptotic` wants none, and does not hold where a loss
-    that few prompts have makes the difference."""
+    """`betting` is exact and requires the `range` of scores. `asymptotic` does not, but its decisions can be false too
+    often if only few prompts differ."""
     range: tuple[float, float] = (0.0, 1.0)
-    """The least and the greatest score that any metric can give; for `betting` alone."""
+    """Least and greatest possible score of any metric; used by `betting` only."""
     growth: AboveZero = 0.25
-    """A round has so many prompts more than all before it, as a share of these; each round loads its models anew."""
+    """Size of a round as a fraction of the prompts of all earlier rounds; each round loads its models again."""
     seed: int = 0
-    """Of the order of the prompts."""
+    """Seed of the order of the prompts."""
 
     def __post_init__(self) -> None:
         BoundsChecked.__post_init__(self)
         low, high = self.range
         if not low < high:
             raise ConfigError(f"adaptive.range: expected the least and the greatest score, got {[low, high]}")
-        given = self.indifference.values() if isinstance(self.indifference, Mapping) else [self.indifference]
-        for value in given:
+        values = self.indifference.values() if isinstance(self.indifference, Mapping) else [self.indifference]
+        for value in values:
             if not 0 <= value < float("inf"):
                 raise ConfigError(f"adaptive.indifference: expected 0 or more, got {value}")
 
@@ -94,7 +97,7 @@ class Adaptive(BoundsChecked):
         return self.range[1] - self.range[0]
 
     def indifference_of(self, metric: str) -> float:
-        """By one metric; 0, none, where only others have one."""
+        """Return a metric's indifference; 0 if only other metrics have one."""
         if isinstance(self.indifference, Mapping):
             return self.indifference.get(metric, 0.0)
         return self.indifference

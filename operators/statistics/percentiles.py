@@ -9,7 +9,7 @@ Counts = TypeVar("Counts", float, NDArray[np.float64])
 
 
 def percentile_rank(worse: Counts, equal: Counts, total: float) -> Counts:
-    """Return percentile ranks, from 0 to 1: the share of scores that are worse, where equal ones count half.
+    """Return percentile ranks, from 0 to 1: the share of scores that are worse; equal scores count half.
 
     Args:
         worse: Number of scores that are worse.

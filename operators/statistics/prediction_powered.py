@@ -1,4 +1,4 @@
-"""Means of people's labels, sharpened by predictions for many more items: prediction-powered inference.
+"""Prediction-powered inference: means of people's labels, made more precise by predictions for many more items.
 
 Source: Angelopoulos, Duchi and Zrnic 2023, PPI++: Efficient Prediction-Powered Inference (section 2, power tuning).
 """
@@ -17,41 +17,41 @@ from plumbline.operators.statistics.running_means import Bounded, excludes, log_
 Floats = NDArray[np.float64]
 
 FEWEST_LABELS = 12
-"""Labels that an interval needs."""
-FEWEST_DIFFERENT = 6
-"""Labels that must differ from the median: mostly equal labels would give too small an error."""
+"""Number of labels that an interval requires."""
+MIN_DIFFERENT_LABELS = 6
+"""Number of labels that must differ from the median: mostly equal labels would give too small an error."""
 
 
-def enough(labels: Floats) -> NDArray[np.bool_]:
-    """Return True if there are enough labels (..., n) for an interval that is looked at once."""
-    return np.asarray((labels.shape[-1] >= FEWEST_LABELS) & (different(labels) >= FEWEST_DIFFERENT))
+def enough_labels(labels: Floats) -> NDArray[np.bool_]:
+    """Return True if there are enough labels (..., n) for an interval that is computed once."""
+    return np.asarray((labels.shape[-1] >= FEWEST_LABELS) & (count_different(labels) >= MIN_DIFFERENT_LABELS))
 
 
-def different(labels: Floats) -> NDArray[np.int64]:
-    """Return the number of labels (..., n) that differ from their median: the commonest label, if most are equal.
+def count_different(labels: Floats) -> NDArray[np.int64]:
+    """Count the labels (..., n) that differ from their median, which is the commonest label if most are equal.
 
     Labels that differ only by rounding count as equal.
     """
     if not labels.shape[-1]:
         return np.zeros(labels.shape[:-1], np.int64)
-    apart = np.abs(labels - np.median(labels, axis=-1, keepdims=True))
-    return np.asarray((apart > step_of(labels) / 2).sum(axis=-1))
+    distances = np.abs(labels - np.median(labels, axis=-1, keepdims=True))
+    return np.asarray((distances > step_of(labels) / 2).sum(axis=-1))
 
 
 class Powered(NamedTuple):
-    """A mean over labels and predictions; each (...,)."""
+    """Means over labels and predictions (...)."""
 
     estimate: Floats
     power: Floats
-    """How far the predictions are followed, 0 to 1: 0 takes the labels alone."""
+    """Weight of the predictions, from 0 (ignored) to 1."""
     error: Floats
-    """The estimate's standard error."""
+    """Standard error of the estimate."""
     worth: Floats
-    """To how many labels alone each label amounts, for the error."""
+    """Number of labels without predictions that would reduce the error as much as one label does."""
     residuals: Floats
-    """Labels (..., n), less power x the distance of their predictions from the mean of all predictions."""
+    """Labels (..., n), minus power x (their prediction - mean of all predictions)."""
     swing: tuple[Floats, Floats]
-    """The least and the greatest that predictions can add to a label in its residual."""
+    """Least and greatest possible difference between a residual and its label."""
     predictions: int
     """Number of predictions without labels."""
 
@@ -63,25 +63,27 @@ class Powered(NamedTuple):
     def interval(self, level: float, widest: float) -> tuple[float, float]:
         """Return the ends of one mean's interval, for labels between -widest and widest.
 
-        They hold at every number of labels at once, however the labels are distributed: looking again while labels
-        come in makes no error more likely.
+        It is valid for every distribution of labels, and however often it is computed while labels come in.
         """
         return running_interval(self.bounded(widest), level)
 
     def excludes(self, mean: Floats, level: float, widest: float) -> NDArray[np.bool_]:
-        """Return True if the interval does not contain `mean`, for each of (...)."""
+        """Return True for each interval that does not contain `mean` (...)."""
         return excludes(self.bounded(widest), mean, level)
 
 
 def widening(n: "int | NDArray[np.int64]") -> Floats:
-    """For few labels, which are taken for their mean and for the power: those that are left tell the error."""
+    """Return the factor that corrects the error of n labels, which also determined their mean and the power."""
     return np.sqrt(np.asarray(n) / (np.asarray(n) - 2.0))
 
 
 def powered_mean(labels: Floats, predictions: Floats, others: Floats) -> Powered:
     """Estimate the mean of people's labels for all items.
 
-    It takes labels (..., n), the predictions of the same items (..., n), and predictions of other items (..., N).
+    Args:
+        labels: Labels (..., n).
+        predictions: Predictions for the same items (..., n).
+        others: Predictions for items without labels (..., N).
     """
     n, m = labels.shape[-1], others.shape[-1]
     everyone = np.concatenate([predictions, others], axis=-1)
@@ -92,12 +94,12 @@ def powered_mean(labels: Floats, predictions: Floats, others: Floats) -> Powered
     residuals = labels - power[..., None] * predictions
     variance = power**2 * others.var(axis=-1) / m + residuals.var(axis=-1) / n
     mean = everyone.mean(axis=-1)
-    alone = labels.var(axis=-1) / n
+    variance_of_labels = labels.var(axis=-1) / n
     return Powered(
         estimate=power * others.mean(axis=-1) + residuals.mean(axis=-1),
         power=power,
         error=np.sqrt(variance),
-        worth=np.divide(alone, variance, out=np.ones_like(variance), where=variance > 0),
+        worth=np.divide(variance_of_labels, variance, out=np.ones_like(variance), where=variance > 0),
         residuals=residuals + (power * mean)[..., None],
         swing=(power * (mean - everyone.max(axis=-1)), power * (mean - everyone.min(axis=-1))),
         predictions=m,
@@ -105,19 +107,18 @@ def powered_mean(labels: Floats, predictions: Floats, others: Floats) -> Powered
 
 
 def labels_needed(found: Powered, level: float, chance: float, widest: float) -> int | None:
-    """Return the number of labels that show with this chance that the mean is not 0, if the estimate is right.
+    """Return the number of labels that show with this power that the mean is not 0, if the estimate is correct.
 
-    Returns:
-        None if labels of everything that has a prediction would not do.
+    It is None if labels for all items with predictions would not be enough.
     """
     sample = found.bounded(widest) if found.residuals.mean() > 0 else found.bounded(widest).turned
     n, spread = sample.values.shape[-1], float(sample.values.std())
-    rich = math.log(2 / (1 - level))
+    threshold = math.log(2 / (1 - level))
 
-    def show(labels: int) -> bool:
+    def is_enough(labels: int) -> bool:
         shortfall = float(scipy.stats.norm.ppf(chance)) * spread / math.sqrt(labels)
         likely = sample._replace(values=np.maximum(sample.values - shortfall, sample.least))
-        return bool(log_capital(likely, 0.0, labels / n) >= rich)
+        return bool(log_capital(likely, 0.0, labels / n) >= threshold)
 
-    wanted = n + bisect_left(range(n, n + found.predictions), True, key=show)
-    return wanted if wanted < n + found.predictions else None
+    needed = n + bisect_left(range(n, n + found.predictions), True, key=is_enough)
+    return needed if needed < n + found.predictions else None

@@ -9,22 +9,22 @@ Floats = NDArray[np.float64]
 
 BITS = 30
 """Numbers are compared to 2**-30 of their typical size, about 1e-9."""
-LEAST_EXPONENT = -1000
-"""Least exponent of a step, so that steps and their halves are normal numbers."""
+MIN_EXPONENT = -1000
+"""Smallest exponent of a step, so that steps and their halves are normal numbers."""
 
 
 def step_of(*values: Floats) -> float:
-    """Return the step for rounding values of these sizes: about 1e-9 of the median of the sizes above 0.
+    """Return the step for rounding these values: a power of two, about 1e-9 of the median absolute value above 0.
 
-    The median keeps one enormous value, such as -1e9 for a failure, from hiding the differences of all others. A power
-    of two divides fractions of small denominators safely: no k/n that is not itself a multiple of half a step comes
-    closer than 1 / (2n) steps to a boundary, far more than rounding moves it.
+    The median keeps one enormous value, such as -1e9 for a failure, from hiding the differences of all others. Powers
+    of two suit fractions of small denominators: a k/n that is not a multiple of half a step is at least 1 / (2n) steps
+    away from a boundary, much more than floating-point error.
     """
-    sizes = np.abs(np.concatenate([one.ravel() for one in values]))
+    sizes = np.abs(np.concatenate([array.ravel() for array in values]))
     sizes = sizes[np.isfinite(sizes) & (sizes > 0)]
     if not len(sizes):
-        return 2.0**LEAST_EXPONENT
-    return 2.0 ** max(math.frexp(float(np.median(sizes)))[1] - BITS, LEAST_EXPONENT)
+        return 2.0**MIN_EXPONENT
+    return 2.0 ** max(math.frexp(float(np.median(sizes)))[1] - BITS, MIN_EXPONENT)
 
 
 def round_to(values: Floats, step: float) -> Floats:
@@ -34,9 +34,9 @@ def round_to(values: Floats, step: float) -> Floats:
 
 
 def merge_equal(values: Floats) -> Floats:
-    """Return the values, with values that agree in their first nine digits replaced by the least of them.
+    """Replace values that agree in their first nine digits by the least of them.
 
-    Each value is rounded by its own size, because tiny scores are not 0: BLEU's of 1e-78 and 1e-155 have an order.
+    Tiny scores are not 0: BLEU's 1e-78 and 1e-155 stay different.
     """
     fractions, exponents = np.frexp(values)
     rounded, inverse = np.unique(np.ldexp(np.rint(fractions * 2**BITS), exponents), return_inverse=True)
@@ -47,9 +47,9 @@ def merge_equal(values: Floats) -> Floats:
 
 
 def exact_means(values: Floats, groups: NDArray[np.intp], count: int) -> Floats:
-    """Return the mean of each of `count` groups, from exact sums, which the order of the values (n,) cannot change.
+    """Return the mean of each of `count` groups from exact sums, which do not depend on the order of the values (n,).
 
-    `groups` (n,) has each value's group; nan values are left out, and a group without other values has nan.
+    `groups` (n,) has each value's group. Values that are nan are ignored; the mean of a group without others is nan.
     """
     known = np.isfinite(values)
     groups, values = groups[known], values[known]
@@ -64,9 +64,9 @@ def exact_means(values: Floats, groups: NDArray[np.intp], count: int) -> Floats:
 
 
 def sums_in_any_order(values: Floats, groups: NDArray[np.intp] | NDArray[np.int32], count: int) -> Floats:
-    """Return the sum of each group; values (n,) are added from the least on, so that their order does not matter.
+    """Return the sum of each group; values (n,) are added in ascending order, so that their own order does not matter.
 
-    This is faster than exact sums, which the few scores of a prompt do not need.
+    This is faster than exact sums, and accurate enough for the few scores of a prompt.
     """
     if np.bincount(groups, minlength=1).max() > 2:  # a + b is b + a
         order = np.lexsort((values, groups))

@@ -1,8 +1,8 @@
-"""Intervals of means of values between two limits that hold at every number of values, while more values come in.
+"""Intervals of means of bounded values that are valid however often they are computed while more values come in.
 
-A gambler bets against each mean in turn, and a mean is excluded once the gambler is rich (Waudby-Smith and Ramdas 2024,
+A gambler bets against each mean, and a mean is excluded once the gambler is rich (Waudby-Smith and Ramdas 2024,
 Estimating Means of Bounded Random Variables by Betting). Each bet stakes a fixed share, and the capital is the average
-over several bets: it does not depend on the order of the values, and has one value at every mean.
+over several bets, so that it does not depend on the order of the values.
 """
 
 import math
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 
 BETS = np.geomspace(1 / 32, 1, 6)
-"""Shares of the capital that are staked: small ones for small differences, large ones for large."""
+"""Shares of the capital that are staked: small shares detect small differences, large shares large differences."""
 
 
 class Bounded(NamedTuple):
@@ -27,19 +27,15 @@ class Bounded(NamedTuple):
 
     @property
     def turned(self) -> "Bounded":
-        """The same values and limits with opposite signs."""
+        """The values and limits with opposite signs."""
         return Bounded(-self.values, -self.greatest, -self.least)
 
 
 def log_capital(sample: Bounded, mean: "Floats | float", times: float = 1.0) -> Floats:
     """Return the log of the capital (...) of a gambler who bets that the values have a greater mean than `mean`.
 
-    If they have no greater mean, it ever exceeds c with a probability of at most 1 / c. It falls as `mean` grows.
-
-    Args:
-        sample: The values.
-        mean: The mean that is bet against, above the least value.
-        times: Number of times that each value is counted.
+    If they do not, the capital ever exceeds c with a probability of at most 1 / c. It falls as `mean` grows, which must
+    be above the least value. Each value counts `times` times.
     """
     gains = (sample.values - np.asarray(mean)[..., None]) / (mean - sample.least)[..., None]
     with np.errstate(divide="ignore"):
@@ -55,14 +51,14 @@ def excludes(sample: Bounded, mean: "Floats | float", level: float) -> NDArray[n
 
 
 def running_interval(sample: Bounded, level: float) -> tuple[float, float]:
-    """Return the interval of the mean that values (n,) are drawn with, which holds however often one looks."""
-    return _lowest(sample, level), -_lowest(sample.turned, level)
+    """Return the interval of the mean of the distribution of values (n,); it is valid however often it is computed."""
+    return _lower_end(sample, level), -_lower_end(sample.turned, level)
 
 
-def _lowest(sample: Bounded, level: float) -> float:
+def _lower_end(sample: Bounded, level: float) -> float:
     least, mean = float(sample.least), float(sample.values.mean())
     nearest = least + 1e-9 * (float(sample.greatest) - least)
-    rich = math.log(2 / (1 - level))
-    if mean <= nearest or log_capital(sample, nearest) < rich:
+    threshold = math.log(2 / (1 - level))
+    if mean <= nearest or log_capital(sample, nearest) < threshold:
         return least
-    return float(scipy.optimize.brentq(lambda at: float(log_capital(sample, at)) - rich, nearest, mean))
+    return float(scipy.optimize.brentq(lambda value: float(log_capital(sample, value)) - threshold, nearest, mean))

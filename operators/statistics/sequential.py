@@ -1,7 +1,7 @@
-"""Comparisons that may be looked at while prompts come in: balanced random orders, e-processes and what they decide.
+"""Comparisons that may stop at any look while prompts come in: balanced random orders, e-processes and decisions.
 
-What is asked is which of two generators has the higher mean over all of a benchmark's prompts, of which some have been
-seen. Nothing is assumed of scores: the chance is that of the order, which is drawn here.
+The question is which of two generators has the higher mean over all prompts of a benchmark, after seeing some of
+them. Scores may have any distribution: probabilities are over the random order of the prompts.
 """
 
 import math
@@ -18,29 +18,29 @@ Floats = NDArray[np.float64]
 Places = NDArray[np.intp]
 
 PER_LOOK = 8
-"""Prompts that come in between two looks, one of each cell of the order."""
+"""Number of prompts between two looks, one from each stratum."""
 NOBODY = -1
-"""In an order, the place of a prompt that there is not: the cells hold as many."""
+"""Filler in an order, for strata with one prompt fewer than others."""
 BETS = np.geomspace(1 / 8, 2, 5)
-"""Of the mixture, in units of one over the range: a small bet for small differences, a large one for large."""
-BOLDEST = 0.9
-"""Of what a single prompt could lose, the share that is staked at most."""
-FIRST_ASYMPTOTIC = 48
-"""Prompts that both have, before which no normal approximation is believed."""
-FEWEST_CARRIERS = 16
-"""Prompts by which their variance must be carried before then neither is; of normal differences a third of all."""
+"""Bets of the mixture, in units of 1 / range: small bets detect small differences, large bets large differences."""
+MAX_STAKE = 0.9
+"""Largest share of the capital that a single prompt can lose."""
+MIN_ASYMPTOTIC = 48
+"""Number of prompts, scored for both generators, before which the normal approximation is not used."""
+MIN_CARRIERS = 16
+"""Number of prompts that must carry the variance; of normally distributed differences, a third of them do."""
 TIGHTEST = 0.5
-"""Of the prompts, after how many the asymptotic sequence is the tightest."""
+"""Fraction of the prompts after which the asymptotic sequence is tightest."""
 A_BETTER, B_BETTER, ALIKE, UNDECIDED = 1, -1, 2, 0
-"""What is decided of a pair (a, b); alike: their means differ by no more than the indifference."""
+"""Verdicts on a pair (a, b). ALIKE: the means differ by at most the indifference."""
 
 
 def balanced_order(labels: Sequence[str], seed: int, per_look: int = PER_LOOK) -> Places:
-    """Places of prompts (looks, per_look) in a random order in which every look has a prompt of each cell.
+    """Return the indices of prompts (looks, per_look) in a random order that gives every look similar labels.
 
-    The prompts stand on a line, by label and at random within it, which is cut into `per_look` cells of one size: so
-    each look has of every label its share, give or take two. Of a number of prompts that is no multiple some cells
-    hold one that there is not (NOBODY).
+    Prompts are sorted by label, at random within a label, and cut into `per_look` strata of equal size. Every look has
+    one prompt of each stratum, so its count of a label is within two of the label's share. If the number of prompts is
+    not a multiple of `per_look`, some strata end with NOBODY.
     """
     random = np.random.default_rng(seed)
     shuffled = random.permutation(len(labels))
@@ -56,7 +56,7 @@ def balanced_order(labels: Sequence[str], seed: int, per_look: int = PER_LOOK) -
 
 
 def in_order(differences: Floats, order: Places) -> Floats:
-    """The differences of prompts (prompts,) as they come in by an order (..., looks, per_look), nan of NOBODY."""
+    """Return the differences of prompts (prompts,) in an order (..., looks, per_look), with nan for NOBODY."""
     return np.append(differences, math.nan)[order]
 
 
@@ -74,9 +74,10 @@ class PairEvidence(NamedTuple):
 
 
 def evidence(differences: Floats, options: Adaptive, indifference: float, pairs: int) -> PairEvidence:
-    """What differences in their order (..., looks, per_look) say of a pair, one of so many `pairs`, at every look.
+    """Return the evidence about a pair at every look, from ordered differences (..., looks, per_look).
 
-    A nan is a prompt that one of the two lacks, and says nothing: the mean is over the prompts that both have.
+    `pairs` is the number of pairs that are compared. Differences are nan for prompts that a generator lacks: the mean
+    is over the prompts that both have.
     """
     above, below = (_log_e(sign * differences, options, 0.0, pairs) for sign in (1, -1))
     nothing = np.full(above.shape, -math.inf)
@@ -86,7 +87,7 @@ def evidence(differences: Floats, options: Adaptive, indifference: float, pairs:
 def with_indifference(
     known: PairEvidence, differences: Floats, options: Adaptive, indifference: float, pairs: int
 ) -> PairEvidence:
-    """The evidence with that against a difference beyond the indifference; with none of 0."""
+    """Add the evidence against a difference larger than the indifference, if the indifference is not 0."""
     if not indifference:
         return known
     above, below = (_log_e(indifference - sign * differences, options, -indifference, pairs) for sign in (1, -1))
@@ -94,17 +95,16 @@ def with_indifference(
 
 
 def _log_e(excess: Floats, options: Adaptive, bound: float, pairs: int) -> Floats:
-    """Against the hypothesis that the excesses of all prompts (..., looks, per_look) sum to 0 or less.
+    """Return the log of an e-process against the hypothesis that excesses (..., looks, per_look) sum to 0 or less.
 
-    An excess is a difference, either way round, less a `bound` that all of them have. If they sum to 0, those to come
-    have the mean -seen / left: what a prompt has above that is a fair game's outcome. A bet on it stays the same
-    within a look, whose prompts come one from each cell. As the logarithm is concave, the product's expectation is
-    then at most 1 whatever the cells' own means are (the inequality of the means): balance costs no validity. A nan
-    counts as 0, which is what a prompt without a pair adds to the sum.
+    An excess is a difference, in either direction, minus `bound`. If the excesses sum to 0, those to come have the mean
+    -seen / left, and deviations from it are outcomes of a fair game. A bet stays the same within a look, which has one
+    prompt of each stratum: by the inequality of arithmetic and geometric means, the product's expectation is then at
+    most 1, whatever the means of the strata are. So balancing keeps the test valid. Missing prompts (nan) add 0.
     """
     total = excess.shape[-1] * excess.shape[-2]
-    there = np.isfinite(excess)
-    excess = np.where(there, excess, 0.0)
+    present = np.isfinite(excess)
+    excess = np.where(present, excess, 0.0)
     seen = np.cumsum(excess.sum(-1), axis=-1)
     before = np.concatenate([np.zeros_like(seen[..., :1]), seen[..., :-1]], axis=-1)
     left = total - np.arange(excess.shape[-2]) * excess.shape[-1]
@@ -117,33 +117,33 @@ def _log_e(excess: Floats, options: Adaptive, bound: float, pairs: int) -> Float
         certain = seen + (left - excess.shape[-1]) * lowest > 0
         log_e = np.where(np.maximum.accumulate(certain, axis=-1), math.inf, log_e)
     else:
-        log_e = _asymptotic(excess, there, gains, weights, options.alpha / (2 * pairs))
+        log_e = _asymptotic(excess, present, gains, weights, options.alpha / (2 * pairs))
     log_e[..., -1] = np.where(seen[..., -1] > 1e-9 * total, math.inf, -math.inf)
     return log_e
 
 
 def _betting(gains: Floats, weights: Floats, risk: Floats, width: float) -> Floats:
-    """A mixture of capitals that bet on every gain (Waudby-Smith and Ramdas 2024, section 5, without replacement).
+    """Return the log of the mean capital of bets on all gains (Waudby-Smith and Ramdas 2024, section 5).
 
-    `risk` (..., looks) is the most that a prompt can lose; bets grow as the prompts left become fewer.
+    `risk` (..., looks) is the largest possible loss on a prompt. Bets grow as fewer prompts are left.
     """
-    boldest = BOLDEST / np.maximum(risk, 1e-12)
+    largest = MAX_STAKE / np.maximum(risk, 1e-12)
     capitals = []
     for bet in BETS:
-        stakes = np.minimum(bet * weights / width, boldest)
+        stakes = np.minimum(bet * weights / width, largest)
         factors = np.prod(1 + stakes[..., None] * gains, axis=-1)
         capitals.append(np.cumsum(np.log(np.maximum(factors, 1e-300)), axis=-1))
     return np.asarray(scipy.special.logsumexp(capitals, axis=0) - math.log(len(BETS)))
 
 
-def _asymptotic(excess: Floats, there: NDArray[np.bool_], gains: Floats, weights: Floats, level: float) -> Floats:
-    """A one-sided normal mixture of the weighted gains (Waudby-Smith et al. 2024, asymptotic confidence sequences).
+def _asymptotic(excess: Floats, present: NDArray[np.bool_], gains: Floats, weights: Floats, level: float) -> Floats:
+    """Return a one-sided normal mixture of the weighted gains (Waudby-Smith et al. 2024).
 
-    The variance is that of what was seen, where enough prompts carry it.
+    It is -inf until enough prompts carry the variance.
     """
-    n, variance, carriers = _moments(excess, there)
-    believed = (n >= FIRST_ASYMPTOTIC) & (carriers >= FEWEST_CARRIERS)
-    drift = np.cumsum(weights * gains.sum(-1), axis=-1) / np.sqrt(np.where(believed, variance, 1))
+    n, variance, carriers = _moments(excess, present)
+    valid = (n >= MIN_ASYMPTOTIC) & (carriers >= MIN_CARRIERS)
+    drift = np.cumsum(weights * gains.sum(-1), axis=-1) / np.sqrt(np.where(valid, variance, 1))
     clock = excess.shape[-1] * np.cumsum(weights**2)
     tightest = clock[min(len(clock) - 1, int(TIGHTEST * len(clock)))]
     rho2 = (-2 * math.log(level) + math.log(1 - 2 * math.log(level))) / tightest
@@ -154,40 +154,39 @@ def _asymptotic(excess: Floats, there: NDArray[np.bool_], gains: Floats, weights
         - np.log(scale) / 2
         + rho2 * drift**2 / (2 * scale)
     )
-    return np.where(believed, log_e, -math.inf)
+    return np.where(valid, log_e, -math.inf)
 
 
-def _moments(excess: Floats, there: NDArray[np.bool_]) -> tuple[Floats, Floats, Floats]:
-    """At every look, how many prompts are there, the variance per place of the order, and by how many it is carried.
+def _moments(excess: Floats, present: NDArray[np.bool_]) -> tuple[Floats, Floats, Floats]:
+    """Return at every look the number of prompts, the variance per slot of the order, and the number of carriers.
 
-    The last is the number of equal deviations that would have this variance and fourth moment: few where a few
-    prompts make all the difference, and others like them may be to come.
+    The carriers are the number of equal deviations that would have the same variance and fourth moment. If they are
+    few, a few prompts make all the difference, and more such prompts may come.
     """
-    n = np.cumsum(there.sum(-1), axis=-1)
+    n = np.cumsum(present.sum(-1), axis=-1)
     m1, m2, m3, m4 = (np.cumsum((excess**power).sum(-1), axis=-1) / np.maximum(n, 1) for power in (1, 2, 3, 4))
     second = m2 - m1**2
     fourth = m4 - 4 * m1 * m3 + 6 * m1**2 * m2 - 3 * m1**4
     with np.errstate(invalid="ignore", divide="ignore"):
         carriers = np.where((second > 1e-12) & (fourth > 1e-24), n * second**2 / fourth, 0)
-    places = excess.shape[-1] * np.arange(1, excess.shape[-2] + 1)
-    return n, m2 * n / np.maximum(places - 1, 1) - (m1 * n / places) ** 2, carriers
+    slots = excess.shape[-1] * np.arange(1, excess.shape[-2] + 1)
+    return n, m2 * n / np.maximum(slots - 1, 1) - (m1 * n / slots) ** 2, carriers
 
 
 class Decided(NamedTuple):
-    """What was decided of each pair, and when: (..., pairs)."""
+    """Decisions on pairs (..., pairs)."""
 
     verdict: NDArray[np.int8]
     """A_BETTER, B_BETTER, ALIKE or UNDECIDED."""
     look: Places
-    """The look at which it was decided, from 0; the number of looks where it was not."""
+    """Look of the decision, from 0; the number of looks if the pair is undecided."""
 
 
 def decide(pairs: Sequence[PairEvidence], alpha: float) -> Decided:
-    """Decides pairs while they are looked at, the probability of any false decision being alpha at most.
+    """Decide pairs look by look; the probability of any false decision is at most alpha.
 
-    A pair is decided once an e-process passes 2 u / alpha, where u are the pairs that are not decided yet: Holm's
-    steps (1979), at thresholds that hold at all looks at once (Ville's inequality). 2, for either could be the better
-    one. What is decided stays so.
+    A pair is decided, for good, once an e-process exceeds 2 u / alpha, where u is the number of undecided pairs: Holm's
+    steps (1979) with thresholds that are valid at all looks (Ville's inequality). The 2 is for two directions.
     """
     above, below, near = (
         np.stack(sides, axis=-1)

@@ -1,4 +1,4 @@
-"""Shares of images: exact intervals where some images share a prompt, and shares that a faulty test was corrected by.
+"""Shares of images: exact intervals if images share prompts, and shares corrected for the errors of a test.
 
 Sources: Korn and Graubard 1998, Confidence intervals for proportions with small expected number of positive counts
 estimated from survey data (Clopper and Pearson's interval at the effective number of rows); Rogan and Gladen 1978,
@@ -18,90 +18,95 @@ from plumbline.operators.statistics.levels import CONFIDENCE, CONFIDENCE_QUANTIL
 
 
 class Share(NamedTuple):
-    """How many of some rows have something."""
+    """The share of rows that are true."""
 
     value: float
-    """nan of no rows."""
+    """The share; nan without rows."""
     n: int
     effective: float
-    """Independent rows that tell as much: fewer than n where rows of one prompt are alike."""
+    """Number of independent rows that are equally informative: below n if rows of a prompt are alike."""
 
     @property
     def interval(self) -> Interval:
-        """Clopper and Pearson's, of the effective number of rows."""
+        """Clopper and Pearson's interval at the effective number of rows."""
         if not self.n:
             return UNDEFINED
         return exact_interval(self.effective * self.value, self.effective * (1 - self.value))
 
 
-def exact_interval(having: float, lacking: float) -> Interval:
-    """Clopper and Pearson's of a share, of so many rows that have something and so many that do not; nan of none."""
-    if not having + lacking:
+def exact_interval(successes: float, failures: float) -> Interval:
+    """Return Clopper and Pearson's interval of successes / (successes + failures); undefined if both are 0."""
+    if not successes + failures:
         return UNDEFINED
-    low = scipy.special.betaincinv(having, lacking + 1, (1 - CONFIDENCE) / 2) if having else 0.0
-    high = scipy.special.betaincinv(having + 1, lacking, (1 + CONFIDENCE) / 2) if lacking else 1.0
+    low = scipy.special.betaincinv(successes, failures + 1, (1 - CONFIDENCE) / 2) if successes else 0.0
+    high = scipy.special.betaincinv(successes + 1, failures, (1 + CONFIDENCE) / 2) if failures else 1.0
     return Interval(float(low), float(high))
 
 
-def share(having: NDArray[np.bool_], prompts: NDArray[np.int64]) -> Share:
-    """The share of the rows (n,) that have it; `prompts` (n,) tells which are of the same one.
+def share(outcomes: NDArray[np.bool_], prompts: NDArray[np.int64]) -> Share:
+    """Return the share of true outcomes (n,), given the prompt of each (n,).
 
-    Where all have it, or none, nothing tells how alike the rows of a prompt are, and each prompt counts once.
+    If all outcomes are equal, the similarity of a prompt's rows is unknown, and each prompt counts as one row.
     """
-    n = len(having)
+    n = len(outcomes)
     if not n:
         return Share(math.nan, 0, 0.0)
     codes = np.unique(prompts, return_inverse=True)[1]
-    sizes, sums = np.bincount(codes), np.bincount(codes, weights=having)
-    value, count = float(having.mean()), len(sizes)
+    sizes, sums = np.bincount(codes), np.bincount(codes, weights=outcomes)
+    value, count = float(outcomes.mean()), len(sizes)
     if count == n:
         return Share(value, n, n)
     if value in (0, 1) or count == 1:
         return Share(value, n, count)
     variance = count / (count - 1) * float(((sums - value * sizes) ** 2).sum()) / n**2
-    alone = value * (1 - value) / (n - 1)
-    of_rows, of_prompts = (scipy.special.stdtrit(size - 1, (1 + CONFIDENCE) / 2) for size in (n, count))
-    few = float(of_rows / of_prompts) ** 2
-    return Share(value, n, min(n, n * few * alone / variance) if variance else n)
+    independent = value * (1 - value) / (n - 1)  # the variance if rows were independent
+    quantile_rows, quantile_prompts = (scipy.special.stdtrit(size - 1, (1 + CONFIDENCE) / 2) for size in (n, count))
+    correction = float(quantile_rows / quantile_prompts) ** 2
+    return Share(value, n, min(n, n * correction * independent / variance) if variance else n)
 
 
 class CorrectedShare(NamedTuple):
-    """A share as it would be without the test's errors."""
+    """The share that a test without errors would find."""
 
     value: float
     interval: Interval
     note: str = ""
-    """Why there is none."""
+    """Reason if the share is undefined."""
 
 
 def corrected_share(passing: Share, sensitivity: Share, specificity: Share) -> CorrectedShare:
-    """Rogan and Gladen's estimate with Lang and Reiczigel's interval, which the three samples widen.
+    """Return Rogan and Gladen's estimate with Lang and Reiczigel's interval.
 
-    There is none where the test may be no better than chance: then any share would fit what is seen.
+    Args:
+        passing: Share of all images that pass the test.
+        sensitivity: Share of good rated images that pass.
+        specificity: Share of bad rated images that fail.
+
+    Returns:
+        The corrected share; undefined if the test may be no better than chance, because then any share is possible.
     """
     if not passing.n or not sensitivity.n or not specificity.n:
         return CorrectedShare(math.nan, UNDEFINED, "people pass all rated images or none")
-    (seen, n_seen), (right, n_right), (wrong, n_wrong) = (
-        _towards_middle(passing, CONFIDENCE_QUANTILE**2),
-        _towards_middle(sensitivity, 2),
-        _towards_middle(specificity, 2),
-    )
-    better = right + wrong - 1
-    spread_right, spread_wrong = right * (1 - right) / n_right, wrong * (1 - wrong) / n_wrong
-    if better <= CONFIDENCE_QUANTILE * math.sqrt(spread_right + spread_wrong):
+    observed, n_observed = _add_rows(passing, CONFIDENCE_QUANTILE**2)
+    sensitive, n_sensitive = _add_rows(sensitivity, 2)
+    specific, n_specific = _add_rows(specificity, 2)
+    gain = sensitive + specific - 1
+    variance_sensitive = sensitive * (1 - sensitive) / n_sensitive
+    variance_specific = specific * (1 - specific) / n_specific
+    if gain <= CONFIDENCE_QUANTILE * math.sqrt(variance_sensitive + variance_specific):
         words = f"sensitivity and specificity add up to {sensitivity.value + specificity.value:.2f}"
         return CorrectedShare(math.nan, UNDEFINED, f"{words}, which is not clearly above 1, that of chance")
-    share_of_all = (seen + wrong - 1) / better
-    of_errors = share_of_all**2 * spread_right + (1 - share_of_all) ** 2 * spread_wrong
-    far = CONFIDENCE_QUANTILE * math.sqrt(seen * (1 - seen) / n_seen + of_errors) / better
-    shift = share_of_all * spread_right - (1 - share_of_all) * spread_wrong
-    middle = share_of_all + 2 * CONFIDENCE_QUANTILE**2 * shift
+    prevalence = (observed + specific - 1) / gain
+    errors = prevalence**2 * variance_sensitive + (1 - prevalence) ** 2 * variance_specific
+    half_width = CONFIDENCE_QUANTILE * math.sqrt(observed * (1 - observed) / n_observed + errors) / gain
+    shift = prevalence * variance_sensitive - (1 - prevalence) * variance_specific
+    middle = prevalence + 2 * CONFIDENCE_QUANTILE**2 * shift
     estimate = (passing.value + specificity.value - 1) / (sensitivity.value + specificity.value - 1)
-    low, high = (min(max(end, 0.0), 1.0) for end in (middle - far, middle + far))
+    low, high = (min(max(end, 0.0), 1.0) for end in (middle - half_width, middle + half_width))
     return CorrectedShare(min(max(estimate, 0.0), 1.0), Interval(low, high))
 
 
-def _towards_middle(given: Share, rows: float) -> tuple[float, float]:
-    """A share with so many rows more, half of which have it, and the number of rows then."""
-    n = given.effective + rows
-    return (given.effective * given.value + rows / 2) / n, n
+def _add_rows(share: Share, rows: float) -> tuple[float, float]:
+    """Return the share after adding rows, half of them true, and the new number of rows."""
+    n = share.effective + rows
+    return (share.effective * share.value + rows / 2) / n, n

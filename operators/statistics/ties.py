@@ -1,10 +1,10 @@
 """Pairwise accuracy with tie calibration (Deutsch, Foster and Freitag 2023, Ties Matter, section 5), exact at any size.
 
-Pairs are never laid out whole. For a threshold, those within it are counted in O(n log n) by a wavelet matrix;
-between two thresholds a < b the accuracy is at most what it would be if every human tie up to b were found and no
-concordant pair beyond a were lost, and a range that cannot reach the best accuracy seen is never looked into.
+The pairs are never all in memory. A wavelet matrix counts the pairs within a threshold in O(n log n). Between two
+thresholds a < b, every human tie up to b is found and no concordant pair beyond a is lost at best, so ranges that
+cannot reach the best known accuracy are skipped.
 
-Differences that are equal up to rounding share a threshold: all up to half a step above a multiple of the step.
+Differences that are equal up to rounding share a threshold, half a step above a multiple of the step.
 """
 
 import math
@@ -26,9 +26,9 @@ ALL = slice(None)
 PAIRS_AT_ONCE = 1 << 18
 """Ranges of thresholds with at most this many pairs are enumerated."""
 SAMPLED_ROWS = 1024
-"""A range is cut at the median difference of so many pairs."""
-EXACT = 1 << 53
-"""Up to here whole numbers are exact as floats too."""
+"""A range is cut at about the median difference, estimated from this number of rows."""
+MAX_EXACT = 1 << 53
+"""Integers up to this are exact as floats."""
 
 
 class TieCalibration(NamedTuple):
@@ -37,10 +37,10 @@ class TieCalibration(NamedTuple):
     accuracy: float
     """(concordant + tied in both) / all pairs, in [0, 1]; nan without pairs."""
     epsilon: float
-    """The smallest of {0 and all observed differences} that gives this accuracy as the threshold; scores this close
-    count as tied. Of differences that are equal up to rounding it is the greatest."""
+    """Smallest threshold, among 0 and all observed differences, with this accuracy; scores this close count as tied.
+    Among differences that are equal up to rounding it is the greatest."""
     pairs: int
-    """Pairs of rows that were compared."""
+    """Number of pairs of rows."""
 
 
 def calibrate_ties(
@@ -48,9 +48,9 @@ def calibrate_ties(
 ) -> TieCalibration:
     """Return the best pairwise accuracy over all thresholds, for finite ratings and scores of shape (n,).
 
-    Without `groups` every pair of rows counts alike. With groups only pairs within a group count, and the accuracy is
-    the mean over groups with one threshold for all (group-by-item in the paper); groups of one row are left out.
-    Raises ValueError for values that are not finite.
+    Without `groups` all pairs of rows count. With `groups` (n,), only pairs within a group count, and the accuracy is
+    the mean over groups with one threshold for all (group-by-item in the paper); groups of one row are ignored. Raises
+    ValueError for values that are not finite.
     """
     ratings, scores = np.asarray(human, np.float64), np.asarray(metric, np.float64)
     if not (np.isfinite(ratings).all() and np.isfinite(scores).all()):
@@ -66,8 +66,9 @@ def calibrate_ties(
 
 
 def pairwise_correct(human: Floats, metric: Floats, epsilon: float, rows: Rows = ALL) -> NDArray[np.bool_]:
-    """Which pairs of some rows with all (rows, n) are ordered alike or tied in both, scores within epsilon counting as
-    tied.
+    """Return True for pairs of `rows` with all rows (rows, n) that have the same order, or are tied, on both sides.
+
+    Scores within epsilon are tied.
     """
     a, b = human[rows, None], human[None, :]
     difference = metric[rows, None] - metric[None, :]
@@ -80,16 +81,16 @@ class _Best(NamedTuple):
 
 
 class _Edge(NamedTuple):
-    """A threshold, and what lies within it."""
+    """A threshold, and the pairs of rows that it ties."""
 
     epsilon: float
-    """0, or half a step above a multiple of the step: no two equal differences lie on both sides."""
+    """0, or half a step above a multiple of the step, so that equal differences are on the same side."""
     upper: Ints
-    """By row, the end of the rows that lie within the threshold of it."""
+    """For each row, the end of the rows within the threshold."""
     tied: float
-    """Weight of the pairs within it that people tie."""
+    """Weight of the pairs that people tie too."""
     lost: float
-    """Weight of the concordant pairs within it, which it ties."""
+    """Weight of the concordant pairs."""
 
     @property
     def gain(self) -> float:
@@ -97,7 +98,7 @@ class _Edge(NamedTuple):
 
 
 class _Pairs:
-    """All pairs of rows of a group, in the order of the scores; a row's partners are those after it."""
+    """All pairs of rows of the same group. Rows are sorted by group and score; a row's partners come after it."""
 
     def __init__(self, human: Floats, metric: Floats, codes: Longs) -> None:
         order = np.lexsort((metric, codes))
@@ -107,9 +108,9 @@ class _Pairs:
         ends = np.cumsum(sizes)
         self.first = np.arange(1, len(order) + 1, dtype=np.int32)
         self.end = ends[codes[order]].astype(np.int32)
-        of_group = sizes.astype(np.int64) * (sizes.astype(np.int64) - 1) // 2
-        self.count = int(of_group.sum())
-        self.weights, self.weight = _weights(of_group, codes[order])
+        pairs = sizes.astype(np.int64) * (sizes.astype(np.int64) - 1) // 2
+        self.count = int(pairs.sum())
+        self.weights, self.weight = _weigh_pairs(pairs, codes[order])
         self.tree = _Wavelet(self.level)
         self.tied_before = self.tree.equal(self.first)
         self.apart = self._upper(0.0, self.first, self.end)
@@ -117,12 +118,12 @@ class _Pairs:
         self.concordant_in_all = self._sum(self.tree.greater(self.end) - self.not_greater)
 
     def _sum(self, counts: Ints) -> float:
-        """The weight of so many pairs per row; exact where weights are whole numbers."""
-        weighed = self.weights * counts
-        return int(weighed.sum()) if self.weights.dtype == np.int64 else math.fsum(weighed)
+        """Return the total weight of a number of pairs per row."""
+        weighted = self.weights * counts
+        return int(weighted.sum()) if self.weights.dtype == np.int64 else math.fsum(weighted)
 
     def _upper(self, epsilon: float, low: Ints, high: Ints) -> Ints:
-        """By row, the end of the rows within epsilon of it, which lies from low to high; by bisection."""
+        """Return for each row the end of the rows within epsilon; it is between low and high."""
         low, high = low.copy(), high.copy()
         rows = np.flatnonzero(low < high)
         while len(rows):
@@ -138,7 +139,7 @@ class _Pairs:
         return float(self.edges(np.array([difference]))[0])
 
     def edges(self, differences: Floats) -> Floats:
-        """Return the threshold of each difference; a difference whose rounding exceeds half a step is its own."""
+        """Return the threshold of each difference: the difference itself if it is too large to be rounded."""
         near = differences < self.step * 2.0**50
         cells = np.ceil(np.where(near, differences, 0.0) / self.step - 0.5)
         return np.where(near, (cells + 0.5) * self.step, differences)
@@ -148,7 +149,7 @@ class _Pairs:
         return min(epsilon - self.step, math.nextafter(epsilon, 0.0))
 
     def build_edge(self, epsilon: float, below: _Edge | None = None, above: _Edge | None = None) -> _Edge:
-        """Count the pairs within a threshold, which lies between the thresholds `below` and `above` if given."""
+        """Count the pairs within a threshold; known thresholds `below` and `above` it make this faster."""
         low = below.upper if below else self.first
         upper = self._upper(epsilon, low, above.upper if above else self.end)
         tied = self._sum(self.tree.equal(upper) - self.tied_before)
@@ -156,15 +157,15 @@ class _Pairs:
         return _Edge(epsilon, upper, tied, lost)
 
     def widest(self) -> float:
-        """The largest difference within a group."""
+        """Return the largest difference within a group."""
         return float((self.metric[self.end - 1] - self.metric).max())
 
     def nearest(self, edge: _Edge) -> float:
-        """The largest observed difference within a threshold, or 0."""
+        """Return the largest observed difference within a threshold, or 0."""
         return float((self.metric[edge.upper - 1] - self.metric).max(initial=0.0))
 
     def middle(self, low: _Edge, high: _Edge) -> float:
-        """A difference near the median of those above `low` and up to `high`."""
+        """Return a difference near the median of the differences above `low` and up to `high`."""
         gaps = high.upper - low.upper
         rows = np.flatnonzero(gaps)
         rows = rows[:: max(1, len(rows) // SAMPLED_ROWS)]
@@ -174,10 +175,7 @@ class _Pairs:
         return float(differences[order][np.searchsorted(passed, passed[-1] / 2)])
 
     def best_within(self, low: _Edge, high: _Edge, best: _Best) -> _Best:
-        """Return the better of `best` and the first best threshold above `low` and up to `high`.
-
-        It enumerates the pairs between the two.
-        """
+        """Return the better of `best` and the best threshold above `low` and up to `high`, by enumerating the pairs."""
         gaps = high.upper - low.upper
         left = np.repeat(np.arange(len(gaps)), gaps)
         right = np.arange(len(left)) - np.repeat(np.cumsum(gaps) - gaps, gaps) + np.repeat(low.upper, gaps)
@@ -195,20 +193,21 @@ class _Pairs:
         return _better(best, _Best(gains[last][first_best].item(), float(ordered[last][first_best])))
 
 
-def _weights(of_group: Longs, codes: Longs) -> tuple[Longs | Floats, float]:
-    """A pair's weight by row, and that of all: 1 / the pairs of its group, made whole where whole numbers can hold
-    it.
+def _weigh_pairs(pairs: Longs, codes: Longs) -> tuple[Longs | Floats, float]:
+    """Return the weight of each row's pairs, 1 / the pairs of its group, and the total weight.
+
+    If possible, all weights are multiplied by a common factor that makes them integers, so that sums are exact.
     """
-    sizes = sorted({int(size) for size in of_group if size})
+    sizes = sorted({int(size) for size in pairs if size})
     common = math.lcm(*sizes) if sizes else 1
-    groups = int((of_group > 0).sum())
-    if common * groups < EXACT:
-        return (common // np.maximum(of_group, 1))[codes], float(common * groups)
-    return (1.0 / np.maximum(of_group, 1))[codes], float(groups)
+    groups = int((pairs > 0).sum())
+    if common * groups < MAX_EXACT:
+        return (common // np.maximum(pairs, 1))[codes], float(common * groups)
+    return (1.0 / np.maximum(pairs, 1))[codes], float(groups)
 
 
 class _Wavelet:
-    """A wavelet matrix over small numbers: for every row, how many of the first k rows are greater, or equal to it."""
+    """A wavelet matrix over small numbers: counts of the first k rows that are greater than, or equal to, a row."""
 
     def __init__(self, values: Ints) -> None:
         self.ones: list[Ints] = []
@@ -223,11 +222,11 @@ class _Wavelet:
             current = np.concatenate([current[~is_one], current[is_one]])
 
     def greater(self, end: Ints) -> Ints:
-        """By row, how many of the first `end` rows have a greater number than it."""
+        """Count for each row the greater numbers among the first `end` rows."""
         return self._walk(end)[0]
 
     def equal(self, end: Ints) -> Ints:
-        """By row, how many of the first `end` rows equal it, up to a constant of the row's number."""
+        """Count for each row the equal numbers among the first `end` rows, up to a constant of the row's number."""
         return self._walk(end)[1]
 
     def _walk(self, end: Ints) -> tuple[Ints, Ints]:
@@ -241,7 +240,7 @@ class _Wavelet:
 
 
 def _search(pairs: _Pairs) -> _Best:
-    """Return the first best threshold, searching ranges of thresholds by their highest possible gain, highest first."""
+    """Return the smallest best threshold; ranges of thresholds with the highest possible gain are searched first."""
     zero, widest = pairs.build_edge(0.0), pairs.widest()
     best = _Best(zero.gain, 0.0)
     if not widest:
@@ -266,13 +265,13 @@ def _search(pairs: _Pairs) -> _Best:
 
 
 def _push(ranges: list[tuple[float, float, int, _Edge, _Edge]], low: _Edge, high: _Edge, pairs: _Pairs) -> None:
-    """Add a range to the heap if it may have pairs inside; the gain of the pairs at its end is known."""
+    """Add a range to the heap if it may contain thresholds besides its ends, which are known."""
     if pairs.below(high.epsilon) > low.epsilon and not np.array_equal(low.upper, high.upper):
         heappush(ranges, (-(high.tied - low.lost), low.epsilon, len(ranges), low, high))
 
 
 def _better(best: _Best, candidate: _Best) -> _Best:
-    """The greater gain, or of equal ones the smaller threshold."""
+    """Return the greater gain; if gains are equal, the smaller threshold."""
     if (candidate.gain, -candidate.epsilon) <= (best.gain, -best.epsilon):
         return best
     return candidate

@@ -23,9 +23,8 @@ from plumbline.pipelines.judging.releases.sheets import (
     read_json,
     read_sheet,
 )
-from plumbline.pipelines.sources.question_packs.dependent import read_dsg_1k
-from plumbline.pipelines.sources.question_packs.independent import read_tifa_v1
 from plumbline.pipelines.sources.question_packs.pack import PackRow, PackRows
+from plumbline.pipelines.sources.question_packs.papers import read_dsg_1k, read_tifa_v1
 
 
 class Answer(NamedTuple):

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from plumbline.operators.base import schemas
 from plumbline.operators.base.errors import ConfigError, SourceError, check_known
-from plumbline.operators.diagnosis.correlations import Correlation, between_metrics
+from plumbline.operators.diagnosis.correlations import Correlation, correlate_metrics
 from plumbline.operators.diagnosis.diagnosis import ShownTable
 from plumbline.operators.judging import matching, people, ratings
 from plumbline.operators.judging.calibration import CALIBRATION, PassMarks, rating_marks
@@ -361,7 +361,7 @@ def judge(
     """
     run = _as_run(scores) if run is None else run
     scores = _turned(scores, protocol.falling)
-    judged_ids = [matching.rated_ids(release.ratings), matching.chosen_ids(release.preferences)]
+    judged_ids = [matching.rated_ids(release.ratings), matching.paired_ids(release.preferences)]
     judged = pd.concat([*judged_ids, matching.other_ids(release.words)], ignore_index=True)
     match = _match(judged, protocol, release, scores, scored_by)
     people = release.ratings
@@ -371,12 +371,12 @@ def judge(
         choices = matching.complete_ids(matching.complete_ids(release.preferences, ids, "a"), ids, "b")
         release = replace(release, preferences=choices, parts=matching.complete_ids(release.parts, ids))
     matched = len(judged) and len(scores)
-    notes = [f"scores and judgements are matched by {matching.named(match)}"] if matched else []
+    notes = [f"scores and judgements are matched by {' and '.join(MATCH_COLUMNS[match])}"] if matched else []
     metrics = scores.column("metric").unique().to_pylist()
     notes += [f"{metric}: {TURNED}" for metric in metrics if metric in protocol.falling]
     findings = Findings(
         protocol=protocol.name,
-        correlations=list(between_metrics(_as_run(scores), metrics)),
+        correlations=list(correlate_metrics(_as_run(scores), metrics)),
         notes=(*release.notes, *notes),
         warnings=(*release.warnings, *(warn_several_prompts(people) if match == "image" else ())),
     )
@@ -564,7 +564,7 @@ def _match(people: pd.DataFrame, protocol: ProtocolConfig, release: Release, sco
     match = protocol.match or matching.best_match(people, scored)
     pairings, images = matching.other_ids(release.pairings), matching.other_ids(release.graph_nodes)
     judged: list[tuple[pd.DataFrame, Match]] = [(people, match), (pairings, "image_and_prompt"), (images, "image")]
-    if not len(scores) or any(matching.in_common(ids, scored, by) for ids, by in judged):
+    if not len(scores) or any(matching.count_shared(ids, scored, by) for ids, by in judged):
         return match
     columns = matching.IDS if protocol.match is None else MATCH_COLUMNS[protocol.match]
     examples = matching.examples(pd.concat([ids for ids, _ in judged]), columns)

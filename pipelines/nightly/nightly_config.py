@@ -25,8 +25,8 @@ class NightConfig(BoundsChecked):
     smallest_change: NotNegative = 0.0
     """A mean that moved by less is no regression, however sure that is."""
     gate: str | None = None
-    """A file of rules that the run must pass, as jobs.gate has them (docs/gates.md); it decides in place of the
-    regressions whether the night ends well, and exit code 7 says that it failed."""
+    """A file of rules that the run must pass, as jobs.gate has them (plugins/gates/README.md); it decides in place of
+    the regressions whether the night ends well, and exit code 7 says that it failed."""
     wait: NotNegative = 0.0
     """Seconds to wait for another night in the same store; then the exit code is 4."""
     lease: Annotated[float, at_least(MIN_LEASE, " seconds")] = LEASE_TIMEOUT

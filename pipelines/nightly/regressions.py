@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 from plumbline.operators.base.errors import PlumblineError
 from plumbline.operators.base.sentences import plural
-from plumbline.operators.gates.checks import GateResult
 from plumbline.operators.images.generation_settings import COMPARE, Choice
 from plumbline.operators.report.changes import Change, Changes, correct_together
 from plumbline.pipelines.base.cluster import ClusterConfig
@@ -17,8 +16,7 @@ from plumbline.pipelines.base.exit_codes import GATE_FAILED, REGRESSION, worse
 from plumbline.pipelines.cells.runs import Run, earlier_runs, read_manifest
 from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.cells.suites import Suite, find_named_run
-from plumbline.pipelines.gates.gate_config import read_gate
-from plumbline.pipelines.gates.gating import judge_run
+from plumbline.pipelines.nightly.gates import GateVerdict, open_gate
 from plumbline.pipelines.nightly.nightly_config import NightConfig
 from plumbline.pipelines.nightly.outcome import (
     ClearChange,
@@ -61,7 +59,7 @@ class ComparedRun(NamedTuple):
     baseline: Baseline
     written: WrittenReport
     trends: TrendsPage
-    gate: GateResult | None = None
+    gate: GateVerdict | None = None
     """Result of the gate; None without a gate, or without a rule for the benchmark."""
 
 
@@ -103,17 +101,9 @@ def compare_run(
     trends = _write_trends(store, manifest["benchmark"], config.checkpoints or CHECKPOINTS, settings)
     gate = None
     if config.gate is not None:
-        rules = read_gate(store.place.storage.locate(config.gate)).for_benchmark(manifest["benchmark"])
-        if rules.rules:
-            gate = judge_run(
-                store,
-                rules,
-                run_id,
-                against=baseline.run_id,
-                no_other=baseline.reason,
-                settings=settings,
-                sources=sources,
-            )
+        gate = open_gate(store.place.storage.locate(config.gate)).judge(
+            store, run_id, against=baseline.run_id, no_other=baseline.reason, settings=settings, sources=sources
+        )
     return ComparedRun(run_id, manifest, baseline, written, trends, gate)
 
 
@@ -190,7 +180,7 @@ def _outcome(run: ComparedRun, changes: Changes | None, config: NightConfig) -> 
         unlike=changes.unlike if changes is not None else [],
         edited=changes.edited if changes is not None else 0,
         trends=run.trends.url,
-        gate=None if run.gate is None else run.gate.to_json(),
+        gate=None if run.gate is None else run.gate.record,
     )
 
 
@@ -216,7 +206,7 @@ def publish_outcome(store: Store, outcome: Outcome, config: NightConfig, hold: C
     return outcome
 
 
-def _find_exit_code(sweep: int, regressions: Sequence[ClearChange], gate: GateResult | None) -> int:
+def _find_exit_code(sweep: int, regressions: Sequence[ClearChange], gate: GateVerdict | None) -> int:
     """Return the worse of the sweep's exit code and that of a regression, or of a failed gate if there is a gate."""
     if gate is not None:
         return sweep if gate.passed else worse(sweep, GATE_FAILED)

@@ -142,7 +142,8 @@ def unfit(metric: Metric, benchmark: BenchmarkConfig) -> str:
         )
     lacking = [f"benchmark.columns.{name}" for name in metric.captions if not getattr(benchmark.columns, name)]
     if lacking:
-        return f"it compares with captions of the edit; name their columns by {' and '.join(lacking)} (docs/edits.md)"
+        names = " and ".join(lacking)
+        return f"it compares with captions of the edit; name their columns by {names} (plugins/edits/README.md)"
     return ""
 
 

@@ -1,11 +1,10 @@
-"""Reads and writes the bridges of a store. A bridge compares two versions of a metric on the same images."""
+"""Reads the bridges of a store. A bridge compares two versions of a metric on the same images."""
 
 import logging
-from dataclasses import asdict
 from typing import Any
 
 from plumbline.operators.base.errors import ConfigError
-from plumbline.operators.results.bridge import Bridge, BuiltBridge
+from plumbline.operators.results.bridge import Bridge
 from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.plans.sweep_config import read_config
 
@@ -13,16 +12,6 @@ LOG = logging.getLogger(__name__)
 
 BRIDGES = "bridges"
 """Folder with a folder for each bridge. It has groups.parquet, and bridge.json, which is written last and only once."""
-
-
-def write_bridge(store: Store, built: BuiltBridge) -> str:
-    """Write a bridge and return its path; raise ConfigError if its id is already in use."""
-    folder = f"{BRIDGES}/{built.bridge.bridge_id}"
-    if store.exists(f"{folder}/bridge.json"):
-        raise ConfigError(f"{store.place / folder}: there is a bridge already; run again")
-    store.write_table(f"{folder}/groups.parquet", built.groups)
-    store.create_json(f"{folder}/bridge.json", asdict(built.bridge))
-    return str(store.place / folder)
 
 
 def read_bridges(store: Store, benchmark: Any) -> list[Bridge]:

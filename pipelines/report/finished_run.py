@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from plumbline.operators.base import schemas
 from plumbline.operators.base.errors import PlumblineError
-from plumbline.operators.diagnosis.diagnosis import KEPT, Diagnosis, diagnosis_of, shown_tables
+from plumbline.operators.diagnosis.diagnosis import STORED, Diagnosis, parse_diagnosis, shown_tables
 from plumbline.operators.images.decoding import ImageLimits
 from plumbline.operators.judging.contradicted_images import ContradictedImage
 from plumbline.operators.judging.corrected_means import CorrectedMean
@@ -102,7 +102,7 @@ def read_diagnosis(store: Store, run_id: str) -> Diagnosis | None:
     folder = f"runs/{run_id}/diagnosis"
     if not store.exists(f"{folder}/diagnosis.md"):  # this file is written last
         return None
-    return diagnosis_of({name: store.read_table(f"{folder}/{name}.parquet") for name in KEPT})
+    return parse_diagnosis({name: store.read_table(f"{folder}/{name}.parquet") for name in STORED})
 
 
 def read_judge_noise(store: Store, run_id: str) -> pa.Table:

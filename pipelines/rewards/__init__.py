@@ -1,1 +1,3 @@
-"""A run as training data: its scores gathered, its images copied, and an output that is whole or visibly not."""
+"""Export of a run as training data: reads scores, copies images, and writes an output that is visibly incomplete until
+its manifest exists.
+"""

@@ -1,4 +1,4 @@
-"""The scores of a run that others are judged by: a service's reward and its sentinel, the units of a combination."""
+"""Scores of a baseline run: units of combined rewards, and references for a service's reward and sentinel."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -10,40 +10,40 @@ import pyarrow.compute as pc
 
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.base.sentences import names
-from plumbline.operators.rewards.combination import REWARD, Reward, Scale, Unit, scales_of
+from plumbline.operators.rewards.combination import REWARD, Reward, Scale, Unit, compute_scales
 from plumbline.operators.rewards.values import Floats
 from plumbline.pipelines.cells.runs import find_run
 from plumbline.pipelines.cells.store import Store
 
-LEAST = 20
-"""Prompts that a stored baseline of a test needs: of fewer no test tells much."""
+MIN_PROMPTS = 20
+"""Number of prompts that a test against a baseline needs."""
 COLUMNS = ["image_id", "prompt_id", "generator", "metric", "score"]
 
 
 class Baseline(NamedTuple):
-    """The images of a run that all of some metrics scored."""
+    """The images of a run that have a score of every metric."""
 
     run_id: str
     images: pd.DataFrame
-    """A column of scores by each metric, a row an image, by prompt, generator and id of the image."""
+    """A row per image, indexed by prompt_id, generator and image_id, and a column of scores per metric."""
 
     def scales(self, unit: Unit) -> dict[str, Scale]:
-        """Of the metrics, the units that a combination has them in; raises ConfigError where they do not differ."""
+        """Return the scales of the metrics in a unit; raise ConfigError if all scores of a metric are equal."""
         prompts = self.images.index.get_level_values("prompt_id").factorize()[0].astype(np.int32)
         scores = {str(name): np.asarray(column, np.float64) for name, column in self.images.items()}
-        return scales_of(scores, prompts, unit, f"baseline {self.run_id}")
+        return compute_scales(scores, prompts, unit, f"baseline {self.run_id}")
 
     def with_reward(self, reward: Reward | None) -> "Baseline":
-        """The same with a column of the combined reward beside its parts, where several metrics make one."""
+        """Add a column with the combined reward, if there is one."""
         if reward is None:
             return self
         scores = {name: self.images[name].to_numpy(np.float64) for name in reward.parts}
-        return self._replace(images=self.images.assign(**{REWARD: reward.of_all(scores)}).dropna())
+        return self._replace(images=self.images.assign(**{REWARD: reward.compute_all(scores)}).dropna())
 
     def prompt_means(self, columns: Sequence[str]) -> Floats:
-        """The mean scores of the images of a prompt, a row for each prompt, a column for each that is named.
+        """Return the prompts' mean scores (prompts, columns).
 
-        Raises ConfigError where the images are of several generators, or of fewer than LEAST prompts.
+        Raises ConfigError if there are several generators or fewer than MIN_PROMPTS prompts.
         """
         generators = self.images.index.unique("generator")
         if len(generators) > 1:
@@ -51,51 +51,49 @@ class Baseline(NamedTuple):
                 f"baseline_generator: expected one of run {self.run_id}, of {', '.join(generators)}, got none"
             )
         means = self.images[list(columns)].groupby("prompt_id").mean()
-        if len(means) < LEAST:
+        if len(means) < MIN_PROMPTS:
             raise ConfigError(
-                f"baseline: run {self.run_id} has scores on {len(means)} prompts, expected at least {LEAST}"
+                f"baseline: run {self.run_id} has scores on {len(means)} prompts, expected at least {MIN_PROMPTS}"
             )
         return np.asarray(means.to_numpy(), np.float64)
 
 
 def read_baseline(store: Store, run: str, generator: str | None, recipes: Mapping[str, str]) -> Baseline:
-    """The scores of one generator's images, or of all where it is None, by each metric of `recipes`.
+    """Read the scores of a generator's images, or of all generators' if it is None.
 
-    `recipes` are the digests of the scores' recipes, by metric, or their first eight characters. Images that one of the
-    metrics could not score are left out. Raises ConfigError where the run lacks a metric or has it otherwise, or the
-    generator is none of its own.
+    `recipes` has the digest of each metric's recipe, or its first eight characters. Images without a score of every
+    metric are left out. Raises ConfigError if the run lacks the generator or a metric, or has another recipe for it.
     """
     run_id = find_run(store, run, key="baseline")
-    scores = pd.concat(_scores(store, run_id, recipes), ignore_index=True)
-    _require_alike(store, run_id, set(scores.metric), recipes)
+    scores = pd.concat(_read_scores(store, run_id, recipes), ignore_index=True)
+    _require_recipes(store, run_id, set(scores.metric), recipes)
     if generator is not None:
-        of_run = [str(name) for name in scores.generator.unique()]
-        if generator not in of_run:
+        generators = [str(name) for name in scores.generator.unique()]
+        if generator not in generators:
             raise ConfigError(
-                f"baseline_generator: expected one of run {run_id}, of {', '.join(of_run)}, got {generator}"
+                f"baseline_generator: expected one of run {run_id}, of {', '.join(generators)}, got {generator}"
             )
         scores = scores[scores.generator == generator]
     known = scores[scores.score.notna()].set_index(["prompt_id", "generator", "image_id", "metric"])
     return Baseline(run_id, known.score.unstack().reindex(columns=list(recipes)).dropna())
 
 
-def _scores(store: Store, run_id: str, metrics: Mapping[str, str]) -> Iterator[pd.DataFrame]:
-    """Of these metrics, part by part."""
+def _read_scores(store: Store, run_id: str, metrics: Mapping[str, str]) -> Iterator[pd.DataFrame]:
     for path in store.files(f"runs/{run_id}/scores.parquet"):
         table = store.read_table(path, COLUMNS)
         yield table.filter(pc.is_in(table.column("metric"), pa.array(metrics, pa.string()))).to_pandas()
 
 
-def _require_alike(store: Store, run_id: str, of_run: set[str], recipes: Mapping[str, str]) -> None:
-    """Raises ConfigError for a metric that the run lacks, or whose numbers are others than those beside it."""
-    absent = [name for name in recipes if name not in of_run]
+def _require_recipes(store: Store, run_id: str, metrics: set[str], recipes: Mapping[str, str]) -> None:
+    """Raise ConfigError for a metric that the run lacks, or computes by another recipe."""
+    absent = [name for name in recipes if name not in metrics]
     if absent:
         raise ConfigError(f"baseline: run {run_id} has no scores of {names(absent)}; score them there: plumbline sweep")
     paths = store.read_table(f"runs/{run_id}/cells.parquet", ["path"]).column("path").to_pylist()
     folders = {path.rsplit("/", 2)[0] for path in paths}
-    altered = [name for name, digest in recipes.items() if f"scores/{digest[:8]}" not in folders]
-    if altered:
+    changed = [name for name, digest in recipes.items() if f"scores/{digest[:8]}" not in folders]
+    if changed:
         raise ConfigError(
-            f"baseline: {names(altered)} is not the same metric in run {run_id} and here, so its scores are not "
+            f"baseline: {names(changed)} is not the same metric in run {run_id} and here, so its scores are not "
             "compared; give both the same options and models"
         )

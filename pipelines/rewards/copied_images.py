@@ -1,4 +1,4 @@
-"""The images of an export, copied from the run's sources as they are, and only those that were scored."""
+"""Copies of scored images, unchanged, from the run's sources."""
 
 from bisect import bisect_left
 from collections import Counter
@@ -27,44 +27,45 @@ from plumbline.operators.images.rows import (
 )
 from plumbline.pipelines.base.parquet_reader import ParquetReader
 from plumbline.pipelines.cells.store import Store
-from plumbline.pipelines.rewards.scored_images import CHANGED, ScoredRun, ScoredShard, digests_of
+from plumbline.pipelines.rewards.scored_images import CHANGED, ScoredRun, ScoredShard, read_digests
 from plumbline.pipelines.sources.benchmark import IMAGE_COLUMNS
 from plumbline.pipelines.sources.edit_columns import append_edit_columns
 from plumbline.pipelines.sources.shards import opened, own_names
 
 SEVERAL = "several_images"
-SHARDS_REMEMBERED = 256
-FOOTERS_REMEMBERED = 32
+MAX_CACHED_SHARDS = 256
+MAX_CACHED_FOOTERS = 32
 
 
 class Copied(NamedTuple):
-    """An encoded image as its source has it."""
+    """An encoded image, unchanged."""
 
     content: bytes
     uri: str
-    """Its address, where it has one."""
+    """Address in the source, if it has one."""
     verified: bool
-    """Whether its digest is known to be that of the image that was scored; else its id alone is the same."""
+    """True if the digest is that of the image that was scored; False if only the id is known to be the same."""
     sources: Sequence[bytes] = ()
-    """Those that it was edited from, where they are wanted."""
+    """Images that it was edited from, if the copier reads them."""
 
 
 class Copier:
-    """Reads images of a run by their numbers, each row group of the sources about once.
+    """Reads images of a run by their numbers; each row group of the sources is read about once.
 
-    What a row group holds for later shards waits in files on the local disk, until the last of them has had it.
+    Images that later shards need are kept in files on the local disk until their last use.
     """
 
     def __init__(self, run: ScoredRun, store: Store, *, edited: bool) -> None:
-        """Where `edited`, each image comes with its sources."""
+        """`edited`: read the sources of each image too."""
         self.run, self.store, self.edited = run, store, edited
-        self._digests = lru_cache(maxsize=SHARDS_REMEMBERED)(lambda number: digests_of(store, run.shards[number]))
+        self._digests = lru_cache(maxsize=MAX_CACHED_SHARDS)(lambda number: read_digests(store, run.shards[number]))
         self._footers: dict[str, pq.FileMetaData] = {}
-        """Of files that were read; parsing one takes longer than reading a row group of small images."""
+        """Footers by file; parsing a footer takes longer than reading a row group of small images."""
         self._numbers = {scored.first: number for number, scored in enumerate(run.shards)}
         self._uses: Counter[int] = Counter()
-        self._waiting: dict[int, Copied] = {}
-        """Without their bytes, which are in files."""
+        """Number of future reads by image."""
+        self._kept: dict[int, Copied] = {}
+        """Kept images, without their bytes."""
         self._folder = TemporaryDirectory(prefix="plumbline-rewards-")
 
     def __enter__(self) -> Self:
@@ -74,13 +75,13 @@ class Copier:
         self._folder.cleanup()
 
     def expect(self, shards: Iterable[Collection[int]]) -> None:
-        """Says which images each of the shards to come will read."""
+        """Announce the images that each future shard will read."""
         self._uses = Counter(image for images in shards for image in images)
 
     def read(self, images: Collection[int]) -> dict[int, Copied | RowError]:
-        """The images, or why one cannot be had."""
+        """Return each image, or the error if it cannot be read."""
         self._uses.subtract(images)
-        found: dict[int, Copied | RowError] = {image: self._take(image) for image in images if image in self._waiting}
+        found: dict[int, Copied | RowError] = {image: self._read_kept(image) for image in images if image in self._kept}
         by_shard: dict[int, list[int]] = {}
         for image in sorted(set(images) - found.keys()):
             by_shard.setdefault(self.run.shard_of(image).first, []).append(image)
@@ -88,33 +89,33 @@ class Copier:
             found |= self._read_shard(self._numbers[first], numbers)
         return found
 
-    def _take(self, image: int) -> Copied:
-        """An image that waits; its file goes with its last use."""
-        waiting = self._waiting[image]
-        paths = [self._path(image, place) for place in range(len(waiting.sources) + 1)]
+    def _read_kept(self, image: int) -> Copied:
+        """Read a kept image; delete its files after the last use."""
+        kept = self._kept[image]
+        paths = [self._path(image, part) for part in range(len(kept.sources) + 1)]
         content, *sources = (path.read_bytes() for path in paths)
         if self._uses[image] <= 0:
-            del self._waiting[image]
+            del self._kept[image]
             for path in paths:
                 path.unlink()
-        return waiting._replace(content=content, sources=sources)
+        return kept._replace(content=content, sources=sources)
 
     def _keep(self, image: int, copied: Copied | RowError) -> None:
         if isinstance(copied, Copied):
-            for place, content in enumerate((copied.content, *copied.sources)):
-                self._path(image, place).write_bytes(content)
-            self._waiting[image] = copied._replace(content=b"", sources=[b""] * len(copied.sources))
+            for part, content in enumerate((copied.content, *copied.sources)):
+                self._path(image, part).write_bytes(content)
+            self._kept[image] = copied._replace(content=b"", sources=[b""] * len(copied.sources))
 
-    def _path(self, image: int, place: int) -> Path:
-        return Path(self._folder.name) / f"{image}-{place}"
+    def _path(self, image: int, part: int) -> Path:
+        return Path(self._folder.name) / f"{image}-{part}"
 
     def _read_shard(self, number: int, images: Sequence[int]) -> dict[int, Copied | RowError]:
-        """The images of a shard that are wanted now; others of their row groups are kept for later shards."""
+        """Read images of a shard; keep other images of the same row groups that later shards need."""
         scored = self.run.shards[number]
         records: dict[int, Mapping[str, Any]] = {}
         try:
-            sources = self._sources_of_prompts(scored, images)
-            for row, record in self._records(scored, [image - scored.first for image in images]):
+            sources = self._read_sources(scored, images)
+            for row, record in self._read_records(scored, [image - scored.first for image in images]):
                 image = scored.first + row
                 record = sources.get(int(self.run.prompts[image]), {}) | record
                 if self._uses[image] > 0 and is_embedded(record):
@@ -129,72 +130,72 @@ class Copier:
             copied = pool.map(lambda image: self._copy(image, records.get(image), number), images)
             return dict(zip(images, copied, strict=True))
 
-    def _sources_of_prompts(self, scored: ScoredShard, images: Collection[int]) -> dict[int, dict[str, Any]]:
-        """By prompt, the sources that the prompts file has of the images of a shard that are wanted, now or later."""
+    def _read_sources(self, scored: ScoredShard, images: Collection[int]) -> dict[int, dict[str, Any]]:
+        """Read from the prompts file, by prompt, the sources of the images that are needed now or later."""
         if not self.edited:
             return {}
-        there = range(scored.first, scored.first + scored.shard.rows)
-        rows = sorted({int(self.run.prompts[image]) for image in there if image in images or self._uses[image] > 0})
+        in_shard = range(scored.first, scored.first + scored.shard.rows)
+        rows = sorted({int(self.run.prompts[image]) for image in in_shard if image in images or self._uses[image] > 0})
         ids = self.run.sources.prompts.column("prompt_id").take(pa.array(rows, pa.int64()))
         table = append_edit_columns(pa.table({"prompt_id": ids}), self.run.sources.prompt_shards)
         return dict(zip(rows, image_records(table.drop_columns(["prompt_id"])), strict=True))
 
-    def _records(self, scored: ScoredShard, rows: Sequence[int]) -> Iterator[tuple[int, dict[str, Any]]]:
-        """These rows of a shard by our column names, and those of the same row groups that later shards want."""
+    def _read_records(self, scored: ScoredShard, rows: Sequence[int]) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Yield these rows of a shard by our column names, and rows of the same row groups that later shards need."""
         shard = scored.shard
         with opened(shard) as stream:
             file = ParquetReader(stream, shard.size, self._footers.get(shard.url))
             self._footers[shard.url] = file.footer
-            while len(self._footers) > FOOTERS_REMEMBERED:
+            while len(self._footers) > MAX_CACHED_FOOTERS:
                 del self._footers[next(iter(self._footers))]
             names = own_names(shard, (*IMAGE_COLUMNS, *SOURCES) if self.edited else IMAGE_COLUMNS)
             present = {ours: name for ours, name in names.items() if name in file.names}
-            places = shard.picked or range(shard.rows)
+            file_rows = shard.picked or range(shard.rows)
             first = 0
             for group in shard.row_groups:
                 end = first + file.footer.row_group(group).num_rows
-                there = range(bisect_left(places, first), bisect_left(places, end))
-                now = {row for row in rows if row in there}
-                wanted = sorted(now.union(row for row in there if now and self._is_wanted(scored.first + row)))
-                if wanted:
+                in_group = range(bisect_left(file_rows, first), bisect_left(file_rows, end))
+                now = {row for row in rows if row in in_group}
+                needed = sorted(now.union(row for row in in_group if now and self._is_needed(scored.first + row)))
+                if needed:
                     columns = list(dict.fromkeys(present.values()))
-                    records = file.read_rows(group, [places[row] - first for row in wanted], columns)
-                    for row, record in zip(wanted, records, strict=True):
+                    records = file.read_rows(group, [file_rows[row] - first for row in needed], columns)
+                    for row, record in zip(needed, records, strict=True):
                         yield row, {ours: record[name] for ours, name in present.items()}
                 first = end
 
-    def _is_wanted(self, image: int) -> bool:
-        return self._uses[image] > 0 and image not in self._waiting
+    def _is_needed(self, image: int) -> bool:
+        return self._uses[image] > 0 and image not in self._kept
 
     def _copy(self, image: int, record: Mapping[str, Any] | None, number: int) -> Copied | RowError:
-        """The image of a record, if it is the one that was scored."""
+        """Return the image of a record, or an error if it is not the image that was scored."""
         scored, digests = self.run.shards[number], self._digests(number)
         generator = scored.shard.group
         scored_digest = str(digests[image - scored.first]) if digests is not None else ""
         image_id, prompt = self.run.image_id(image), int(self.run.prompts[image])
         prompt_id = self.run.sources.prompts.column("prompt_id")[prompt].as_py()
         if record is None or identify({**record, "prompt_id": prompt_id}, generator).image_id != image_id:
-            return RowError("missing_image", f"another image stands in the place of {generator}/{image_id}: {CHANGED}")
+            return RowError("missing_image", f"{generator}/{image_id} is no longer in its place: {CHANGED}")
+        limits = self.run.limits
         encoded = read_row_images(
-            ImageRow(image_id, prompt_id, generator), record, self.run.limits.max_images, self.run.uris.read
+            ImageRow(image_id, prompt_id, generator), record, limits.max_images, self.run.uris.read
         )
         if isinstance(encoded, RowError):
             return encoded
         if len(encoded) > 1:
             return RowError(
-                SEVERAL, f"{generator}/{image_id} holds {len(encoded)} images; the format has a place for one"
+                SEVERAL, f"{generator}/{image_id} has {len(encoded)} images; the format has a place for one"
             )
         (content,) = encoded
-        if len(content) > self.run.limits.max_bytes:
-            return RowError("image_too_large", f"a file of over limits.max_bytes={self.run.limits.max_bytes}")
+        too_large = RowError("image_too_large", f"a file of over limits.max_bytes={limits.max_bytes}")
+        if len(content) > limits.max_bytes:
+            return too_large
         if scored_digest and digest_of(encoded) != scored_digest:
             return RowError("missing_image", f"{generator}/{image_id} is not the image that was scored: {CHANGED}")
-        sources = read_sources(record, self.run.limits.max_images, self.run.uris.read) if self.edited else []
+        sources = read_sources(record, limits.max_images, self.run.uris.read) if self.edited else []
         if isinstance(sources, RowError):
             return sources
-        if any(len(source) > self.run.limits.max_bytes for source in sources):
-            return edit_error(
-                RowError("image_too_large", f"a file of over limits.max_bytes={self.run.limits.max_bytes}"), "source"
-            )
+        if any(len(source) > limits.max_bytes for source in sources):
+            return edit_error(too_large, "source")
         uri = record.get("uri")
         return Copied(content, uri if isinstance(uri, str) else "", bool(scored_digest), sources)

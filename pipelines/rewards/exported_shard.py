@@ -1,4 +1,4 @@
-"""One shard of an export: its examples with their images and scores, as rows, as files."""
+"""A shard of an export: examples with images and scores, converted to rows and files."""
 
 import hashlib
 import io
@@ -24,33 +24,33 @@ from plumbline.operators.rewards.values import Codes, Floats
 from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.rewards.copied_images import SEVERAL, Copied, Copier
 from plumbline.pipelines.rewards.output import ExportedShardRecord, Output
-from plumbline.pipelines.rewards.scored_images import ScoredRun, elements_of
+from plumbline.pipelines.rewards.scored_images import ScoredRun, read_elements
 
 IDENTICAL, UNFIT, APART = "identical_images", "not_representable", "different_sources"
 NO_FAILURE = (IDENTICAL, UNFIT, APART, SEVERAL)
-"""Reasons to leave an example out that are no fault of the run: there is nothing to prefer, or the format cannot hold
-it."""
-MOST_MESSAGES = 5
-SHARDS_REMEMBERED = 64
+"""Reasons for leaving out an example that do not count as failures: its images are the same, or the format cannot
+represent it."""
+MAX_MESSAGES = 5
+MAX_CACHED_SHARDS = 64
 SAFE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 
 
 class PlannedShard(NamedTuple):
-    """A shard of a split, as the selection has it."""
+    """The selected examples of a shard."""
 
     name: str
     split: str
     first: int
-    """The number of its first example in the split."""
+    """Number of its first example in the split."""
     examples: Sequence[Example]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rewards:
-    """What every image of a run is worth, by its number; nan where a metric has no score."""
+    """Rewards of a run's images (n,); nan if a metric has no score."""
 
     prompts: Codes
-    """The row of its prompt in the sources; one more than the last for an image of none."""
+    """Row of each image's prompt in the sources; the number of prompts if the image has none."""
     values: Floats
     noise: float
     z_scores: Floats
@@ -58,22 +58,22 @@ class Rewards:
 
 
 class MadeShard(NamedTuple):
-    """A shard that is not in the output yet."""
+    """A shard in memory."""
 
     record: ExportedShardRecord
     files: Mapping[str, bytes]
-    """By path: its images, and its table."""
+    """Images and table by path."""
     piece: bytes | None
-    """Its part of the file of the whole split, where its format has one."""
+    """The shard's part of the split's file, if the format has one file per split."""
 
     @property
     def failed(self) -> int:
-        """Examples that a fault of the sources has cost."""
+        """Number of examples that were left out because of faulty sources."""
         return sum(count for kind, count in self.record.left_out.items() if kind not in NO_FAILURE)
 
 
 class ShardMaker:
-    """Makes the shards of one export."""
+    """Makes the shards of an export."""
 
     def __init__(
         self,
@@ -88,42 +88,41 @@ class ShardMaker:
     ) -> None:
         self.run, self.store, self.output, self.form, self.rewards = run, store, output, form, rewards
         self.copier, self.scorer, self.ended = copier, scorer, ended
-        self._elements = lru_cache(maxsize=SHARDS_REMEMBERED)(lambda first: elements_of(store, run.shard_of(first)))
+        self._elements = lru_cache(maxsize=MAX_CACHED_SHARDS)(lambda first: read_elements(store, run.shard_of(first)))
 
     def commit(self, made: MadeShard) -> ExportedShardRecord:
-        """Writes a shard, its images first, and last says that it stands."""
+        """Write a shard: its images, its table, and last its record."""
         for path, data in made.files.items():
             self.output.write(path, data)
         if made.piece is not None:
-            self.output.piece(made.record.name, made.piece)
+            self.output.write_piece(made.record.name, made.piece)
         self.output.commit(made.record)
         return made.record
 
     def make(self, planned: PlannedShard) -> MadeShard:
-        """A shard with all that it takes, in memory."""
-        copied = self.copier.read(self._images_of(planned.examples))
+        """Read the images of a shard and convert its examples to rows."""
+        copied = self.copier.read(self._needed_images(planned.examples))
         left_out: Counter[str] = Counter()
         messages: list[str] = []
-        whole: list[tuple[int, Example]] = []
+        complete: list[tuple[int, Example]] = []
         for number, example in enumerate(planned.examples, planned.first):
-            error = self._refusal(example, copied)
+            error = self._check(example, copied)
             if error is None:
-                whole.append((number, example))
+                complete.append((number, example))
             else:
                 left_out[error.kind] += 1
                 messages.append(f"{error.kind}: {error.message}")
-        samples = self._samples(whole, planned.split, copied)
-        rows_of = [(sample, self._rows(sample)) for sample in samples]
-        left_out[UNFIT] += sum(not rows for _, rows in rows_of)
-        made = [(sample, rows) for sample, rows in rows_of if rows]
-        table, piece = self._encoded(planned.name, made)
+        samples = [(sample, self._rows(sample)) for sample in self._samples(complete, planned.split, copied)]
+        left_out[UNFIT] += sum(not rows for _, rows in samples)
+        made = [(sample, rows) for sample, rows in samples if rows]
+        table, piece = self._encode(planned.name, made)
         record = ExportedShardRecord(
             name=planned.name,
             split=planned.split,
             rows=sum(len(rows) for _, rows in made),
             examples=len(made),
             left_out=dict(+left_out),
-            messages=messages[:MOST_MESSAGES],
+            messages=messages[:MAX_MESSAGES],
             unverified=sum(isinstance(image, Copied) and not image.verified for image in copied.values()),
             files=list(table),
             sha256="".join(hashlib.sha256(data).hexdigest() for data in table.values()),
@@ -131,28 +130,26 @@ class ShardMaker:
         return MadeShard(record, {**self._images([sample for sample, _ in made]), **table}, piece)
 
     def expect(self, shards: Sequence[PlannedShard]) -> None:
-        """Says which shards will be made."""
-        self.copier.expect(self._images_of(shard.examples) for shard in shards)
+        """Announce the shards that will be made."""
+        self.copier.expect(self._needed_images(shard.examples) for shard in shards)
 
-    def _images_of(self, examples: Sequence[Example]) -> set[int]:
-        """The images whose bytes examples want."""
+    def _needed_images(self, examples: Sequence[Example]) -> set[int]:
         if self.form.images == "none":
             return set()
-        return {image for example in examples for image in self._shown(example)}
+        return {image for example in examples for image in self._written_images(example)}
 
-    def _shown(self, example: Example) -> Sequence[int]:
-        """The images of an example whose bytes its rows hold or name."""
+    def _written_images(self, example: Example) -> Sequence[int]:
         return example.images[:1] if self.form.unit == "best" else example.images
 
-    def _refusal(self, example: Example, copied: Mapping[int, Copied | RowError]) -> RowError | None:
-        """Why an example cannot be made: an image cannot be had, or two are the same to the byte."""
+    def _check(self, example: Example, copied: Mapping[int, Copied | RowError]) -> RowError | None:
+        """Return the reason to leave out an example: an image cannot be read, or two images are the same."""
         if self.form.images == "none":
             return None
-        images = [copied[image] for image in self._shown(example)]
+        images = [copied[image] for image in self._written_images(example)]
         error = next((image for image in images if isinstance(image, RowError)), None)
         copies = [image for image in images if isinstance(image, Copied)]
         if error is None and len({image.content for image in copies}) < len(images):
-            return RowError(IDENTICAL, "two images of the prompt are the same to the byte, and scored differently")
+            return RowError(IDENTICAL, "two images of the prompt have the same bytes, but different scores")
         if error is None and len({tuple(image.sources) for image in copies}) > 1:
             return RowError(APART, "the images of the prompt were edited from different sources")
         return error
@@ -160,8 +157,10 @@ class ShardMaker:
     def _samples(
         self, examples: Sequence[tuple[int, Example]], split: str, copied: Mapping[int, Copied | RowError]
     ) -> list[Sample]:
-        of_prompt = Counter(example.prompt for _, example in examples)
-        shown = {image: self._picture(image, copied.get(image)) for _, example in examples for image in example.images}
+        counts = Counter(example.prompt for _, example in examples)
+        pictures = {
+            image: self._picture(image, copied.get(image)) for _, example in examples for image in example.images
+        }
         prompts = self._prompts.take(pa.array([example.prompt for _, example in examples], pa.int64())).to_pylist()
         return [
             Sample(
@@ -170,19 +169,18 @@ class ShardMaker:
                 prompt_id=prompt["prompt_id"],
                 prompt=prompt["text"] or "",
                 skills=prompt["skills"] or (),
-                pictures=[shown[image] for image in example.images],
-                of_prompt=of_prompt[example.prompt],
+                pictures=[pictures[image] for image in example.images],
+                n_of_prompt=counts[example.prompt],
                 run_ended=self.ended,
                 scorer=self.scorer,
-                sources=[_source(content) for content in _sources_of(copied.get(example.images[0]))],
+                sources=_make_sources(copied.get(example.images[0])),
             )
             for (number, example), prompt in zip(examples, prompts, strict=True)
         ]
 
     @cached_property
     def _prompts(self) -> pa.Table:
-        """In one piece, of which rows are taken at once."""
-        return self.run.sources.prompts.select(["prompt_id", "text", "skills"]).combine_chunks()
+        return self.run.sources.prompts.select(["prompt_id", "text", "skills"]).combine_chunks()  # faster to take from
 
     def _picture(self, image: int, copied: Copied | RowError | None) -> Picture:
         image_id, scored = self.run.image_id(image), self.run.shard_of(image)
@@ -203,12 +201,12 @@ class ShardMaker:
         if not isinstance(copied, Copied):
             return picture
         sha256 = hashlib.sha256(copied.content).hexdigest()
-        path = f"images/{_safe(generator)}/{sha256[:24]}.{extension(copied.content)}"
+        path = f"images/{_folder_name(generator)}/{sha256[:24]}.{extension(copied.content)}"
         return picture._replace(content=copied.content, digest=sha256, path=path, uri=copied.uri)
 
     @cached_property
     def _errors(self) -> dict[tuple[str, str, str], str]:
-        """Why an image has no score by a metric."""
+        """Errors by generator, image and metric."""
         table = self.store.read_table(
             f"runs/{self.run.run_id}/errors.parquet", ["generator", "image_id", "metric", "kind", "message"]
         )
@@ -216,21 +214,21 @@ class ShardMaker:
         return {tuple(ids): f"{kind}: {message}" for *ids, kind, message in zip(*columns, strict=True)}
 
     def _rows(self, sample: Sample) -> Sequence[Mapping[str, Any]]:
-        if self.form.beside is not None and sample.split == HELD_OUT:
-            return self.form.beside(sample)
+        if self.form.held_out_rows is not None and sample.split == HELD_OUT:
+            return self.form.held_out_rows(sample)
         return self.form.rows(sample)
 
     def _images(self, samples: Sequence[Sample]) -> dict[str, bytes]:
-        """By path the images that rows name."""
+        """Return the images to write as files, by path."""
         if self.form.images != "files":
             return {}
         pictures = {picture.path: picture.content for sample in samples for picture in sample.pictures}
         return pictures | {source.path: source.content for sample in samples for source in sample.sources}
 
-    def _encoded(
+    def _encode(
         self, name: str, made: Sequence[tuple[Sample, Sequence[Mapping[str, Any]]]]
     ) -> tuple[dict[str, bytes], bytes | None]:
-        """The shard's table by its path, or its part of the file of the whole split."""
+        """Return the shard's table by path, or its part of the split's file."""
         rows = [row for _, rows in made for row in rows]
         container = self.form.container
         if container in ("json", "jsonl"):
@@ -242,28 +240,27 @@ class ShardMaker:
         return {f"data/{name}.{container}": data}, None
 
 
-def _sources_of(copied: Copied | RowError | None) -> Sequence[bytes]:
-    return copied.sources if isinstance(copied, Copied) else ()
-
-
-def _source(content: bytes) -> Source:
-    return Source(content, f"images/source/{hashlib.sha256(content).hexdigest()[:24]}.{extension(content)}")
+def _make_sources(copied: Copied | RowError | None) -> list[Source]:
+    return [
+        Source(content, f"images/source/{hashlib.sha256(content).hexdigest()[:24]}.{extension(content)}")
+        for content in (copied.sources if isinstance(copied, Copied) else ())
+    ]
 
 
 def _number(value: Any) -> float | None:
     return None if value != value else float(value)
 
 
-def _safe(name: str) -> str:
-    """A generator's name as a folder, or a hash where it cannot be one."""
-    return name if SAFE.fullmatch(name) else hashlib.sha256(name.encode(errors="replace")).hexdigest()[:24]
+def _folder_name(generator: str) -> str:
+    safe = SAFE.fullmatch(generator)
+    return generator if safe else hashlib.sha256(generator.encode(errors="replace")).hexdigest()[:24]
 
 
 MIN_ROW_GROUP_ROWS = 64
 MAX_ROW_GROUP_BYTES = 64 << 20
-"""Bytes of images in a row group's rows, which a reader holds; they may be fewer in the file."""
+"""Bytes of images in the rows of a row group, which a reader has in memory; each image is stored once in the file."""
 MAX_DICTIONARY = 1 << 30
-"""Bytes of a row group's different images; they are fewer than those of its rows."""
+"""Bytes of the distinct images of a row group."""
 EXTENSIONS = ((PNG, "png"), (JPEG, "jpg"), (b"GIF8", "gif"), (b"BM", "bmp"), (b"II", "tiff"), (b"MM", "tiff"))
 Row = Mapping[str, Any]
 
@@ -299,7 +296,7 @@ def to_parquet(row_groups: Iterable[Sequence[Row]], schema: pa.Schema) -> bytes:
 
 
 def to_tar(rows: Sequence[Row], keys: Sequence[str]) -> bytes:
-    """A WebDataset tar: of every row a file for each of its columns, named by the row's key and the column."""
+    """Return rows as a WebDataset tar, with a file KEY.COLUMN for every row and column."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as tar:
         for key, row in zip(keys, rows, strict=True):
@@ -311,12 +308,12 @@ def to_tar(rows: Sequence[Row], keys: Sequence[str]) -> bytes:
 
 
 def to_lines(rows: Sequence[Row]) -> bytes:
-    """A line of JSON for each row."""
+    """Return rows as lines of JSON."""
     return "".join(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n" for row in rows).encode(errors="replace")
 
 
 def extension(encoded: bytes) -> str:
-    """What a file with an encoded image is to be called."""
+    """Return the file name extension of an encoded image."""
     if encoded[:4] == b"RIFF" and encoded[8:12] == b"WEBP":
         return "webp"
     return next((name for signature, name in EXTENSIONS if encoded.startswith(signature)), "img")

@@ -1,4 +1,4 @@
-"""A run's scores as arrays over its images, each known by its place in the sources."""
+"""A run's scores as arrays over its images, which are numbered in the order of the sources."""
 
 from bisect import bisect_right
 from collections import deque
@@ -24,29 +24,30 @@ from plumbline.pipelines.sources.shards import run_shard_size
 from plumbline.pipelines.sources.sources import Sources, open_sources
 from plumbline.pipelines.sources.uris import Uris, benchmark_uris
 
-CHANGED = "the sources have changed since the run; run the sweep again, which asks no model about what it knows"
+CHANGED = "the sources have changed since the run; run the sweep again, which asks no model about unchanged images"
 IDS = ("image_id", "prompt_id")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunMetrics:
-    """Of a run's configuration, its metrics."""
+    """The part of a run's configuration with its metrics."""
 
     metrics: Mapping[str, AnyMetric]
 
 
 class ScoredShard(NamedTuple):
-    """An images shard of the run, and by metric the cell with its scores."""
+    """A shard of images."""
 
     shard: Shard
     first: int
-    """The number of its first image among all of the run."""
+    """Number of its first image in the run."""
     cells: dict[str, str]
+    """Path of the cell with the scores, by metric."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ScoredRun:
-    """A run with its sources, and its images numbered through: shard by shard, row by row."""
+    """A run with its sources. Images are numbered shard by shard, row by row."""
 
     run_id: str
     manifest: Mapping[str, Any]
@@ -57,16 +58,15 @@ class ScoredRun:
     shards: Sequence[ScoredShard]
     image_ids: pa.ChunkedArray
     prompts: Codes
-    """Of every image the row of `sources.prompts`; -1 where it names none that is there."""
+    """Row of each image's prompt in `sources.prompts`; -1 if there is none."""
     scores: Mapping[str, Floats]
-    """By metric, as it gives them; nan where there is none."""
+    """Scores by metric, in the metric's own direction; nan if missing."""
     edited: bool
-    """Whether its images were edited from others, which the benchmark names."""
+    """True if the benchmark names the sources that the images were edited from."""
     parts: Sequence[str]
-    """The files of the run's scores, whose names tell what they follow from."""
+    """Files of the run's scores, whose names identify their content."""
 
     def shard_of(self, image: int) -> ScoredShard:
-        """The shard in which an image stands."""
         return self.shards[bisect_right(self.shards, image, key=lambda scored: scored.first) - 1]
 
     def generator(self, image: int) -> str:
@@ -76,33 +76,37 @@ class ScoredRun:
         return str(self.image_ids[image].as_py())
 
     def recipes(self, metrics: Collection[str]) -> dict[str, str]:
-        """The first eight characters of the digests of these metrics' recipes, as the run's cells have them."""
+        """Return the first eight characters of the digests of these metrics' recipes."""
         paths = {name: path for scored in self.shards for name, path in scored.cells.items()}
         return {name: paths[name].split("/")[1] for name in metrics if name in paths}
 
-    def oriented(self, metric: str) -> Floats:
-        """The scores of a metric, higher being better."""
+    def higher_is_better(self, metric: str) -> Floats:
+        """Return the scores of a metric, negated if it prefers lower scores."""
         scores = self.scores[metric]
         return -scores if self.metrics[metric].prefers_lower else scores
 
 
-def gather_scores(store: Store, run: str, wanted: Sequence[str] | None) -> ScoredRun:
-    """Reads a run's scores part by part, and lists its sources; raises ConfigError where either has gone.
+def gather_scores(store: Store, run: str, names: Sequence[str] | None) -> ScoredRun:
+    """Read the scores of these metrics, or of all if None, and list the run's sources.
 
-    Raises it too where a metric of `wanted`, None being all, is not one of the run's.
+    Raises ConfigError if the run lacks a metric, or if its sources have changed.
     """
     run_id = find_run(store, run)
     manifest = read_manifest(store, run_id)
     if manifest.get("seen"):
-        raise ConfigError(f"run {run_id}: has scores of a subsample; run the sweep without adaptive, and take that run")
+        raise ConfigError(f"run {run_id}: has scores of a subsample; run the sweep without adaptive, and use that run")
     config = manifest.get("config", {})
-    metrics = _metrics(config, wanted)
+    metrics = _read_metrics(config, names)
     benchmark = read_config(config.get("benchmark", {}), BenchmarkConfig)
     limits = read_config(config.get("limits", {}), ImageLimits)
     sources = open_sources(
         benchmark, store.place.storage, shard_size=run_shard_size(config), memory=FileMemory(store, benchmark)
     )
-    shards, total = _number(sources)
+    shards: dict[tuple[str, str], ScoredShard] = {}
+    total = 0
+    for shard in sources.image_shards:
+        shards[shard.group, shard.name] = ScoredShard(shard, total, {})
+        total += shard.rows
     reader = _Reader(store, f"runs/{run_id}", shards, total, metrics, sources)
     reader.read()
     return ScoredRun(
@@ -121,31 +125,21 @@ def gather_scores(store: Store, run: str, wanted: Sequence[str] | None) -> Score
     )
 
 
-def _metrics(config: Mapping[str, Any], wanted: Sequence[str] | None) -> dict[str, AnyMetric]:
-    """The options of the metrics that are wanted, as the run had them; image statistics are no reward."""
-    of_run = config.get("metrics", {})
-    absent = [name for name in wanted or () if name not in of_run]
+def _read_metrics(config: Mapping[str, Any], names: Sequence[str] | None) -> dict[str, AnyMetric]:
+    """Return the run's metrics with these names (all if None) that rank images."""
+    options = config.get("metrics", {})
+    absent = [name for name in names or () if name not in options]
     if absent:
-        raise ConfigError(f"reward: the run has no {absent[0]!r}; it has {', '.join(of_run) or 'none'}")
-    chosen = {name: of_run[name] for name in wanted or of_run}
-    metrics = dict(read_config({"metrics": chosen}, RunMetrics).metrics)
+        raise ConfigError(f"reward: the run has no {absent[0]!r}; it has {', '.join(options) or 'none'}")
+    metrics = dict(read_config({"metrics": {name: options[name] for name in names or options}}, RunMetrics).metrics)
     unranked = [name for name, metric in metrics.items() if not metric.ranks]
-    if wanted and unranked:
+    if names and unranked:
         raise ConfigError(f"reward: by {unranked[0]} no image is better than another; leave it out of the reward")
     return {name: metric for name, metric in metrics.items() if metric.ranks}
 
 
-def _number(sources: Sources) -> tuple[dict[tuple[str, str], ScoredShard], int]:
-    shards: dict[tuple[str, str], ScoredShard] = {}
-    total = 0
-    for shard in sources.image_shards:
-        shards[shard.group, shard.name] = ScoredShard(shard, total, {})
-        total += shard.rows
-    return shards, total
-
-
 class _Reader:
-    """Takes the parts of a run's scores apart into their cells, each of which is a shard in its order."""
+    """Reads the files of a run's scores, and splits them into cells, which have the order of their shard."""
 
     def __init__(
         self,
@@ -170,16 +164,16 @@ class _Reader:
             table = self.store.read_table(path, [*IDS, "metric", "score"])
             while cells and cells[0]["first_row"] < first + len(table):
                 cell = cells.popleft()
-                self._take(cell, table.slice(cell["first_row"] - first, cell["rows"]))
+                self._add(cell, table.slice(cell["first_row"] - first, cell["rows"]))
             first += len(table)
 
     def _cells(self) -> Iterator[dict[str, Any]]:
-        """The cells of the run's scores in their order, each with its shard and number of rows."""
+        """Yield the cells of the run's scores in order, each with its shard and number of rows."""
         table = self.store.read_table(f"{self.folder}/cells.parquet", ["path", "state", "first_row"])
-        placed = [row for row in table.to_pylist() if row["first_row"] is not None]
-        placed.sort(key=lambda row: row["first_row"])
-        ends = [row["first_row"] for row in placed[1:]] + [None]
-        for row, end in zip(placed, ends, strict=True):
+        score_cells = [row for row in table.to_pylist() if row["first_row"] is not None]
+        score_cells.sort(key=lambda row: row["first_row"])
+        ends = [row["first_row"] for row in score_cells[1:]] + [None]
+        for row, end in zip(score_cells, ends, strict=True):
             *_, generator, file = row["path"].split("/")
             key = (generator, file.removesuffix(".parquet")[:-9])
             if key not in self.shards:
@@ -189,28 +183,28 @@ class _Reader:
             rows = rows if end is None else min(rows, end - row["first_row"])
             yield {"path": path, "key": key, "first_row": row["first_row"], "rows": rows}
 
-    def _take(self, cell: Mapping[str, Any], rows: pa.Table) -> None:
+    def _add(self, cell: Mapping[str, Any], rows: pa.Table) -> None:
         metric = str(rows.column("metric")[0].as_py()) if len(rows) else ""
         if metric not in self.metrics:
             return
         scored = self.shards[cell["key"]]
         scored.cells[metric] = cell["path"]
-        place = slice(scored.first, scored.first + len(rows))
-        self.scores[metric][place] = rows.column("score").to_numpy()
+        images = slice(scored.first, scored.first + len(rows))
+        self.scores[metric][images] = rows.column("score").to_numpy()
         known = cell["key"] in self._ids and not self._ids[cell["key"]].null_count
         if not known and len(rows) == scored.shard.rows:
             self._ids[cell["key"]] = rows.column("image_id").combine_chunks()
             prompt_ids = rows.column("prompt_id").to_pylist()
-            self.prompts[place] = [self._prompt_rows.get(prompt_id, -1) for prompt_id in prompt_ids]
+            self.prompts[images] = [self._prompt_rows.get(prompt_id, -1) for prompt_id in prompt_ids]
 
     def image_ids(self) -> pa.ChunkedArray:
-        """Of all images; null where no cell tells."""
+        """Return the ids of all images, null if no cell has them."""
         chunks = [self._ids.get(key, pa.nulls(scored.shard.rows, pa.string())) for key, scored in self.shards.items()]
         return pa.chunked_array(chunks, pa.string())
 
 
-def digests_of(store: Store, scored: ScoredShard) -> NDArray[np.str_] | None:
-    """The digests of a shard's images as they were scored, as far as a cell that looked at them still stands."""
+def read_digests(store: Store, scored: ScoredShard) -> NDArray[np.str_] | None:
+    """Read the digests that a shard's images had when they were scored; None if no cell with digests exists."""
     for path in scored.cells.values():
         try:
             upstream = store.read_cell(path, ["image_id"]).provenance["inputs"]
@@ -223,8 +217,8 @@ def digests_of(store: Store, scored: ScoredShard) -> NDArray[np.str_] | None:
     return None
 
 
-def elements_of(store: Store, scored: ScoredShard) -> dict[str, list[Any]]:
-    """By metric that asks questions, each image's elements."""
+def read_elements(store: Store, scored: ScoredShard) -> dict[str, list[Any]]:
+    """Read each image's elements, by metric with questions."""
     elements: dict[str, list[Any]] = {}
     for metric, path in scored.cells.items():
         column = store.read_cell(path, ["elements"]).table.column("elements")

@@ -53,7 +53,8 @@ class ColumnsConfig:
     """The path or address of the source, as in `uri`; in a prompts file also its path relative to the file's folder."""
     mask: str | None = None
     """Column of the mask of an edited image: encoded bytes of a black-and-white image as large as the source, white in
-    the area of the edit. Metrics that compare pixels use those outside (docs/edits.md); null without masks."""
+    the area of the edit. Metrics that compare pixels use those outside (plugins/edits/README.md); null without
+    masks."""
     mask_uri: str | None = None
     """The path or address of the mask, as of the source."""
     source_caption: str | None = None

@@ -30,7 +30,7 @@ from plumbline.operators.images.generation_settings import (
 from plumbline.operators.images.rows import SOURCES
 from plumbline.operators.results.summary import Skills
 from plumbline.operators.stages.question_pack import PackIndex
-from plumbline.operators.statistics.poisson_bootstrap import drawn, hash_ids
+from plumbline.operators.statistics.poisson_bootstrap import draw_prompts, hash_ids
 from plumbline.pipelines.base.storage import Entry, Place, StorageConfig, readable_errors
 from plumbline.pipelines.base.tables import DAMAGED, NO_GENERATOR, REJECTED, Rejection, printable
 from plumbline.pipelines.base.view_types import schema_without_views
@@ -359,7 +359,7 @@ def _limited(ids: Sequence[str], benchmark: BenchmarkConfig) -> Sequence[str]:
     """Return the first prompts, or those that the seed draws."""
     if benchmark.limit_seed is None:
         return ids[: benchmark.limit]
-    return list(compress(ids, drawn(hash_ids(ids), benchmark.limit, benchmark.limit_seed)))
+    return list(compress(ids, draw_prompts(hash_ids(ids), benchmark.limit, benchmark.limit_seed)))
 
 
 def with_prompts(

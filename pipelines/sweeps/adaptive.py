@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
 
-from plumbline.operators.judging.decided_pairs import SeenPrompts, look
+from plumbline.operators.judging.decided_pairs import SeenPrompts, decide_pairs
 from plumbline.pipelines.cells.cells import Outcome
 from plumbline.pipelines.cells.store import StoreError
 from plumbline.pipelines.maintenance.working_sweeps import count_deletions
@@ -79,7 +79,7 @@ def _compute_round(
     def decide(then: PlannedSweep, outcomes: Mapping[str, Outcome]) -> Inspection[SeenPrompts | None]:
         def read(cells: CellTables) -> SeenPrompts:
             end, generators = rounds.ends[round], then.sources.generators
-            return look(cells.scores(), rounds.order, end, rounds.prompt_ids, generators, ranking, options)
+            return decide_pairs(cells.scores(), rounds.order, end, rounds.prompt_ids, generators, ranking, options)
 
         return inspect_cells(then, {**now.outcomes, **outcomes}, read)
 

@@ -7,8 +7,13 @@ from functools import partial
 from typing import NamedTuple
 
 from plumbline.operators.base.errors import ConfigError
-from plumbline.operators.diagnosis.ablations import effect
-from plumbline.operators.diagnosis.correlations import PromptNumbers, between_metrics, prompt_numbers, with_properties
+from plumbline.operators.diagnosis.ablations import measure_effect
+from plumbline.operators.diagnosis.correlations import (
+    PromptNumbers,
+    correlate_metrics,
+    correlate_properties,
+    prompt_numbers,
+)
 from plumbline.operators.diagnosis.diagnosis import Diagnosis, shown_tables
 from plumbline.operators.diagnosis.parses import BadParse, mean_yngve_depth
 from plumbline.operators.diagnosis.questions import AnswerCounts, AnswerStatistics, QuestionCounts
@@ -263,7 +268,7 @@ def _read(planned: PlannedDiagnosis, cells: CellTables) -> Diagnosis:
         for metric in metrics
     }
     return Diagnosis(
-        correlations=[*between_metrics(scores, metrics), *with_properties(scores, measured)],
+        correlations=[*correlate_metrics(scores, metrics), *correlate_properties(scores, measured)],
         questions=[counts.statistics() for counts in counted.values()],
         kinds=[kind for counts in counted.values() for kind in counts.kinds()],
         answers=[
@@ -272,7 +277,7 @@ def _read(planned: PlannedDiagnosis, cells: CellTables) -> Diagnosis:
             if variant.metric in counted
         ],
         effects=[
-            effect(scores, variant.metric, variant.denied, variant.name)
+            measure_effect(scores, variant.metric, variant.denied, variant.name)
             for variant in planned.variants
             if variant.denied
         ],

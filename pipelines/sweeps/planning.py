@@ -240,7 +240,7 @@ def without_sources(metric: Metric, benchmark: BenchmarkConfig) -> str:
     return (
         "it looks at the sources of edited images; name the column that holds these by benchmark.columns.source, or "
         "their addresses by benchmark.columns.source_uri; beside folders of images, put them in a folder called source "
-        "(docs/edits.md)"
+        "(plugins/edits/README.md)"
     )
 
 

@@ -13,9 +13,9 @@ from pydantic import ValidationError
 from plumbline.operators.base.errors import RowError, SourceError
 from plumbline.operators.base.sentences import plural
 from plumbline.pipelines.base.storage import Place
-from plumbline.pipelines.judging.releases.annotations import Annotation, read_export
 from plumbline.pipelines.judging.releases.release import words_in
 from plumbline.pipelines.web.person_names import BadName, clean_name
+from plumbline.plugins.rating.annotations import Annotation, read_export
 from plumbline.plugins.rating.answers import LONGEST_NOTE, Answer
 from plumbline.plugins.rating.pictures import Pictures
 from plumbline.plugins.rating.question_templates import (

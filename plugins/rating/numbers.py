@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 
 from plumbline.operators.judging.judgement import group_means
-from plumbline.operators.judging.label_plan import by_generator, pair_differences
 from plumbline.plugins.rating.answers import Answer
+from plumbline.plugins.rating.label_plan import by_generator, pair_differences
 from plumbline.plugins.rating.question_templates import TEMPLATES, WHOLE
 from plumbline.plugins.rating.tasks import Task
 

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 
 from plumbline.operators.base.errors import ConfigError
-from plumbline.operators.judging.label_plan import by_generator
 from plumbline.operators.metrics.metric import direction
 from plumbline.pipelines.judging.releases.scores import read_falling, read_scores
 from plumbline.plugins.rating.designs import Design
+from plumbline.plugins.rating.label_plan import by_generator
 from plumbline.plugins.rating.order import Sequencing
 from plumbline.plugins.rating.progress import Telling
 from plumbline.plugins.rating.queue import Beside, Queue, QueueOptions

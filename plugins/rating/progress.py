@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 
 from plumbline.operators.base.bounds import BoundsChecked, Probability
-from plumbline.operators.judging.label_plan import PairLabels, estimate_pairs, pair_differences, wanted_images
 from plumbline.operators.statistics.levels import SIGNIFICANCE
+from plumbline.plugins.rating.label_plan import PairLabels, estimate_pairs, pair_differences, wanted_images
 from plumbline.plugins.rating.numbers import Rated, pairs_rated
 from plumbline.plugins.rating.question_templates import TEMPLATES
 from plumbline.plugins.rating.tasks import Task

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from plumbline.operators.base.sentences import count, plural
-from plumbline.operators.judging.label_plan import format_pair
 from plumbline.operators.statistics.options import Sampling
 from plumbline.plugins.rating.answers import Answer
+from plumbline.plugins.rating.label_plan import format_pair
 from plumbline.plugins.rating.progress import (
     PairProgress,
     TemplateProgress,

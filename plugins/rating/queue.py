@@ -6,8 +6,8 @@ from typing import Literal, NamedTuple
 
 import pandas as pd
 
-from plumbline.operators.judging.label_plan import PairLabels
 from plumbline.plugins.rating.answers import Answer
+from plumbline.plugins.rating.label_plan import PairLabels
 from plumbline.plugins.rating.numbers import Rated, rated
 from plumbline.plugins.rating.order import Given, Sequencing, Turn, next_turns, put_first, rounds_of, tasks_left
 from plumbline.plugins.rating.progress import Telling, all_decided, pairs_so_far, urgent_tasks

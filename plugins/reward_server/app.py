@@ -1,4 +1,4 @@
-"""The service over HTTP: who may ask, how much and on which wire, its OpenAPI document; scores come from a Service."""
+"""The HTTP application: tokens, size limits, wires, counters and the OpenAPI document."""
 
 import asyncio
 import logging
@@ -31,7 +31,7 @@ SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 1
 
 
 class Counts:
-    """Counters of one service."""
+    """Prometheus counters of one service; `Counters` documents the methods that Service calls."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -52,52 +52,50 @@ class Counts:
         return Histogram(f"plumbline_{name}", text, labels, buckets=buckets, registry=self.registry)
 
     def watch(self, name: str, text: str, value: Callable[[], float]) -> None:
-        """A number that is looked up whenever it is asked for."""
+        """Add a gauge whose value is read on each request for the counters."""
         Gauge(f"plumbline_{name}", text, registry=self.registry).set_function(value)
 
-    def sent(self, images: int) -> None:
+    def count_batch(self, images: int) -> None:
         self.batches.observe(images)
 
-    def answered(self, metric: str, outcome: str) -> None:
+    def count_answer(self, metric: str, outcome: str) -> None:
         self.answers.labels(metric, outcome).inc()
 
-    def died(self) -> None:
+    def count_death(self) -> None:
         self.deaths.inc()
 
-    def took(self, part: str, seconds: float) -> None:
+    def add_seconds(self, part: str, seconds: float) -> None:
         self.parts.labels(part).observe(seconds)
 
-    def timing(self, part: str) -> AbstractContextManager[object]:
-        """Counts the seconds until it is left as this part's."""
+    def time_part(self, part: str) -> AbstractContextManager[object]:
+        """Measure the time of a with block."""
         return self.parts.labels(part).time()
 
     def page(self) -> bytes:
-        """All of it as text."""
         return generate_latest(self.registry)
 
 
 REFUSALS = {
-    "400": "the body is not of the wire's form",
-    "401": "no token, or another",
+    "400": "the body does not fit the wire's form",
+    "401": "the token is missing or wrong",
     "413": "more bytes or images than a request may have",
-    "429": "busy; ask again after Retry-After seconds",
-    "503": "no score now; ask again after Retry-After seconds",
+    "429": "busy; retry after Retry-After seconds",
+    "503": "no score yet; retry after Retry-After seconds",
 }
 PAGES = {
-    "/health": "Whether a replica is ready.",
-    "/rewards": "The names of the metrics; `orders`: 1 where higher is better, -1 where lower is, 0 where neither is; "
-    "`needs`: what has to come with an image, sources, questions or a prompt with words in quotes.",
+    "/health": "State of the replicas.",
+    "/rewards": "The names of the metrics; `orders`: 1 if higher is better, -1 if lower is, 0 if neither is; `needs`: "
+    "inputs to send with each image: sources, questions, or a prompt with words in quotes.",
     "/metrics": "Counters for Prometheus.",
     "/openapi.json": "This document.",
 }
 
 
 def describe(served: Served) -> dict[str, Any]:
-    """The document, of OpenAPI 3.1."""
-    paths: dict[str, Any] = {path: {"post": _posted(wires_of(path))} for path in dict.fromkeys(w.path for w in WIRES)}
-    paths |= {
-        path: {"get": {"summary": text, "responses": {"200": {"description": "OK"}}}} for path, text in PAGES.items()
-    }
+    """Return the OpenAPI 3.1 document."""
+    paths: dict[str, Any] = {wire.path: {"post": _describe_post(wires_of(wire.path))} for wire in WIRES}
+    for path, text in PAGES.items():
+        paths[path] = {"get": {"summary": text, "responses": {"200": {"description": "OK"}}}}
     return {
         "openapi": "3.1.0",
         "info": {"title": "Plumbline rewards", "version": "1", "description": ", ".join(served.metrics)},
@@ -107,60 +105,53 @@ def describe(served: Served) -> dict[str, Any]:
     }
 
 
-def _posted(wires: Sequence[Wire]) -> dict[str, Any]:
-    bodies = [_schema(wire.form) for wire in wires if wire.form is not None]
-    parts = [name for wire in wires for name in wire.parts]
-    replies = [_schema(wire.reply_form) for wire in wires if wire.form is not None]
+def _describe_post(wires: Sequence[Wire]) -> dict[str, Any]:
+    content = _describe_content([wire.form for wire in wires if wire.form is not None])
+    part_names = [name for wire in wires for name in wire.parts]
+    if part_names:
+        files = {"type": "array", "items": {"type": "string", "format": "binary"}}
+        fields = {REQUEST_PART: {"type": "object"}, **dict.fromkeys(part_names, files)}
+        content[MULTIPART] = {"schema": {"type": "object", "properties": fields, "required": [REQUEST_PART]}}
+    replies = _describe_content([wire.reply_form for wire in wires if wire.form is not None])
     refusals = {status: {"description": text} for status, text in REFUSALS.items()}
     return {
         "summary": " ".join(wire.purpose for wire in wires),
-        "requestBody": {"required": True, "content": {**_content(bodies), **_multipart(parts)}},
-        "responses": {"200": {"description": "Scores", "content": _content(replies)}, **refusals},
+        "requestBody": {"required": True, "content": content},
+        "responses": {"200": {"description": "Scores", "content": replies}, **refusals},
     }
 
 
-def _content(schemas: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    if not schemas:
+def _describe_content(forms: Sequence[Any]) -> dict[str, Any]:
+    if not forms:
         return {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
-    return {JSON: {"schema": schemas[0] if len(schemas) == 1 else {"oneOf": list(schemas)}}}
+    schemas = [_inline_references(TypeAdapter(form).json_schema()) for form in forms]
+    return {JSON: {"schema": schemas[0] if len(schemas) == 1 else {"oneOf": schemas}}}
 
 
-def _multipart(names: Sequence[str]) -> dict[str, Any]:
-    """A body with the rest of the form in one part of JSON, and bytes in parts of these names."""
-    files = {"type": "array", "items": {"type": "string", "format": "binary"}}
-    fields = {REQUEST_PART: {"type": "object"}, **dict.fromkeys(names, files)}
-    schema = {"type": "object", "properties": fields, "required": [REQUEST_PART]}
-    return {MULTIPART: {"schema": schema}} if names else {}
+def _inline_references(schema: dict[str, Any]) -> dict[str, Any]:
+    """Replace each `$ref` by its definition; no form is recursive."""
+    definitions = schema.pop("$defs", {})
 
-
-def _schema(form: Any) -> dict[str, Any]:
-    return _inline(TypeAdapter(form).json_schema())
-
-
-def _inline(schema: dict[str, Any]) -> dict[str, Any]:
-    """A schema with what it refers to in its place; no form holds itself."""
-    parts = schema.pop("$defs", {})
-
-    def resolved(value: Any) -> Any:
+    def resolve(value: Any) -> Any:
         if isinstance(value, dict) and "$ref" in value:
-            return resolved(parts[value["$ref"].rpartition("/")[2]])
+            return resolve(definitions[value["$ref"].rpartition("/")[2]])
         if isinstance(value, dict):
-            return {key: resolved(inner) for key, inner in value.items()}
-        return [resolved(inner) for inner in value] if isinstance(value, list) else value
+            return {key: resolve(inner) for key, inner in value.items()}
+        return [resolve(inner) for inner in value] if isinstance(value, list) else value
 
-    result: dict[str, Any] = resolved(schema)
+    result: dict[str, Any] = resolve(schema)
     return result
 
 
-LARGE = 500_000
-"""Bytes of a body from which on it is read beside the loop that serves others."""
+MIN_BYTES_FOR_THREAD = 500_000
+"""Bodies of this size or more are parsed in a thread, so that the event loop keeps serving others."""
 BODY_TIMEOUT = 120.0
-"""Seconds that a body may take to arrive."""
-SAFE = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
+"""Seconds allowed for receiving a request body."""
+SAFE_HEADERS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
 
 
 class RefusedRequest(PlumblineError):
-    """A request that is not read on; with its HTTP status."""
+    """A request that is answered with an HTTP error."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -169,18 +160,18 @@ class RefusedRequest(PlumblineError):
 
 @dataclass(slots=True)
 class _Call:
-    """A request that is looked at."""
+    """State of a request that is being handled."""
 
     wire: Wire
-    """The one that it is on, as far as is known."""
-    held: int = 0
+    """The request's wire; until the body is parsed, one of those with its path."""
+    size: int = 0
     """Bytes of its body, and of the videos that it names."""
     unfinished: Collection["asyncio.Future[ImageAnswers]"] = ()
-    """What it left in the queue."""
+    """Its images that are still in the queue after it was refused."""
 
 
 class Gate:
-    """Handles requests: token, size, wire, scores, reply. Each refusal is in the words of the wire that was asked."""
+    """Handles requests: token, size, wire, scores, reply. Each refusal has the form of the request's wire."""
 
     def __init__(
         self,
@@ -191,18 +182,18 @@ class Gate:
         read_video: FetchUri,
         known_pair: KnownPair,
     ) -> None:
-        """`read_video` gives the bytes at a path that a request names, or raises RefusedUri."""
+        """`ready` returns the number of running replicas; `read_video` reads a path, or raises RefusedUri."""
         self.service, self.token, self.counts, self.ready = service, token, counts, ready
         self.read_video = read_video
         self.known_pair = known_pair
         self.load = service.load
         self.bodies = 0
-        """Bytes of the requests that are not answered yet, or whose images still wait."""
-        self.ignoring: set[str] = set()
-        """The wires that brought sources which nobody looked at."""
+        """Bytes of the requests that are not answered yet, or whose images are still in the queue."""
+        self.warned_wires: set[str] = set()
+        """Wires that sent sources which no metric reads; the log warns once per wire."""
 
     async def post(self, request: Request) -> Response:
-        """Any wire's request."""
+        """Answer a request of any wire."""
         begun, wires = time.perf_counter(), wires_of(request.scope["path"])
         call = _Call(wires[-1])
         try:
@@ -221,102 +212,99 @@ class Gate:
     async def _answer(self, request: Request, wires: Sequence[Wire], call: _Call) -> Reply:
         self._require_token(request)
         media = request.headers.get("content-type", JSON)
-        with self.counts.timing("read"):
-            body = await self._body(request, call)
-        with self.counts.timing("parse"):
-            if len(body) >= LARGE:
-                asked = await asyncio.to_thread(self._read, wires, body, media, call)
+        with self.counts.time_part("read"):
+            body = await self._read_body(request, call)
+        with self.counts.time_part("parse"):
+            if len(body) >= MIN_BYTES_FOR_THREAD:
+                images = await asyncio.to_thread(self._parse, wires, body, media, call)
             else:
-                asked = self._read(wires, body, media, call)
-            asked = [one if one.path is None else await self._fetched(one, one.path, call) for one in asked]
-        answers = await self.service.score(asked)
-        with self.counts.timing("reply"):
-            return call.wire.answer(asked, answers, self.service.served)
+                images = self._parse(wires, body, media, call)
+            images = [
+                image if image.path is None else await self._read_video(image, image.path, call) for image in images
+            ]
+        answers = await self.service.score(images)
+        with self.counts.time_part("reply"):
+            return call.wire.answer(images, answers, self.service.served)
 
-    async def _fetched(self, asked: ScoreRequest, path: str, call: _Call) -> ScoreRequest:
-        """The request with the bytes of the video that it names, or why there are none."""
+    async def _read_video(self, image: ScoreRequest, path: str, call: _Call) -> ScoreRequest:
+        """Return the request with the bytes of the video at the path, or with the error."""
         encoded = await asyncio.to_thread(fetch_image, path, self.read_video)
         if isinstance(encoded, RowError):
-            return asked._replace(error=encoded)
-        self._hold(len(encoded), call)
-        return asked._replace(images=(encoded,), path=None)
+            return image._replace(error=encoded)
+        self._count_bytes(len(encoded), call)
+        return image._replace(images=(encoded,), path=None)
 
     def _require_token(self, request: Request) -> None:
-        """Raises Refused unless the request has the token, as a bearer or as the password of an address."""
+        """Raise RefusedRequest unless the request has the token, as a bearer or as the password of the URL."""
         if self.token is not None and not has_token(self.token, request.headers.get("authorization", "")):
             raise RefusedRequest(
                 401, "expected the service's token: Authorization: Bearer, or http://x:TOKEN@host:port"
             )
 
-    async def _body(self, request: Request, call: _Call) -> bytes:
-        """The body, of which no more is taken than is allowed."""
+    async def _read_body(self, request: Request, call: _Call) -> bytes:
+        """Return the body; stop reading as soon as it exceeds a limit."""
         if request.headers.get("content-encoding", "identity") != "identity":
             raise RefusedRequest(415, "expected a body without Content-Encoding")
         announced = request.headers.get("content-length", "0")
         if not announced.isdigit() or int(announced) > self.load.max_body:
-            raise RefusedRequest(
-                413, f"expected a body of at most {self.load.max_body} bytes; send fewer images a request"
-            )
+            raise RefusedRequest(413, f"expected a body of at most {self.load.max_body} bytes; send fewer images")
         chunks: list[bytes] = []
         try:
             async with asyncio.timeout(BODY_TIMEOUT):
                 async for chunk in request.stream():
-                    self._hold(len(chunk), call)
+                    self._count_bytes(len(chunk), call)
                     chunks.append(chunk)
         except TimeoutError as error:
             raise RefusedRequest(408, f"expected a body within {BODY_TIMEOUT:g} seconds") from error
         except ClientDisconnect as error:
-            raise RefusedRequest(400, "the client left") from error
+            raise RefusedRequest(400, "the client disconnected") from error
         return b"".join(chunks)
 
-    def _hold(self, size: int, call: _Call) -> None:
-        call.held += size
+    def _count_bytes(self, size: int, call: _Call) -> None:
+        call.size += size
         self.bodies += size
-        if call.held > self.load.max_body:
-            raise RefusedRequest(
-                413,
-                f"expected at most {self.load.max_body} bytes with the videos that it names; send fewer a request",
-            )
+        if call.size > self.load.max_body:
+            raise RefusedRequest(413, f"expected at most {self.load.max_body} bytes, named videos included; send fewer")
         if self.bodies > self.load.max_bodies:
-            raise Unanswered(429, "too many requests are held; ask again later", self.service.pause())
+            raise Unanswered(429, "too many requests are waiting; retry later", self.service.pause())
 
     def _release(self, call: _Call) -> None:
-        self.bodies -= call.held
+        self.bodies -= call.size
 
-    def _read(self, wires: Sequence[Wire], body: bytes, media: str, call: _Call) -> list[ScoreRequest]:
-        """What a body asks, by the wire that takes it."""
+    def _parse(self, wires: Sequence[Wire], body: bytes, media: str, call: _Call) -> list[ScoreRequest]:
+        """Return the images of a body, read by the first wire that accepts it."""
         document = wires[0].parse(body, media)
-        call.wire = next(wire for wire in wires if wire.takes(document))
-        asked = call.wire.read(document, self.service.served)
-        images = sum((len(one.images) or 1) + len(one.sources) for one in asked)
-        if images > self.load.max_request_images:
+        call.wire = next(wire for wire in wires if wire.accepts(document))
+        images = call.wire.read(document, self.service.served)
+        count = sum((len(image.images) or 1) + len(image.sources) for image in images)
+        if count > self.load.max_request_images:
             raise RefusedRequest(
-                413, f"expected at most {self.load.max_request_images} images, found {images}; send fewer"
+                413, f"expected at most {self.load.max_request_images} images, found {count}; send fewer"
             )
-        asked = [_check_prompt(one) for one in asked]
-        size = sum(len(one.prompt) + sum(map(len, (*one.images, *one.sources))) for one in asked)
-        if size > self.load.max_body:  # a pickle may name the same bytes again and again
+        images = [_check_prompt(image) for image in images]
+        size = sum(len(image.prompt) + sum(map(len, (*image.images, *image.sources))) for image in images)
+        if size > self.load.max_body:  # a pickle may refer to the same bytes repeatedly
             raise RefusedRequest(
                 413, f"expected images and prompts of at most {self.load.max_body} bytes, counted each time; send fewer"
             )
-        return [self._without_unused(one, call.wire.name) for one in asked]
+        return [self._drop_unused_sources(image, call.wire.name) for image in images]
 
-    def _without_unused(self, asked: ScoreRequest, wire: str) -> ScoreRequest:
-        """The request without sources that none of its metrics looks at; the log says so once for each wire."""
-        if not asked.sources or self.service.served.needing("sources", asked.metrics):
-            return asked
-        if wire not in self.ignoring:
-            self.ignoring.add(wire)
+    def _drop_unused_sources(self, image: ScoreRequest, wire: str) -> ScoreRequest:
+        """Return the request without sources if none of its metrics reads them."""
+        if not image.sources or self.service.served.select_needing("sources", image.metrics):
+            return image
+        if wire not in self.warned_wires:
+            self.warned_wires.add(wire)
             LOG.warning(
-                "requests of the wire %s bring sources of edits, and %s does not look at them; serve a metric that "
-                "does, such as source_ssim (docs/edits.md)",
+                "requests of the wire %s send sources of edits, but %s ignores them; serve a metric that reads them, "
+                "such as source_ssim (plugins/edits/README.md)",
                 wire,
-                " and ".join(asked.metrics),
+                " and ".join(image.metrics),
             )
-        return asked._replace(sources=())
+        return image._replace(sources=())
 
     async def health(self, request: Request) -> Response:
-        """Whether a replica is ready; needs no token."""
+        """Return the state of the replicas; needs no token."""
         ready = await self.ready()
         rewards = {name: ["ready"] * ready for name in self.service.served.metrics}
         value: dict[str, object] = {"status": "ok" if ready else "starting", "replicas": ready, "rewards": rewards}
@@ -326,23 +314,19 @@ class Gate:
         return _response(as_json(value, 200 if ready else 503), 1)
 
     async def rewards(self, request: Request) -> Response:
-        """The names of the metrics, and of each whether a higher score is better (1), a lower one (-1) or neither, and
-        what it has no score without.
-        """
+        """List the metrics, with the order and the needed inputs of each."""
         served = self.service.served
         orders = {name: served.order_of(name) for name in served.metrics}
         page = {"rewards": list(orders), "orders": orders, "needs": {name: served.needs_of(name) for name in orders}}
-        return self._with_token(request, lambda: as_json(page))
+        return self._answer_with_token(request, lambda: as_json(page))
 
     async def metrics(self, request: Request) -> Response:
-        """The counters, for Prometheus."""
-        return self._with_token(request, lambda: Reply(200, self.counts.page(), CONTENT_TYPE_LATEST))
+        return self._answer_with_token(request, lambda: Reply(200, self.counts.page(), CONTENT_TYPE_LATEST))
 
     async def openapi(self, request: Request) -> Response:
-        """What the service answers, for machines."""
-        return self._with_token(request, lambda: as_json(describe(self.service.served)))
+        return self._answer_with_token(request, lambda: as_json(describe(self.service.served)))
 
-    def _with_token(self, request: Request, page: Callable[[], Reply]) -> Response:
+    def _answer_with_token(self, request: Request, page: Callable[[], Reply]) -> Response:
         try:
             self._require_token(request)
         except RefusedRequest as error:
@@ -350,15 +334,15 @@ class Gate:
         return _response(page(), 1)
 
 
-def _check_prompt(asked: ScoreRequest) -> ScoreRequest:
-    """Return the request, with the reason why nothing can be asked if its prompt cannot be used."""
-    empty = isinstance(asked.prompt, str) and not asked.prompt.strip()  # some metrics score an image without a prompt
-    error = None if empty else find_prompt_error(asked.prompt)
-    return asked if error is None else asked._replace(prompt="", error=asked.error or error)
+def _check_prompt(image: ScoreRequest) -> ScoreRequest:
+    """Return the request, with an error if its prompt cannot be used."""
+    empty = isinstance(image.prompt, str) and not image.prompt.strip()  # some metrics score an image without a prompt
+    error = None if empty else find_prompt_error(image.prompt)
+    return image if error is None else image._replace(prompt="", error=image.error or error)
 
 
 def _response(reply: Reply, pause: int) -> Response:
-    headers = dict(SAFE)
+    headers = dict(SAFE_HEADERS)
     if reply.status in (429, 503):
         headers["Retry-After"] = str(pause)
     if reply.status == 401:
@@ -367,7 +351,7 @@ def _response(reply: Reply, pause: int) -> Response:
 
 
 def make_app(gate: Gate, names: Sequence[str]) -> Starlette:
-    """Every wire's path, and the pages about the service, for who asks by one of its names."""
+    """Return the application with all wires and pages; it answers only requests for one of these host names."""
     paths = dict.fromkeys(wire.path for wire in WIRES)
     pages = {"/health": gate.health, "/rewards": gate.rewards, "/metrics": gate.metrics, "/openapi.json": gate.openapi}
     return Starlette(

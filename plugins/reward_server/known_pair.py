@@ -1,4 +1,4 @@
-"""What a service's metrics say of a picture that fits its prompt and of one that does not, before anybody asks."""
+"""Scores two known images when a service starts: one that fits its prompt, and one that does not."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -9,47 +9,48 @@ from plumbline.plugins.reward_server.wires.wire import MetricAnswer, Need, Serve
 
 
 class PairScores(NamedTuple):
-    """One metric's scores of the two pictures."""
+    """One metric's scores of the two images."""
 
     good: float | None
     bad: float | None
     ordered: bool | None
-    """Whether the good one is the better one; None where the metric ranks nothing, or has no score."""
+    """True if the metric prefers the image that fits; None if it ranks nothing or has no score."""
     error: str | None = None
 
     def __str__(self) -> str:
         if self.error is not None:
             return f"has no score ({self.error})"
-        return f"{self.good:.4g} where it fits, {self.bad:.4g} where not"
+        return f"{self.good:.4g} if the image fits, {self.bad:.4g} if not"
 
 
 KnownPair = Mapping[str, PairScores]
-"""By metric."""
+"""The scores of the two images by metric."""
 
 
 async def score_known_pair(score: ScoreBatch, served: Served) -> KnownPair:
-    """Both pictures for one prompt, by all that is served. A failure is an error; the service starts anyway."""
+    """Score both images by all metrics; a failure becomes an error in the result, so that the service still starts."""
     groups: dict[tuple[Need, ...], list[str]] = {}
     for name in served.metrics:
         groups.setdefault(tuple(served.needs_of(name)), []).append(name)
-    scored = [await _score_pair(score, served, names, needs) for needs, names in groups.items()]
-    each = {name: scores for of_group in scored for name, scores in of_group.items()}
-    return {name: each[name] for name in served.metrics}
+    scores: dict[str, PairScores] = {}
+    for needs, names in groups.items():
+        scores |= await _score_group(score, served, names, needs)
+    return {name: scores[name] for name in served.metrics}
 
 
-async def _score_pair(score: ScoreBatch, served: Served, names: Sequence[str], needs: Sequence[Need]) -> KnownPair:
-    """Both pictures by metrics that need the same."""
+async def _score_group(score: ScoreBatch, served: Served, names: Sequence[str], needs: Sequence[Need]) -> KnownPair:
+    """Score both images by metrics that need the same inputs."""
     prompt, other = known_prompts(needs)[:2]
-    metrics = served.measured(names)
-    asked = [known_request(prompt, [shown], metrics, needs) for shown in (prompt, other)]
+    metrics = served.metrics_to_compute(names)
+    requests = [known_request(prompt, [shown], metrics, needs) for shown in (prompt, other)]
     try:
-        good, bad = map(served.with_reward, await score(asked, metrics))
+        good, bad = map(served.with_reward, await score(requests, metrics))
     except Exception as error:
         return dict.fromkeys(names, PairScores(None, None, None, f"{type(error).__name__}: {error}"))
-    return {name: _paired(good[name], bad[name], served.order_of(name)) for name in names}
+    return {name: _compare(good[name], bad[name], served.order_of(name)) for name in names}
 
 
-def _paired(good: MetricAnswer, bad: MetricAnswer, order: int) -> PairScores:
+def _compare(good: MetricAnswer, bad: MetricAnswer, order: int) -> PairScores:
     error = good.error or bad.error
     if good.score is None or bad.score is None:
         return PairScores(good.score, bad.score, None, f"{error.kind}: {error.message}" if error else None)
@@ -57,10 +58,10 @@ def _paired(good: MetricAnswer, bad: MetricAnswer, order: int) -> PairScores:
 
 
 def explain_known_pair(known_pair: KnownPair) -> Iterator[str]:
-    """A line for each metric that does not prefer the picture that fits."""
+    """Yield a warning for each metric that does not prefer the image that fits."""
     for name, scores in known_pair.items():
         if scores.ordered is False:
             yield (
-                f"{name} does not prefer the known picture that fits its prompt: {scores}; check its model, weights "
+                f"{name} does not prefer the known image that fits its prompt: {scores}; check its model, weights "
                 "and options before you train on it"
             )

@@ -1,4 +1,4 @@
-"""Pictures that each fit one prompt and no other, and edits of one into another, by which a reward service is tried."""
+"""Draws test images that each fit exactly one prompt, and makes requests with them, to check reward servers."""
 
 import io
 from collections.abc import Collection, Mapping, Sequence
@@ -10,9 +10,9 @@ from PIL.PngImagePlugin import PngInfo
 from plumbline.plugins.reward_server.wires.wire import Need, ScoreRequest
 
 SIDE = 384
-"""Pixels, either way."""
+"""Width and height in pixels."""
 RADIUS = 54
-"""Pixels of the shape in the middle."""
+"""Radius of the shape in pixels."""
 OVERSAMPLING = 4
 PAPER = (245, 245, 245)
 SHAPES: Mapping[str, tuple[str, int]] = {
@@ -20,29 +20,28 @@ SHAPES: Mapping[str, tuple[str, int]] = {
     "a blue square": ("#1f5adc", 4),
     "a green triangle": ("#2ca02c", 3),
 }
-"""By prompt, the colour and the corners of what its picture shows."""
+"""Colour and number of corners of the shape by prompt."""
 SIGNS: Mapping[str, str] = {f'a sign that says "{word}"': word for word in ("OPEN", "MARKET", "LIBRARY")}
-"""By prompt, the word that its picture shows."""
-LETTERS = 56
-"""Height of a sign's letters, in pixels."""
+"""Words on the signs by prompt."""
+FONT_SIZE = 56
 
 
 def known_prompts(needs: Collection[Need]) -> tuple[str, ...]:
-    """The prompts of pictures for rewards with these needs."""
+    """Return prompts, each with an image, for rewards with these needs."""
     return tuple(SIGNS if "words" in needs else SHAPES)
 
 
 def known_request(
     prompt: str, shown: Sequence[str], metrics: Sequence[str], needs: Collection[Need], copy: str = ""
 ) -> ScoreRequest:
-    """The pictures of some of `known_prompts` for one of them, with all that rewards need.
+    """Return a request to score the images of the `shown` prompts for `prompt`, with all inputs that rewards need.
 
-    Where that is a source, the prompt is an instruction, and the source shows the prompt before it.
+    If a source is needed, the prompt is an instruction, and the source is the image of the previous prompt.
     """
     prompts = known_prompts(needs)
     edited = "sources" in needs
     return ScoreRequest(
-        tuple(picture_of(one, copy) for one in shown),
+        tuple(picture_of(name, copy) for name in shown),
         f"Change the picture to {prompt}." if edited else prompt,
         tuple(metrics),
         questions=questions_about(prompt) if "questions" in needs else None,
@@ -51,32 +50,27 @@ def known_request(
 
 
 def questions_about(prompt: str) -> list[list[str]]:
-    """The question whose answer is Yes of the picture of a prompt, as GenEval2's file has questions."""
+    """Return a question whose answer is Yes for this prompt's image, in GenEval2's form."""
     return [[f"Is there {prompt}?", "Yes"]]
 
 
 def picture_of(prompt: str, copy: str = "") -> bytes:
-    """The picture of a prompt as a PNG; copies have the same pixels and other bytes, which no cache knows."""
+    """Return the image of a prompt as a PNG; each `copy` has the same pixels in different bytes, to miss caches."""
     note, file = PngInfo(), io.BytesIO()
     note.add_text("copy", copy)
-    _drawn(prompt).save(file, "PNG", pnginfo=note)
+    _draw(prompt).save(file, "PNG", pnginfo=note)
     return file.getvalue()
 
 
 @cache
-def _drawn(prompt: str) -> Image.Image:
-    return _sign(SIGNS[prompt]) if prompt in SIGNS else _shape(*SHAPES[prompt])
-
-
-def _shape(colour: str, corners: int) -> Image.Image:
+def _draw(prompt: str) -> Image.Image:
+    if prompt in SIGNS:
+        canvas = Image.new("RGB", (SIDE, SIDE), PAPER)
+        font = ImageFont.load_default(FONT_SIZE)
+        ImageDraw.Draw(canvas).text((SIDE / 2, SIDE / 2), SIGNS[prompt], fill="black", font=font, anchor="mm")
+        return canvas
+    colour, corners = SHAPES[prompt]
     side, radius = SIDE * OVERSAMPLING, RADIUS * OVERSAMPLING
     canvas = Image.new("RGB", (side, side), PAPER)
     ImageDraw.Draw(canvas).regular_polygon((side // 2, side // 2, radius), corners, fill=colour)
     return canvas.resize((SIDE, SIDE), Image.Resampling.BOX)
-
-
-def _sign(word: str) -> Image.Image:
-    canvas = Image.new("RGB", (SIDE, SIDE), PAPER)
-    font = ImageFont.load_default(LETTERS)
-    ImageDraw.Draw(canvas).text((SIDE / 2, SIDE / 2), word, fill="black", font=font, anchor="mm")
-    return canvas

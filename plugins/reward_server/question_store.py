@@ -1,4 +1,4 @@
-"""The questions that a service's language model writes, as cells of a store: they outlast it, and replicas share."""
+"""Stores the questions that a service's language model writes, so that replicas and restarts share them."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -15,43 +15,43 @@ from plumbline.pipelines.cells.store import Store
 LOG = logging.getLogger(__name__)
 
 GROUP = "served"
-"""The folder of a recipe's cells that a service writes, where those of a sweep have the name of their benchmark."""
+"""Folder of a service's cells within a recipe; a sweep's folder has the name of its benchmark."""
 
 
 class QuestionStore:
-    """Tables of questions by metric: those of sweeps with the same recipe, of other services, and of this one."""
+    """Tables of questions by metric, shared with sweeps and services that have the same recipe."""
 
     def __init__(self, store: Store, recipes: Mapping[str, Recipe]) -> None:
-        """`recipes` are those of the questions stage, by metric."""
+        """`recipes` has the recipe of the questions stage for each metric."""
         self.store, self.recipes = store, recipes
         self.seen: set[str] = set()
 
     def unread(self, metric: str) -> Sequence[pa.Table]:
-        """The tables that came since the last call, newest first; none where the store does not answer."""
+        """Return the tables added since the last call, newest first; empty if the store cannot be read."""
         recipe = self.recipes[metric]
         try:
             listed = self.store.listing(recipe.folder)
         except PlumblineError as error:
-            LOG.warning("questions that were written before are not read: %s", error)
+            LOG.warning("earlier questions cannot be read: %s", error)
             return []
         new = sorted(listed.keys() - self.seen, key=lambda path: listed[path], reverse=True)
         self.seen.update(new)
-        return read_earlier(_cell(recipe, metric, earlier=tuple(new)), ImageLimits(), self.store.read_cell)
+        return read_earlier(_make_cell(recipe, metric, earlier=tuple(new)), ImageLimits(), self.store.read_cell)
 
     def add(self, metric: str, table: pa.Table) -> None:
-        """Commits the questions about some prompts; where that fails they are written again after a restart."""
+        """Store the questions about some prompts; if that fails, they are only kept in memory."""
         recipe, texts = self.recipes[metric], sorted(set(table.column("prompt").to_pylist()))
-        cell = _cell(recipe, metric, key=digest({"recipe": recipe.digest, "prompts": texts}))
+        cell = _make_cell(recipe, metric, key=digest({"recipe": recipe.digest, "prompts": texts}))
         try:
             self.store.save(cell, table)
         except Exception as error:
             if not isinstance(error, PlumblineError) and not is_storage_error(error):
                 raise
-            LOG.warning("the questions about %d prompts are kept in memory alone: %s", len(texts), error)
+            LOG.warning("the questions about %d prompts are only kept in memory: %s", len(texts), error)
         self.seen.add(cell.path)
 
 
-def _cell(recipe: Recipe, metric: str, *, key: str = "", earlier: tuple[str, ...] = ()) -> Cell:
+def _make_cell(recipe: Recipe, metric: str, *, key: str = "", earlier: tuple[str, ...] = ()) -> Cell:
     return Cell(
         node=recipe.node,
         stage=recipe.stage,

@@ -1,9 +1,9 @@
-"""A reward server tried from outside, ours or another's: order, nulls, sameness, speed, and what it ignores."""
+"""Checks a reward server over HTTP: order, nulls, repeatability, latency, and which inputs it ignores."""
 
 import json
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import count, cycle, islice, product
@@ -30,46 +30,45 @@ from plumbline.plugins.reward_server.wires.wire import (
     Wire,
 )
 
-MAX_REPLY = 16_000_000
-"""Bytes of a reply."""
+MAX_REPLY_BYTES = 16_000_000
 UNKNOWN = "no_such_reward"
-NOTHING = "a plain picture has no score"
+NO_SCORE = "a valid image has no score"
 ALL = "all"
-"""In place of a reward's name, of checks that are about none of them."""
-Outcome = Literal["ok", "fails", "not told"]
+"""Stands for a reward's name in findings about the whole server."""
+Outcome = Literal["ok", "fails", "unknown"]
 NEEDS: tuple[Need, ...] = get_args(Need)
 Extra = Literal["frames", "sources", "questions"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CheckRewardsConfig(BoundsChecked):
-    """Which server to try, how it is asked, and what is expected of it."""
+    """The server to check, its wire, and the expected results."""
 
     url: str
-    """The server's address, to which the wire's path is added; `http://name:password@host:port` is sent as it is."""
+    """The server's address without the wire's path; it may contain a password: http://name:password@host."""
     wire: str = "score"
-    """How it is asked: score, unirl, flow_factory, openai_chat or pickled."""
+    """The wire to use: score, unirl, flow_factory, openai_chat, pickled or edit_r1."""
     metrics: tuple[str, ...] | None = None
-    """The rewards to ask for; null takes all that the server lists. A wire of one number has no names."""
+    """The rewards to check; null takes all that the server lists. Wires with one number per image need no names."""
     orders: Mapping[str, Literal[-1, 0, 1]] = field(default_factory=dict)
-    """By reward: 1 where higher is better, -1 where lower is, 0 where neither is. Our own servers say it themselves;
-    of others it is 1. A wire of one number calls it `reward`."""
+    """By reward: 1 if higher is better, -1 if lower is, 0 if neither is. Our own servers list the orders; for others
+    the default is 1. On wires with one number per image the reward's name is `reward`."""
     must_use: tuple[Extra, ...] = ()
-    """What the server must not ignore: frames, where it scores videos; sources, where it scores edits; questions, where
-    requests bring them."""
+    """Inputs that the server must not ignore: frames if it scores videos, sources if it scores edits, questions if
+    requests have them."""
     needs: tuple[Need, ...] = ()
-    """What to send with every picture, for rewards that have no score without: sources, as of edits; questions; or
-    words, quoted by the prompt. Our own servers say it themselves, where the wire lists rewards."""
+    """Inputs to send with every image: sources of edits, questions, or prompts with words in quotes. Our own servers
+    list them on wires that list rewards."""
     batch: Annotated[int, at_least(3)] = 16
     """Images of a batch."""
     repeats: Positive = 5
-    """How often each latency is measured."""
+    """Measurements of each latency."""
     tolerance: Share = 0.001
-    """How far numbers of the same picture may lie apart, as a share of the range of the known pictures' numbers."""
+    """Largest difference between numbers of the same image, as a fraction of the range over the test images."""
     timeout: Seconds = 120.0
-    """Seconds that a reply may take."""
+    """Seconds allowed for a reply."""
     token_variable: str = "PLUMBLINE_TOKEN"
-    """The environment variable that holds the token, which is sent as a bearer's; without one none is sent."""
+    """The environment variable with the bearer token; if it is unset, no token is sent."""
 
     def __post_init__(self) -> None:
         BoundsChecked.__post_init__(self)
@@ -79,19 +78,19 @@ class CheckRewardsConfig(BoundsChecked):
 
 
 class ServerError(PlumblineError):
-    """The server cannot be reached, or does not answer as HTTP servers do."""
+    """The server cannot be reached, or does not speak HTTP."""
 
 
-class Listed(NamedTuple):
-    """What is known of a reward."""
+class RewardInfo(NamedTuple):
+    """Order and needs of a reward."""
 
     order: int = 1
-    """1 where a higher number is better, -1 where a lower one is, 0 where neither is."""
+    """1 if a higher number is better, -1 if a lower number is, 0 if neither is."""
     needs: tuple[Need, ...] = ()
 
 
 class Finding(NamedTuple):
-    """What a check came to."""
+    """The outcome of a check, with the numbers that were seen."""
 
     outcome: Outcome
     seen: str
@@ -106,36 +105,35 @@ class Check(NamedTuple):
 
 
 class RewardServer:
-    """A server behind an address, asked on one wire."""
+    """A client of one server and wire."""
 
     def __init__(self, wire: Wire, url: str, client: httpx.Client) -> None:
         self.wire, self.url, self.client = wire, url.rstrip("/"), client
 
-    def ask(self, asked: Sequence[ScoreRequest]) -> Answers:
-        """Raises BadRequest for what the wire has no place for, BadReply or ServerError for what is no answer."""
-        size = self.wire.images_per_request or len(asked)
-        return [answer for place in range(0, len(asked), size) for answer in self._ask(asked[place : place + size])]
+    def ask(self, requests: Sequence[ScoreRequest]) -> Answers:
+        """Return the answers; raise BadRequest if the wire cannot carry an input, else BadReply or ServerError."""
+        size = self.wire.images_per_request or len(requests)
+        answers: list[Mapping[str, MetricAnswer]] = []
+        for start in range(0, len(requests), size):
+            batch = requests[start : start + size]
+            answers += self.wire.read_reply(self._send("POST", self.wire.path, self.wire.ask(batch)), batch)
+        return answers
 
-    def _ask(self, asked: Sequence[ScoreRequest]) -> Answers:
-        return self.wire.understand(self._send("POST", self.wire.path, self.wire.ask(asked)), asked)
-
-    def roster(self) -> Mapping[str, Listed]:
-        """The rewards that the server lists, with what it says of them; raises BadReply."""
-        assert self.wire.roster is not None
-        reply = self._send("GET", self.wire.roster, b"")
+    def list_rewards(self) -> Mapping[str, RewardInfo]:
+        """Return the rewards that the server lists; raise BadReply if it lists none."""
+        assert self.wire.rewards_page is not None
+        reply = self._send("GET", self.wire.rewards_page, b"")
         try:
             page = json.loads(reply.body)
             orders, needs = page.get("orders", {}), page.get("needs", {})
             return {
-                str(name): Listed(
-                    int(orders.get(name, 1)), tuple(need for need in NEEDS if need in needs.get(name, ()))
-                )
+                str(name): RewardInfo(int(orders.get(name, 1)), _sort_needs(needs.get(name, ())))
                 for name in page["rewards"]
             }
         except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
             raise BadReply(
-                f"{self.wire.roster}: expected a page that lists the rewards, found none (HTTP {reply.status}); name "
-                "them: metrics=[NAME]"
+                f"{self.wire.rewards_page}: expected a list of rewards, found none (HTTP {reply.status}); name them: "
+                "metrics=[NAME]"
             ) from error
 
     def _send(self, method: str, path: str, body: bytes) -> Reply:
@@ -152,14 +150,14 @@ def _read(response: httpx.Response) -> bytes:
     body = bytearray()
     for chunk in response.iter_bytes():
         body += chunk
-        if len(body) > MAX_REPLY:
-            raise ServerError(f"expected a reply of at most {MAX_REPLY} bytes, got more")
+        if len(body) > MAX_REPLY_BYTES:
+            raise ServerError(f"expected a reply of at most {MAX_REPLY_BYTES} bytes, got more")
     return bytes(body)
 
 
 @contextmanager
-def reach(config: CheckRewardsConfig) -> Iterator[RewardServer]:
-    """The server of a configuration, with its token; proxies of the environment are not used."""
+def connect(config: CheckRewardsConfig) -> Iterator[RewardServer]:
+    """Yield a client of the configured server; proxies from the environment are not used."""
     token = environ.get(config.token_variable)
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     wire = next(wire for wire in WIRES if wire.name == config.wire)
@@ -167,34 +165,31 @@ def reach(config: CheckRewardsConfig) -> Iterator[RewardServer]:
         yield RewardServer(wire, config.url, client)
 
 
-def _listed(server: RewardServer, config: CheckRewardsConfig) -> Mapping[str, Listed]:
-    """The rewards to ask for; on a wire that gives rewards higher is better also where scores fall."""
-    wire, wanted = server.wire, config.metrics
-    if wire.roster is None:
-        listed: Mapping[str, Listed] = {REWARD: Listed()}
+def _sort_needs(needs: Collection[str]) -> tuple[Need, ...]:
+    return tuple(need for need in NEEDS if need in needs)
+
+
+def _find_rewards(server: RewardServer, config: CheckRewardsConfig) -> Mapping[str, RewardInfo]:
+    """Return the rewards to check, with their orders and needs as the server and the configuration state them."""
+    wire, rewards = server.wire, dict.fromkeys(config.metrics or (), RewardInfo())
+    if wire.rewards_page is None:
+        rewards = {REWARD: RewardInfo()}
+    elif config.metrics is None:
+        rewards = dict(server.list_rewards())
     else:
-        listed = server.roster() if wanted is None else {**dict.fromkeys(wanted, Listed()), **_told(server, wanted)}
-    return {name: _expected(name, of_reward, wire, config) for name, of_reward in listed.items()}
-
-
-def _told(server: RewardServer, names: Sequence[str]) -> Mapping[str, Listed]:
-    """What the server says of these rewards, as far as it lists any."""
-    try:
-        return {name: listed for name, listed in server.roster().items() if name in names}
-    except BadReply:
-        return {}
-
-
-def _expected(name: str, listed: Listed, wire: Wire, config: CheckRewardsConfig) -> Listed:
-    order = abs(listed.order) if wire.gives_rewards else listed.order
-    needs = tuple(need for need in NEEDS if need in (*listed.needs, *config.needs))
-    return Listed(config.orders.get(name, order), needs)
+        with suppress(BadReply):
+            rewards |= {name: info for name, info in server.list_rewards().items() if name in rewards}
+    return {
+        name: RewardInfo(
+            config.orders.get(name, abs(info.order) if wire.gives_rewards else info.order),
+            _sort_needs((*info.needs, *config.needs)),
+        )
+        for name, info in rewards.items()
+    }
 
 
 class Trial:
-    """Known pictures for rewards with the same needs, each time in bytes that no cache knows, and what the server says
-    of them.
-    """
+    """Test images for rewards with the same needs, with new bytes in each request, and the server's answers."""
 
     def __init__(
         self, server: RewardServer, config: CheckRewardsConfig, orders: Mapping[str, int], needs: Sequence[Need]
@@ -205,221 +200,211 @@ class Trial:
         self.copies = map(f"{uuid.uuid4().hex}-{{}}".format, count())
 
     def request(self, prompt: str, *shown: str) -> ScoreRequest:
-        """The pictures of some prompts for a prompt."""
+        """Return a request to score the images of the `shown` prompts for `prompt`."""
         return known_request(prompt, shown, self.names, self.needs, next(self.copies))
 
     def fitting(self) -> ScoreRequest:
-        """The first prompt's own picture."""
+        """Return a request with the first prompt and its own image."""
         return self.request(self.prompts[0], self.prompts[0])
 
-    def any_of(self, number: int) -> list[ScoreRequest]:
-        """So many pictures, which fit or not."""
+    def mixed(self, count: int) -> list[ScoreRequest]:
+        """Return requests with all pairs of prompts and images in turn."""
         pairs = cycle(product(self.prompts, self.prompts))
-        return [self.request(prompt, shown) for prompt, shown in islice(pairs, number)]
+        return [self.request(prompt, shown) for prompt, shown in islice(pairs, count)]
 
     @cached_property
-    def known(self) -> Answers:
-        """Every picture for every prompt, prompt by prompt."""
-        return self.ask(self.any_of(len(self.prompts) ** 2))
+    def known_answers(self) -> Answers:
+        """Answers for each image with each prompt, prompt by prompt."""
+        return self.ask(self.mixed(len(self.prompts) ** 2))
 
-    def reach(self) -> None:
-        """Asks once; raises PlumblineError for a server that cannot be asked at all."""
-        self.ask([self.fitting()])
+    def compare(self, answers: Sequence[Mapping[str, MetricAnswer]]) -> "Findings":
+        """Check that all answers, which are about one image, have the same number."""
+        return {name: self._compare(name, [answer[name] for answer in answers]) for name in self.names}
 
-    def same(self, answers: Sequence[Mapping[str, MetricAnswer]]) -> "Findings":
-        """Whether answers about one picture are one number."""
-        return {name: self._same(name, [answer[name] for answer in answers]) for name in self.names}
-
-    def _same(self, name: str, answers: Sequence[MetricAnswer]) -> Finding:
-        scores, known = _scores(answers), _scores([answer[name] for answer in self.known])
-        if isinstance(scores, Finding) or isinstance(known, Finding):
-            return scores if isinstance(scores, Finding) else Finding("not told", NOTHING)
-        apart, extent = max(scores) - min(scores), max(known) - min(known)
-        allowed = self.config.tolerance * extent
-        seen = f"at most {apart:.2g} apart, where {allowed:.2g} is allowed"
-        return Finding("ok" if apart <= allowed else "fails", seen)
+    def _compare(self, name: str, answers: Sequence[MetricAnswer]) -> Finding:
+        scores, known = _require_scores(answers), _require_scores([answer[name] for answer in self.known_answers])
+        if isinstance(scores, Finding):
+            return scores
+        if isinstance(known, Finding):
+            return Finding("unknown", NO_SCORE)
+        difference, allowed = max(scores) - min(scores), self.config.tolerance * (max(known) - min(known))
+        seen = f"differs by at most {difference:.2g}, and {allowed:.2g} is allowed"
+        return Finding("ok" if difference <= allowed else "fails", seen)
 
 
 Findings = Mapping[str, Finding]
 
 
-def _scores(answers: Sequence[MetricAnswer]) -> list[float] | Finding:
-    """The numbers, or what is wrong where there are none."""
+def _require_scores(answers: Sequence[MetricAnswer]) -> list[float] | Finding:
+    """Return the scores, or a failure if one is missing."""
     for answer in answers:
         if answer.score is None:
             reason = f"{answer.error.kind}: {answer.error.message}" if answer.error else "null"
-            return Finding("fails", f"{NOTHING} ({reason})")
+            return Finding("fails", f"{NO_SCORE} ({reason})")
     return [answer.score for answer in answers if answer.score is not None]
 
 
-def _order(trial: Trial) -> Findings:
-    """For every prompt, the picture that fits before each of the others."""
-    prompts = len(trial.prompts)
+def _check_order(trial: Trial) -> Findings:
     return {
-        name: _ordered(_scores([answer[name] for answer in trial.known]), order, prompts)
+        name: _check_own_first(
+            _require_scores([answer[name] for answer in trial.known_answers]), order, len(trial.prompts)
+        )
         for name, order in trial.orders.items()
     }
 
 
-def _ordered(scores: list[float] | Finding, order: int, prompts: int) -> Finding:
+def _check_own_first(scores: list[float] | Finding, order: int, prompts: int) -> Finding:
+    """Check that each prompt's own image has the best of the prompt's scores."""
     if isinstance(scores, Finding):
         return scores
     if not order:
-        return Finding("not told", "neither a higher nor a lower number is better")
-    of_prompts = [scores[place : place + prompts] for place in range(0, len(scores), prompts)]
-    fits = [of_prompt.pop(place) for place, of_prompt in enumerate(of_prompts)]
-    right = sum(
-        all(order * (fit - other) > 0 for other in others) for fit, others in zip(fits, of_prompts, strict=True)
-    )
-    means = f"mean {fmean(fits):.4g}, of the others {fmean(other for others in of_prompts for other in others):.4g}"
-    seen = f"the picture that fits is first for {right} of {len(fits)} prompts; {means}"
-    return Finding("ok" if right == len(fits) else "fails", seen)
+        return Finding("unknown", "neither a higher nor a lower number is better")
+    others = [scores[start : start + prompts] for start in range(0, len(scores), prompts)]
+    own = [prompt_scores.pop(place) for place, prompt_scores in enumerate(others)]
+    right = sum(all(order * (fit - other) > 0 for other in rest) for fit, rest in zip(own, others, strict=True))
+    means = f"mean {fmean(own):.4g}, of the others {fmean(other for rest in others for other in rest):.4g}"
+    seen = f"the image that fits is best for {right} of {len(own)} prompts; {means}"
+    return Finding("ok" if right == len(own) else "fails", seen)
 
 
-def _nulls(trial: Trial) -> Findings:
-    """Broken images and sources, alone and beside a good one."""
-    plain = trial.fitting()
-    broken = {"half a PNG": plain.images[0][: len(plain.images[0]) // 2], "text": b"no image", "no bytes": b""}
-    requests = {what: plain._replace(images=(image,)) for what, image in broken.items()}
-    if plain.sources:
-        requests |= {f"{what} as source": plain._replace(sources=(image,)) for what, image in broken.items()}
+def _check_nulls(trial: Trial) -> Findings:
+    """Check that broken images and sources get no number, alone and in a batch with a valid image."""
+    valid = trial.fitting()
+    broken = {"half a PNG": valid.images[0][: len(valid.images[0]) // 2], "text": b"no image", "no bytes": b""}
+    requests = {name: valid._replace(images=(image,)) for name, image in broken.items()}
+    if valid.sources:
+        requests |= {f"{name} as source": valid._replace(sources=(image,)) for name, image in broken.items()}
     answers: dict[str, Mapping[str, MetricAnswer]] = {}
-    for what, request in requests.items():
-        (answers[what],) = trial.ask([request])
-        _, answers[f"{what} beside a good image"] = trial.ask([trial.fitting(), request])
-    (whole,) = trial.ask([plain])
-    return {name: _null(whole[name], {what: answer[name] for what, answer in answers.items()}) for name in trial.names}
+    for name, request in requests.items():
+        (answers[name],) = trial.ask([request])
+        _, answers[f"{name} in a batch with a valid image"] = trial.ask([trial.fitting(), request])
+    (valid_answers,) = trial.ask([valid])
+    findings: dict[str, Finding] = {}
+    for reward in trial.names:
+        scores = {name: answer[reward].score for name, answer in answers.items()}
+        numbers = [f"{name} got {score:g}" for name, score in scores.items() if score is not None]
+        if valid_answers[reward].score is None:
+            findings[reward] = Finding("unknown", NO_SCORE)
+        elif numbers:
+            findings[reward] = Finding("fails", "; ".join(numbers))
+        else:
+            findings[reward] = Finding("ok", f"no number for {len(answers)} broken images")
+    return findings
 
 
-def _null(whole: MetricAnswer, answers: Mapping[str, MetricAnswer]) -> Finding:
-    numbers = [f"{what} got {answer.score:g}" for what, answer in answers.items() if answer.score is not None]
-    if whole.score is None:
-        return Finding("not told", NOTHING)
-    return (
-        Finding("fails", "; ".join(numbers))
-        if numbers
-        else Finding("ok", f"no number for {len(answers)} broken images")
-    )
+def _check_repeats(trial: Trial) -> Findings:
+    return trial.compare([trial.ask([trial.fitting()])[0] for _ in range(3)])
 
 
-def _repeats(trial: Trial) -> Findings:
-    return trial.same([trial.ask([trial.fitting()])[0] for _ in range(3)])
+def _check_batches(trial: Trial) -> Findings:
+    """Compare an image alone with the same image first and last in a batch."""
+    alone, first, last = (trial.fitting() for _ in range(3))
+    batch = trial.ask([first, *trial.mixed(trial.config.batch - 2), last])
+    return trial.compare([*trial.ask([alone]), batch[0], batch[-1]])
 
 
-def _batches(trial: Trial) -> Findings:
-    """A picture alone, and first and last in a batch of others."""
-    same = [trial.fitting() for _ in range(3)]
-    batch = trial.ask([same[1], *trial.any_of(trial.config.batch - 2), same[2]])
-    return trial.same([*trial.ask(same[:1]), batch[0], batch[-1]])
+def _check_latency(trial: Trial) -> Findings:
+    """Measure median latencies; earlier checks have warmed up the server."""
+    if isinstance(_require_scores([answer for image in trial.known_answers for answer in image.values()]), Finding):
+        return {ALL: Finding("unknown", NO_SCORE)}
+    size = trial.config.batch
+    one, many = (1000 * median(_time(trial, count) for _ in range(trial.config.repeats)) for count in (1, size))
+    seen = f"p50 {one:.0f} ms for one image, {many:.0f} ms for {size} ({many / size:.1f} ms an image)"
+    return {ALL: Finding("ok", seen)}
 
 
-def _latency(trial: Trial) -> Findings:
-    """Medians; the first requests were those of other checks."""
-    sizes = (1, trial.config.batch)
-    if isinstance(_scores([answer for of_image in trial.known for answer in of_image.values()]), Finding):
-        return {ALL: Finding("not told", NOTHING)}
-    alone, together = (median(_seconds(trial, size) for _ in range(trial.config.repeats)) for size in sizes)
-    seen = f"p50 {1000 * alone:.0f} ms for one image, {1000 * together:.0f} ms for {sizes[1]}"
-    return {ALL: Finding("ok", f"{seen} ({1000 * together / sizes[1]:.1f} ms an image)")}
-
-
-def _seconds(trial: Trial, size: int) -> float:
-    asked = trial.any_of(size)
+def _time(trial: Trial, size: int) -> float:
+    """Return the seconds of a request."""
+    requests = trial.mixed(size)
     begun = perf_counter()
-    trial.ask(asked)
+    trial.ask(requests)
     return perf_counter() - begun
 
 
-def _unknown(trial: Trial) -> Findings:
-    """A reward that no server has."""
-    if trial.server.wire.roster is None:
-        return {ALL: Finding("not told", "requests of this wire name no reward")}
+def _check_unknown_reward(trial: Trial) -> Findings:
+    if trial.server.wire.rewards_page is None:
+        return {ALL: Finding("unknown", "requests of this wire name no reward")}
     (answer,) = trial.ask([trial.fitting()._replace(metrics=(UNKNOWN,))])
     number = answer[UNKNOWN].score
     return {ALL: Finding("ok", "refused") if number is None else Finding("fails", f"{UNKNOWN} got {number:g}")}
 
 
-def _frames(trial: Trial) -> Findings:
-    """A video's second frame, which fits or does not."""
+def _check_frames(trial: Trial) -> Findings:
+    """Check that a second frame which does not fit changes the number."""
     prompt, other = trial.prompts[:2]
-    return _taken_up(trial, "frames", *(trial.request(prompt, prompt, second) for second in (prompt, other)))
+    return _check_use(trial, "frames", *(trial.request(prompt, prompt, second) for second in (prompt, other)))
 
 
-def _sources(trial: Trial) -> Findings:
-    """A source, which the image was edited from or is the same as."""
+def _check_sources(trial: Trial) -> Findings:
+    """Check that a source which equals the image changes the number."""
     request, prompts = trial.fitting(), trial.prompts
     sources = [(picture_of(prompt, next(trial.copies)),) for prompt in (prompts[-1], prompts[0])]
-    return _taken_up(trial, "sources", *(request._replace(sources=source) for source in sources))
+    return _check_use(trial, "sources", *(request._replace(sources=source) for source in sources))
 
 
-def _questions(trial: Trial) -> Findings:
-    """A question that came with the picture, whose answer is Yes or is not."""
+def _check_questions(trial: Trial) -> Findings:
+    """Check that a question about another image changes the number."""
     request = trial.fitting()
-    return _taken_up(
-        trial, "questions", *(request._replace(questions=questions_about(prompt)) for prompt in trial.prompts[:2])
-    )
+    requests = [request._replace(questions=questions_about(prompt)) for prompt in trial.prompts[:2]]
+    return _check_use(trial, "questions", *requests)
 
 
-def _taken_up(trial: Trial, extra: Extra, fits: ScoreRequest, differs: ScoreRequest) -> Findings:
-    """Whether numbers of two requests differ that differ in something which a server may ignore."""
+def _check_use(trial: Trial, extra: Extra, fitting: ScoreRequest, unfitting: ScoreRequest) -> Findings:
+    """Check that two requests which differ only in one input get different numbers."""
     try:
-        (first,), (second,) = trial.ask([fits]), trial.ask([differs])
+        (first,), (second,) = trial.ask([fitting]), trial.ask([unfitting])
     except BadRequest as error:
-        return {ALL: Finding("not told", str(error))}
-    return {name: _used(first[name], second[name], extra in trial.config.must_use) for name in trial.names}
-
-
-def _used(fits: MetricAnswer, differs: MetricAnswer, needed: bool) -> Finding:
-    if fits.score is None or differs.score is None:
-        return Finding("fails" if needed else "ok", "refused")
-    if fits.score != differs.score:
-        return Finding("ok", f"used: {fits.score:.4g} becomes {differs.score:.4g} with one that does not fit")
-    return Finding("fails" if needed else "ok", f"ignored: {fits.score:.4g} also with one that does not fit")
+        return {ALL: Finding("unknown", str(error))}
+    ignored: Outcome = "fails" if extra in trial.config.must_use else "ok"
+    findings: dict[str, Finding] = {}
+    for name in trial.names:
+        score, other = first[name].score, second[name].score
+        if score is None or other is None:
+            findings[name] = Finding(ignored, "refused")
+        elif score != other:
+            findings[name] = Finding("ok", f"used: {score:.4g} becomes {other:.4g} if it does not fit")
+        else:
+            findings[name] = Finding(ignored, f"ignored: {score:.4g} even if it does not fit")
+    return findings
 
 
 CHECKS: Mapping[str, Callable[[Trial], Findings]] = {
-    "order": _order,
-    "nulls": _nulls,
-    "same again": _repeats,
-    "same in a batch": _batches,
-    "latency": _latency,
-    "unknown reward": _unknown,
-    "second frame": _frames,
-    "source": _sources,
-    "questions": _questions,
+    "order": _check_order,
+    "nulls": _check_nulls,
+    "same again": _check_repeats,
+    "same in a batch": _check_batches,
+    "latency": _check_latency,
+    "unknown reward": _check_unknown_reward,
+    "second frame": _check_frames,
+    "source": _check_sources,
+    "questions": _check_questions,
 }
 
 
 def check_rewards(config: CheckRewardsConfig) -> list[Check]:
-    """The lines of all checks; raises PlumblineError where the server does not answer at all."""
-    with reach(config) as server:
-        trials = _trials(server, config)
-        several = len(trials) > 1
-        trials[0].reach()
+    """Return the findings of all checks; raise PlumblineError if the server does not answer at all."""
+    with connect(config) as server:
+        groups: dict[tuple[Need, ...], dict[str, int]] = {}
+        for name, info in _find_rewards(server, config).items():
+            groups.setdefault(info.needs, {})[name] = info.order
+        trials = [Trial(server, config, orders, needs) for needs, orders in (groups or {(): {}}).items()]
+        trials[0].ask([trials[0].fitting()])
         return [
-            Check(name, _printable(", ".join(trial.names) if several and reward == ALL else reward), finding)
-            for name in CHECKS
+            Check(check, _make_printable(", ".join(trial.names) if len(trials) > 1 and name == ALL else name), finding)
+            for check in CHECKS
             for trial in trials
-            for reward, finding in _found(name, trial).items()
+            for name, finding in _run_check(check, trial).items()
         ]
 
 
-def _trials(server: RewardServer, config: CheckRewardsConfig) -> list[Trial]:
-    """Rewards with the same needs together."""
-    groups: dict[tuple[Need, ...], dict[str, int]] = {}
-    for name, listed in _listed(server, config).items():
-        groups.setdefault(listed.needs, {})[name] = listed.order
-    return [Trial(server, config, orders, needs) for needs, orders in groups.items()] or [Trial(server, config, {}, ())]
-
-
-def _printable(text: str) -> str:
-    """A server's words without what a terminal would obey."""
+def _make_printable(text: str) -> str:
+    """Replace control characters of a server's text, which a terminal would interpret."""
     return "".join(letter if letter.isprintable() else " " for letter in text)
 
 
-def _found(name: str, trial: Trial) -> Findings:
+def _run_check(name: str, trial: Trial) -> Findings:
     try:
         findings = CHECKS[name](trial)
     except PlumblineError as error:
         findings = {ALL: Finding("fails", hide_secrets(str(error)))}
-    return {reward: finding._replace(seen=_printable(finding.seen)) for reward, finding in findings.items()}
+    return {reward: finding._replace(seen=_make_printable(finding.seen)) for reward, finding in findings.items()}

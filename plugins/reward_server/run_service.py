@@ -1,4 +1,4 @@
-"""A reward service from its configuration to its end: Ray Serve holds the replicas, this process the address."""
+"""Runs a reward service: Ray Serve runs the replicas, this process serves HTTP."""
 
 import asyncio
 import logging
@@ -7,12 +7,13 @@ import time
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from plumbline.operators.base.errors import ConfigError, SourceError, install
 from plumbline.operators.metrics.metric import Metric, PackedMetric, WantingMetric
 from plumbline.operators.models.resolution import find_vqa_profile, resolve_model
-from plumbline.operators.rewards.combination import REWARD, Combination, Reward
+from plumbline.operators.rewards.combination import REWARD, Reward
 from plumbline.operators.stages.graph import check_image_inputs, make_nodes, need_sources
 from plumbline.pipelines.base.cluster import ClusterConfig
 from plumbline.pipelines.cells.cells import digest
@@ -35,14 +36,14 @@ from plumbline.plugins.reward_server.wires.wire import MetricAnswer, Need, Score
 LOG = logging.getLogger(__name__)
 
 HEALTH_SECONDS = 1.0
-"""Between two looks of Ray Serve at a replica: how soon a dead one is missed."""
+"""Seconds between Ray Serve's health checks of a replica."""
 
 SAME_PRIORITY = {"RAY_worker_niceness": "0"}
-"""Ray's workers yield to all other processes (niceness 15), and so would a replica to the clients that wait for it."""
+"""Ray's workers yield to all other processes by default (niceness 15), even to the clients that wait for them."""
 
 
 def find_nodes(config: ServeConfig) -> list[Node]:
-    """What computes the metrics, with its models; raises ModelError where one cannot be found."""
+    """Return the nodes that compute the metrics; raise ModelError if a model cannot be found."""
     metrics: dict[str, Metric] = {
         name: metric.with_model_defaults(lambda role: find_vqa_profile(config.models[role]))
         for name, metric in config.metrics.items()
@@ -62,30 +63,33 @@ def find_nodes(config: ServeConfig) -> list[Node]:
 
 
 def find_served(config: ServeConfig, nodes: Sequence[Node], pack: QuestionPack | None = None) -> Served:
-    """The reward, and the metrics with the digests that a sweep's scores cells of the same metrics and models have.
+    """Return the served metrics and the reward.
 
-    Raises ConfigError for a baseline of no use to it.
+    Their digests are those of a sweep's scores with the same metrics and models. Raises ConfigError if the baseline
+    cannot be used.
     """
-    settled = {name: metric for node in nodes for name, metric in node.metrics.items()}
-    metrics = {name: settled[name] for name in config.metrics}
-    asked = "" if pack is None else pack_digest(pack)
+    resolved = {name: metric for node in nodes for name, metric in node.metrics.items()}
+    metrics = {name: resolved[name] for name in config.metrics}
+    questions = "" if pack is None else pack_digest(pack)
     digests = {
-        name: metric_recipes(name, metric, nodes, config.clips, asked)["scores"].digest
+        name: metric_recipes(name, metric, nodes, config.clips, questions)["scores"].digest
         for name, metric in metrics.items()
     }
-    falling = frozenset(name for name, metric in metrics.items() if metric.prefers_lower)
+    lower_is_better = frozenset(name for name, metric in metrics.items() if metric.prefers_lower)
     unranked = frozenset(name for name, metric in metrics.items() if not metric.ranks)
-    needs = _needs(config, metrics)
-    if config.reward is None or config.reward.alone is not None:
-        return Served(digests, config.one_reward(), falling, unranked, needs, watched=config.sentinel)
+    needs = _find_needs(config, metrics)
+    if config.reward is None or config.reward.single_metric is not None:
+        return Served(digests, config.one_reward(), lower_is_better, unranked, needs, watched=config.sentinel)
     recipes = {name: digests[name] for name in config.reward.weights}
-    reward = _combined(config, config.reward, falling, recipes)
-    digests |= {REWARD: digest({"parts": recipes, **reward.described()})}
-    return Served(digests, REWARD, falling, unranked, needs, reward, config.sentinel)
+    baseline = _read_baseline(config, recipes, recipes) if config.reward.unit != "score" else None
+    scales = {} if baseline is None else baseline.scales(config.reward.unit)
+    reward = Reward(config.reward, lower_is_better, scales)
+    digests |= {REWARD: digest({"parts": recipes, **reward.describe()})}
+    return Served(digests, REWARD, lower_is_better, unranked, needs, reward, config.sentinel)
 
 
-def _needs(config: ServeConfig, metrics: Mapping[str, Metric]) -> dict[Need, frozenset[str]]:
-    """Which metrics have each need; a reward has those of its parts."""
+def _find_needs(config: ServeConfig, metrics: Mapping[str, Metric]) -> dict[Need, frozenset[str]]:
+    """Return the metrics that need each input; a combined reward needs the inputs of its parts."""
     reward = config.reward
     needs: dict[Need, Collection[str]] = {
         "sources": need_sources(metrics),
@@ -98,17 +102,10 @@ def _needs(config: ServeConfig, metrics: Mapping[str, Metric]) -> dict[Need, fro
     }
 
 
-def _combined(
-    config: ServeConfig, combination: Combination, falling: frozenset[str], recipes: Mapping[str, str]
-) -> Reward:
-    """The combination with its units, which the baseline gives where they are not the metrics' own."""
-    baseline = _baseline(config, recipes, recipes) if combination.unit != "score" else None
-    return Reward(combination, falling, {} if baseline is None else baseline.scales(combination.unit))
-
-
 def read_served_pack(config: ServeConfig) -> QuestionPack | None:
-    """The benchmark's own questions, where there are any; logs their problems, and raises ConfigError for a pack that
-    cannot be read, or that a metric cannot score by.
+    """Return the configured benchmark's questions and log their problems; None if no pack is configured.
+
+    Raises ConfigError if the pack cannot be read, or a metric cannot use its questions.
     """
     file = config.pack.packed(config.storage)
     if file is None:
@@ -124,7 +121,7 @@ def read_served_pack(config: ServeConfig) -> QuestionPack | None:
 
 
 def question_store(config: ServeConfig, nodes: Sequence[Node]) -> QuestionStore | None:
-    """Where questions are kept that a language model writes; None where no metric has any written."""
+    """Open the store for written questions; return None if no language model writes questions."""
     recipes = {
         name: metric_recipes(name, metric, nodes, config.clips)["questions"]
         for node in nodes
@@ -139,15 +136,15 @@ def question_store(config: ServeConfig, nodes: Sequence[Node]) -> QuestionStore 
 
 
 def serve(config: ServeConfig, ready: Callable[[str, KnownPair], None]) -> None:
-    """Serves until the process is told to stop; `ready` is told the address, and the scores of the known pair.
+    """Serve until the process is stopped; call `ready` with the address and the scores of the known images.
 
-    Raises ConfigError and ModelError before anything starts, OSError where the port is taken.
+    Raises ConfigError and ModelError before anything starts, and OSError if the port is in use.
     """
     token, nodes = take_token(config.host, config.token_variable), find_nodes(config)
     pack = read_served_pack(config)
     served = find_served(config, nodes, pack)
     try_services(nodes)
-    sentinel = sentinel_of(config, served)
+    sentinel = make_sentinel(config, served)
     with (
         listening(config.host, config.port) as listener,
         ray_session(ClusterConfig(address=config.address, pools={})),
@@ -160,11 +157,11 @@ def serve(config: ServeConfig, ready: Callable[[str, KnownPair], None]) -> None:
 def run_replicas(
     config: ServeConfig, pack: QuestionPack | None = None, written: QuestionStore | None = None
 ) -> Iterator[Any]:
-    """Ray Serve's handle of replicas that have loaded their models; Serve itself has no HTTP here."""
+    """Yield Ray Serve's handle of replicas that have loaded their models; Ray Serve's own HTTP proxy stays off."""
     try:
         from ray import serve as ray_serve
     except ImportError as error:
-        raise ConfigError(f"expected Ray Serve, found none; {install('serve')}") from error
+        raise ConfigError(f"expected Ray Serve; {install('serve')}") from error
     from plumbline.plugins.reward_server.replica import BATCHES, Replica
 
     deployment = ray_serve.deployment(Replica).options(
@@ -212,14 +209,15 @@ def _run(
             "sentinel", "Watched metrics that moved while the reward did not fall", lambda: len(sentinel.moved)
         )
     counts.watch("waiting_images", "Images that wait for a replica", service.queued)
-    counts.watch("cached_scores", "Scores that are remembered", lambda: len(service.cache))
-    gate = Gate(service, token, counts, lambda: asyncio.to_thread(_ready, handle), video_files(config).read, known_pair)
+    counts.watch("cached_scores", "Scores in the cache", lambda: len(service.cache))
+    count_ready = partial(asyncio.to_thread, _count_running, handle)
+    gate = Gate(service, token, counts, count_ready, video_files(config).read, known_pair)
     app = make_app(gate, allowed_hosts(config.host, config.hosts))
     run_app(app, listener, patience=BODY_TIMEOUT + config.deadline)
 
 
 def video_files(config: ServeConfig) -> Uris:
-    """The videos that requests may name by path."""
+    """Return a reader of the videos that requests may name by path."""
     return Uris(
         roots=config.video_folders,
         storage=config.storage,
@@ -229,46 +227,45 @@ def video_files(config: ServeConfig) -> Uris:
     )
 
 
-def sentinel_of(config: ServeConfig, served: Served) -> Sentinel | None:
-    """Who looks for gaming of the reward, where it is configured; raises ConfigError for a baseline of no use."""
+def make_sentinel(config: ServeConfig, served: Served) -> Sentinel | None:
+    """Return the configured sentinel, if any; raise ConfigError if its baseline cannot be used."""
     reward = config.one_reward()
     if not config.sentinel or reward is None:
         return None
     names = [reward, *config.sentinel]
     metrics = {name: config.metrics[name] for name in names if name in config.metrics}
-    baseline = _baseline(config, served.measured(names), served.metrics)
+    baseline = _read_baseline(config, served.metrics_to_compute(names), served.metrics)
     means = None if baseline is None else baseline.with_reward(served.combination).prompt_means(names)
     return Sentinel(reward, metrics, config.sentinel_images, means)
 
 
-def _baseline(config: ServeConfig, metrics: Collection[str], recipes: Mapping[str, str]) -> Baseline | None:
-    """The configured run's scores by these metrics."""
+def _read_baseline(config: ServeConfig, metrics: Collection[str], recipes: Mapping[str, str]) -> Baseline | None:
+    """Read the scores of the baseline run by these metrics."""
     if config.baseline is None:
         return None
-    own = {name: recipes[name] for name in metrics}
-    return read_baseline(open_store(config), config.baseline, config.baseline_generator, own)
+    used = {name: recipes[name] for name in metrics}
+    return read_baseline(open_store(config), config.baseline, config.baseline_generator, used)
 
 
 def replica_call(handle: Any, watch: Counters) -> Callable[[Sequence[ScoreRequest], Sequence[str]], Any]:
-    """Sends a batch to a replica that Ray Serve chooses; where none is alive, it waits for the next."""
+    """Return a function that scores a batch on a replica of Ray Serve's choice, and waits until one is alive."""
     from ray.exceptions import RayActorError
 
-    async def score(asked: Sequence[ScoreRequest], metrics: Sequence[str]) -> list[dict[str, MetricAnswer]]:
+    async def score(requests: Sequence[ScoreRequest], metrics: Sequence[str]) -> list[dict[str, MetricAnswer]]:
         begun = time.perf_counter()
         try:
-            answers, seconds = await handle.score.remote(list(asked), tuple(metrics))
+            answers, seconds = await handle.score.remote(list(requests), tuple(metrics))
         except RayActorError as error:
             raise ReplicaDied from error
-        watch.took("send", time.perf_counter() - begun - sum(seconds.values()))
+        watch.add_seconds("send", time.perf_counter() - begun - sum(seconds.values()))
         for part, spent in seconds.items():
-            watch.took(part, spent)
+            watch.add_seconds(part, spent)
         return list(answers)
 
     return score
 
 
-def _ready(handle: Any) -> int:
-    """How many replicas run."""
+def _count_running(handle: Any) -> int:
     from ray import serve as ray_serve
 
     application = ray_serve.status().applications.get(handle.app_name)

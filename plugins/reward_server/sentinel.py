@@ -1,4 +1,4 @@
-"""Whether a trainer seems to game the reward of a service: its newest images beside a run's, or its own first ones."""
+"""Detects a gamed reward: compares a service's newest images with those of a run, or with its own first images."""
 
 import logging
 import math
@@ -17,19 +17,21 @@ from plumbline.plugins.reward_server.wires.wire import MetricAnswer
 Floats = NDArray[np.float64]
 
 FALSE_ALARMS = SIGNIFICANCE
-"""The probability that a service ever raises an alarm where nothing but the reward changes."""
+"""Probability that a service ever raises an alarm although only the reward changes."""
 TEST = f"Mann-Whitney test by prompt, Holm, at most {FALSE_ALARMS:.0%} false alarms over all looks"
 LOG = logging.getLogger(__name__)
 
 
 class Sentinel:
-    """Compares every `images` images with a baseline; what it remembers is a row of sums a prompt."""
+    """Compares each `images` images with a baseline; keeps only a row of sums for each prompt."""
 
     def __init__(self, reward: str, metrics: Mapping[str, Metric], images: int, baseline: Floats | None = None) -> None:
-        """`metrics` are those that are watched, by name; the reward is one too, unless several are combined to it.
+        """Watch these metrics.
 
-        `baseline` has the means of a prompt's images, a row a prompt, first of the reward and then of each metric; None
-        takes the first `images` images.
+        Args:
+            metrics: The watched metrics, and the reward unless it is a combination.
+            baseline: Mean scores with a row for each prompt: the reward first, then each metric. By default, the first
+                `images` images are the baseline.
         """
         self.reward, self.metrics, self.images = reward, metrics, images
         self.names = tuple(dict.fromkeys([reward, *metrics]))
@@ -37,23 +39,23 @@ class Sentinel:
         self.newest: dict[str, Floats] = {}
         self.count = self.looks = 0
         self.moved: list[str] = []
-        """The metrics that the last look found to have moved while the reward did not become worse."""
+        """Metrics that moved in the last look while the reward did not become worse."""
 
-    def wanted(self, asked: Sequence[str]) -> tuple[str, ...]:
-        """The metrics of a request, and where the reward is one of them, those that are watched."""
-        return tuple(dict.fromkeys([*asked, *self.names])) if self.reward in asked else tuple(asked)
+    def add_watched(self, metrics: Sequence[str]) -> tuple[str, ...]:
+        """Return the requested metrics, with the watched metrics if the reward is among them."""
+        return tuple(dict.fromkeys([*metrics, *self.names])) if self.reward in metrics else tuple(metrics)
 
-    def see(self, prompt: str, answers: Mapping[str, MetricAnswer]) -> None:
-        """Takes an image's scores; one that lacks any of them is left out."""
+    def add_image(self, prompt: str, answers: Mapping[str, MetricAnswer]) -> None:
+        """Add an image's scores; an image without one of the scores is skipped."""
         scores = [answers[name].score if name in answers else None for name in self.names]
         if None in scores:
             return
         self.newest[prompt] = self.newest.get(prompt, np.zeros(len(scores) + 1)) + np.array([*scores, 1.0], float)
         self.count += 1
         if self.count >= self.images:
-            self._look()
+            self._compare()
 
-    def _look(self) -> None:
+    def _compare(self) -> None:
         sums = np.stack([*self.newest.values()])
         means = sums[:, :-1] / sums[:, -1:]
         self.newest, self.count = {}, 0
@@ -61,15 +63,18 @@ class Sentinel:
             self.baseline = means
             return
         self.looks += 1
-        moves = self._movements(self.baseline, means)
-        trained = moves.pop(self.reward)
-        moved = find_suspicious(trained, [*moves.values()], self.metrics)
-        self.moved = [move.metric for move in moved]
+        movements = self._test_movements(self.baseline, means)
+        trained = movements.pop(self.reward)
+        moved = find_suspicious(trained, [*movements.values()], self.metrics)
+        self.moved = [movement.metric for movement in moved]
         if moved:
             LOG.warning("%s", describe_alarm("The generator", trained, moved, TEST))
 
-    def _movements(self, before: Floats, after: Floats) -> dict[str, Movement]:
-        """Of means by prompt and metric. The k-th look is at 6 / (pi k)^2 of FALSE_ALARMS, which sum to all of it."""
+    def _test_movements(self, before: Floats, after: Floats) -> dict[str, Movement]:
+        """Test each metric's means by prompt; the k-th look has the level FALSE_ALARMS * 6 / (pi k)^2.
+
+        These levels sum to FALSE_ALARMS over all looks.
+        """
         tests = [scipy.stats.mannwhitneyu(later, earlier) for later, earlier in zip(after.T, before.T, strict=True)]
         corrected = holm([float(test.pvalue) for test in tests])
         level = FALSE_ALARMS * 6 / (math.pi * self.looks) ** 2

@@ -1,4 +1,4 @@
-"""Images of many requests to batches for the replicas, but for those whose scores are known."""
+"""Gathers images of many requests into batches for the replicas; known scores come from a cache."""
 
 import asyncio
 import hashlib
@@ -15,25 +15,25 @@ from plumbline.plugins.reward_server.serve_config import LoadConfig
 from plumbline.plugins.reward_server.wires.wire import MetricAnswer, ScoreRequest, Served
 
 ImageAnswers = Mapping[str, MetricAnswer]
-"""An image's answers, by metric."""
+"""An image's answers by metric."""
 ScoreBatch = Callable[[Sequence[ScoreRequest], Sequence[str]], Awaitable[Sequence[ImageAnswers]]]
-"""Scores images by some metrics on some replica; raises ReplicaDied where that ended before it answered."""
+"""Scores images by the named metrics on a replica; raises ReplicaDied if the replica dies before it answers."""
 
 KILLED = RowError(
     "killed_worker",
-    "the replicas that looked at this image died, or went over batch_deadline; look at the image, or give the replicas "
+    "the replicas that scored this image died, or went over batch_deadline; look at the image, or give the replicas "
     "more memory or time",
 )
-LONGEST_PAUSE = 60
-"""Seconds that a client is told to wait at most."""
+MAX_PAUSE = 60
+"""Largest Retry-After in seconds."""
 
 
 class ReplicaDied(Exception):
-    """A replica ended, or was ended, with a batch that it had not answered."""
+    """A replica that died, or was killed, before it answered a batch."""
 
 
 class Unanswered(Exception):
-    """There is no answer now; the same request may have one later."""
+    """A request that cannot be answered now, and may be answered later."""
 
     def __init__(
         self, status: int, message: str, retry_after: int, unfinished: "Collection[asyncio.Future[ImageAnswers]]" = ()
@@ -42,70 +42,69 @@ class Unanswered(Exception):
         self.status = status
         self.retry_after = retry_after
         self.unfinished = unfinished
-        """Of the request's images, those that are still to be scored."""
+        """Images of the request that are still to be scored."""
 
 
 class Counters(Protocol):
-    """Who counts what happens."""
+    """Counts events of the service."""
 
-    def sent(self, images: int) -> None:
-        """A batch goes to a replica."""
+    def count_batch(self, images: int) -> None:
+        """Count a batch that is sent to a replica."""
 
-    def answered(self, metric: str, outcome: str) -> None:
-        """An image has its answer: `scored`, `cached` or `null`."""
+    def count_answer(self, metric: str, outcome: str) -> None:
+        """Count an image's answer: `scored`, `cached` or `null`."""
 
-    def died(self) -> None:
-        """A replica died with a batch."""
+    def count_death(self) -> None:
+        """Count a replica that died with a batch."""
 
-    def took(self, part: str, seconds: float) -> None:
-        """A part of a request took so long: of one of its images, `queue`, or of a batch, `send`, `decode`, `model`."""
+    def add_seconds(self, part: str, seconds: float) -> None:
+        """Add the time of a part: `queue` for each image; `send`, `decode` and `model` for each batch."""
 
 
 class ScoreCache:
-    """The newest scores, by what they follow from; bounded. A null is never remembered: it may be a score next time."""
+    """The most recently used scores. Nulls are not stored, because a retry may give a score."""
 
-    def __init__(self, most: int) -> None:
-        self.most = most
+    def __init__(self, max_scores: int) -> None:
+        self.max_scores = max_scores
         self.answers: OrderedDict[bytes, MetricAnswer] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self.answers)
 
     def get(self, key: bytes) -> MetricAnswer | None:
-        """The answer, which thereby counts as new."""
+        """Return an answer and mark it as recently used."""
         answer = self.answers.get(key)
         if answer is not None:
             self.answers.move_to_end(key)
         return answer
 
-    def put(self, key: bytes, answer: MetricAnswer) -> None:
-        """Remembers a score."""
+    def add(self, key: bytes, answer: MetricAnswer) -> None:
         if answer.score is None:
             return
         self.answers[key] = answer
-        while len(self.answers) > self.most:
+        while len(self.answers) > self.max_scores:
             self.answers.popitem(last=False)
 
 
 @dataclass(slots=True, eq=False)
 class _Job:
-    """An image that some requests wait for."""
+    """An image that requests wait for."""
 
     digest: bytes
-    asked: ScoreRequest
+    request: ScoreRequest
     metrics: tuple[str, ...]
-    """Those whose answers are not known yet."""
+    """Metrics to compute; the others are cached."""
     since: float
     answers: "asyncio.Future[ImageAnswers]"
     deaths: int = 0
 
 
 class Service:
-    """Answers requests: images that are known from the cache, equal ones once, all others in batches across requests.
+    """Answers requests: cached scores at once, equal images together, all others in batches across requests.
 
-    A replica that is idle is sent what waits; one that is busy is sent the next batch ahead only once that is full, so
-    that batches grow with the load. Where a replica dies, its images go to another: once together, then each alone,
-    with nothing sent ahead that would die with it.
+    An idle replica gets the images that wait. A busy replica gets the next batch ahead only if the batch is full, so
+    batches grow with the load. If a replica dies, its batch is repeated on another replica: first as a whole, then each
+    image alone, with nothing sent ahead that could die with it.
     """
 
     def __init__(
@@ -119,72 +118,71 @@ class Service:
         self.cache = ScoreCache(load.cached_scores)
         self.waiting: deque[_Job] = deque()
         self.suspects: deque[_Job] = deque()
-        """Images with which replicas died twice."""
+        """Images of batches that two replicas died with."""
         self.tested: _Job | None = None
-        """The one of them that runs."""
+        """The suspect that is being scored alone."""
         self.pending: dict[tuple[bytes, tuple[str, ...]], _Job] = {}
         self.running: set[asyncio.Task[None]] = set()
         self.seconds_per_image = 0.0
         self.alarm: asyncio.TimerHandle | None = None
 
-    async def score(self, asked: Sequence[ScoreRequest]) -> list[ImageAnswers]:
-        """The answers in the order of what was asked; raises Unanswered where there is no room, or none in time."""
-        if self.queued() + len(asked) > self.load.max_waiting:
-            raise Unanswered(429, f"{self.queued()} images wait already; ask again later", self.pause())
-        jobs = [self._job(one) for one in asked]
+    async def score(self, requests: Sequence[ScoreRequest]) -> list[ImageAnswers]:
+        """Return the answers for each image in order; raise Unanswered if the queue is full or the deadline passes."""
+        if self.queued() + len(requests) > self.load.max_waiting:
+            raise Unanswered(429, f"{self.queued()} images wait already; retry later", self.pause())
+        jobs = [self._find_job(request) for request in requests]
         futures = {job.answers for _, job in jobs if job is not None}
         if futures:
             _, late = await asyncio.wait(futures, timeout=self.load.deadline)
             if late:
-                raise Unanswered(503, f"no score after {self.load.deadline:g} seconds; ask again", self.pause(), late)
+                raise Unanswered(503, f"no score after {self.load.deadline:g} seconds; retry", self.pause(), late)
         return [
-            self._in_order(one, known, job.answers.result() if job else {})
-            for one, (known, job) in zip(asked, jobs, strict=True)
+            self._join_answers(request, known, job.answers.result() if job else {})
+            for request, (known, job) in zip(requests, jobs, strict=True)
         ]
 
     def queued(self) -> int:
-        """Images that wait for a replica."""
+        """Return the number of images that wait for a replica."""
         return len(self.waiting) + len(self.suspects)
 
     def pause(self) -> int:
-        """Seconds after which those that wait now should be done."""
-        return max(1, min(LONGEST_PAUSE, math.ceil(self.queued() * self.seconds_per_image)))
+        """Return the estimated seconds until the waiting images are scored."""
+        return max(1, min(MAX_PAUSE, math.ceil(self.queued() * self.seconds_per_image)))
 
-    def _in_order(self, asked: ScoreRequest, known: ImageAnswers, computed: ImageAnswers) -> ImageAnswers:
+    def _join_answers(self, request: ScoreRequest, known: ImageAnswers, computed: ImageAnswers) -> ImageAnswers:
         for name in known:
-            self.watch.answered(name, "cached")
+            self.watch.count_answer(name, "cached")
         for name, answer in computed.items():
-            self.watch.answered(name, "null" if answer.score is None else "scored")
+            self.watch.count_answer(name, "null" if answer.score is None else "scored")
         answers = self.served.with_reward({**known, **computed})
-        return {name: answers[name] for name in asked.metrics}
+        return {name: answers[name] for name in request.metrics}
 
-    def _job(self, asked: ScoreRequest) -> tuple[dict[str, MetricAnswer], _Job | None]:
-        """What is known of an image, and who brings the rest."""
-        if asked.error is not None:
-            return {name: MetricAnswer(None, asked.error) for name in asked.metrics}, None
-        digest = _digest(asked)
-        wanted = self.served.measured(self.sentinel.wanted(asked.metrics) if self.sentinel else asked.metrics)
-        cached = {name: self.cache.get(self._key(digest, name)) for name in wanted}
+    def _find_job(self, request: ScoreRequest) -> tuple[dict[str, MetricAnswer], _Job | None]:
+        """Return an image's known answers, and the job that computes the others."""
+        if request.error is not None:
+            return {name: MetricAnswer(None, request.error) for name in request.metrics}, None
+        digest = _digest(request)
+        names = self.sentinel.add_watched(request.metrics) if self.sentinel else request.metrics
+        needed = self.served.metrics_to_compute(names)
+        cached = {name: self.cache.get(self._key(digest, name)) for name in needed}
         known = {name: answer for name, answer in cached.items() if answer is not None}
-        missing = tuple(name for name in wanted if name not in known)
-        return known, self._waiting(digest, asked, missing) if missing else None
-
-    def _waiting(self, digest: bytes, asked: ScoreRequest, missing: tuple[str, ...]) -> _Job:
-        """The job of an image, which others may wait for already."""
+        missing = tuple(name for name in needed if name not in known)
+        if not missing:
+            return known, None
         job = self.pending.get((digest, missing))
         if job is None:
             loop = asyncio.get_running_loop()
-            job = _Job(digest, asked, missing, loop.time(), loop.create_future())
+            job = _Job(digest, request, missing, loop.time(), loop.create_future())
             self.pending[digest, missing] = job
             self.waiting.append(job)
             loop.call_soon(self._start)
-        return job
+        return known, job
 
     def _key(self, digest: bytes, metric: str) -> bytes:
         return hashlib.sha256(digest + self.served.metrics[metric].encode()).digest()
 
     def _start(self) -> None:
-        """Sends the batches that are due, and sees to it that the next is sent when it is."""
+        """Send the batches that are due, and set a timer if more images wait for an idle replica."""
         while batch := self._next_batch():
             self.running.add(asyncio.ensure_future(self._run(batch)))
         if self.alarm is None and self.waiting and len(self.running) < self.load.replicas:
@@ -195,7 +193,7 @@ class Service:
         self._start()
 
     def _next_batch(self) -> list[_Job]:
-        """A suspect, else the first image and those that wait for the same metrics; none where nothing is due."""
+        """Return one suspect, or the first waiting image with others for the same metrics; empty if nothing is due."""
         if self.suspects and self.tested is None and len(self.running) < self.load.replicas:
             self.tested = self.suspects.popleft()
             return [self.tested]
@@ -205,45 +203,44 @@ class Service:
         batch = list(islice((job for job in self.waiting if job.metrics == metrics), self.load.batch))
         if not self._is_due(batch):
             return []
-        taken = set(map(id, batch))
-        self.waiting = deque(job for job in self.waiting if id(job) not in taken)
+        ids = set(map(id, batch))
+        self.waiting = deque(job for job in self.waiting if id(job) not in ids)
         return batch
 
     def _is_due(self, batch: Sequence[_Job]) -> bool:
-        """Whether a replica is idle and the first image waited long enough, or a full batch may be sent ahead."""
+        """Return True if an idle replica should get the batch now, or a busy replica should get it ahead."""
         full = len(batch) == self.load.batch
         if len(self.running) >= self.load.replicas:
-            suspected = self.suspects or self.tested is not None
-            return full and not suspected
+            return full and not self.suspects and self.tested is None
         waited = asyncio.get_running_loop().time() - batch[0].since
         return full or waited >= self.load.gather_seconds
 
     async def _run(self, batch: list[_Job]) -> None:
         task, loop = asyncio.current_task(), asyncio.get_running_loop()
-        self.watch.sent(len(batch))
+        self.watch.count_batch(len(batch))
         begun = loop.time()
         for job in batch:
-            self.watch.took("queue", begun - job.since)
+            self.watch.add_seconds("queue", begun - job.since)
         try:
-            answers = await self.score_batch([job.asked for job in batch], batch[0].metrics)
-            for job, of_image in zip(batch, answers, strict=True):
-                self._finish(job, of_image)
+            answers = await self.score_batch([job.request for job in batch], batch[0].metrics)
+            for job, image_answers in zip(batch, answers, strict=True):
+                self._finish(job, image_answers)
             self.seconds_per_image = (loop.time() - begun) / len(batch)
         except ReplicaDied:
             self._repeat(batch)
         except Exception as error:
-            failure = RowError("model_failed", f"{type(error).__name__}: the batch failed; ask again", retryable=True)
+            failure = RowError("model_failed", f"{type(error).__name__}: the batch failed; retry", retryable=True)
             for job in batch:
                 self._finish(job, {name: MetricAnswer(None, failure) for name in job.metrics})
         finally:
             self.running.discard(task) if task else None
             if batch[0] is self.tested:
                 self.tested = None
-        self._start()  # not where the task is cancelled: the loop ends then
+        self._start()  # skipped if the task is cancelled, because the loop is ending
 
     def _repeat(self, batch: Sequence[_Job]) -> None:
-        """Puts images whose replica died before all others, but for those that too many died with."""
-        self.watch.died()
+        """Queue the images of a dead replica first, and give up those with max_deaths deaths."""
+        self.watch.count_death()
         for job in batch:
             job.deaths += 1
             if job.deaths >= self.load.max_deaths:
@@ -256,17 +253,17 @@ class Service:
         if job.answers.done():
             return
         for name, answer in answers.items():
-            self.cache.put(self._key(job.digest, name), answer)
+            self.cache.add(self._key(job.digest, name), answer)
         if self.sentinel is not None:
-            self.sentinel.see(job.asked.prompt, self.served.with_reward(answers))
+            self.sentinel.add_image(job.request.prompt, self.served.with_reward(answers))
         self.pending.pop((job.digest, job.metrics), None)
         job.answers.set_result(answers)
 
 
-def _digest(asked: ScoreRequest) -> bytes:
-    """Of the image's bytes, frame by frame, its prompt, and the questions and sources that came with it."""
-    frames = [hashlib.sha256(image).digest() for image in (*asked.images, *asked.sources)]
-    texts = [asked.prompt] if asked.questions is None else [asked.prompt, repr(asked.questions)]
-    about = [hashlib.sha256(text.encode()).digest() for text in texts]
-    counts = [len(images).to_bytes(8, "big") for images in (asked.images, asked.sources)]
-    return hashlib.sha256(b"".join([*frames, *counts, *about])).digest()
+def _digest(request: ScoreRequest) -> bytes:
+    """Hash the frames, the sources, the prompt and the questions."""
+    frames = [hashlib.sha256(image).digest() for image in (*request.images, *request.sources)]
+    texts = [request.prompt] if request.questions is None else [request.prompt, repr(request.questions)]
+    text_digests = [hashlib.sha256(text.encode()).digest() for text in texts]
+    counts = [len(images).to_bytes(8, "big") for images in (request.images, request.sources)]
+    return hashlib.sha256(b"".join([*frames, *counts, *text_digests])).digest()

@@ -20,10 +20,10 @@ import pyarrow.compute as pc
 from plumbline.operators.base.errors import ConfigError, install
 from plumbline.operators.base.schemas import QUESTIONS
 from plumbline.operators.images.generation_settings import COLUMN, REPEATS, Known, add_settings, is_kept
+from plumbline.operators.results.bridge import Line
 from plumbline.operators.results.run_scores import Hashes, ReadPart, RunScores
 from plumbline.operators.statistics.percentiles import percentile_rank
 from plumbline.operators.statistics.poisson_bootstrap import hash_ids
-from plumbline.operators.statistics.score_maps import Line
 from plumbline.pipelines.cells.runs import READERS
 from plumbline.pipelines.cells.store import Store, draft_path
 

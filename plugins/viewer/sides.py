@@ -11,10 +11,9 @@ from plumbline.operators.images.generation_settings import COLUMN, COMPARE, all_
 from plumbline.operators.report.changes import Changes, altered_metrics, compare
 from plumbline.operators.report.gallery import ImageDetail
 from plumbline.operators.report.marked_words import MarkedQuestion, cut, mark_question
-from plumbline.operators.results.bridge import Bridge
+from plumbline.operators.results.bridge import UNCHANGED, Bridge
 from plumbline.operators.results.run_scores import PromptTexts
 from plumbline.operators.results.summary import Skills
-from plumbline.operators.statistics.score_maps import UNCHANGED
 from plumbline.pipelines.cells.run_scores import read_prompt_texts
 from plumbline.pipelines.report.bridges import read_bridges
 from plumbline.pipelines.report.comparable_runs import obstacle_between

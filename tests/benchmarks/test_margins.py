@@ -29,7 +29,7 @@ def requirements_met() -> dict[str, float]:
 
 def pairs_of(run: ScoredRun, metric: str) -> Iterator[tuple[float, int]]:
     """Of every pair but ties, its margin in units of the noise, and whether the better image is truly better (1)."""
-    scores, truth = run.oriented(metric), requirements_met()
+    scores, truth = run.higher_is_better(metric), requirements_met()
     noise = within_prompt_noise(scores, run.prompts)
     for images in pd.Series(range(len(scores))).groupby(run.prompts).indices.values():
         for first, second in combinations(images, 2):

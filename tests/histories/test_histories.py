@@ -17,8 +17,9 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, note, settings
 from hypothesis import strategies as st
 
-from plumbline.jobs import gc, generate, report, status, sweep
+from plumbline.jobs import gc, report, status, sweep
 from plumbline.jobs.command import Command, Terminated, run_job
+from plumbline.jobs.table import JOBS
 from tests.faults.outcomes import assert_same_counts, assert_same_tables
 from tests.histories.bench import CHANGES, Bench
 from tests.histories.damage import DRAWN_WAYS, WAYS, damage, damage_pictures, files_of
@@ -84,7 +85,7 @@ class History:
         images = self.bench.folder / self.bench.images
         harmed = damage_pictures(images, PAINTER, way, self.chance)
         self.bench.version += 1
-        code, printed = run(generate.COMMAND, generate.main, [
+        code, printed = run(JOBS["generate"].COMMAND, JOBS["generate"].main, [
             *self.painter.words(), f"prompts={self.bench.folder}/prompts.parquet", f"images={images}", "cluster=here",
             f"shard_rows={self.shard_rows}",
         ])  # fmt: skip
@@ -165,12 +166,14 @@ FLAGS = (
     ("benchmark.require_every_prompt=false",),
 )
 SWEEPS = st.sampled_from(METRICS), st.sampled_from(FLAGS)
+DRAWING = [st.tuples(st.just("draw"), st.sampled_from(DRAWN_WAYS))] if "generate" in JOBS else []
+"""The step of the plugin generation, if it is installed."""
 HAPPENINGS = st.one_of(
     st.tuples(st.just("damage"), st.sampled_from(WAYS)),
     st.tuples(st.just("damage"), st.sampled_from(WAYS)),
     st.tuples(st.just("change"), st.sampled_from(CHANGES)),
     st.tuples(st.just("change"), st.sampled_from(CHANGES)),
-    st.tuples(st.just("draw"), st.sampled_from(DRAWN_WAYS)),
+    *DRAWING,
     st.tuples(st.just("die"), st.floats(0, 1)),
     st.tuples(st.just("stop"), st.floats(0, 1.5), *SWEEPS),
     st.tuples(st.just("look"), st.sampled_from(["gc", "report", "status"])),

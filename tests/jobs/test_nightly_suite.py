@@ -9,7 +9,6 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import pytest
 
@@ -177,42 +176,3 @@ def test_the_plan_of_a_night_over_several_benchmarks_is_shown_and_nothing_is_beg
     ended = suite.run("dry_run=true")
     assert ended.code == 0 and "numbers: 8 prompts x 2 generators = 16 images" in ended.out
     assert "places: 8 prompts x 1 generators = 8 images" in ended.out and not suite.store.folders("runs")
-
-
-def test_a_gate_of_several_benchmarks_has_rules_for_each_of_them(suite: Suite) -> None:
-    """flint falls on places alone, by more than its rule allows; the night's suite can be judged again by its id."""
-    rules = suite.folder / "gate.yaml"
-    refused = {
-        "{benchmark: places, metric: gecko, at_least: 0}": "rule floor: metric: places is scored by clipscore, not by",
-        "{benchmark: place, metric: clipscore, at_least: 0}": "rule floor: benchmark: expected one of numbers, places",
-    }
-    for rule, said in refused.items():
-        rules.write_text(f"rules: {{floor: {rule}}}")
-        ended = suite.run(f"nightly.gate={rules}", "dry_run=true")
-        assert ended.code == 1 and said in ended.line and not suite.store.folders("runs"), ended
-    suite.score()
-    assert suite.run(job="sweep").code == 0
-    before, runs_before = suite.suites()[0], suite.runs()
-    suite.fall("places")
-    suite.score()
-    as_good = {"metric": "clipscore", "no_worse_by": 0.05, "candidate": "flint"}
-    floor = {"benchmark": "numbers", "metric": "clipscore", "at_least": 0.4}
-    rules.write_text(json.dumps({"rules": {"floor": floor, "as good": {"benchmark": "places"} | as_good}}))
-    night = suite.run(f"nightly.gate={rules}", "nightly.json=true")
-    told = json.loads(night.out)
-    assert night.code == told["exit_code"] == 7, night
-    assert [(*one["gate"]["rules"], one["gate"]["passed"]) for one in told["benchmarks"]] == [
-        ("floor", True),
-        ("as good", False),
-    ]
-
-    words = [f"store={suite.store.place.url}", f"rules={rules}", f"against={before}"]
-    (after,) = {*suite.suites()} - {before}
-    ended = run("gate", *words, f"run={after}", f"junit={suite.folder}/gate.xml")
-    assert ended.code == 7 and "the gate passed: 1 rule, 2 checks" in ended.words, ended
-    assert f"run {suite.runs()['places']} of places against {runs_before['places']}" in ended.words
-    numbers, places = ElementTree.parse(suite.folder / "gate.xml").getroot()
-    assert (numbers.get("failures"), places.get("failures")) == ("0", "1")
-    rules.write_text(json.dumps({"rules": {"as good": {"benchmark": "places"} | as_good}}))
-    ended = run("gate", *words, f"run={suite.runs()['numbers']}")
-    assert ended.code == 1 and "gate.yaml: no rule is for the benchmark 'numbers'; add one" in ended.line

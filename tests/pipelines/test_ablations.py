@@ -9,7 +9,7 @@ import pytest
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.images.rows import digest_of
 from plumbline.operators.metrics.ablation import Ablation
-from plumbline.operators.metrics.questions.rendered_text import RenderedTextConfig
+from plumbline.operators.metrics.image_statistic import ImageStatisticConfig
 from plumbline.operators.metrics.questions.vpeval import VpevalConfig
 from plumbline.operators.scoring.scorer import Scorer, ScorerConfig
 from plumbline.operators.stages.graph import check_chain
@@ -50,7 +50,7 @@ def test_questions_are_shared_and_the_metric_itself_keeps_its_cells(folder: Path
 
 def test_a_metric_of_whose_words_no_stage_knows_cannot_have_them_shuffled() -> None:
     with pytest.raises(ConfigError, match="no stage that ablation=shuffled_words changes; leave it out"):
-        check_chain("text", RenderedTextConfig(ablation="shuffled_words"))
+        check_chain("entropy", ImageStatisticConfig(statistic="entropy", ablation="shuffled_words"))
     check_chain("vpeval", VpevalConfig(ablation="shuffled_words"))
 
 

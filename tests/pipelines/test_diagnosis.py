@@ -158,7 +158,7 @@ def test_words_of_a_list_parses_and_unrated_words_are_measured(folder: Path, tmp
         )
     )
     for name, text in texts.items():
-        found = {key: float(one.of(hash_ids([name]))[0]) for key, one in planned.measured.items()}
+        found = {key: float(one.look_up(hash_ids([name]))[0]) for key, one in planned.measured.items()}
         listed = [word in ("square", "circle", "star") for word in content(text)]
         assert found["imagenet"] == pytest.approx(sum(listed) / len(listed))
         rated = [{"square": 4.2, "circle": 4.5}.get(word) for word in content(text)]

@@ -15,15 +15,14 @@ from plumbline.pipelines.sweeps.question_kinds import pool_kinds
 from plumbline.pipelines.sweeps.questions import plan_questions, write_questions
 from plumbline.pipelines.sweeps.sweep import FinishedSweep
 from tests.bench_of import plan_bench, prompts, run_plan, write_benchmark
+from tests.commands import printed
 from tests.operators.models.endpoint import KEY, VARIABLE, Server, told
-from tests.operators.tiny.judges import save_seeing_judge
 from tests.question_packs import (
     ANNOTATIONS,
     choice,
     propositions,
     write_csv,
     write_json,
-    write_pack,
     write_propositions,
     write_tifa_v1,
 )
@@ -206,21 +205,6 @@ def test_a_file_that_changes_after_the_plan_fails_its_cells(folder: Path, tmp_pa
     assert len(errors) == 4 and all("have changed since the run was planned" in row["message"] for row in errors)
 
 
-@pytest.mark.parametrize(("pack", "expected"), [("wise_verified", 1.0), ("unigenbench", 0.5)])
-def test_a_judge_scores_by_what_the_benchmark_says(pack: str, expected: float, folder: Path, tmp_path: Path) -> None:
-    """Its verdicts are always the same: 1, and 1 of two checkpoints. Images find their prompts by their texts."""
-    judge = save_seeing_judge(tmp_path / "judge")
-    questions = write_pack(pack, tmp_path)
-    given = [f"benchmark.prompts={folder}/prompts.parquet", f"+models.vlm={{family: captioner, checkpoint: '{judge}'}}"]
-    plan = planned(folder, tmp_path / "store", pack, questions, *given)
-    scores = run_plan(plan).results.read_scores().to_pylist()
-    assert [row["score"] for row in scores] == [expected] * 4
-    kinds = {row.kind: (row.mean, row.n) for row in pool_kinds(plan.store, "latest", pack) if row.level == 1}
-    checkpoints = {"Style": (1.0, 4), "Attribute": (0.0, 4)}
-    assert kinds == ({"score": (1.0, 4)} if pack == "wise_verified" else checkpoints)
-    assert not planned(folder, tmp_path / "store", pack, questions, *given).plan.missing
-
-
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
@@ -236,3 +220,13 @@ def test_a_configuration_that_does_not_fit_is_one_line(
 ) -> None:
     with pytest.raises(ConfigError, match=said):
         planned(folder, tmp_path / "store", "dsg_1k", write_propositions(tmp_path / "q.csv"), *overrides)
+
+
+def test_kinds_are_shown_with_their_numbers(swept: Swept) -> None:
+    said = printed("kinds", f"store={swept.store}", "of=dsg_1k")
+    assert "dsg_1k by kind" in said and "attribute - color" in said and "(4)" in said
+
+
+def test_a_metric_that_the_run_has_not_is_named(swept: Swept) -> None:
+    with pytest.raises(ConfigError, match=r"of=tifa_v1: run .* has no such metric; it has dsg_1k"):
+        pool_kinds(swept.plan.store, swept.finished.run_id, "tifa_v1")

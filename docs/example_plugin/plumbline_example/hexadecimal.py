@@ -25,15 +25,15 @@ class HexadecimalWire(JsonWire):
     images_per_request = 1
 
     def read(self, document: Any, served: Served) -> list[ScoreRequest]:
-        return [ScoreRequest((bytes.fromhex(document["hex"]),), document["prompt"], served.one())]
+        return [ScoreRequest((bytes.fromhex(document["hex"]),), document["prompt"], served.require_reward())]
 
-    def answer(self, asked: Sequence[ScoreRequest], answers: Answers, served: Served) -> Reply:
+    def answer(self, requests: Sequence[ScoreRequest], answers: Answers, served: Served) -> Reply:
         return as_json({"reward": numbers(answers, served)[0]})
 
-    def ask(self, asked: Sequence[ScoreRequest]) -> bytes:
+    def ask(self, requests: Sequence[ScoreRequest]) -> bytes:
         """A client's request, as `plumbline check_rewards URL wire=hexadecimal` sends it."""
-        ((request,), (image,)) = asked, asked[0].images
+        ((request,), (image,)) = requests, requests[0].images
         return json.dumps({"prompt": request.prompt, "hex": image.hex()}).encode()
 
-    def told(self, document: Any, asked: Sequence[ScoreRequest]) -> Answers:
-        return [dict.fromkeys(request.metrics, MetricAnswer(document["reward"])) for request in asked]
+    def parse_reply(self, document: Any, requests: Sequence[ScoreRequest]) -> Answers:
+        return [dict.fromkeys(request.metrics, MetricAnswer(document["reward"])) for request in requests]

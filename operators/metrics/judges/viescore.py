@@ -16,14 +16,13 @@ from plumbline.operators.metrics.judges.judge import (
     ratings_by_name,
     read_ratings,
 )
-from plumbline.operators.metrics.metric import Evidence, ScoreRange, View
+from plumbline.operators.metrics.metric import Evidence, ScoreRange
 from plumbline.operators.metrics.wordings.release import Release
-from plumbline.operators.metrics.wordings.viescore import GEditRelease, VieScoreEditRelease, VieScoreRelease
+from plumbline.operators.metrics.wordings.viescore import VieScoreRelease
 from plumbline.operators.metrics.writing import Writing, WrittenQuestion
 
-SEMANTIC, EDIT, PERCEPTUAL = "viescore_semantic", "viescore_edit", "viescore_perceptual"
+SEMANTIC, PERCEPTUAL = "viescore_semantic", "viescore_perceptual"
 CONSISTENCY = (Scale("semantic_consistency", 0, 10),)
-EDITING = (Scale("editing_success", 0, 10), Scale("overediting", 0, 10))
 QUALITY = (Scale("naturalness", 0, 10), Scale("artifacts", 0, 10))
 Part = Literal["overall", "consistency", "quality"]
 
@@ -84,23 +83,3 @@ class VieScoreConfig(TwoQuestionsConfig):
         """Return the two questions; the second one is about the image alone."""
         semantic = fill(self.template_text(SEMANTIC), prompt=prompt)
         return JudgeQuestion(semantic, CONSISTENCY), JudgeQuestion(self.template_text(PERCEPTUAL), QUALITY)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class VieScoreEditConfig(TwoQuestionsConfig):
-    """Options of VIEScore for edited images."""
-
-    kind: Literal["viescore_edit"] = "viescore_edit"
-    story: ClassVar[str] = (
-        "lets a model that sees the source and the edited image rate whether the edit does what the instruction says "
-        "and nothing else, and how well the edited image is made, and takes the root of the product"
-    )
-    views: ClassVar[tuple[View, ...]] = ("edit", "result")
-    consistency = EDITING
-    releases: ClassVar[tuple[type[Release], ...]] = (VieScoreEditRelease, GEditRelease)
-    templates: ClassVar[tuple[str, ...]] = (EDIT, PERCEPTUAL)
-
-    def judge_questions(self, prompt: str) -> Sequence[JudgeQuestion]:
-        """Return a question about source and edited image, and one about the edited image alone."""
-        edit = fill(self.template_text(EDIT), instruction=prompt)
-        return JudgeQuestion(edit, EDITING), JudgeQuestion(self.template_text(PERCEPTUAL), QUALITY, view=1)

@@ -66,24 +66,6 @@ class VieScoreRelease(Release):
         return Verdict(ratings, " ".join(filter(None, (consistency.reasoning, quality.reasoning))))
 
 
-class VieScoreEditRelease(VieScoreRelease):
-    """The rules for images edited by an instruction."""
-
-    __slots__ = ()
-    rules: ClassVar[tuple[str, str]] = ("_prompts_0shot_two_image_edit_rule", "_prompts_0shot_tie_rule_SC")
-    place: ClassVar[str] = "<instruction>"
-    rated: ClassVar[tuple[str, ...]] = ("editing_success", "overediting")
-    quality_view: ClassVar[int] = 1
-
-
-class GEditRelease(VieScoreEditRelease):
-    """GEdit-Bench's copy of these rules (stepfun-ai/Step1X-Edit at 570eba6)."""
-
-    __slots__ = ()
-    repository: ClassVar[str] = "stepfun-ai/Step1X-Edit"
-    mark: ClassVar[str] = "GEdit-Bench/viescore/vie_prompts.py"
-
-
 def _name_scores(names: Sequence[str], scores: Sequence[float]) -> tuple[Rating, ...]:
     """Return ratings with these names whose minimum is the minimum of the scores, however many there are."""
     given = [*scores[: len(names) - 1], min(scores[len(names) - 1 :], default=scores[0])]

@@ -14,10 +14,6 @@ SMALL_FILES = ["*.json", "*.jinja", "*.txt", "*.model"]
 WANTED_FILES = [*SMALL_FILES, "*.safetensors"]
 QFORMER_TOKENIZER = "qformer_tokenizer"
 """The folder in an InstructBLIP checkpoint with the tokenizer of its Q-Former, a BERT's."""
-INSTRUCTION = "instruction.txt"
-"""File in an HPSv3 or VideoAlign checkpoint with the model's instruction; it contains {text_prompt} once."""
-INSTRUCTIONS = ("instruction_following.txt", "visual_quality.txt")
-"""Files in an EditReward checkpoint with the instruction of each head."""
 AGAIN = "convert the release again (docs/models.md)"
 CONVERT = (
     "convert it on a machine you trust (the Hub's safetensors converter opens a pull request: pass its "

@@ -14,7 +14,7 @@ DEFAULT_READING = (
     "Write down the text that can be read in the image, line by line and nothing else, and repeat no line. "
     "If there is no text in the image, write: No text recognized"
 )
-"""Our wording of the instruction that LongText-Bench and OneIG give Qwen2.5-VL (docs/words-in-pictures.md)."""
+"""Our wording of the instruction that LongText-Bench and OneIG give Qwen2.5-VL (plugins/words_in_images/README.md)."""
 DEFAULT_READING_TOKENS = 1024
 """Maximum length of a text, as in LongText-Bench."""
 NO_TEXT = re.compile(r"no text recogni[sz]ed\.?", re.IGNORECASE)

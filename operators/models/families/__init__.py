@@ -20,11 +20,7 @@ NAMES = {
     "align": "dual_encoders:ALIGN",
     "dino": "dino:FAMILY",
     "blip_itm": "blip:BLIP_ITM",
-    "imagereward": "preference:IMAGEREWARD",
-    "hpsv3": "preference:HPSV3",
-    "videoalign": "preference:VIDEOALIGN",
-    "x_clip": "x_clip:FAMILY",
-    "editreward": "preference:EDITREWARD",
+    "imagereward": "imagereward:FAMILY",
     "captioner": "captioner:FAMILY",
     "florence2": "florence2:FAMILY",
     "causal_lm": "language_models:CAUSAL_LM",
@@ -36,12 +32,9 @@ NAMES = {
     "grounding_dino": "detectors:GROUNDING_DINO",
     "owlv2": "detectors:OWLV2",
     "got_ocr2": "text_readers:GOT_OCR2",
-    "rapidocr": "text_readers:RAPIDOCR",
     "nli": "nli:FAMILY",
     "sentences": "sentences:FAMILY",
     "openai": "openai:FAMILY",
-    "diffusers": "diffusers:FAMILY",
-    "openai_images": "openai_images:FAMILY",
 }
 """The module of this folder and the attribute that has each family, in the order of messages and documentation."""
 FAMILIES = Extensions[Family[Any]](

@@ -93,6 +93,25 @@ def _convert_weight(stored: str, weight: torch.Tensor) -> Iterator[tuple[str, to
 
 LEFFS = 9
 """Number of layers of the vision tower with a LeFF instead of an MLP."""
+PYRAMID_NAMES = (
+    (r"\.resblocks1\.", ".resblocks."),
+    (r"\.mlp\.ac1\.bn\.", ".mlp.bn1."),
+    (r"\.mlp\.depConv\.depconv\.", ".mlp.depconv."),
+    (r"\.mlp\.depConv\.bn\.", ".mlp.bn2."),
+    (r"\.mlp\.ac2\.bn\.", ".mlp.bn3."),
+)
+"""Patterns and replacements that turn PyramidCLIP's names into OpenCLIP's, if OpenCLIP has the layer."""
+
+
+def pyramid_clip_weights(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return a PyramidCLIP's released weights under transformers' names; `proj_pre` is only for training."""
+
+    def rename(name: str) -> str:
+        """Continue the numbers of the first stack of layers in the second."""
+        name = re.sub(r"\.resblocks2\.(\d+)\.", lambda layer: f".resblocks.{int(layer[1]) + LEFFS}.", name)
+        return rename_weight(name, PYRAMID_NAMES)
+
+    return clip_weights({rename(name): tensor for name, tensor in tensors.items() if name != "visual.proj_pre"})
 
 
 class Leff(nn.Module):

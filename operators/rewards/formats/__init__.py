@@ -1,4 +1,4 @@
-"""The table of formats, with ours by the files that hold them."""
+"""Table of formats by name."""
 
 from plumbline.operators.base.extensions import Extensions
 from plumbline.operators.rewards.formats.format import Format

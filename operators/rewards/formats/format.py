@@ -1,4 +1,4 @@
-"""What a format of training data declares, and what it makes its rows of."""
+"""Declaration of a format of training data, and the examples that it converts to rows."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -11,36 +11,36 @@ import pyarrow as pa
 from plumbline.operators.rewards.selection import Unit
 
 IMAGE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
-"""An encoded image as Hugging Face datasets keep it."""
+"""Arrow type of an encoded image in Hugging Face datasets."""
 
 
 class Picture(NamedTuple):
-    """One image of an example, with what the run says of it."""
+    """An image of an example, with its scores."""
 
     image_id: str
     generator: str
     reward: float | None
-    """Higher is better; null where a metric has no score."""
+    """Reward, higher is better; None if a metric has no score."""
     z_score: float | None
     rank_advantage: float | None
     raw: Mapping[str, float | None]
-    """By metric its score as the metric gives it."""
+    """Score by metric, in the metric's own direction."""
     errors: Mapping[str, str]
-    """By metric why it has none."""
+    """Error by metric that has no score."""
     elements: Mapping[str, Sequence[Mapping[str, Any]]]
-    """By metric the score of each of its questions, where the format wants them and the metric asks any."""
+    """Scores of single questions by metric, if the format has `elements`."""
     content: bytes = b""
-    """The encoded image as the source has it; empty where the format wants none."""
+    """Encoded image as in the source; empty if the format has no images."""
     digest: str = ""
-    """Its SHA-256, hexadecimal."""
+    """SHA-256 of the content, hexadecimal."""
     path: str = ""
-    """Where the format has it in a file of its own, below the output."""
+    """Path below the output, if the format writes images as files."""
     uri: str = ""
-    """Its address in the source, where it has one."""
+    """Address in the source, if it has one."""
 
     @property
     def uid(self) -> str:
-        """A name that no other image of the run has."""
+        """Name that is unique in the run."""
         return f"{self.generator}/{self.image_id}"
 
 
@@ -49,27 +49,27 @@ class Source(NamedTuple):
 
     content: bytes
     path: str
-    """Where the format has it in a file of its own, below the output."""
+    """Path below the output, if the format writes images as files."""
 
 
 class Sample(NamedTuple):
-    """One example with all that its row may say."""
+    """An example with everything that its rows may contain."""
 
     number: int
-    """Among the examples of its split, from 0; those that had to be left out leave a gap."""
+    """Number of the example in its split, from 0; examples that could not be written leave gaps."""
     split: str
     prompt_id: str
     prompt: str
     skills: Sequence[str]
     pictures: Sequence[Picture]
-    """The best first."""
-    of_prompt: int
-    """How many examples of the export this prompt has."""
+    """Images, best first."""
+    n_of_prompt: int
+    """Number of examples of this prompt in the export."""
     run_ended: datetime
     scorer: str
-    """A digest of the metrics, their models and conventions, hexadecimal."""
+    """Digest of the metrics, their models and conventions, hexadecimal."""
     sources: Sequence[Source] = ()
-    """Of edits, the same for all pictures."""
+    """Sources of edits, the same for all images."""
 
     @property
     def best(self) -> Picture:
@@ -81,38 +81,39 @@ class Sample(NamedTuple):
 
 
 Files = Mapping[str, bytes]
-"""By extension, the files that a sample has in a tar."""
+"""Files of a sample in a tar, by extension."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Format:
-    """A file layout that some trainer loads unmodified; its source is in docs/rewards.md."""
+    """A file layout that an unmodified trainer can load; docs/rewards.md names its source."""
 
     unit: Unit
-    """What one example is."""
+    """Kind of example."""
     container: Literal["parquet", "tar", "json", "jsonl"]
-    """`parquet` and `tar` are sharded; `json` (one list) and `jsonl` are one file for each split."""
+    """`parquet` and `tar` are sharded; `json` (one list) and `jsonl` have one file for each split."""
     images: Literal["none", "embedded", "files"]
-    """Whether rows hold the images' bytes, or paths below the output."""
+    """Form of the images: bytes in the rows (`embedded`), or paths below the output (`files`)."""
     edits: Literal["no", "too", "only"] = "no"
-    """Whether rows with images have a place for the sources of edits, or want one."""
+    """Treatment of edits: refused (`no`), written with their sources (`too`), or required (`only`)."""
     rows: Callable[[Sample], Sequence[Mapping[str, Any]]]
-    """The rows of an example, none where the format cannot hold it; of a tar, one with a value for each extension."""
+    """Returns the rows of an example, none if the format cannot represent it. A tar has one row, with a value for each
+    extension."""
     schema: pa.Schema | None = None
-    """Of a Parquet format; its metadata are kept."""
+    """Schema of a Parquet format, written with its metadata."""
     elements: bool = False
-    """Whether it wants the scores of single questions."""
-    beside: Callable[[Sample], Sequence[Mapping[str, Any]]] | None = None
-    """Of a `json` format whose held-out split has rows of another form."""
+    """True if the rows contain the scores of single questions."""
+    held_out_rows: Callable[[Sample], Sequence[Mapping[str, Any]]] | None = None
+    """Returns the rows of the held-out split, if a `json` format has other rows there."""
 
 
-def embedded(picture: Picture | Source) -> dict[str, Any]:
-    """An image as IMAGE holds it."""
+def embed_image(picture: Picture | Source) -> dict[str, Any]:
+    """Return an image as a value of IMAGE."""
     return {"bytes": picture.content, "path": None}
 
 
 def with_images(schema: pa.Schema, *names: str) -> pa.Schema:
-    """The schema with what makes Hugging Face datasets decode these columns, or lists, as images."""
+    """Add the metadata that make Hugging Face datasets decode these columns, or lists, as images."""
     features = {name: _feature(schema.field(name), image=name in names) for name in schema.names}
     info = {"info": {"features": features}}
     return schema.with_metadata({"huggingface": json.dumps(info, sort_keys=True)})
@@ -120,8 +121,8 @@ def with_images(schema: pa.Schema, *names: str) -> pa.Schema:
 
 def _feature(field: pa.Field, *, image: bool) -> Any:
     if image:
-        one = {"_type": "Image"}
-        return {"_type": "List", "feature": one} if pa.types.is_list(field.type) else one
+        feature = {"_type": "Image"}
+        return {"_type": "List", "feature": feature} if pa.types.is_list(field.type) else feature
     return _value(field.type)
 
 
@@ -129,5 +130,5 @@ def _value(dtype: pa.DataType) -> Any:
     if pa.types.is_list(dtype):
         return {"_type": "List", "feature": _value(dtype.value_type)}
     if pa.types.is_struct(dtype):
-        return {dtype.field(place).name: _value(dtype.field(place).type) for place in range(dtype.num_fields)}
+        return {field.name: _value(field.type) for field in dtype}
     return {"_type": "Value", "dtype": {"double": "float64"}.get(str(dtype), str(dtype))}

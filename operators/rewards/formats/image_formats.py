@@ -1,4 +1,4 @@
-"""Formats whose example is one image: the best of its prompt, or each."""
+"""Formats with one image per example: the best image of each prompt, or every image."""
 
 import math
 import re
@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from plumbline.operators.base.schemas import ELEMENT, floats, texts
-from plumbline.operators.rewards.formats.format import IMAGE, Format, Sample, embedded, with_images
+from plumbline.operators.rewards.formats.format import IMAGE, Format, Sample, embed_image, with_images
 
 BEST_OF_N_SCHEMA = with_images(
     pa.schema(
@@ -22,14 +22,14 @@ BEST_OF_N_SCHEMA = with_images(
     ),
     "image",
 )
-"""`n` is of how many images the best was taken, and `mean_reward` their mean."""
+"""`n` is the number of images that the best was selected from, and `mean_reward` the mean of their rewards."""
 
 
 def _best_of_n_rows(sample: Sample) -> list[dict[str, Any]]:
     rewards = [picture.reward for picture in sample.pictures if picture.reward is not None]
     return [
         {
-            "image": embedded(sample.best),
+            "image": embed_image(sample.best),
             "text": sample.prompt,
             "prompt_id": sample.prompt_id,
             "image_id": sample.best.image_id,
@@ -43,7 +43,7 @@ def _best_of_n_rows(sample: Sample) -> list[dict[str, Any]]:
 
 
 BEST_OF_N = Format(unit="best", container="parquet", images="embedded", rows=_best_of_n_rows, schema=BEST_OF_N_SCHEMA)
-"""The best image of each prompt, with its text: what trainers of text-to-image models fine-tune on."""
+"""The best image of each prompt with its text, for fine-tuning text-to-image models."""
 
 
 INSTRUCT_PIX2PIX_SCHEMA = with_images(
@@ -61,11 +61,10 @@ INSTRUCT_PIX2PIX_SCHEMA = with_images(
 
 
 def _instruct_pix2pix_rows(sample: Sample) -> list[dict[str, Any]]:
-    """One row; none for an edit of several sources."""
     if len(sample.sources) != 1:
         return []
-    shown = {"input_image": embedded(sample.sources[0]), "edit_prompt": sample.prompt}
-    return [{**shown, "edited_image": row.pop("image"), **row} for row in _best_of_n_rows(sample)]
+    columns = {"input_image": embed_image(sample.sources[0]), "edit_prompt": sample.prompt}
+    return [{**columns, "edited_image": row.pop("image"), **row} for row in _best_of_n_rows(sample)]
 
 
 INSTRUCT_PIX2PIX = Format(
@@ -76,7 +75,7 @@ INSTRUCT_PIX2PIX = Format(
     rows=_instruct_pix2pix_rows,
     schema=INSTRUCT_PIX2PIX_SCHEMA,
 )
-"""The best edit of each instruction with its source: what diffusers' InstructPix2Pix trainer fine-tunes on."""
+"""The best edit of each instruction with its source, for diffusers' InstructPix2Pix trainer."""
 
 
 RAW = pa.list_(pa.struct([("metric", pa.string()), ("score", pa.float64()), ("error", pa.string())]))
@@ -87,19 +86,28 @@ REWARDS_SCHEMA = pa.schema(
         ("raw", RAW),
     ]
 )
-"""`reward`, `z_score` and `rank_advantage` are null where a metric has no score, and `raw` says why."""
+"""`reward`, `z_score` and `rank_advantage` are null if a metric has no score; `raw` has the reason."""
 
 
 def _rewards_rows(sample: Sample) -> list[dict[str, Any]]:
     image = sample.best
     raw = [{"metric": name, "score": score, "error": image.errors.get(name)} for name, score in image.raw.items()]
-    ids = {"image_id": image.image_id, "prompt_id": sample.prompt_id, "generator": image.generator}
-    standing = {name: getattr(image, name) for name in ("reward", "z_score", "rank_advantage")}
-    return [{**ids, "prompt": sample.prompt, **standing, "raw": raw}]
+    return [
+        {
+            "image_id": image.image_id,
+            "prompt_id": sample.prompt_id,
+            "generator": image.generator,
+            "prompt": sample.prompt,
+            "reward": image.reward,
+            "z_score": image.z_score,
+            "rank_advantage": image.rank_advantage,
+            "raw": raw,
+        }
+    ]
 
 
 REWARDS = Format(unit="image", container="parquet", images="none", rows=_rewards_rows, schema=REWARDS_SCHEMA)
-"""One row an image: every metric's own score, the reward made of them, and how it stands among its prompt's images."""
+"""A row per image: every metric's own score, the reward, and the reward's z-score and rank within its prompt."""
 
 
 WORD = pa.struct(
@@ -114,17 +122,18 @@ DENSE_SCHEMA = pa.schema(
         ("error", pa.string()),
     ]
 )
-"""Scores as the metric gives them, null where a question was left out. A word's score is the mean of the `n` questions
-whose span it lies in, null where there is none: no word gets a score that nobody gave it."""
+"""Scores are the metric's own, null if a question was left out. A word's score is the mean of the `n` questions whose
+span overlaps it, null if there are none."""
 WORDS = re.compile(r"\w+(?:['’-]\w+)*")
 
 
 def _dense_rows(sample: Sample) -> list[dict[str, Any]]:
     image = sample.best
-    ids = {"image_id": image.image_id, "prompt_id": sample.prompt_id, "generator": image.generator}
     return [
         {
-            **ids,
+            "image_id": image.image_id,
+            "prompt_id": sample.prompt_id,
+            "generator": image.generator,
             "prompt": sample.prompt,
             "metric": metric,
             "score": image.raw[metric],
@@ -137,25 +146,16 @@ def _dense_rows(sample: Sample) -> list[dict[str, Any]]:
 
 
 def word_scores(prompt: str, questions: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The words of a prompt with their places in it and the mean score of the questions about them."""
-    return [
-        {"text": word[0], "start": word.start(), "end": word.end(), **_mean(word.start(), word.end(), questions)}
-        for word in WORDS.finditer(prompt)
-    ]
-
-
-def _mean(start: int, end: int, questions: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Of the questions whose span has a character of these."""
-    scores = [
-        question["score"]
-        for question in questions
-        if question["score"] is not None
-        and question["start"] is not None
-        and question["start"] < end
-        and start < question["end"]
-    ]
-    return {"score": math.fsum(scores) / len(scores) if scores else None, "n": len(scores)}
+    """Return the words of a prompt, each with its span and the mean score of the questions whose span overlaps it."""
+    rated = [row for row in questions if row["score"] is not None and row["start"] is not None]
+    words = []
+    for word in WORDS.finditer(prompt):
+        start, end = word.span()
+        scores = [row["score"] for row in rated if row["start"] < end and start < row["end"]]
+        mean = math.fsum(scores) / len(scores) if scores else None
+        words.append({"text": word[0], "start": start, "end": end, "score": mean, "n": len(scores)})
+    return words
 
 
 DENSE = Format(unit="image", container="parquet", images="none", rows=_dense_rows, schema=DENSE_SCHEMA, elements=True)
-"""One row an image and metric that asks questions: the score of every question, and of every word they are about."""
+"""A row per image and metric with questions: the scores of all questions, and of the words that they are about."""

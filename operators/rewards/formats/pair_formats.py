@@ -1,4 +1,4 @@
-"""Formats whose example is a better and a worse image of one prompt."""
+"""Formats whose examples are a better and a worse image of the same prompt, or rankings of its images."""
 
 import hashlib
 import json
@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from plumbline.operators.base.schemas import floats, longs, texts
-from plumbline.operators.rewards.formats.format import IMAGE, Format, Picture, Sample, embedded, with_images
+from plumbline.operators.rewards.formats.format import IMAGE, Format, Picture, Sample, embed_image, with_images
 
 PAIRS_SCHEMA = pa.schema(
     [
@@ -24,15 +24,15 @@ PAIRS_SCHEMA = pa.schema(
         *longs("ranking_id", "user_id", "num_example_per_prompt", "__index_level_0__"),
     ]
 )
-"""In the order and of the types of the dataset's card (yuvalkirstain/pickapic_v2).
+"""Columns and types of the dataset's card (yuvalkirstain/pickapic_v2).
 
-`jpg_*` are the images as their sources have them: all readers open them by content, so that PNG does. A label is 1 or
-0, never the 0.5 of a tie, which trainers read as a win. `user_id` stands for the scorer.
+`jpg_*` are the unchanged source images; readers recognise the format by content, so PNG works. A label is 1 or 0, never
+the 0.5 of a tie, which trainers read as a win. `user_id` identifies the scorer.
 """
 
 
 def pair_row(sample: Sample, *, swapped: bool) -> dict[str, Any]:
-    """The columns of a pair, the better image second where it is `swapped`."""
+    """Return the columns of a pair; the better image comes second if `swapped`."""
     first, second = (sample.worst, sample.best) if swapped else (sample.best, sample.worst)
     columns: dict[str, Any] = {
         "are_different": first.digest != second.digest,
@@ -42,36 +42,38 @@ def pair_row(sample: Sample, *, swapped: bool) -> dict[str, Any]:
         "has_label": True,
         "ranking_id": _number(f"{sample.best.uid}\0{sample.worst.uid}"),
         "user_id": _number(sample.scorer),
-        "num_example_per_prompt": sample.of_prompt,
+        "num_example_per_prompt": sample.n_of_prompt,
         "__index_level_0__": sample.number,
     }
-    for place, picture in enumerate((first, second)):
-        columns[f"image_{place}_uid"] = picture.uid
-        columns[f"image_{place}_url"] = picture.uri
-        columns[f"jpg_{place}"] = picture.content
-        columns[f"label_{place}"] = float(picture is sample.best)
-        columns[f"model_{place}"] = picture.generator
+    for index, picture in enumerate((first, second)):
+        columns[f"image_{index}_uid"] = picture.uid
+        columns[f"image_{index}_url"] = picture.uri
+        columns[f"jpg_{index}"] = picture.content
+        columns[f"label_{index}"] = float(picture is sample.best)
+        columns[f"model_{index}"] = picture.generator
     return columns
 
 
-def _pairs_rows(sample: Sample) -> list[dict[str, Any]]:
-    """One row; the better image stands first in about half of them, by a hash, so that its place tells nothing."""
-    return [pair_row(sample, swapped=bool(_number(f"{sample.best.uid}\0{sample.worst.uid}") & 1))]
+def _swaps(sample: Sample) -> bool:
+    """Decide by a hash which image comes first, so that the order does not reveal the better image."""
+    return bool(_number(f"{sample.best.uid}\0{sample.worst.uid}") & 1)
 
 
 def _number(text: str) -> int:
-    """A text as 63 bits, which an int64 holds."""
+    """Hash a text to 63 bits, which fit in an int64."""
     return int.from_bytes(hashlib.sha256(text.encode(errors="replace")).digest()[:8], "big") >> 1
 
 
+def _pairs_rows(sample: Sample) -> list[dict[str, Any]]:
+    return [pair_row(sample, swapped=_swaps(sample))]
+
+
 PAIRS = Format(unit="pair", container="parquet", images="embedded", rows=_pairs_rows, schema=PAIRS_SCHEMA)
-"""Pick-a-Pic v2, every column: what diffusion-DPO trainers and PickScore read."""
+"""Pick-a-Pic v2 with all columns, for diffusion-DPO trainers and PickScore."""
 
 
 def _pairs_webdataset_rows(sample: Sample) -> list[dict[str, Any]]:
-    """The better image is always the first: the trainer compares a label, which it has read as text, with a number, and
-    so takes jpg_0 for the better one whatever the label says.
-    """
+    # The trainer compares a label, which it has read as text, with a number, and so always prefers jpg_0.
     columns = pair_row(sample, swapped=False)
     other = {name: value for name, value in columns.items() if not name.startswith("jpg_")}
     return [
@@ -87,11 +89,11 @@ def _pairs_webdataset_rows(sample: Sample) -> list[dict[str, Any]]:
 
 
 PAIRS_WEBDATASET = Format(unit="pair", container="tar", images="embedded", rows=_pairs_webdataset_rows)
-"""Pick-a-Pic v2 as WebDataset tars: what diffusers' diffusion ORPO example reads."""
+"""Pick-a-Pic v2 as WebDataset tars, for diffusers' diffusion ORPO example."""
 
 
 NEGATIVE_PROMPT = " "
-"""The default of verl-omni's own script."""
+"""Default of verl-omni's own script."""
 VERL_OMNI_SCHEMA = pa.schema(
     [
         *texts("data_source", "prompt", "negative_prompt", "img_win", "img_lose"),
@@ -100,30 +102,17 @@ VERL_OMNI_SCHEMA = pa.schema(
         ("reward_model", pa.struct([("style", pa.string()), ("ground_truth", pa.string())])),
         (
             "extra_info",
-            pa.struct(
-                [
-                    ("split", pa.string()),
-                    ("index", pa.int64()),
-                    *texts("raw_prompt", "raw_negative_prompt"),
-                ]
-            ),
+            pa.struct([("split", pa.string()), ("index", pa.int64()), *texts("raw_prompt", "raw_negative_prompt")]),
         ),
     ]
 )
-"""Paths are relative to the table's own folder, as the dataset class reads them of a single file.
+"""Paths are relative to the table's folder, as the dataset class reads them from a single file.
 
-The prompt is plain text: of Parquet, pandas makes an array of a list of messages, which the class does not take for
-messages.
+The prompt is plain text, because pandas reads a list of messages as an array, which the class does not accept.
 """
 
 
 def _verl_omni_rows(sample: Sample) -> list[dict[str, Any]]:
-    info = {
-        "split": sample.split,
-        "index": sample.number,
-        "raw_prompt": sample.prompt,
-        "raw_negative_prompt": NEGATIVE_PROMPT,
-    }
     return [
         {
             "data_source": "plumbline",
@@ -135,13 +124,18 @@ def _verl_omni_rows(sample: Sample) -> list[dict[str, Any]]:
             "lose_score": sample.worst.reward,
             "uid": f"{sample.best.uid}|{sample.worst.uid}",
             "reward_model": {"style": "model", "ground_truth": sample.prompt},
-            "extra_info": info,
+            "extra_info": {
+                "split": sample.split,
+                "index": sample.number,
+                "raw_prompt": sample.prompt,
+                "raw_negative_prompt": NEGATIVE_PROMPT,
+            },
         }
     ]
 
 
 VERL_OMNI = Format(unit="pair", container="parquet", images="files", rows=_verl_omni_rows, schema=VERL_OMNI_SCHEMA)
-"""verl-omni's offline DPO table, but for the latents and embeddings that its own model makes of these images."""
+"""verl-omni's offline DPO table, without the latents and embeddings that its own model computes from the images."""
 
 
 IMAGE_TAG = "<image>"
@@ -154,7 +148,6 @@ ANSWER = "Yes"
 
 
 def _ms_swift_rows(sample: Sample) -> list[dict[str, Any]]:
-    """One row; none for a prompt that holds the tag which stands for an image."""
     if IMAGE_TAG in sample.prompt:
         return []
     sources = [source.path for source in sample.sources]
@@ -175,12 +168,12 @@ def _ms_swift_rows(sample: Sample) -> list[dict[str, Any]]:
 
 
 MS_SWIFT = Format(unit="pair", container="jsonl", images="files", edits="too", rows=_ms_swift_rows)
-"""ms-swift's preference rows of one question about two images, in the form with messages: for reward models. Sources
-of an edit stand before it on both sides."""
+"""ms-swift's preference rows with messages, for reward models: the same question about two images. Sources of an edit
+come before it on both sides."""
 
 
 def _hpdv3_rows(sample: Sample) -> list[dict[str, Any]]:
-    """Without `confidence` and `choice_dist`, which count annotators: HPSv3's own class takes a null for a number."""
+    # `confidence` and `choice_dist` count annotators and are omitted: HPSv3's own class reads null as a number.
     return [
         {
             "prompt": sample.prompt,
@@ -198,14 +191,10 @@ HPDV3 = Format(unit="pair", container="json", images="files", rows=_hpdv3_rows)
 
 
 def _editreward_rows(sample: Sample) -> list[dict[str, Any]]:
-    """One row; none for an edit of several sources.
-
-    The trainer wants a score of some dimension and one of all: both are the reward.
-    """
     if len(sample.sources) != 1:
         return []
     (row,) = _hpdv3_rows(sample)
-    rewards = {"model1": sample.best.reward, "model2": sample.worst.reward}
+    rewards = {"model1": sample.best.reward, "model2": sample.worst.reward}  # for lack of scores by dimension
     scores = {f"{model}_{kind}_score": reward for model, reward in rewards.items() for kind in ("dim1", "overall")}
     return [{**row, "path_src": sample.sources[0].path, **scores}]
 
@@ -227,7 +216,7 @@ EDIT_COMPARISON = (
 
 
 def _trl_vision_dpo_rows(sample: Sample) -> list[dict[str, Any]]:
-    swapped = bool(pair_row(sample, swapped=False)["ranking_id"] & 1)
+    swapped = _swaps(sample)
     pictures = (sample.worst, sample.best) if swapped else (sample.best, sample.worst)
     right, wrong = ("2", "1") if swapped else ("1", "2")
     question = EDIT_COMPARISON if sample.sources else COMPARISON_QUESTION
@@ -236,7 +225,7 @@ def _trl_vision_dpo_rows(sample: Sample) -> list[dict[str, Any]]:
             "prompt": [{"role": "user", "content": question.format(sample.prompt)}],
             "chosen": [{"role": "assistant", "content": right}],
             "rejected": [{"role": "assistant", "content": wrong}],
-            "images": [*map(embedded, sample.sources), *map(embedded, pictures)],
+            "images": [*map(embed_image, sample.sources), *map(embed_image, pictures)],
         }
     ]
 
@@ -249,10 +238,10 @@ TRL_VISION_DPO = Format(
     rows=_trl_vision_dpo_rows,
     schema=TRL_VISION_DPO_SCHEMA,
 )
-"""TRL's vision DPO: two verdicts about the same two images, of which the true one is chosen. For judges only.
+"""TRL's vision DPO, for judges only: the right and the wrong verdict on the same two images.
 
-TRL shows a row's one list of images beside the chosen and the rejected text alike, so that it cannot hold a better
-and a worse image: what it can train is a model that says which of two images is better. Sources of edits stand first.
+TRL has a single list of images for the chosen and the rejected text, so a row cannot have a better and a worse image.
+Sources of edits come first.
 """
 
 
@@ -268,35 +257,34 @@ def _imagereward_rows(sample: Sample) -> list[dict[str, Any]]:
 
 
 IMAGEREWARD = Format(unit="ranking", container="json", images="files", rows=_imagereward_rows)
-"""ImageReward's rankings: the images of a prompt with their ranks, lower being better, and no two alike."""
+"""ImageReward's rankings: the images of a prompt with their ranks, 1 for the best, without ties."""
 
 
 def _hpsv2_rows(sample: Sample) -> list[dict[str, Any]]:
-    """Every two images of a ranking, the better one marked 1; it stands first in every other pair."""
-    pairs = combinations(sample.pictures, 2)
-    return [_pair(sample, *pair, swapped=bool(place % 2)) for place, pair in enumerate(pairs, sample.number)]
+    """Return all pairs of a ranking; the better image comes first in every other pair."""
+    rows = []
+    for number, (better, worse) in enumerate(combinations(sample.pictures, 2), sample.number):
+        images = (worse, better) if number % 2 else (better, worse)
+        rows.append(
+            {
+                "human_preference": [int(image is better) for image in images],
+                "prompt": sample.prompt,
+                "file_path": [_name(image) for image in images],
+            }
+        )
+    return rows
 
 
-def _pair(sample: Sample, better: Picture, worse: Picture, *, swapped: bool) -> dict[str, Any]:
-    first, second = (worse, better) if swapped else (better, worse)
-    return {
-        "human_preference": [int(first is better), int(second is better)],
-        "prompt": sample.prompt,
-        "file_path": [_name(first), _name(second)],
-    }
-
-
-def _ranked(sample: Sample) -> list[dict[str, Any]]:
-    """A ranking from 1, the best; nobody's own annotations stand behind it."""
+def _hpsv2_held_out_rows(sample: Sample) -> list[dict[str, Any]]:
     ranks = list(range(1, len(sample.pictures) + 1))
     names = [_name(picture) for picture in sample.pictures]
     return [{"prompt": sample.prompt, "image_path": names, "rank": ranks, "raw_annotations": []}]
 
 
 def _name(picture: Picture) -> str:
-    """Of an image below the folder of images, which trainers are given by itself."""
+    """Return the path below the folder of images, which is an argument of the trainers."""
     return picture.path.removeprefix("images/")
 
 
-HPSV2 = Format(unit="ranking", container="json", images="files", rows=_hpsv2_rows, beside=_ranked)
-"""HPD v2's annotations: pairs to train on (human_preference), and rankings to test by (rank)."""
+HPSV2 = Format(unit="ranking", container="json", images="files", rows=_hpsv2_rows, held_out_rows=_hpsv2_held_out_rows)
+"""HPD v2's annotations: pairs for training (human_preference), and rankings for testing (rank)."""

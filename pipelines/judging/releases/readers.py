@@ -128,8 +128,6 @@ RELEASES = Extensions[Callable[..., Release]](
     {
         name: f"{__package__}.{module}:read_{name}"
         for module, names in {
-            "annotations": ("annotations",),
-            "edits": ("genai_arena", "imagenhub"),
             "error_graphs": ("shapes", "t2iscorescore"),
             "image_ratings": (
                 "dsg_tifa160",
@@ -143,7 +141,7 @@ RELEASES = Extensions[Callable[..., Release]](
             "own_graphs": ("error_graphs",),
             "readers": ("long",),
             "pairs": ("eqben", "pick_a_pic", "winoground"),
-            "word_ratings": ("evalmuse", "gecko", "richhf"),
+            "word_ratings": ("gecko",),
         }.items()
         for name in names
     },

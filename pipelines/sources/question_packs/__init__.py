@@ -15,13 +15,7 @@ from plumbline.pipelines.sources.question_packs.pack import Convention, PackRead
 PACKS = Extensions[PackReader](
     "question_packs",
     {
-        **{name: f"{__name__}.dependent:read_{name}" for name in ("dpg_bench", "dsg_1k", "oneig", "oneig_zh")},
-        **{
-            name: f"{__name__}.independent:read_{name}"
-            for name in ("geneval2", "tifa_v1", "unigenbench", "wise_verified")
-        },
-        **{name: f"{__name__}.checklists:read_{name}" for name in ("prism_bench", "t2i_corebench", "tiif_bench")},
-        **{name: f"{__name__}.texts:read_{name}" for name in ("cvtg_2k", "longtext_bench", "oneig_text")},
+        **{name: f"{__name__}.papers:read_{name}" for name in ("dsg_1k", "tifa_v1")},
     },
 )
 

@@ -11,13 +11,14 @@ from xml.etree import ElementTree
 import pytest
 from PIL import Image
 
+from plugins.rating.tests.annotation_files import annotated
 from plugins.rating.tests.served import GENERATORS, asked_run
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.plugins.rating.question_templates import TEMPLATES
 from plumbline.plugins.rating.study_files import read_answers, read_study
 from tests.commands import printed, refusal, run
 from tests.operators.report.made import MadeRun
-from tests.pipelines.judging.releases.files import annotated, put
+from tests.pipelines.judging.releases.files import put
 
 CHOSEN = {
     **{name: "4" for name, template in TEMPLATES.items() if template.grades},

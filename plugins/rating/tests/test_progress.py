@@ -10,7 +10,7 @@ import pytest
 from plugins.rating.tests.raters import MEANS, Rated, random_grade
 from plumbline.operators.base.errors import ConfigError, SourceError
 from plumbline.operators.statistics.prediction_powered import FEWEST_LABELS
-from plumbline.pipelines.judging.labelling import plan_labels
+from plumbline.plugins.rating.labelling import plan_labels
 from plumbline.plugins.rating.order import APART
 from plumbline.plugins.rating.study_files import read_answers
 from tests.commands import config_of

@@ -15,10 +15,10 @@ from plumbline.operators.statistics.options import Sampling
 from plumbline.pipelines.base.storage import Place, StorageConfig
 from plumbline.pipelines.cells.checksums import encode_json
 from plumbline.pipelines.cells.store import encode_table
-from plumbline.pipelines.judging.labelling import plan_labels
 from plumbline.pipelines.judging.metaeval import run_metaeval
 from plumbline.pipelines.judging.releases.release import words_in
 from plumbline.plugins.rating.answers import Answer, encode_answer
+from plumbline.plugins.rating.labelling import plan_labels
 from plumbline.plugins.rating.numbers import rated
 from plumbline.plugins.rating.question_templates import TEMPLATES
 from plumbline.plugins.rating.raters import agreement

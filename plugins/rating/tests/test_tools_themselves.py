@@ -8,13 +8,14 @@ from uuid import UUID
 import httpx
 import pytest
 
+from plugins.rating.tests.annotation_files import ARGILLA_RECORDS, LABEL_STUDIO
 from plugins.rating.tests.served import asked_run
 from plugins.rating.tests.test_annotation_tools import exported, rated_in_label_studio
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.judging.releases.readers import RatingColumns, read_release
 from plumbline.plugins.rating.question_templates import TEMPLATES
 from tests.commands import printed
-from tests.pipelines.judging.releases.files import ARGILLA_RECORDS, LABEL_STUDIO, put, reading
+from tests.pipelines.judging.releases.files import put, reading
 
 pytestmark = pytest.mark.elsewhere
 ANN = UUID(int=7)

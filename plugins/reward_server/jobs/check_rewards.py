@@ -1,4 +1,4 @@
-"""Tries a reward server, ours or another's: order, nulls, sameness, latency, and what it ignores."""
+"""Checks a reward server: order, nulls, repeatability, latency, and which inputs it ignores."""
 
 import sys
 
@@ -11,9 +11,9 @@ from plumbline.plugins.reward_server.reward_checks import CheckRewardsConfig, ch
 
 COMMAND = Command(
     "check_rewards",
-    "Try a reward server before a training relies on it, ours or another's (plugins/reward_server/README.md): whether\n"
-    "pictures that fit their prompts score higher, broken images get no number, and a picture's number is the same in\n"
-    "any batch.",
+    "Check a reward server, ours or another, before you train with it (plugins/reward_server/README.md): do images\n"
+    "that fit their prompts score higher, do broken images get no number, and is an image's number the same in every\n"
+    "batch?",
     CheckRewardsConfig,
     LISTS,
     first="url",
@@ -21,7 +21,7 @@ COMMAND = Command(
 
 
 def main(config: CheckRewardsConfig) -> int:
-    """Shows a line for each check; 0 where none fails, else 1."""
+    """Print a table of the checks; return 1 if a check failed, else 0."""
     console = make_console()
     checks = check_rewards(config)
     rows = [[check.name, check.reward, check.finding.outcome, check.finding.seen] for check in checks]

@@ -1,4 +1,4 @@
-"""Serves metrics over HTTP to trainers, on the wires that they speak already."""
+"""Serves metrics over HTTP, in the request formats that trainers already use."""
 
 import sys
 
@@ -11,8 +11,8 @@ from plumbline.plugins.reward_server.wires.table import WIRES
 
 COMMAND = Command(
     "serve",
-    "Serve metrics over HTTP: how images fit their prompts, as rewards for trainers. Listens on this machine alone\n"
-    "unless host= says otherwise, which needs a token (plugins/reward_server/README.md).",
+    "Serve metrics over HTTP: how well images fit their prompts, as rewards for trainers. It listens on this machine\n"
+    "only, unless host= names an address, which needs a token (plugins/reward_server/README.md).",
     ServeConfig,
     {"metrics": "metric"},
     extra="serve",
@@ -22,7 +22,7 @@ COMMAND = Command(
 
 
 def main(config: ServeConfig) -> int:
-    """Serves until it is told to stop."""
+    """Serve until a signal stops the process."""
     console = make_console()
     wires = ", ".join(f"{wire.name} POST {wire.path}" for wire in WIRES)
 

@@ -1,4 +1,4 @@
-"""Over HTTP: who may ask, how much, what each wire's clients are told, and that a failure is never a number."""
+"""The service over HTTP: tokens, limits, each wire's replies, and failures, which are never a number."""
 
 import asyncio
 import base64
@@ -22,13 +22,13 @@ from urllib3.util import Retry
 
 from plumbline.operators.base.errors import ConfigError, RowError
 from plumbline.operators.metrics.image_statistic import ImageStatisticConfig
-from plumbline.operators.metrics.judges.viescore import VieScoreEditConfig
 from plumbline.operators.metrics.similarities.clipscore import ClipScoreConfig
-from plumbline.operators.metrics.source_comparison import SourceComparisonConfig
 from plumbline.operators.models.families import model_config
 from plumbline.operators.rewards.combination import Combination, Reward
 from plumbline.operators.scoring.scorer import Scorer
 from plumbline.pipelines.web.listening import allowed_hosts, is_loopback, listening, server_url, take_token
+from plumbline.plugins.edits.source_comparison import SourceComparisonConfig
+from plumbline.plugins.edits.viescore_edit import VieScoreEditConfig
 from plumbline.plugins.reward_server.app import Counts, Gate, make_app
 from plumbline.plugins.reward_server.known_pair import KnownPair, explain_known_pair, score_known_pair
 from plumbline.plugins.reward_server.known_pictures import known_prompts, picture_of
@@ -47,7 +47,7 @@ SERVED = Served({"align": "recipe-1", "brightness": "recipe-2"}, "align")
 
 
 async def score(batch: Sequence[ScoreRequest], metrics: Sequence[str]) -> Sequence[ImageAnswers]:
-    """The length of the prompt; none where the image is `corrupt`, or `busy`."""
+    """Score the length of the prompt; the images `corrupt` and `busy` fail."""
     errors = {b"corrupt": CORRUPT, b"busy": BUSY}
     found = [(one, next((errors[image] for image in one.images if image in errors), None)) for one in batch]
     return [
@@ -57,7 +57,7 @@ async def score(batch: Sequence[ScoreRequest], metrics: Sequence[str]) -> Sequen
 
 
 class Client:
-    """Asks an app within this process."""
+    """Sends requests to an application in this process."""
 
     def __init__(
         self,
@@ -115,7 +115,7 @@ def test_our_wire_takes_frames_and_some_of_the_metrics() -> None:
 
 
 def parts(request: bytes, *images: bytes) -> list[tuple[str, Any]]:
-    """What `files=` of requests and httpx sends as multipart/form-data."""
+    """Return parts for `files=` of requests and httpx, which send multipart/form-data."""
     return [
         ("request", (None, request, JSON)),
         *(("images", (f"{place}.png", image)) for place, image in enumerate(images)),
@@ -123,7 +123,7 @@ def parts(request: bytes, *images: bytes) -> list[tuple[str, Any]]:
 
 
 def test_our_wire_takes_images_as_parts_beside_the_json() -> None:
-    """Whatever their bytes are, such as ends of lines and dashes."""
+    """Images may contain line ends and dashes."""
     seen: list[ScoreRequest] = []
 
     async def remember(batch: Sequence[ScoreRequest], metrics: Sequence[str]) -> Sequence[ImageAnswers]:
@@ -249,7 +249,7 @@ def test_what_is_no_base64_is_refused(sent: str) -> None:
 
 
 def test_what_looks_like_base64_and_is_a_path_is_bytes_and_nothing_else() -> None:
-    """`etc/passwd00` is base64 by its letters; its bytes are no image, and no file is opened."""
+    """`etc/passwd00` is valid base64, and no file is opened."""
     seen: list[ScoreRequest] = []
 
     async def remember(batch: Sequence[ScoreRequest], metrics: Sequence[str]) -> Sequence[ImageAnswers]:
@@ -302,7 +302,7 @@ BEFORE = {"text": "before", "image_b64": b64(b"source")}
 def test_sources_that_no_metric_looks_at_cost_a_trainer_no_reward_and_are_a_line_of_the_log(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """One for each wire, however often they come; our own wire refuses them, and so nobody trains on such a number."""
+    """The log warns once per wire; our own wire refuses the request."""
     client = Client()
     edit = {**unirl_request(b"b"), "history": [BEFORE, unirl_request(b"b")["history"][0]]}
     factory = {"prompt": ["one"], "image": [b64(b"a")], "condition_images": [[b64(b"source")]]}
@@ -323,7 +323,7 @@ EDITS = SERVED._replace(needs={"sources": frozenset({"align"})})
 
 
 def sources_seen(path: str, **sent: Any) -> list[tuple[bytes, ...]]:
-    """The sources that reach the scorer, image by image, of a service whose `align` looks at them."""
+    """Return the sources that reach the scorer for each image; the metric `align` reads sources."""
     seen: list[ScoreRequest] = []
 
     async def remember(batch: Sequence[ScoreRequest], metrics: Sequence[str]) -> Sequence[ImageAnswers]:
@@ -338,7 +338,7 @@ def sources_seen(path: str, **sent: Any) -> list[tuple[bytes, ...]]:
 
 
 def test_each_wire_brings_the_sources_of_its_clients() -> None:
-    """One, several or none; an image beside a video and the frames of videos are sources too."""
+    """One, several or none; an image in a turn with a video, and the frames of source videos, are sources too."""
     images, prompts = [b64(b"x"), b64(b"y"), b64(b"z")], ["0", "1", "2"]
     sources = [b64(b"a"), [b64(b"b"), b64(b"c")], None]
     expected = [(b"a",), (b"b", b"c"), ()]
@@ -386,7 +386,7 @@ def test_a_reward_looks_at_sources_where_it_is_such_a_metric_or_one_is_watched_b
         config = ServeConfig(models={}, metrics=metrics, **words)
         served = find_served(config, find_nodes(config))
         assert served.needs_of("kept") == ["sources"] and not served.needs_of("brightness")
-        return served.needing("sources", [asked])
+        return served.select_needing("sources", [asked])
 
     watched = {"reward": Combination(weights={"brightness": 1}), "sentinel": ("kept",)}
     assert looking("kept") == looking("kept", **watched) == looking("brightness", **watched) == ["kept"]
@@ -415,7 +415,7 @@ def test_unirls_clients_find_the_roster_and_are_told_of_a_name_that_is_none() ->
 
 
 def test_a_video_path_is_read_below_the_allowed_folders_alone(tmp_path: Path) -> None:
-    """With links followed; by default no folder is allowed. What lies outside is not touched."""
+    """Links are resolved first; by default no folder is allowed."""
     allowed = tmp_path / "allowed"
     (allowed / "deeper").mkdir(parents=True)
     for file in (tmp_path / "secret.mp4", allowed / "a.mp4", allowed / "deeper" / "b.mp4"):
@@ -464,14 +464,14 @@ def test_the_pickle_wire_gives_scores_and_outputs_or_an_error() -> None:
 
 
 def chat(image: bytes, caption: str, address: str = "data:image;base64,{}") -> dict[str, Any]:
-    """As UnifiedReward's clients ask: flow_grpo's with `Final Score:`, verl-omni's with three axes."""
+    """Return a request of UnifiedReward's clients."""
     url = {"type": "image_url", "image_url": {"url": address.format(b64(image))}}
     text = {"type": "text", "text": f"<image>\nAssign a score after 'Final Score:'.\nText Caption: [{caption}]"}
     return {"model": "UnifiedReward-7b-v1.5", "messages": [{"role": "user", "content": [url, text]}], "temperature": 0}
 
 
 def test_unifiedrewards_clients_find_a_rating_or_are_stopped() -> None:
-    """verl-omni's makes a ChatCompletion of any body; openai's raises for a status, and neither may find a number."""
+    """verl-omni's client parses any body as a ChatCompletion; openai's raises for the status."""
 
     async def tenths(batch: Sequence[ScoreRequest], metrics: Sequence[str]) -> Sequence[ImageAnswers]:
         answers = [answer["align"] for answer in await score(batch, metrics)]
@@ -496,7 +496,7 @@ def test_unifiedrewards_clients_find_a_rating_or_are_stopped() -> None:
 
 
 def test_a_reward_is_better_the_higher_it_is_and_a_score_is_as_the_metric_has_it() -> None:
-    client = Client(SERVED._replace(falling=frozenset({"align"})))
+    client = Client(SERVED._replace(lower_is_better=frozenset({"align"})))
     assert client.post("/compute", {"prompt": ["one"], "image": [b64(b"a")]}) == {"rewards": [-3.0]}
     assert client.pickled({"images": [b"a"], "prompts": ["one"]})[1]["scores"] == [-3.0]
     (results,) = client.post("/score", {"requests": [unirl_request(b"a")]})["results"]
@@ -532,7 +532,7 @@ def test_a_combined_reward_has_its_parts_beside_it_where_there_is_room() -> None
 
 
 def test_a_combined_reward_brings_the_source_to_the_part_that_looks_at_it() -> None:
-    """On wires of one number too; a missing source is a null of the reward, which names the part, and of that part."""
+    """Also on wires with one number; a missing source makes the part and the reward null, and names the part."""
 
     async def look(batch: Sequence[ScoreRequest], metrics: Sequence[str]) -> Sequence[ImageAnswers]:
         answers = {True: MetricAnswer(4.0), False: MetricAnswer(None, CORRUPT)}
@@ -555,7 +555,7 @@ def test_a_combined_reward_brings_the_source_to_the_part_that_looks_at_it() -> N
 def test_a_reward_of_a_judge_of_edits_and_another_metric_over_edits_is_that_of_the_scorer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """By the service's own scorer, asked as Flow-Factory asks; the judge answers for any picture alike."""
+    """Uses the service's scorer and Flow-Factory's request; the judge gives all images the same ratings."""
     monkeypatch.setenv(VARIABLE, KEY)
     judge, (before, after) = Server(), (picture_of(prompt) for prompt in known_prompts([])[:2])
     judge.script = lambda number, body: said(
@@ -653,18 +653,18 @@ def test_what_is_watched_is_computed_beside_the_reward_answered_to_nobody_and_to
 
 @pytest.mark.parametrize(("order", "ordered"), [(1, True), (-1, False), (0, None)])
 def test_a_known_pair_is_scored_before_anybody_asks_and_told_by_health(order: int, ordered: bool | None) -> None:
-    """By the metric's own declaration of what is better; an order that is wrong is a line for the log."""
+    """The metric declares if higher is better; a wrong order is a warning in the log."""
     first: list[ScoreRequest] = []
 
     async def prefer_the_first(batch: Sequence[ScoreRequest], metrics: Sequence[str]) -> Sequence[ImageAnswers]:
         first.extend(batch)
         return [{name: MetricAnswer(float(len(batch) - place)) for name in metrics} for place in range(len(batch))]
 
-    falling, unranked = (frozenset({"align"} if order == wanted else ()) for wanted in (-1, 0))
-    served = Served({"align": "recipe"}, "align", falling, unranked)
+    lower_is_better, unranked = (frozenset({"align"} if order == wanted else ()) for wanted in (-1, 0))
+    served = Served({"align": "recipe"}, "align", lower_is_better, unranked)
     known_pair = asyncio.run(score_known_pair(prefer_the_first, served))
-    told = Client(known_pair=known_pair)("GET", "/health").json()["known_pair"]
-    assert told == {"align": {"good": 2.0, "bad": 1.0, "ordered": ordered, "error": None}}
+    page = Client(known_pair=known_pair)("GET", "/health").json()["known_pair"]
+    assert page == {"align": {"good": 2.0, "bad": 1.0, "ordered": ordered, "error": None}}
     assert len(list(explain_known_pair(known_pair))) == (ordered is False)
     assert len({one.images for one in first}) == 2 and len({one.prompt for one in first}) == 1
 
@@ -765,7 +765,7 @@ def test_what_all_requests_hold_is_bounded_and_given_back() -> None:
 
 
 def test_a_body_counts_until_what_it_left_in_the_queue_is_scored() -> None:
-    """Two requests wait too long: their bodies are held by the queue although both are answered."""
+    """Two requests time out: their bodies still count, because the queue has their images."""
     free = asyncio.Event()
 
     async def slow(batch: Sequence[ScoreRequest], metrics: Sequence[str]) -> Sequence[ImageAnswers]:
@@ -802,7 +802,7 @@ def test_a_busy_service_says_429_on_every_wire() -> None:
 
 
 def test_flow_grpos_session_comes_again_after_429_and_503() -> None:
-    """Its adapter lists 500 alone; urllib3 takes the other two where they have Retry-After."""
+    """Its adapter only lists 500; urllib3 retries after the other two if they have Retry-After."""
     retries = Retry(total=1000, backoff_factor=1, status_forcelist=[500], allowed_methods=False)
     session = requests.Session()
     session.mount("http://", HTTPAdapter(max_retries=retries))
@@ -860,7 +860,7 @@ def test_a_name_that_leads_here_from_elsewhere_is_not_answered() -> None:
 
 
 def test_a_page_of_another_origin_learns_nothing_and_has_nothing_scored() -> None:
-    """As a web browser sends it: with the page's origin, and a form or a text, which it sends unasked."""
+    """Browsers send the page's origin, and need no permission to send forms and text."""
     client = Client()
     form = json.dumps({"images": [b64(b"a")], "prompts": ["p"]})
     for origin in ("http://evil.example", "null", "http://127.0.0.1:3000", "https://127.0.0.1"):
@@ -911,7 +911,6 @@ def test_anything_else_needs_a_token(host: str, monkeypatch: pytest.MonkeyPatch)
 
 
 def take_token_is_gone() -> bool:
-    """What Ray's processes would inherit."""
-    import os
+    import os  # Ray's processes would inherit the environment
 
     return "TEST_TOKEN" not in os.environ

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from plumbline.operators.base.errors import ConfigError
-from plumbline.plugins.reward_server.run_service import find_nodes, find_served, sentinel_of
+from plumbline.plugins.reward_server.run_service import find_nodes, find_served, make_sentinel
 from plumbline.plugins.reward_server.sentinel import Sentinel
 from plumbline.plugins.reward_server.wires.wire import Served
 from tests.bench_of import write_benchmark
@@ -27,7 +27,7 @@ def scored(tmp_path_factory: pytest.TempPathFactory) -> Scored:
 def sentinel(store: Path, *words: str) -> Sentinel | None:
     given = ["reward=edge_density", "sentinel=[saturation]", f"store={store}", *words]
     config = config_of("serve", *METRICS, *given)
-    return sentinel_of(config, find_served(config, find_nodes(config)))
+    return make_sentinel(config, find_served(config, find_nodes(config)))
 
 
 def test_the_baseline_is_what_the_generators_images_scored_in_the_run(scored: Scored) -> None:
@@ -64,7 +64,7 @@ def test_a_baseline_that_cannot_be_used_is_refused_in_one_line(
 
 
 def test_the_units_of_a_combined_reward_are_those_of_the_run(tmp_path: Path) -> None:
-    """By its images of one generator, or of all; its recipe covers parts, weights and these numbers."""
+    """They are those of one generator, or of all; the reward's digest covers parts, weights and units."""
     folder = write_benchmark(tmp_path / "bench", ("atlas", "flint"), 4)
     ran = run_benchmark(folder, tmp_path / "store", CLIPS).scores.query("metric == 'clipscore'")
     digests = set()
@@ -80,7 +80,7 @@ def test_the_units_of_a_combined_reward_are_those_of_the_run(tmp_path: Path) -> 
     own = json.loads((tmp_path / "out" / "manifest.json").read_text())["scorer"]["reward"]["scales"]
     printed("rewards", *options, "baseline=latest", f"output={tmp_path}/other")
     other = json.loads((tmp_path / "other" / "manifest.json").read_text())["scorer"]["reward"]["scales"]
-    assert served.combination.described()["scales"] == own == other, "to the last digit"
+    assert served.combination.describe()["scales"] == own == other, "to the last digit"
     digests.add(combined(tmp_path / "store", weight="3").metrics["reward"])
     assert len(digests) == 4
     with pytest.raises(ConfigError, match=r"baseline .* has no two images of a prompt that differ by clipscore"):
@@ -108,7 +108,7 @@ def combined(store: Path, *words: str, **options: str) -> Served:
         (["reward={clipscore: 1, saturation: 0.5}"], "reward: by saturation no image is better than another"),
         (["reward={weights: {clipscore: 1}, unit: noise}"], "reward.unit=noise: expected baseline=RUN .*, got none"),
         (["reward={clipscore: 2}", "+metrics.reward={kind: clipscore, model: clip}"], "metrics.reward: "),
-        (["reward={clipscore: 2}", "sentinel=[clipscore]"], "sentinel: expected of saturation, got 'clipscore'"),
+        (["reward={clipscore: 2}", "sentinel=[clipscore]"], "sentinel: expected one of saturation, got 'clipscore'"),
     ],
     ids=str,
 )

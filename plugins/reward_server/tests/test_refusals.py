@@ -1,4 +1,4 @@
-"""What jobs.serve refuses."""
+"""Configurations that jobs.serve rejects."""
 
 from tests.commands import refusal
 

@@ -1,4 +1,4 @@
-"""A model service that refuses the key is told before Ray starts."""
+"""A key that a model service rejects is an error before Ray starts."""
 
 import pytest
 
@@ -11,7 +11,7 @@ from tests.operators.models.endpoint import VARIABLE, Server, failed
 def test_a_service_that_refuses_the_key_is_told_before_ray_starts(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run_service, "ray_session", None)  # who starts it fails
+    monkeypatch.setattr(run_service, "ray_session", None)  # starting it would fail
     server.script = lambda number, body: failed(401, "no such key")
     model = ("model@models.vqa=api", "models.vqa.checkpoint=m", f"models.vqa.key_variable={VARIABLE}")
     given = ["metric=[vqascore]", "models=shapes", *model, f"models.vqa.endpoint={server.url}", "port=0"]

@@ -19,7 +19,7 @@ from plumbline.plugins.reward_server.wires.wire import MetricAnswer, Need, Reply
 from tests.commands import Ended, refusal, run
 
 Score = Callable[[ScoreRequest, int], float | None]
-"""A number for an image at a place of its batch; None for one that is broken."""
+"""Returns the number of an image at an index of its batch, or None for a broken image."""
 SERVED = Served(
     {"fit": "recipe", UNKNOWN: "recipe"},
     "fit",
@@ -38,15 +38,15 @@ def pixels(image: bytes) -> bytes:
 
 
 def fit(request: ScoreRequest, place: int) -> float | None:
-    """The share of the frames that fit the prompt."""
+    """Return the fraction of the frames that fit the prompt."""
     try:
         return sum(pixels(image) == pixels_of(request.prompt) for image in request.images) / len(request.images)
     except OSError:
         return None
 
 
-def by_questions(request: ScoreRequest, place: int) -> float | None:
-    """The share of the questions that are about what the picture shows; none without a question."""
+def score_by_questions(request: ScoreRequest, place: int) -> float | None:
+    """Return 1 if the question is about the object in the image, else 0; None without a question."""
     if not request.questions:
         return None
     (question,) = request.questions
@@ -59,7 +59,7 @@ def reversed_fit(request: ScoreRequest, place: int) -> float | None:
     return None if score is None else -score
 
 
-def of_the_first_frame(request: ScoreRequest, place: int) -> float | None:
+def score_first_frame(request: ScoreRequest, place: int) -> float | None:
     return fit(request._replace(images=request.images[:1]), place)
 
 
@@ -67,32 +67,32 @@ def zero_where_broken(request: ScoreRequest, place: int) -> float:
     return fit(request, place) or 0.0
 
 
-def by_chance(request: ScoreRequest, place: int) -> float | None:
+def score_with_noise(request: ScoreRequest, place: int) -> float | None:
     score = fit(request, place)
     return None if score is None else score + random.random() / 2
 
 
-def by_place(request: ScoreRequest, place: int) -> float | None:
+def score_by_index(request: ScoreRequest, place: int) -> float | None:
     score = fit(request, place)
     return None if score is None else score + place / 100
 
 
 @contextmanager
 def serving(score: Score, refused: str = UNKNOWN, order: int = 1, needs: Sequence[Need] = ()) -> Iterator[str]:
-    """A server of our own wire without any of our service; it knows no reward called `refused`."""
+    """Serve our own wire with this score; requests for the reward `refused` are rejected."""
     wire = ScoreWire()
 
     def answer(body: bytes) -> Reply:
         try:
-            asked = wire.read(wire.parse(body, wire.media), SERVED)
+            requests = wire.read(wire.parse(body, wire.media), SERVED)
         except PlumblineError as error:
             return wire.refuse(400, str(error))
-        if refused in asked[0].metrics:
+        if refused in requests[0].metrics:
             return wire.refuse(400, f"nothing is called {refused}\x1b[2J")
-        scores = [score(request, place) for place, request in enumerate(asked)]
+        scores = [score(request, place) for place, request in enumerate(requests)]
         answers = [UNREADABLE if number is None else MetricAnswer(number) for number in scores]
-        of_images = [dict.fromkeys(one.metrics, answer) for one, answer in zip(asked, answers, strict=True)]
-        return wire.answer(asked, of_images, SERVED)
+        answers_of_images = [dict.fromkeys(one.metrics, answer) for one, answer in zip(requests, answers, strict=True)]
+        return wire.answer(requests, answers_of_images, SERVED)
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
@@ -119,7 +119,7 @@ def serving(score: Score, refused: str = UNKNOWN, order: int = 1, needs: Sequenc
 
 
 def outcomes(ended: Ended) -> dict[str, str]:
-    """By check, from the table that people see."""
+    """Return the outcome of each check in the printed table."""
     lines = [[cell.strip() for cell in line.split("│")[1:5]] for line in ended.out.splitlines() if "│" in line]
     return {name: outcome for name, _, outcome, _ in lines if name}
 
@@ -134,11 +134,11 @@ def check(url: str, *words: str) -> Ended:
         (fit, "", ["must_use=[frames]"]),
         (reversed_fit, "order", []),
         (zero_where_broken, "nulls", []),
-        (by_place, "same in a batch", []),
-        (of_the_first_frame, "", []),
-        (of_the_first_frame, "second frame", ["must_use=[frames]"]),
+        (score_by_index, "same in a batch", []),
+        (score_first_frame, "", []),
+        (score_first_frame, "second frame", ["must_use=[frames]"]),
         (fit, "questions", ["must_use=[questions]"]),
-        (by_questions, "", ["must_use=[questions]", "needs=[questions]"]),
+        (score_by_questions, "", ["must_use=[questions]", "needs=[questions]"]),
     ],
 )
 def test_a_check_fails_for_its_own_fault_alone(score: Score, failing: str, words: list[str]) -> None:
@@ -148,8 +148,8 @@ def test_a_check_fails_for_its_own_fault_alone(score: Score, failing: str, words
     assert ended.code == (1 if failing else 0) and set(outcomes(ended)) == set(CHECKS)
 
 
-def by_source(request: ScoreRequest, place: int) -> float | None:
-    """Whether an instruction was followed that turned the source into something else; nothing without a source."""
+def score_by_source(request: ScoreRequest, place: int) -> float | None:
+    """Score if an edit followed its instruction; None without a source."""
     if not request.sources:
         return None
     try:
@@ -160,17 +160,17 @@ def by_source(request: ScoreRequest, place: int) -> float | None:
     return float(after == pixels_of(wanted)) - float(after == before) / 4
 
 
-def by_words(request: ScoreRequest, place: int) -> float | None:
-    """Whether the picture shows the quoted words; nothing where none are quoted."""
+def score_by_words(request: ScoreRequest, place: int) -> float | None:
+    """Score if the image shows the quoted words; None if the prompt quotes none."""
     return fit(request, place) if '"' in request.prompt else None
 
 
 @pytest.mark.parametrize(
-    ("score", "need", "words"), [(by_source, "sources", ["must_use=[sources]"]), (by_words, "words", [])]
+    ("score", "need", "words"), [(score_by_source, "sources", ["must_use=[sources]"]), (score_by_words, "words", [])]
 )
 def test_what_a_reward_needs_is_said_by_the_server_or_the_caller(score: Score, need: Need, words: list[str]) -> None:
     with serving(score, needs=(need,)) as url:
-        assert set(outcomes(check(url, *words)).values()) <= {"ok", "not told"}
+        assert set(outcomes(check(url, *words)).values()) <= {"ok", "unknown"}
     with serving(score) as url:
         assert outcomes(check(url, *words))["order"] == "fails"
         ended = check(url, f"needs=[{need}]", *words)
@@ -178,16 +178,16 @@ def test_what_a_reward_needs_is_said_by_the_server_or_the_caller(score: Score, n
 
 
 def test_a_source_that_is_ignored_or_broken_and_still_scored_fails() -> None:
-    def without_source(request: ScoreRequest, place: int) -> float | None:
-        return by_source(request._replace(sources=(picture_of("a green triangle"),)), place)
+    def ignore_source(request: ScoreRequest, place: int) -> float | None:
+        return score_by_source(request._replace(sources=(picture_of("a green triangle"),)), place)
 
-    with serving(without_source, needs=("sources",)) as url:
+    with serving(ignore_source, needs=("sources",)) as url:
         found = outcomes(check(url, "must_use=[sources]"))
     assert {name for name, outcome in found.items() if outcome == "fails"} == {"nulls", "source"}
 
 
 def test_numbers_by_chance_are_neither_the_same_again_nor_in_a_batch() -> None:
-    with serving(by_chance) as url:
+    with serving(score_with_noise) as url:
         found = outcomes(check(url))
     assert found["same again"] == found["same in a batch"] == "fails" and found["order"] == "ok"
 
@@ -206,14 +206,14 @@ def test_a_servers_words_reach_no_terminal_as_they_are() -> None:
 def test_what_is_better_is_said_by_the_server_or_the_caller() -> None:
     with serving(reversed_fit, order=-1) as url:
         assert outcomes(check(url))["order"] == "ok"
-        assert outcomes(check(url, "+orders.fit=0"))["order"] == "not told"
+        assert outcomes(check(url, "+orders.fit=0"))["order"] == "unknown"
         assert outcomes(check(url, "+orders.fit=1"))["order"] == "fails"
 
 
 def test_a_server_of_another_wire_passes_nothing_and_one_that_is_not_there_is_one_line() -> None:
     with serving(fit) as url:
         found = outcomes(check(url, "wire=flow_factory"))
-    assert found["order"] == found["same again"] == "fails" and found["nulls"] == found["latency"] == "not told"
+    assert found["order"] == found["same again"] == "fails" and found["nulls"] == found["latency"] == "unknown"
     assert "no reply" in refusal("check_rewards", url, code=1)
     assert "url: expected http://" in refusal("check_rewards", "127.0.0.1:8000")
     assert "did you mean unirl" in refusal("check_rewards", url, "wire=unirll")

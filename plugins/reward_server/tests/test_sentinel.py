@@ -1,4 +1,4 @@
-"""A service says that its reward is gamed where it is, and where it is not, by chance only, at the stated rate."""
+"""The sentinel reports a gamed reward; false alarms are as rare as stated."""
 
 import logging
 
@@ -9,7 +9,7 @@ from plumbline.operators.base.errors import ConfigError, RowError
 from plumbline.operators.metrics.image_statistic import ImageStatisticConfig
 from plumbline.operators.metrics.metric import Metric
 from plumbline.operators.metrics.similarities.clipscore import ClipScoreConfig
-from plumbline.plugins.reward_server.run_service import sentinel_of
+from plumbline.plugins.reward_server.run_service import make_sentinel
 from plumbline.plugins.reward_server.sentinel import FALSE_ALARMS, Sentinel
 from plumbline.plugins.reward_server.wires.wire import MetricAnswer, Served
 from tests.commands import config_of
@@ -21,16 +21,16 @@ METRICS: dict[str, Metric] = {
 }
 SERVED = Served({}, None)
 GROUP, PROMPTS = 4, 30
-"""Images of a prompt, which are alike, and prompts of a look."""
+"""Images of a prompt, which are alike, and prompts in each comparison."""
 
 
-def ask(sentinel: Sentinel, random: np.random.Generator, reward: float, edges: float, held_out: float = 0.6) -> None:
-    """As many images as one look has, of new prompts, with these means."""
+def add(sentinel: Sentinel, random: np.random.Generator, reward: float, edges: float, held_out: float = 0.6) -> None:
+    """Add the images of one comparison, with new prompts and these means."""
     for _ in range(PROMPTS):
-        prompt, of_prompt = str(random.integers(2**62)), random.normal(0, 1, 3)
+        prompt, offset = str(random.integers(2**62)), random.normal(0, 1, 3)
         for _ in range(GROUP):
-            levels = np.array([reward, held_out, edges]) * (1 + 0.2 * of_prompt + random.normal(0, 0.05, 3))
-            sentinel.see(prompt, {name: MetricAnswer(level) for name, level in zip(METRICS, levels, strict=True)})
+            levels = np.array([reward, held_out, edges]) * (1 + 0.2 * offset + random.normal(0, 0.05, 3))
+            sentinel.add_image(prompt, {name: MetricAnswer(level) for name, level in zip(METRICS, levels, strict=True)})
 
 
 def watching() -> Sentinel:
@@ -53,15 +53,15 @@ def test_what_moves_while_the_reward_does_not_fall_is_named(
     reward: float, edges: float, held_out: float, moved: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     sentinel, random = watching(), np.random.default_rng(0)
-    ask(sentinel, random, 0.3, 0.1)
+    add(sentinel, random, 0.3, 0.1)
     assert sentinel.moved == []
     with caplog.at_level(logging.WARNING):
-        ask(sentinel, random, reward, edges, held_out)
+        add(sentinel, random, reward, edges, held_out)
     assert sentinel.moved == moved
     assert [record.getMessage().startswith("The generator may game reward: while") for record in caplog.records] == [
         True
     ] * bool(moved)
-    ask(sentinel, random, 0.3, 0.1)
+    add(sentinel, random, 0.3, 0.1)
     assert sentinel.moved == []
 
 
@@ -70,10 +70,10 @@ def test_a_service_whose_images_stay_as_they_were_raises_an_alarm_at_most_at_the
     random, alarms, services = np.random.default_rng(2), 0, 100
     for _ in range(services):
         sentinel = watching()
-        ask(sentinel, random, 0.3, 0.1)
+        add(sentinel, random, 0.3, 0.1)
         raised = False
         for look in range(6):
-            ask(sentinel, random, 0.35 + 0.05 * look, 0.1)
+            add(sentinel, random, 0.35 + 0.05 * look, 0.1)
             raised |= bool(sentinel.moved)
         alarms += raised
     assert alarms <= services * FALSE_ALARMS + 3 * (services * FALSE_ALARMS * (1 - FALSE_ALARMS)) ** 0.5
@@ -83,28 +83,28 @@ def test_a_stored_baseline_is_compared_with_from_the_first_look_on() -> None:
     random = np.random.default_rng(0)
     baseline = np.array([0.3, 0.6, 0.1]) * (1 + 0.2 * random.normal(0, 1, (PROMPTS, 3)))
     sentinel = Sentinel("reward", METRICS, GROUP * PROMPTS, baseline)
-    ask(sentinel, random, 0.5, 0.05)
+    add(sentinel, random, 0.5, 0.05)
     assert sentinel.moved == ["edge_density"]
-    ask(sentinel, random, 0.5, 0.1)
+    add(sentinel, random, 0.5, 0.1)
     assert sentinel.moved == []
 
 
 def test_an_image_without_one_of_the_scores_is_left_out() -> None:
     sentinel, null = watching(), MetricAnswer(None, RowError("corrupt_image", "no"))
-    sentinel.see("a", {"reward": MetricAnswer(0.5), "held_out": null, "edge_density": MetricAnswer(0.1)})
-    sentinel.see("a", {"reward": MetricAnswer(0.5)})
+    sentinel.add_image("a", {"reward": MetricAnswer(0.5), "held_out": null, "edge_density": MetricAnswer(0.1)})
+    sentinel.add_image("a", {"reward": MetricAnswer(0.5)})
     assert sentinel.count == 0
 
 
 def test_it_is_asked_for_by_served_metrics_beside_the_reward() -> None:
     words = ["metric=[clipscore,edge_density]", "models=shapes"]
     config = config_of("serve", *words, "reward=clipscore", "sentinel=[edge_density]")
-    sentinel = sentinel_of(config, SERVED)
+    sentinel = make_sentinel(config, SERVED)
     assert sentinel is not None
-    assert sentinel.wanted(["clipscore"]) == ("clipscore", "edge_density")
-    assert sentinel.wanted(["edge_density"]) == ("edge_density",)
-    assert sentinel_of(config_of("serve", *words), SERVED) is None
-    with pytest.raises(ConfigError, match="baseline: 'latest' is what sentinel= compares with"):
+    assert sentinel.add_watched(["clipscore"]) == ("clipscore", "edge_density")
+    assert sentinel.add_watched(["edge_density"]) == ("edge_density",)
+    assert make_sentinel(config_of("serve", *words), SERVED) is None
+    with pytest.raises(ConfigError, match="baseline: 'latest' is only used by sentinel= and by units"):
         config_of("serve", *words, "baseline=latest")
     for more in (["sentinel=[edge_density]"], ["reward=clipscore", "sentinel=[clipscore]"], ["sentinel=[entropy]"]):
         with pytest.raises(ConfigError, match="sentinel: expected"):

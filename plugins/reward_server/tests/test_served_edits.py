@@ -1,4 +1,4 @@
-"""A real service of metrics over edits: each trainer's payload gets the sweep's number, a bad source costs little."""
+"""A real service of metrics over edits: each trainer's payload gets a sweep's number."""
 
 import base64
 import io
@@ -24,7 +24,7 @@ COUNT = 3
 
 
 class Edit(NamedTuple):
-    """An edited image beside its source, and what a sweep says of it."""
+    """An edited image with its source, and its score in a sweep."""
 
     image: bytes
     source: bytes
@@ -33,7 +33,7 @@ class Edit(NamedTuple):
 
 
 class Edited(NamedTuple):
-    """A service whose reward is source_ssim, with edits that were swept."""
+    """A service whose reward is source_ssim, and edits with their scores."""
 
     service: Running
     edits: list[Edit]
@@ -49,7 +49,7 @@ class Edited(NamedTuple):
         return self.post("/score", {**form, "metrics": metrics, "sources": sources})
 
     @property
-    def expected(self) -> list[float]:
+    def scores(self) -> list[float]:
         return [edit.ssim for edit in self.edits]
 
 
@@ -58,7 +58,7 @@ def b64(image: bytes) -> str:
 
 
 def swept(folder: Path) -> list[Edit]:
-    """The first edits of the embedded world, as a sweep scores them."""
+    """Return the first edits of the embedded world with a sweep's scores."""
     words = [
         "sweep=shapes_edits",
         "metric=[source_ssim]",
@@ -84,20 +84,20 @@ def edited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Edited]:
 
 def test_our_own_wire_gives_the_sweeps_number_in_json_and_in_parts(edited: Edited) -> None:
     edits = edited.edits
-    assert len(set(edited.expected)) == COUNT
+    assert len(set(edited.scores)) == COUNT
     for sources in ([b64(edit.source) for edit in edits], [[b64(edit.source)] for edit in edits]):
         reply = edited.ours(sources, ["source_ssim", "saturation"])
-        assert [row["source_ssim"] for row in reply["scores"]] == edited.expected and not any(reply["errors"])
+        assert [row["source_ssim"] for row in reply["scores"]] == edited.scores and not any(reply["errors"])
     request = json.dumps({"prompts": [edit.prompt for edit in edits], "metrics": ["source_ssim"]})
     for name in ("sources", "sources.{}"):
         form = [("request", (None, request)), *(("images", edit.image) for edit in edits)]
         form += [(name.format(place), edit.source) for place, edit in enumerate(edits)]
         reply = requests.post(f"{edited.service.url}/score", files=form, timeout=60).json()
-        assert [row["source_ssim"] for row in reply["scores"]] == edited.expected
+        assert [row["source_ssim"] for row in reply["scores"]] == edited.scores
 
 
 def test_unirls_client_gets_the_sweeps_number(edited: Edited) -> None:
-    """_build_score_payload of unirl/reward/remote.py, 1a7b501: two turns with the instruction, source and result."""
+    """Payload of _build_score_payload in unirl/reward/remote.py, 1a7b501: two turns with the same instruction."""
     sent = [
         {
             "history": [
@@ -110,11 +110,11 @@ def test_unirls_client_gets_the_sweeps_number(edited: Edited) -> None:
         for edit in edited.edits
     ]
     reply = edited.post("/score", {"requests": sent})
-    assert reply["results"] == [{"source_ssim": {"score": score}} for score in edited.expected]
+    assert reply["results"] == [{"source_ssim": {"score": score}} for score in edited.scores]
 
 
 def test_flow_factorys_client_gets_the_sweeps_number(edited: Edited) -> None:
-    """_build_payload of src/flow_factory/rewards/my_reward_remote.py, a0b2bc5."""
+    """Payload of _build_payload in src/flow_factory/rewards/my_reward_remote.py, a0b2bc5."""
     payload = {
         "prompt": [edit.prompt for edit in edited.edits],
         "image": [b64(edit.image) for edit in edited.edits],
@@ -122,13 +122,13 @@ def test_flow_factorys_client_gets_the_sweeps_number(edited: Edited) -> None:
         "condition_images": [[b64(edit.source)] for edit in edited.edits],
         "condition_videos": None,
     }
-    assert edited.post("/compute", payload) == {"rewards": edited.expected}
+    assert edited.post("/compute", payload) == {"rewards": edited.scores}
     missing = edited.post("/compute", payload | {"condition_images": None})
     assert missing["error"].startswith("image 0: missing_image: ")
 
 
 def test_edit_r1s_client_gets_the_sweeps_number(edited: Edited) -> None:
-    """mllm_score_continue of flow_grpo/rewards.py, 4217f25; it reads `scores`, and stops where there are none."""
+    """Payload of mllm_score_continue in flow_grpo/rewards.py, 4217f25, which stops at a reply without `scores`."""
     data = {
         "ref_images": [edit.source for edit in edited.edits],
         "images": [edit.image for edit in edited.edits],
@@ -137,7 +137,7 @@ def test_edit_r1s_client_gets_the_sweeps_number(edited: Edited) -> None:
     }
     address = f"{edited.service.url}/mode/logits_non_cot"
     reply = pickle.loads(requests.post(address, data=pickle.dumps(data), timeout=60).content)
-    assert reply["scores"] == edited.expected
+    assert reply["scores"] == edited.scores
     data["ref_images"] = [b"broken", *data["ref_images"][1:]]
     reply = pickle.loads(requests.post(address, data=pickle.dumps(data), timeout=60).content)
     assert set(reply) == {"error"} and "the source of the edit: " in reply["error"]
@@ -165,7 +165,7 @@ def test_a_bad_source_costs_the_metrics_that_need_it_alone(edited: Edited, sourc
     reply = edited.ours([source, b64(edited.edits[1].source)], ["source_ssim", "saturation"])
     bad, good = reply["scores"]
     assert bad["source_ssim"] is None and bad["saturation"] > 0
-    assert good["source_ssim"] == edited.expected[1] and good["saturation"] > 0
+    assert good["source_ssim"] == edited.scores[1] and good["saturation"] > 0
     assert reply["errors"][0].keys() == {"source_ssim"} and reply["errors"][0]["source_ssim"]["kind"] == kind
 
 
@@ -178,7 +178,7 @@ def test_sources_that_no_metric_of_the_request_looks_at_are_refused_or_a_line_of
         sent = [{"history": [turn, turn], "required_rewards": ["saturation"]}]
         assert edited.post("/score", {"requests": sent})["results"][0]["saturation"]["score"] > 0
     log = edited.service.log.read_text()
-    assert log.count("requests of the wire unirl bring sources of edits, and saturation does not look at them") == 1
+    assert log.count("requests of the wire unirl send sources of edits, but saturation ignores them") == 1
 
 
 def test_a_reward_of_edits_passes_the_checks_which_know_that_it_needs_sources(edited: Edited) -> None:

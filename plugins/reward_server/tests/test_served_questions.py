@@ -20,23 +20,25 @@ from tests.question_packs import write_geneval2
 from tests.serving import Pair, Running, pack_pairs, run_service
 from tests.signs import sign
 
+pytest.importorskip("plumbline.plugins.third_party_benchmarks", reason="GenEval2 comes with this plugin")
+
 COUNT = 8
 METRICS = ("geneval2", "geneval2_am")
 VQA_LIST = [["How many circles are in the image?", "one"], ["Are there any circles in the image?", "Yes"]]
-"""What the pack asks about each of its prompts."""
+"""Questions of the pack for each of its prompts."""
 WRITTEN = 2
-"""Prompts about which a sweep had questions written into the service's store."""
+"""Prompts whose questions a sweep has written into the service's store."""
 REPLY = "About circle (shape):\nQ: is there a circle?\nChoices: yes, no\nA: yes"
 
 
 class Asked(NamedTuple):
-    """A service whose pack has GenEval2's questions about half of the prompts, and a sweep's scores by all of them."""
+    """A service whose pack has GenEval2's questions for half of the prompts, and a sweep's scores for all prompts."""
 
     service: Running
     writer: Server
     pairs: list[Pair]
     swept: dict[str, list[float]]
-    """By metric, in the order of the pairs."""
+    """Scores by metric, in the order of the pairs."""
 
     def post(self, path: str, body: Any) -> Any:
         response = requests.post(f"{self.service.url}{path}", json=body, timeout=120)
@@ -108,7 +110,7 @@ def test_a_sign_is_read_for_the_texts_of_its_request_or_for_its_prompts_quotes(a
 
 
 def test_flow_factorys_columns_bring_questions(asked: Asked) -> None:
-    """Its client sends further columns of a data set as lists in `kwargs`; its data sets hold lists as JSON's text."""
+    """The client sends further columns of a data set as lists in `kwargs`, with the questions as strings of JSON."""
     sent = {"prompt": [pair.prompt for pair in asked.pairs], "image": asked.encoded(), "video": None}
     sent |= {"condition_images": None, "condition_videos": None}
     column = [json.dumps(VQA_LIST)] * COUNT
@@ -119,7 +121,7 @@ def test_flow_factorys_columns_bring_questions(asked: Asked) -> None:
 
 
 def unirl_request(pair: Pair, metadata: dict[str, Any], place: int) -> dict[str, Any]:
-    """As RemoteRewardBackend._build_score_payload makes it."""
+    """Return a request like that of RemoteRewardBackend._build_score_payload."""
     identity = {"request_id": f"r{place}", "sample_id": f"s{place}", "group_id": "g", "source_rank": 0}
     identity |= {"policy_version": 3, "scorer_version": None, "idempotency_key": f"k{place}"}
     turn = {"text": pair.prompt, "image_b64": base64.b64encode(pair.image).decode()}
@@ -138,7 +140,7 @@ def test_unirls_metadata_brings_questions_and_its_identities_come_back(asked: As
 
 
 def test_unirls_runner_finds_a_server_that_reads_its_questions(asked: Asked) -> None:
-    """check_geneval2_metadata: a question that is false of a white picture, beside a prompt that is true of it."""
+    """Request of check_geneval2_metadata: a white image with a prompt that fits, and a question whose answer is no."""
     white = io.BytesIO()
     Image.new("RGB", (64, 64), "white").save(white, "PNG")
     canary = {"vqa_list": [["Is there a red double-decker bus in the image?", "Yes"]]}
@@ -171,7 +173,12 @@ def test_a_list_that_cannot_be_asked_is_a_null_with_its_reason(asked: Asked, que
 
 
 def test_questions_that_no_metric_would_ask_are_refused(asked: Asked) -> None:
-    form = {"images": asked.encoded()[:1], "prompts": ["a"], "metrics": ["gecko_baseline"], "questions": [VQA_LIST]}
+    form = {
+        "images": asked.encoded()[:1],
+        "prompts": ["a"],
+        "metrics": ["gecko_baseline"],
+        "questions": [VQA_LIST],
+    }
     response = requests.post(f"{asked.service.url}/score", json=form, timeout=60)
     assert response.status_code == 400 and "gecko_baseline would ignore them" in response.json()["error"]
 

@@ -1,4 +1,6 @@
-"""Images of many requests share batches; what dies is repeated, what is known is not asked, too much is refused."""
+"""Images of many requests share batches, batches of dead replicas are repeated, scores are cached, the queue has a
+limit.
+"""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
@@ -16,12 +18,12 @@ Result = TypeVar("Result")
 SERVED = Served({"length": "recipe-1", "bytes": "recipe-2"}, None)
 
 
-def asked(prompt: str, image: bytes = b"image", metrics: Sequence[str] = ("length",)) -> ScoreRequest:
+def request_for(prompt: str, image: bytes = b"image", metrics: Sequence[str] = ("length",)) -> ScoreRequest:
     return ScoreRequest((image,), prompt, tuple(metrics))
 
 
 class Replicas:
-    """Scores by the length of the prompt, and remembers its batches."""
+    """Scores by the length of the prompt, and records its batches."""
 
     def __init__(self, befalls: Callable[[Sequence[str]], Awaitable[None]] | None = None) -> None:
         self.batches: list[list[str]] = []
@@ -55,7 +57,7 @@ def test_images_of_many_requests_share_batches_and_each_gets_its_own_score() -> 
 
     async def main() -> list[list[ImageAnswers]]:
         serving = service(replicas, batch=16)
-        return await asyncio.gather(*(serving.score([asked("x" * length)]) for length in range(1, 41)))
+        return await asyncio.gather(*(serving.score([request_for("x" * length)]) for length in range(1, 41)))
 
     answers = run(main())
     assert [scores(of_request) for of_request in answers] == [[float(length)] for length in range(1, 41)]
@@ -72,12 +74,12 @@ def test_a_busy_replica_is_sent_ahead_a_full_batch_only() -> None:
     async def main() -> list[int]:
         replicas = Replicas(wait)
         serving = service(replicas, batch=4)
-        requests = [asyncio.ensure_future(serving.score([asked("a")]))]
+        requests = [asyncio.ensure_future(serving.score([request_for("a")]))]
         await asyncio.sleep(0.05)
-        requests += [asyncio.ensure_future(serving.score([asked("b" * length)])) for length in (1, 2, 3)]
+        requests += [asyncio.ensure_future(serving.score([request_for("b" * length)])) for length in (1, 2, 3)]
         await asyncio.sleep(0.05)
         sizes = [len(batch) for batch in replicas.batches]
-        requests.append(asyncio.ensure_future(serving.score([asked("bbbb")])))
+        requests.append(asyncio.ensure_future(serving.score([request_for("bbbb")])))
         await asyncio.sleep(0.05)
         sizes += [len(batch) for batch in replicas.batches]
         for gate in gates:
@@ -89,7 +91,7 @@ def test_a_busy_replica_is_sent_ahead_a_full_batch_only() -> None:
 
 
 def test_what_waits_for_other_metrics_does_not_fill_a_batch() -> None:
-    """Behind a busy replica: shuffled requests for two metrics, of which neither has a full batch until the last."""
+    """Requests for two sets of metrics wait behind a busy replica; the last request completes a batch of one set."""
     free = asyncio.Event()
     both, one = ("length", "bytes"), ("length",)
 
@@ -99,13 +101,13 @@ def test_what_waits_for_other_metrics_does_not_fill_a_batch() -> None:
     async def main() -> tuple[list[int], list[tuple[str, ...]]]:
         replicas = Replicas(wait)
         serving = service(replicas, batch=4)
-        requests = [asyncio.ensure_future(serving.score([asked("busy")]))]
+        requests = [asyncio.ensure_future(serving.score([request_for("busy")]))]
         await asyncio.sleep(0.05)
         for number, metrics in enumerate((both, one, one, both, one, both)):
-            requests.append(asyncio.ensure_future(serving.score([asked("x" * number, metrics=metrics)])))
+            requests.append(asyncio.ensure_future(serving.score([request_for("x" * number, metrics=metrics)])))
         await asyncio.sleep(0.05)
         assert len(replicas.batches) == 1, "three of each wait, which is no batch of four"
-        requests.append(asyncio.ensure_future(serving.score([asked("last", metrics=both)])))
+        requests.append(asyncio.ensure_future(serving.score([request_for("last", metrics=both)])))
         await asyncio.sleep(0.05)
         sizes = [len(batch) for batch in replicas.batches]
         free.set()
@@ -120,8 +122,8 @@ def test_what_is_known_or_asked_already_is_computed_once() -> None:
 
     async def main() -> list[list[float | None]]:
         serving = service(replicas)
-        together = await asyncio.gather(*(serving.score([asked("same")]) for _ in range(5)))
-        again = await serving.score([asked("same"), asked("same", b"another image"), asked("other")])
+        together = await asyncio.gather(*(serving.score([request_for("same")]) for _ in range(5)))
+        again = await serving.score([request_for("same"), request_for("same", b"another image"), request_for("other")])
         return [*map(scores, together), scores(again)]
 
     assert run(main()) == [[4.0]] * 5 + [[4.0, 4.0, 5.0]]
@@ -133,8 +135,8 @@ def test_only_the_metrics_that_are_not_known_are_computed() -> None:
 
     async def main() -> ImageAnswers:
         serving = service(replicas)
-        await serving.score([asked("a prompt", metrics=["bytes"])])
-        (answers,) = await serving.score([asked("a prompt", metrics=["length", "bytes"])])
+        await serving.score([request_for("a prompt", metrics=["bytes"])])
+        (answers,) = await serving.score([request_for("a prompt", metrics=["length", "bytes"])])
         return answers
 
     assert list(run(main())) == ["length", "bytes"]
@@ -147,7 +149,7 @@ def test_the_cache_is_bounded_and_forgets_the_oldest() -> None:
     async def main() -> int:
         serving = service(replicas, cached_scores=2)
         for prompt in ("a", "bb", "a", "ccc", "a", "bb"):
-            await serving.score([asked(prompt)])
+            await serving.score([request_for(prompt)])
         return len(serving.cache)
 
     assert run(main()) == 2
@@ -175,9 +177,9 @@ def test_a_null_is_never_remembered() -> None:
 
     async def main() -> list[float | None]:
         serving = Service(score, SERVED, LoadConfig(), Counts())
-        first = scores(await serving.score([asked("a")]))
+        first = scores(await serving.score([request_for("a")]))
         failing.append(False)
-        return first + scores(await serving.score([asked("a")]))
+        return first + scores(await serving.score([request_for("a")]))
 
     assert run(main()) == [None, 1.0]
 
@@ -188,10 +190,10 @@ def test_more_than_may_wait_is_refused_with_a_time_to_come_again() -> None:
 
     async def main() -> list[float | None]:
         serving = service(Replicas(wait), batch=2, max_waiting=4)
-        accepted = asyncio.ensure_future(serving.score([asked(str(number) * 3) for number in range(4)]))
+        accepted = asyncio.ensure_future(serving.score([request_for(str(number) * 3) for number in range(4)]))
         await asyncio.sleep(0)
         with pytest.raises(Unanswered, match="4 images wait") as refusal:
-            await serving.score([asked("more")])
+            await serving.score([request_for("more")])
         assert refusal.value.status == 429 and refusal.value.retry_after >= 1
         return scores(await accepted)
 
@@ -205,10 +207,10 @@ def test_what_takes_too_long_is_answered_so_and_known_the_next_time() -> None:
     async def main() -> list[float | None]:
         serving = service(Replicas(wait), deadline=0.03)
         with pytest.raises(Unanswered, match="no score after") as refusal:
-            await serving.score([asked("slow")])
+            await serving.score([request_for("slow")])
         assert refusal.value.status == 503
         await asyncio.sleep(0.15)
-        return scores(await serving.score([asked("slow")]))
+        return scores(await serving.score([request_for("slow")]))
 
     assert run(main()) == [4.0]
 
@@ -224,7 +226,7 @@ def test_a_batch_whose_replica_died_is_answered_by_another() -> None:
     replicas = Replicas(die)
 
     async def main() -> list[ImageAnswers]:
-        return await service(replicas).score([asked("a"), asked("bb")])
+        return await service(replicas).score([request_for("a"), request_for("bb")])
 
     assert scores(run(main())) == [1.0, 2.0]
     assert replicas.batches == [["a", "bb"], ["a", "bb"]]
@@ -238,7 +240,7 @@ def test_an_image_that_kills_replicas_is_found_and_costs_only_itself() -> None:
     replicas = Replicas(die)
 
     async def main() -> list[ImageAnswers]:
-        return await service(replicas).score([asked("a"), asked("deadly"), asked("bb")])
+        return await service(replicas).score([request_for("a"), request_for("deadly"), request_for("bb")])
 
     answers = run(main())
     assert scores(answers) == [1.0, None, 2.0]
@@ -248,7 +250,7 @@ def test_an_image_that_kills_replicas_is_found_and_costs_only_itself() -> None:
 
 
 def test_what_is_sent_ahead_of_an_image_that_kills_replicas_is_scored() -> None:
-    """One replica, so that whatever was sent to it dies with it: nobody can tell which of the batches it was."""
+    """With one replica, all batches that were sent to it die together."""
     under_way: list[asyncio.Event] = []
 
     async def die_together(prompts: Sequence[str]) -> None:
@@ -267,7 +269,7 @@ def test_what_is_sent_ahead_of_an_image_that_kills_replicas_is_scored() -> None:
     replicas = Replicas(die_together)
 
     async def main() -> list[ImageAnswers]:
-        return await service(replicas, batch=2).score([asked(prompt) for prompt in ("deadly", "a", "bb", "ccc")])
+        return await service(replicas, batch=2).score([request_for(prompt) for prompt in ("deadly", "a", "bb", "ccc")])
 
     assert scores(run(main())) == [None, 1.0, 2.0, 3.0]
     assert replicas.batches[:4] == [["deadly", "a"], ["bb", "ccc"]] * 2, "the second was sent ahead, twice"
@@ -283,7 +285,7 @@ def test_what_fails_is_null_with_a_reason_and_the_next_request_is_served() -> No
 
     async def main() -> list[ImageAnswers]:
         serving = service(Replicas(fail))
-        return [*await serving.score([asked("a")]), *await serving.score([asked("a")])]
+        return [*await serving.score([request_for("a")]), *await serving.score([request_for("a")])]
 
     failed, served = run(main())
     assert failed["length"].score is None and failed["length"].error is not None

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from plumbline.plugins.reward_server.wires.unpickle import DEEPEST, MAX_KEY, MOST_OPCODES, RefusedPickle, unpickle
+from plumbline.plugins.reward_server.wires.unpickle import MAX_DEPTH, MAX_KEY, MAX_OPCODES, RefusedPickle, unpickle
 
 JPEG = b"\xff\xd8\xff\xe0" + bytes(range(256)) + b"\xff\xd9"
 PROTOCOLS = range(pickle.HIGHEST_PROTOCOL + 1)
@@ -141,7 +141,7 @@ def test_exploits_are_refused_and_nothing_is_run(tmp_path: Path) -> None:
 
 
 def test_the_exploits_are_real(tmp_path: Path) -> None:
-    """By pickle.loads they run: the test above would see it."""
+    """They run with pickle.loads, so the test above would notice."""
     marker = tmp_path / "executed"
     pickle.loads(exploits(marker)["stack global"])
     assert marker.exists()
@@ -154,7 +154,7 @@ SCALAR = b"0cnumpy._core.multiarray\nscalar\ncnumpy\ndtype\nX\x05\0\0\0U1000K\0K
 HUGE = {
     "deep lists": b"]" * 1000 + b"a" * 999 + b".",
     "deep tuples": b"(" * 100 + b"t" * 100 + b".",
-    "many opcodes": b"(" + b"N" * (MOST_OPCODES + 1) + b"l.",
+    "many opcodes": b"(" + b"N" * (MAX_OPCODES + 1) + b"l.",
     "a list in itself": b"]\x94h\x00a.",
     "a list that grows where it lies": b"]\x94]\x94h\x00ah\x00h\x01a0.",
     "strings of no bytes": pickle.dumps(np.array(["", ""])).replace(b"K\x02\x85", b"J\xff\xff\xff\x7f\x85"),
@@ -179,7 +179,7 @@ def test_what_would_cost_much_is_refused(name: str) -> None:
 
 def test_values_may_be_as_deep_as_said() -> None:
     value: Any = 1
-    for _ in range(DEEPEST):
+    for _ in range(MAX_DEPTH):
         value = [value]
     assert unpickle(pickle.dumps(value)) == value
     with pytest.raises(RefusedPickle):

@@ -125,7 +125,7 @@ def test_a_name_of_any_length_is_looked_up_in_the_same_steps() -> None:
     works = [count_work(lambda n=n: read("score", "", scored(metrics=["align" * n]))) for n in (400, 40_000)]  # type: ignore[misc]
     assert works[0].lines == works[1].lines
     with pytest.raises(BadRequest, match="did you mean align"):
-        SERVED.wanted(["aling"])
+        SERVED.resolve_metrics(["aling"])
 
 
 @pytest.mark.parametrize("field", BODIES)

@@ -1,1 +1,1 @@
-"""How trainers ask for rewards: one file per wire, and the table of them."""
+"""Request formats of trainers ("wires"): one file each, and a table of all."""

@@ -1,11 +1,11 @@
-"""Flow-Factory's wire: lists of prompts and of base64 images or frames, one reward each.
+"""Flow-Factory's wire: lists of prompts and of base64 images or frames, one reward for each image.
 
-Source: X-GenGroup/Flow-Factory 696af07, src/flow_factory/rewards/my_reward_remote.py. Its client raises for an `error`
-in a reply of 200, and asks three times where the status is another. It sends what an edit starts from as
-`condition_images` and `condition_videos`, a list beside every image, where its samples have them (a0b2bc5, the same
-file, and _compute_pointwise_batch in reward_processor.py). In `kwargs` it sends further columns of a data set, each as
-a list beside the images. Its own Soft-TIFA reward (geneval2_soft_tifa, of pull request #180) reads `vqa_list`, or the
-`vqa_list` of `metadata`, as JSON or as the text of it; so does this wire.
+Source: X-GenGroup/Flow-Factory 696af07, src/flow_factory/rewards/my_reward_remote.py. Its client raises if a reply of
+200 has an `error`, and asks three times after any other status. Sources of edits are sent as `condition_images` and
+`condition_videos`, one list per image (a0b2bc5, the same file, and _compute_pointwise_batch in reward_processor.py).
+`kwargs` has further columns of a data set, each a list with one entry per image. Flow-Factory's own Soft-TIFA reward
+(geneval2_soft_tifa, pull request #180) reads `vqa_list`, or the `vqa_list` of `metadata`, as JSON or as a string of
+JSON; so does this wire.
 """
 
 import json
@@ -27,28 +27,28 @@ from plumbline.plugins.reward_server.wires.wire import (
     Served,
     as_base64,
     as_json,
-    decoded,
+    decode_base64,
     numbers,
+    parse_rewards,
     read_form,
-    require_alike,
-    told_rewards,
+    require_same_length,
 )
 
 
 @checked(frozen=True)
 class ComputeForm:
-    """Prompts, and for each an image or a video."""
+    """Prompts, with an image or a video for each."""
 
     prompt: list[Prompt]
     image: list[str] | None = None
     video: list[list[str]] | None = None
-    """Frames."""
+    """Frames of each video."""
     condition_images: list[list[str]] | None = None
-    """Beside every image, those that it was edited from."""
+    """Source images of each image."""
     condition_videos: list[list[list[str]]] | None = None
-    """Beside every video, the frames of those that it was edited from."""
+    """Frames of the source videos of each image or video."""
     kwargs: dict[str, Any] | None = None
-    """Further columns; `vqa_list` and `metadata` are read if the metric scores by questions that come with images."""
+    """Further columns; `vqa_list` and `metadata` are read if the metric scores by questions sent with images."""
 
 
 FORM = TypeAdapter(ComputeForm)
@@ -66,56 +66,57 @@ class FlowFactoryWire(JsonWire):
         form = read_form(FORM, document)
         if bool(form.image) == bool(form.video):
             raise BadRequest("expected either `image` or `video`, found both or neither")
-        each = [[image] for image in form.image] if form.image else form.video or []
-        require_alike(len(each), len(form.prompt))
-        metrics = served.one()
-        questions = _questions(form.kwargs or {}, len(each)) if served.taking_questions(metrics) else [None] * len(each)
-        rows = zip(each, form.prompt, questions, _conditions(form, len(each)), strict=True)
+        images = [[image] for image in form.image] if form.image else form.video or []
+        count = len(images)
+        require_same_length(count, len(form.prompt))
+        metrics = served.require_reward()
+        questions = _questions(form.kwargs or {}, count) if served.select_list_readers(metrics) else [None] * count
+        rows = zip(images, form.prompt, questions, _conditions(form, count), strict=True)
         return [
             ScoreRequest(
-                tuple(decoded(frame, f"image.{place}") for frame in frames),
+                tuple(decode_base64(frame, f"image.{place}") for frame in frames),
                 prompt,
                 metrics,
-                questions=listed,
-                sources=tuple(decoded(source, f"condition_images.{place}") for source in sources),
+                questions=vqa_list,
+                sources=tuple(decode_base64(source, f"condition_images.{place}") for source in sources),
             )
-            for place, (frames, prompt, listed, sources) in enumerate(rows)
+            for place, (frames, prompt, vqa_list, sources) in enumerate(rows)
         ]
 
-    def answer(self, asked: Sequence[ScoreRequest], answers: Answers, served: Served) -> Reply:
-        return self.refusal(answers) or as_json({"rewards": numbers(answers, served)})
+    def answer(self, requests: Sequence[ScoreRequest], answers: Answers, served: Served) -> Reply:
+        return self.refuse_missing(answers) or as_json({"rewards": numbers(answers, served)})
 
-    def ask(self, asked: Sequence[ScoreRequest]) -> bytes:
-        frames = [[as_base64(image) for image in request.images] for request in asked]
-        alone = all(len(of_request) == 1 for of_request in frames)
-        shown: dict[str, Any] = {"image": [image for (image,) in frames]} if alone else {"video": frames}
-        form = {"prompt": [request.prompt for request in asked], **shown}
-        if any(request.questions is not None for request in asked):
-            form["kwargs"] = {"vqa_list": [request.questions for request in asked]}
-        if any(request.sources for request in asked):
-            form["condition_images"] = [[as_base64(source) for source in request.sources] for request in asked]
+    def ask(self, requests: Sequence[ScoreRequest]) -> bytes:
+        frames = [[as_base64(image) for image in request.images] for request in requests]
+        no_video = all(len(images) == 1 for images in frames)
+        form: dict[str, Any] = {"image": [image for (image,) in frames]} if no_video else {"video": frames}
+        form["prompt"] = [request.prompt for request in requests]
+        if any(request.questions is not None for request in requests):
+            form["kwargs"] = {"vqa_list": [request.questions for request in requests]}
+        if any(request.sources for request in requests):
+            form["condition_images"] = [[as_base64(source) for source in request.sources] for request in requests]
         return json.dumps(form).encode()
 
-    def told(self, document: Any, asked: Sequence[ScoreRequest]) -> Answers:
-        return told_rewards(document["rewards"], asked)
+    def parse_reply(self, document: Any, requests: Sequence[ScoreRequest]) -> Answers:
+        return parse_rewards(document["rewards"], requests)
 
 
 def _conditions(form: ComputeForm, images: int) -> list[list[str]]:
-    """Beside every image all that it was edited from: images, and the frames of videos."""
-    pictures = form.condition_images or [[] for _ in range(images)]
-    videos = form.condition_videos or [[] for _ in range(images)]
-    require_alike(images, len(pictures), "entry of `condition_images`")
-    require_alike(images, len(videos), "entry of `condition_videos`")
-    return [[*shown, *chain(*films)] for shown, films in zip(pictures, videos, strict=True)]
+    """Return the sources of each image: images, and the frames of videos."""
+    stills = form.condition_images or [[]] * images
+    videos = form.condition_videos or [[]] * images
+    require_same_length(images, len(stills), "entry of `condition_images`")
+    require_same_length(images, len(videos), "entry of `condition_videos`")
+    return [[*own, *chain(*clips)] for own, clips in zip(stills, videos, strict=True)]
 
 
 def _questions(columns: Mapping[str, Any], images: int) -> list[Any]:
-    """The list of questions beside every image, or None."""
+    """Return each image's list of questions, or None."""
     name = next((name for name in ("vqa_list", "metadata") if columns.get(name) is not None), None)
     if name is None:
         return [None] * images
     column = columns[name] if isinstance(columns[name], list) else []
-    require_alike(images, len(column), f"entry of `kwargs.{name}`")
+    require_same_length(images, len(column), f"entry of `kwargs.{name}`")
     return column if name == "vqa_list" else [_vqa_list(entry, place) for place, entry in enumerate(column)]
 
 
@@ -124,4 +125,4 @@ def _vqa_list(metadata: Any, place: int) -> Any:
         record = from_json(metadata) if isinstance(metadata, str) else metadata or {}
         return record.get("vqa_list")
     except (ValueError, AttributeError) as error:
-        raise BadRequest(f"kwargs.metadata.{place}: expected an object, or the JSON of one") from error
+        raise BadRequest(f"kwargs.metadata.{place}: expected a JSON object, or a string of JSON") from error

@@ -1,4 +1,4 @@
-"""Bodies of multipart/form-data (RFC 7578), which bring images as they are where JSON needs base64."""
+"""Reads bodies of multipart/form-data (RFC 7578), which carry images without base64."""
 
 from email.message import Message
 from email.parser import BytesHeaderParser
@@ -8,15 +8,14 @@ from plumbline.operators.base.errors import PlumblineError
 MULTIPART = "multipart/form-data"
 MAX_PARTS = 10_000
 MAX_PART_HEAD = 1000
-"""Bytes of a part's headers; more than a long file name needs. Some versions of Python parse headers in time that
-grows with the square of their length."""
+"""Bytes of a part's headers; some versions of Python parse headers in quadratic time."""
 MAX_BOUNDARY = 70
 """Characters (RFC 2046, section 5.1.1)."""
 HEADERS = BytesHeaderParser()
 
 
 class BrokenMultipart(PlumblineError):
-    """A body that is not in parts as its Content-Type says, or has a part without a name."""
+    """A body that does not match the boundary in its Content-Type, or has a part without a name."""
 
 
 def read_multipart(body: bytes, media: str) -> dict[str, list[bytes]]:
@@ -37,7 +36,7 @@ def read_multipart(body: bytes, media: str) -> dict[str, list[bytes]]:
 
 
 def _boundary(media: str) -> bytes:
-    """Return the separator of the parts that the Content-Type declares."""
+    """Return the boundary that the Content-Type declares."""
     header = Message()
     header["Content-Type"] = media[:MAX_PART_HEAD]
     boundary = header.get_param("boundary")
@@ -49,7 +48,6 @@ def _boundary(media: str) -> bytes:
 
 
 def _name(head: bytes, number: int) -> str:
-    """Return the name in a part's headers."""
     name = HEADERS.parsebytes(head.lstrip()).get_param("name", header="content-disposition")
     if not isinstance(name, str) or not name:
         raise BrokenMultipart(f'part {number}: expected Content-Disposition: form-data; name="...", found no name')

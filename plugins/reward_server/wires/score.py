@@ -1,4 +1,4 @@
-"""Our own wire: images or videos and prompts in JSON or parts, every metric's score or the reason for having none."""
+"""Our own wire: images or videos with prompts, in JSON or multipart; every metric's score, or the reason for a null."""
 
 import json
 from collections.abc import Sequence
@@ -21,37 +21,37 @@ from plumbline.plugins.reward_server.wires.wire import (
     Served,
     as_base64,
     as_json,
-    decoded,
+    decode_base64,
+    parse_number,
     read_form,
-    require_alike,
-    told_number,
+    require_same_length,
 )
 
 
 @checked(frozen=True, config=ConfigDict(extra="forbid"))
 class ScoreForm:
-    """Images and prompts of one length, and the metrics that are wanted; all that are served by default."""
+    """Images, a prompt for each, and the requested metrics (by default all)."""
 
     images: list[str | bytes | list[str | bytes]]
-    """Each in base64, as bytes in multipart parts of this name: an image, or a video's file (MP4, MOV, WebM, Matroska,
-    AVI); or as a list of a video's frames."""
+    """For each prompt an image, a video file (MP4, MOV, WebM, Matroska, AVI), or a list of a video's frames; in base64,
+    or as bytes in multipart parts."""
     prompts: list[Prompt]
     metrics: list[str] | None = None
     questions: list[Any] | None = None
-    """For each image the list of questions to score it by, or null (operators/metrics/questions/question_list.py)."""
+    """For each image a list of questions or null (operators/metrics/questions/question_list.py has the forms)."""
     sources: list[str | bytes | list[str | bytes] | None] | None = None
-    """Beside every image the one that it was edited from, or a list of several; null or nothing where there is none."""
+    """For each image the image that it was edited from, a list of several, or null."""
 
 
 @dataclass(frozen=True)
 class ScoreReply:
-    """One entry per image; a score is null exactly where `errors` has its reason."""
+    """One entry per image; each null score has its reason in `errors`."""
 
     scores: list[dict[str, float | None]]
     errors: list[dict[str, dict[str, Any]]]
-    """By metric: `kind`, `message`, and `retryable`, which tells that the same request may succeed another time."""
+    """Errors by metric: `kind`, `message`, and `retryable`, true if the same request may succeed later."""
     recipes: dict[str, str]
-    """By metric, the digest of all that decides its score but for image and prompt."""
+    """Digests by metric of everything that decides its score except image and prompt."""
 
 
 FORM = TypeAdapter(ScoreForm)
@@ -65,70 +65,73 @@ class ScoreWire(JsonWire):
     form = ScoreForm
     parts = ("images", "sources")
     reply_form = ScoreReply
-    purpose = "Scores of images or videos for the prompts beside them."
-    roster = "/rewards"
+    purpose = "Scores of images or videos, each with its prompt."
+    rewards_page = "/rewards"
     gives_rewards = False
 
     def read(self, document: Any, served: Served) -> list[ScoreRequest]:
         form = read_form(FORM, document)
-        require_alike(len(form.images), len(form.prompts))
-        metrics = served.wanted(form.metrics)
-        questions = form.questions or [None] * len(form.images)
-        sources = form.sources or [None] * len(form.images)
+        count = len(form.images)
+        require_same_length(count, len(form.prompts))
+        metrics = served.resolve_metrics(form.metrics)
         if form.questions is not None:
-            require_alike(len(form.images), len(form.questions), "entry of `questions`")
-            require_asker(metrics, served.taking_questions(metrics))
+            require_same_length(count, len(form.questions), "entry of `questions`")
+            require_asker(metrics, served.select_list_readers(metrics))
         if form.sources is not None:
-            require_alike(len(form.images), len(form.sources), "entry of `sources`")
-            require_comparison(metrics, served.needing("sources", metrics))
+            require_same_length(count, len(form.sources), "entry of `sources`")
+            require_comparison(metrics, served.select_needing("sources", metrics))
+        questions, sources = form.questions or [None] * count, form.sources or [None] * count
+        rows = zip(form.images, form.prompts, questions, sources, strict=True)
         return [
             ScoreRequest(
-                _each(image, f"images.{place}"),
+                _decode_all(image, f"images.{place}"),
                 prompt,
                 metrics,
-                questions=listed,
-                sources=_each(source, f"sources.{place}"),
+                questions=image_questions,
+                sources=_decode_all(source, f"sources.{place}"),
             )
-            for place, (image, prompt, listed, source) in enumerate(
-                zip(form.images, form.prompts, questions, sources, strict=True)
-            )
+            for place, (image, prompt, image_questions, source) in enumerate(rows)
         ]
 
-    def answer(self, asked: Sequence[ScoreRequest], answers: Answers, served: Served) -> Reply:
-        wanted = [name for name in served.metrics if any(name in one.metrics for one in asked)]
+    def answer(self, requests: Sequence[ScoreRequest], answers: Answers, served: Served) -> Reply:
+        requested = {name for request in requests for name in request.metrics}
         return as_json(
             {
-                "scores": [{name: answer.score for name, answer in one.items()} for one in answers],
+                "scores": [{name: answer.score for name, answer in image.items()} for image in answers],
                 "errors": [
-                    {name: answer.error._asdict() for name, answer in one.items() if answer.error} for one in answers
+                    {name: answer.error._asdict() for name, answer in image.items() if answer.error}
+                    for image in answers
                 ],
-                "recipes": {name: served.metrics[name] for name in wanted},
+                "recipes": {name: recipe for name, recipe in served.metrics.items() if name in requested},
             }
         )
 
-    def ask(self, asked: Sequence[ScoreRequest]) -> bytes:
-        frames = [[as_base64(image) for image in request.images] for request in asked]
+    def ask(self, requests: Sequence[ScoreRequest]) -> bytes:
+        encoded = [[as_base64(image) for image in request.images] for request in requests]
         form: dict[str, Any] = {
-            "images": [shown if len(shown) > 1 else shown[0] for shown in frames],
-            "prompts": [request.prompt for request in asked],
-            "metrics": list(dict.fromkeys(name for request in asked for name in request.metrics)),
+            "images": [frames if len(frames) > 1 else frames[0] for frames in encoded],
+            "prompts": [request.prompt for request in requests],
+            "metrics": list(dict.fromkeys(name for request in requests for name in request.metrics)),
         }
-        if any(request.questions is not None for request in asked):
-            form["questions"] = [request.questions for request in asked]
-        if any(request.sources for request in asked):
-            form["sources"] = [[as_base64(source) for source in request.sources] for request in asked]
+        if any(request.questions is not None for request in requests):
+            form["questions"] = [request.questions for request in requests]
+        if any(request.sources for request in requests):
+            form["sources"] = [[as_base64(source) for source in request.sources] for request in requests]
         return json.dumps(form).encode()
 
-    def told(self, document: Any, asked: Sequence[ScoreRequest]) -> Answers:
-        rows = zip(asked, document["scores"], document["errors"], strict=True)
-        return [{name: _told(scores[name], errors.get(name)) for name in one.metrics} for one, scores, errors in rows]
+    def parse_reply(self, document: Any, requests: Sequence[ScoreRequest]) -> Answers:
+        rows = zip(requests, document["scores"], document["errors"], strict=True)
+        return [
+            {name: _parse_answer(scores[name], errors.get(name)) for name in request.metrics}
+            for request, scores, errors in rows
+        ]
 
 
-def _each(shown: str | bytes | list[str | bytes] | None, where: str) -> tuple[bytes, ...]:
-    """The bytes of an image, of each of several, or none."""
-    each = shown if isinstance(shown, list) else [] if shown is None else [shown]
-    return tuple(decoded(image, where) for image in each)
+def _parse_answer(score: Any, error: Any) -> MetricAnswer:
+    return MetricAnswer(None, RowError(**error)) if score is None else parse_number(score)
 
 
-def _told(score: Any, error: Any) -> MetricAnswer:
-    return MetricAnswer(None, RowError(**error)) if score is None else told_number(score)
+def _decode_all(images: str | bytes | list[str | bytes] | None, where: str) -> tuple[bytes, ...]:
+    """Return the bytes of one image, of several, or of none."""
+    encoded = images if isinstance(images, list) else [] if images is None else [images]
+    return tuple(decode_base64(image, where) for image in encoded)

@@ -1,4 +1,4 @@
-"""The wires that the service answers; of those that share a path, the first that takes a body has it."""
+"""The wires that the service accepts; among wires with the same path, the first that accepts a body reads it."""
 
 from collections.abc import Sequence
 
@@ -21,5 +21,4 @@ WIRES: Sequence[Wire] = tuple(wire() for wire in KINDS.values())
 
 
 def wires_of(path: str) -> list[Wire]:
-    """Those that share a path."""
     return [wire for wire in WIRES if wire.path == path]

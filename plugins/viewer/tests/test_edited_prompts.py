@@ -12,9 +12,9 @@ sweep = test_edited_prompts.sweep
 
 
 def test_the_pictures_that_moved_are_those_of_prompts_whose_text_is_the_same(
-    sweep: tuple[list[str], object], tmp_path: Path
+    sweep: tuple[str, object], tmp_path: Path
 ) -> None:
-    ((store, _), _) = sweep
+    store, _ = sweep
     opened = store_at(store.removeprefix("store="))
     later, earlier = (run.run_id for run in newest_first(opened))
     with asking(opened, tmp_path / "rows") as pages:

@@ -7,11 +7,11 @@ from tests.commands import run, store_at
 
 
 def test_the_stores_pages_name_a_suite(tmp_path: Path) -> None:
-    words = ("benchmarks=[shapes,shapes_edits]", "models=shapes", "metric=[edge_density]", "limit=2", "cluster=here")
+    words = ("benchmarks=[shapes,shapes_spatial]", "models=shapes", "metric=[edge_density]", "limit=2", "cluster=here")
     assert run("sweep", "sweep=suite", *words, f"store={tmp_path}/store").code == 0
     (folder,) = (tmp_path / "store/suites").iterdir()
     with asking(store_at(tmp_path / "store"), tmp_path / "rows") as ask:
         page = f"/suites/{folder.name}/report.html"
-        assert f'<a href="{page}"><bdi>shapes, shapes_edits</bdi>' in ask("/").text
+        assert f'<a href="{page}"><bdi>shapes, shapes_spatial</bdi>' in ask("/").text
         assert ask(page).text == (folder / "report.html").read_text()
         assert ask("/suites/nobodys/report.html").status_code == ask("/suites/%2e%2e/report.html").status_code == 404

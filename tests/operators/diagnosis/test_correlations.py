@@ -9,12 +9,12 @@ from scipy import stats
 
 from plumbline.operators.base import rows, schemas
 from plumbline.operators.base.sentences import WHY_NO_INTERVAL
-from plumbline.operators.diagnosis.ablations import effect
+from plumbline.operators.diagnosis.ablations import measure_effect
 from plumbline.operators.diagnosis.correlations import (
-    between_metrics,
+    correlate_metrics,
+    correlate_properties,
     prompt_numbers,
     spearman_interval,
-    with_properties,
 )
 from plumbline.operators.diagnosis.diagnosis import Diagnosis, shown_tables
 from plumbline.operators.statistics.poisson_bootstrap import hash_ids
@@ -45,7 +45,7 @@ def test_two_metrics_are_correlated_over_the_images_that_both_scored() -> None:
     runs = of_table(
         table(scored("a", "x", first), scored("b", "x", second), scored("a", "y", third), scored("b", "y", third))
     )
-    x, y = between_metrics(runs, ["a", "b"])
+    x, y = correlate_metrics(runs, ["a", "b"])
     both = PROMPTS[2:]
     expected = stats.spearmanr([first[prompt] for prompt in both], [second[prompt] for prompt in both]).statistic
     assert (x.metric, x.other, x.kind, x.generator, x.n) == ("a", "b", "metric", "x", 38)
@@ -62,7 +62,7 @@ def test_the_difference_that_an_ablation_makes_has_an_interval_that_holds_whatev
         whole, left = random.random((2, len(PROMPTS)))
         both = [scored(name, "x", dict(zip(PROMPTS, values.tolist(), strict=True)))
                 for name, values in (("a", whole), ("a:blank", left))]  # fmt: skip
-        found = effect(of_table(table(*both)), "a", "blank", "a:blank")
+        found = measure_effect(of_table(table(*both)), "a", "blank", "a:blank")
         assert found.low < found.difference < found.high
         missed += not found.low < 0 < found.high
     assert missed / studies <= 0.07
@@ -70,7 +70,9 @@ def test_the_difference_that_an_ablation_makes_has_an_interval_that_holds_whatev
 
 def test_a_refused_interval_is_named_as_such_with_the_reason() -> None:
     ones, others = dict.fromkeys(PROMPTS, 1.0), dict.fromkeys(PROMPTS, 0.0) | {"p7": 0.5}
-    found = effect(of_table(table(scored("a", "x", ones), scored("a:blank", "x", others))), "a", "blank", "a:blank")
+    found = measure_effect(
+        of_table(table(scored("a", "x", ones), scored("a:blank", "x", others))), "a", "blank", "a:blank"
+    )
     (shown,) = shown_tables(Diagnosis(effects=[found]))
     assert "no interval" in shown.rows[0] and shown.caption.endswith(WHY_NO_INTERVAL)
 
@@ -79,7 +81,7 @@ def test_images_of_a_prompt_are_averaged_before_a_property_and_do_not_narrow_the
     scores, lengths = made(1), {prompt: float(number % 7) for number, prompt in enumerate(PROMPTS)}
     known = prompt_numbers(hash_ids(PROMPTS[1:]), [lengths[prompt] for prompt in PROMPTS[1:]])
     once, thrice = (
-        next(with_properties(of_table(table(scored("a", "x", scores, copies))), {"a": {"length": known}}))
+        next(correlate_properties(of_table(table(scored("a", "x", scores, copies))), {"a": {"length": known}}))
         for copies in (1, 3)
     )
     expected = stats.spearmanr([scores[p] for p in PROMPTS[1:]], [lengths[p] for p in PROMPTS[1:]]).statistic
@@ -89,7 +91,7 @@ def test_images_of_a_prompt_are_averaged_before_a_property_and_do_not_narrow_the
 
 def test_what_is_the_same_everywhere_goes_with_nothing() -> None:
     known = prompt_numbers(hash_ids(PROMPTS), [1.0] * len(PROMPTS))
-    (one,) = with_properties(of_table(table(scored("a", "x", made(1)))), {"a": {"questions": known}})
+    (one,) = correlate_properties(of_table(table(scored("a", "x", made(1)))), {"a": {"questions": known}})
     assert math.isnan(one.rho) and math.isnan(one.low) and one.n == 40
 
 
@@ -116,7 +118,7 @@ def test_an_effect_is_of_the_images_that_have_both_scores() -> None:
             scored("a:blank", "y", dict.fromkeys(PROMPTS, 0.5)),
         )
     )  # fmt: skip
-    found = effect(runs, "a", "blank", "a:blank")
+    found = measure_effect(runs, "a", "blank", "a:blank")
     kept = [prompt for prompt in PROMPTS if prompt != "p3"]
     pairs = [(whole[p], left[p]) for p in kept] + [(better[p], 0.5) for p in PROMPTS]
     ours, theirs = np.array(pairs, float).T
@@ -128,5 +130,5 @@ def test_an_effect_is_of_the_images_that_have_both_scores() -> None:
 
 
 def test_of_nothing_there_is_no_effect() -> None:
-    found = effect(of_table(table(scored("a", "x", made(1)))), "a", "blank", "a:blank")
+    found = measure_effect(of_table(table(scored("a", "x", made(1)))), "a", "blank", "a:blank")
     assert (found.n, found.n_null) == (0, 40) and all(math.isnan(value) for value in found[2:9])

@@ -15,7 +15,7 @@ from plumbline.operators.base import rows, schemas
 from plumbline.operators.base.sentences import number
 from plumbline.operators.judging.corrected_means import (
     CorrectedMean,
-    Said,
+    Labelled,
     choice_rows,
     correct,
     correct_choices,
@@ -165,10 +165,10 @@ def test_of_too_few_ratings_nothing_is_told_but_what_people_and_metric_say(
     assert row.people == pytest.approx(np.mean(labels)) and math.isfinite(row.predicted)
 
 
-def choices(votes: Sequence[float], beside: Sequence[float], others: Sequence[float]) -> Said:
+def choices(votes: Sequence[float], beside: Sequence[float], others: Sequence[float]) -> Labelled:
     nothing = np.full(len(others), np.nan)
     rated = (np.concatenate([np.array(said), nothing]) for said in (votes, beside))
-    return Said(*rated, np.concatenate([np.full(len(votes), np.nan), np.array(others)]))
+    return Labelled(*rated, np.concatenate([np.full(len(votes), np.nan), np.array(others)]))
 
 
 def test_a_clear_winner_of_nearly_all_is_told_by_the_exact_interval() -> None:

@@ -74,56 +74,6 @@ _prompts_0shot_tie_rule_SC = "Is it done: <instruction>?"
 _prompts_0shot_rule_PQ = "Is it well made?"
 """,
 }
-GEDIT: Mapping[str, str] = {"GEdit-Bench/viescore/vie_prompts.py": VIESCORE["viescore/vie_prompts.py"]}
-EDITSCORE: Mapping[str, str] = {
-    "editscore/vie_prompts.py": """
-_context_no_delimit_reasoning_first = "Look 10 times."
-_prompts_0shot_two_image_edit_rule = "Two images."
-_prompts_0shot_tie_rule_SC = "0 to 10, is it done: <instruction>?"
-_prompts_0shot_rule_PQ = "0 to 10, is it well made?"
-""",
-}
-UNIGENBENCH: Mapping[str, str] = {
-    "eval/src/eval_common.py": """
-EXPLANATION_DICT_EN = {"Style": "how it is painted", "Color": "which colour"}
-EXPLANATION_DICT_ZH = {"风格": "画风"}
-SYSTEM_PROMPT_EN_TEMPLATE = "Of {prompt} check {testpoint}, {explanation}, {test_explanation}."
-SYSTEM_PROMPT_ZH_TEMPLATE = "{prompt}：{testpoint}，{explanation}，{test_explanation}。"
-LANG_CONFIGS = {
-    "en": {"explanation_dict": EXPLANATION_DICT_EN, "checkpoint_header": "Means", "checkpoint_desc_header": "Wants"},
-    "zh": {"explanation_dict": EXPLANATION_DICT_ZH, "checkpoint_header": "说明", "checkpoint_desc_header": "描述"},
-}
-""",
-}
-WISE: Mapping[str, str] = {
-    "vllm_eval.py": """
-def build_evaluation_messages(prompt_data, image):
-    return [
-        {"role": "system", "content": [{"type": "text", "text": "You judge."}]},
-        {"role": "user", "content": [
-            {"type": "text", "text": f"Is {prompt_data['Prompt']} so: {prompt_data['Explanation']}?"},
-            {"type": "image_url", "image_url": {"url": f"data:{image}"}},
-        ]},
-    ]
-""",
-}
-PRISM_BENCH: Mapping[str, str] = {
-    "evaluation/eval_qwen25.py": "def get_message_templates():\n"
-    + "".join(f'    messages_{number} = """{number} {{{{{{text_prompt}}}}}}"""\n' for number in range(1, 8))
-    + '    messages_8 = "8 {text_prompt}"\n',
-}
-QWEN_IMAGE_BENCH: Mapping[str, str] = {
-    "checklists.py": """
-QUALITY_CHECKLIST = "Q"
-AESTHETICS_CHECKLIST = ALIGNMENT_CHECKLIST = REAL_WORLD_FIDELITY_CHECKLIST = CREATIVE_GENERATION_CHECKLIST = "C"
-SYSTEM_PROMPT = ("You " "judge.")
-USER_PROMPT_TEMPLATE = "Of {prompt}\\n<image>\\njudge {level1_dim}: {format_checklist}. {{}}"
-""",
-    "score_utils.py": """
-CHECKLIST_L3_TO_L2 = {"Quality": {"x": "A", "y": "A", "z": "B"}}
-L3_RENAME = {"Quality": {"Y": "y"}}
-""",
-}
 
 
 def write(folder: Path, files: Mapping[str, str]) -> str:

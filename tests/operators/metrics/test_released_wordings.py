@@ -6,9 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
-from statistics import fmean
 from typing import Any, NamedTuple
 
 import pytest
@@ -16,14 +14,8 @@ import pytest
 from plumbline.operators.base.usage import Usage
 from plumbline.operators.metrics.answered import Verdict
 from plumbline.operators.metrics.judges.descriptions import Sight
-from plumbline.operators.metrics.judges.editscore import EditScoreConfig
-from plumbline.operators.metrics.judges.judge import ask_repeatedly
 from plumbline.operators.metrics.judges.llmscore import LlmScoreConfig
-from plumbline.operators.metrics.judges.prism_bench import PrismBenchConfig
-from plumbline.operators.metrics.judges.qwen_image_bench import QwenImageBenchConfig
-from plumbline.operators.metrics.judges.rubric import RubricConfig
-from plumbline.operators.metrics.judges.viescore import VieScoreConfig, VieScoreEditConfig
-from plumbline.operators.metrics.metric import Evidence
+from plumbline.operators.metrics.judges.viescore import TwoQuestionsConfig, VieScoreConfig
 from plumbline.operators.metrics.questions.dsg import DsgConfig
 from plumbline.operators.metrics.questions.tifa import TifaConfig
 from plumbline.operators.metrics.questions.vpeval import VpevalConfig
@@ -341,15 +333,12 @@ VIESCORE_REPLIES = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("name", "task", "config"),
-    [
-        ("VIEScore", "t2i", VieScoreConfig),
-        ("VIEScore", "tie", VieScoreEditConfig),
-        ("GEdit", "tie", VieScoreEditConfig),
-    ],
-)
-def test_viescore(name: str, task: str, config: type[VieScoreConfig | VieScoreEditConfig]) -> None:
+def test_viescore() -> None:
+    require_viescores("VIEScore", "t2i", VieScoreConfig)
+
+
+def require_viescores(name: str, task: str, config: type[TwoQuestionsConfig]) -> None:
+    """Fail if a metric asks and rates in another way than a release with VIEScore's code does at this task."""
     replies = [VIESCORE_REPLIES[index % len(VIESCORE_REPLIES)] for index in range(len(PROMPTS))]
     given = [(task, prompt, each) for prompt, each in zip(PROMPTS, replies, strict=True)]
     released = as_released(name, VIESCORE, given)
@@ -381,240 +370,3 @@ def with_texts(request: dict[str, Any]) -> dict[str, Any]:
 
 def _part(part: dict[str, Any]) -> str:
     return part["text"] if part["type"] == "text" else IMAGE
-
-
-EDITSCORE = """
-import requests
-from editscore import EditScore
-model = EditScore(backbone="openai", key="none", num_pass=2)
-
-def run(given):
-    prompt, replies = given
-    def act(create):
-        def post(url, json, headers, timeout):
-            text = create(**json).choices[0].message.content
-            return SimpleNamespace(json=lambda: {"choices": [{"message": {"content": text}}]})
-        requests.post = post
-        said = model.evaluate(["http://source", "http://image"], prompt)
-        guessed = any("guess_if_cannot_parse" in said[f"{part}_reasoning"] for part in ("SC", "PQ"))
-        return None if guessed else [said[name] for name in
-                                     ("prompt_following", "consistency", "perceptual_quality", "overall")]
-    return asking(replies, act)
-"""
-FIRST_PASS = ['{"reasoning": "Done.", "score": [20, 11]}', "So: [25, 15]"]
-EDITSCORE_REPLIES = [
-    [*FIRST_PASS, '{"reasoning": "Not all.",\n"score": [10.5, 25]}', '{"reasoning": "", "score": [7, 25, 3]}'],
-    [*FIRST_PASS, "none", "none", '{"reasoning": "", "score": [5, 6]}', "[8, 9]"],
-    [*FIRST_PASS, *["none"] * 6],
-]
-
-
-def test_editscore() -> None:
-    given = [(prompt, EDITSCORE_REPLIES[index % 3]) for index, prompt in enumerate(PROMPTS)]
-    released = as_released("EditScore", EDITSCORE, given)
-    metric = EditScoreConfig(wording=checkout("EditScore"), repeats=2).with_model_defaults(profile)
-    for (prompt, replies), theirs in zip(given, released, strict=True):
-        ours = as_ours(ask_repeatedly(partial(metric.inspect, prompt), 2), replies, shown)
-        asked = [{**each, "messages": [one_image(*each["messages"])]} for each in without_model(theirs.requests)]
-        assert without(ours.requests, "temperature", "max_tokens") == list(map(with_texts, asked))
-        verdicts = ours.result if ours.result and None not in ours.result else None  # the release guesses a pass
-        ratings = verdicts and zip(*([rating.value for rating in verdict.ratings] for verdict in verdicts), strict=True)
-        assert (ratings and list(map(fmean, ratings))) == (theirs.result and pytest.approx(theirs.result))
-    assert sum(one.result is not None for one in released) == 67
-
-
-UNIGENBENCH = """
-sys.path.insert(0, "eval/src")
-import eval_common, vllm_request
-
-def run(given):
-    prompt, names, wanted, language, replies = given
-    task = {"index": 0, "prompt": prompt, "testpoint": names, "test_desc": wanted, "img_path": "http://image",
-            "lang": language, "max_retries": 10, "api_url": "http://judge"}
-    def act(create):
-        def post(url, json, timeout):
-            text = create(**json).choices[0].message.content
-            said = {"choices": [{"message": {"content": text}}]}
-            return SimpleNamespace(json=lambda: said, status_code=200, raise_for_status=lambda: None)
-        vllm_request.VLMessageClient._get_session = lambda self: SimpleNamespace(post=post)
-        said = eval_common.call_evaluation_vllm(task)["result_json"]
-        return said and [float(score == 1) for score in said["score"]]
-    return asking(replies, act)
-"""
-UNIGENBENCH_REPLIES = [
-    ["<analysis>['a', \"it's b\"]</analysis> so <score>[1, 0]</score>"],
-    ["<analysis>\n['a', 'b']\n</analysis><score> [1, 2] </score>"],
-    [
-        "<score>[1]</score>",
-        "<analysis>['a', 'b']</analysis><score>[1]</score>",
-        "<analysis>[1, 2]</analysis><score>(1, 1)</score>",
-    ],
-    ["<analysis>['a', 'b</analysis><score>[1, 0]</score>"] * 11,
-]
-CHECKPOINT_NAMES = {"en": ["Style", "Attribute - Quantity"], "zh": ["风格", "属性-数量"]}
-
-
-def test_unigenbench() -> None:
-    given = []
-    for index, prompt in enumerate(PROMPTS):
-        language, replies = ("zh", "en", "en")[index % 3], UNIGENBENCH_REPLIES[index % 4]
-        given.append((prompt, CHECKPOINT_NAMES[language], [f"{prompt}?", "two {cats}"], language, replies))
-    released = as_released("UniGenBench", UNIGENBENCH, given)
-    metric = RubricConfig(rubric="checkpoints", wording=checkout("UniGenBench")).with_model_defaults(profile)
-    for (prompt, names, wanted, _, replies), theirs in zip(given, released, strict=True):
-        asked = [WrittenQuestion(name, text, (), kind=name) for name, text in zip(names, wanted, strict=True)]
-        ours = as_ours(metric.inspect(prompt, asked), replies, shown)
-        assert without(ours.requests, "temperature") == list(
-            map(with_texts, without(theirs.requests, "model", "do_sample"))
-        )
-        assert {request["temperature"] for request in ours.requests} == {0.0}
-        assert ([rating.value for rating in ours.result.ratings] if ours.result else None) == theirs.result
-    assert sum(one.result is not None for one in released) == 75
-
-
-WISE = """
-import requests, vllm_eval
-
-def run(given):
-    prompt, explanation, replies = given
-    vllm_eval.encode_image = lambda path: "0000"
-    cfg = {"api_base": "http://judge", "api_key": "", "model": "judge", "timeout": 1}
-    def act(create):
-        def post(url, headers, json, timeout):
-            text = create(**json).choices[0].message.content
-            said = {"choices": [{"message": {"content": text}}]}
-            return SimpleNamespace(json=lambda: said, raise_for_status=lambda: None)
-        requests.post = post
-        data = {"Prompt": prompt, "Explanation": explanation, "Subcategory": "a"}
-        return vllm_eval.evaluate_image(1, data, "image", cfg).get("score", {}).get("score")
-    return asking(replies, act)
-"""
-WISE_REPLIES = [
-    ["Score: 1"],
-    ["**score** 0 because"],
-    ["<think>Score: 0</think>\n1"],
-    ["so", "Score: 5", "1\n0"],
-    ["it is\n 0 \n", "Score: 1"],
-]
-
-
-def test_wise_verified() -> None:
-    given = [(prompt, f"It is  {prompt}\n.", WISE_REPLIES[index % 5]) for index, prompt in enumerate(PROMPTS)]
-    released = as_released("WISE", WISE, given)
-    metric = RubricConfig(rubric="knowledge", wording=checkout("WISE")).with_model_defaults(profile)
-    for (prompt, explanation, replies), theirs in zip(given, released, strict=True):
-        ours = as_ours(metric.inspect(prompt, [WrittenQuestion("1", explanation, ())]), replies, shown)
-        assert ours.requests == [with_texts(each) for each in without(theirs.requests, "model", "chat_template_kwargs")]
-        assert (ours.result.ratings[0].value if ours.result else None) == theirs.result
-    assert sum(one.result is not None for one in released) == 80
-
-
-PRISM_BENCH = """
-import tempfile
-from pathlib import Path
-sys.path.insert(0, "evaluation")
-import eval_qwen25 as release
-
-class Broken(Exception): pass
-def refuse(text): raise Broken
-release.demjson3 = SimpleNamespace(decode=refuse, JSONDecodeError=Broken)  # what it mends is unreadable here
-
-def run(given):
-    prompt, track, replies = given
-    messages = release.get_message_templates()
-    asked = [message.format(text_prompt=prompt) for message in (messages["alignment"][track], messages["aesthetic"])]
-    with contextlib.redirect_stdout(io.StringIO()), tempfile.TemporaryDirectory() as folder:
-        found = [release.clean_and_parse_json(reply) for reply in replies]
-        for name, one in zip(("alignment", "aesthetic"), found):
-            (Path(folder) / name / track).mkdir(parents=True)
-            (Path(folder) / name / track / "0.jsonl").write_text(json.dumps(one))
-        release.summarize_results(Path(folder), [track], 1)
-        said = (Path(folder) / "evaluation_summary.txt").read_text()
-    whole = all(isinstance(one.get("score"), (int, float)) for one in found)
-    return asked, float(said.split("AVERAGE SCORE: ")[1].split()[0]) if whole else None
-"""
-PRISM_REPLIES = [
-    ('{"justification": "So.", "score": 8}', '{"score": 3,}'),
-    ('```json\n{"score": 7.5,\n}\n```', '{"score": 0, "justification": [1,]}'),
-    ('{"score": "8"}', '{"score": 3}'),
-    ("Eight.", '{"rating": 3}'),
-]
-PRISM_TRACKS = ("affection", "composition", "entity", "imagination", "style", "text_rendering", "long_text")
-
-
-def evidence(verdict: Verdict) -> Evidence:
-    return Evidence({"ratings": [rating._asdict() for rating in verdict.ratings], "rationale": verdict.rationale})
-
-
-def test_prism_bench() -> None:
-    given = [(prompt, PRISM_TRACKS[index % 7], PRISM_REPLIES[index % 4]) for index, prompt in enumerate(PROMPTS)]
-    released = as_released("PRISM", PRISM_BENCH, given)
-    metric = PrismBenchConfig(wording=checkout("PRISM")).with_model_defaults(profile)
-    for (prompt, track, replies), theirs in zip(given, released, strict=True):
-        ours = as_ours(metric.inspect(prompt, skills=(track,)), replies, shown)
-        assert [request["messages"][0]["content"] for request in ours.requests] == [
-            [IMAGE, text] for text in theirs.requests
-        ]
-        assert (metric.score(evidence(ours.result)).score if ours.result else None) == theirs.result
-    assert sum(one.result is not None for one in released) == 50
-
-
-QWEN_IMAGE_BENCH = """
-import checklists, score_utils as scores
-
-def run(given):
-    prompt, dims, replies = given
-    asked, results, left = [], {}, iter(replies)
-    for name in checklists.parse_dims_by_level1(dims):
-        words = checklists.USER_PROMPT_TEMPLATE.format(
-            prompt=prompt, level1_dim=name, format_checklist=checklists.DIM_TO_CHECKLIST[name]
-        )
-        asked.append([checklists.SYSTEM_PROMPT, words])
-        found = scores.extract_json_from_response(next(left))
-        results[name] = found and scores.compute_dimension_score(scores.fix_score_json(found, name))
-    if any(one is None for one in results.values()):
-        return asked, None  # it takes the mean of the others, where the image is null here
-    return asked, scores.aggregate_total_score(results)
-"""
-DIMS = (
-    "Quality / Realism / Physical Logic; Quality / Detail / Noise",
-    "Aesthetics / Lighting / Lighting; Creative Generation / Text Rendering / Font; Alignment / Layout / 2D Space",
-)
-QWEN_REPLIES = [
-    ['<think>{"a": 1}</think>\n{"Realism": {"Physical Logic": {"score": 2}, "Edge Clarity": {"score": "N/A"}}}'],
-    [
-        'So:\n{"Composition": {"score": 1}, "Color Harmony": {"score": 2}, "Style Control": {"score": 0}}',
-        '{"Anything": {"Feature Mapping": {"score": "2"}, "Font": 1, "Own": {"score": 0}, "Font": {"score": 7}}}',
-        '{"Layout": {"2D Space": {"score": "n/a"}}, "Scene": "none"}',
-    ],
-    ['{"Realism": {"Physical Logic": {"score": "good"}}}'],
-    ["none", '{"Font": {"score": 1}}', '{"2D Space": {"score": 1}}'],
-]
-
-
-@pytest.mark.parametrize("name", ["QwenImageBench", "QwenImageBenchShort"])
-def test_qwen_image_bench(name: str) -> None:
-    """Compares both the release and the copy with shorter checklists."""
-    given = [(prompt, DIMS[index % 2], QWEN_REPLIES[index % 4]) for index, prompt in enumerate(PROMPTS)]
-    released = as_released(name, QWEN_IMAGE_BENCH, given)
-    metric = QwenImageBenchConfig(wording=checkout(name)).with_model_defaults(profile)
-    for (prompt, dims, replies), theirs in zip(given, released, strict=True):
-        order = [part.partition(" /")[0] for part in dims.split("; ")]
-        ours = as_ours(metric.inspect(prompt, skills=dims.split("; ")), in_our_order(replies, order), shown)
-        said = [[one["messages"][0]["content"][0], IMAGE.join(_around(one))] for one in ours.requests]
-        assert sorted(said) == sorted([system, words.replace("<image>", IMAGE)] for system, words in theirs.requests)
-        score = metric.score(evidence(ours.result)).score if ours.result else None
-        assert score == (theirs.result if theirs.result is None else pytest.approx(theirs.result))
-    assert sum(one.result is not None for one in released) == 50
-
-
-def _around(request: dict[str, Any]) -> list[str]:
-    """The words before and behind the image."""
-    return [part for part in request["messages"][1]["content"] if part != IMAGE]
-
-
-def in_our_order(replies: Sequence[str], names: Sequence[str]) -> list[str]:
-    """Return the replies about dimensions in their listed order, not in the prompt's order."""
-    ours = ("Quality", "Aesthetics", "Alignment", "Real-world Fidelity", "Creative Generation")
-    of_name = dict(zip(dict.fromkeys(names), replies, strict=True))
-    return [of_name[name] for name in ours if name in of_name]

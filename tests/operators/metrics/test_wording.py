@@ -3,7 +3,6 @@
 import pickle
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +10,10 @@ import pytest
 
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.metrics.judges.descriptions import Sight
-from plumbline.operators.metrics.judges.editscore import EditScoreConfig
 from plumbline.operators.metrics.judges.gpt4v_eval import Gpt4vEvalConfig
-from plumbline.operators.metrics.judges.judge import ask_repeatedly, ratings_by_name
+from plumbline.operators.metrics.judges.judge import ratings_by_name
 from plumbline.operators.metrics.judges.llmscore import LlmScoreConfig, compute_score
-from plumbline.operators.metrics.judges.rubric import RubricConfig
-from plumbline.operators.metrics.judges.viescore import VieScoreConfig, VieScoreEditConfig
+from plumbline.operators.metrics.judges.viescore import VieScoreConfig
 from plumbline.operators.metrics.questions.dsg import DsgConfig
 from plumbline.operators.metrics.questions.tifa import TifaConfig
 from plumbline.operators.metrics.questions.vpeval import VpevalConfig
@@ -24,7 +21,7 @@ from plumbline.operators.metrics.questions.vq2 import Vq2Config
 from plumbline.operators.metrics.similarities.clipscore import ClipScoreConfig
 from plumbline.operators.metrics.similarities.sentence_matching import SentenceMatchingConfig
 from plumbline.operators.metrics.wording import WordedMetric, prompt_template
-from plumbline.operators.metrics.writing import UnreadableReply, WrittenQuestion
+from plumbline.operators.metrics.writing import UnreadableReply
 from plumbline.operators.models.calls import Region
 from tests.bench_of import plan_bench, write_benchmark
 from tests.commands import refusal
@@ -164,83 +161,9 @@ def test_whatever_a_judge_writes_costs_its_row_alone(reply: str, tmp_path: Path)
         run(metric.inspect("a dog"), [reply, reply], [reply, reply])
 
 
-@pytest.mark.parametrize("files", [made_releases.VIESCORE, made_releases.GEDIT])
-def test_viescore_and_gedit_ask_about_edits_in_their_releases_words(files: Mapping[str, str], tmp_path: Path) -> None:
-    metric = settled(VieScoreEditConfig(wording=made_releases.write(tmp_path, files)))
-    replies = ['{"score": [8, 3], "reasoning": "Done."}', '{"score": [9, 4, 2], "reasoning": ""}']
-    verdict, (requests,) = run(metric.inspect("make  it red"), replies)
-    assert [(request.messages[0].text, request.view) for request in requests] == [
-        ("Look.\nTwo images.\nIs it done: make  it red?", 0), ("Look.\nIs it well made?", 1),
-    ]  # fmt: skip
-    assert ratings_by_name(verdict.ratings) == {
-        "editing_success": 8,
-        "overediting": 3,
-        "naturalness": 9,
-        "artifacts": 2,
-    }
-
-
-def test_editscore_asks_in_its_releases_words_on_a_scale_of_25_as_often_as_it_is_told(tmp_path: Path) -> None:
-    metric = settled(EditScoreConfig(wording=made_releases.write(tmp_path, made_releases.EDITSCORE), repeats=2))
-    first = ['{"reasoning": "Done.", "score": [20, 10]}', '{"score": [25, 15]}']
-    program = ask_repeatedly(partial(metric.inspect, "paint  10 doors"), metric.repeats)
-    verdicts, rounds = run(program, first, ['{"score": [25, 20]}', "[20, 20]"])
-    assert [(request.messages[0].text, request.view) for request in rounds[0]] == [
-        ("Look 10 times.\nTwo images.\n0 to 25, is it done: paint  10 doors?", 0),
-        ("Look 10 times.\n0 to 25, is it well made?", 1),
-    ]
-    assert [(one.seed, one.temperature, one.max_tokens) for (one, _) in rounds] == [(42, 0.7, 512), (43, 0.7, 512)]
-    rated = [
-        {"prompt_following": 8, "consistency": 4, "perceptual_quality": 6, "overall": 24**0.5},
-        {"prompt_following": 10, "consistency": 8, "perceptual_quality": 8, "overall": 8},
-    ]
-    assert [ratings_by_name(verdict.ratings) for verdict in verdicts] == list(map(pytest.approx, rated))
-
-
 def test_a_judge_is_asked_several_times_where_its_release_draws(tmp_path: Path) -> None:
     drawn = made_releases.write(tmp_path / "drawn", made_releases.VIESCORE)
     assert settled(VieScoreConfig(wording=drawn, repeats=3)).repeats == 3
-    greedy = made_releases.write(tmp_path / "greedy", made_releases.UNIGENBENCH)
-    with pytest.raises(ConfigError, match="all 3 replies are the same; that is CodeGoat24/UniGenBench's own"):
-        settled(RubricConfig(rubric="checkpoints", wording=greedy, repeats=3))
-
-
-def test_unigenbench_asks_in_its_releases_words_about_all_checkpoints_at_once(tmp_path: Path) -> None:
-    folder = made_releases.write(tmp_path, made_releases.UNIGENBENCH)
-    metric = settled(RubricConfig(rubric="checkpoints", wording=folder))
-    asked = [
-        WrittenQuestion(name, wanted, (), kind=name) for name, wanted in (("Style", "ink"), ("Style 2", "old {ink}"))
-    ]
-    reply = "<analysis>['It is ink.', 'New.']</analysis>\n<score>[1, 0]</score>"
-    verdict, rounds = run(metric.inspect("a  dog", asked), ["<score>[1, 0]</score>"], [reply])
-    assert rounds[0][0].messages[0].text == (
-        "Of a  dog check ['Style', 'Style'], Means:「\nStyle: how it is painted\nStyle: how it is painted\n」, "
-        "Wants:「\nStyle: ink\nStyle: old {ink}\n」."
-    )
-    assert ratings_by_name(verdict.ratings) == {"Style": 1, "Style 2": 0} and verdict.rationale == "It is ink. New."
-    chinese, ((request,),) = run(
-        metric.inspect("狗", [asked[0]._replace(kind="风格")]), ["<analysis>['a']</analysis><score>[1]</score>"]
-    )
-    assert "说明:「\n风格: 画风\n」" in request.messages[0].text and ratings_by_name(chinese.ratings) == {"风格": 1}
-    with pytest.raises(UnreadableReply, match="the checkpoint 'Smell' means"):
-        run(metric.inspect("a dog", [asked[0]._replace(kind="Smell")]))
-    with pytest.raises(UnreadableReply):
-        run(metric.inspect("a dog", asked), *[["<analysis>[]</analysis><score>[__import__('os')]</score>"]] * 11)
-
-
-def test_wise_asks_in_its_releases_words_three_times_and_takes_a_score_alone(tmp_path: Path) -> None:
-    metric = settled(RubricConfig(rubric="knowledge", wording=made_releases.write(tmp_path, made_releases.WISE)))
-    asked = [WrittenQuestion("1", "a  mooncake", (), kind="culture")]
-    verdict, rounds = run(
-        metric.inspect("the\npastry", asked), ["It is."], ["score: 2"], ["<think>Score: 0</think> **Score**: 1"]
-    )
-    ((request,), *_) = rounds
-    assert (request.system, request.messages[0].text) == ("You judge.", "Is the\npastry so: a  mooncake?")
-    assert request.image_at == len(request.messages[0].text) and (request.max_tokens, request.temperature) == (500, 0.0)
-    assert request.messages_with_system[0].text == "You judge.\n\nIs the\npastry so: a  mooncake?"
-    assert ratings_by_name(verdict.ratings) == {"score": 1}
-    with pytest.raises(UnreadableReply):
-        run(metric.inspect("a", asked), ["1\n0"], ["1 or 0"], ["Yes"])
 
 
 def test_a_wording_has_keys_of_its_own_by_what_is_read_and_not_by_its_folder(tmp_path: Path) -> None:
@@ -301,8 +224,6 @@ REFUSED: list[tuple[WordedMetric, Mapping[str, str], str]] = [
     (TifaConfig(), {"tifascore/question_gen.py": "prompt = 'x'\ncategories = [y]"}, "has no literal in categories"),
     (LlmScoreConfig(), {**made_releases.LLMSCORE, "llm_descriptor/visual_descriptor.py": "prompt = f'{x:>9}'"},
      "visual_descriptor.py has no text in prompt"),
-    (RubricConfig(rubric="checkpoints"), {"eval/src/eval_common.py": "LANG_CONFIGS = {}"}, "lacks the headings of en"),
-    (RubricConfig(rubric="knowledge"), {"vllm_eval.py": ""}, "has 0 texts in build_evaluation_messages, expected 2"),
     (Gpt4vEvalConfig(), {"gpt4v_eval.txt": "Rate it."}, r"gpt4v_eval.txt lacks \{prompt\}, which is filled in"),
     (SentenceMatchingConfig(), {}, "asks no model in words of its own"),
     (DsgConfig(temperature=1.0), made_releases.DSG, "dsg temperature: 1.0 is not heeded .* set it to 0.0"),

@@ -25,7 +25,6 @@ from plumbline.operators.models.calls import (
 )
 from plumbline.operators.models.families.dino import DinoSimilarity
 from plumbline.operators.models.networks.dual_encoder import DualEncoder
-from plumbline.operators.models.networks.reward_tokens import EditRewardSimilarity
 from tests.operators import tiny
 
 CLOSE = 1e-4
@@ -86,7 +85,7 @@ def similarities(
 
 def _shown(model: Any, picture: Image.Image) -> Any:
     """Prepare the image, together with its source for a model of edits."""
-    edits = isinstance(model, EditRewardSimilarity)
+    edits = type(model).__name__ == "EditRewardSimilarity"  # of a plugin
     return model.preprocess_several([BEFORE, picture]) if edits else model.preprocess(picture)
 
 

@@ -9,8 +9,7 @@ from PIL import Image
 
 from plumbline.operators.base import rows, schemas
 from plumbline.operators.images.decoding import ImageLimits
-from plumbline.operators.metrics.questions.rendered_text import word_elements
-from plumbline.operators.metrics.writing import WrittenQuestion
+from plumbline.operators.metrics.answered import EXTRA_WORDS, Element
 from plumbline.operators.report.gallery import NO_DETAIL, THUMBNAIL_BYTES, THUMBNAIL_SIDE, make_card, make_thumbnails
 from plumbline.operators.report.picked_images import Pick
 from plumbline.operators.results.run_scores import RunScores
@@ -128,8 +127,14 @@ def test_a_judges_ratings_and_reasons_stand_on_the_card() -> None:
 def test_the_words_that_are_wanted_read_missing_and_extra_stand_on_the_card() -> None:
     pick = picked(scores(("text",)), ["text"], 4)[0]
     prompt = 'a sign "GRAND NEW OPENING"'
-    question = WrittenQuestion("1", "Which words are written?", (), prompt[8:-1], "text", prompt[8:-1], 8, 25)
-    elements = [element._asdict() for element in word_elements([question], "Opexing\nGrand 24h")]
+    asked = "Which words are written?"
+    compared = [
+        Element("1.0", asked, "GRAND", 8, 13, "grand", "grand", 1.0),
+        Element("1.1", asked, "NEW", 14, 17, "new", None, 0.0),
+        Element("1.2", asked, "OPENING", 18, 25, "opening", "opexing", 0.0),
+        Element(EXTRA_WORDS, "Extra words", None, None, None, None, "24h", None),
+    ]
+    elements = [element._asdict() for element in compared]
     (view,) = make_card(pick, NO_DETAIL._replace(elements={"text": elements}), prompt, ()).views
     assert view.compared == ("GRAND NEW OPENING", "grand opexing 24h", "NEW OPENING", "24h")
     assert [(one.span, one.given, one.state) for one in view.questions] == [

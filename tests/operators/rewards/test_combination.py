@@ -8,7 +8,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from plumbline.operators.base.errors import ConfigError
-from plumbline.operators.rewards.combination import Combination, Reward, Scale, Unit, scales_of
+from plumbline.operators.rewards.combination import Combination, Reward, Scale, Unit, compute_scales
 from plumbline.operators.rewards.values import Floats, within_prompt_noise
 from tests.operators.rewards.test_values import PROMPTS, nan, numbers, scored
 
@@ -43,8 +43,8 @@ def test_the_weights_of_a_product_are_exponents() -> None:
 def combined(prompts: np.ndarray, scores: list[Floats], unit: Unit = "noise") -> Floats:
     of = {f"m{number}": values for number, values in enumerate(scores)}
     return Reward(
-        Combination(weights=dict.fromkeys(of, 1.0), unit=unit), frozenset(), scales_of(of, prompts, unit, "it")
-    ).of_all(of)
+        Combination(weights=dict.fromkeys(of, 1.0), unit=unit), frozenset(), compute_scales(of, prompts, unit, "it")
+    ).compute_all(of)
 
 
 @given(scored(2), st.sampled_from(["z_score", "noise"]), st.integers(-8, 8), numbers)
@@ -69,10 +69,10 @@ def test_the_order_of_a_baselines_images_changes_no_digit(
     random.shuffle(order)
     renamed = np.array([(5 - code) * 3 for code in prompts[order]], np.int32)
     try:
-        before = scales_of({"a": scores[0], "b": scores[1]}, prompts, unit, "it")
+        before = compute_scales({"a": scores[0], "b": scores[1]}, prompts, unit, "it")
     except ConfigError:
         assume(False)
-    assert scales_of({"a": scores[0][order], "b": scores[1][order]}, renamed, unit, "it") == before
+    assert compute_scales({"a": scores[0][order], "b": scores[1][order]}, renamed, unit, "it") == before
 
 
 @given(scored(2))
@@ -90,22 +90,22 @@ def test_an_image_without_a_score_has_no_reward_and_counts_for_no_other(given: t
 def test_the_units_are_those_of_the_images_of_a_baseline() -> None:
     values = np.array([1.0, 2.0, nan, 4.0, 5.0, 60.0])
     known = values[~np.isnan(values)]
-    (z_score,) = scales_of({"a": values}, PROMPTS, "z_score", "it").values()
-    (noise,) = scales_of({"a": values}, PROMPTS, "noise", "it").values()
+    (z_score,) = compute_scales({"a": values}, PROMPTS, "z_score", "it").values()
+    (noise,) = compute_scales({"a": values}, PROMPTS, "noise", "it").values()
     assert z_score == pytest.approx((known.mean(), known.std()))
     assert noise == pytest.approx((known.mean(), within_prompt_noise(values, PROMPTS)))
     with pytest.raises(ConfigError, match=r"it has no two images of a prompt that differ by a; .* or unit: z_score"):
-        scales_of({"a": np.array([1.0, nan, nan, 2.0, nan, 3.0])}, PROMPTS, "noise", "it")
+        compute_scales({"a": np.array([1.0, nan, nan, 2.0, nan, 3.0])}, PROMPTS, "noise", "it")
     with pytest.raises(ConfigError, match="it has no two images that differ by b"):
-        scales_of({"a": values, "b": np.full(6, 0.1)}, PROMPTS, "z_score", "it")
+        compute_scales({"a": values, "b": np.full(6, 0.1)}, PROMPTS, "z_score", "it")
 
 
 def test_the_reward_of_one_metric_is_its_own_score_turned_so_that_higher_is_better() -> None:
     alone = Combination(weights={"a": 1.0})
-    assert alone.alone == "a" and Combination(weights={"a": 2.0}).alone is None
+    assert alone.single_metric == "a" and Combination(weights={"a": 2.0}).single_metric is None
     values = np.array([0.1, 0.2, nan, 1e-17])
-    np.testing.assert_array_equal(Reward(alone, frozenset(), {}).of_all({"a": values}), values)
-    np.testing.assert_array_equal(Reward(alone, frozenset({"a"}), {}).of_all({"a": values}), -values)
+    np.testing.assert_array_equal(Reward(alone, frozenset(), {}).compute_all({"a": values}), values)
+    np.testing.assert_array_equal(Reward(alone, frozenset({"a"}), {}).compute_all({"a": values}), -values)
 
 
 @pytest.mark.parametrize(
@@ -114,11 +114,11 @@ def test_the_reward_of_one_metric_is_its_own_score_turned_so_that_higher_is_bett
         ({"weights": {}}, "reward: expected at least one metric, got none"),
         ({"weights": {"a": 0.0, "b": 0.0}}, "reward.weights.a: expected a weight above 0 and at most 1e.06, got 0"),
         ({"weights": {"a": math.inf}}, "reward.weights.a: expected a weight above 0 and at most 1e.06, got inf"),
-        ({"weights": {"a": -1.0}}, "reward.weights.a: .* the direction of a metric is known"),
-        ({"clip": (1.0, 0.0)}, r"reward.clip: expected \[LOW, HIGH\], the low one first, got \[1.0, 0.0\]"),
+        ({"weights": {"a": -1.0}}, "reward.weights.a: .* need no negative weight"),
+        ({"clip": (1.0, 0.0)}, r"reward.clip: expected \[LOW, HIGH\], with LOW below HIGH, got \[1.0, 0.0\]"),
         ({"join": "product"}, "reward.join=product: expected clip_parts"),
         ({"weights": {"a": 400.0}, "join": "product", "clip_parts": (0.0, 10.0)}, "expected no product above 1e.300"),
-        ({"join": "product", "clip_parts": (-1.0, 1.0)}, "two negative parts would make a good reward"),
+        ({"join": "product", "clip_parts": (-1.0, 1.0)}, "the product of two negative values would be a good reward"),
     ],
     ids=str,
 )

@@ -13,10 +13,10 @@ from plumbline.operators.rewards.selection import (
     Candidates,
     Example,
     SelectionConfig,
+    choose_split,
     even_quotas,
-    select,
-    split_of,
-    spread,
+    select_examples,
+    spread_examples,
 )
 from plumbline.operators.rewards.values import within_prompt_noise
 
@@ -43,13 +43,13 @@ def candidates(values: list[float], *agreeing: list[float], size: int = 4) -> Ca
 def chosen(given: Candidates, unit: str = "pair", **options: object) -> list[Example]:
     """All but ties, unless another margin is asked for."""
     asked = {"margin": 0.0, "margin_unit": "absolute", **options}
-    return list(select(unit, given, SelectionConfig(**asked)))  # type: ignore[arg-type]
+    return list(select_examples(unit, given, SelectionConfig(**asked)))  # type: ignore[arg-type]
 
 
 @given(rewards)
 def test_pairs_within_half_of_the_noise_are_left_out_by_default(values: list[float]) -> None:
     given = candidates(values)
-    by_default = [example.images for example in select("pair", given, SelectionConfig())]
+    by_default = [example.images for example in select_examples("pair", given, SelectionConfig())]
     wide = [pair.images for pair in chosen(given) if values[pair.images[0]] - values[pair.images[1]] >= given.noise / 2]
     assert by_default == wide
 
@@ -127,8 +127,8 @@ def test_quotas_are_even_but_for_what_is_not_there(sizes: list[int], total: int)
 def test_examples_are_spread_over_generators_and_skills(balance: tuple[str, ...]) -> None:
     given = candidates([float((7 * number) % 13) for number in range(64)])
     config = SelectionConfig(max_examples=24, balance=balance)  # type: ignore[arg-type]
-    everything = list(select("pair", given, config))
-    taken = spread(everything, given, config)
+    everything = list(select_examples("pair", given, config))
+    taken = spread_examples(everything, given, config)
     assert len(taken) == 24 and set(taken) <= set(everything) and taken == sorted(taken, key=everything.index)
 
     def strata(examples: list[Example]) -> Counter[tuple[str, ...]]:
@@ -145,22 +145,22 @@ def test_examples_are_spread_over_generators_and_skills(balance: tuple[str, ...]
 
 
 def test_an_even_spread_without_a_number_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"selection\.balance: expected max_examples beside it"):
+    with pytest.raises(ConfigError, match=r"selection\.balance: expected max_examples too"):
         SelectionConfig(balance=("winner",))
 
 
 @given(st.text(), st.floats(0, 1))
 def test_a_prompt_is_on_one_side_whatever_its_spaces_and_capitals(text: str, share: float) -> None:
-    assert split_of(text, share) == split_of(f"  {text}\n", share)
-    assert split_of(text, 0.0) == "train" and split_of(text, 1.0) == "test"
+    assert choose_split(text, share) == choose_split(f"  {text}\n", share)
+    assert choose_split(text, 0.0) == "train" and choose_split(text, 1.0) == "test"
 
 
 @given(st.text(), st.floats(0, 1), st.floats(0, 1))
 def test_more_held_out_prompts_are_the_same_and_some_more(text: str, first: float, second: float) -> None:
     less, more = sorted((first, second))
-    assert split_of(text, less) == "train" or split_of(text, more) == "test"
+    assert choose_split(text, less) == "train" or choose_split(text, more) == "test"
 
 
 def test_the_share_that_is_held_out_is_about_the_one_asked_for() -> None:
-    sides = Counter(split_of(f"prompt {number}", 0.2) for number in range(2000))
+    sides = Counter(choose_split(f"prompt {number}", 0.2) for number in range(2000))
     assert 330 < sides["test"] < 470

@@ -72,24 +72,13 @@ def test_a_completion_without_a_text_has_no_reward_and_the_others_keep_theirs(sc
 
 
 def test_a_column_brings_the_questions_of_a_benchmarks_metric() -> None:
-    scorer, pairs = open_scorer("metric=[geneval2]", "models=shapes"), pack_pairs(2)
+    soft_mean = ("metrics.tifa_v1.aggregate=soft_geometric", "metrics.tifa_v1.answers=likelihood")
+    scorer, pairs = open_scorer("metric=[tifa_v1]", *soft_mean, "models=shapes"), pack_pairs(2)
     images, texts = [pair.image for pair in pairs], [pair.prompt for pair in pairs]
     lists = [[["Are there any circles in the image?", "Yes"]], [["How many stars are in the image?", "one"]]]
     expected = scorer.score_table(images, texts, questions=lists).column("score").to_pylist()
-    reward = trl_reward(scorer, "geneval2", questions="vqa_list")
+    reward = trl_reward(scorer, "tifa_v1", questions="vqa_list")
     assert reward(texts, image=images, vqa_list=lists) == expected and None not in expected
-
-
-def test_a_column_brings_the_sources_of_edits_and_a_bad_one_is_none() -> None:
-    scorer, pairs = open_scorer("metric=[source_ssim]", "models=shapes"), pack_pairs(3)
-    images, texts = [pair.image for pair in pairs], [pair.prompt for pair in pairs]
-    sources = [images[1], [{"bytes": images[0], "path": None}], b"no image"]
-    reward = trl_reward(scorer, "source_ssim", sources="before")
-    first, second, bad = reward(texts, image=images, before=sources)
-    assert first == second == scorer.score_table(images[:1], texts[:1], sources=[images[1]])["score"][0].as_py()
-    assert bad is None and reward(texts[:1], image=images[:1], before=[None]) == [None]
-    with pytest.raises(ConfigError, match="no column is called 'before'"):
-        reward(texts, image=images)
 
 
 def test_where_there_is_no_score_there_is_none(scorer: Scorer) -> None:

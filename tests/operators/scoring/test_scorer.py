@@ -362,13 +362,14 @@ def test_options_are_the_words_of_their_names_and_models_load_without_false_alar
 def test_questions_beside_images_are_what_a_benchmarks_metric_asks(images: list[bytes], prompts: list[str]) -> None:
     """Lists have pairs, or objects with choices and parents: a child counts only if its parent holds. Texts that the
     image should contain are in the same list, and are not questions."""
-    scorer = open_scorer("metric=[geneval2,dsg_1k]", "models=shapes")
+    soft_mean = ("metrics.tifa_v1.aggregate=soft_geometric", "metrics.tifa_v1.answers=likelihood")
+    scorer = open_scorer("metric=[tifa_v1,dsg_1k]", *soft_mean, "models=shapes")
     yes_or_no = {"choices": ["yes", "no"], "answer": "yes"}
     parent = {"text": "is there a circle?", **yes_or_no, "question_id": "1"}
     child = {"text": "is it red?", **yes_or_no, "parents": ["1"]}
     pairs = [["Are there any circles in the image?", "Yes"]]
     table = scorer.score_table(images[:3], prompts[:3], questions=[pairs, [parent, "OPEN", child], ["OPEN"]])
-    soft, *unfit = scores_of(table, "geneval2")
+    soft, *unfit = scores_of(table, "tifa_v1")
     assert soft is not None and 0 < soft < 1 and unfit == [None, None]
     by_objects = next(row for row in table.to_pylist() if row["metric"] == "dsg_1k" and row["image_id"] == "1")
     first, second = by_objects["elements"]

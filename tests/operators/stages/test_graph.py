@@ -1,19 +1,14 @@
 """A chain that cannot be served is rejected when the configuration is read, with the missing part; nothing is
 dropped."""
 
-import json
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from plumbline.operators.base.errors import ConfigError
-from plumbline.operators.images.videos import Clips
 from plumbline.operators.metrics.answered import Scored
-from plumbline.operators.metrics.judges.viescore import VieScoreConfig, VieScoreEditConfig
 from plumbline.operators.metrics.metric import Evidence, Metric
 from plumbline.operators.metrics.questions.gecko import GeckoConfig
 from plumbline.operators.metrics.questions.tifa import TifaConfig
@@ -22,7 +17,7 @@ from plumbline.operators.metrics.similarities.clipscore import ClipScoreConfig
 from plumbline.operators.metrics.similarities.similarity import SimilarityConfig
 from plumbline.operators.metrics.writing import VqaPrompt
 from plumbline.operators.models.families import model_config
-from plumbline.operators.stages.graph import check_image_inputs, check_models, make_nodes
+from plumbline.operators.stages.graph import check_models, make_nodes
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,8 +52,8 @@ class MadeMetric(Metric):
 @pytest.mark.parametrize(
     ("metric", "problem"),
     [
-        (MadeMetric(stages=("dreams", "scores"), named={}), "has the stage 'dreams'; those there are: pictures,"),
-        (MadeMetric(stages=("scores", "answers"), named={}), "is scores, answers; expected the order pictures,"),
+        (MadeMetric(stages=("dreams", "scores"), named={}), "has the stage 'dreams'; those there are: questions,"),
+        (MadeMetric(stages=("scores", "answers"), named={}), "is scores, answers; expected the order questions,"),
         (MadeMetric(stages=("questions", "answers"), named={}), "is questions, answers; expected the order"),
         (MadeMetric(stages=(), named={}), "expected the order"),
         (MadeMetric(named={"model": "m"}), "has the stage similarities, which wants a ComparingMetric"),
@@ -130,53 +125,6 @@ def test_a_measure_that_no_model_of_the_family_gives_is_refused_with_those_it_gi
     )
     with pytest.raises(ConfigError, match=wanted):
         check_models(make_nodes({"p": SimilarityConfig(model="clip", measure="match")}), models)
-
-
-def test_a_model_of_edits_is_no_model_of_images() -> None:
-    models = {"editreward": model_config(family="editreward", checkpoint="owner/name")}
-    metric = SimilarityConfig(model="editreward", measure="reward")
-    with pytest.raises(ConfigError, match=r"metrics\.e: it wants compares=prompt of a model that takes edit; the role"):
-        check_models(make_nodes({"e": metric}), models)
-
-
-def test_metrics_that_look_at_sources_share_a_pass_of_their_own() -> None:
-    metrics = {"plain": VieScoreConfig(), "edit": VieScoreEditConfig(), "success": VieScoreEditConfig(part="quality")}
-    nodes = {node.name: list(node.metrics) for node in make_nodes(metrics) if node.roles}
-    assert nodes == {"inspections:vlm": ["plain"], "inspections:vlm:edit+result": ["edit", "success"]}
-
-
-def test_a_model_that_takes_one_image_is_refused_for_two() -> None:
-    metrics, served = {"e": VieScoreEditConfig()}, {"family": "openai", "checkpoint": "gpt"}
-    check_image_inputs(make_nodes(metrics), {"vlm": model_config(**served)}, Clips())
-    with pytest.raises(ConfigError, match=r"metrics\.e looks at images and their sources; set clips\.shown=each"):
-        check_image_inputs(make_nodes(metrics), {"vlm": model_config(**served)}, Clips(shown="video"))
-    captioner = {"vlm": model_config(family="captioner", checkpoint="owner/name")}
-    with pytest.raises(ConfigError, match=r"metrics\.e: .* the role 'vlm' is owner/name, which takes one image"):
-        check_image_inputs(make_nodes(metrics), captioner, Clips())
-
-
-@pytest.mark.parametrize(("kind", "several"), [("qwen2_vl", True), ("paligemma", False)])
-def test_on_vllm_a_model_is_shown_as_many_images_as_on_transformers(tmp_path: Path, kind: str, several: bool) -> None:
-    fields = {"architectures": ["ForConditionalGeneration"], "model_type": kind, "vision_config": {}}
-    (tmp_path / "config.json").write_text(json.dumps(fields))
-    served = {"vlm": model_config(family="vlm", checkpoint=str(tmp_path), engine="vllm")}
-    refusal = pytest.raises(ConfigError, match="which takes one image; use a model that takes several")
-    with nullcontext() if several else refusal:
-        check_image_inputs(make_nodes({"e": VieScoreEditConfig()}), served, Clips())
-
-
-def test_on_vllm_a_limit_of_one_image_is_refused_for_two(tmp_path: Path) -> None:
-    fields = {"architectures": ["ForConditionalGeneration"], "model_type": "qwen2_vl", "vision_config": {}}
-    (tmp_path / "config.json").write_text(json.dumps(fields))
-    nodes = make_nodes({"e": VieScoreEditConfig()})
-    for limit in ({"image": 1}, {"image": 2}, {"video": 0}):
-        options = {"engine": "vllm", "engine_options": {"limit_mm_per_prompt": limit}}
-        served = {"vlm": model_config(family="vlm", checkpoint=str(tmp_path), **options)}
-        refusal = pytest.raises(
-            ConfigError, match=r"models\.vlm\.engine_options\.limit_mm_per_prompt: it allows 1 .* 2"
-        )
-        with refusal if limit == {"image": 1} else nullcontext():
-            check_image_inputs(nodes, served, Clips())
 
 
 def test_two_measures_of_one_model_share_its_pass() -> None:

@@ -13,7 +13,7 @@ from plumbline.operators.base.errors import ModelError, RowError
 from plumbline.operators.base.usage import Usage
 from plumbline.operators.metrics.judges.gpt4v_eval import Gpt4vEvalConfig
 from plumbline.operators.metrics.judges.llmscore import LlmScoreConfig
-from plumbline.operators.metrics.judges.viescore import VieScoreConfig, VieScoreEditConfig
+from plumbline.operators.metrics.judges.viescore import VieScoreConfig
 from plumbline.operators.metrics.metric import Metric
 from plumbline.operators.metrics.similarities.sentence_matching import SentenceMatchingConfig
 from plumbline.operators.models.calls import Generation, ImageRequest, Region, Request, TextFeatures
@@ -284,45 +284,6 @@ def test_metrics_that_look_with_one_model_encode_an_image_once() -> None:
     assert [row["score"] for row in chain.rows("gpt4v_eval")] == [35.0, None, None]
     assert kinds(chain.rows("gpt4v_eval")) == [None, "unknown_prompt", "corrupt_image"]
     assert [row["rationale"] for row in chain.rows("viescore")] == ["So. So.", None, None]
-
-
-EDITED = '{"editing_success": 8, "overediting": 6, "naturalness": 9, "artifacts": 3, "rationale": "So."}'
-
-
-def edits(sources: Sequence[Any]) -> pa.Table:
-    images = tiny.image_table(pictures(len(sources)), ["p0"] * len(sources))
-    return images.append_column("source", pa.array(sources, pa.list_(pa.binary())))
-
-
-@pytest.mark.parametrize("image_batch", [1, 100])
-def test_a_question_about_an_edit_shows_the_source_and_then_the_image_and_another_the_image_alone(
-    image_batch: int,
-) -> None:
-    judge = Seer(lambda image, request: EDITED)
-    metrics = {"edit": VieScoreEditConfig(), "consistency": VieScoreEditConfig(part="consistency")}
-    sources = pictures(4)[2:]
-    chain = Chain(metrics, edits([[source] for source in sources]), judge=judge).run(image_batch=image_batch)
-    both = [f"{colour(source)} then {colour(image)}" for image, source in enumerate((2, 3))]
-    assert judge.encoded == [both[0], colour(0), both[1], colour(1)]
-    shown = {image: "instruction" in request.messages[0].text.lower() for image, request in judge.asked}
-    assert shown == {both[0]: True, colour(0): False, both[1]: True, colour(1): False}
-    assert [row["score"] for row in chain.rows("edit")] == pytest.approx([(6 * 3) ** 0.5] * 2)
-    assert [row["score"] for row in chain.rows("consistency")] == [6, 6]
-
-
-def test_a_source_that_cannot_be_used_is_named_and_costs_its_row_alone() -> None:
-    one, other = pictures(2)
-    chain = Chain({"edit": VieScoreEditConfig()}, edits([[one], [b"no image"], [], [one, other]]),
-                  judge=Seer(lambda image, request: EDITED)).run()  # fmt: skip
-    assert kinds(chain.rows("edit")) == [None, "corrupt_image", "missing_image", "too_many_images"]
-    assert all(row["error"]["message"].startswith("the source of the edit: ") for row in chain.rows("edit")[1:])
-
-
-def test_a_verdict_on_an_edit_stands_while_its_source_does() -> None:
-    one, other = pictures(2)
-    before = Chain({"edit": VieScoreEditConfig()}, edits([[one], [one]]), judge=Seer(lambda *_: EDITED)).run()
-    after = Chain({"edit": VieScoreEditConfig()}, edits([[one], [other]]), judge=Seer(lambda *_: EDITED)).run(before)
-    assert after.models["judge"].encoded == [f"{colour(1)} then {colour(1)}", colour(1)]
 
 
 def test_prompts_are_compared_with_captions_and_descriptions() -> None:

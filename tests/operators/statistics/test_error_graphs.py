@@ -10,10 +10,10 @@ from scipy import stats
 
 from plumbline.operators.statistics.error_graphs import (
     ErrorNode,
+    iterate_walks,
     kolmogorov_smirnov,
     score_graph,
     score_graphs,
-    walks_of,
 )
 
 
@@ -35,8 +35,8 @@ def test_a_metric_that_falls_with_errors_orders_and_separates_fully(convention: 
 def test_the_published_walks_are_headed_by_every_ordered_pair_of_roots() -> None:
     roots = [node(0, 0.9), node(0, 0.7)]
     others = [node(1, 0.5), node(1, 0.6), node(2, 0.1)]
-    assert len(list(walks_of([*roots, *others], twice=True))) == 4 * 2 * 1
-    assert len(list(walks_of([*roots, *others], twice=False))) == 2 * 2 * 1
+    assert len(list(iterate_walks([*roots, *others], root_pairs=True))) == 4 * 2 * 1
+    assert len(list(iterate_walks([*roots, *others], root_pairs=False))) == 2 * 2 * 1
 
 
 def test_the_published_numbers_are_scipys_one_walk_at_a_time() -> None:

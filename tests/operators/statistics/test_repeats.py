@@ -7,13 +7,13 @@ import pytest
 
 from plumbline.operators.base import rows, schemas
 from plumbline.operators.report.seeds import seed_sentences, seed_table
-from plumbline.operators.statistics.repeats import Repeats, pooled, repeats_of
+from plumbline.operators.statistics.repeats import Repeats, estimate_repeats, pool_repeats
 from tests.operators.tallied import summarise
 
 
 def test_variances_of_two_prompts_by_hand() -> None:
     """Prompts (1, 3) and (5, 9): within (2 + 8) / 2 = 5, between ((2 - 4.5)^2 + (7 - 4.5)^2) * 2 = 25, (25 - 5) / 2."""
-    found = repeats_of(np.array([0, 0, 4, 4]), np.array([1.0, 3.0, 5.0, 9.0]))
+    found = estimate_repeats(np.array([0, 0, 4, 4]), np.array([1.0, 3.0, 5.0, 9.0]))
     assert found == pytest.approx(Repeats(images=2.0, between=10.0, within=5.0))
     assert found is not None and found.share == pytest.approx(2.5 / 12.5)
     assert found.with_twice_the_images == pytest.approx(math.sqrt((10 + 1.25) / 12.5))
@@ -21,14 +21,14 @@ def test_variances_of_two_prompts_by_hand() -> None:
 
 def test_groups_of_unequal_size_by_hand() -> None:
     """Prompts (0, 2, 4) and (7): within 8 / 2 = 4; between 3 * 1.25^2 + 3.75^2 = 18.75; size (4 - 10 / 4) / 1 = 1.5."""
-    found = repeats_of(np.array([0, 0, 0, 1]), np.array([0.0, 2.0, 4.0, 7.0]))
+    found = estimate_repeats(np.array([0, 0, 0, 1]), np.array([0.0, 2.0, 4.0, 7.0]))
     assert found == pytest.approx(Repeats(images=2.0, between=14.75 / 1.5, within=4.0))
 
 
 def test_nothing_is_said_without_repeats_or_of_one_prompt() -> None:
-    assert repeats_of(np.array([0, 1, 2]), np.array([1.0, 2.0, 3.0])) is None
-    assert repeats_of(np.array([3, 3]), np.array([1.0, 2.0])) is None
-    assert repeats_of(np.array([], int), np.array([])) is None
+    assert estimate_repeats(np.array([0, 1, 2]), np.array([1.0, 2.0, 3.0])) is None
+    assert estimate_repeats(np.array([3, 3]), np.array([1.0, 2.0])) is None
+    assert estimate_repeats(np.array([], int), np.array([])) is None
     assert seed_sentences({"m": Repeats(2.0, 0.0, 0.0)}) == []
 
 
@@ -36,13 +36,13 @@ def test_drawn_variances_are_found_again() -> None:
     rng = np.random.default_rng(3)
     prompts = np.repeat(np.arange(4000), rng.integers(1, 6, 4000))
     scores = rng.normal(0, 0.3, 4000)[prompts] + rng.normal(0, 0.2, len(prompts))
-    found = repeats_of(prompts, scores)
+    found = estimate_repeats(prompts, scores)
     assert found is not None and found.between == pytest.approx(0.09, rel=0.06)
     assert found.within == pytest.approx(0.04, rel=0.05)
 
 
 def test_the_report_says_what_more_images_and_more_prompts_would_bring() -> None:
-    by_metric = {"m": pooled([Repeats(4.0, 0.02, 0.12), Repeats(4.0, 0.0, 0.04)]), "k": Repeats(4.0, 0.09, 0.04)}
+    by_metric = {"m": pool_repeats([Repeats(4.0, 0.02, 0.12), Repeats(4.0, 0.0, 0.04)]), "k": Repeats(4.0, 0.09, 0.04)}
     assert by_metric["m"] == pytest.approx(Repeats(4.0, 0.01, 0.08))
     (said,) = seed_sentences(by_metric)
     assert str(said) == (

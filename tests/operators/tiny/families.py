@@ -1,23 +1,13 @@
 """A tiny checkpoint of every kind of network that a model family serves."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
-from plumbline.operators.models.calls import Measure
 from tests.operators import tiny
 from tests.operators.tiny import captioners, chat_vlms, detectors, rewards, vqa_models
-
-
-class Kind(NamedTuple):
-    """A kind of network, and the family that serves it."""
-
-    family: str
-    save: Callable[[Path], Path]
-    """Writes the checkpoint into a new folder and returns it."""
-    measure: Measure = "cosine"
-    """Measure of models that compare."""
+from tests.operators.tiny.kind import Kind
+from tests.plugin_tests import gather
 
 
 def save_clip_flant5(folder: Path) -> Path:
@@ -42,11 +32,6 @@ KINDS: Mapping[str, Kind] = {
     "blip_itm": Kind("blip_itm", rewards.save_blip_itm, "match"),
     "blip2_itm": Kind("blip_itm", rewards.save_blip2_itm, "match"),
     "imagereward": Kind("imagereward", rewards.save_imagereward, "reward"),
-    "hpsv3": Kind("hpsv3", rewards.save_hpsv3, "reward"),
-    "videoalign": Kind("videoalign", rewards.save_videoalign, "reward"),
-    "videoalign_three_heads": Kind("videoalign", partial(rewards.save_videoalign, heads=3), "reward"),
-    "x_clip": Kind("x_clip", rewards.save_x_clip),
-    "editreward": Kind("editreward", rewards.save_editreward, "reward"),
     "blip": Kind("captioner", captioners.save_blip),
     "git": Kind("captioner", captioners.save_git),
     "blip2_opt": Kind("captioner", captioners.save_blip2_opt),
@@ -65,4 +50,6 @@ KINDS: Mapping[str, Kind] = {
     "t5": Kind("nli", tiny.save_true_nli),
     "text_only_t5": Kind("t5", tiny.save_true_nli),
     "sentences": Kind("sentences", tiny.save_sentences),
+    **gather("kinds", "KINDS"),
 }
+"""Keyed by name; those of the plugins come last."""

@@ -13,23 +13,14 @@ from transformers import (
     LlamaForCausalLM,
 )
 
-from plumbline.operators.metrics.judges.qwen_image_bench import FACETS, read_dimensions
-from plumbline.operators.metrics.wording import prompt_template
 from tests.operators import tiny
 
 SPECIAL = ("<pad>", "<unk>", "<|im_start|>", "<|im_end|>")
 TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor %}<|im_start|>"
 SPACE = "\N{LATIN CAPITAL LETTER G WITH DOT ABOVE}"
 """A space in a byte-level tokenizer's vocabulary."""
-MARKS = {f"{one.key}: {facet}": 1 for one in read_dimensions(prompt_template(FACETS)) for facet in one.facets}
-REPLY = json.dumps(
-    {
-        "rating": 7, "semantic_consistency": 8, "naturalness": 9, "artifacts": 6,
-        "score": 1, "Style": 1, "Attribute - Color": 0, "alignment": 7, "aesthetics": 4, **MARKS,
-        "rationale": "<b>plausible</b>",
-    }
-)  # fmt: skip
-"""The reply of the judge that sees."""
+RATED = {"rating": 7, "semantic_consistency": 8, "naturalness": 9, "artifacts": 6}
+"""Ratings by the judge that sees."""
 FOLLOWING = (
     ("<|im_start|>", "a"), ("a", "<|im_end|>"), (SPACE, "7"), ("7", ","), ('"', "o"), ("o", "k"), ("k", '"'),
     ("}", "<|im_end|>"),
@@ -70,9 +61,9 @@ def save_judge(folder: Path) -> Path:
 
 
 @torch.no_grad()
-def save_seeing_judge(folder: Path) -> Path:
-    """Save a BLIP that writes REPLY for every image."""
-    whole = REPLY.replace(" ", SPACE)
+def save_seeing_judge(folder: Path, ratings: Mapping[str, float] = RATED) -> Path:
+    """Save a BLIP that replies with these ratings for every image."""
+    whole = json.dumps({**ratings, "rationale": "<b>plausible</b>"}).replace(" ", SPACE)
     vocabulary = save_tokenizer(folder, whole)
     width = len(vocabulary) + len(vocabulary) % 2
     size = {"hidden_size": width, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}

@@ -1,41 +1,30 @@
 """A tiny checkpoint for every role that a metric names and the embedded world has none for."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 from tests.operators.tiny import captioners, detectors, judges, rewards
+from tests.operators.tiny.kind import Kind
+from tests.plugin_tests import gather
 
-
-class Role(NamedTuple):
-    """The model of a role."""
-
-    family: str
-    save: Callable[[Path], Path]
-    """Writes the checkpoint into an empty folder and returns it."""
-
-
-ROLES: Mapping[str, Role] = {
-    "pickscore": Role("clip", rewards.save_pickscore),
-    "align": Role("align", rewards.save_align),
-    "siglip": Role("siglip", rewards.save_siglip),
-    "itm": Role("blip_itm", rewards.save_blip2_itm),
-    "hpsv2": Role("open_clip", rewards.save_open_clip),
-    "pyramidclip": Role("pyramid_clip", rewards.save_pyramid_clip),
-    "negclip": Role("open_clip", partial(rewards.save_open_clip, quick=True)),
-    "imagereward": Role("imagereward", rewards.save_imagereward),
-    "hpsv3": Role("hpsv3", rewards.save_hpsv3),
-    "videoalign": Role("videoalign", rewards.save_videoalign),
-    "xclip": Role("x_clip", rewards.save_x_clip),
-    "dino": Role("dino", rewards.save_dino),
-    "editreward": Role("editreward", rewards.save_editreward),
-    "captioner": Role("captioner", captioners.save_blip),
-    "grounder": Role("florence2", captioners.save_florence2),
-    "judge": Role("causal_lm", judges.save_judge),
-    "vlm": Role("captioner", judges.save_seeing_judge),
-    "detector": Role("grounding_dino", detectors.save_grounding_dino),
-    "reader": Role("got_ocr2", detectors.save_got_ocr2),
+ROLES: Mapping[str, Kind] = {
+    "pickscore": Kind("clip", rewards.save_pickscore),
+    "align": Kind("align", rewards.save_align),
+    "siglip": Kind("siglip", rewards.save_siglip),
+    "itm": Kind("blip_itm", rewards.save_blip2_itm),
+    "hpsv2": Kind("open_clip", rewards.save_open_clip),
+    "pyramidclip": Kind("pyramid_clip", rewards.save_pyramid_clip),
+    "negclip": Kind("open_clip", partial(rewards.save_open_clip, quick=True)),
+    "imagereward": Kind("imagereward", rewards.save_imagereward),
+    "dino": Kind("dino", rewards.save_dino),
+    "captioner": Kind("captioner", captioners.save_blip),
+    "grounder": Kind("florence2", captioners.save_florence2),
+    "judge": Kind("causal_lm", judges.save_judge),
+    "vlm": Kind("captioner", judges.save_seeing_judge),
+    "detector": Kind("grounding_dino", detectors.save_grounding_dino),
+    "reader": Kind("got_ocr2", detectors.save_got_ocr2),
+    **gather("kinds", "ROLES"),
 }
 """Keyed by the role's name in conf/models/released.yaml."""
 

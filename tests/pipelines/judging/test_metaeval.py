@@ -19,7 +19,6 @@ from plumbline.jobs.display.findings import show_agreement
 from plumbline.operators.base import schemas
 from plumbline.operators.base.errors import ConfigError, SourceError
 from plumbline.operators.judging.judgement import PEOPLE, Judgement
-from plumbline.operators.judging.ratings import VIESCORE
 from plumbline.pipelines.judging.metaeval import Findings, run_metaeval
 from plumbline.pipelines.judging.protocols import MetaevalConfig
 from plumbline.pipelines.judging.published_numbers import ReproductionConfig
@@ -27,7 +26,7 @@ from plumbline.pipelines.judging.releases.release import Release
 from plumbline.pipelines.judging.reproduction import reproduce, reproduction_text
 from plumbline.pipelines.plans.sweep_config import read_config
 from tests.commands import config_of, printed, refusal
-from tests.pipelines.judging.releases.files import ANSWERS, LAYOUTS, RATERS, put, reading
+from tests.pipelines.judging.releases.files import LAYOUTS, Layout, reading
 
 REFERENCE = os.environ.get("REFERENCE_DATA")
 needs_reference = pytest.mark.skipif(REFERENCE is None, reason="REFERENCE_DATA names no folder of published ratings")
@@ -109,66 +108,6 @@ def test_generators_are_told_apart_by_the_ratings_of_some_images_and_the_scores_
     assert "m contradicts people on f and g: people find f better by +" in told and "m alone finds g" in told
     page = (tmp_path / "out" / "judgements.md").read_text()
     assert "### generators by likert, corrected" in page and "| m contradicts people on f and g:" in page
-
-
-PAIRS = [[0, 0], [0, 1], [0.5, 0.5], [1, 1], [1, 0], [0.5, 0], [0, 0.5]]
-EDITORS = ("SDEdit", "Glide")
-
-
-def imagenhub(folder: Path) -> tuple[dict[str, list[list[list[float]]]], dict[str, list[dict[str, list[int]]]]]:
-    """A release of two editors' 12 edits, by editor the three raters' pairs and the judge's replies of each edit."""
-    draws = np.random.default_rng(7)
-    people = {name: [[PAIRS[draw] for draw in draws.integers(7, size=3)] for _ in range(12)] for name in EDITORS}
-    replies = {
-        name: [{aspect: draws.integers(11, size=2).tolist() for aspect in ("SC", "PQ")} for _ in range(12)]
-        for name in EDITORS
-    }
-    for rater in range(3):
-        rows = [
-            {"uid": f"{n}.jpg", **{name: str(people[name][n][rater]) for name in EDITORS}, "Imagic": "[0, 0]"}
-            for n in range(12)
-        ]
-        put(folder / f"{RATERS}/ImagenHub_Text-Guided_IE/x_rater{rater}.tsv", rows)
-    for name in EDITORS:
-        for aspect in ("SC", "PQ"):
-            records = {f"{n}.jpg": {"score": replies[name][n][aspect]} for n in range(12)}
-            put(folder / f"{ANSWERS}/results_gpt4o_0shot/ImagenHub_Text-Guided_IE/{name}/{aspect}.json", records)
-    return people, replies
-
-
-def test_edits_are_judged_as_viescores_notebook_does(tmp_path: Path) -> None:
-    """The released arithmetic, rewritten: correlations by editor, their mean through a hyperbolic tangent."""
-    people, replies = imagenhub(tmp_path)
-    found = run_metaeval(config(tmp_path, "protocol=imagenhub", f"protocol.path={tmp_path}", "sampling.resamples=2"))
-    judged = {(one.metric, one.template, one.subset): one for one in found.judgements if one.statistic == VIESCORE}
-
-    def average(values: list[float]) -> float:
-        grown = math.exp(2 * sum(values) / len(values))
-        return (grown - 1) / (grown + 1)
-
-    both = {"SC": lambda pair: pair[0], "PQ": lambda pair: pair[1], "O": lambda pair: math.sqrt(pair[0] * pair[1])}
-    for aspect, read in both.items():
-        metric, raters = [], []
-        for name in EDITORS:
-            rated = np.array([[read(pair) for pair in edit] for edit in people[name]])
-            scored = [read([min(reply["SC"]) / 10, min(reply["PQ"]) / 10]) for reply in replies[name]]
-            # rounded, because the notebook takes what rounding does to equal numbers for an order
-            metric.append(float(stats.spearmanr(np.round(scored, 9), rated.mean(axis=1).round(9)).statistic))
-            others = [np.delete(rated, rater, axis=1).mean(axis=1).round(9) for rater in range(3)]
-            raters.append(average([float(stats.spearmanr(rated[:, n], others[n]).statistic) for n in range(3)]))
-        for subset in ("overall", "Text-Guided_IE"):
-            assert judged[f"gpt4o_0shot_{aspect}", aspect, subset].value == pytest.approx(average(metric))
-            assert judged["people", aspect, subset].value == pytest.approx(average(raters))
-    assert judged["people", "SC", "overall"].n == 24  # nobody's scores are of Imagic's 12 edits
-
-
-def test_a_model_that_chooses_among_edits_is_right_as_often_as_genai_benchs_release_says(tmp_path: Path) -> None:
-    path = LAYOUTS["genai_arena"].write(tmp_path)
-    found = run_metaeval(config(tmp_path, "protocol=genai_arena", f"protocol.path={path}"))
-    judged = {one.metric: one for one in found.judgements if one.statistic == "binary_accuracy"}
-    assert judged["gpt4o"].value == pytest.approx(2 / 3)
-    assert (judged["gpt4o"].n, judged["gpt4o"].n_unscored) == (3, 1)  # one reply has no verdict
-    assert (judged["random"].value, judged["random"].n) == (0, 1)
 
 
 OTHER_NAMES = {"rating": "stars", "prompt_id": "caption id", "generator": "model", "rater": "who", "template": "asked"}
@@ -619,7 +558,11 @@ def scores_of_all(release: Release) -> dict[str, list[object]]:
 def test_a_metric_that_the_protocol_calls_falling_is_judged_as_its_scores_turned_round(
     name: str, tmp_path: Path
 ) -> None:
-    layout = LAYOUTS[name]
+    judge_turned_round(LAYOUTS[name], tmp_path)
+
+
+def judge_turned_round(layout: Layout, tmp_path: Path) -> None:
+    """Check that a layout judges a metric as it judges one that falls where the other rises."""
     path = layout.write(tmp_path / "release")
     scores = written(tmp_path / "s.csv", scores_of_all(reading(layout.reader, path)))
     asked = [f"protocol={layout.reader}", f"protocol.path={path}", f"scores={scores}", "protocol.falling=[errors]"]
@@ -700,7 +643,11 @@ WITHOUT_SCORES = {layout.reader: name for name, layout in LAYOUTS.items()}
 
 @pytest.mark.parametrize("name", WITHOUT_SCORES.values())
 def test_a_release_without_scores_tells_of_people_alone_or_wants_scores(name: str, tmp_path: Path) -> None:
-    layout = LAYOUTS[name]
+    judge_without_scores(LAYOUTS[name], tmp_path)
+
+
+def judge_without_scores(layout: Layout, tmp_path: Path) -> None:
+    """Check that a layout without scores tells of people alone, or says that it lacks scores."""
     path = layout.write(tmp_path / "release")
     release = reading(layout.reader, path)
     asked = config(tmp_path, f"protocol={layout.reader}", f"protocol.path={path}")

@@ -51,15 +51,6 @@ def test_the_conclusion_is_the_one_of_the_runs_report(tmp_path: Path, run: MadeR
     assert f"  {conclusion}\n" in printed("report", *words)
 
 
-def test_labels_and_rehearsals_take_a_run_by_its_name_too(tmp_path: Path, run: MadeRun, rated: list[str]) -> None:
-    store = f"store={run.folder.parent.parent}"
-    given = [*rated, "metrics=[gecko]", f"output={tmp_path}/labels.csv"]
-    by_name = printed("labels", *given, "run=latest", store, code=2)
-    assert by_name == printed("labels", *given, f"scores={run.folder}", code=2)
-    few = ["orders=20", "metrics=[gecko]"]
-    assert printed("rehearse", *few, "run=latest", store) == printed("rehearse", *few, f"scores={run.folder}")
-
-
 @pytest.mark.parametrize(
     ("words", "line"),
     [

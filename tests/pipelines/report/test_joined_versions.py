@@ -1,15 +1,20 @@
 """When a judge changes, trends, reports and nightly runs mention it, and a bridge makes both versions comparable."""
 
 import shutil
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from plumbline.operators.results.bridge import Bridge, Line, Version
+from plumbline.operators.results.metric_recipes import recipe_of
+from plumbline.operators.statistics.bootstrap import Interval
 from plumbline.pipelines.cells.runs import read_manifest
 from plumbline.pipelines.nightly.regressions import find_baseline
+from plumbline.pipelines.report.bridges import BRIDGES
 from plumbline.pipelines.report.report import write_report
 from plumbline.pipelines.report.trends import make_trends
-from tests.commands import printed
 from tests.operators.report.made import MadeRun, Score, make_run, noisy, plain_prompts
 
 DAYS = ("2026-01-01", "2026-01-02")
@@ -37,9 +42,22 @@ def both_nights(folder: Path, second: Score = halved) -> MadeRun:
     return night(folder, DAYS[1], second, "no?")
 
 
-def bridge(folder: Path) -> str:
-    words = (f"store={folder}/store", "bridge.old=gecko", f"bridge.old_run={DAYS[0]}", f"bridge.new_run={DAYS[1]}")
-    return printed("bridge", *words)
+def bridge(run: MadeRun, **other: Any) -> None:
+    """Write a bridge between the wordings of both nights into the store, as `plumbline bridge` finds it."""
+    old, new = (
+        Version(metric="gecko", run_id=day, recipe=recipe_of(read_manifest(run.store, day), "gecko")) for day in DAYS
+    )
+    found: dict[str, Any] = {
+        "bridge_id": "20260103-000000-000000", "benchmark": "made", "old": old, "new": new,
+        "generators": ["atlas", "borealis", "cobalt"], "prompts": 40, "images": 120, "verdict": "joined",
+        "kind": "linear", "misses": {"unchanged": 0.4, "linear": 0.01}, "explained": 0.98, "curve": None,
+        "line_kind": "linear", "line": Line(0.08, 0.54), "means_explained": None, "wanted": 0.5,
+        "margins": {"overall": 0.02, "counting": 0.03, "colour": 0.03}, "images_spearman": 0.99,
+        "images_interval": Interval(0.98, 1.0), "generators_kendall": 1.0, "clear": {"old": 3, "new": 3, "both": 3},
+        "turned": [], "clear_misses": 0,
+    }  # fmt: skip
+    bridge = Bridge(**(found | other))
+    run.store.create_json(f"{BRIDGES}/{bridge.bridge_id}/bridge.json", asdict(bridge))
 
 
 def test_without_a_bridge_the_line_breaks_and_no_night_is_a_regression(tmp_path: Path) -> None:
@@ -54,7 +72,7 @@ def test_without_a_bridge_the_line_breaks_and_no_night_is_a_regression(tmp_path:
 def joined(tmp_path_factory: pytest.TempPathFactory) -> MadeRun:
     folder = tmp_path_factory.mktemp("joined")
     run = both_nights(folder)
-    assert "A map joins the old gecko and the new gecko" in bridge(folder)
+    bridge(run)
     return run
 
 
@@ -95,7 +113,7 @@ def test_a_fall_beyond_the_margin_is_a_regression_through_the_bridge(joined: Mad
 
 def test_a_bridge_to_another_thing_joins_nothing_and_is_named(tmp_path: Path) -> None:
     run = both_nights(tmp_path, lambda *at: noisy("x", "noise of its own", at[2] + 1000 * len(at[0])))
-    bridge(tmp_path)
+    bridge(run, verdict="different", explained=0.1, margins={})
     (said,) = make_trends(run.store).page.breaks.rows
     assert "so its scores are not compared, and bridge" in str(said)
     assert find_baseline(run.store, DAYS[1], read_manifest(run.store, DAYS[1]), "previous").run_id is None

@@ -1,9 +1,8 @@
 """Reference answers by transformers' own classes, or by the arithmetic of a release, for one input at a time."""
 
 import json
-import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import cache, partial
 from itertools import chain
 from pathlib import Path
@@ -14,8 +13,8 @@ import torch
 import transformers
 from PIL import Image
 from safetensors.torch import load_file
-from torch.nn.functional import cosine_similarity, interpolate, normalize
-from transformers import AutoImageProcessor, AutoTokenizer, CLIPImageProcessor, Florence2Processor, Qwen2Config
+from torch.nn.functional import cosine_similarity, normalize
+from transformers import AutoImageProcessor, AutoTokenizer, CLIPImageProcessor, Florence2Processor
 
 from plumbline.operators.models.calls import Box, Call, Measure, Pair, Question, Region, Wanted
 from plumbline.operators.models.families import florence2, text_readers
@@ -134,27 +133,6 @@ def imagereward(folder: Path, pair: Pair, measure: Measure) -> Answer:
     return Answer((), ((float(state) - 0.16717362830052426) / 1.0333394966054072,))
 
 
-def hpsv3(folder: Path, pair: Pair, measure: Measure) -> Answer:
-    """Score as released: the language half gets no image grid, so it numbers all tokens one after the other like a
-    Qwen2. Built from such a Qwen2, Qwen2-VL's vision half, and three linear layers.
-    """
-    model = network("Qwen2VLForConditionalGeneration", folder).model
-    head, words, image = load_file(folder / "model.safetensors"), tokenizer(folder), pixels(folder, pair.image)
-    read = rewards.INSTRUCTION.replace("{text_prompt}", pair.text)
-    places = int(image["image_grid_thw"].prod()) // 4
-    asked = f"<|im_start|>user\n<|vision_start|>{'<|image_pad|>' * places}<|vision_end|>{read}<|im_end|>\n"
-    ids = words(asked + "<|im_start|>assistant\n", return_tensors="pt").input_ids
-    embedded = model.get_input_embeddings()(ids)
-    embedded[ids == words.convert_tokens_to_ids("<|image_pad|>")] = torch.cat(
-        model.get_image_features(**image).pooler_output
-    )
-    states = plain_qwen2(folder)(inputs_embeds=embedded).last_hidden_state[0]
-    state = states[ids[0] == words.convert_tokens_to_ids("<|Reward|>")][0]
-    for layer in (0, 3):
-        state = (head[f"rm_head.{layer}.weight"] @ state + head[f"rm_head.{layer}.bias"]).relu()
-    return Answer((), (float((head["rm_head.5.weight"] @ state + head["rm_head.5.bias"])[0]),))
-
-
 def dino(folder: Path, pair: Pair, measure: Measure) -> Answer:
     """MagicBrush's DINO (OSU-NLP-Group/MagicBrush fcfc892, evaluation/image_eval.py): the shorter side times 256 / 224,
     the middle, and the cosine of the class tokens.
@@ -172,108 +150,6 @@ def dino(folder: Path, pair: Pair, measure: Measure) -> Answer:
         return model(pixel_values=pixels[None]).last_hidden_state[0, 0]
 
     return Answer((), (float(cosine_similarity(token(PICTURES[pair.image]), token(BEFORE), dim=0)),))
-
-
-def editreward(folder: Path, pair: Pair, measure: Measure) -> Answer:
-    """The mean of two heads (TIGER-AI-Lab/EditReward edb027e, qwen2_5_vl_trainer.py): each at the token of its own
-    instruction, the source before the edited image, by transformers' whole network, whose tokens are numbered one after
-    the other, as it is given no image grid.
-    """
-    model, words = network("Qwen2_5_VLForConditionalGeneration", folder).model, tokenizer(folder)
-    shown = [images(folder)(images=one, return_tensors="pt") for one in (BEFORE, PICTURES[pair.image])]
-    marks = [
-        f"<|vision_start|>{'<|image_pad|>' * (int(one['image_grid_thw'].prod()) // 4)}<|vision_end|>" for one in shown
-    ]
-    seen = torch.cat([model.visual(one["pixel_values"], one["image_grid_thw"]).pooler_output for one in shown])
-    weights, means = load_file(folder / "model.safetensors"), []
-    for head, instruction in enumerate(rewards.EDIT_INSTRUCTIONS):
-        asked = f"<|im_start|>user\n{''.join(marks)}{instruction.replace('{text_prompt}', pair.text)}<|im_end|>\n"
-        ids = words(asked + "<|im_start|>assistant\n", return_tensors="pt").input_ids
-        embedded = model.get_input_embeddings()(ids)
-        embedded[ids == words.convert_tokens_to_ids("<|image_pad|>")] = seen
-        states = model(inputs_embeds=embedded, attention_mask=torch.ones_like(ids)).last_hidden_state[0]
-        state = states[ids[0] == words.convert_tokens_to_ids("<|Reward|>")][0]
-        for layer in (0, 3):
-            name = f"rm_heads.head_{head}.{layer}"
-            state = (weights[f"{name}.weight"] @ state + weights[f"{name}.bias"]).relu()
-        name = f"rm_heads.head_{head}.5"
-        means.append(float((weights[f"{name}.weight"] @ state + weights[f"{name}.bias"])[0]))
-    return Answer((), (sum(means) / 2,))
-
-
-def x_clip(folder: Path, pair: Pair, measure: Measure) -> Answer:
-    """Answer for a picture, as a video of equal frames."""
-    return Answer((), (x_clip_score(folder, [PICTURES[pair.image]], pair.text, measure),))
-
-
-def x_clip_score(folder: Path, frames: Sequence[Image.Image], text: str, measure: Measure = "cosine") -> float:
-    """Return the score of one frame, repeated, or of as many frames as the network takes."""
-    model = network("XCLIPModel", folder)
-    length = model.config.text_config.max_position_embeddings
-    words = tokenizer(folder)([text], truncation=True, max_length=length, return_tensors="pt")
-    seen = images(folder)(images=list(frames), return_tensors="pt")["pixel_values"]
-    video = seen.expand(model.config.vision_config.num_frames, -1, -1, -1)[None]
-    said = model(input_ids=words.input_ids, attention_mask=words.attention_mask, pixel_values=video)
-    return measured(said.video_embeds, said.text_embeds[0], said.logits_per_video, measure).numbers[0]
-
-
-def videoalign(folder: Path, pair: Pair, measure: Measure) -> Answer:
-    """Score an image as a video of one repeated frame."""
-    return Answer((), (sum(videoalign_scores(folder, [PICTURES[pair.image]] * 2, pair.text)),))
-
-
-def videoalign_scores(folder: Path, frames: Sequence[Image.Image], text: str) -> list[float]:
-    """VideoAlign's standard scores of an even number of frames, one video at a time, as its trainer.py, inference.py
-    and vision_process.py compute them (KwaiVGI/VideoAlign 219ab9d): tokens are numbered as HPSv3's are; of three heads
-    each is read at its own token, of one head all.
-    """
-    model, words = network("Qwen2VLForConditionalGeneration", folder).model, tokenizer(folder)
-    patches, grid = video_patches(frames, least=128 * 64, most=rewards.FRAME_PIXELS)
-    read = rewards.VIDEO_INSTRUCTION.replace("{text_prompt}", text)
-    asked = f"<|im_start|>user\n<|vision_start|>{'<image>' * (int(grid.prod()) // 4)}<|vision_end|>{read}<|im_end|>\n"
-    ids = words(asked + "<|im_start|>assistant\n", return_tensors="pt").input_ids
-    embedded = model.get_input_embeddings()(ids)
-    embedded[ids == words.convert_tokens_to_ids("<image>")] = model.visual(patches, grid).pooler_output
-    states = plain_qwen2(folder)(inputs_embeds=embedded).last_hidden_state[0]
-    head = load_file(folder / "model.safetensors")["rm_head.weight"]
-    scores = []
-    for place, name in enumerate(("VQ", "MQ", "TA")):
-        state = states[ids[0] == words.convert_tokens_to_ids(f"<|{name}_reward|>")][0]
-        logit = float((head @ state)[place if len(head) == 3 else 0])
-        scores.append((logit - rewards.REWARD_MEANS[place]) / rewards.REWARD_STDS[place])
-    return scores
-
-
-def video_patches(frames: Sequence[Image.Image], *, least: int, most: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Frames resized to whole tokens of 8 pixels within `least` and `most`, as Qwen-VL's smart_resize and torchvision's
-    resize of bytes do, in patches of 2 x 4 x 4; and their grid.
-    """
-    width, height = frames[0].size
-    sides = [max(8, round(side / 8) * 8) for side in (height, width)]
-    if sides[0] * sides[1] > most:
-        sides = [math.floor(side / math.sqrt(height * width / most) / 8) * 8 for side in (height, width)]
-    elif sides[0] * sides[1] < least:
-        sides = [math.ceil(side * math.sqrt(least / (height * width)) / 8) * 8 for side in (height, width)]
-    video = torch.stack([torch.from_numpy(np.array(frame)) for frame in frames]).permute(0, 3, 1, 2).float()
-    video = interpolate(video, sides, mode="bicubic", antialias=True).clamp(0, 255).round()
-    mean, std = (torch.tensor(given)[:, None, None] for given in (tiny.IMAGE_MEAN, tiny.IMAGE_STD))
-    times, rows, columns = len(frames) // 2, sides[0] // 4, sides[1] // 4
-    cut = ((video / 255 - mean) / std).view(times, 2, 3, rows // 2, 2, 4, columns // 2, 2, 4)
-    patches = cut.permute(0, 3, 6, 4, 7, 2, 1, 5, 8).reshape(times * rows * columns, 96)
-    return patches, torch.tensor([[times, rows, columns]])
-
-
-@cache
-def plain_qwen2(folder: Path) -> Any:
-    """A Qwen2 with the weights of a Qwen2-VL's language half."""
-    half = network("Qwen2VLForConditionalGeneration", folder).model.language_model
-    fields = half.config.to_dict()
-    rope = {"rope_type": "default", "rope_theta": fields["rope_parameters"]["rope_theta"]}
-    names = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
-    shape = {name: fields[name] for name in (*names, "num_key_value_heads", "hidden_act", "rms_norm_eps")}
-    model = transformers.Qwen2Model(Qwen2Config(**shape, rope_parameters=rope))
-    model.load_state_dict(half.state_dict())
-    return model.eval()
 
 
 # Models that write
@@ -537,13 +413,8 @@ SIMILARITY: Mapping[str, Reference] = {
     "blip_itm": blip_itm,
     "blip2_itm": blip2_itm,
     "imagereward": imagereward,
-    "hpsv3": hpsv3,
-    "editreward": editreward,
     "dino": dino,
     "dinov2": dino,
-    "videoalign": videoalign,
-    "videoalign_three_heads": videoalign,
-    "x_clip": x_clip,
 }
 REFERENCES: Mapping[tuple[str, Call], Reference] = {
     **{(name, "similarity"): reference for name, reference in SIMILARITY.items()},

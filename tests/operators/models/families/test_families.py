@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoProcessor
 
 from plumbline.operators.base.errors import ModelError
@@ -25,9 +24,10 @@ from plumbline.operators.models.families import FAMILIES, florence2, model_confi
 from plumbline.operators.models.loading import load
 from plumbline.operators.models.resolution import resolve_model
 from tests.operators.models.alike import CHOOSING, CLOSE, PICTURES, QUESTIONS, asked, require_alike
-from tests.operators.models.families.library import REFERENCES
+from tests.operators.models.families import library
 from tests.operators.tiny import detectors
 from tests.operators.tiny.families import KINDS
+from tests.plugin_tests import gather
 
 ROOT = Path(__file__).parents[4]
 CALLS = [(name, call) for name, kind in KINDS.items() for call in sorted(FAMILIES[kind.family].loads)]
@@ -78,7 +78,7 @@ def inputs_of(name: str, call: Call) -> Sequence[Any]:
 
 def has_config(family: Any) -> bool:
     """Return True if its checkpoints have a config.json; image generators are tested as pipelines
-    (tests/jobs/test_generate_job.py).
+    (plugins/generation/tests/test_generate_job.py).
     """
     return family.local and "draw" not in family.calls
 
@@ -94,6 +94,7 @@ def test_an_answer_is_the_same_alone_and_in_any_batch(folders: dict[str, Path], 
     assert asked(call, KINDS[name].measure)[1](small, PICTURES, []) == []
 
 
+REFERENCES: Mapping[tuple[str, Call], library.Reference] = {**library.REFERENCES, **gather("references", "REFERENCES")}
 WITHOUT_REFERENCE = [(name, call) for name, call in CALLS if (name, call) not in REFERENCES]
 ANSWERS = [
     (name, call, measure)
@@ -172,11 +173,6 @@ def padding_before_a_blind_model(model: Any, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(model, "_logits", lambda ids, mask, keep: read(ids, torch.ones_like(mask), keep=keep))
 
 
-def padding_before_a_conversation(model: Any, patch: pytest.MonkeyPatch) -> None:
-    before = partial(pad_sequence, padding_side="left", padding_value=1)
-    patch.setattr("plumbline.operators.models.networks.reward_tokens.pad_sequence", before)
-
-
 def a_caption_without_end(model: Any, patch: pytest.MonkeyPatch) -> None:
     model.end_id = -1
 
@@ -204,9 +200,6 @@ PLANTED: list[tuple[str, Call, Callable[[Any, pytest.MonkeyPatch], None]]] = [
     ("blip_itm", "similarity", padding_read_as_words),
     ("blip2_itm", "similarity", padding_read_as_words),
     ("imagereward", "similarity", padding_read_as_words),
-    ("hpsv3", "similarity", padding_before_a_conversation),
-    ("videoalign", "similarity", padding_before_a_conversation),
-    ("editreward", "similarity", padding_before_a_conversation),
     ("blip2", "likelihood", padding_encoded),
     ("instructblip", "likelihood", padding_encoded),
     ("instructblip", "likelihood", padding_in_a_qformer),

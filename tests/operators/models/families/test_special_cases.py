@@ -34,7 +34,7 @@ from tests.operators.models.alike import CHOOSING, CLOSE, PICTURES, QUESTIONS, T
 from tests.operators.models.families import library
 from tests.operators.models.families.test_families import require_librarys
 from tests.operators.stages.given import decoded, options
-from tests.operators.tiny import rewards, vqa_models
+from tests.operators.tiny import vqa_models
 from tests.operators.tiny.families import KINDS
 
 
@@ -125,24 +125,6 @@ def test_an_image_is_encoded_once_for_both_measures_and_every_text_is_read_in_it
     assert counted == {"vision_model": len(PICTURES), "text_encoder": len(PICTURES) + 2}
     assert all(table.column("similarity").null_count == 0 for table in tables.values())
     assert tables["itm"] != tables["itc"]
-
-
-def test_hpsv3_refuses_a_prompt_that_has_a_mark_of_its_own(kinds: Callable[[str], Path]) -> None:
-    model = loaded("hpsv3", kinds("hpsv3"), "similarity")
-    for text in ("a <|Reward|> of red", "two <|image_pad|>"):
-        with pytest.raises(HopelessRow, match="mark in it; change the prompt's text"):
-            model.compare(encoded(model), [Pair(0, text)], "reward")
-    assert len(model.compare(encoded(model), [Pair(0, "a {text_prompt} in {braces}")], "reward")) == 1
-
-
-def test_hpsv3_refuses_an_instruction_without_its_place_and_a_tokenizer_without_its_mark(tmp_path: Path) -> None:
-    folder, plain = rewards.save_hpsv3(tmp_path / "hpsv3"), tiny.save_qwen2_vl(tmp_path / "plain")
-    with pytest.raises(ModelError, match=r"has no <\|Reward\|>; convert the release again"):
-        loaded("hpsv3", folder, "similarity", tokenizer=str(plain))
-    for instruction in ("rate it", "{text_prompt} and {text_prompt}"):
-        (folder / "instruction.txt").write_text(instruction)
-        with pytest.raises(ModelError, match=r"expected {text_prompt} exactly once, for the prompt; convert the rel"):
-            loaded("hpsv3", folder, "similarity")
 
 
 # Detectors and captioners

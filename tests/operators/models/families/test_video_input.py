@@ -15,7 +15,6 @@ from plumbline.operators.images.decoding import ImageLimits, decode_each
 from plumbline.operators.images.videos import FRAME_SECONDS, LISTED_SECONDS, Clips
 from plumbline.operators.metrics.judges.llmscore import LlmScoreConfig
 from plumbline.operators.metrics.questions.vqascore import VqaScoreConfig
-from plumbline.operators.metrics.similarities.similarity import SimilarityConfig
 from plumbline.operators.models import loading
 from plumbline.operators.models.calls import Message, Question
 from plumbline.operators.models.families import model_config
@@ -27,9 +26,7 @@ from plumbline.operators.stages.captions import CaptionsStage
 from plumbline.operators.stages.stage import StageOptions
 from tests.operators import tiny
 from tests.operators.images.test_videos import SIZE, film
-from tests.operators.models.families.library import videoalign_scores, x_clip_score
 from tests.operators.stages.given import inputs, operate
-from tests.operators.tiny import rewards
 
 KINDS = ("qwen2_vl", "qwen2_5_vl")
 FACTOR = 8
@@ -181,84 +178,6 @@ def test_a_model_of_images_alone_is_refused_before_it_is_loaded(kind: str, engin
     folder = tiny.save_llava(tmp_path) if kind == "llava" else tiny.save_qwen2_vl(tmp_path, kind=kind)
     with pytest.raises(ConfigError, match=r"clips\.shown: video wants a model that takes videos.*clips\.shown=each"):
         scorer(folder, engine=engine, shown="video")
-
-
-def rated(folder: Path, *ratings: str | None, **clips: Any) -> Scorer:
-    """Return the score and each of these ratings."""
-    models = {"videoalign": model_config(family="videoalign", checkpoint=str(folder))}
-    metrics = {
-        str(name): SimilarityConfig(model="videoalign", measure="reward", rating=name) for name in (None, *ratings)
-    }
-    return Scorer(ScorerConfig(models=models, metrics=metrics, clips=Clips(**clips)))
-
-
-@pytest.mark.parametrize("heads", [1, 3])
-def test_videoalign_gives_its_releases_ratings_of_a_list_of_frames_and_of_a_file(heads: int, tmp_path: Path) -> None:
-    """Frames of a file by the second; an odd number of frames ends with the last one twice."""
-    folder = rewards.save_videoalign(tmp_path / "videoalign", heads=heads)
-    shown, clip = frames(3), film(tmp_path / "clip", "mp4")
-    sampled = [image for image in decode_each(clip, ImageLimits(), Clips(rate=2)) if isinstance(image, Image.Image)]
-    assert len(sampled) == 4
-    rows = rated(folder, shown="video", rate=2).score_table([shown, clip, b"cut"], ["a red circle", "two stars", "a"])
-    listed, filed, broken = rows.to_pylist()
-    for row, film_frames, text in ((listed, [*shown, shown[-1]], "a red circle"), (filed, sampled, "two stars")):
-        with torch.inference_mode():
-            expected = videoalign_scores(folder, film_frames, text)
-        assert [rating["name"] for rating in row["ratings"]] == ["visual_quality", "motion_quality", "text_alignment"]
-        assert [rating["value"] for rating in row["ratings"]] == pytest.approx(expected, abs=1e-4)
-        assert row["score"] == pytest.approx(sum(expected), abs=1e-4)
-    assert broken["score"] is None and broken["ratings"] is None and broken["error"]["kind"] == "corrupt_image"
-
-
-@pytest.mark.parametrize(("count", "shown"), [(1, [0, 0, 0]), (2, [0, 0, 1]), (3, [0, 1, 2]), (6, [0, 2, 5])])
-def test_x_clip_sees_as_many_frames_as_it_was_trained_on(count: int, shown: list[int], tmp_path: Path) -> None:
-    folder, films = rewards.save_x_clip(tmp_path / "xclip"), [frames(count), frames(count, first=4)]
-    models = {"xclip": model_config(family="x_clip", checkpoint=str(folder))}
-    metrics = {"xclipscore": SimilarityConfig(model="xclip")}
-    scorer = Scorer(ScorerConfig(models=models, metrics=metrics, clips=Clips(shown="video", frames=count)))
-    texts = ["a red circle", "two blue stars"]
-    with torch.inference_mode():
-        expected = [
-            x_clip_score(folder, [film[place] for place in shown], text)
-            for film, text in zip(films, texts, strict=True)
-        ]
-    scores = [row["score"] for row in scorer.score_table(films, texts).to_pylist()]
-    assert scores == pytest.approx(expected, abs=1e-4) and scores[0] != pytest.approx(scores[1], abs=1e-3)
-
-
-def test_each_of_videoaligns_ratings_is_a_metric_and_the_model_is_asked_once_for_all(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder, names = rewards.save_videoalign(tmp_path / "videoalign"), ("motion_quality", "text_alignment")
-    scorer, calls = rated(folder, *names, shown="video"), []
-    model = scorer.nodes[0].stage.model  # type: ignore[attr-defined]
-    compare = model.compare
-    monkeypatch.setattr(model, "compare", lambda *asked: calls.append(asked) or compare(*asked))
-    rows = scorer.score_table([frames(4), frames(4, first=4)], ["a red circle", "two stars"]).to_pylist()
-    assert len(calls) == 1 and [row["metric"] for row in rows] == [name for name in ("None", *names) for _ in range(2)]
-    for place, row in enumerate(rows[2:]):
-        ratings = {rating["name"]: rating["value"] for rating in rows[place % 2]["ratings"]}
-        assert row["score"] == ratings[row["metric"]]
-    with pytest.raises(ConfigError, match=r"it wants the rating 'beauty' of a model that gives visual_quality or mot"):
-        rated(folder, "beauty", shown="video")
-
-
-@pytest.mark.parametrize("shown", ["each", "grid"])
-def test_videoalign_is_refused_where_frames_would_be_shown_apart(shown: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=rf"clips\.shown={shown}; set clips\.shown=video and clips\.rate=2"):
-        rated(rewards.save_videoalign(tmp_path), shown=shown)
-
-
-def test_hpsv3_gives_a_video_the_mean_of_its_frames(tmp_path: Path) -> None:
-    folder, clip = rewards.save_hpsv3(tmp_path / "hpsv3"), film(tmp_path / "clip", "mp4")
-    models = {"hpsv3": model_config(family="hpsv3", checkpoint=str(folder))}
-    metrics = {"hpsv3": SimilarityConfig(model="hpsv3", measure="reward")}
-    hpsv3 = Scorer(ScorerConfig(models=models, metrics=metrics))
-    shown = [image for image in decode_each(clip, ImageLimits(), Clips()) if isinstance(image, Image.Image)]
-    each = hpsv3.score_table(shown, "a red circle")["score"].to_pylist()
-    assert len(each) == 4 and hpsv3.score_table([clip], "a red circle")["score"].to_pylist() == pytest.approx(
-        [np.mean(each)]
-    )
 
 
 def test_a_video_is_spoken_of_as_one(model: ChatVlm, tmp_path: Path) -> None:

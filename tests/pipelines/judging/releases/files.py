@@ -4,7 +4,6 @@ import csv
 import io
 import json
 import os
-import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,7 +15,6 @@ import pytest
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.judging.releases.readers import read_release
 from plumbline.pipelines.judging.releases.release import Release
-from plumbline.pipelines.judging.releases.word_ratings import masked_crc
 
 ROOT = Path(__file__).parents[4]
 REFERENCE = Path(os.environ.get("REFERENCE_DATA", ROOT.parent / "shared" / "reference"))
@@ -78,44 +76,6 @@ def put(file: Path, content: Any) -> Path:
     return file
 
 
-def _field(number: int, content: bytes) -> bytes:
-    """A field of bytes in protobuf's encoding."""
-    return _varint(number << 3 | 2) + _varint(len(content)) + content
-
-
-def _varint(number: int) -> bytes:
-    return bytes([number]) if number < 128 else bytes([number % 128 + 128]) + _varint(number // 128)
-
-
-def as_example(features: Mapping[str, str | bytes | float]) -> bytes:
-    """A tensorflow.Example, laid out by hand after example.proto: text and bytes as bytes_list, numbers as
-    float_list."""
-    entries = b""
-    for name, value in features.items():
-        if isinstance(value, float):
-            kind = _field(2, _field(1, struct.pack("<f", value)))
-        else:
-            kind = _field(1, _field(1, value.encode() if isinstance(value, str) else value))
-        entries += _field(1, _field(1, name.encode()) + _field(2, kind))
-    return _field(1, entries)
-
-
-def as_tfrecord(*records: bytes) -> bytes:
-    """A file of records as TensorFlow writes it."""
-    out = b""
-    for record in records:
-        length = struct.pack("<Q", len(record))
-        out += length + struct.pack("<I", masked_crc(length)) + record + struct.pack("<I", masked_crc(record))
-    return out
-
-
-def richhf(label: str = "1 0 1 1 1 0", **features: str | bytes | float) -> bytes:
-    """An example of RichHF-18K."""
-    scores = {"aesthetics_score": 0.5, "artifact_score": 0.75, "misalignment_score": 0.25, "overall_score": 0.5}
-    maps = {"artifact_map": b"\xff\xd8jpeg", "misalignment_map": b"\xff\xd8jpeg"}
-    return as_example({"filename": "train/0a1b.png", **scores, **maps, "prompt_misalignment_label": label, **features})
-
-
 TIFA = {
     f"coco_{number}_{generator}": {
         "text_id": f"coco_{number}", "image_path": f"coco_{number}_{generator}.jpg", "text": "a dog",
@@ -123,15 +83,6 @@ TIFA = {
     }
     for number in (1, 2) for generator in ("mini_dalle", "vq_diffusion")
 }  # fmt: skip
-EVALMUSE: Rows = [
-    {"prompt_id": "real_7", "prompt": "Two red dogs, near a lake", "type": "real", "img_path": "SDXL-Turbo/00007.png",
-     "total_score": [4, 2, 3], "promt_meaningless": [0, 0, 0], "split_confidence": [0, 1, 0],
-     "element_score": {"Red dogs (animal)": [1, 0, 1], "two (counting)": [0, 0, 0], "a pond (object)": [1, 1, 1]},
-     "attribute_confidence": [1, 1, 1], "fidelity_label": ["none"]},
-    {"prompt_id": "synth_1", "prompt": "a cat", "type": "synth", "img_path": "IF/00001.png", "total_score": 2.666667,
-     "element_score": {"cat (animal)": 0.333333}, "var": 0.2},
-]  # fmt: skip
-RICHHF_PROMPT = 'A cat, "asleep" in a box.'
 ASKED = "How consistent is the image with the text description?"
 DSG_LIKERT = table(
     "dsg_prompt_split t2i_model item_id source_id worker_id question answer",
@@ -256,105 +207,6 @@ SHAPES = {
     "requirements.parquet": table("prompt_id requirement_id start end", ("p", "r1", 2, 5)),
 }
 
-RATERS = "paper_implementation/_human_annotations/ImagenHub_human_eval_results"
-ANSWERS = "paper_implementation/_answers"
-IMAGENHUB: dict[str, Any] = {
-    f"{RATERS}/ImagenHub_Text-Guided_IE/Text-Guided_IE_rater1.tsv": (
-        "uid\tOne\tTwo\r\nb.jpg\t[0.5, 1]\t[0,0]\r\na.jpg\t[1,1]\t[0, 0.5]\r\n"
-    ),
-    f"{RATERS}/ImagenHub_Text-Guided_IE/Text-Guided_IE_rater2.tsv": "uid\tOne\na.jpg\t[0.5,0.5]\nb.jpg\t[0,1]\n",
-    f"{RATERS}/ImagenHub_Text-Guided_IG/Text-To-Image_rater1.tsv": "uid\tSDXL\na.jpg\t[1,1]\n",
-    f"{ANSWERS}/results_gpt4o_0shot/ImagenHub_Text-Guided_IE/One/SC.json": {
-        "b.jpg": {"score": [4, 8.5], "reasoning": "..."}, "a.jpg": {"score": 80}, "c.jpg": {"score": [1]},
-    },
-    f"{ANSWERS}/results_gpt4o_0shot/ImagenHub_Text-Guided_IE/One/PQ.json": {
-        "a.jpg": {"score": [8.5, 9]}, "b.jpg": {"score": [9]},
-    },
-    f"{ANSWERS}/results_autometrics/ImagenHub_Text-Guided_IE/One.json": {"a.jpg": {"LPIPS": 0.486559}},
-}  # fmt: skip
-VOTES = table(
-    "idx instruct_prompt response model_vote human_vote correct",
-    (0, "add a lizard", "[[A>B]]", "[[A>B]]", "leftvote", True),
-    (2, "add a hat", "None of them", None, "bothbad_vote", False),
-    (1, "remove it", "[[A=B=Good]]", "[[A=B=Good]]", "tievote", True),
-    (3, "remove it", "[[A>B]]", "[[A>B]]", "rightvote", False),
-)  # fmt: skip
-GENAI_ARENA: dict[str, Any] = {
-    "gpt4o/pairwise.json": VOTES,
-    "random/pairwise.json": [{**VOTES[0], "model_vote": "[[B>A]]"}],
-    "emu2/pairwise.jsonl": "{}\n",
-}
-
-
-def annotated(rater: Any, *results: tuple[str, str, Mapping[str, Any]], **said: Any) -> dict[str, Any]:
-    """An annotation of Label Studio: of each result the name and kind of its tag, and the value."""
-    result = [{"from_name": name, "to_name": "x", "type": kind, "value": value} for name, kind, value in results]
-    return {"id": 1, "completed_by": rater, "was_cancelled": False, "result": result, "lead_time": 3.5, **said}
-
-
-RED_DOG = {"prompt_id": "p1", "prompt": "a red dog"}
-ATLAS = {**RED_DOG, "image_id": "i1", "generator": "atlas", "skills": "color; animal", "image": "https://x.org/1.png"}
-RED = {"start": 2, "end": 5, "text": "red", "labels": ["missing"]}
-LABEL_STUDIO: Rows = [
-    {"id": 1, "data": ATLAS, "predictions": [], "annotations": [
-        annotated(
-            {"id": 7, "email": "ann@x.org"},
-            ("likert", "rating", {"rating": 4}), ("shown", "choices", {"choices": ["Yes"]}), ("wl", "labels", RED),
-            ("comment", "textarea", {"text": ["nice"]}),
-        ),
-        annotated(8, ("likert", "rating", {"rating": 2}), ("shown", "choices", {"choices": ["unsure"]})),
-        annotated(9, was_cancelled=True),
-    ]},
-    {"id": 2, "data": {**RED_DOG, "image_a": "i1", "image_b": "i2", "generator_a": "atlas"}, "annotations": [
-        annotated(8, ("better", "pairwise", {"selected": "right"})),
-    ]},
-    {"id": 3, "data": ATLAS, "annotations": []},
-]  # fmt: skip
-MARKED = {"start": 2, "end": 5, "label": "missing"}
-ARGILLA_DATA = {name: ATLAS[name] for name in ("image_id", "prompt_id", "generator")}
-ARGILLA_RECORDS: Rows = [
-    {"id": "r1", "fields": {"prompt": "a red dog"}, "metadata": {**ARGILLA_DATA, "skills": ["color", "animal"]},
-     "suggestions": {}, "vectors": {}, "status": "completed", "_server_id": None,
-     "responses": {
-         "likert": [{"value": 4, "user_id": "ann@x.org"}, {"value": 2, "user_id": "8"}],
-         "shown": [{"value": "Yes", "user_id": "ann@x.org"}, {"value": "unsure", "user_id": "8"}],
-         "wl": [{"value": [MARKED], "user_id": "ann@x.org"}],
-         "comment": [{"value": "nice", "user_id": "ann@x.org"}],
-     }},
-    {"id": "r2", "fields": {"prompt": "a red dog"}, "suggestions": {}, "responses": {
-        "better": [{"value": "b", "user_id": "8"}],
-    }, "metadata": {"prompt_id": "p1", "image_a": "i1", "image_b": "i2", "generator_a": "atlas"}},
-]  # fmt: skip
-
-
-def of_version_1(record: Mapping[str, Any]) -> dict[str, Any]:
-    """A record as Argilla's version 1 has it, with a draft more."""
-    by_user: dict[str, Any] = {}
-    for question, responses in record["responses"].items():
-        for response in responses:
-            by_user.setdefault(response["user_id"], {})[question] = {"value": response["value"]}
-    said = [{"user_id": user, "values": values, "status": "submitted"} for user, values in by_user.items()]
-    draft = {"user_id": "9", "values": {"likert": {"value": 1}}, "status": "draft"}
-    return {**{name: record[name] for name in ("fields", "metadata")}, "responses": [*said, draft], "external_id": "r"}
-
-
-def flattened(record: Mapping[str, Any]) -> dict[str, Any]:
-    """A record as Argilla's `to_list(flatten=True)` has it."""
-    flat = {"id": record["id"], **record["fields"], **record["metadata"]}
-    for question, responses in record["responses"].items():
-        flat[f"{question}.responses"] = [response["value"] for response in responses]
-        flat[f"{question}.responses.users"] = [response["user_id"] for response in responses]
-        flat[f"{question}.responses.status"] = ["submitted"] * len(responses)
-    return flat
-
-
-def of_the_hub(record: Mapping[str, Any]) -> dict[str, Any]:
-    """A record as Argilla's version 1 has it in its table for the Hub."""
-    said = {
-        name: [{**one, "status": "submitted"} for one in responses] for name, responses in record["responses"].items()
-    }
-    return {**record["fields"], **said, "metadata": json.dumps(record["metadata"]), "external_id": record["id"]}
-
 
 class Layout(NamedTuple):
     """A release as it comes."""
@@ -379,8 +231,6 @@ class Layout(NamedTuple):
 LAYOUTS: Mapping[str, Layout] = {
     "tifa160": Layout("tifa160", {"human_annotations_with_scores.json": TIFA}),
     "dsg_tifa160": Layout("dsg_tifa160", {"tifa160-likert-anns.csv": DSG_LIKERT}),
-    "evalmuse": Layout("evalmuse", {"train_list.json": EVALMUSE}),
-    "richhf": Layout("richhf", {"dev.tfrecord": as_tfrecord(richhf(), richhf(filename="train/2c.png"))}),
     "genai_bench": Layout("genai_bench", {"genai_image.json": GENAI, "genai_skills.json": GENAI_SKILLS}),
     "t2vscore": Layout("t2vscore", {"t2vscore_human_ratings.json": T2V, "t2vscore_results.csv": T2V_SCORES}, True),
     "winoground, lines": Layout("winoground", {"examples.jsonl": WINOGROUND}),
@@ -400,15 +250,6 @@ LAYOUTS: Mapping[str, Layout] = {
     ),
     "shapes": Layout("shapes", SHAPES, True),
     "error_graphs": Layout("error_graphs", {"graphs.csv": GRAPH}),
-    "imagenhub": Layout("imagenhub", IMAGENHUB, True),
-    "genai_arena": Layout("genai_arena", GENAI_ARENA, True),
-    "annotations, Label Studio": Layout("annotations", {"export.json": LABEL_STUDIO}),
-    "annotations, Argilla": Layout("annotations", {"export.json": ARGILLA_RECORDS}),
-    "annotations, flat": Layout("annotations", {"export.json": list(map(flattened, ARGILLA_RECORDS))}),
-    "annotations, version 1": Layout("annotations", {"export.json": list(map(of_version_1, ARGILLA_RECORDS))}),
-    "annotations, Hub": Layout(
-        "annotations", {"export.jsonl": "".join(f"{json.dumps(of_the_hub(one))}\n" for one in ARGILLA_RECORDS)}
-    ),
     "long": Layout("long", {"ratings.csv": LONG}),
     "long, Parquet": Layout("long", {"ratings.parquet": LONG}),
 }

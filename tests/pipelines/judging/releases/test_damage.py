@@ -174,9 +174,13 @@ IMAGES = table(
 @few
 @given(data=st.data())
 def test_no_release_ends_in_another_way(name: str, values: bool, data: st.DataObject, tmp_path: Path) -> None:
-    layout = data.draw(harmed(LAYOUTS[name], values=values))
-    path = layout.write(tmp_path / "release")
-    judge(layout.reader, path, put(tmp_path / "s.csv", IMAGES))
+    judge_harmed(LAYOUTS[name], values, data, tmp_path)
+
+
+def judge_harmed(layout: Layout, values: bool, data: st.DataObject, folder: Path) -> None:
+    """Judge by a layout of whose files the values, or else the bytes, are harmed."""
+    path = data.draw(harmed(layout, values=values)).write(folder / "release")
+    judge(layout.reader, path, put(folder / "s.csv", IMAGES))
 
 
 RATED = table(

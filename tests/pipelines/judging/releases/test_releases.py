@@ -4,7 +4,7 @@ What does not fit is one line that names the file, the row and what to do.
 """
 
 import json
-import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,6 @@ from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.judging.metaeval import open_release
 from plumbline.pipelines.judging.releases.readers import RELEASES
 from plumbline.pipelines.judging.releases.release import Release
-from plumbline.pipelines.judging.releases.word_ratings import masked_crc
 from tests.commands import config_of, printed
 from tests.pipelines.judging.releases.files import (
     DSG_LIKERT,
@@ -31,12 +30,10 @@ from tests.pipelines.judging.releases.files import (
     GECKO,
     GENAI,
     GRAPH,
-    IMAGENHUB,
     LAYOUTS,
     LONG,
     PICK_A_PIC,
     PICK_CAPTIONS,
-    RICHHF_PROMPT,
     SEETRUE,
     SHAPES,
     T2V,
@@ -44,16 +41,13 @@ from tests.pipelines.judging.releases.files import (
     TIFA,
     TS2_METADATA,
     TS2_SCORES,
-    VOTES,
     WINOGROUND,
+    Layout,
     Rows,
     as_csv,
-    as_example,
     as_parquet,
-    as_tfrecord,
     put,
     reading,
-    richhf,
     table,
 )
 
@@ -87,30 +81,7 @@ LONG_RATINGS = {
     "skills": {"07": ["color"], "08": []},
     "notes": [],
 }
-ANNOTATIONS: dict[str, Any] = {
-    "ratings": (RATED, 0, [
-        ("i1", "p1", "atlas", "ann@x.org", "likert", 4.0), ("i1", "p1", "atlas", "ann@x.org", "shown", 1.0),
-        ("i1", "p1", "atlas", "ann@x.org", "wl", 2 / 3), ("i1", "p1", "atlas", "8", "likert", 2.0),
-        ("i1", "p1", "atlas", "8", "shown", None), ("i1", "p1", "atlas", "8", "wl", 1.0),
-    ]),
-    "preferences": ("prompt_id image_a image_b generator_a generator_b rater template preferred", 0, [
-        ("p1", "i1", "i2", "atlas", None, "8", "better", "b"),
-    ]),
-    "words": ("image_id rater word start end aligned", 0, [
-        ("i1", "ann@x.org", "a", 0, 1, 1.0), ("i1", "ann@x.org", "red", 2, 5, 0.0),
-        ("i1", "ann@x.org", "dog", 6, 9, 1.0), ("i1", "8", "a", 0, 1, 1.0),
-    ]),
-    "skills": {"p1": ["color", "animal"]},
-}  # fmt: skip
-UNREAD = [
-    "question 'comment' is not read: no answer is a number, yes, no, unsure or a side; set "
-    "+protocol.columns.values={nice: NUMBER}",
-    "1 of 6 ratings are empty and count as unsure",
-]
 EXPECTED: dict[str, dict[str, Any]] = {
-    "annotations, Label Studio": {**ANNOTATIONS, "notes": ["1 annotation (skipped) not counted", *UNREAD]},
-    "annotations, version 1": {**ANNOTATIONS, "notes": ["2 annotations (draft) not counted", *UNREAD]},
-    **{f"annotations, {kind}": {**ANNOTATIONS, "notes": UNREAD} for kind in ("Argilla", "flat", "Hub")},
     "tifa160": {
         "ratings": (RATED, 0, [
             ("coco_1_mini_dalle", "coco_1", "mini_dalle", "0", "likert", 5.0),
@@ -126,26 +97,6 @@ EXPECTED: dict[str, dict[str, Any]] = {
             ("coco_36_stable_diffusion_v2_1", "tifa160_14", "sd2dot1", "4375840905", "likert", 3.0),
         ]),
         "skills": {"tifa160_14": ["coco"]},
-    },
-    "evalmuse": {
-        "ratings": (RATED, 2, [
-            ("SDXL-Turbo/00007.png", "real_7", "SDXL-Turbo", "2", "likert", 3.0),
-            ("IF/00001.png", "synth_1", "IF", "0", "likert", 2.666667),
-        ]),
-        "words": ("rater word start end aligned", 2, [
-            ("1", "red", 4, 7, 0.0), ("1", "dogs", 8, 12, 0.0), ("2", "red", 4, 7, 1.0), ("2", "dogs", 8, 12, 1.0),
-            ("0", "Two", 0, 3, 0.0),
-        ]),
-        "skills": {"real_7": ["real"], "synth_1": ["synth"]},
-        "notes": ["1 of 4 elements do not stand in their prompt: no ratings of words"],
-    },
-    "richhf": {
-        "ratings": ("image_id template rating", 0, [
-            ("0a1b", "aesthetics", 0.5), ("0a1b", "artifact", 0.75), ("0a1b", "misalignment", 0.25),
-            ("0a1b", "overall", 0.5), ("2c", "aesthetics", 0.5),
-        ]),
-        "words": ("word", 0, []),
-        "notes": ["2 images have no prompt in a table prompts.csv beside: no words of them"],
     },
     "genai_bench": {
         "ratings": (RATED, 5, [
@@ -245,35 +196,6 @@ EXPECTED: dict[str, dict[str, Any]] = {
              ["missing object: cat", "wrong attribute: blue dog"]),
         ]),
     },
-    "imagenhub": {  # of the least whole number by ten, 1 at most; O is the root of both, of a person as of a judge
-        "ratings": (RATED, 3, [
-            ("Text-Guided_IE/One/a.jpg", "Text-Guided_IE/a.jpg", "One", "1", "SC", 1.0),
-            ("Text-Guided_IE/One/a.jpg", "Text-Guided_IE/a.jpg", "One", "1", "PQ", 1.0),
-            ("Text-Guided_IE/One/a.jpg", "Text-Guided_IE/a.jpg", "One", "1", "O", 1.0),
-            ("Text-Guided_IE/Two/b.jpg", "Text-Guided_IE/b.jpg", "Two", "1", "SC", 0.0),
-        ]),
-        "scores": ("image_id metric score", 0, [
-            ("Text-Guided_IE/One/b.jpg", "gpt4o_0shot_SC", 0.4), ("Text-Guided_IE/One/b.jpg", "gpt4o_0shot_PQ", 0.9),
-            ("Text-Guided_IE/One/b.jpg", "gpt4o_0shot_O", math.sqrt(0.4 * 0.9)),
-            ("Text-Guided_IE/One/a.jpg", "gpt4o_0shot_SC", 1.0),
-            ("Text-Guided_IE/One/a.jpg", "gpt4o_0shot_PQ", 0.8),
-            ("Text-Guided_IE/One/a.jpg", "gpt4o_0shot_O", math.sqrt(0.8)),
-            ("Text-Guided_IE/One/a.jpg", "LPIPS", 0.486559),
-        ]),
-        "skills": {"Text-Guided_IE/a.jpg": ["Text-Guided_IE"], "Text-Guided_IE/b.jpg": ["Text-Guided_IE"]},
-    },
-    "genai_arena": {
-        "preferences": ("prompt_id image_a image_b preferred", 0, [
-            ("0", "0/left", "0/right", "a"), ("2", "2/left", "2/right", "unsure"), ("1", "1/left", "1/right", "unsure"),
-            ("3", "3/left", "3/right", "b"),
-        ]),
-        "scores": ("image_id metric score", 0, [
-            ("0/left", "gpt4o", 1.0), ("0/right", "gpt4o", 0.0), ("2/left", "gpt4o", None), ("2/right", "gpt4o", None),
-            ("1/left", "gpt4o", 0.5), ("1/right", "gpt4o", 0.5), ("3/left", "gpt4o", 1.0), ("3/right", "gpt4o", 0.0),
-            ("0/left", "random", 0.0),
-        ]),
-        "notes": ["2 of 10 published scores are empty"],
-    },
     "long": LONG_RATINGS, "long, Parquet": LONG_RATINGS,
 }  # fmt: skip
 """By layout and table of the release: columns, the first row that is shown, and the rows; and skills and notes."""
@@ -281,16 +203,20 @@ EXPECTED: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_every_layout_gives_our_tables_and_what_they_hold(name: str, tmp_path: Path) -> None:
-    release = reading(LAYOUTS[name].reader, LAYOUTS[name].write(tmp_path))
+    check_tables(reading(LAYOUTS[name].reader, LAYOUTS[name].write(tmp_path)), EXPECTED[name])
+
+
+def check_tables(release: Release, parts: Mapping[str, Any]) -> None:
+    """Check the schemas of a release, and these parts of it."""
     for table_name, schema in SCHEMAS.items():
         assert getattr(release, table_name).schema == schema
-    for part, expected in EXPECTED[name].items():
+    for part, content in parts.items():
         found = getattr(release, part)
         if part in SCHEMAS:
-            names, first, wanted = expected
+            names, first, wanted = content
             assert cells(found, names)[first : first + max(len(wanted), 1)] == wanted
         else:
-            assert found == expected
+            assert found == content
     for row in release.scores.to_pylist():
         assert (row["score"] is None) == (row["error"] is not None and row["error"]["kind"] == "not_scored")
 
@@ -376,21 +302,6 @@ def test_a_copy_of_dsgs_table_under_other_names_is_the_same(tmp_path: Path) -> N
     copied = [{names.get(name, name): value for name, value in row.items()} for row in DSG_LIKERT]
     own = reading("dsg_tifa160", LAYOUTS["dsg_tifa160"].write(tmp_path))
     assert reading("dsg_tifa160", put(tmp_path / "t2v.csv", copied)).ratings == own.ratings
-
-
-def test_richhf_has_the_words_of_the_prompts_that_are_beside(tmp_path: Path) -> None:
-    LAYOUTS["richhf"].but("prompts.csv", table("filename prompt", ("train/0a1b.png", RICHHF_PROMPT))).write(tmp_path)
-    words = reading("richhf", tmp_path).words
-    assert cells(words, "word start end aligned") == [
-        ("A", 0, 1, 1), ("cat", 2, 5, 0), ("asleep", 8, 14, 1), ("in", 16, 18, 1), ("a", 19, 20, 1), ("box", 21, 24, 0)
-    ]  # fmt: skip
-    assert cells(words, "prompt_id") == [(RICHHF_PROMPT,)] * 6
-
-
-def test_checksums_are_tensorflows() -> None:
-    """The check value of CRC-32C (RFC 3720), masked as TensorFlow's records have it."""
-    crc = 0xE3069283
-    assert masked_crc(b"123456789") == (((crc >> 15) | (crc << 17)) + 0xA282EAD8) % 2**32
 
 
 def test_genai_bench_has_no_skills_without_their_file_and_its_videos_have_the_same_layout(tmp_path: Path) -> None:
@@ -616,9 +527,6 @@ def wide_graph(levels: int, nodes: int) -> list[dict[str, Any]]:
     )]  # fmt: skip
 
 
-RATER_1, _, _, SC_OF_ONE, _, LPIPS_OF_ONE = IMAGENHUB
-WORDS_OF = "expected a 1 or a 0 for each of the 3 words of 'a cat asleep'"
-POINTER = "version https://git-lfs.github.com/spec/v1\n"
 COMPLAINTS: dict[str, list[tuple[Any, ...]]] = {
     "tifa160": [
         (tifa(human_scores=["five", 4]), r"row 0 \('coco_1_m.*expected a rating as a number, found 'five'; c"),
@@ -633,18 +541,6 @@ COMPLAINTS: dict[str, list[tuple[Any, ...]]] = {
         ({}, "holds no rows; it may be truncated"),
         ([], "expected an object of records by id, found list"),
         (b"\xff\xfe{}", "line 1: expected UTF-8 text, found the byte 0xff, as UTF-16 has; save the"),
-    ],
-    "evalmuse": [
-        (table("prompt_id img_path prompt", ("p", "m/1.png", "x")), "row 0: expected a list of ratings, found None"),
-        (table("prompt_id total_score", ("p", [1])), "row 0: expected img_path as text"),
-    ],
-    "richhf": [
-        (as_tfrecord(richhf())[:-40], "record 0: ends before its end; it may be"),
-        (b"\x00" * 40, "record 0: no TFRecord; it may be truncated"),
-        (POINTER, "is a pointer of Git LFS and not the"),
-        (as_tfrecord(b"\xff\xff\xff"), "record 0: not a TensorFlow Example"),
-        (as_tfrecord(as_example({"filename": "a.png"})), "expected aesthetics_score, found 'filename'; is this RichHF"),
-        ("prompts.csv", "filename,prompt\ntrain/0a1b.png,a cat asleep\n", f"record 0: {WORDS_OF}"),
     ],
     "genai_bench": [
         ({"00007": {"prompt": "x"}}, r"row 0 \('00007'\): expected models, found prompt"),
@@ -738,22 +634,6 @@ COMPLAINTS: dict[str, list[tuple[Any, ...]]] = {
         ("graph_id,node\ng,0\n", r"expected column\(s\) prompt, parents, errors, image_id, found graph_id, node; docs"),
         (wide_graph(4, 11), r"graph 'g': expected at most 10,000 walks, .*, found 14,641; split the graph"),
     ],
-    "imagenhub": [
-        (RATER_1, "uid\tOne\na.jpg\t[1, 2]\n", r"row 0: expected two ratings from 0 to 1 of One, .* found '\[1, 2\]'"),
-        (RATER_1, "uid\tOne\na.jpg\t\n", "row 0: expected two ratings from 0 to 1 of One, .* found None"),
-        (RATER_1, "uid\tOne\na.jpg\t[1, x]\n", "row 0: expected a rating as a number, found 'x'"),
-        (RATER_1, "image\tOne\na.jpg\t[1,1]\n", r"expected column\(s\) uid, found image, One; is this VIEScore's"),
-        (RATER_1, "uid\tOne\na\t[1,1]\na\t[1,1]\n", "row 1: rater '1' rates image 'Text-Guided_IE/One/a' twice"),
-        (SC_OF_ONE, {"a.jpg": {"score": []}}, r"row 0 \('a.jpg'\): expected a list of scores, found an empty list"),
-        (SC_OF_ONE, {"a.jpg": {"score": ["good"]}}, "expected a rating as a number, found 'good'"),
-        (LPIPS_OF_ONE, {"a.jpg": {"LPIPS": "low"}}, r"row 0 \('a.jpg'\): expected a rating as a number, found 'low'"),
-    ],
-    "genai_arena": [
-        ([{**VOTES[0], "human_vote": "left"}], "row 0: expected the human_vote leftvote or .*, found 'left'"),
-        ([{**VOTES[0], "idx": None}], "row 0: expected idx as text, found None among idx"),
-        ([VOTES[0]] * 2, r"row 1: pair 0 stands twice \(the first stands in .*row 0\)"),
-        ("random/pairwise.json", [{**VOTES[0], "human_vote": "tievote"}], "the human_vote leftvote, found 'tievote'"),
-    ],
     "long": [
         ("image_id\n1\n", r"expected column\(s\) rating, found image_id; set protocol.columns.rating"),
         ("prompt_id,rating\n1,2\n", r"expected column\(s\) generator, found prompt_id, rating; name the image"),
@@ -777,24 +657,33 @@ COMPLAINTS: dict[str, list[tuple[Any, ...]]] = {
 def test_what_does_not_fit_is_named_with_its_file_and_row(
     name: str, complaint: tuple[Any, ...], tmp_path: Path
 ) -> None:
+    require_complaint(LAYOUTS[name], complaint, tmp_path)
+
+
+def require_complaint(layout: Layout, complaint: tuple[Any, ...], folder: Path) -> None:
+    """Fail if a file with other content is not named with its row; by default it is the layout's first file."""
     *file, content, said = complaint
-    layout = LAYOUTS[name]
     changed = file[0] if file else next(iter(layout.files))
     with pytest.raises(SourceError, match=said) as caught:
-        reading(layout.reader, layout.but(changed, content).write(tmp_path))
-    assert "\n" not in str(caught.value) and str(tmp_path) in str(caught.value)
+        reading(layout.reader, layout.but(changed, content).write(folder))
+    assert "\n" not in str(caught.value) and str(folder) in str(caught.value)
     assert changed in str(caught.value) or changed == "prompts.csv"
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_what_is_not_there_or_is_no_file_is_named(name: str, tmp_path: Path) -> None:
     layout = LAYOUTS[name]
-    place = tmp_path if layout.of_folder else tmp_path / next(iter(layout.files))
-    with pytest.raises(PlumblineError, match=str(tmp_path)):
-        reading(layout.reader, place)
-    if not layout.of_folder and layout.reader not in ("pick_a_pic", "richhf"):
-        with pytest.raises(SourceError, match="expected a file, found a folder; give the file's own path"):
-            reading(layout.reader, tmp_path)
+    assert_absence(layout, tmp_path, takes_folder=layout.of_folder or layout.reader == "pick_a_pic")
     if layout.reader == "winoground":
         with pytest.raises(SourceError, match=r"w\.txt: expected a \.parquet, \.csv, .* file; rename it"):
             reading("winoground", put(tmp_path / "w.txt", json.dumps(FLICKR_JSON)))
+
+
+def assert_absence(layout: Layout, folder: Path, *, takes_folder: bool) -> None:
+    """Fail unless a missing file is named, and a folder in place of a file."""
+    place = folder if layout.of_folder else folder / next(iter(layout.files))
+    with pytest.raises(PlumblineError, match=str(folder)):
+        reading(layout.reader, place)
+    if not takes_folder:
+        with pytest.raises(SourceError, match="expected a file, found a folder; give the file's own path"):
+            reading(layout.reader, folder)

@@ -1,1 +1,0 @@
-"""Gates: a finished run judged by a file of rules."""

@@ -1,1 +1,0 @@
-"""Generation of a benchmark's images by a model that runs here, or by a service."""

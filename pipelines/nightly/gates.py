@@ -1,0 +1,70 @@
+"""Gates of nightly runs: files that say what a run must meet, which plugins read and judge by."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from rich.console import Console
+
+from plumbline.operators.base.errors import ConfigError, describe_missing_plugin
+from plumbline.operators.base.extensions import Extensions
+from plumbline.operators.images.generation_settings import Choice
+from plumbline.pipelines.base.storage import Place
+from plumbline.pipelines.cells.store import Store
+from plumbline.pipelines.sources.sources import Sources
+
+
+class GateVerdict(NamedTuple):
+    """Result of a gate for a run."""
+
+    passed: bool
+    record: Mapping[str, Any]
+    """The result as plain values, for nightly.json and the webhook; `passed` and `summary`, a line, are among them."""
+    show: Callable[[Console], None]
+    """Prints the result."""
+
+
+class NightGate(ABC):
+    """A file that judges the runs of a night, and decides in place of regressions whether the night ends well."""
+
+    @abstractmethod
+    def __init__(self, place: Place) -> None:
+        """Read the file; raise ConfigError if it is invalid."""
+
+    @abstractmethod
+    def check(self, metrics: Mapping[str, Sequence[str]]) -> None:
+        """Raise ConfigError if runs of these benchmarks, with these metrics, cannot be judged by the file."""
+
+    @abstractmethod
+    def judge(
+        self,
+        store: Store,
+        run_id: str,
+        *,
+        against: str | None,
+        no_other: str,
+        settings: Choice,
+        sources: Sources | None,
+    ) -> GateVerdict | None:
+        """Judge a finished run; return None if the file says nothing about its benchmark.
+
+        Args:
+            store: The store of the run.
+            run_id: The run's id.
+            against: Id of the earlier run to compare with.
+            no_other: The reason why there is no run to compare with.
+            settings: Effect of generation settings that differ between the two runs.
+            sources: The run's sources if they have already been read.
+        """
+
+
+NIGHT_GATES = Extensions[type[NightGate]]("night_gates", {}, NightGate)
+RULES = "rules"
+"""Name of the gate that reads the file of `nightly.gate`."""
+
+
+def open_gate(place: Place) -> NightGate:
+    """Read the file of a gate; raise ConfigError if it is invalid, or if the plugin that reads it is missing."""
+    if RULES not in NIGHT_GATES:
+        raise ConfigError(describe_missing_plugin("nightly.gate: rules are a part", "gates"))
+    return NIGHT_GATES[RULES](place)

@@ -1,0 +1,136 @@
+"""Packs of two papers: multiple-choice questions of TIFA v1.0, and DSG-1k's questions, which depend on each other."""
+
+import re
+from collections.abc import Iterable, Iterator
+
+from plumbline.operators.metrics import parsing
+from plumbline.operators.metrics.writing import WrittenQuestion
+from plumbline.pipelines.base.storage import Place
+from plumbline.pipelines.base.tables import Refused, Values
+from plumbline.pipelines.sources.question_packs.pack import (
+    Convention,
+    PackLine,
+    PackRow,
+    PackRows,
+    label,
+    quote,
+    read_lines,
+    read_rows,
+    the_id,
+    the_text,
+    the_texts,
+)
+
+LONG_NUMBER = re.compile(r"\d{10}")
+NUMBERS = re.compile(r"\s*-?\d+\s*(,\s*-?\d+\s*)*")
+"""Form of a dependency that the releases' code can read."""
+
+
+def read_tifa_v1(place: Place, convention: Convention) -> PackRows:
+    """Read the questions of tifa_v1.0_question_answers.json, in its order.
+
+    TIFA v1.0 (Hu et al. 2023): multiple-choice questions about 4,081 prompts.
+
+    Source: Yushi-Hu/tifa, `tifa_v1.0/tifa_v1.0_question_answers.json`: a list of questions, each with the `id` and the
+    `caption` of its prompt, `choices`, `answer`, `element` and `element_type`. A question that occurs twice counts
+    twice, as in `tifascore/tifa_score.py`.
+    """
+    return read_rows(read_lines(place), _multiple_choice)
+
+
+def _multiple_choice(line: PackLine) -> Iterator[PackRow]:
+    values = line.values
+    choices, answer = the_texts(values.get("choices"), "choices"), the_text(values, "answer")
+    if answer not in choices or len(set(choices)) < 2:
+        found = f"found {quote(list(choices))}"
+        raise Refused("no_choice", f"expected the answer {quote(answer)} among two choices at least, {found}")
+    asked = WrittenQuestion(
+        question_id=line.where,
+        text=the_text(values, "question"),
+        choices=choices,
+        answer=answer,
+        kind=label(values, "element_type"),
+        span=label(values, "element"),
+    )
+    yield PackRow(line.where, the_id(values, "id"), the_text(values, "caption"), asked)
+
+
+def proposition(line: PackLine) -> Iterator[PackRow]:
+    """Read a row with `item_id`, `text`, `proposition_id`, `dependency`, `tuple` and `question_natural_language`.
+
+    Of a dependency such as `5, background` only the number counts.
+    """
+    values = line.values
+    asked = WrittenQuestion(
+        question_id=_number(values),
+        text=the_text(values, "question_natural_language"),
+        choices=parsing.YES_NO,
+        answer="yes",
+        kind=_category(values),
+        span=label(values, "keywords"),
+        parents=_parents(values),
+    )
+    yield PackRow(line.where, the_id(values, "item_id"), the_text(values, "text"), asked)
+
+
+def _unread_dependencies(lines: Iterable[PackLine | str]) -> list[PackLine]:
+    """Return the rows whose parents are not all numbers."""
+    rows = (line for line in lines if isinstance(line, PackLine))
+    return [line for line in rows if not NUMBERS.fullmatch(str(line.values.get("dependency") or "0"))]
+
+
+def dependency_notes(lines: Iterable[PackLine | str], effect: str) -> Iterator[str]:
+    """Yield a line for each row whose parents are not all numbers."""
+    for line in _unread_dependencies(lines):
+        found = quote(line.values.get("dependency"))
+        yield f"{line.where}: the dependency {found} is not all numbers; {effect}"
+
+
+def _parents(values: Values) -> tuple[str, ...]:
+    """Return the numbers of a row's parents, none for 0 or an empty cell; raise Refused for any other type of value."""
+    written = label(values, "dependency") or "0"
+    if LONG_NUMBER.search(written):
+        raise Refused("no_parents", f"expected numbers of questions in 'dependency', found {quote(written)}")
+    return tuple(map(str, parsing.read_parents(written) or ()))
+
+
+def _category(values: Values) -> str | None:
+    """Return the text before the bracket of a tuple: `attribute - color`."""
+    return (label(values, "tuple") or "").split("(")[0].strip() or None
+
+
+def _number(values: Values) -> str:
+    found = the_id(values, "proposition_id")
+    if not found.isdecimal() or LONG_NUMBER.search(found):
+        raise Refused("no_id", f"expected 'proposition_id' as a number, found {quote(found)}")
+    return str(int(found))
+
+
+def read_dsg_1k(place: Place, convention: Convention) -> PackRows:
+    """Read the questions of dsg-1k-anns.csv, in its order.
+
+    DSG-1k (Cho et al. 2024): yes/no questions that depend on each other, about 1,060 prompts.
+
+    Source: j-min/DSG, `dsg/data/dsg-1k-anns.csv`. Its loader (`dsg/data_utils.py`) splits a dependency at its commas
+    and converts the parts to numbers; if a part is not a number (`5, background`, ten of 8,182 rows), all dependencies
+    of that prompt are lost. `released` reads it like this; with `fixed` the number counts, and the other dependencies
+    stay.
+    """
+    lines = [*read_lines(place)]
+    if convention == "fixed":
+        yield from dependency_notes(lines, "its words do not count")
+        yield from read_rows(lines, proposition)
+        return
+    yield from dependency_notes(lines, "none of the prompt's questions has parents, as in the release")
+    spoiled = {str(line.values.get("item_id")) for line in _unread_dependencies(lines)}
+
+    def read_row(line: PackLine) -> Iterable[PackRow]:
+        is_spoiled = str(line.values.get("item_id")) in spoiled
+        return _drop_parents(proposition(line)) if is_spoiled else proposition(line)
+
+    yield from read_rows(lines, read_row)
+
+
+def _drop_parents(found: Iterable[PackRow]) -> Iterator[PackRow]:
+    for row in found:
+        yield row._replace(question=row.question._replace(parents=()) if row.question else None)

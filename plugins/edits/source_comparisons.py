@@ -1,0 +1,123 @@
+"""The source_comparisons stage: how similar edited images are to their sources by their pixels, without a model."""
+
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from PIL import Image
+
+from plumbline.operators.base.errors import RowError
+from plumbline.operators.base.schemas import image_schema
+from plumbline.operators.images.preparing import Edit
+from plumbline.operators.images.rows import edit_error, mask_error
+from plumbline.operators.stages.images import PixelsStage
+from plumbline.plugins.edits.source_comparison import SourceComparisonConfig
+
+MAX_SIDE = 1024
+"""Side in pixels of scaled-down larger sources and their edited images, so that all cost the same."""
+RADIUS, SIGMA = 5, 1.5
+"""Radius and sigma in pixels of SSIM's window, which is Gaussian and 11 x 11."""
+MIN_SIDE = 2 * RADIUS + 1
+C1, C2 = (0.01 * 255) ** 2, (0.03 * 255) ** 2
+WHITE = 128
+"""Least brightness of a white pixel in a mask."""
+CLEAR, MAX_GREY = 64, 0.1
+"""Distance in brightness from black or white of a mask's pixels, except for this share on edges that were scaled."""
+
+
+class SourceComparison(NamedTuple):
+    """Differences between an edited image and its source."""
+
+    l1: float
+    """Mean absolute difference of RGB values, in [0, 1]; the edited image is first scaled to the size of the source, as
+    in MagicBrush (OSU-NLP-Group/MagicBrush, evaluation/image_eval.py, `eval_distance`)."""
+    l2: float
+    """Mean squared difference of RGB values, in [0, 1], as in MagicBrush."""
+    ssim: float
+    """Mean structural similarity of brightness (Rec. 601's luma), in [-1, 1] (Wang et al. 2004, Image Quality
+    Assessment, eq. 13, with its window and constants)."""
+
+
+def compare_with_source(
+    image: Image.Image, source: Image.Image, mask: Image.Image | None = None
+) -> SourceComparison | RowError:
+    """Compare two RGB images by the pixels outside a mask, or by all pixels.
+
+    Returns an error if the source is smaller than SSIM's window, or if the mask is invalid.
+    """
+    scale = min(MAX_SIDE / max(source.size), 1)
+    width, height = (max(round(side * scale), 1) for side in source.size)
+    if min(width, height) < MIN_SIDE:
+        found = f"{source.width}x{source.height} pixels, where the comparison needs {MIN_SIDE} a side"
+        return edit_error(RowError("image_too_small", f"{found}; use a larger one"), "source")
+    kept = np.ones((height, width), bool) if mask is None else _outside(mask, source, (width, height))
+    if isinstance(kept, RowError):
+        return kept
+    both = [one if one.size == (width, height) else one.resize((width, height)) for one in (image, source)]
+    difference = (np.asarray(both[0], np.float32) - np.asarray(both[1], np.float32))[kept] / 255
+    x, y = (np.asarray(one.convert("L"), np.float64) for one in both)
+    return SourceComparison(
+        l1=float(np.abs(difference).mean(dtype=np.float64)),
+        l2=float(np.square(difference).mean(dtype=np.float64)),
+        ssim=_ssim(x, y, kept),
+    )
+
+
+def _outside(mask: Image.Image, source: Image.Image, size: tuple[int, int]) -> NDArray[np.bool_] | RowError:
+    """Return which pixels (height, width) of the compared images the mask leaves, at this width and height."""
+    if mask.size != source.size:
+        found, expected = (f"{one.width}x{one.height}" for one in (mask, source))
+        return mask_error(f"it has {found} pixels, and the source {expected}; make it as large as the source")
+    luma = np.asarray(mask.convert("L"))
+    if np.mean((luma >= CLEAR) & (luma < 256 - CLEAR)) > MAX_GREY:
+        return mask_error("expected black and white, found other shades; draw it white where the edit is, else black")
+    kept = np.asarray(mask.convert("L").resize(size, Image.Resampling.NEAREST)) < WHITE
+    if not kept[RADIUS:-RADIUS, RADIUS:-RADIUS].any():
+        return mask_error("it is white all over, which leaves no pixel to compare; leave the row out, or correct it")
+    return kept
+
+
+def _ssim(x: NDArray[np.float64], y: NDArray[np.float64], kept: NDArray[np.bool_]) -> float:
+    """Return the SSIM of brightness (height, width), 0 to 255.
+
+    It is the mean over the windows that lie inside the image and have a `kept` centre, each weighted by its kept
+    pixels.
+    """
+    middles = kept[RADIUS:-RADIUS, RADIUS:-RADIUS]
+    weights = _windows(kept.astype(np.float64))[middles]
+
+    def weighted(values: NDArray[np.float64]) -> NDArray[np.float64]:
+        return _windows(values * kept)[middles] / weights
+
+    mean_x, mean_y = weighted(x), weighted(y)
+    variances = weighted(x * x) - mean_x**2 + weighted(y * y) - mean_y**2
+    covariance = weighted(x * y) - mean_x * mean_y
+    luminance = (2 * mean_x * mean_y + C1) / (mean_x**2 + mean_y**2 + C1)
+    return float(np.mean(luminance * (2 * covariance + C2) / (variances + C2)))
+
+
+def _windows(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the Gaussian-weighted sum of each window."""
+    from scipy.ndimage import gaussian_filter  # takes a tenth of a second to import
+
+    sums: NDArray[np.float64] = gaussian_filter(values, SIGMA, radius=RADIUS)
+    return sums[RADIUS:-RADIUS, RADIUS:-RADIUS]
+
+
+class SourceComparisonsStage(PixelsStage):
+    """Edited images and sources to comparisons, one per image of the row, for all metrics of this kind."""
+
+    name = "source_comparisons"
+    version = 1
+    behind = "image_statistics"
+    schema = image_schema(
+        ("comparisons", pa.list_(pa.struct([(name, pa.float32()) for name in SourceComparison._fields])))
+    )
+    column = "comparisons"
+    needs = SourceComparisonConfig
+    masks = True
+
+    def preprocess(self, image: Image.Image, edit: Edit | None = None) -> SourceComparison | RowError:
+        assert edit is not None, "its metrics look at sources"
+        return compare_with_source(image, *edit)

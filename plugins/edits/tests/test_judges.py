@@ -1,0 +1,114 @@
+"""Judges of edits: what each asks, and how the ratings of VIEScore, EditScore and ImgEdit-Bench become a number."""
+
+import json
+import math
+from functools import partial
+from typing import Any
+
+import pytest
+
+from plumbline.operators.base.errors import ConfigError, RowError
+from plumbline.operators.metrics.answered import mean_over_images
+from plumbline.operators.metrics.judges.judge import ask_repeatedly
+from plumbline.operators.metrics.metric import Evidence
+from plumbline.operators.metrics.wording import prompt_template
+from plumbline.operators.metrics.writing import UnreadableReply
+from plumbline.plugins.edits.editscore import EditScoreConfig
+from plumbline.plugins.edits.imgedit import ImgEditConfig, read_kinds
+from plumbline.plugins.edits.viescore_edit import VieScoreEditConfig
+from tests.operators.metrics.scripted import run
+
+RELEASED_RESPECTS = {
+    "replace": ("prompt_compliance", "visual_naturalness", "physical_detail_integrity"),
+    "add": ("prompt_compliance", "visual_naturalness", "physical_detail_coherence"),
+    "adjust": ("prompt_compliance", "visual_seamlessness", "physical_detail_fidelity"),
+    "remove": ("prompt_compliance", "visual_naturalness", "physical_detail_integrity"),
+    "style": ("style_fidelity", "content_preservation", "rendering_quality"),
+    "action": ("action_fidelity", "identity_preservation", "visual_anatomical_coherence"),
+    "extract": ("object_identity", "mask_precision", "visual_quality"),
+    "background": ("instruction_compliance", "visual_seamlessness", "physical_consistency"),
+    "compose": ("instruction_compliance", "visual_naturalness", "physical_consistency_fine_detail"),
+}
+"""Benchmark/Basic/prompts.json of PKU-YuanGroup/ImgEdit at 547185d, in lower case."""
+
+
+def reply(**rated: int) -> str:
+    return json.dumps({**rated, "rationale": "So."})
+
+
+def evidence(verdict: Any) -> Evidence:
+    return Evidence({"ratings": [rating._asdict() for rating in verdict.ratings], "rationale": verdict.rationale})
+
+
+def editing(success: int, overediting: int) -> str:
+    return reply(editing_success=success, overediting=overediting)
+
+
+def quality(naturalness: int, artifacts: int) -> str:
+    return reply(naturalness=naturalness, artifacts=artifacts)
+
+
+def test_viescore_asks_about_the_edit_and_about_the_edited_image_alone() -> None:
+    ran = run(VieScoreEditConfig().inspect("paint\n {it} red"), [editing(8, 6), quality(9, 3)])
+    ((edit, perceptual),) = ran.rounds
+    assert (edit.view, perceptual.view) == (0, 1) and VieScoreEditConfig().views == ("edit", "result")
+    assert "\npaint {it} red\n" in edit.messages[0].text and "paint" not in perceptual.messages[0].text
+    scores = {part: VieScoreEditConfig(part=part).score(evidence(ran.result)).score
+              for part in ("consistency", "quality", "overall")}  # fmt: skip
+    assert scores == {"consistency": 6, "quality": 3, "overall": math.sqrt(6 * 3)}
+
+
+def test_a_reply_about_an_edit_that_cannot_be_read_is_asked_for_again_about_the_same_pictures() -> None:
+    ran = run(VieScoreEditConfig().inspect("a"), [editing(8, 6), "Well."], [quality(10, 10)])
+    ((again,),) = ran.rounds[1:]
+    assert again.view == 1 and "could not be read" in again.messages[-1].text
+    with pytest.raises(UnreadableReply):
+        run(VieScoreEditConfig().inspect("a"), ["Well.", quality(1, 1)], [editing(11, 0)])
+
+
+def test_editscore_is_the_mean_over_its_passes_of_roots_out_of_25() -> None:
+    metric = EditScoreConfig(repeats=2, seed=7)
+    ran = run(
+        ask_repeatedly(partial(metric.inspect, "a"), 2),
+        [editing(25, 10), quality(20, 15)],
+        [editing(5, 25), quality(25, 20)],
+    )
+    assert [[(one.view, one.seed, one.temperature) for one in asked] for asked in ran.rounds] == [
+        [(0, 7, 0.7), (1, 7, 0.7)], [(0, 8, 0.7), (1, 8, 0.7)],
+    ]  # fmt: skip
+    first, second = math.sqrt(min(10, 4) * min(8, 6)), math.sqrt(min(2, 10) * min(10, 8))
+    expected = {"prompt_following": 6, "consistency": 7, "perceptual_quality": 7, "overall": (first + second) / 2}
+    for rating, number in expected.items():
+        by_pass = [EditScoreConfig(rating=rating).score(evidence(one)) for one in ran.result]
+        scored = mean_over_images(by_pass, "Ask")
+        assert scored.score == pytest.approx(number) and len(scored.ratings) == 4
+
+
+def test_editscore_that_would_be_told_the_same_each_time_is_refused() -> None:
+    with pytest.raises(ConfigError, match="editscore repeats: at temperature 0 all 4 replies are the same"):
+        EditScoreConfig(repeats=4, temperature=0)
+
+
+@pytest.mark.parametrize("kind", RELEASED_RESPECTS)
+def test_imgedit_rates_each_kind_of_edit_in_its_own_respects(kind: str) -> None:
+    names = RELEASED_RESPECTS[kind]
+    ran = run(
+        ImgEditConfig().inspect("do it", skills=("animal", kind.title())),
+        [reply(**dict(zip(names, (2, 4, 5), strict=True)))],
+    )
+    ((asked,),) = ran.rounds
+    assert all(f"\n{name}: from 1 (" in asked.messages[0].text for name in names)
+    assert "No rating may be higher than the first one." in asked.messages[0].text, "and yet 4 and 5 are kept"
+    assert ImgEditConfig().score(evidence(ran.result)).score == pytest.approx((2 + 4 + 5) / 3)
+    assert run(ImgEditConfig(edit_kind=kind).inspect("do it"), [reply(**dict.fromkeys(names, 3))]).rounds == ran.rounds
+
+
+@pytest.mark.parametrize("skills", [(), ("animal",), ("add", "remove")])
+def test_imgedit_without_one_kind_of_edit_is_an_error_that_says_what_was_found(skills: tuple[str, ...]) -> None:
+    ran = run(ImgEditConfig().inspect("do it", skills=skills))
+    assert isinstance(ran.result, RowError) and ran.result.kind == "no_edit_kind"
+    assert all(repr(skill) in ran.result.message for skill in skills) and "edit_kind" in ran.result.message
+
+
+def test_every_kind_of_edit_has_three_respects() -> None:
+    assert set(read_kinds(prompt_template("imgedit_kinds"))) == set(RELEASED_RESPECTS)

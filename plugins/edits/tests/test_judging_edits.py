@@ -1,0 +1,83 @@
+"""Judges of edits at a service on the loopback: in a table that is scored by one command, and in Python."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from plumbline.operators.base.errors import ConfigError
+from plumbline.operators.models.families import model_config
+from plumbline.operators.scoring.scorer import Scorer, ScorerConfig
+from plumbline.plugins.edits.imgedit import ImgEditConfig
+from tests.bench_of import write_rows
+from tests.commands import newest, printed, refusal
+from tests.operators import tiny
+from tests.operators.models.endpoint import KEY, VARIABLE, Server, said
+
+RATED = {
+    "editing_success": 9, "overediting": 4, "naturalness": 9, "artifacts": 8, "rating": 35,
+    "prompt_compliance": 5, "visual_naturalness": 4, "physical_detail_coherence": 2, "rationale": "So.",
+}  # fmt: skip
+MADE, SOURCES = ([tiny.encoded(tiny.picture(seed)) for seed in seeds] for seeds in (range(3), range(10, 13)))
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    monkeypatch.setenv(VARIABLE, KEY)
+    server = Server()
+    server.script = lambda number, body: said(json.dumps(RATED))
+    server.trial = said("yes")
+    yield server
+    server.close()
+
+
+def judge(server: Server) -> dict[str, Any]:
+    return {"family": "openai", "checkpoint": "judge", "endpoint": server.url, "key_variable": VARIABLE}
+
+
+def shown(server: Server) -> list[tuple[int, bool]]:
+    """Return for each request the number of its images, and whether it has the instruction."""
+    contents = [body["messages"][0]["content"] for body in server.bodies]
+    return sorted((len(content) - 1, "paint it red" in content[-1]["text"]) for content in contents)
+
+
+def test_a_table_of_edits_is_judged_and_a_bad_source_costs_only_what_looks_at_it(
+    server: Server, tmp_path: Path
+) -> None:
+    sources = [SOURCES[0], b"no image", SOURCES[2]]
+    rows = [{"image": image, "before": source, "prompt": "paint it red"}
+            for image, source in zip(MADE, sources, strict=True)]  # fmt: skip
+    write_rows(tmp_path / "mine.parquet", rows)
+    vlm = ", ".join(f"{key}: {value!r}" for key, value in judge(server).items())
+    given = [f"images={tmp_path}/mine.parquet", "metric=[viescore_edit,gpt4v_eval]", f"+models.vlm={{{vlm}}}"]
+    given += ["models=shapes", "cluster=here", f"store={tmp_path}/store", "max_failed=0.5"]
+    assert "metrics.viescore_edit: it looks at the sources" in refusal("score", *given)
+    printed("score", *given, "benchmark.columns.source=before", code=2)
+    scores = pq.read_table(newest(tmp_path / "store") / "scores.parquet").to_pylist()
+    found = {
+        metric: [row["score"] for row in scores if row["metric"] == metric]
+        for metric in ("viescore_edit", "gpt4v_eval")
+    }
+    assert found == {"viescore_edit": [pytest.approx((4 * 8) ** 0.5), None, pytest.approx((4 * 8) ** 0.5)],
+                     "gpt4v_eval": [35, 35, 35]}  # fmt: skip
+    (error,) = [row["error"] for row in scores if row["error"]]
+    assert error["kind"] == "corrupt_image" and error["message"].startswith("the source of the edit: ")
+    assert shown(server) == [(1, False)] * 2 + [(1, True)] * 3 + [(2, True)] * 2
+
+
+def test_the_scorer_shows_a_judge_the_source_and_then_the_image(server: Server) -> None:
+    metrics = {"imgedit": ImgEditConfig(edit_kind="add"), "by_skill": ImgEditConfig()}
+    scorer = Scorer(ScorerConfig(models={"vlm": model_config(**judge(server))}, metrics=metrics))
+    scored = scorer.score_table(MADE, "paint it red", sources=[SOURCES[0], [SOURCES[1], SOURCES[2]], None]).to_pylist()
+    assert [row["score"] for row in scored[:3]] == [pytest.approx((5 + 4 + 2) / 3), None, None]
+    assert [row["error"] and row["error"]["kind"] for row in scored] == [
+        None, "too_many_images", "missing_image", "no_edit_kind", "too_many_images", "missing_image",
+    ]  # fmt: skip
+    (body,) = server.bodies
+    pictures = [part["image_url"]["url"] for part in body["messages"][0]["content"][:-1]]
+    assert len(set(pictures)) == 2 and shown(server) == [(2, True)]
+    with pytest.raises(ConfigError, match="imgedit and by_skill look at what images were edited from"):
+        scorer.score_table(MADE, "paint it red")

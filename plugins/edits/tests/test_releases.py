@@ -1,0 +1,185 @@
+"""People's ratings of edits and votes between them, and what judges said beside them."""
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from plumbline.operators.judging.ratings import VIESCORE
+from plumbline.pipelines.judging.metaeval import run_metaeval
+from tests.pipelines.judging.releases.files import Layout, put, reading, table
+from tests.pipelines.judging.releases.test_releases import RATED, check_tables, require_complaint
+from tests.pipelines.judging.test_metaeval import config
+
+RATERS = "paper_implementation/_human_annotations/ImagenHub_human_eval_results"
+
+
+ANSWERS = "paper_implementation/_answers"
+
+
+IMAGENHUB: dict[str, Any] = {
+    f"{RATERS}/ImagenHub_Text-Guided_IE/Text-Guided_IE_rater1.tsv": (
+        "uid\tOne\tTwo\r\nb.jpg\t[0.5, 1]\t[0,0]\r\na.jpg\t[1,1]\t[0, 0.5]\r\n"
+    ),
+    f"{RATERS}/ImagenHub_Text-Guided_IE/Text-Guided_IE_rater2.tsv": "uid\tOne\na.jpg\t[0.5,0.5]\nb.jpg\t[0,1]\n",
+    f"{RATERS}/ImagenHub_Text-Guided_IG/Text-To-Image_rater1.tsv": "uid\tSDXL\na.jpg\t[1,1]\n",
+    f"{ANSWERS}/results_gpt4o_0shot/ImagenHub_Text-Guided_IE/One/SC.json": {
+        "b.jpg": {"score": [4, 8.5], "reasoning": "..."}, "a.jpg": {"score": 80}, "c.jpg": {"score": [1]},
+    },
+    f"{ANSWERS}/results_gpt4o_0shot/ImagenHub_Text-Guided_IE/One/PQ.json": {
+        "a.jpg": {"score": [8.5, 9]}, "b.jpg": {"score": [9]},
+    },
+    f"{ANSWERS}/results_autometrics/ImagenHub_Text-Guided_IE/One.json": {"a.jpg": {"LPIPS": 0.486559}},
+}  # fmt: skip
+
+
+VOTES = table(
+    "idx instruct_prompt response model_vote human_vote correct",
+    (0, "add a lizard", "[[A>B]]", "[[A>B]]", "leftvote", True),
+    (2, "add a hat", "None of them", None, "bothbad_vote", False),
+    (1, "remove it", "[[A=B=Good]]", "[[A=B=Good]]", "tievote", True),
+    (3, "remove it", "[[A>B]]", "[[A>B]]", "rightvote", False),
+)  # fmt: skip
+
+
+GENAI_ARENA: dict[str, Any] = {
+    "gpt4o/pairwise.json": VOTES,
+    "random/pairwise.json": [{**VOTES[0], "model_vote": "[[B>A]]"}],
+    "emu2/pairwise.jsonl": "{}\n",
+}
+
+
+LAYOUTS: Mapping[str, Layout] = {
+    "imagenhub": Layout("imagenhub", IMAGENHUB, True),
+    "genai_arena": Layout("genai_arena", GENAI_ARENA, True),
+}
+RATER_1, _, _, SC_OF_ONE, _, LPIPS_OF_ONE = IMAGENHUB
+EXPECTED: Mapping[str, Mapping[str, Any]] = {
+    "imagenhub": {  # of the least whole number by ten, 1 at most; O is the root of both, of a person as of a judge
+        "ratings": (RATED, 3, [
+            ("Text-Guided_IE/One/a.jpg", "Text-Guided_IE/a.jpg", "One", "1", "SC", 1.0),
+            ("Text-Guided_IE/One/a.jpg", "Text-Guided_IE/a.jpg", "One", "1", "PQ", 1.0),
+            ("Text-Guided_IE/One/a.jpg", "Text-Guided_IE/a.jpg", "One", "1", "O", 1.0),
+            ("Text-Guided_IE/Two/b.jpg", "Text-Guided_IE/b.jpg", "Two", "1", "SC", 0.0),
+        ]),
+        "scores": ("image_id metric score", 0, [
+            ("Text-Guided_IE/One/b.jpg", "gpt4o_0shot_SC", 0.4), ("Text-Guided_IE/One/b.jpg", "gpt4o_0shot_PQ", 0.9),
+            ("Text-Guided_IE/One/b.jpg", "gpt4o_0shot_O", math.sqrt(0.4 * 0.9)),
+            ("Text-Guided_IE/One/a.jpg", "gpt4o_0shot_SC", 1.0),
+            ("Text-Guided_IE/One/a.jpg", "gpt4o_0shot_PQ", 0.8),
+            ("Text-Guided_IE/One/a.jpg", "gpt4o_0shot_O", math.sqrt(0.8)),
+            ("Text-Guided_IE/One/a.jpg", "LPIPS", 0.486559),
+        ]),
+        "skills": {"Text-Guided_IE/a.jpg": ["Text-Guided_IE"], "Text-Guided_IE/b.jpg": ["Text-Guided_IE"]},
+    },
+    "genai_arena": {
+        "preferences": ("prompt_id image_a image_b preferred", 0, [
+            ("0", "0/left", "0/right", "a"), ("2", "2/left", "2/right", "unsure"), ("1", "1/left", "1/right", "unsure"),
+            ("3", "3/left", "3/right", "b"),
+        ]),
+        "scores": ("image_id metric score", 0, [
+            ("0/left", "gpt4o", 1.0), ("0/right", "gpt4o", 0.0), ("2/left", "gpt4o", None), ("2/right", "gpt4o", None),
+            ("1/left", "gpt4o", 0.5), ("1/right", "gpt4o", 0.5), ("3/left", "gpt4o", 1.0), ("3/right", "gpt4o", 0.0),
+            ("0/left", "random", 0.0),
+        ]),
+        "notes": ["2 of 10 published scores are empty"],
+    },
+}  # fmt: skip
+"""By layout and table of the release: columns, the first row that is shown, and the rows; and skills and notes."""
+COMPLAINTS: Mapping[str, list[tuple[Any, ...]]] = {
+    "imagenhub": [
+        (RATER_1, "uid\tOne\na.jpg\t[1, 2]\n", r"row 0: expected two ratings from 0 to 1 of One, .* found '\[1, 2\]'"),
+        (RATER_1, "uid\tOne\na.jpg\t\n", "row 0: expected two ratings from 0 to 1 of One, .* found None"),
+        (RATER_1, "uid\tOne\na.jpg\t[1, x]\n", "row 0: expected a rating as a number, found 'x'"),
+        (RATER_1, "image\tOne\na.jpg\t[1,1]\n", r"expected column\(s\) uid, found image, One; is this VIEScore's"),
+        (RATER_1, "uid\tOne\na\t[1,1]\na\t[1,1]\n", "row 1: rater '1' rates image 'Text-Guided_IE/One/a' twice"),
+        (SC_OF_ONE, {"a.jpg": {"score": []}}, r"row 0 \('a.jpg'\): expected a list of scores, found an empty list"),
+        (SC_OF_ONE, {"a.jpg": {"score": ["good"]}}, "expected a rating as a number, found 'good'"),
+        (LPIPS_OF_ONE, {"a.jpg": {"LPIPS": "low"}}, r"row 0 \('a.jpg'\): expected a rating as a number, found 'low'"),
+    ],
+    "genai_arena": [
+        ([{**VOTES[0], "human_vote": "left"}], "row 0: expected the human_vote leftvote or .*, found 'left'"),
+        ([{**VOTES[0], "idx": None}], "row 0: expected idx as text, found None among idx"),
+        ([VOTES[0]] * 2, r"row 1: pair 0 stands twice \(the first stands in .*row 0\)"),
+        ("random/pairwise.json", [{**VOTES[0], "human_vote": "tievote"}], "the human_vote leftvote, found 'tievote'"),
+    ],
+}
+"""By layout: a file, its other content, and what is said."""
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_every_layout_gives_our_tables_and_what_they_hold(name: str, tmp_path: Path) -> None:
+    check_tables(reading(LAYOUTS[name].reader, LAYOUTS[name].write(tmp_path)), EXPECTED[name])
+
+
+@pytest.mark.parametrize("name, complaint", [(name, one) for name, several in COMPLAINTS.items() for one in several])
+def test_what_does_not_fit_is_named_with_its_file_and_row(
+    name: str, complaint: tuple[Any, ...], tmp_path: Path
+) -> None:
+    require_complaint(LAYOUTS[name], complaint, tmp_path)
+
+
+PAIRS = [[0, 0], [0, 1], [0.5, 0.5], [1, 1], [1, 0], [0.5, 0], [0, 0.5]]
+
+
+EDITORS = ("SDEdit", "Glide")
+
+
+def imagenhub(folder: Path) -> tuple[dict[str, list[list[list[float]]]], dict[str, list[dict[str, list[int]]]]]:
+    """A release of two editors' 12 edits, by editor the three raters' pairs and the judge's replies of each edit."""
+    draws = np.random.default_rng(7)
+    people = {name: [[PAIRS[draw] for draw in draws.integers(7, size=3)] for _ in range(12)] for name in EDITORS}
+    replies = {
+        name: [{aspect: draws.integers(11, size=2).tolist() for aspect in ("SC", "PQ")} for _ in range(12)]
+        for name in EDITORS
+    }
+    for rater in range(3):
+        rows = [
+            {"uid": f"{n}.jpg", **{name: str(people[name][n][rater]) for name in EDITORS}, "Imagic": "[0, 0]"}
+            for n in range(12)
+        ]
+        put(folder / f"{RATERS}/ImagenHub_Text-Guided_IE/x_rater{rater}.tsv", rows)
+    for name in EDITORS:
+        for aspect in ("SC", "PQ"):
+            records = {f"{n}.jpg": {"score": replies[name][n][aspect]} for n in range(12)}
+            put(folder / f"{ANSWERS}/results_gpt4o_0shot/ImagenHub_Text-Guided_IE/{name}/{aspect}.json", records)
+    return people, replies
+
+
+def test_edits_are_judged_as_viescores_notebook_does(tmp_path: Path) -> None:
+    """The released arithmetic, rewritten: correlations by editor, their mean through a hyperbolic tangent."""
+    people, replies = imagenhub(tmp_path)
+    found = run_metaeval(config(tmp_path, "protocol=imagenhub", f"protocol.path={tmp_path}", "sampling.resamples=2"))
+    judged = {(one.metric, one.template, one.subset): one for one in found.judgements if one.statistic == VIESCORE}
+
+    def average(values: list[float]) -> float:
+        grown = math.exp(2 * sum(values) / len(values))
+        return (grown - 1) / (grown + 1)
+
+    both = {"SC": lambda pair: pair[0], "PQ": lambda pair: pair[1], "O": lambda pair: math.sqrt(pair[0] * pair[1])}
+    for aspect, read in both.items():
+        metric, raters = [], []
+        for name in EDITORS:
+            rated = np.array([[read(pair) for pair in edit] for edit in people[name]])
+            scored = [read([min(reply["SC"]) / 10, min(reply["PQ"]) / 10]) for reply in replies[name]]
+            # rounded, because the notebook takes what rounding does to equal numbers for an order
+            metric.append(float(stats.spearmanr(np.round(scored, 9), rated.mean(axis=1).round(9)).statistic))
+            others = [np.delete(rated, rater, axis=1).mean(axis=1).round(9) for rater in range(3)]
+            raters.append(average([float(stats.spearmanr(rated[:, n], others[n]).statistic) for n in range(3)]))
+        for subset in ("overall", "Text-Guided_IE"):
+            assert judged[f"gpt4o_0shot_{aspect}", aspect, subset].value == pytest.approx(average(metric))
+            assert judged["people", aspect, subset].value == pytest.approx(average(raters))
+    assert judged["people", "SC", "overall"].n == 24  # nobody's scores are of Imagic's 12 edits
+
+
+def test_a_model_that_chooses_among_edits_is_right_as_often_as_genai_benchs_release_says(tmp_path: Path) -> None:
+    path = LAYOUTS["genai_arena"].write(tmp_path)
+    found = run_metaeval(config(tmp_path, "protocol=genai_arena", f"protocol.path={path}"))
+    judged = {one.metric: one for one in found.judgements if one.statistic == "binary_accuracy"}
+    assert judged["gpt4o"].value == pytest.approx(2 / 3)
+    assert (judged["gpt4o"].n, judged["gpt4o"].n_unscored) == (3, 1)  # one reply has no verdict
+    assert (judged["random"].value, judged["random"].n) == (0, 1)

@@ -1,0 +1,148 @@
+"""Edits compared by embeddings: with their sources, with captions, and both; no judge is asked."""
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+from torch.nn.functional import cosine_similarity
+from transformers import AutoTokenizer, CLIPImageProcessor, CLIPModel
+
+from plugins.edits.tests.test_source_comparisons import SOURCE, by_image, noise, png, write_edits
+from plumbline.operators.base.errors import ConfigError
+from plumbline.operators.metrics.similarities.similarity import SimilarityConfig
+from plumbline.operators.models.families import model_config
+from plumbline.operators.scoring.scorer import Scorer, ScorerConfig
+from tests.bench_of import images, plan_bench, prompts, run_bench, run_tables, write_rows
+from tests.environment import ROOT
+from tests.operators.tiny import rewards
+
+METRICS = "metric=[clip_i,clip_t,clip_direction]"
+CAPTIONS = ("benchmark.columns.source_caption=was", "benchmark.columns.target_caption=wanted")
+CLIP = ROOT / "assets/clip-shapes"
+EDITED = [row["image"] for row in images("atlas", 4)]
+BEFORE = [row["image"] for row in images("flint", 5)][1:]
+WANTED = [row["text"] for row in prompts(4)]
+WAS = [row["text"] for row in prompts(5)][1:]
+
+
+def scores_of(folder: Path, store: Path, *more: str) -> Any:
+    return by_image(run_tables(run_bench(folder, store, METRICS, SOURCE, *CAPTIONS, *more)))
+
+
+def by_the_releases() -> list[list[float]]:
+    """CLIP-I and CLIP-T as MagicBrush computes them (OSU-NLP-Group/MagicBrush fcfc892, evaluation/image_eval.py), and
+    the directional similarity of InstructPix2Pix (timothybrooks/instruct-pix2pix 0dffd1e, metrics/clip_similarity.py),
+    by transformers' CLIP.
+    """
+    model, words = CLIPModel.from_pretrained(CLIP).eval(), AutoTokenizer.from_pretrained(CLIP)
+    processor = CLIPImageProcessor.from_pretrained(CLIP)
+
+    def image_of(encoded: bytes) -> torch.Tensor:
+        pixels = processor(images=opened(encoded), return_tensors="pt")["pixel_values"]
+        return model.get_image_features(pixel_values=pixels).pooler_output
+
+    def text_of(text: str) -> torch.Tensor:
+        return model.get_text_features(**words([text], return_tensors="pt")).pooler_output
+
+    found = []
+    with torch.inference_mode():
+        for edited, before, wanted, was in zip(EDITED, BEFORE, WANTED, WAS, strict=True):
+            both, texts = [image_of(before), image_of(edited)], [text_of(was), text_of(wanted)]
+            kept, fit = cosine_similarity(*both), cosine_similarity(both[1], texts[1])
+            units = [[one / one.norm(dim=1, keepdim=True) for one in pair] for pair in (both, texts)]
+            direction = cosine_similarity(units[0][1] - units[0][0], units[1][1] - units[1][0])
+            found.append([float(kept), float(fit), float(direction)])
+    return found
+
+
+def opened(encoded: bytes) -> Image.Image:
+    return Image.open(io.BytesIO(encoded)).convert("RGB")
+
+
+@pytest.mark.parametrize("of_prompts", [False, True])
+def test_embeddings_give_the_numbers_of_magicbrush_and_instructpix2pix(tmp_path: Path, of_prompts: bool) -> None:
+    """The captions are stored with the images, or once in the prompts file."""
+    folder = write_edits(tmp_path / "bench", BEFORE, **({} if of_prompts else {"was": WAS, "wanted": WANTED}))
+    if of_prompts:
+        rows = zip(prompts(4), WAS, WANTED, strict=True)
+        write_rows(folder / "prompts.parquet", [{**row, "was": was, "wanted": wanted} for row, was, wanted in rows])
+    found = scores_of(folder, tmp_path / "store")[["clip_i", "clip_t", "clip_direction"]]
+    for row, expected in zip(found.to_numpy().tolist(), by_the_releases(), strict=True):
+        assert row == pytest.approx(expected, abs=1e-5)
+    assert found.to_numpy().std(axis=0).min() > 0.01
+
+
+def test_another_caption_or_source_renews_what_reads_it_and_nothing_else(tmp_path: Path) -> None:
+    folder = write_edits(tmp_path / "bench", BEFORE, was=WAS, wanted=WANTED)
+    first = scores_of(folder, tmp_path / "store")
+    write_edits(folder, [*BEFORE[:3], EDITED[3]], was=[WANTED[3], *WAS[1:]], wanted=[WANTED[0], WAS[3], *WANTED[2:]])
+    second = scores_of(folder, tmp_path / "store")
+    same = (first == second)[["clip_i", "clip_t", "clip_direction"]]
+    assert same.to_numpy().tolist() == [
+        [True, True, False],
+        [True, False, False],
+        [True, True, True],
+        [False, True, False],
+    ]
+    assert second.iloc[3][["clip_i", "clip_direction"]].tolist() == pytest.approx([1, 0], abs=1e-6)
+
+
+def test_an_edit_without_captions_or_source_fails_by_the_metrics_that_read_them_alone(tmp_path: Path) -> None:
+    was, wanted = ["", WAS[1], WAS[2], WAS[3]], [WANTED[0], None, WAS[2], WANTED[3]]
+    folder = write_edits(tmp_path / "bench", [*BEFORE[:3], b"nonsense"], was=was, wanted=wanted)
+    finished = run_bench(folder, tmp_path / "store", METRICS, SOURCE, *CAPTIONS)
+    tables = run_tables(finished)
+    scores = by_image(tables)
+    assert scores["clip_i"].isna().tolist() == [False, False, False, True]
+    assert scores["clip_t"].isna().tolist() == [False, True, False, False]
+    assert scores["clip_direction"].isna().tolist() == [True] * 4
+    kinds = tables["errors"].sort_values(["metric", "row"])[["metric", "kind"]].to_numpy().tolist()
+    assert kinds == [
+        *(["clip_direction", kind] for kind in ("no_caption", "no_caption", "no_caption", "corrupt_image")),
+        ["clip_i", "corrupt_image"],
+        ["clip_t", "no_caption"],
+    ]
+
+
+def test_what_is_wanted_and_absent_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    folder = write_edits(tmp_path / "bench", BEFORE, was=WAS, wanted=WANTED)
+    with pytest.raises(ConfigError, match=r"metrics\.clip_i: .* benchmark\.columns\.source,"):
+        plan_bench(folder, tmp_path / "store", "metric=[clip_i]")
+    named = r"metrics\.clip_direction: .* benchmark\.columns\.target_caption and benchmark\.columns\.source_caption "
+    with pytest.raises(ConfigError, match=named):
+        plan_bench(folder, tmp_path / "store", "metric=[clip_direction]", SOURCE)
+    with pytest.raises(ConfigError, match=r"metrics\.clip_t: .* by benchmark\.columns\.target_caption "):
+        plan_bench(folder, tmp_path / "store", "metric=[clip_t]", CAPTIONS[0])
+    with pytest.raises(ConfigError, match="compares=source of a model that takes prompt or caption"):
+        model = f"+models.m={{family: blip_itm, checkpoint: {folder}}}"
+        plan_bench(folder, tmp_path / "store", "metric=[clip_i]", SOURCE, "metrics.clip_i.model=m", model)
+    with pytest.raises(ConfigError, match="similarity measure: expected cosine where compares=source, got logit"):
+        SimilarityConfig(model="clip", compares="source", measure="logit")
+
+
+def test_in_python_captions_stand_beside_the_images(tmp_path: Path) -> None:
+    models = {
+        "clip": model_config(family="clip", checkpoint=str(CLIP)),
+        "dino": model_config(family="dino", checkpoint=str(rewards.save_dino(tmp_path / "dino"))),
+    }
+    metrics = {
+        "kept": SimilarityConfig(model="dino", compares="source", pixels="released"),
+        "change": SimilarityConfig(model="clip", compares="change"),
+    }
+    scorer = Scorer(ScorerConfig(models=models, metrics=metrics))
+    both = list(zip(WAS, WANTED, strict=True))
+    table = scorer.score_table(EDITED, "", sources=BEFORE, captions=both).to_pylist()
+    assert [row["score"] for row in table[4:]] == pytest.approx([row[2] for row in by_the_releases()], abs=1e-5)
+    assert len({row["score"] for row in table[:4]}) == 4
+    assert scorer.score_table(noise(1), "", "kept", sources=png(noise(1)))["score"].to_pylist() == pytest.approx([1])
+    with pytest.raises(ConfigError, match="captions: change compares with captions of the edits; give what"):
+        scorer.score_table(EDITED, "", sources=BEFORE)
+    with pytest.raises(ConfigError, match="captions: kept would ignore them"):
+        scorer.score_table(EDITED, "", "kept", sources=BEFORE, captions=both)
+    with pytest.raises(ConfigError, match="got 4 images and 3 entries"):
+        scorer.score_table(EDITED, "", sources=BEFORE, captions=both[:3])
+    with pytest.raises(ConfigError, match=r"captions\[0\]: expected two texts"):
+        scorer.score_table(EDITED, "", sources=BEFORE, captions=["ab", *both[1:]])

@@ -1,0 +1,306 @@
+"""Edited images with their sources: in a sweep, in the scorer, and configurations that are refused."""
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from PIL import Image
+
+from plumbline.operators.base.errors import ConfigError
+from plumbline.operators.images.decoding import ImageLimits
+from plumbline.operators.metrics.image_statistic import ImageStatisticConfig
+from plumbline.operators.scoring.scorer import Scorer, ScorerConfig
+from plumbline.plugins.edits.source_comparison import SourceComparisonConfig
+from plumbline.plugins.edits.source_comparisons import compare_with_source
+from tests.bench_of import images, plan_bench, prompts, run_bench, run_plan, run_tables, write_benchmark, write_rows
+
+METRICS = "metric=[source_l1,source_l2,source_ssim]"
+SOURCE, URI = "benchmark.columns.source=before", "benchmark.columns.source_uri=from"
+MASK = "benchmark.columns.mask=where"
+
+
+def png(image: Image.Image) -> bytes:
+    file = io.BytesIO()
+    image.save(file, "PNG")
+    return file.getvalue()
+
+
+def noise(seed: int, width: int = 40, height: int = 30) -> Image.Image:
+    return Image.fromarray(np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8))
+
+
+def half(white: range, width: int = 40, height: int = 30) -> Image.Image:
+    """A mask that is white in these columns of pixels."""
+    mask = Image.new("L", (width, height))
+    mask.paste(255, (white.start, 0, white.stop, height))
+    return mask
+
+
+def write_edits(folder: Path, sources: list[Any], column: str = "before", **beside: list[Any]) -> Path:
+    write_benchmark(folder, ["atlas"], len(sources))
+    columns = {column: sources, **beside}
+    rows = [
+        {**row, **{name: values[place] for name, values in columns.items()}}
+        for place, row in enumerate(images("atlas", len(sources)))
+    ]
+    write_rows(folder / "images" / "atlas" / "00000.parquet", rows)
+    return folder
+
+
+def scores_of(folder: Path, store: Path, *more: str) -> Any:
+    return by_image(run_tables(run_bench(folder, store, METRICS, *more)))
+
+
+def by_image(tables: Any) -> Any:
+    """The scores of each metric, in the order of the images."""
+    scores = tables["scores"].pivot(index="image_id", columns="metric", values="score")
+    return scores.loc[[row["image_id"] for row in images("atlas", len(scores))]]
+
+
+def test_a_sweep_compares_each_image_with_its_source_as_the_scorer_does(tmp_path: Path) -> None:
+    own = [row["image"] for row in images("atlas", 4)]
+    given = [*own[:3], png(noise(1))]
+    folder = write_edits(tmp_path / "bench", given)
+    found = scores_of(folder, tmp_path / "store", SOURCE)
+    assert found["source_l1"].tolist()[:3] == [0, 0, 0] and found["source_ssim"].tolist()[:3] == pytest.approx([1] * 3)
+    metrics = {f"source_{name}": SourceComparisonConfig(comparison=name) for name in ("l1", "l2", "ssim")}
+    table = Scorer(ScorerConfig(models={}, metrics=metrics)).score_table(own, "an edit", sources=given)
+    assert found[list(metrics)].to_numpy().T.ravel() == pytest.approx(table["score"].to_pylist())
+
+
+def test_another_source_of_the_same_image_is_another_score(tmp_path: Path) -> None:
+    one, other = png(noise(1)), png(noise(2))
+    first = scores_of(write_edits(tmp_path / "bench", [one] * 4), tmp_path / "store", SOURCE)
+    second = scores_of(write_edits(tmp_path / "bench", [one] * 3 + [other]), tmp_path / "store", SOURCE)
+    same = (first == second).all(axis=1).tolist()
+    assert same == [True] * 3 + [False]
+
+
+def test_a_source_at_an_address_is_read_and_a_changed_file_renews_the_cell(tmp_path: Path) -> None:
+    (tmp_path / "bench" / "images").mkdir(parents=True)
+    address = tmp_path / "bench" / "images" / "before.png"
+    address.write_bytes(png(noise(1)))
+    folder = write_edits(tmp_path / "bench", [str(address)] * 4, "from")
+    first = scores_of(folder, tmp_path / "store", URI)
+    assert not plan_bench(folder, tmp_path / "store", METRICS, URI).plan.missing
+    address.write_bytes(png(noise(2, 50)))
+    assert (scores_of(folder, tmp_path / "store", URI) != first).to_numpy().all()
+
+
+def test_a_source_that_cannot_be_used_is_an_error_that_names_it(tmp_path: Path) -> None:
+    huge = png(Image.new("RGB", (700, 20)))
+    folder = write_edits(tmp_path / "bench", [b"nonsense", None, huge, png(noise(1, 8, 8))])
+    tables = run_tables(run_bench(folder, tmp_path / "store", "metric=[source_l1]", SOURCE))
+    assert tables["scores"]["score"].isna().all()
+    errors = tables["errors"].sort_values("row")
+    assert errors["kind"].tolist() == ["corrupt_image", "missing_image", "image_too_large", "image_too_small"]
+    assert all(message.startswith("the source of the edit: ") for message in errors["message"])
+
+
+def test_a_mask_leaves_the_pixels_outside_it(tmp_path: Path) -> None:
+    """The right quarter of each source is grey."""
+    own = [Image.open(io.BytesIO(row["image"])).convert("RGB") for row in images("atlas", 4)]
+    width, height = own[0].size
+    sources = [image.copy() for image in own]
+    for image in sources:
+        flat = Image.new("RGB", (width // 4, height), (102, 102, 102))
+        image.paste(flat, (width - width // 4, 0))
+    edge = range(width - width // 4, width)
+    masks = [half(white, width, height) for white in (edge, range(0), range(width // 2), edge)]
+    folder = write_edits(tmp_path / "bench", [*map(png, sources)], where=[*map(png, masks)])
+    found = scores_of(folder, tmp_path / "store", SOURCE, MASK)
+    whole = scores_of(folder, tmp_path / "other", SOURCE)
+    assert found.loc[found.index[[0, 3]], ["source_l1", "source_l2"]].to_numpy().tolist() == [[0, 0], [0, 0]]
+    assert found["source_ssim"].iloc[[0, 3]].tolist() == pytest.approx([1, 1])
+    assert found.iloc[1].tolist() == whole.iloc[1].tolist()
+    assert found["source_l1"].iloc[2] == pytest.approx(2 * whole["source_l1"].iloc[2])
+
+
+def test_another_mask_renews_its_row_alone_and_what_is_inside_changes_nothing(tmp_path: Path) -> None:
+    source, left, right = (png(one) for one in (noise(1), half(range(20)), half(range(20, 40))))
+    folder = write_edits(tmp_path / "bench", [source] * 4, where=[left] * 4)
+    first = scores_of(folder, tmp_path / "store", SOURCE, MASK)
+    write_edits(folder, [source] * 4, where=[*[left] * 3, right])
+    second = scores_of(folder, tmp_path / "store", SOURCE, MASK)
+    assert (first == second).all(axis=1).tolist() == [True] * 3 + [False]
+    edited, again = noise(2), noise(2)
+    again.paste(noise(3), (0, 0), half(range(20)))
+    assert again != edited and compare_with_source(edited, noise(1), half(range(20))) == compare_with_source(
+        again, noise(1), half(range(20))
+    )
+
+
+def test_a_mask_that_cannot_be_used_is_an_error_that_names_it_and_costs_no_other_metric(tmp_path: Path) -> None:
+    masks = [b"nonsense", None, png(half(range(9), 20, 30)), png(half(range(40))), png(noise(4)), png(half(range(9)))]
+    folder = write_edits(tmp_path / "bench", [png(noise(1))] * 6, where=masks)
+    tables = run_tables(run_bench(folder, tmp_path / "store", "metric=[source_l2,saturation]", SOURCE, MASK))
+    scores = by_image(tables)
+    assert scores["source_l2"].isna().tolist() == [True] * 5 + [False] and scores["saturation"].notna().all()
+    errors = tables["errors"].sort_values("row")
+    assert errors["kind"].tolist() == ["corrupt_image", "missing_image", *["unusable_mask"] * 3]
+    assert all("mask" in message for message in errors["message"])
+
+
+def test_a_mask_without_a_source_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"benchmark\.columns\.mask: .* name the sources by"):
+        plan_bench(write_benchmark(tmp_path), tmp_path / "store", "metric=[saturation]", MASK)
+
+
+def test_two_sources_are_not_compared_with(tmp_path: Path) -> None:
+    scorer = Scorer(ScorerConfig(models={}, metrics={"l1": SourceComparisonConfig(comparison="l1")}))
+    (row,) = scorer.score_table(noise(1), "an edit", sources=[[noise(1), noise(2)]]).to_pylist()
+    assert row["score"] is None and row["error"]["message"].startswith("the source of the edit: 2 pictures")
+
+
+def test_a_bad_source_costs_the_metrics_that_look_at_it_alone(tmp_path: Path) -> None:
+    metrics = {
+        "ssim": SourceComparisonConfig(comparison="ssim"),
+        "saturation": ImageStatisticConfig(statistic="saturation"),
+    }
+    limits = ImageLimits(max_pixels=80 * 30)
+    scorer = Scorer(ScorerConfig(models={}, metrics=metrics, limits=limits))
+    sources = [None, b"no image", tmp_path / "nowhere.png", noise(1, 81), [noise(1), noise(2)], noise(1)]
+    rows = scorer.score_table([noise(3)] * len(sources), "an edit", sources=sources).to_pylist()
+    ssim, saturation = ([row for row in rows if row["metric"] == name] for name in metrics)
+    kinds = [row["error"] and row["error"]["kind"] for row in ssim]
+    assert kinds == ["missing_image", "corrupt_image", "missing_image", "image_too_large", "too_many_images", None]
+    assert all((row["score"] is None) == (row["error"] is not None) for row in ssim)
+    assert {row["score"] for row in saturation} == {saturation[0]["score"]} != {None}
+
+
+def test_sources_that_are_wanted_and_absent_are_refused_before_anything_runs(tmp_path: Path) -> None:
+    folder = write_benchmark(tmp_path / "bench")
+    with pytest.raises(ConfigError, match=r"metrics\.source_l1: .* benchmark\.columns\.source,"):
+        plan_bench(folder, tmp_path / "store", METRICS)
+    with pytest.raises(ConfigError, match=r"column\(s\) before"):
+        plan_bench(folder, tmp_path / "store", METRICS, SOURCE)
+    scorer = Scorer(ScorerConfig(models={}, metrics={"l1": SourceComparisonConfig(comparison="l1")}))
+    with pytest.raises(ConfigError, match="give the image that each was edited from"):
+        scorer.score_table(noise(1), "an edit")
+    with pytest.raises(ConfigError, match="got 1 images and 2 sources"):
+        scorer.score_table(noise(1), "an edit", sources=[noise(1), noise(2)])
+
+
+def test_a_column_called_source_is_no_source_unless_it_is_named(tmp_path: Path) -> None:
+    plain = plan_bench(write_benchmark(tmp_path / "a", ["atlas"]), tmp_path / "store", "metric=[saturation]").sources
+    folder = write_edits(tmp_path / "b", ["nowhere.png"] * 8, "source_uri")
+    other = plan_bench(folder, tmp_path / "store", "metric=[saturation]").sources
+    assert [shard.objects for shard in plain.image_shards] == [shard.objects for shard in other.image_shards]
+    assert all(shard.columns == () for shard in other.image_shards)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_comparisons_are_those_of_the_plain_formula(seed: int) -> None:
+    image, source = noise(seed, 17, 14), noise(seed + 5, 17, 14)
+    mask = half(range(9, 17), 17, 14) if seed else None
+    found = compare_with_source(image, source, mask)
+    kept = np.asarray(half(range(9, 17) if seed else range(0), 17, 14)) == 0
+    x, y = (np.asarray(one.convert("L"), float) for one in (image, source))
+    line = np.exp(-(np.arange(-5, 6) ** 2) / (2 * 1.5**2))
+    window = np.outer(line, line) / line.sum() ** 2
+    c1, c2 = (0.01 * 255) ** 2, (0.03 * 255) ** 2
+    values = []
+    for top, left in np.ndindex(14 - 10, 17 - 10):
+        if not kept[top + 5, left + 5]:
+            continue
+        a, b, inside = (one[top : top + 11, left : left + 11] for one in (x, y, kept))
+        weights = window * inside / (window * inside).sum()
+        mean_a, mean_b = (weights * a).sum(), (weights * b).sum()
+        var_a, var_b = (weights * (a - mean_a) ** 2).sum(), (weights * (b - mean_b) ** 2).sum()
+        covariance = (weights * (a - mean_a) * (b - mean_b)).sum()
+        above = (2 * mean_a * mean_b + c1) * (2 * covariance + c2)
+        values.append(above / ((mean_a**2 + mean_b**2 + c1) * (var_a + var_b + c2)))
+    assert found.ssim == pytest.approx(np.mean(values), abs=1e-9)
+    difference = (np.asarray(image, float) - np.asarray(source, float))[kept] / 255
+    assert (found.l1, found.l2) == pytest.approx((np.abs(difference).mean(), (difference**2).mean()))
+
+
+def write_prompts(folder: Path, sources: list[Any]) -> None:
+    """Prompts with sources, in another order than the images."""
+    rows = [{**row, "before": source} for row, source in zip(prompts(len(sources)), sources, strict=True)]
+    write_rows(folder / "prompts.parquet", rows[::-1], row_group=2)
+
+
+def write_prompt_sources(folder: Path, sources: list[Any]) -> Path:
+    """Two generators whose images have no sources of their own: the prompts have them, once for both."""
+    write_benchmark(folder, ["atlas", "flint"], len(sources))
+    write_prompts(folder, sources)
+    return folder
+
+
+def test_sources_in_the_prompts_file_are_those_of_all_generators_images(tmp_path: Path) -> None:
+    folder = write_prompt_sources(tmp_path / "bench", [row["image"] for row in images("atlas", 4)])
+    planned = plan_bench(folder, tmp_path / "store", "metric=[source_l1]", SOURCE)
+    assert f"sources: the column 'before' of {folder}/prompts.parquet" in planned.sources.origin_lines
+    scores = run_tables(run_plan(planned))["scores"].pivot(index="prompt_id", columns="generator", values="score")
+    assert (scores["atlas"] == 0).all() and (scores["flint"] > 0).all() and len(scores) == 4
+
+
+def test_the_images_own_column_of_sources_goes_before_that_of_the_prompts(tmp_path: Path) -> None:
+    folder = write_prompt_sources(tmp_path / "bench", [{"bytes": png(noise(1)), "path": "a.png"}] * 4)
+    write_rows(folder / "images/flint/00000.parquet", [{**row, "before": row["image"]} for row in images("flint", 4)])
+    scores = run_tables(run_bench(folder, tmp_path / "store", "metric=[source_l1]", SOURCE))["scores"]
+    by_generator = scores.groupby("generator")["score"]
+    assert by_generator.max()["flint"] == 0 and by_generator.min()["atlas"] > 0
+
+
+def test_a_mask_in_the_prompts_file_goes_with_sources_in_the_images_tables(tmp_path: Path) -> None:
+    folder = write_edits(tmp_path / "bench", [png(noise(1, 64, 64))] * 4)
+    lower = Image.new("L", (64, 64))
+    lower.paste(255, (0, 32, 64, 64))
+    write_rows(folder / "prompts.parquet", [{**row, "where": png(lower)} for row in prompts(4)[::-1]])
+    scores = run_tables(run_bench(folder, tmp_path / "store", "metric=[source_l1]", SOURCE, MASK))["scores"]
+    with Image.open(io.BytesIO(images("atlas", 1)[0]["image"])) as first:
+        both = [np.asarray(one.convert("RGB").resize((64, 64)), float) for one in (first, noise(1, 64, 64))]
+    own = scores.set_index("prompt_id")["score"][images("atlas", 1)[0]["prompt_id"]]
+    assert own == pytest.approx(np.abs(both[0] - both[1])[:32].mean() / 255)
+
+
+def test_a_prompts_file_names_sources_by_their_paths_from_its_folder(tmp_path: Path) -> None:
+    folder = write_prompt_sources(tmp_path / "bench", [None] * 4)
+    (folder / "before").mkdir()
+    for number, row in enumerate(images("atlas", 4)):
+        (folder / f"before/{number}.png").write_bytes(row["image"])
+    rows = pd.DataFrame(prompts(4))[["prompt_id", "text"]].assign(source=[f"before/{n}.png" for n in range(4)])
+    rows.loc[3, "source"] = "../outside.png"
+    rows[::-1].to_csv(folder / "prompts.csv", index=False)
+    words = (f"benchmark.prompts={folder}/prompts.csv", "benchmark.columns.source_uri=source")
+    tables = run_tables(run_bench(folder, tmp_path / "store", "metric=[source_l1]", *words))
+    scores = tables["scores"].pivot(index="prompt_id", columns="generator", values="score")
+    assert scores["atlas"].dropna().tolist() == [0, 0, 0] and (scores["flint"].dropna() > 0).all()
+    assert set(tables["errors"]["kind"]) == {"uri_refused"}
+    plans = [plan_bench(folder, tmp_path / "store", "metric=[source_l1]", *words).plan]
+    (folder / "before/0.png").write_bytes(png(noise(2, 50)))
+    plans += [plan_bench(folder, tmp_path / "store", "metric=[source_l1]", *words).plan]
+    assert not {cell.path for cell in plans[0].cells} & {cell.path for cell in plans[1].cells}
+
+
+def test_another_source_of_a_prompt_renews_what_looks_at_sources_and_nothing_else(tmp_path: Path) -> None:
+    folder, store = write_prompt_sources(tmp_path / "bench", [png(noise(1))] * 4), tmp_path / "store"
+    run_bench(folder, store, "metric=[saturation]")
+    tables = []
+    for sources in ([png(noise(1))] * 4, [png(noise(1))] * 3 + [png(noise(2))]):
+        write_prompts(folder, sources)
+        planned = plan_bench(folder, store, "metric=[saturation,source_l1]", SOURCE)
+        assert {cell.recipe.metric for cell in planned.plan.missing} == {"source_l1"}
+        tables.append(run_tables(run_plan(planned))["scores"].query("metric == 'source_l1'"))
+    before, after = tables
+    changed = before["score"].to_numpy() != after["score"].to_numpy()
+    assert changed.sum() == 2 and set(after[changed]["prompt_id"]) == {prompts(4)[3]["prompt_id"]}
+
+
+def test_a_prompt_without_a_source_or_with_a_damaged_one_fails_what_needs_it_alone(tmp_path: Path) -> None:
+    folder = write_prompt_sources(tmp_path / "bench", [b"nonsense", None, png(noise(1)), png(noise(1))])
+    tables = run_tables(run_bench(folder, tmp_path / "store", "metric=[source_l1,saturation]", SOURCE))
+    assert tables["scores"].groupby("metric")["score"].count().to_dict() == {"saturation": 8, "source_l1": 4}
+    assert sorted(tables["errors"]["kind"]) == ["corrupt_image"] * 2 + ["missing_image"] * 2
+
+
+def test_images_that_a_text_file_cannot_hold_are_refused_before_anything_runs(tmp_path: Path) -> None:
+    folder = write_prompt_sources(tmp_path / "bench", [None] * 4)
+    pd.DataFrame(prompts(4)).assign(before="a.png", skills="").to_csv(folder / "prompts.csv", index=False)
+    with pytest.raises(ConfigError, match=r"prompts\.csv: 'before' holds text.*source_uri"):
+        plan_bench(folder, tmp_path / "store", METRICS, SOURCE, f"benchmark.prompts={folder}/prompts.csv")

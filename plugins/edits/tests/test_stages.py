@@ -1,0 +1,97 @@
+"""Judges of edits look at sources beside images: in a pass of their own, by models that take two images."""
+
+import json
+from collections.abc import Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from plumbline.operators.base.errors import ConfigError
+from plumbline.operators.images.videos import Clips
+from plumbline.operators.metrics.judges.viescore import VieScoreConfig
+from plumbline.operators.models.families import model_config
+from plumbline.operators.stages.graph import check_image_inputs, make_nodes
+from plumbline.plugins.edits.viescore_edit import VieScoreEditConfig
+from tests.operators import tiny
+from tests.operators.stages.test_judging import Chain, Seer, colour, kinds, pictures
+
+EDITED = '{"editing_success": 8, "overediting": 6, "naturalness": 9, "artifacts": 3, "rationale": "So."}'
+
+
+def edits(sources: Sequence[Any]) -> pa.Table:
+    images = tiny.image_table(pictures(len(sources)), ["p0"] * len(sources))
+    return images.append_column("source", pa.array(sources, pa.list_(pa.binary())))
+
+
+@pytest.mark.parametrize("image_batch", [1, 100])
+def test_a_question_about_an_edit_shows_the_source_and_then_the_image_and_another_the_image_alone(
+    image_batch: int,
+) -> None:
+    judge = Seer(lambda image, request: EDITED)
+    metrics = {"edit": VieScoreEditConfig(), "consistency": VieScoreEditConfig(part="consistency")}
+    sources = pictures(4)[2:]
+    chain = Chain(metrics, edits([[source] for source in sources]), judge=judge).run(image_batch=image_batch)
+    both = [f"{colour(source)} then {colour(image)}" for image, source in enumerate((2, 3))]
+    assert judge.encoded == [both[0], colour(0), both[1], colour(1)]
+    shown = {image: "instruction" in request.messages[0].text.lower() for image, request in judge.asked}
+    assert shown == {both[0]: True, colour(0): False, both[1]: True, colour(1): False}
+    assert [row["score"] for row in chain.rows("edit")] == pytest.approx([(6 * 3) ** 0.5] * 2)
+    assert [row["score"] for row in chain.rows("consistency")] == [6, 6]
+
+
+def test_a_source_that_cannot_be_used_is_named_and_costs_its_row_alone() -> None:
+    one, other = pictures(2)
+    chain = Chain({"edit": VieScoreEditConfig()}, edits([[one], [b"no image"], [], [one, other]]),
+                  judge=Seer(lambda image, request: EDITED)).run()  # fmt: skip
+    assert kinds(chain.rows("edit")) == [None, "corrupt_image", "missing_image", "too_many_images"]
+    assert all(row["error"]["message"].startswith("the source of the edit: ") for row in chain.rows("edit")[1:])
+
+
+def test_a_verdict_on_an_edit_stands_while_its_source_does() -> None:
+    one, other = pictures(2)
+    before = Chain({"edit": VieScoreEditConfig()}, edits([[one], [one]]), judge=Seer(lambda *_: EDITED)).run()
+    after = Chain({"edit": VieScoreEditConfig()}, edits([[one], [other]]), judge=Seer(lambda *_: EDITED)).run(before)
+    assert after.models["judge"].encoded == [f"{colour(1)} then {colour(1)}", colour(1)]
+
+
+def test_metrics_that_look_at_sources_share_a_pass_of_their_own() -> None:
+    metrics = {"plain": VieScoreConfig(), "edit": VieScoreEditConfig(), "success": VieScoreEditConfig(part="quality")}
+    nodes = {node.name: list(node.metrics) for node in make_nodes(metrics) if node.roles}
+    assert nodes == {"inspections:vlm": ["plain"], "inspections:vlm:edit+result": ["edit", "success"]}
+
+
+def test_a_model_that_takes_one_image_is_refused_for_two() -> None:
+    metrics, served = {"e": VieScoreEditConfig()}, {"family": "openai", "checkpoint": "gpt"}
+    check_image_inputs(make_nodes(metrics), {"vlm": model_config(**served)}, Clips())
+    with pytest.raises(ConfigError, match=r"metrics\.e looks at images and their sources; set clips\.shown=each"):
+        check_image_inputs(make_nodes(metrics), {"vlm": model_config(**served)}, Clips(shown="video"))
+    captioner = {"vlm": model_config(family="captioner", checkpoint="owner/name")}
+    with pytest.raises(ConfigError, match=r"metrics\.e: .* the role 'vlm' is owner/name, which takes one image"):
+        check_image_inputs(make_nodes(metrics), captioner, Clips())
+
+
+@pytest.mark.parametrize(("kind", "several"), [("qwen2_vl", True), ("paligemma", False)])
+def test_on_vllm_a_model_is_shown_as_many_images_as_on_transformers(tmp_path: Path, kind: str, several: bool) -> None:
+    fields = {"architectures": ["ForConditionalGeneration"], "model_type": kind, "vision_config": {}}
+    (tmp_path / "config.json").write_text(json.dumps(fields))
+    served = {"vlm": model_config(family="vlm", checkpoint=str(tmp_path), engine="vllm")}
+    refusal = pytest.raises(ConfigError, match="which takes one image; use a model that takes several")
+    with nullcontext() if several else refusal:
+        check_image_inputs(make_nodes({"e": VieScoreEditConfig()}), served, Clips())
+
+
+def test_on_vllm_a_limit_of_one_image_is_refused_for_two(tmp_path: Path) -> None:
+    fields = {"architectures": ["ForConditionalGeneration"], "model_type": "qwen2_vl", "vision_config": {}}
+    (tmp_path / "config.json").write_text(json.dumps(fields))
+    nodes = make_nodes({"e": VieScoreEditConfig()})
+    for limit in ({"image": 1}, {"image": 2}, {"video": 0}):
+        options = {"engine": "vllm", "engine_options": {"limit_mm_per_prompt": limit}}
+        served = {"vlm": model_config(family="vlm", checkpoint=str(tmp_path), **options)}
+        refusal = pytest.raises(
+            ConfigError, match=r"models\.vlm\.engine_options\.limit_mm_per_prompt: it allows 1 .* 2"
+        )
+        with refusal if limit == {"image": 1} else nullcontext():
+            check_image_inputs(nodes, served, Clips())

@@ -1,0 +1,145 @@
+"""Several benchmarks in one command: each is the run that it is alone, and together they are one page."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import NamedTuple
+
+import pyarrow.parquet as pq
+import pytest
+
+from tests.commands import Ended, config_of, printed, refusal, run, store_at
+
+HERE = ("cluster=here", "limit=2", "shard_rows=4")
+METRICS = "metric=[clipscore,source_ssim]"
+SUITE = ("sweep=suite", "benchmarks=[shapes,shapes_edits]", "models=shapes", METRICS, *HERE)
+NO_SOURCES = "source_ssim does not score shapes: it looks at the sources of edited images"
+
+
+class Swept(NamedTuple):
+    """A suite's store, and the output of the command."""
+
+    store: Path
+    ended: Ended
+
+    @property
+    def runs(self) -> dict[str, str]:
+        """Return the runs of the only suite by benchmark."""
+        (suite,) = (self.store / "suites").iterdir()
+        return dict(json.loads((suite / "suite.json").read_text())["runs"])
+
+
+@pytest.fixture(scope="module")
+def suite(tmp_path_factory: pytest.TempPathFactory) -> Swept:
+    store = tmp_path_factory.mktemp("suite") / "store"
+    return Swept(store, run("sweep", *SUITE, f"store={store}"))
+
+
+def test_models_are_loaded_once_and_a_metric_that_does_not_fit_is_left_out_of_that_benchmark(suite: Swept) -> None:
+    assert suite.ended.code == 0, suite.ended
+    assert NO_SOURCES in suite.ended.out and "does not score shapes_edits" not in suite.ended.out
+    done = [line for line in suite.ended.out.splitlines() if line.startswith("similarities:clip: 11/11 cells")]
+    assert len(done) == 1, "seven generators' images and four editors', by one stage with one model"
+    assert "suite of 2 benchmarks, exit code 0" in suite.ended.out
+
+
+@pytest.mark.slow
+def test_a_suite_on_ray_has_the_scores_that_it_has_in_this_process(suite: Swept, tmp_path: Path) -> None:
+    ended = run("sweep", *SUITE, "cluster=local", f"store={tmp_path}")
+    assert ended.code == 0 and "similarities:clip: 11/11 cells" in ended.out, ended
+    for benchmark, run_id in Swept(tmp_path, ended).runs.items():
+        folders = (tmp_path / "runs" / run_id, suite.store / "runs" / suite.runs[benchmark])
+        for name in ("scores", "summary", "errors"):
+            assert pq.read_table(folders[0] / f"{name}.parquet").equals(pq.read_table(folders[1] / f"{name}.parquet"))
+
+
+@pytest.mark.parametrize(("benchmark", "metric"), [("shapes", "clipscore"), ("shapes_edits", "clipscore,source_ssim")])
+def test_each_benchmark_is_the_run_that_it_is_alone(benchmark: str, metric: str, suite: Swept, tmp_path: Path) -> None:
+    words = ("sweep=own_images", f"benchmark={benchmark}", "models=shapes", f"metric=[{metric}]", *HERE)
+    printed("sweep", *words, f"store={tmp_path}")
+    (alone,) = (folder for folder in (tmp_path / "runs").iterdir() if folder.is_dir())
+    together = suite.store / "runs" / suite.runs[benchmark]
+    for name in ("scores", "summary", "errors", "cells", "usual_scores"):
+        tables = [pq.read_table(folder / f"{name}.parquet") for folder in (alone, together)]
+        assert tables[0].equals(tables[1]), name
+    manifests = [json.loads((folder / "manifest.json").read_text()) for folder in (alone, together)]
+    for told in manifests:
+        told["config"].pop("store")
+        assert all(seconds > 0 for seconds in told["seconds"].values()) and set(told["seconds"]) >= {"scores"}
+    assert {key for key in manifests[0] if manifests[0][key] != manifests[1].get(key)} <= {
+        "run_id", "began", "ended", "seconds", "worked", "waited", "stands_on", "checksum", "command", "by_metric"
+    }  # fmt: skip
+    assert (together / "report.html").exists() and (together / "summary.csv").exists()
+
+
+def test_the_page_of_the_suite_links_its_runs_and_is_of_the_runs_that_stand(suite: Swept) -> None:
+    (folder,) = (suite.store / "suites").iterdir()
+    page = (folder / "report.html").read_text()
+    for benchmark, run_id in suite.runs.items():
+        assert f'href="../../runs/{run_id}/report.html"' in page and benchmark in page
+    assert "source_ssim does not score shapes:" in page
+    again = printed("sweep", *SUITE, f"store={suite.store}")
+    assert again.count("nothing changed since run") == 4 and str(folder / "report.html") in again
+    assert "model calls, about" not in again, "no benchmark is planned"
+    assert list((suite.store / "suites").iterdir()) == [folder], "of the same runs there is one page"
+
+
+def test_status_names_a_suite(suite: Swept) -> None:
+    (folder,) = (suite.store / "suites").iterdir()
+    shown = printed("status", f"store={suite.store}")
+    runs = ", ".join(f"{benchmark} {run_id}" for benchmark, run_id in suite.runs.items())
+    assert f"suite {folder.name}: {runs}, exit 0" in " ".join(shown.split())
+    assert f"{folder}/report.html" in "".join(shown.split())
+
+
+def test_a_suite_goes_when_none_of_its_runs_stands(suite: Swept, tmp_path: Path) -> None:
+    store = Path(shutil.copytree(suite.store, tmp_path / "store"))
+    gone = ("gc", f"store={store}", "grace_days=0", "delete=true")
+    for benchmark, left in (("shapes", True), ("shapes_edits", False)):
+        shutil.rmtree(store / "runs" / suite.runs[benchmark])
+        assert ("suites" in printed(*gone)) is not left
+        assert any(store.glob("suites/*/suite.json")) is left
+
+
+def test_one_benchmark_more_computes_that_one_alone(suite: Swept) -> None:
+    more = [word.replace("shapes_edits]", "shapes_edits,shapes_counting]") for word in SUITE]
+    plan = printed("sweep", *more, f"store={suite.store}", "dry_run=true").replace("│", " ")
+    (row,) = (line.split() for line in plan.splitlines() if "similarities:clip" in line)
+    assert row == ["similarities:clip", "18", "11", "7", "14", "28"]
+
+
+def test_a_benchmark_whose_sources_are_not_there_stops_all_before_anything_is_computed(tmp_path: Path) -> None:
+    missing = f"benchmarks.shapes_edits.images={tmp_path}/nowhere"
+    line = refusal("sweep", *SUITE, missing, f"store={tmp_path}/store", code=1)
+    assert line.startswith(f"error: benchmarks.shapes_edits: benchmark.images {tmp_path}/nowhere")
+    store = store_at(tmp_path / "store")
+    assert not store.files("scores") and not store.folders("runs")
+
+
+def test_a_metric_that_is_asked_for_or_fits_nowhere_is_no_silent_gap(tmp_path: Path) -> None:
+    words = ("sweep=suite", "models=shapes", METRICS, "dry_run=true", f"store={tmp_path}")
+    asked = refusal("sweep", *words, "benchmarks=[shapes,shapes_edits]", "metrics_of.shapes=[source_ssim]", code=1)
+    assert asked.startswith("error: benchmarks.shapes: metrics.source_ssim: it looks at the sources of edited images")
+    left_out = refusal("sweep", "sweep=shapes_suite", "metric=[clipscore]", f"store={tmp_path}", code=64)
+    assert left_out == (
+        "error: metrics_of.shapes_edits: expected metrics of the sweep, clipscore, got 'dsg_1k'; "
+        "metrics_of.shapes_edits=null takes all that fit"
+    )
+    nowhere = refusal("sweep", *words, "benchmarks=[shapes,shapes_spatial]", code=1)
+    assert nowhere.startswith("error: metrics.source_ssim: it scores no benchmark; it looks at the sources")
+
+
+def test_a_job_of_one_benchmark_refuses_several() -> None:
+    line = refusal("diagnose", "sweep=shapes_suite", code=64)
+    assert line == (
+        "error: benchmarks: jobs.diagnose takes one benchmark, and sweep names shapes_counting, shapes_spatial, "
+        "shapes_edits; name another sweep, of one of them"
+    )
+
+
+def test_the_limit_of_all_gives_way_to_a_benchmarks_own() -> None:
+    words = ("sweep=shapes_suite", "benchmark.limit=3", "benchmarks.shapes_edits.limit=5")
+    config = config_of("sweep", *words)
+    metrics = {"clipscore": config.metrics["clipscore"]}
+    limits = {key: config.sweep(key, metrics).benchmark.limit for key in config.benchmarks}
+    assert limits == {"shapes_counting": 3, "shapes_spatial": 3, "shapes_edits": 5}

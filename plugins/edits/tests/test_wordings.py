@@ -1,0 +1,122 @@
+"""Edits are judged in the words of releases, and as the releases' own code judges where there are checkouts."""
+
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from statistics import fmean
+
+import pytest
+
+from plumbline.operators.metrics.judges.judge import ask_repeatedly, ratings_by_name
+from plumbline.plugins.edits.editscore import EditScoreConfig
+from plumbline.plugins.edits.viescore_edit import VieScoreEditConfig
+from tests.operators.metrics.made_releases import VIESCORE, write
+from tests.operators.metrics.scripted import run
+from tests.operators.metrics.test_released_wordings import (
+    PROMPTS,
+    as_ours,
+    as_released,
+    checkout,
+    one_image,
+    profile,
+    require_viescores,
+    shown,
+    with_texts,
+    without,
+    without_model,
+)
+from tests.operators.metrics.test_wording import settled
+
+GEDIT: Mapping[str, str] = {"GEdit-Bench/viescore/vie_prompts.py": VIESCORE["viescore/vie_prompts.py"]}
+
+
+EDITSCORE: Mapping[str, str] = {
+    "editscore/vie_prompts.py": """
+_context_no_delimit_reasoning_first = "Look 10 times."
+_prompts_0shot_two_image_edit_rule = "Two images."
+_prompts_0shot_tie_rule_SC = "0 to 10, is it done: <instruction>?"
+_prompts_0shot_rule_PQ = "0 to 10, is it well made?"
+""",
+}
+
+
+@pytest.mark.parametrize("files", [VIESCORE, GEDIT])
+def test_viescore_and_gedit_ask_about_edits_in_their_releases_words(files: Mapping[str, str], tmp_path: Path) -> None:
+    metric = settled(VieScoreEditConfig(wording=write(tmp_path, files)))
+    replies = ['{"score": [8, 3], "reasoning": "Done."}', '{"score": [9, 4, 2], "reasoning": ""}']
+    verdict, (requests,) = run(metric.inspect("make  it red"), replies)
+    assert [(request.messages[0].text, request.view) for request in requests] == [
+        ("Look.\nTwo images.\nIs it done: make  it red?", 0), ("Look.\nIs it well made?", 1),
+    ]  # fmt: skip
+    assert ratings_by_name(verdict.ratings) == {
+        "editing_success": 8,
+        "overediting": 3,
+        "naturalness": 9,
+        "artifacts": 2,
+    }
+
+
+def test_editscore_asks_in_its_releases_words_on_a_scale_of_25_as_often_as_it_is_told(tmp_path: Path) -> None:
+    metric = settled(EditScoreConfig(wording=write(tmp_path, EDITSCORE), repeats=2))
+    first = ['{"reasoning": "Done.", "score": [20, 10]}', '{"score": [25, 15]}']
+    program = ask_repeatedly(partial(metric.inspect, "paint  10 doors"), metric.repeats)
+    verdicts, rounds = run(program, first, ['{"score": [25, 20]}', "[20, 20]"])
+    assert [(request.messages[0].text, request.view) for request in rounds[0]] == [
+        ("Look 10 times.\nTwo images.\n0 to 25, is it done: paint  10 doors?", 0),
+        ("Look 10 times.\n0 to 25, is it well made?", 1),
+    ]
+    assert [(one.seed, one.temperature, one.max_tokens) for (one, _) in rounds] == [(42, 0.7, 512), (43, 0.7, 512)]
+    rated = [
+        {"prompt_following": 8, "consistency": 4, "perceptual_quality": 6, "overall": 24**0.5},
+        {"prompt_following": 10, "consistency": 8, "perceptual_quality": 8, "overall": 8},
+    ]
+    assert [ratings_by_name(verdict.ratings) for verdict in verdicts] == list(map(pytest.approx, rated))
+
+
+@pytest.mark.parametrize("name", ["VIEScore", "GEdit"])
+def test_viescore_edit(name: str) -> None:
+    require_viescores(name, "tie", VieScoreEditConfig)
+
+
+EDITSCORE_RUN = """
+import requests
+from editscore import EditScore
+model = EditScore(backbone="openai", key="none", num_pass=2)
+
+def run(given):
+    prompt, replies = given
+    def act(create):
+        def post(url, json, headers, timeout):
+            text = create(**json).choices[0].message.content
+            return SimpleNamespace(json=lambda: {"choices": [{"message": {"content": text}}]})
+        requests.post = post
+        said = model.evaluate(["http://source", "http://image"], prompt)
+        guessed = any("guess_if_cannot_parse" in said[f"{part}_reasoning"] for part in ("SC", "PQ"))
+        return None if guessed else [said[name] for name in
+                                     ("prompt_following", "consistency", "perceptual_quality", "overall")]
+    return asking(replies, act)
+"""
+
+
+FIRST_PASS = ['{"reasoning": "Done.", "score": [20, 11]}', "So: [25, 15]"]
+
+
+EDITSCORE_REPLIES = [
+    [*FIRST_PASS, '{"reasoning": "Not all.",\n"score": [10.5, 25]}', '{"reasoning": "", "score": [7, 25, 3]}'],
+    [*FIRST_PASS, "none", "none", '{"reasoning": "", "score": [5, 6]}', "[8, 9]"],
+    [*FIRST_PASS, *["none"] * 6],
+]
+
+
+def test_editscore() -> None:
+    given = [(prompt, EDITSCORE_REPLIES[index % 3]) for index, prompt in enumerate(PROMPTS)]
+    released = as_released("EditScore", EDITSCORE_RUN, given)
+    metric = EditScoreConfig(wording=checkout("EditScore"), repeats=2).with_model_defaults(profile)
+    for (prompt, replies), theirs in zip(given, released, strict=True):
+        ours = as_ours(ask_repeatedly(partial(metric.inspect, prompt), 2), replies, shown)
+        asked = [{**each, "messages": [one_image(*each["messages"])]} for each in without_model(theirs.requests)]
+        assert without(ours.requests, "temperature", "max_tokens") == list(map(with_texts, asked))
+        verdicts = ours.result if ours.result and None not in ours.result else None  # the release guesses a pass
+        ratings = verdicts and zip(*([rating.value for rating in verdict.ratings] for verdict in verdicts), strict=True)
+        assert (ratings and list(map(fmean, ratings))) == (theirs.result and pytest.approx(theirs.result))
+    assert sum(one.result is not None for one in released) == 67

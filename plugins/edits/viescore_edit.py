@@ -1,0 +1,34 @@
+"""VIEScore of edits: a model that sees both images rates the edit, and then the edited image (Ku et al. 2024)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from plumbline.operators.metrics.judges.judge import JudgeQuestion, Scale, fill
+from plumbline.operators.metrics.judges.viescore import PERCEPTUAL, QUALITY, TwoQuestionsConfig
+from plumbline.operators.metrics.metric import View
+from plumbline.operators.metrics.wordings.release import Release
+from plumbline.plugins.edits.wordings import GEditRelease, VieScoreEditRelease
+
+EDIT = "viescore_edit"
+EDITING = (Scale("editing_success", 0, 10), Scale("overediting", 0, 10))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class VieScoreEditConfig(TwoQuestionsConfig):
+    """Options of VIEScore for edited images."""
+
+    kind: Literal["viescore_edit"] = "viescore_edit"
+    story: ClassVar[str] = (
+        "lets a model that sees the source and the edited image rate whether the edit does what the instruction says "
+        "and nothing else, and how well the edited image is made, and takes the root of the product"
+    )
+    views: ClassVar[tuple[View, ...]] = ("edit", "result")
+    consistency = EDITING
+    releases: ClassVar[tuple[type[Release], ...]] = (VieScoreEditRelease, GEditRelease)
+    templates: ClassVar[tuple[str, ...]] = (EDIT, PERCEPTUAL)
+
+    def judge_questions(self, prompt: str) -> Sequence[JudgeQuestion]:
+        """Return a question about source and edited image, and one about the edited image alone."""
+        edit = fill(self.template_text(EDIT), instruction=prompt)
+        return JudgeQuestion(edit, EDITING), JudgeQuestion(self.template_text(PERCEPTUAL), QUALITY, view=1)

@@ -1,0 +1,47 @@
+"""Releases that ask about edits: VIEScore and GEdit-Bench's copy of it, and EditScore."""
+
+from typing import ClassVar, Self
+
+from plumbline.operators.metrics.wordings.checkout import Checkout
+from plumbline.operators.metrics.wordings.viescore import VieScoreRelease
+
+
+class VieScoreEditRelease(VieScoreRelease):
+    """The rules for images edited by an instruction."""
+
+    __slots__ = ()
+    rules: ClassVar[tuple[str, str]] = ("_prompts_0shot_two_image_edit_rule", "_prompts_0shot_tie_rule_SC")
+    place: ClassVar[str] = "<instruction>"
+    rated: ClassVar[tuple[str, ...]] = ("editing_success", "overediting")
+    quality_view: ClassVar[int] = 1
+
+
+class GEditRelease(VieScoreEditRelease):
+    """GEdit-Bench's copy of these rules (stepfun-ai/Step1X-Edit at 570eba6)."""
+
+    __slots__ = ()
+    repository: ClassVar[str] = "stepfun-ai/Step1X-Edit"
+    mark: ClassVar[str] = "GEdit-Bench/viescore/vie_prompts.py"
+
+
+MAX_RATING, TRIES = 25, 3
+"""score_range, which replaces 10 in the rules, and the number of tries after which EditScore.evaluate guesses."""
+
+
+class EditScoreRelease(VieScoreEditRelease):
+    """VIEScore's rules with ratings up to 25 (VectorSpaceLab/EditScore at 6e0f1b9, editscore/vie_prompts.py)."""
+
+    __slots__ = ()
+    repository: ClassVar[str] = "VectorSpaceLab/EditScore"
+    mark: ClassVar[str] = "editscore/vie_prompts.py"
+    decides: ClassVar[tuple[str, ...]] = ("replies",)
+    context: ClassVar[str] = "_context_no_delimit_reasoning_first"
+    tries: ClassVar[int] = TRIES
+
+    @classmethod
+    def read(cls, checkout: Checkout) -> Self:
+        code = checkout.python(cls.mark)
+        shown, follows = map(code.plain, cls.rules)
+        context, quality = code.plain(cls.context), code.plain("_prompts_0shot_rule_PQ")
+        follows, quality = (rule.replace("10", str(MAX_RATING)) for rule in (follows, quality))
+        return cls(f"{context}\n{shown}\n{follows}", f"{context}\n{quality}")

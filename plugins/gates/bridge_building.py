@@ -1,0 +1,322 @@
+"""Bridges built from two versions' scores of the same images: the map, its errors, and what it does not explain."""
+
+import math
+from collections.abc import Mapping
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from plumbline.operators.base import rows, schemas
+from plumbline.operators.base.errors import ConfigError
+from plumbline.operators.base.sentences import Sentence, interval_text, names, number, plural
+from plumbline.operators.results.bridge import Bridge, Verdict, Version, formula
+from plumbline.operators.results.comparison import Duel, PromptMeans, average_prompts, compare_generators
+from plumbline.operators.results.run_scores import Hashes, RunScores, ScoreColumns
+from plumbline.operators.results.summary import OVERALL, Skills
+from plumbline.operators.statistics.agreement import STATISTICS
+from plumbline.operators.statistics.bootstrap import CORRELATIONS, MIN_DIFFERING, ROUNDING, Interval, Prompts
+from plumbline.operators.statistics.levels import SIGNIFICANCE
+from plumbline.operators.statistics.ordering import holm
+from plumbline.operators.statistics.poisson_bootstrap import draw_prompts
+from plumbline.plugins.gates.score_maps import LINES, ChosenLine, choose_line, choose_map, fit_curve, margin
+
+Floats = NDArray[np.float64]
+
+
+MIN_PROMPTS = 20
+"""Smallest number of prompts for a bridge, because maps are cross-validated over prompts."""
+
+
+EXPLAINED = 0.5
+"""Share of the new scores' variance that a map has to explain to join two versions."""
+
+
+NEGLIGIBLE = 0.001
+"""Share of the new scores' standard deviation below which a miss is ignored. Signed ranks would even find significant
+that a curve is rounded."""
+
+
+GROUPS = pa.schema(
+    [
+        *schemas.texts("generator", "skill"),
+        ("prompts", pa.int64()),
+        *schemas.floats("old", "mapped", "new", "miss", "low", "high", "p_value", "p_holm"),
+        ("clear", pa.bool_()),
+    ]
+)
+"""Errors of the map for the mean of each generator at each skill. `miss` is new - mapped, with its 95% interval. It is
+`clear` if it is significant by Wilcoxon's signed-rank test over prompts, corrected over all rows (Holm), and not
+negligible."""
+
+
+class Pairs(NamedTuple):
+    """Images that both versions scored."""
+
+    generators: list[str]
+    columns: ScoreColumns
+    """Rows with the old scores; `generator` is an index into the list of generators."""
+    new: Floats
+    """New scores of the same images."""
+
+
+class BuiltBridge(NamedTuple):
+    """Bridge with its groups (schema GROUPS)."""
+
+    bridge: Bridge
+    groups: pa.Table
+
+
+def pair(old: tuple[RunScores, str], new: tuple[RunScores, str], count: int | None = None, seed: int = 0) -> Pairs:
+    """Return the images that both metrics scored, of all shared prompts or of `count` of them, drawn by the seed.
+
+    Raises:
+        ConfigError: Too few prompts, or too few prompts with another score than the most frequent one.
+    """
+    (before, metric), (after, other) = old, new
+    prompts = before.shared_prompts(after).prompts
+    prompts = prompts[draw_prompts(prompts, count, seed)]
+    columns, scores = before.select_rows(metric, ""), [np.zeros(0)]
+    for name in before.generators:
+        if name in after.generators:
+            own, others = before.select_rows(metric, name).scored(), after.select_rows(other, name).scored()
+            own = own.where(np.isin(own.prompt, prompts))
+            _, here, there = np.intersect1d(own.image, others.image, return_indices=True)
+            columns = columns.followed_by(own.where(here))
+            scores.append(others.score[there])
+    pairs = Pairs(before.generators, columns, np.concatenate(scores))
+    _require_enough(pairs, (metric, other))
+    return pairs
+
+
+def _require_enough(pairs: Pairs, metrics: tuple[str, str]) -> None:
+    prompts = len(np.unique(pairs.columns.prompt))
+    if prompts < MIN_PROMPTS:
+        raise ConfigError(
+            f"expected images of {MIN_PROMPTS} prompts or more with a score by both versions, found "
+            f"{plural(len(pairs.new), 'image')} of {plural(prompts, 'prompt')}: generators, prompts and images are "
+            "matched by their ids; score more of the same images by both"
+        )
+    resampled = Prompts(pairs.columns.prompt.astype(str).tolist())
+    for metric, scores in zip(metrics, (pairs.columns.score, pairs.new), strict=True):
+        if not np.ptp(scores):
+            raise ConfigError(f"{metric}: all {len(scores):,} images have the score {scores[0]:g}: nothing to map")
+        if (differing := resampled.differing(scores)) < MIN_DIFFERING:
+            raise ConfigError(
+                f"{metric}: {plural(differing, 'prompt')} of {prompts} have another score than the commonest one, and "
+                f"of fewer than {MIN_DIFFERING} no interval holds: score images of more prompts by both versions"
+            )
+
+
+def build(
+    pairs: Pairs,
+    skills: Skills,
+    *,
+    bridge_id: str,
+    benchmark: str,
+    versions: tuple[Version, Version],
+    lower_is_better: tuple[bool, bool] = (False, False),
+    wanted: float = EXPLAINED,
+) -> BuiltBridge:
+    """Build the bridge from the pairs; `lower_is_better` is True for each version whose lower score is better."""
+    columns, new = pairs.columns, pairs.new
+    old = columns.score
+    prompts = np.unique(columns.prompt)
+    chosen = choose_map(old, new, columns.prompt)
+    moved = any(change.p_holm < SIGNIFICANCE for change in _changes(pairs, old, prompts, Skills(())))
+    line = choose_line(old, new, columns.generator, [kind for kind in LINES if kind != "unchanged" or not moved])
+    explained = 1 - chosen.misses[chosen.kind] ** 2 / float(new.var())
+    means = {name: _prompt_means(pairs, scores, prompts) for name, scores in (("old", old), ("new", new))}
+    by_version = [
+        {
+            (duel.generator_a, duel.generator_b): duel.better
+            for duel in compare_generators(name, of_each, Skills(()), {name} if falls else ())
+            if duel.better is not None
+        }
+        for (name, of_each), falls in zip(means.items(), lower_is_better, strict=True)
+    ]
+    groups = _groups(pairs, chosen.predicted, prompts, skills)
+    spearman, images = _rank_correlation(old, new, columns.prompt)
+    agrees = images.high < 0 if lower_is_better[0] != lower_is_better[1] else images.low > 0
+    both = by_version[0].keys() & by_version[1].keys()
+    verdict: Verdict = "one scale" if line.kind == "unchanged" else "joined"
+    if (max(explained, line.explained) if agrees else 0.0) < wanted:
+        verdict = "different"
+    bridge = Bridge(
+        bridge_id=bridge_id,
+        benchmark=benchmark,
+        old=versions[0],
+        new=versions[1],
+        generators=means["new"].generators,
+        prompts=len(prompts),
+        images=len(new),
+        verdict=verdict,
+        kind=chosen.kind,
+        misses=chosen.misses,
+        explained=explained,
+        curve=fit_curve(old, new) if chosen.kind == "monotone" else None,
+        line_kind=line.kind,
+        line=line.line,
+        means_explained=None if math.isnan(line.explained) else line.explained,
+        wanted=wanted,
+        margins=_margins(pairs, line, skills),
+        images_spearman=spearman,
+        images_interval=images,
+        generators_kendall=_kendall(means, lower_is_better),
+        clear={"old": len(by_version[0]), "new": len(by_version[1]), "both": len(both)},
+        turned=[" and ".join(pair) for pair in sorted(both) if by_version[0][pair] != by_version[1][pair]],
+        clear_misses=sum(groups.column("clear").to_pylist()),
+    )
+    return BuiltBridge(bridge, groups)
+
+
+def _rank_correlation(old: Floats, new: Floats, prompts: Hashes) -> tuple[float, Interval]:
+    """Return Spearman's correlation over images with its 95% interval, bootstrapped over prompts.
+
+    A perfect correlation, 1 or -1, is perfect in every resample, so its interval has no length.
+    """
+    spearman = STATISTICS["spearman"]
+    found = spearman(old, new)
+    if abs(found) > 1 - ROUNDING:
+        return found, Interval(found, found)
+    resampled = Prompts(prompts.astype(str).tolist())
+    return found, resampled.interval(lambda rows: spearman(old[rows], new[rows]), CORRELATIONS)
+
+
+def _prompt_means(pairs: Pairs, scores: Floats, prompts: Hashes) -> PromptMeans:
+    means = PromptMeans(prompts)
+    for code in np.unique(pairs.columns.generator):
+        own = pairs.columns.generator == code
+        columns = pairs.columns.where(own)._replace(score=scores[own])
+        means.add(pairs.generators[code], average_prompts(prompts, columns))
+    return means
+
+
+def _kendall(means: Mapping[str, PromptMeans], lower_is_better: tuple[bool, bool]) -> float | None:
+    """Return Kendall's tau-b between the generators' means by both versions, with better generators first by each."""
+    old, new = (
+        np.array([(-1 if falls else 1) * np.nanmean(of_each.read(name)) for name in of_each.generators])
+        for of_each, falls in zip(means.values(), lower_is_better, strict=True)
+    )
+    tau = STATISTICS["kendall_b"](old, new)
+    return None if math.isnan(tau) else tau
+
+
+def _margins(pairs: Pairs, line: ChosenLine, skills: Skills) -> dict[str, float]:
+    """Return the margin of a mean at each skill that has two generators or more."""
+    misses: dict[str, list[float]] = {}
+    for code, without in zip(np.unique(pairs.columns.generator), line.without, strict=False):
+        own = pairs.columns.where(pairs.columns.generator == code)
+        missed = pairs.new[pairs.columns.generator == code] - without(own.score)
+        for skill, having in skills.each(own.prompt):
+            if having.any():
+                misses.setdefault(skill, []).append(float(missed[having].mean()))
+    return {skill: margin(of_skill) for skill, of_skill in misses.items() if len(of_skill) > 1}
+
+
+class _Change(NamedTuple):
+    """Comparison of a generator's new scores with other scores of the same images, at a skill."""
+
+    generator: str
+    duel: Duel
+    p_holm: float
+    """P-value corrected over all generators and skills."""
+
+
+def _changes(pairs: Pairs, scores: Floats, prompts: Hashes, skills: Skills) -> list[_Change]:
+    """Compare the new scores with other scores of the same images, for each generator as if they were two runs."""
+    before, after = _prompt_means(pairs, scores, prompts), _prompt_means(pairs, pairs.new, prompts)
+    found: list[tuple[str, Duel]] = []
+    for generator in after.generators:
+        both = PromptMeans(prompts)
+        both.add("after", after.read(generator))
+        both.add("before", before.read(generator))
+        found += [(generator, duel) for duel in compare_generators("", both, skills)]
+    corrected = holm([duel.p_value for _, duel in found])
+    return [_Change(*of_one, p_holm) for of_one, p_holm in zip(found, corrected, strict=True)]
+
+
+def _groups(pairs: Pairs, predicted: Floats, prompts: Hashes, skills: Skills) -> pa.Table:
+    """Return a row for each generator and skill (schema GROUPS)."""
+    having = dict(skills.each(prompts))
+    negligible = NEGLIGIBLE * float(np.nanstd(pairs.new))
+    means = {
+        name: _prompt_means(pairs, scores, prompts)
+        for name, scores in (("old", pairs.columns.score), ("mapped", predicted), ("new", pairs.new))
+    }
+    return rows.table(
+        [
+            {
+                "generator": change.generator,
+                "skill": change.duel.skill,
+                "prompts": change.duel.n,
+                **{
+                    name: float(np.nanmean(of_each.read(change.generator)[having[change.duel.skill]]))
+                    for name, of_each in means.items()
+                },
+                "miss": change.duel.difference,
+                "low": change.duel.low,
+                "high": change.duel.high,
+                "p_value": change.duel.p_value,
+                "p_holm": change.p_holm,
+                "clear": change.p_holm < SIGNIFICANCE and abs(change.duel.difference) > negligible,
+            }
+            for change in _changes(pairs, predicted, prompts, skills)
+        ],
+        GROUPS,
+    )
+
+
+def describe(bridge: Bridge) -> list[Sentence]:
+    """Return sentences about the bridge, the verdict first."""
+    (old, new), clear = _name_sides(bridge), bridge.clear
+    misses = ", ".join(f"{kind} {number(miss)}" for kind, miss in bridge.misses.items())
+    turned = f"turned round: {names(bridge.turned)}" if bridge.turned else "none of them turned round"
+    span = interval_text(*bridge.images_interval, partial(number, digits=2))
+    return [
+        _verdict(bridge),
+        Sentence(
+            "Images:",
+            f"Spearman {number(bridge.images_spearman, 2)} ({span}); the {bridge.kind} map "
+            f"explains {bridge.explained:.0%} of the variance of {new} on other prompts. It is the simplest that is no "
+            f"worse than the best by more than chance; root mean square misses: {misses}.",
+        ),
+        Sentence(
+            "Generators:",
+            f"Kendall {number(bridge.generators_kendall, 2)}; {plural(clear['old'], 'pair')} told apart by {old}, "
+            f"{clear['new']} by {new}, {clear['both']} by both, {turned}.",
+        ),
+        Sentence(
+            "Not explained:" if bridge.clear_misses else "Nothing else is clear:",
+            f"{plural(bridge.clear_misses, 'mean')} of generators, overall and by skill, are clearly off the map "
+            "(Wilcoxon's signed-rank test over prompts, Holm).",
+        ),
+    ]
+
+
+def _name_sides(bridge: Bridge) -> tuple[str, str]:
+    """Return the names of both metrics; two versions of the same metric are called old and new."""
+    old, new = bridge.old.metric, bridge.new.metric
+    return (f"the old {old}", f"the new {new}") if old == new else (old, new)
+
+
+def _verdict(bridge: Bridge) -> Sentence:
+    old, new = _name_sides(bridge)
+    if bridge.verdict == "different":
+        of_means = "" if bridge.means_explained is None else f" and {bridge.means_explained:.0%} over generators' means"
+        return Sentence(
+            f"{old} and {new} measure different things:",
+            f"the best map explains {max(bridge.explained, 0):.0%} of the variance over images{of_means}; "
+            f"{bridge.wanted:.0%} of either, and clearly the same direction, would join them.",
+        )
+    off = bridge.margin_of(OVERALL)
+    known = (
+        f"the mean of one more generator is off by at most ±{number(off)} (95%)."
+        if off is not None
+        else "how far the mean of another generator may be off, two generators or more tell."
+    )
+    if bridge.verdict == "one scale":
+        return Sentence(f"Scores of {old} and {new} are one scale:", known)
+    return Sentence(f"A map joins {old} and {new}:", f"new = {formula(bridge)}; {known}")

@@ -1,0 +1,155 @@
+"""A bridge: two versions of a metric on one held-out set of images, to map the scores of one to the other's scale."""
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, fields, replace
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+from plumbline.operators.base.bounds import BoundsChecked, Positive, Share
+from plumbline.operators.base.errors import ConfigError, suggest
+from plumbline.operators.metrics.table import AnyMetric, falling_metrics
+from plumbline.operators.results.bridge import Version
+from plumbline.operators.results.metric_recipes import recipe_of
+from plumbline.operators.results.run_scores import RunScores
+from plumbline.operators.results.summary import Skills
+from plumbline.pipelines.cells.run_scores import read_run_scores
+from plumbline.pipelines.cells.runs import find_run, name_by_time, read_manifest
+from plumbline.pipelines.cells.store import Store
+from plumbline.pipelines.plans.sweep_config import SweepConfig
+from plumbline.pipelines.report.bridges import BRIDGES
+from plumbline.pipelines.report.finished_run import find_originals
+from plumbline.pipelines.running.events import Watch
+from plumbline.pipelines.sources.sources import skills_of
+from plumbline.pipelines.sweeps.computing import CellTables, compute_whole, inspect_cells, registered_sweep
+from plumbline.pipelines.sweeps.planning import PlannedSweep
+from plumbline.pipelines.sweeps.writing import metric_facts
+from plumbline.plugins.gates.bridge_building import EXPLAINED, BuiltBridge, build, pair
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BridgeConfig(BoundsChecked):
+    """The two versions of a metric to compare, and the number of images."""
+
+    old: str
+    """Metric whose scores are mapped; one of the sweep's, or of `old_run`."""
+    new: str | None = None
+    """Metric to whose scale they are mapped; null is the same name in another run."""
+    old_run: str | None = None
+    """Run with the old scores; null scores the sweep's images. With both runs nothing is computed."""
+    new_run: str | None = None
+    """Run with the new scores; null scores the sweep's images."""
+    prompts: Positive | None = 500
+    """Number of prompts that are drawn, each with the images of all generators; null takes all."""
+    seed: int = 0
+    """Seed of the draw. A larger `prompts` with the same seed contains the same prompts and others."""
+    explains: Share = EXPLAINED
+    """Fraction of the variance, over images or over generators' means, that a map must explain to join the two."""
+
+    def __post_init__(self) -> None:
+        BoundsChecked.__post_init__(self)
+        (_, *old), (_, *new) = self.sides()
+        if old == new:
+            raise ConfigError(
+                f"bridge.new: expected another version than bridge.old={self.old}; name another metric of the sweep by "
+                "bridge.new, or two runs by bridge.old_run and bridge.new_run"
+            )
+
+    def sides(self) -> Iterator[tuple[str, str, str | None]]:
+        """Yield the key, the metric and the run of each version."""
+        yield "old", self.old, self.old_run
+        yield "new", self.new or self.old, self.new_run
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BridgeSweepConfig(SweepConfig):
+    """A sweep that scores a held-out set with two versions of a metric."""
+
+    bridge: BridgeConfig
+
+    def sweep(self) -> SweepConfig | None:
+        """Return the sweep of the versions that no run has, or None if runs have both.
+
+        Raises:
+            ConfigError: A version is not a metric of the sweep.
+        """
+        wanted: dict[str, AnyMetric] = {}
+        for side, metric, run in self.bridge.sides():
+            if run is None and metric not in self.metrics:
+                raise ConfigError(f"bridge.{side}: no such metric of the sweep; {suggest(metric, list(self.metrics))}")
+            wanted |= {metric: self.metrics[metric]} if run is None else {}
+        if not wanted:
+            return None
+        values = {each.name: getattr(self, each.name) for each in fields(SweepConfig)}
+        benchmark = replace(self.benchmark, limit=self.bridge.prompts, limit_seed=self.bridge.seed)
+        return SweepConfig(**{**values, "metrics": wanted, "benchmark": benchmark})
+
+
+class Side(NamedTuple):
+    """One of the two versions."""
+
+    version: Version
+    scores: RunScores
+    falls: bool
+    """True if a lower score is better."""
+    benchmark: str
+    skills: Skills
+
+
+def side_of_run(store: Store, run: str, metric: str, key: str) -> Side:
+    """Return a metric of a finished run; raise ConfigError if the run does not exist or lacks the metric."""
+    run_id = find_run(store, run, key=key)
+    manifest = read_manifest(store, run_id)
+    scores = read_run_scores(store, run_id)
+    if metric not in scores.metrics:
+        raise ConfigError(f"{key}={run}: it has no scores by {metric!r}; {suggest(metric, scores.metrics)}")
+    originals, _ = find_originals(manifest, store)
+    skills = Skills(()) if originals is None else skills_of(originals.prompts)
+    version = Version(metric=metric, run_id=run_id, recipe=recipe_of(manifest, metric))
+    return Side(version, scores, metric in falling_metrics(manifest), str(manifest.get("benchmark")), skills)
+
+
+def score_held_set(planned: PlannedSweep, watch: Watch) -> RunScores:
+    """Compute the missing cells of a sweep and return its scores, without writing a run."""
+
+    with registered_sweep(planned, watch) as (working, both):
+        _, _, scores = compute_whole(
+            working, both, lambda now, outcomes: inspect_cells(now, outcomes, CellTables.scores)
+        )
+    if scores is None:
+        raise ConfigError(f"{planned.store.place.url}: cells are damaged again and again; check the disk and run again")
+    return scores
+
+
+def side_of_sweep(planned: PlannedSweep, scores: RunScores, metric: str) -> Side:
+    """Return a metric of a sweep that wrote no run."""
+    manifest: dict[str, Any] = metric_facts(planned)
+    version = Version(metric=metric, run_id=None, recipe=recipe_of(manifest, metric))
+    return Side(version, scores, metric in planned.falling, planned.config.benchmark.name, planned.sources.skills)
+
+
+def build_bridge(store: Store, config: BridgeConfig, old: Side, new: Side) -> BuiltBridge:
+    """Compare two sides; raise ConfigError if their benchmarks differ, or they share too few images."""
+    if old.benchmark != new.benchmark:
+        raise ConfigError(
+            f"bridge: expected two runs of one benchmark, got {old.benchmark!r} and {new.benchmark!r}; name others"
+        )
+    pairs = pair((old.scores, old.version.metric), (new.scores, new.version.metric), config.prompts, config.seed)
+    return build(
+        pairs,
+        new.skills if len(new.skills) else old.skills,
+        bridge_id=name_by_time(store, datetime.now(UTC)),
+        benchmark=new.benchmark,
+        versions=(old.version, new.version),
+        lower_is_better=(old.falls, new.falls),
+        wanted=config.explains,
+    )
+
+
+def write_bridge(store: Store, built: BuiltBridge) -> str:
+    """Write a bridge and return its path; raise ConfigError if its id is already in use."""
+    folder = f"{BRIDGES}/{built.bridge.bridge_id}"
+    if store.exists(f"{folder}/bridge.json"):
+        raise ConfigError(f"{store.place / folder}: there is a bridge already; run again")
+    store.write_table(f"{folder}/groups.parquet", built.groups)
+    store.create_json(f"{folder}/bridge.json", asdict(built.bridge))
+    return str(store.place / folder)

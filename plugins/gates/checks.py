@@ -1,0 +1,398 @@
+"""Judgement of a run by a gate: one check per rule, generator and skill, and the result of the gate."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plumbline.operators.base.errors import ConfigError, check_known
+from plumbline.operators.base.sentences import names, number, p_text, plural, signed
+from plumbline.operators.metrics.metric import ScoreRange, direction
+from plumbline.operators.results.comparison import average_prompts
+from plumbline.operators.results.run_scores import Hashes, RunScores
+from plumbline.operators.results.summary import OVERALL, Skills
+from plumbline.operators.statistics.ordering import CHANCE, holm
+from plumbline.plugins.gates.margins import MAX_PROMPTS, MarginTest, margin_test, prompts_needed, smallest_shown
+from plumbline.plugins.gates.rules import EACH, Gate, Rule
+
+Floats = NDArray[np.float64]
+Outcome = Literal["passed", "failed", "cannot tell"]
+NO_VALUES: Floats = np.zeros(0)
+WORST_FIRST: Sequence[Outcome] = ("failed", "cannot tell", "passed")
+
+
+class Check(NamedTuple):
+    """Result of one rule for one generator at one skill."""
+
+    rule: str
+    asked: str
+    """The rule in words."""
+    generator: str
+    metric: str
+    """Empty if the rule applies to all metrics together."""
+    skill: str
+    outcome: Outcome
+    fails: bool
+    """True if the gate fails because of this check."""
+    found: str
+    """The finding in words."""
+    value: float | None = None
+    """A mean, a difference (candidate - other) or a share; None if it is undefined."""
+    low: float | None = None
+    """Lower end of the interval that belongs to both one-sided tests; None if the rule is not tested."""
+    high: float | None = None
+    p_value: float | None = None
+    """One-sided p-value, which is small if the rule holds; not corrected for multiple tests."""
+    prompts: int | None = None
+    smallest: float | None = None
+    """Distance between the bound and a true mean that as many such prompts show with 80% power."""
+    needed: int | None = None
+    """Number of such prompts that pass the rule with 80% power; None if the mean is beyond the bound."""
+
+
+class GateResult(NamedTuple):
+    """Result of a gate for a run."""
+
+    source: str
+    """Name of the file with the rules."""
+    alpha: float
+    run_id: str
+    benchmark: str
+    against: str | None
+    """Id of the run, or name of the generator, that the run is compared with."""
+    passed: bool
+    rules: Mapping[str, str]
+    """The rules in words, by name."""
+    checks: Sequence[Check]
+
+    @property
+    def failing(self) -> list[Check]:
+        """Checks that make the gate fail."""
+        return [check for check in self.checks if check.fails]
+
+    @property
+    def worst_first(self) -> list[Check]:
+        """All checks, the failing ones first."""
+        return sorted(self.checks, key=lambda check: (not check.fails, WORST_FIRST.index(check.outcome)))
+
+    def summary(self) -> str:
+        """Return the result in one line."""
+        if self.passed:
+            return f"the gate passed: {plural(len(self.rules), 'rule')}, {plural(len(self.checks), 'check')}"
+        rules = list(dict.fromkeys(check.rule for check in self.failing))
+        return f"the gate failed by {names(rules)}: {plural(len(self.failing), 'check')} of {len(self.checks)}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the result as plain values, for files and webhooks."""
+        return {"summary": self.summary(), **self._asdict(), "checks": [check._asdict() for check in self.checks]}
+
+
+class SummaryRow(NamedTuple):
+    """A run's summary of one generator, metric and skill."""
+
+    mean: float
+    n: int
+    """Rows with a score."""
+    rows: int
+
+
+class OtherSide(NamedTuple):
+    """The scores that a candidate is compared with."""
+
+    generator: str
+    scores: RunScores
+    same_images: Callable[[], Hashes]
+    """Returns the prompts, ascending, whose images are the candidate's images byte for byte."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JudgedRun:
+    """A finished run, with the data that the rules of a gate need."""
+
+    summary: Mapping[tuple[str, str, str], SummaryRow]
+    """Summaries by generator, metric and skill."""
+    scores: Callable[[], RunScores]
+    """Reads the scores, which only tested rules need."""
+    skills: Callable[[], Skills]
+    lower_is_better: frozenset[str]
+    unranked: frozenset[str]
+    """Metrics whose scores do not rank generators."""
+    ranges: Mapping[str, ScoreRange]
+    """Lowest and highest possible score of each metric that declares them."""
+    candidates: Sequence[str]
+    """Generators that are judged if a rule names no candidate."""
+    other: str
+    """The other side of rules without a baseline, in words; empty if they compare with nothing."""
+    find_other: Callable[[Rule, str], OtherSide | str]
+    """Returns the other side of a rule for a generator, or why the two cannot be compared."""
+
+    @property
+    def generators(self) -> list[str]:
+        """Generators in the summary's order."""
+        return list(dict.fromkeys(generator for generator, _, _ in self.summary))
+
+    @property
+    def metrics(self) -> list[str]:
+        """Metrics in the summary's order."""
+        return list(dict.fromkeys(metric for _, metric, _ in self.summary))
+
+    @property
+    def skill_names(self) -> list[str]:
+        """Skills in alphabetical order, without `overall`."""
+        return sorted({skill for _, _, skill in self.summary} - {OVERALL})
+
+
+def check_rules(gate: Gate, judged: JudgedRun) -> None:
+    """Raise ConfigError for a rule that the run cannot be judged by, with the names of the file and the rule."""
+    for name, rule in gate.rules.items():
+        at = f"{gate.source}: rule {name}"
+        for key, value, known in (
+            ("metric", rule.metric, judged.metrics),
+            ("candidate", rule.candidate, judged.generators),
+            ("baseline", rule.baseline, judged.generators),
+            ("skill", rule.skill, [OVERALL, EACH, *judged.skill_names]),
+        ):
+            if value is not None:
+                check_known(f"{at}: {key}", value, known)
+        if rule.skill == EACH and not judged.skill_names:
+            raise ConfigError(f"{at}: skill: each wants prompts with skills, and these have none; remove it")
+        if rule.compares and rule.metric in judged.unranked:
+            raise ConfigError(
+                f"{at}: {rule.kind}: by {rule.metric} nothing is better or worse; write at_least or at_most"
+            )
+        if rule.compares and not (rule.baseline or judged.other):
+            raise ConfigError(
+                f"{at}: {rule.kind}: there is nothing to compare with; name a run (against=RUN), or a generator of "
+                "this one (baseline=NAME)"
+            )
+        if rule.baseline is not None and rule.baseline == rule.candidate:
+            raise ConfigError(f"{at}: baseline: is the candidate itself, {rule.baseline!r}; name another generator")
+        if not rule.candidate and not {*judged.candidates} - {rule.baseline}:
+            raise ConfigError(f"{at}: the run has no generator but the baseline; name another baseline")
+
+
+class _Question(NamedTuple):
+    """One rule asked of one generator at one skill."""
+
+    name: str
+    rule: Rule
+    generator: str
+    skill: str
+
+    def check(self, asked: str, outcome: Outcome, found: str, **numbers: Any) -> Check:
+        """Return the check with its outcome and finding."""
+        fails = outcome == "failed" or (outcome == "cannot tell" and self.rule.cannot_tell == "fails")
+        return Check(
+            self.name, asked, self.generator, self.rule.metric or "", self.skill, outcome, fails, found, **numbers
+        )
+
+
+class _Limits(NamedTuple):
+    """The least and the greatest value that a prompt can have."""
+
+    worst: float
+    best: float
+    assumed: str = ""
+    """The assumption behind the limits, in words; empty if the metric declares its range."""
+
+
+class _Tested(NamedTuple):
+    """The test of a question for which larger values are better, or why it could not be tested."""
+
+    test: MarginTest | None
+    bound: float = 0.0
+    sign: int = 1
+    """-1 if the values were negated."""
+    values: Floats = NO_VALUES
+    limits: _Limits = _Limits(0.0, 0.0)
+    same_images: bool = False
+    """True if the two sides of a comparison have the same images, and equal scores."""
+    edited: int = 0
+    """Prompts that are not compared, because their texts differ between the two runs."""
+    problem: str = ""
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """The interval in the metric's own direction."""
+        assert self.test is not None
+        low, high = sorted((self.sign * self.test.low, self.sign * self.test.high))
+        return low, high
+
+
+def judge(gate: Gate, judged: JudgedRun, *, run_id: str, benchmark: str, against: str | None) -> GateResult:
+    """Judge the run by every rule of the gate.
+
+    The gate passes only if all rules pass. Each rule is therefore tested at the full level `alpha`: the gate passes a
+    run that breaks any rule with a probability of at most `alpha` (Berger 1982, the intersection-union test). A rule is
+    reported as failed only if its p-value is significant after Holm's correction (1979) over all tested rules.
+
+    Args:
+        gate: The rules.
+        judged: The run's data.
+        run_id: The run's id, for the result.
+        benchmark: The run's benchmark, for the result.
+        against: The run or generator that the run is compared with, for the result.
+    """
+    questions = list(_questions(gate, judged))
+    asked = {name: rule.describe(judged.other) for name, rule in gate.rules.items()}
+    tested = dict(_run_tests([question for question in questions if question.rule.is_tested], judged, gate.alpha))
+    tests = {question: result.test for question, result in tested.items() if result.test is not None}
+    p_failed = dict(zip(tests, holm([test.p_below for test in tests.values()]), strict=True))
+    checks = [
+        _conclude(question, asked[question.name], tested[question], gate.alpha, p_failed.get(question, math.nan))
+        if question.rule.is_tested
+        else _look_up(question, asked[question.name], judged)
+        for question in questions
+    ]
+    passed = not any(check.fails for check in checks)
+    return GateResult(gate.source, gate.alpha, run_id, benchmark, against, passed, asked, checks)
+
+
+def _questions(gate: Gate, judged: JudgedRun) -> Iterator[_Question]:
+    """Yield every rule with each generator and skill that it applies to."""
+    for name, rule in gate.rules.items():
+        skills = judged.skill_names if rule.skill == EACH else [rule.skill]
+        for generator in [rule.candidate] if rule.candidate else judged.candidates:
+            if generator != rule.baseline:
+                yield from (_Question(name, rule, generator, skill) for skill in skills)
+
+
+def _look_up(question: _Question, asked: str, judged: JudgedRun) -> Check:
+    """Return the check of a rule on a mean or a coverage, from the run's summary."""
+    rule = question.rule
+    found = [
+        row
+        for (generator, metric, skill), row in judged.summary.items()
+        if (generator, skill) == (question.generator, question.skill) and rule.metric in (None, metric)
+    ]
+    n, rows = sum(row.n for row in found), sum(row.rows for row in found)
+    if not rows or (rule.is_floor and not n):
+        return question.check(asked, "cannot tell", "no image has a score" if rows else "no rows")
+    value = found[0].mean if rule.is_floor else n / rows
+    holds = value <= rule.bound if rule.kind == "at_most" else value >= rule.bound
+    finding = f"{number(value)} on {plural(n, 'image')}" if rule.is_floor else f"{value:.2%}: {n:,} of {rows:,} rows"
+    return question.check(asked, "passed" if holds else "failed", finding, value=value)
+
+
+def _run_tests(questions: Sequence[_Question], judged: JudgedRun, alpha: float) -> Iterator[tuple[_Question, _Tested]]:
+    """Test the questions, sorted by metric and generator, so that the scores of each pair are read once."""
+
+    @lru_cache(maxsize=1)
+    def values_of(metric: str, generator: str, other: OtherSide | None) -> tuple[Hashes, Floats]:
+        """Return the prompts with their mean scores, or with the differences from the other side's mean scores."""
+        prompts = judged.scores().prompts
+        if other is not None:
+            prompts = judged.scores().shared_prompts(other.scores).prompts
+        values = average_prompts(prompts, judged.scores().select_rows(metric, generator))
+        return prompts, values - (
+            0.0 if other is None else average_prompts(prompts, other.scores.select_rows(metric, other.generator))
+        )
+
+    def test_question(question: _Question) -> _Tested:
+        rule, scores, metric = question.rule, judged.scores(), str(question.rule.metric)
+        if question.generator not in scores.generators:
+            return _Tested(None, problem="no rows")
+        other = judged.find_other(rule, question.generator) if rule.compares else None
+        if isinstance(other, str):
+            return _Tested(None, problem=other)
+        prompts, values = values_of(metric, question.generator, other)
+        chosen = np.isfinite(values)
+        if question.skill != OVERALL:
+            chosen &= next(mask for skill, mask in judged.skills().each(prompts) if skill == question.skill)
+        if not chosen.any():
+            return _Tested(None, problem="no score" if other is None else "no prompt has a score on both sides")
+        if other is None:
+            sign, bound = (-1, -rule.bound) if rule.kind == "at_most" else (1, rule.bound)
+        else:
+            sign = direction(metric, judged.lower_is_better)
+            bound = rule.bound if rule.kind == "better_by" else -rule.bound
+        values, limits = sign * values[chosen], _find_limits(metric, sign, other, judged)
+        same = other is not None and not values.any() and bool(np.isin(prompts[chosen], other.same_images()).all())
+        if limits.worst == limits.best and not same:
+            return _Tested(
+                None,
+                problem=f"all scores are equal, and {metric} states no range, so nothing tells how far one could fall",
+            )
+        test = margin_test(values, bound, alpha, limits.worst, limits.best)
+        edited = 0 if other is None else scores.shared_prompts(other.scores).edited
+        return _Tested(test, bound, sign, values, limits, same, edited)
+
+    by_scores = sorted(questions, key=lambda question: (str(question.rule.metric), question.generator))
+    return ((question, test_question(question)) for question in by_scores)
+
+
+def _find_limits(metric: str, sign: int, other: OtherSide | None, judged: JudgedRun) -> _Limits:
+    """Return the limits of a prompt's value, from the metric's declared range or else from all observed scores."""
+    scores = [judged.scores(), *([] if other is None else [other.scores])]
+    seen = [side.spans[metric] for side in scores if metric in side.spans]
+    low, high = min(low for low, _ in seen), max(high for _, high in seen)
+    assumed = ""
+    if metric in judged.ranges:
+        low, high = min(low, judged.ranges[metric][0]), max(high, judged.ranges[metric][1])
+    else:
+        assumed = f"{metric} states no range: taken to be from {number(low)} to {number(high)}, as all scores here"
+    if other is not None:
+        return _Limits(low - high, high - low, assumed)
+    return _Limits(min(sign * low, sign * high), max(sign * low, sign * high), assumed)
+
+
+def _conclude(question: _Question, asked: str, tested: _Tested, alpha: float, p_failed: float) -> Check:
+    """Return the check of a tested question; `p_failed` is the p-value of a broken rule, corrected for all tests."""
+    rule, test = question.rule, tested.test
+    if test is None:
+        return question.check(asked, "cannot tell", tested.problem)
+    shown = signed if rule.compares else number
+    low, high = tested.ends
+    outcome: Outcome = "passed" if test.p_above <= alpha else "failed" if p_failed <= alpha else "cannot tell"
+    value, prompts = tested.sign * test.mean, plural(test.n, "prompt")
+    interval = f"{1 - 2 * alpha:.0%} interval {shown(low)} to {shown(high)}"
+    sure = f"broken with p {p_text(p_failed)} (Holm)" if outcome == "failed" else f"p {p_text(test.p_above)}"
+    parts = [f"{shown(value)} ({interval}) on {prompts}, {sure}"]
+    smallest, needed = smallest_shown(test), None
+    if tested.same_images:
+        outcome = "passed" if rule.kind == "no_worse_by" else "failed"
+        parts = [f"the same images on {'all ' * (test.n > 1)}{prompts}"]
+    elif outcome == "cannot tell":
+        # a candidate that only must not be worse is assumed not to be better either
+        mean = min(test.mean, 0.0) if rule.kind == "no_worse_by" else test.mean
+        needed = prompts_needed(tested.values, tested.bound, alpha, tested.limits.worst, mean)
+        parts.append(_describe_power(rule, tested, smallest, needed))
+        if rule.compares and not tested.values.any():
+            parts.append("equal scores do not prove equal images")
+    if tested.limits.assumed and not tested.same_images:
+        parts.append(tested.limits.assumed)
+    if tested.edited:
+        parts.append(f"left out: {plural(tested.edited, 'prompt')} with edited texts")
+    found = "; ".join(parts)
+    return question.check(
+        asked,
+        outcome,
+        found,
+        value=value,
+        low=low,
+        high=high,
+        p_value=test.p_above,
+        prompts=test.n,
+        smallest=smallest,
+        needed=needed,
+    )
+
+
+def _describe_power(rule: Rule, tested: _Tested, smallest: float, needed: int | None) -> str:
+    """Return the power of these prompts, and the number of prompts that the rule needs, in words."""
+    assert tested.test is not None
+    can = {
+        "no_worse_by": f"a margin of {number(smallest)}",
+        "better_by": f"a gain of {number(rule.bound + smallest)}",
+        "at_least": f"a mean of {number(rule.bound + smallest)}",
+        "at_most": f"a mean of {number(rule.bound - smallest)}",
+    }[rule.kind]
+    if tested.test.mean <= tested.bound:
+        more = "what was seen is on the wrong side of the bound"
+    else:
+        more = f"it takes about {needed:,} such prompts" if needed else f"it takes more than {MAX_PROMPTS:,} of them"
+    return f"{plural(tested.test.n, 'such prompt')} can show {can} ({CHANCE:.0%} power); {more}"

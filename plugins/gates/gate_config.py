@@ -1,0 +1,97 @@
+"""Configuration of a gate: the run, the rules, and the run or generator to compare with."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError  # type: ignore[import-untyped]
+
+from plumbline.operators.base.bounds import BoundsChecked
+from plumbline.operators.base.errors import ConfigError
+from plumbline.operators.images.generation_settings import Choice
+from plumbline.operators.statistics.levels import SIGNIFICANCE
+from plumbline.pipelines.base.storage import Place, StorageConfig, readable_errors
+from plumbline.pipelines.plans.sweep_config import read_config
+from plumbline.plugins.gates.rules import Alpha, Gate, Rule
+
+MAX_BYTES = 1 << 20
+"""Size limit of a file of rules."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GateConfig:
+    """Which run must pass which rules."""
+
+    store: str = "store"
+    """Folder or cloud prefix of the store."""
+    run: str = "latest"
+    """A run's id (plumbline status), or a suite's, whose runs must all pass; `latest` is the newest run."""
+    rules: str
+    """The file of rules (plugins/gates/README.md), a path or an address."""
+    against: str | None = None
+    """The run whose generators of the same names it is compared with: its id or that of its suite, or `previous`, the
+    newest before it that can be compared."""
+    candidate: str | None = None
+    """The generator that is judged; null is every one."""
+    baseline: str | None = None
+    """The generator of the same run that it is compared with, in place of another run."""
+    settings: Choice = "compare"
+    """`compare`: a rule cannot tell where the two sides were generated with different settings; `ignore`: it looks at
+    the scores all the same."""
+    junit: str | None = None
+    """A file for the result as JUnit XML, which CI systems show: a path or an address."""
+    summary: str | None = None
+    """A file for the result as Markdown, for a pull request: a path or an address."""
+    storage: StorageConfig = field(default_factory=StorageConfig)
+
+    def __post_init__(self) -> None:
+        if self.against is not None and self.baseline is not None:
+            raise ConfigError(
+                f"baseline={self.baseline}: is a generator of the run itself, got against={self.against} too; leave "
+                "one of them out"
+            )
+        if self.baseline is not None and self.baseline == self.candidate:
+            raise ConfigError(f"baseline={self.baseline}: is the candidate itself; name another generator")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GateFile(BoundsChecked):
+    """Content of a file of rules."""
+
+    alpha: Alpha = SIGNIFICANCE
+    """One-sided: the probability that the gate passes a run that breaks one of its tested rules."""
+    rules: Mapping[str, Any]
+    """The rules by name."""
+
+
+def read_gate(place: Place) -> Gate:
+    """Read the rules of a file; raise ConfigError for an invalid file or rule, with its name."""
+    with readable_errors(place, "rules"):
+        text = place.read(MAX_BYTES).decode("utf-8", "replace")
+    try:
+        values = OmegaConf.to_container(OmegaConf.create(text))
+    except (OmegaConfBaseException, YAMLError, ValueError, RecursionError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise ConfigError(f"{place}: expected YAML of keys and values ({reason}); correct the file") from error
+    rules = values.get("rules") if isinstance(values, dict) else values
+    if not isinstance(values, dict) or not isinstance(rules, dict) or not rules:
+        raise ConfigError(f"{place}: rules: expected rules by name, got {rules!r}; write `rules:` and a rule below it")
+    try:
+        file = read_config({str(key): value for key, value in values.items()}, GateFile)
+    except ConfigError as error:
+        raise ConfigError(f"{place}: {error}") from error
+    return Gate(
+        str(place), file.alpha, {str(name): _rule(place, name, of_rule) for name, of_rule in file.rules.items()}
+    )
+
+
+def _rule(place: Place, name: str, values: Any) -> Rule:
+    if not isinstance(values, dict):
+        example = f"{name}: {{metric: NAME, at_least: NUMBER}}"
+        raise ConfigError(f"{place}: rule {name}: expected keys of its own, got {values!r}; write {example}")
+    try:
+        return read_config(values, Rule)
+    except ConfigError as error:
+        raise ConfigError(f"{place}: rule {name}: {error}") from error

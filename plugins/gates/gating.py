@@ -1,0 +1,202 @@
+"""Judgement of finished runs by a gate: reads the tables of both sides and writes the result."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from typing import Any
+
+from plumbline.operators.base.errors import ConfigError
+from plumbline.operators.images.generation_settings import COMPARE, Choice, differ, differ_from_run, known_settings
+from plumbline.operators.metrics.table import falling_metrics, read_metrics
+from plumbline.operators.report.changes import comparable_metrics
+from plumbline.operators.results.run_scores import RunScores
+from plumbline.operators.results.summary import Skills
+from plumbline.pipelines.base.tables import NO_GENERATOR
+from plumbline.pipelines.cells.run_scores import read_run_scores
+from plumbline.pipelines.cells.runs import find_run, read_manifest
+from plumbline.pipelines.cells.store import Store
+from plumbline.pipelines.cells.suites import find_suite
+from plumbline.pipelines.report.comparable_runs import find_compared, obstacle_between
+from plumbline.pipelines.report.finished_run import find_originals
+from plumbline.pipelines.sources.sources import Sources, skills_of
+from plumbline.plugins.gates.checks import GateResult, JudgedRun, OtherSide, SummaryRow, check_rules, judge
+from plumbline.plugins.gates.gate_config import GateConfig
+from plumbline.plugins.gates.junit import to_junit
+from plumbline.plugins.gates.markdown import to_markdown
+from plumbline.plugins.gates.rules import Gate, Rule
+from plumbline.plugins.gates.same_images import ScoredImages, find_same_images
+
+
+def judge_run(
+    store: Store,
+    gate: Gate,
+    run_id: str,
+    *,
+    against: str | None = None,
+    no_other: str = "",
+    candidate: str | None = None,
+    baseline: str | None = None,
+    settings: Choice = "compare",
+    sources: Sources | None = None,
+) -> GateResult:
+    """Judge a run by a gate.
+
+    Args:
+        store: The store of the run.
+        gate: Rules, all of which apply to the run's benchmark.
+        run_id: The run's id.
+        against: Id of the run to compare with.
+        no_other: The reason why there is no run to compare with.
+        candidate: The generator to judge; None for every generator.
+        baseline: Generator of the same run to compare with.
+        settings: Effect of generation settings that differ between the two sides.
+        sources: The run's sources if they have already been read.
+
+    Raises:
+        ConfigError: A generator is not in the run, or a rule needs something that the run does not have.
+    """
+    manifest = read_manifest(store, run_id)
+    generators = [name for name in manifest.get("generators", ()) if name != NO_GENERATOR]
+    for key, name in (("candidate", candidate), ("baseline", baseline)):
+        if name is not None and name not in generators:
+            raise ConfigError(f"{key}: expected a generator of the run, {' or '.join(generators)}, got {name!r}")
+    sides = _Sides(store, run_id, manifest, against, no_other, baseline, settings)
+    candidates = [candidate] if candidate else [name for name in generators if name != baseline]
+    metrics = read_metrics(manifest)
+    judged = JudgedRun(
+        summary=_summary(store, run_id),
+        scores=sides.scores,
+        skills=cache(lambda: _skills(store, manifest, sources)),
+        lower_is_better=falling_metrics(manifest),
+        unranked=frozenset(name for name, metric in metrics.items() if not metric.ranks),
+        ranges={name: metric.score_range for name, metric in metrics.items() if metric.score_range is not None},
+        candidates=candidates,
+        other=baseline or (f"in run {against}" if against else no_other and "in an earlier run"),
+        find_other=cache(sides.find),
+    )
+    check_rules(gate, judged)
+    return judge(gate, judged, run_id=run_id, benchmark=manifest["benchmark"], against=against or baseline)
+
+
+def run_gate(store: Store, gate: Gate, config: GateConfig) -> list[GateResult]:
+    """Judge the configured run, or those runs of the configured suite that rules apply to, and write the result files.
+
+    Raise ConfigError if no rule applies to the run's benchmark, or if the run would be compared with itself.
+    """
+    files = {
+        name: config.storage.locate(address, writable=True)
+        for name, address in (("junit", config.junit), ("summary", config.summary))
+        if address is not None
+    }
+    suite = find_suite(store, config.run)
+    run_ids = [find_run(store, config.run)] if suite is None else [*suite.runs.values()]
+    manifests = {run_id: read_manifest(store, run_id) for run_id in run_ids}
+    if suite is not None:
+        gate.check({manifest["benchmark"]: manifest["metrics"] for manifest in manifests.values()})
+    results = list[GateResult]()
+    for run_id, manifest in manifests.items():
+        rules = gate.for_benchmark(manifest["benchmark"])
+        if not rules.rules:
+            continue
+        against = None
+        if config.against is not None:
+            against = find_compared(store, run_id, manifest, config.against, key="against")
+        if against == run_id and suite is None:  # in two suites a benchmark without news has one run
+            raise ConfigError(
+                f"against={config.against}: is the run itself; name another run, or a generator by baseline=NAME"
+            )
+        result = judge_run(
+            store,
+            rules,
+            run_id,
+            against=against,
+            candidate=config.candidate,
+            baseline=config.baseline,
+            settings=config.settings,
+        )
+        results.append(result)
+    if not results:
+        benchmark = manifests[run_ids[0]]["benchmark"]
+        raise ConfigError(
+            f"{gate.source}: no rule is for the benchmark {benchmark!r}; add one, or name another run (run=ID)"
+        )
+    for name, place in files.items():
+        place.write(WRITERS[name](results).encode())
+    return results
+
+
+WRITERS: Mapping[str, Callable[[Sequence[GateResult]], str]] = {"junit": to_junit, "summary": to_markdown}
+"""Writer of each result file."""
+
+
+class _Sides:
+    """The two sides of every comparison; each is read when a rule first needs it."""
+
+    def __init__(
+        self,
+        store: Store,
+        run_id: str,
+        manifest: Mapping[str, Any],
+        against: str | None,
+        no_other: str,
+        baseline: str | None,
+        settings: Choice,
+    ) -> None:
+        self.store, self.run_id = store, run_id
+        self.manifest, self.against, self.no_other = manifest, against, no_other
+        self.baseline, self.settings = baseline, settings
+        self.before = None if against is None else read_manifest(store, against)
+        self.scores: Callable[[], RunScores] = cache(lambda: read_run_scores(store, run_id))
+        self.other: Callable[[str, str, str, str], OtherSide] = cache(self._other)
+        self.scores_before: Callable[[], RunScores] = cache(lambda: read_run_scores(store, str(against)))
+
+    def find(self, rule: Rule, generator: str) -> OtherSide | str:
+        """Return the side that a rule compares a generator with, or the reason why they cannot be compared."""
+        baseline = rule.baseline or self.baseline
+        if baseline == generator:
+            return "it is the baseline itself"
+        if baseline is not None:
+            differing = differ(known_settings(self.manifest, generator), known_settings(self.manifest, baseline))
+            return self._explain_difference(differing) or self.other(str(rule.metric), generator, self.run_id, baseline)
+        if self.before is None:
+            return f"nothing to compare with: {self.no_other}"
+        return (
+            self._obstacle(rule, generator, self.before)
+            or self._explain_difference(differ_from_run(self.before, self.manifest, generator))
+            or self.other(str(rule.metric), generator, str(self.against), generator)
+        )
+
+    def _other(self, metric: str, generator: str, run_id: str, other: str) -> OtherSide:
+        sides = ScoredImages(self.run_id, generator, metric), ScoredImages(run_id, other, metric)
+        scores = self.scores() if run_id == self.run_id else self.scores_before()
+        return OtherSide(other, scores, cache(lambda: find_same_images(self.store, *sides)))
+
+    def _explain_difference(self, settings: str) -> str:
+        if not settings or self.settings != COMPARE:
+            return ""
+        return f"the settings differ: {settings}; generate with the same, or set settings=ignore"
+
+    def _obstacle(self, rule: Rule, generator: str, before: Mapping[str, Any]) -> str:
+        """Return the reason why a generator cannot be compared with itself in the other run; empty if it can."""
+        if generator not in before.get("generators", ()):
+            return f"{self.against} has no {generator}; name a generator of this run by baseline: NAME"
+        if obstacle := obstacle_between(before, self.manifest):
+            return f"{self.against} cannot be compared with it ({obstacle})"
+        if rule.metric not in comparable_metrics(before, self.manifest):
+            return f"{self.against} lacks {rule.metric}, or has it with other settings or models"
+        return ""
+
+
+def _summary(store: Store, run_id: str) -> dict[tuple[str, str, str], SummaryRow]:
+    table = store.read_table(f"runs/{run_id}/summary.parquet")
+    return {
+        (row["generator"], row["metric"], row["skill"]): SummaryRow(row["mean"], row["n"], row["n"] + row["n_null"])
+        for row in table.to_pylist()
+    }
+
+
+def _skills(store: Store, manifest: Mapping[str, Any], sources: Sources | None) -> Skills:
+    """Return the skills of the run's prompts; raise ConfigError if the prompts cannot be read any more."""
+    originals, unreadable = find_originals(manifest, store, sources)
+    if originals is None:
+        raise ConfigError(f"the prompts' skills cannot be read any more ({unreadable}); judge by skill: overall")
+    return skills_of(originals.prompts)

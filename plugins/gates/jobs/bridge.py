@@ -1,0 +1,101 @@
+"""Tells whether two versions of a metric are one scale, which map joins them, or that they measure different things."""
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+
+from plumbline.jobs.command import KEPT, Command, run_job
+from plumbline.jobs.display.console import make_console, say, show_table, warn
+from plumbline.jobs.display.plan_table import show_plan
+from plumbline.jobs.display.progress_lines import ProgressDisplay
+from plumbline.jobs.logs import write_log
+from plumbline.jobs.overrides import SWEEP_KEYS
+from plumbline.operators.base.sentences import interval_text, number, plural, signed
+from plumbline.pipelines.cells.store import open_existing_store
+from plumbline.pipelines.sweeps.planning import plan_sweep
+from plumbline.plugins.gates.bridge_building import describe
+from plumbline.plugins.gates.bridging import (
+    BridgeSweepConfig,
+    Side,
+    build_bridge,
+    score_held_set,
+    side_of_run,
+    side_of_sweep,
+    write_bridge,
+)
+
+COMMAND = Command(
+    "bridge",
+    "Score one held set of images with two versions of a metric, or take two runs of the same images, and tell which\n"
+    "map leads from the old scores to the new ones and what it does not explain. Trends and reports then join them.",
+    BridgeSweepConfig,
+    SWEEP_KEYS,
+    first="sweep",
+    otherwise="shapes",
+    stopped=KEPT,
+)
+MAX_GROUPS = 12
+
+
+def main(config: BridgeSweepConfig) -> int:
+    """Call `_run`, and write its log."""
+    with write_log(config.log, [config.storage.key, config.storage.secret]):
+        return _run(make_console(), config)
+
+
+def _run(console: Console, config: BridgeSweepConfig) -> int:
+    """Score the images that no run has scored, and write and show the bridge."""
+    sweep = config.sweep()
+    held: dict[str, Side] = {}
+    if sweep is None:
+        store = open_existing_store(config)
+    else:
+        planned = plan_sweep(sweep)
+        store = planned.store
+        show_plan(console, planned)
+        if config.dry_run:
+            return 0
+        with ProgressDisplay(console) as display:
+            scores = score_held_set(planned, display.update)
+        held = {metric: side_of_sweep(planned, scores, metric) for metric in sweep.metrics}
+    old, new = (
+        held[metric] if run is None else side_of_run(store, run, metric, f"bridge.{side}_run")
+        for side, metric, run in config.bridge.sides()
+    )
+    built = build_bridge(store, config.bridge, old, new)
+    bridge = built.bridge
+    say(
+        console,
+        f"{plural(bridge.images, 'image')} of {plural(bridge.prompts, 'prompt')} and "
+        f"{plural(len(bridge.generators), 'generator')} have a score by both",
+    )
+    for sentence in describe(bridge):
+        console.print(f"[bold]{escape(sentence.lead)}[/] {escape(sentence.rest)}", soft_wrap=True)
+    _show_clear(console, [row for row in built.groups.to_pylist() if row["clear"]])
+    if not bridge.joins:
+        warn(console, "trends and reports go on without this bridge: it does not join the means of the two")
+    say(console, f"written to {write_bridge(store, built)}/")
+    return 0
+
+
+def _show_clear(console: Console, groups: Sequence[Mapping[str, Any]]) -> None:
+    """Show the groups that are clearly off the map, the furthest first."""
+    cells = [
+        [
+            *(row["generator"], row["skill"], str(row["prompts"])),
+            *(number(row[name]) for name in ("old", "mapped", "new")),
+            f"{signed(row['miss'])} ({interval_text(row['low'], row['high'])})",
+            f"{row['p_holm']:.2g}",
+        ]
+        for row in sorted(groups, key=lambda row: -abs(row["miss"]))[:MAX_GROUPS]
+    ]
+    if cells:
+        names = ("generator", "skill", "prompts", "old", "mapped", "new", "new - mapped", "p (Holm)")
+        show_table(console, "What the map does not explain", names, cells, numbers=slice(2, None))
+
+
+if __name__ == "__main__":
+    sys.exit(run_job(COMMAND, main))

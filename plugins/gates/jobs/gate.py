@@ -1,0 +1,68 @@
+"""Judges a finished run by a file of rules: floors, no worse than another by a margin, better by one, coverage."""
+
+import os
+import sys
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+
+from plumbline.jobs.command import Command, run_job
+from plumbline.jobs.display.console import make_console, say, show_table
+from plumbline.operators.base.sentences import plural
+from plumbline.pipelines.base.exit_codes import COMPLETE, GATE_FAILED
+from plumbline.pipelines.cells.store import open_existing_store
+from plumbline.plugins.gates.checks import GateResult
+from plumbline.plugins.gates.gate_config import GateConfig, read_gate
+from plumbline.plugins.gates.gating import run_gate
+from plumbline.plugins.gates.markdown import to_markdown
+
+COMMAND = Command(
+    "gate",
+    "Judge a run by a file of rules: exit code 0 where it passes, 7 where it does not. Rules are floors of a metric,\n"
+    "no worse than another run or generator by a margin, better by one, and coverage (plugins/gates/README.md).",
+    GateConfig,
+    first="run",
+)
+STEP_SUMMARY = "GITHUB_STEP_SUMMARY"
+"""Environment variable of GitHub workflows: the file whose Markdown is shown with the workflow run."""
+MAX_SHOWN = 60
+
+
+def main(config: GateConfig) -> int:
+    """Judge the run, show the rules and their findings, and write the configured files."""
+    console, store = make_console(), open_existing_store(config)
+    gate = read_gate(config.storage.locate(config.rules))
+    results = run_gate(store, gate, config)
+    for result in results:
+        show_gate(console, result)
+    for name, address in (("junit", config.junit), ("summary", config.summary)):
+        if address is not None:
+            say(console, f"{name}: {address}")
+    if step_summary := os.environ.get(STEP_SUMMARY):
+        with Path(step_summary).open("a", encoding="utf-8") as file:
+            file.write(to_markdown(results))
+        say(console, f"added to the summary of this step ({STEP_SUMMARY})")
+    return COMPLETE if all(result.passed for result in results) else GATE_FAILED
+
+
+def show_gate(console: Console, result: GateResult) -> None:
+    """Show the rules, their findings (the worst first), and the result."""
+    say(console, f"rules of {result.source}, one-sided alpha {result.alpha:g}:")
+    for name, rule in result.rules.items():
+        console.print(f"  [bold]{escape(name)}[/] {escape(rule)}", soft_wrap=True)
+    checks = result.worst_first
+    rows = [
+        (f"{check.outcome}{', fails' * (check.fails and check.outcome != 'failed')}", check.rule, check.generator,
+         check.skill, check.found) for check in checks[:MAX_SHOWN]
+    ]  # fmt: skip
+    against = f" against {result.against}" if result.against else ""
+    title = f"run {result.run_id} of {result.benchmark}{against}"
+    show_table(console, title, ("outcome", "rule", "generator", "skill", "found"), rows)
+    if len(checks) > MAX_SHOWN:
+        say(console, f"{plural(len(checks) - MAX_SHOWN, 'more check')}, none worse")
+    console.print(f"[{'green' if result.passed else 'red'}]{escape(result.summary())}[/]", soft_wrap=True)
+
+
+if __name__ == "__main__":
+    sys.exit(run_job(COMMAND, main))

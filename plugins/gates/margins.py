@@ -1,0 +1,200 @@
+"""One-sided tests of whether a mean over prompts is above a bound, and the differences that a test could have shown.
+
+The test is Gaffke's, for means of values with a known range. A t test treats unseen values as impossible: with 140
+prompts that lose 1 each with probability 0.1, it passes a mean at its bound in 9.7% of studies at alpha 0.05.
+"""
+
+import math
+from bisect import bisect_left
+from typing import NamedTuple
+
+import numpy as np
+import scipy
+from numpy.typing import NDArray
+
+from plumbline.operators.statistics.ordering import CHANCE
+
+Floats = NDArray[np.float64]
+
+MAX_DISTINCT = 1 << 16
+"""Distinct values of a sample; if there are more, values are rounded down to as many steps of their range."""
+STEP = 1 / 8
+"""Step of the trapezoidal rule, in widths of the saddle point: its error is about exp(-pi / STEP)."""
+NODES = 64
+"""Points of the integral that are computed together."""
+MAX_NODES = 1 << 16
+NEGLIGIBLE = 1e-9
+"""Share of the integral below which further points are left out."""
+MAX_PROMPTS = 10**9
+
+
+class Sample(NamedTuple):
+    """Distinct values for a one-sided test, with their numbers of prompts."""
+
+    values: Floats
+    counts: Floats
+    """Number of prompts with each value; a fraction if the sample is scaled to another number of prompts."""
+    worst: float
+    """The least value that a prompt can have."""
+
+    def times(self, factor: float) -> "Sample":
+        """Return the sample with its number of prompts multiplied by a factor."""
+        return self._replace(counts=self.counts * factor)
+
+
+class MarginTest(NamedTuple):
+    """A mean compared with a bound; `low` to `high` is the interval of both one-sided tests at one level."""
+
+    mean: float
+    low: float
+    high: float
+    p_above: float
+    """One-sided p-value of the hypothesis that the mean is at most the bound; small if the mean is above it."""
+    p_below: float
+    """One-sided p-value of the hypothesis that the mean is at least the bound; small if the mean is below it."""
+    n: int
+    spread: float
+    """Standard deviation; 0 for a single value."""
+
+
+def margin_test(values: Floats, bound: float, alpha: float, worst: float, best: float) -> MarginTest:
+    """Test whether the mean of prompts' values is above a bound, and whether it is below.
+
+    Args:
+        values: A value for each prompt (n,), n > 0, drawn independently.
+        bound: The bound that the mean is compared with.
+        alpha: Level of each of the two tests.
+        worst: The least value that a prompt can have.
+        best: The greatest value that a prompt can have.
+    """
+    below, above = as_sample(values, worst), as_sample(-values, -best)
+    return MarginTest(
+        mean=float(values.mean()),
+        low=lowest_mean(below, alpha),
+        high=-lowest_mean(above, alpha),
+        p_above=p_value(below, bound),
+        p_below=p_value(above, -bound),
+        n=len(values),
+        spread=float(values.std(ddof=1)) if len(values) > 1 else 0.0,
+    )
+
+
+def as_sample(values: Floats, worst: float) -> Sample:
+    """Return the sample of values, rounded down if too many are distinct; this can only raise a p-value."""
+    distinct, counts = np.unique(values, return_counts=True)
+    if len(distinct) > MAX_DISTINCT:
+        step = (distinct[-1] - worst) / MAX_DISTINCT
+        distinct, counts = np.unique(worst + np.floor((values - worst) / step) * step, return_counts=True)
+    return Sample(distinct, counts.astype(np.float64), worst)
+
+
+def p_value(sample: Sample, bound: float) -> float:
+    """Return the one-sided p-value of the hypothesis that the values' mean is at most the bound.
+
+    The worst possible value is added to the sample, and weights that sum to 1 are drawn uniformly. The p-value is the
+    probability that the weighted mean is at most the bound (Gaffke 2005; Learned-Miller and Thomas 2019, A New
+    Confidence Interval for the Mean of a Bounded Random Variable). It grows whenever a value falls. If all values are
+    worst or best, it is Clopper and Pearson's exact p-value. For other values its validity is proven in few cases, and
+    no counterexample is known; plugins/gates/tests/test_margins.py counts and simulates hard cases.
+
+    Exponential variables divided by their sum are such weights. So this is the probability that a weighted sum of
+    exponential variables is at most 0, which is an integral in the complex plane.
+    """
+    weights = np.append(sample.values, sample.worst) - bound
+    counts = np.append(sample.counts, 1.0)
+    scale = float(np.abs(weights).max())
+    weights, counts = weights[weights != 0] / (scale or 1.0), counts[weights != 0]
+    if not len(weights) or weights.max() < 0:
+        return 1.0
+    if weights.min() > 0:
+        return 0.0
+    positive = float(counts @ weights) > 0
+    tail = _negative_tail(weights if positive else -weights, counts)
+    return min(max(tail if positive else 1.0 - tail, 0.0), 1.0)
+
+
+def _negative_tail(weights: Floats, counts: Floats) -> float:
+    """Return the probability that a weighted sum of exponential variables, with a mean of at least 0, is negative.
+
+    The sum has the moment generating function 1 / prod (1 - s weight)^count. The inversion integral runs along a line
+    through the saddle point. If the saddle point is too near to the pole at 0, the line is moved a little.
+    """
+    lowest = 1 / float(weights.min())
+
+    def slope(s: float) -> float:
+        return float(counts @ (weights / (1 - s * weights)))
+
+    left = lowest / 2
+    while slope(left) > 0:
+        left = (left + lowest) / 2
+    saddle = scipy.optimize.brentq(slope, left, 0.0, rtol=1e-9)
+    width = 1 / math.sqrt(float(counts @ (weights / (1 - saddle * weights)) ** 2))
+    line = saddle if saddle < -width / 2 else saddle - width / 2
+    tilted = weights / (1 - line * weights)
+    start = -float(counts @ np.log1p(-line * weights))
+    total = 0.0
+    for first in range(0, MAX_NODES, NODES):
+        height = STEP * width * (np.arange(first, first + NODES) + 0.5)
+        turns = np.outer(tilted, height)
+        size = np.exp(start - counts @ np.log1p(turns**2) / 2)
+        terms = -(size * np.exp(1j * (counts @ np.arctan(turns))) / (line + 1j * height)).real
+        total += float(terms.sum())
+        if float(size.max()) <= NEGLIGIBLE * abs(total * line):
+            break
+    return total * STEP * width / math.pi
+
+
+def lowest_mean(sample: Sample, alpha: float) -> float:
+    """Return the lower end of a one-sided interval: at level alpha the mean is shown to be above it."""
+    values, counts, worst = sample
+    if values[-1] <= worst:
+        return worst
+
+    def excess(bound: float) -> float:
+        return float(scipy.special.ndtri(np.clip(p_value(sample, bound), 1e-300, 1 - 1e-15)) - quantile)
+
+    quantile = float(scipy.special.ndtri(alpha))
+    n = float(counts.sum())
+    mean = float(counts @ values) / n
+    reach = math.sqrt(float(counts @ (values - mean) ** 2) / n**2) + (mean - worst) / n
+    high = mean if excess(mean) > 0 else float(values[-1])
+    while (low := max(mean - reach, worst)) > worst and excess(low) > 0:
+        high, reach = low, 2 * reach
+    return float(scipy.optimize.brentq(excess, low, high, xtol=1e-9 * (float(values[-1]) - worst), rtol=1e-12))
+
+
+def smallest_shown(test: MarginTest, chance: float = CHANCE) -> float:
+    """Return how far above its bound a mean must be for as many similar prompts to show it with this chance."""
+    return test.mean - test.low + _shortfall(test.spread, test.n, chance)
+
+
+def prompts_needed(
+    values: Floats, bound: float, alpha: float, worst: float, mean: float, chance: float = CHANCE
+) -> int | None:
+    """Return how many prompts would show, with this chance, that the mean is above the bound.
+
+    Further prompts are assumed to have the same values, shifted so that their mean is `mean`.
+
+    Returns:
+        The number, or None if the mean is not above the bound, or if MAX_PROMPTS would be too few.
+    """
+    if mean <= bound:
+        return None
+    n = len(values)
+    spread = float(values.std(ddof=1)) if n > 1 else 0.0
+    sample = as_sample(np.maximum(values - values.mean() + mean, worst), worst)
+
+    def show(prompts: int) -> bool:
+        return p_value(sample.times(prompts / n), bound + _shortfall(spread, prompts, chance)) <= alpha
+
+    few, many = n, 2 * n
+    while not show(many):
+        if many > MAX_PROMPTS:
+            return None
+        few, many = many, 2 * many
+    return few + 1 + bisect_left(range(few + 1, many), True, key=show)
+
+
+def _shortfall(spread: float, n: int, chance: float) -> float:
+    """Return how far below the true mean the mean of n prompts falls at most, with this chance."""
+    return float(scipy.stats.norm.ppf(chance)) * spread / math.sqrt(n)

@@ -1,0 +1,16 @@
+"""A gate's result as Markdown."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from plumbline.operators.report.rendering import template_environment
+from plumbline.plugins.gates.checks import GateResult
+
+TEMPLATES = Path(__file__).parent / "templates"
+MAX_CHECKS = 100
+"""Rows of a gate's Markdown, because GitHub shows at most a megabyte; JUnit XML has all rows."""
+
+
+def to_markdown(results: Sequence[GateResult]) -> str:
+    """Return the rules and results of a gate as Markdown for a comment on a pull request."""
+    return template_environment(TEMPLATES).get_template("gate.md.j2").render(results=results, most=MAX_CHECKS)

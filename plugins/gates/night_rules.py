@@ -1,0 +1,40 @@
+"""A file of rules as the gate of a nightly run."""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+from plumbline.operators.images.generation_settings import Choice
+from plumbline.pipelines.base.storage import Place
+from plumbline.pipelines.cells.runs import read_manifest
+from plumbline.pipelines.cells.store import Store
+from plumbline.pipelines.nightly.gates import GateVerdict, NightGate
+from plumbline.pipelines.sources.sources import Sources
+from plumbline.plugins.gates.gate_config import read_gate
+from plumbline.plugins.gates.gating import judge_run
+from plumbline.plugins.gates.jobs.gate import show_gate
+
+
+class NightRules(NightGate):
+    """The rules of `nightly.gate`."""
+
+    def __init__(self, place: Place) -> None:
+        self.rules = read_gate(place)
+
+    def check(self, metrics: Mapping[str, Sequence[str]]) -> None:
+        self.rules.check(metrics)
+
+    def judge(
+        self,
+        store: Store,
+        run_id: str,
+        *,
+        against: str | None,
+        no_other: str,
+        settings: Choice,
+        sources: Sources | None,
+    ) -> GateVerdict | None:
+        gate = self.rules.for_benchmark(read_manifest(store, run_id)["benchmark"])
+        if not gate.rules:
+            return None
+        result = judge_run(store, gate, run_id, against=against, no_other=no_other, settings=settings, sources=sources)
+        return GateVerdict(result.passed, result.to_json(), partial(show_gate, result=result))

@@ -1,0 +1,149 @@
+"""Maps from one scale of scores to another (identity, line or monotone curve), and the choice between them."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import scipy
+from numpy.typing import NDArray
+
+from plumbline.operators.results.bridge import UNCHANGED, Curve, Kind, Line, LineKind
+from plumbline.operators.statistics.poisson_bootstrap import uniform
+
+Floats = NDArray[np.float64]
+Longs = NDArray[np.int64]
+Hashes = NDArray[np.uint64]
+
+FOLDS = 10
+MIN_GROUPS = 5
+"""Number of groups needed to say how well a line fits their means; fewer means are too often collinear by chance."""
+MAX_KNOTS = 256
+"""Largest number of knots of a curve."""
+
+
+def _unchanged(old: Floats, new: Floats) -> Line:
+    return UNCHANGED
+
+
+def fit_line(old: Floats, new: Floats) -> Line:
+    """Fit a line to scores (n,) by least squares; its slope is 0 if all old scores are equal."""
+    centred = old - old.mean()
+    squares = float(centred @ centred)
+    slope = float(centred @ (new - new.mean())) / squares if squares else 0.0
+    return Line(float(new.mean()) - slope * float(old.mean()), slope)
+
+
+def fit_curve(old: Floats, new: Floats) -> Curve:
+    """Fit a curve to scores (n,) by isotonic regression; it rises or falls as the least-squares line does."""
+    values, codes, counts = np.unique(old, return_inverse=True, return_counts=True)
+    means = np.bincount(codes, weights=new) / counts
+    fitted = scipy.optimize.isotonic_regression(means, weights=counts, increasing=fit_line(old, new).slope >= 0).x
+    ends = np.flatnonzero(np.concatenate([[True], np.diff(fitted) != 0]) | np.append(np.diff(fitted) != 0, True))
+    knots = ends[np.unique(np.linspace(0, len(ends) - 1, min(MAX_KNOTS, len(ends))).round().astype(int))]
+    return Curve(values[knots].tolist(), fitted[knots].tolist())
+
+
+FITS: Mapping[Kind, Callable[[Floats, Floats], Line | Curve]] = {
+    "unchanged": _unchanged,
+    "linear": fit_line,
+    "monotone": fit_curve,
+}
+"""Fits by kind of map, simplest first."""
+
+
+class ChosenMap(NamedTuple):
+    """The kind of map that fits best in cross-validation."""
+
+    kind: Kind
+    misses: Mapping[Kind, float]
+    """Root-mean-square errors of predicted scores by kind of map."""
+    predicted: Floats
+    """New scores (n,) predicted by the chosen kind of map, fitted on the other folds."""
+
+
+def choose_map(old: Floats, new: Floats, prompts: Hashes) -> ChosenMap:
+    """Choose the simplest map that is at most one standard error worse than the best, over folds of prompts.
+
+    Scores are (n,), as are the hashes of their prompts. Source: the one-standard-error rule, Breiman, Friedman, Olshen
+    and Stone 1984, section 3.4.3. The error is the standard error of the difference by prompt.
+    """
+    folds = (uniform(prompts) * FOLDS).astype(np.int64)
+    predicted = {kind: _cross_validate(fit, old, new, folds) for kind, fit in FITS.items()}
+    codes = np.unique(prompts, return_inverse=True)[1]
+    squares = {
+        kind: np.bincount(codes, weights=(values - new) ** 2) / np.bincount(codes) for kind, values in predicted.items()
+    }
+    best = min(FITS, key=lambda kind: squares[kind].mean())
+    kind = next(kind for kind in FITS if _is_as_good(squares[kind] - squares[best]))
+    misses = {kind: math.sqrt(float(((values - new) ** 2).mean())) for kind, values in predicted.items()}
+    return ChosenMap(kind, misses, predicted[kind])
+
+
+def _is_as_good(worse_by: Floats) -> bool:
+    return bool(worse_by.mean() <= worse_by.std(ddof=1) / math.sqrt(len(worse_by)))
+
+
+def _cross_validate(fit: Callable[[Floats, Floats], Line | Curve], old: Floats, new: Floats, folds: Longs) -> Floats:
+    predicted = np.empty_like(new)
+    for fold in np.unique(folds):
+        own = folds == fold
+        predicted[own] = fit(old[~own], new[~own])(old[own])
+    return predicted
+
+
+def equate(old: Floats, new: Floats) -> Line:
+    """Return the line that gives old scores (n,) the mean and the standard deviation of the new scores (n,).
+
+    It rises or falls as the least-squares line does. If both versions are noisy, least squares shrinks scores towards
+    the mean, and with them the means of many images; equating does not. Source: linear equating, Kolen and Brennan
+    2014, Test Equating, section 2.2.
+    """
+    slope = math.copysign(float(new.std() / old.std()) if old.std() else 0.0, fit_line(old, new).slope)
+    return Line(float(new.mean()) - slope * float(old.mean()), slope)
+
+
+LINES: Mapping[LineKind, Callable[[Floats, Floats], Line]] = {
+    "unchanged": _unchanged,
+    "linear": fit_line,
+    "equated": equate,
+}
+
+
+class ChosenLine(NamedTuple):
+    """The line that maps means of groups best."""
+
+    kind: LineKind
+    line: Line
+    without: list[Line]
+    """For each group, the line fitted without it; empty if there is a single group."""
+    explained: float
+    """Share of the variance of groups' new means that is explained by lines fitted without the group; nan with fewer
+    than MIN_GROUPS."""
+
+
+def choose_line(old: Floats, new: Floats, groups: NDArray[np.int32], kinds: Sequence[LineKind]) -> ChosenLine:
+    """Choose the kind of line that best predicts the mean of a group without it; the first kind if there is one group.
+
+    Scores and their groups are (n,).
+    """
+    known = np.unique(groups)
+    if len(known) < 2:
+        return ChosenLine(kinds[0], LINES[kinds[0]](old, new), [], math.nan)
+    means = np.array([[old[groups == group].mean(), new[groups == group].mean()] for group in known])
+    without = {kind: [LINES[kind](old[groups != group], new[groups != group]) for group in known] for kind in kinds}
+    squares = {
+        kind: float(np.mean([(after - line(before)) ** 2 for line, (before, after) in zip(lines, means, strict=True)]))
+        for kind, lines in without.items()
+    }
+    kind = min(kinds, key=squares.__getitem__)
+    spread = float(means[:, 1].var())
+    explained = 1 - squares[kind] / spread if len(known) >= MIN_GROUPS and spread else math.nan
+    return ChosenLine(kind, LINES[kind](old, new), without[kind], explained)
+
+
+def margin(misses: Sequence[float]) -> float:
+    """Return the half-width of a 95% interval for the next miss, if misses are 0 on average; nan for fewer than two."""
+    if len(misses) < 2:
+        return math.nan
+    return float(scipy.stats.t.ppf(0.975, len(misses)) * np.sqrt(np.mean(np.square(misses))))

@@ -1,0 +1,341 @@
+"""A run passes its gate, fails it or is undecided, by another run, by a generator of its own, and by floors."""
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, NamedTuple
+from xml.etree import ElementTree
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from numpy.typing import NDArray
+
+from plumbline.pipelines.base.exit_codes import COMPLETE, GATE_FAILED
+from plumbline.pipelines.cells.runs import read_manifest
+from plumbline.plugins.gates.rules import Rule
+from tests.bench_of import Bench, images
+from tests.commands import Ended, run
+from tests.operators.report.made import MadeRun, make_run, plain_prompts
+
+Floats = NDArray[np.float64]
+ROOT = Path(__file__).parents[3]
+PROMPTS = 60
+EARLIER, RUN = "20260101-000000-000000", "20260102-030405-000006"
+MOVED = {"atlas": 0.0, "borealis": 0.005, "cobalt": -0.15}
+"""Mean change of each generator's scores since the earlier run; those of atlas are equal."""
+NOISE = np.random.default_rng(7).normal(0, 0.02, (3, PROMPTS))
+
+
+def earlier(generator: str, metric: str, prompt: int) -> float:
+    return 0.5 + 0.1 * list(MOVED).index(generator) + 0.2 * ((prompt * 37) % 11) / 10
+
+
+def later(generator: str, metric: str, prompt: int) -> float | None:
+    """Return scores of the later run, in which the first three images of cobalt could not be scored."""
+    if generator == "cobalt" and prompt < 3:
+        return None
+    place = list(MOVED).index(generator)
+    return earlier(generator, metric, prompt) + (place > 0) * (MOVED[generator] + float(NOISE[place, prompt]))
+
+
+class Runs(NamedTuple):
+    """Two runs of a store, and the path of the rules."""
+
+    folder: Path
+
+    @property
+    def store(self) -> Path:
+        return self.folder / "store"
+
+    def gate(self, rules: str | Mapping[str, Any], *words: str) -> Ended:
+        """The gate of these rules, of the newer run."""
+        text = rules if isinstance(rules, str) else yaml.safe_dump({"rules": rules})
+        (self.folder / "gate.yaml").write_text(text)
+        return run("gate", f"store={self.store}", f"rules={self.folder}/gate.yaml", f"run={RUN}", *words)
+
+    def refusal(self, rules: str, *words: str) -> str:
+        """Return the error message about the rules, without the folder of their file."""
+        ended = self.gate(f"rules:\n  floor: {rules}" if rules.startswith("{") else rules, *words)
+        assert ended.code == 1, ended
+        return ended.line.replace(f"{self.folder}/", "")
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    """By entropy nothing is better, and lpips falls: a lower one is better."""
+    folder = tmp_path_factory.mktemp("runs")
+    given: dict[str, Any] = {"prompts": plain_prompts(PROMPTS), "metrics": ("gecko", "entropy", "lpips"), "asking": ()}
+    given["lower_is_better"] = ["lpips"]
+    known = {"atlas": {"cfg": {"7.5": 60}}, "borealis": {"cfg": {"7.5": 60}}, "cobalt": {"cfg": {"4": 60}}}
+    older = make_run(folder, **given, score=earlier, run_id=EARLIER, settings=known)
+    known |= {"atlas": {"cfg": {"4": 60}}}
+    newer = make_run(folder, **given, score=later, run_id=RUN, settings=known, first_recipe=9)
+    for made in (older, newer):
+        state_metrics(made, entropy={"kind": "image_statistic", "statistic": "entropy"}, gecko={"kind": "gecko"})
+    return Runs(folder)
+
+
+def state_metrics(made: MadeRun, **options: Any) -> None:
+    """Has a run's manifest say what these metrics are."""
+    manifest = read_manifest(made.store, made.run_id)
+    manifest["config"]["metrics"] |= options
+    made.store.write_json(f"runs/{made.run_id}/manifest.json", manifest)
+
+
+def scores_of(runs: Runs, run_id: str, generator: str) -> Floats:
+    table = pq.read_table(runs.store / f"runs/{run_id}/scores.parquet").to_pandas()
+    chosen = table[(table["generator"] == generator) & (table["metric"] == "gecko")]
+    return chosen.sort_values("prompt_id")["score"].to_numpy(np.float64)
+
+
+def draw_means(values: Floats, worst: float, draws: int = 100_000) -> Floats:
+    """Draw Gaffke's means: of the values and the worst value, under weights that are drawn uniformly."""
+    weights = np.random.default_rng(1).dirichlet(np.ones(len(values) + 1), draws)
+    return np.asarray(weights @ np.append(values, worst))
+
+
+def test_a_run_that_is_no_worse_passes_and_says_what_was_asked_and_found(runs: Runs) -> None:
+    """The p-value and the interval are Gaffke's, by drawn weights, of the prompts' differences against the margin."""
+    rules = {"as good": {"metric": "gecko", "no_worse_by": 0.06, "candidate": "borealis"}}
+    ended = runs.gate(rules, "against=previous")
+    assert ended.code == COMPLETE, ended
+    assert f"as good borealis: gecko no worse by 0.06 than in run {EARLIER}" in ended.words
+    differences = scores_of(runs, RUN, "borealis") - scores_of(runs, EARLIER, "borealis")
+    shown = re.search(r"(\S+) \(90% interval (\S+) to (\S+)\) on 60 prompts, p (\S+)", ended.words)
+    assert shown is not None, ended
+    mean, low, high, p_value = (float(number.replace("−", "-")) for number in shown.groups())
+    below, above = draw_means(differences, -1), -draw_means(-differences, -1)
+    assert mean == pytest.approx(differences.mean(), abs=6e-4)
+    assert low == pytest.approx(np.quantile(below, 0.05), abs=2e-3)
+    assert high == pytest.approx(np.quantile(above, 0.95), abs=2e-3)
+    assert p_value == pytest.approx(np.mean(below <= -0.06), abs=4e-3)
+    assert "one-sided alpha 0.05" in ended.words and "the gate passed: 1 rule, 1 check" in ended.words
+
+
+def test_a_metric_without_a_range_is_told_what_is_taken_for_granted(runs: Runs) -> None:
+    """All scores by lpips lie from 0.5 to 0.924 or thereabouts, and a cosine's own limits would say nothing."""
+    ended = runs.gate(
+        {"as good": {"metric": "lpips", "no_worse_by": 0.03, "candidate": "borealis"}}, "against=previous"
+    )
+    assert ended.code == COMPLETE, ended
+    assert "lpips states no range: taken to be from 0.5" in ended.words and ", as all scores here" in ended.words
+    known = {"as good": {"metric": "gecko", "no_worse_by": 0.06, "candidate": "borealis"}}
+    assert "taken to be" not in runs.gate(known, "against=previous").words
+
+
+def test_a_run_that_is_worse_fails_with_an_exit_code_of_its_own(runs: Runs) -> None:
+    rules = {"as good": {"metric": "gecko", "no_worse_by": 0.02, "candidate": "cobalt"}}
+    ended = runs.gate(rules, f"against={EARLIER}", "settings=ignore")
+    assert ended.code == GATE_FAILED == 7
+    assert "│ failed │ as good │ cobalt │ overall │ −0.1".replace("│ ", "") in ended.words
+    assert "on 57 prompts, broken with p < 0.001 (Holm)" in ended.words
+    assert "the gate failed by as good: 1 check of 1" in ended.words
+
+
+def test_where_prompts_do_not_suffice_it_is_said_how_many_would(runs: Runs) -> None:
+    """So many of the same prompts, over and over, are enough in 80% of drawn samples."""
+    rules = {"gain": {"metric": "lpips", "no_worse_by": 0.015, "candidate": "borealis"}}
+    ended = runs.gate(rules, f"against={EARLIER}")
+    assert ended.code == GATE_FAILED and "cannot tell, fails" in ended.words
+    needed = int(ended.words.partition("it takes about ")[2].split()[0].replace(",", ""))
+    differences = -NOISE[1] - MOVED["borealis"]
+    scores = [score(name, "lpips", prompt) for score in (earlier, later) for name in MOVED for prompt in range(PROMPTS)]
+    known = [score for score in scores if score is not None]
+    samples = np.random.default_rng(0).choice(differences, (200, needed))
+    shown = [np.quantile(draw_means(one, min(known) - max(known), 4000), 0.05) > -0.015 for one in samples]
+    assert PROMPTS < needed < 400 and np.mean(shown) == pytest.approx(0.8, abs=0.12)
+    lenient = {"gain": rules["gain"] | {"cannot_tell": "passes"}}
+    ended = runs.gate(lenient, f"against={EARLIER}")
+    assert ended.code == COMPLETE and "(passes where prompts cannot tell)" in ended.words
+    (runs.folder / "few.yaml").write_text(yaml.safe_dump({"alpha": 0.3, "rules": rules}))
+    words = [f"store={runs.store}", f"rules={runs.folder}/few.yaml", f"against={EARLIER}"]
+    assert run("gate", *words).code == COMPLETE, "at another alpha it is told"
+
+
+def test_no_number_of_prompts_is_enough_for_a_candidate_that_is_beyond_the_margin(runs: Runs) -> None:
+    """cobalt fell by 0.15, and 57 prompts are too few to say that it fell by more than 0.14."""
+    rules = {"as good": {"metric": "gecko", "no_worse_by": 0.14, "candidate": "cobalt"}}
+    ended = runs.gate(rules, f"against={EARLIER}", "settings=ignore")
+    assert ended.code == GATE_FAILED and "cannot tell, fails" in ended.words
+    assert "what was seen is on the wrong side of the bound" in ended.words and "it takes" not in ended.words
+
+
+@pytest.mark.parametrize(("prompts", "outcome"), [(12, "cannot tell"), (58, "cannot tell"), (59, "passed")])
+def test_equal_scores_pass_once_so_many_prompts_would_have_shown_a_loss(
+    tmp_path: Path, prompts: int, outcome: str
+) -> None:
+    """A candidate that loses one prompt in 20 keeps all of n with probability 0.95^n, which is 0.0485 of 59."""
+    made: dict[str, Any] = {"prompts": plain_prompts(prompts), "metrics": ("tifa",), "asking": (), "skills": False}
+    for place, run_id in enumerate((EARLIER, RUN)):
+        finished = make_run(tmp_path, **made, score=lambda *_: 1.0, run_id=run_id, first_recipe=place)
+        state_metrics(finished, tifa={"kind": "tifa"})
+    ended = Runs(tmp_path).gate({"as good": {"metric": "tifa", "no_worse_by": 0.05, "candidate": "atlas"}},
+                                f"against={EARLIER}")  # fmt: skip
+    assert (ended.code == COMPLETE) == (outcome == "passed"), ended
+    if outcome != "passed":
+        least = 1 - 0.05 ** (1 / prompts)
+        assert (
+            f"{prompts} such prompts can show a margin of {least:.3f} (80% power); it takes about 59 such prompts"
+            in (ended.words)
+        )
+        assert "equal scores do not prove equal images" in ended.words
+
+
+def test_equal_scores_of_a_metric_without_a_range_show_nothing(tmp_path: Path) -> None:
+    made: dict[str, Any] = {"prompts": plain_prompts(500), "metrics": ("clipscore",), "asking": (), "skills": False}
+    for place, run_id in enumerate((EARLIER, RUN)):
+        make_run(tmp_path, **made, score=lambda *_: 0.25, run_id=run_id, first_recipe=place)
+    ended = Runs(tmp_path).gate({"as good": {"metric": "clipscore", "no_worse_by": 0.05}}, f"against={EARLIER}")
+    assert ended.code == GATE_FAILED and "all scores are equal, and clipscore states no range" in ended.words
+
+
+def test_images_that_are_the_same_byte_for_byte_pass_however_few_they_are(tmp_path: Path) -> None:
+    """The images were generated again, so their files and the cells of their scores are new.
+
+    The other generator's images were mixed up, but every score of the metric is the same.
+    """
+    bench = Bench(tmp_path, "cluster=here", "metric=[clipscore]", "metrics.clipscore.variant=torchmetrics", count=8)
+    write_rules = (tmp_path / "gate.yaml").write_text
+    assert bench.run().code == COMPLETE
+    for generator in ("atlas", "flint"):
+        shown = images(generator, 8)
+        if generator == "flint":
+            for one, other in zip(shown, images("atlas", 8), strict=True):
+                one["image"] = other["image"]
+        file = bench.write(generator, shown)
+        os.utime(file, (1_800_000_000, 1_800_000_000))
+    assert bench.run().code == COMPLETE
+    words = [f"store={bench.store.place.url}", f"rules={tmp_path}/gate.yaml", "against=previous"]
+    write_rules("rules: {as good: {metric: clipscore, no_worse_by: 0.01}}")
+    ended = run("gate", *words, "candidate=atlas")
+    assert ended.code == COMPLETE and "the same images on all 8 prompts" in ended.words, ended
+    assert "the same images" not in run("gate", *words, "candidate=flint").words
+    write_rules("rules: {gain: {metric: clipscore, better_by: 0, cannot_tell: passes}}")
+    assert run("gate", *words, "candidate=atlas").code == GATE_FAILED, "what is the same is surely no better"
+
+
+def test_a_generator_is_compared_with_another_of_its_run(runs: Runs) -> None:
+    """Lower scores by lpips are better, so cobalt, which is below borealis, is better by it and worse by gecko."""
+    gain = {"gain": {"metric": "lpips", "better_by": 0.01}}
+    ended = runs.gate(gain, "candidate=cobalt", "baseline=borealis", "settings=ignore")
+    assert ended.code == COMPLETE and "−0.05" in ended.words and " against borealis" in ended.words
+    own = {"gain": {"metric": "gecko", "better_by": 0.01, "candidate": "cobalt", "baseline": "borealis"}}
+    assert runs.gate(own, "settings=ignore").code == GATE_FAILED
+    assert "is the candidate itself" in run("gate", f"store={runs.store}", "rules=x", "candidate=a", "baseline=a").line
+    itself = {"gain": {"metric": "gecko", "no_worse_by": 0.01, "candidate": "cobalt"}}
+    ended = runs.gate(itself, "baseline=cobalt")
+    assert ended.code == GATE_FAILED and "it is the baseline itself" in ended.words
+
+
+def test_floors_and_coverage_are_those_of_the_summary(runs: Runs) -> None:
+    passing = {
+        "mean": {"metric": "gecko", "at_least": 0.59},
+        "no more": {"metric": "entropy", "at_most": 1.2, "surely": True, "candidate": "cobalt"},
+        "rows": {"coverage": 0.95},
+    }
+    ended = runs.gate(passing)
+    assert ended.code == COMPLETE, ended
+    assert "95.00%: 171 of 180 rows" in ended.words and "0.598 on 60 images" in ended.words
+    failing = {"mean": {"metric": "gecko", "at_least": 0.6}, "rows": {"coverage": 0.99},
+               "sure": {"metric": "gecko", "at_least": 0.598, "surely": True, "candidate": "atlas"}}  # fmt: skip
+    ended = runs.gate(failing)
+    assert ended.code == GATE_FAILED and "the gate failed by mean, rows and sure: 3 checks of 7" in ended.words
+    assert "cannot tell, fails sure atlas overall 0.598 (90% interval 0.5" in ended.words
+
+
+def test_sides_of_other_settings_cannot_be_told_unless_they_are_ignored(runs: Runs) -> None:
+    rules = {"as good": {"metric": "gecko", "no_worse_by": 0.05, "candidate": "atlas"}}
+    ended = runs.gate(rules, f"against={EARLIER}")
+    assert ended.code == GATE_FAILED
+    assert f"the settings differ: cfg 4 here, 7.5 in {EARLIER}" in ended.words
+    assert runs.gate(rules, f"against={EARLIER}", "settings=ignore").code == COMPLETE
+    assert "the settings differ: cfg 4 against 7.5" in runs.gate(rules, "baseline=borealis").words
+
+
+def test_the_result_is_written_for_machines_and_for_a_pull_request(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = runs.folder / "steps.md"
+    steps.write_text("# before\n")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(steps))
+    rules = {
+        "a|<b>": {"metric": "gecko", "no_worse_by": 0.02, "candidate": "cobalt"},
+        "gain": {"metric": "gecko", "better_by": 0.005, "candidate": "borealis", "cannot_tell": "passes"},
+        "rows": {"coverage": 0.99, "candidate": "atlas"},
+    }
+    ended = runs.gate(rules, f"against={EARLIER}", f"junit={runs.folder}/out/gate.xml", f"summary={runs.folder}/s.md")
+    assert ended.code == GATE_FAILED and "added to the summary of this step" in ended.words
+    suite = ElementTree.parse(runs.folder / "out/gate.xml").getroot()[0]
+    assert {name: suite.get(name) for name in ("tests", "failures", "skipped")} == {
+        "tests": "3", "failures": "1", "skipped": "1"}  # fmt: skip
+    worse, gain, covered = suite
+    assert worse.get("classname") == "a|<b>" and worse.get("name") == "cobalt gecko overall"
+    assert str(worse[0].get("message")).startswith("failed: −0.1") and worse[0].tag == "failure"
+    assert gain[0].tag == "skipped" and covered[0].tag == "system-out"
+    page = (runs.folder / "s.md").read_text()
+    assert page.startswith("### ❌ the gate failed by a\\|\\<b\\>: 1 check of 3\n")
+    assert "| ❌ failed | a\\|\\<b\\> | cobalt: gecko no worse by 0.02" in page
+    assert steps.read_text() == f"# before\n{page}"
+
+
+def test_files_are_written_and_rules_read_on_s3(runs: Runs, bucket: str) -> None:
+    from plumbline.pipelines.base.storage import StorageConfig
+
+    rules = StorageConfig().locate(f"{bucket}/gate.yaml")
+    rules.write(b"rules:\n  rows: {coverage: 0.9}\n")
+    words = [f"store={runs.store}", f"rules={rules}", f"junit={bucket}/gate.xml", f"summary={bucket}/gate.md"]
+    assert run("gate", *words).code == COMPLETE
+    assert b'failures="0"' in StorageConfig().locate(f"{bucket}/gate.xml").read()
+    assert "### ✅ the gate passed".encode() in StorageConfig().locate(f"{bucket}/gate.md").read()
+
+
+@pytest.mark.parametrize(
+    ("rules", "said"),
+    [
+        ("{metric: gecko, no_wrose_by: 1}", "rule floor: unknown config key 'no_wrose_by'; did you mean no_worse_by?"),
+        ("{metric: geko, at_least: 1}", "rule floor: metric: expected one of entropy, gecko, lpips, got 'geko'; did"),
+        (
+            "{metric: gecko, at_least: 1, skill: color}",
+            "skill: expected one of overall, each, colour, counting, got 'c",
+        ),
+        ("{metric: gecko, at_least: 1, candidate: atlos}", "candidate: expected one of borealis, cobalt, atlas, got"),
+        ("{metric: gecko, no_worse_by: 0}", "rule floor: no_worse_by: expected more than 0 or null, got 0"),
+        ("{coverage: 2}", "rule floor: coverage: expected a share above 0 and at most 1 or null, got 2"),
+        ("{metric: gecko, at_least: .nan}", "'rules.floor.at_least': expected a finite number, got nan"),
+        ("{metric: gecko, at_least: 1, at_most: 2}", "rule floor: expected exactly one of at_least, at_most, no_worse"),
+        ("{metric: gecko}", "coverage, got none; add one"),
+        ("{at_least: 1}", "rule floor: metric: at_least wants one; add metric: NAME"),
+        ("{coverage: 1, surely: true}", "rule floor: surely: belongs to at_least and at_most, got it beside coverage"),
+        ("{metric: entropy, no_worse_by: 1}", "by entropy nothing is better or worse; write at_least or at_most"),
+        ("{metric: gecko, no_worse_by: 1}", "there is nothing to compare with; name a run (against=RUN), or a gener"),
+        ("rules:\n  a: 3", "gate.yaml: rule a: expected keys of its own, got 3; write a: {metric: NAME, at_least: NUM"),
+        ("rules: 3", "gate.yaml: rules: expected rules by name, got 3; write `rules:` and a rule below it"),
+        ("alpha: 0.7\nrules: {a: {coverage: 1}}", "alpha: expected a probability above 0 and below 0.5, got 0.7"),
+        ("rules: {a: {coverage: 1}, a: {coverage: 1}}", "found duplicate key a"),
+        ("rules: [a", "gate.yaml: expected YAML of keys and values ("),
+    ],
+)
+def test_rules_that_cannot_be_are_refused_in_one_line(runs: Runs, rules: str, said: str) -> None:
+    assert said in runs.refusal(rules)
+
+
+def test_a_baseline_and_another_run_are_not_both_compared_with(runs: Runs) -> None:
+    words = ["against=latest", "baseline=atlas"]
+    said = run("gate", f"store={runs.store}", "rules=gate.yaml", *words)
+    assert said.code == 64 and "baseline=atlas: is a generator of the run itself, got against=latest too" in said.line
+    assert "is the run itself; name another run" in runs.refusal("{coverage: 1}", f"against={RUN}")
+    assert (
+        "rules nowhere.yaml: not found".replace("nowhere", f"{runs.folder}/no")
+        in run("gate", f"store={runs.store}", f"rules={runs.folder}/no.yaml").line
+    )
+
+
+def test_the_page_shows_the_rules_of_the_pack_and_a_workflow_that_can_only_read() -> None:
+    """And every key of a rule is in its tables."""
+    page = (ROOT / "plugins/gates/README.md").read_text()
+    rules, workflow = (yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL))
+    assert rules == yaml.safe_load((ROOT / "assets/gate.yaml").read_text())
+    assert workflow["permissions"] == {"contents": "read"}
+    assert all(f"`{key.name}" in page for key in fields(Rule))

@@ -1,0 +1,39 @@
+"""Runs with edited prompts, with functions as metrics, and with a metric whose lower scores are better, are judged."""
+
+from pathlib import Path
+
+from plumbline.pipelines.base.exit_codes import GATE_FAILED
+from tests.bench_of import UNJUDGED, Bench, words_of, write_benchmark
+from tests.commands import Ended, printed, run
+from tests.jobs import test_edited_prompts, test_function_metrics
+from tests.jobs.test_edited_prompts import EDITED, PROMPTS
+from tests.jobs.test_function_metrics import LIMIT
+from tests.pipelines.test_directions import DENIALS, GENERATORS
+
+sweep, bench = test_edited_prompts.sweep, test_function_metrics.bench
+
+
+def test_a_gate_judges_the_prompts_whose_text_is_the_same(sweep: tuple[str, Ended], tmp_path: Path) -> None:
+    store, _ = sweep
+    (tmp_path / "gate.yaml").write_text("rules: {steady: {metric: clipscore, no_worse_by: 0.02}}")
+    said = run("gate", store, f"rules={tmp_path}/gate.yaml", "run=latest", "against=previous")
+    assert f"{PROMPTS - EDITED} prompts" in said.words and "failed" not in said.words
+    assert f"left out: {EDITED} prompts with edited texts" in said.words
+
+
+def test_rules_are_for_functions_too(bench: Bench, tmp_path: Path) -> None:
+    (tmp_path / "rules.yaml").write_text(
+        f"rules:\n  low: {{metric: batched, at_most: {LIMIT + 3}}}\n  lit: {{metric: brightness, at_least: 1}}\n"
+    )
+    store = f"store={bench.store.place.url}"
+    assert "the gate passed: 2 rules, 6 checks" in printed("gate", store, f"rules={tmp_path}/rules.yaml")
+
+
+def test_a_rule_of_the_likelihood_of_no_judges_as_that_of_yes_does(tmp_path: Path) -> None:
+    folder, store, rules = write_benchmark(tmp_path / "bench", GENERATORS, count=24), tmp_path / "store", tmp_path / "r"
+    assert run("sweep", *words_of(folder, store, *DENIALS, *UNJUDGED)).code == 0
+    for metric in ("vqascore", "denied"):
+        rules.write_text(f"rules:\n  no worse: {{metric: {metric}, no_worse_by: 0.25}}\n")
+        asked = (f"store={store}", f"rules={rules}", "run=latest")
+        assert run("gate", *asked, "candidate=drift", "baseline=atlas").code == GATE_FAILED
+        assert run("gate", *asked, "candidate=atlas", "baseline=drift").code == 0

@@ -1,0 +1,75 @@
+"""Maps between two scales of scores, worked by hand, and the simplest that the scores bear out."""
+
+import math
+
+import numpy as np
+import pytest
+
+from plumbline.operators.statistics.poisson_bootstrap import draw_prompts, hash_ids
+from plumbline.plugins.gates.score_maps import (
+    LINES,
+    Kind,
+    choose_line,
+    choose_map,
+    equate,
+    fit_curve,
+    fit_line,
+    margin,
+)
+
+PROMPTS = hash_ids([f"p{number}" for number in range(300)])
+RANDOM = np.random.default_rng(0)
+OLD = RANDOM.uniform(0, 1, 300)
+NOISE = RANDOM.normal(0, 0.02, 300)
+
+
+def test_lines_by_hand() -> None:
+    """Deviations of old are -1, 0, 1 and of new -2, 1, 1: least squares has the slope 3/2, equating the root of 6/2."""
+    old, new = np.array([1.0, 2, 3]), np.array([0.0, 3, 3])
+    assert fit_line(old, new) == pytest.approx((-1, 1.5))
+    assert equate(old, new) == pytest.approx((2 - 2 * math.sqrt(3), math.sqrt(3)))
+    assert equate(old, -new) == pytest.approx((-2 + 2 * math.sqrt(3), -math.sqrt(3)))
+
+
+def test_a_curve_pools_what_falls_and_is_level_beyond_its_ends() -> None:
+    """At 1 the mean of 2 and 4; 3 and 1, which fall, become 2: then all from 1 on are (2 + 4 + 3 + 1) / 4."""
+    curve = fit_curve(np.array([0.0, 1, 1, 2, 3]), np.array([0.0, 2, 4, 3, 1]))
+    assert curve(np.array([-1, 0, 0.5, 1, 2, 9])) == pytest.approx([0, 0, 1.25, 2.5, 2.5, 2.5])
+    assert fit_curve(np.array([0.0, 1, 2]), np.array([4.0, 5, 0]))(np.array([0.0, 2])) == pytest.approx([4.5, 0])
+
+
+@pytest.mark.parametrize(
+    ("kind", "new"),
+    [
+        ("unchanged", OLD + NOISE),
+        ("unchanged", OLD),
+        ("linear", 0.3 + 2 * OLD + NOISE),
+        ("monotone", OLD**4 + NOISE / 2),
+        ("unchanged", NOISE[::-1] + OLD),
+    ],
+)
+def test_the_simplest_map_that_other_prompts_bear_out_is_chosen(kind: Kind, new: np.ndarray) -> None:
+    assert choose_map(OLD, new, PROMPTS).kind == kind
+
+
+def test_versions_that_are_equally_noisy_are_joined_by_their_spread_and_not_by_the_slope_that_noise_lessens() -> None:
+    """Five generators of a true quality, whose images both versions see with as much noise again as they differ."""
+    groups = np.repeat(np.arange(5, dtype=np.int32), 60)
+    true = np.linspace(0.1, 0.9, 5)[groups]
+    old, new = (true + RANDOM.normal(0, 0.3, 300) for _ in range(2))
+    line = choose_line(old, 10 * new, groups, tuple(LINES))
+    assert line.kind == "equated" and fit_line(old, 10 * new).slope < 6 < 8 < line.line.slope
+    assert line.explained > 0.8
+    assert choose_line(old, new, np.zeros(300, np.int32), ["linear"]).without == []
+
+
+def test_a_margin_is_students_and_unknown_of_one() -> None:
+    assert margin([0.1, -0.1]) == pytest.approx(4.303 * 0.1, rel=1e-3) and math.isnan(margin([0.1]))
+
+
+def test_of_more_prompts_the_same_and_others_are_drawn() -> None:
+    few, more = draw_prompts(PROMPTS[:200], 20, 1), draw_prompts(PROMPTS, 60, 1)
+    assert few.sum() == 20 and more.sum() == 60 and draw_prompts(PROMPTS, None, 1).all()
+    rank = {int(prompt) for prompt in PROMPTS[more]}
+    assert len({int(prompt) for prompt in PROMPTS[:200][few]} & rank) >= 15
+    assert (draw_prompts(PROMPTS, 60, 2) != more).any()

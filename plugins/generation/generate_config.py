@@ -1,0 +1,126 @@
+"""Configuration of a generation: prompts, generator, and output folder."""
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from plumbline.operators.base.bounds import BoundsChecked, Positive, Share
+from plumbline.operators.base.errors import ConfigError
+from plumbline.operators.images.decoding import ImageLimits
+from plumbline.operators.metrics.generation import PicturesConfig
+from plumbline.operators.models.families.any_model import AnyModel
+from plumbline.pipelines.base.cluster import ClusterConfig
+from plumbline.pipelines.base.logs import LogConfig
+from plumbline.pipelines.base.storage import Place, StorageConfig
+from plumbline.pipelines.plans.sweep_config import SweepConfig
+from plumbline.pipelines.sources.benchmark import BenchmarkConfig
+from plumbline.plugins.generation.pictures import Pictures
+
+KEPT = ".generate"
+"""Name of the store in the image folder, which has the generated images and the tables of wanted images."""
+ROLE = "image_model"
+ASSETS = Path(__file__).resolve().parents[2] / "assets"
+SWEEP_KEYS = ("benchmark", "pictures", "cluster", "storage", "limits", "max_failed", "dry_run", "log")
+"""Keys that a sweep which generates images first shares with a generation."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GenerateConfig(BoundsChecked):
+    """Prompts x generator x settings."""
+
+    benchmark: BenchmarkConfig
+    """Its prompts are drawn; its `images` is the folder that the generator's own folder is put into."""
+    image_model: AnyModel
+    """What draws: a pipeline of diffusers, or a service."""
+    pictures: PicturesConfig = field(default_factory=PicturesConfig)
+    cluster: ClusterConfig
+    storage: StorageConfig = field(default_factory=StorageConfig)
+    limits: ImageLimits = field(default_factory=ImageLimits)
+    shard_rows: Positive = 64
+    """Pictures of a file, which are committed together."""
+    max_failed: Share = 0.01
+    """Share of pictures that could not be made up to which the exit code is 2 instead of 1."""
+    dry_run: bool = False
+    """Show how many pictures would be made, and stop."""
+    log: LogConfig = field(default_factory=LogConfig)
+    """What is written of each shard while the job goes on (docs/observing.md)."""
+
+    def __post_init__(self) -> None:
+        BoundsChecked.__post_init__(self)
+        if self.benchmark.images is None:
+            raise ConfigError("benchmark.images: expected the folder that the pictures are put into; name it")
+        if self.images.is_local and Path(self.images.path).is_relative_to(ASSETS):
+            raise ConfigError(
+                f"benchmark.images {self.images}: the embedded benchmark's own images are there; name another folder, "
+                "as in images=images"
+            )
+        if self.benchmark.prompts is None:
+            raise ConfigError("benchmark.prompts: expected the prompts that are drawn; name their file")
+        if self.benchmark.columns.edit_columns:
+            raise ConfigError(f"benchmark: {self.benchmark.name} is of edited images, and pictures are drawn of texts")
+        if not self.generator or "/" in self.generator or self.generator[0] in "._":
+            raise ConfigError(
+                f"pictures.name: expected a folder's name that does not begin with '.' or '_', got {self.generator!r}"
+            )
+
+    @property
+    def generator(self) -> str:
+        """Name of the generator."""
+        return Path(self.image_model.checkpoint).name if self.pictures.name is None else self.pictures.name
+
+    @property
+    def images(self) -> Place:
+        """Folder that contains one folder per generator."""
+        return self.storage.locate(str(self.benchmark.images), writable=True)
+
+    @property
+    def folder(self) -> Place:
+        """Folder of this generator."""
+        return self.images / self.generator
+
+    @property
+    def kept(self) -> Place:
+        """Store of the generated images."""
+        return self.images / KEPT
+
+    @property
+    def wanted_folder(self) -> str:
+        """Folder of the tables that list the generator's wanted pictures, relative to the store `kept`."""
+        return f"wanted/{self.generator}"
+
+    @property
+    def texts(self) -> BenchmarkConfig:
+        """The benchmark without any images."""
+        return replace(self.benchmark, images=None, generators={})
+
+    def drawing(self) -> SweepConfig:
+        """Return the sweep that generates the images: one prompt per image, and no images to read."""
+        return SweepConfig(
+            store=self.kept.url,
+            benchmark=BenchmarkConfig(
+                name=self.generator, prompts=(self.kept / self.wanted_folder).url, images=None, generators={}
+            ),
+            models={ROLE: self.image_model},
+            metrics={"pictures": Pictures(options=self.pictures)},
+            cluster=self.cluster,
+            storage=self.storage,
+            limits=self.limits,
+            shard_rows=self.shard_rows,
+            max_failed=self.max_failed,
+            dry_run=self.dry_run,
+            log=self.log,
+        )
+
+
+def generation_of(sweep: SweepConfig) -> GenerateConfig | None:
+    """Return the generation that a sweep needs before it scores; None if it names no image model."""
+    if sweep.image_model is None:
+        return None
+    return GenerateConfig(image_model=sweep.image_model, **{name: getattr(sweep, name) for name in SWEEP_KEYS})
+
+
+def scoring_of(sweep: SweepConfig) -> SweepConfig:
+    """Return the sweep that scores the images after they were generated.
+
+    It equals a sweep that found the images in place, so that it computes the same cells.
+    """
+    return replace(sweep, image_model=None, pictures=PicturesConfig())

@@ -1,0 +1,203 @@
+"""Generation of a benchmark's images: draws the missing ones, and puts all into the generator's folder."""
+
+import re
+from collections import Counter
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from plumbline.operators.base.errors import ConfigError
+from plumbline.operators.base.usage import Usage
+from plumbline.pipelines.base.exit_codes import exit_code
+from plumbline.pipelines.base.storage import Place, readable_errors
+from plumbline.pipelines.cells.cells import Outcome, PlannedCell, is_draft
+from plumbline.pipelines.cells.checksums import DamagedError
+from plumbline.pipelines.cells.store import BrokenCell, GoneCell, Store, StoredCell, decode_cell, draft_path
+from plumbline.pipelines.plans.costs import Cost, node_costs
+from plumbline.pipelines.running.events import Watch
+from plumbline.pipelines.sources.file_memory import FileMemory
+from plumbline.pipelines.sources.shards import ShardSize
+from plumbline.pipelines.sources.sources import open_sources
+from plumbline.pipelines.sweeps.computing import Inspection, compute_whole, model_usage, registered_sweep
+from plumbline.pipelines.sweeps.planning import PlannedSweep, plan_sweep
+from plumbline.plugins.generation.generate_config import GenerateConfig
+from plumbline.plugins.generation.wanted import wanted_pictures, write_wanted
+
+OURS = re.compile(r"\d{5}-[0-9a-f]{8}(\.draft)?\.parquet")
+"""Names of the files that a generation writes into a generator's folder."""
+MAX_READERS = 4
+"""Files that are read at the same time; each has all pictures of a shard."""
+
+
+class PlannedGeneration(NamedTuple):
+    """A generation as planned, before any picture is made."""
+
+    config: GenerateConfig
+    drawing: PlannedSweep
+    prompts: int
+    pictures: int
+
+
+class Generated(NamedTuple):
+    """Outcome of a generation: the pictures in a generator's folder."""
+
+    url: str
+    """Address of the generator's folder."""
+    pictures: int
+    made: int
+    """Number of pictures made in this run."""
+    failed: int
+    """Number of missing pictures, including failures of earlier runs."""
+    kinds: Mapping[str, int]
+    """Number of pictures that failed in this run, by kind of error."""
+    problems: tuple[str, ...]
+    """Reasons why whole files could not be made."""
+    mended: tuple[str, ...]
+    """Addresses of damaged files that were replaced: by their other copy, or by pictures that were drawn again."""
+    usage: Mapping[str, Usage]
+    costs: Mapping[str, Cost]
+    exit_code: int
+
+
+def plan_generation(config: GenerateConfig) -> PlannedGeneration:
+    """Name every picture and find the existing ones; load no model, and draw nothing.
+
+    Raise ConfigError, SourceError or ModelError, whose message is one line with the remedy.
+    """
+    strangers = [name for name in _tables(config.folder) if OURS.fullmatch(name) is None]
+    if strangers:
+        raise ConfigError(
+            f"{config.folder / strangers[0]}: not made by jobs.generate, whose pictures are to be put beside it; "
+            "choose another name=NAME or another folder"
+        )
+    memory = FileMemory(None, config.texts)
+    prompts = open_sources(config.texts, config.storage, shard_size=ShardSize(), memory=memory).prompts
+    wanted = wanted_pictures(prompts, config.pictures.seeds)
+    if not wanted:
+        raise ConfigError(f"benchmark.prompts {config.benchmark.prompts}: expected prompts, found none")
+    write_wanted(Store(config.kept), config.wanted_folder, wanted, config.shard_rows)
+    return PlannedGeneration(config, plan_sweep(config.drawing(), wanted=("pictures",)), len(prompts), len(wanted))
+
+
+def generate(planned: PlannedGeneration, watch: Watch) -> Generated:
+    """Draw missing and damaged pictures, and put all pictures into the generator's folder for the sweep."""
+    folder = GeneratorFolder(planned.config.folder)
+    with registered_sweep(planned.drawing, watch) as (drawing, watch):
+        drawing, outcomes, published = compute_whole(drawing, watch, folder.publish)
+    kinds = Counter[str]()
+    for outcome in outcomes.values():
+        kinds.update(outcome.kinds)
+    usage = model_usage(drawing.plan, outcomes)
+    return Generated(
+        url=planned.config.folder.url,
+        pictures=planned.pictures,
+        made=sum(outcome.rows - outcome.kept - outcome.errors for outcome in outcomes.values()),
+        failed=published.failed,
+        kinds=kinds,
+        problems=published.problems,
+        mended=tuple(folder.damaged),
+        usage=usage,
+        costs=node_costs(drawing.plan, usage),
+        exit_code=exit_code(published.failed, planned.pictures, planned.config.max_failed),
+    )
+
+
+def _tables(folder: Place) -> list[str]:
+    """Return the names of the tables in a generator's folder."""
+    with readable_errors(folder, "images"):
+        try:
+            return sorted(name for name in folder.list() if name.endswith(".parquet"))
+        except FileNotFoundError:
+            return []
+
+
+class Published(NamedTuple):
+    """Faults of a generator's folder after its cells were put there."""
+
+    failed: int
+    """Number of rows without a picture."""
+    problems: tuple[str, ...]
+    """Reasons why whole files are missing."""
+
+
+class GeneratorFolder:
+    """The folder that a sweep reads: it contains the cells of a generation, each as a file of its own.
+
+    A file is a hard link of its cell on a disk, and a copy in a cloud. Every publication reads both to the last bit.
+    """
+
+    def __init__(self, folder: Place) -> None:
+        self.folder = folder
+        self.damaged: dict[str, None] = {}
+        """Addresses of the damaged cells and files that were found."""
+
+    def publish(self, drawing: PlannedSweep, outcomes: Mapping[str, Outcome]) -> Inspection[Published]:
+        """Make the folder contain the cells and no other file; return the damaged cells that no file can replace."""
+        cells = drawing.plan.prompt_cells("pictures")["pictures"]
+        lost = {cell for cell in cells if cell.path in outcomes and outcomes[cell.path].state == "failed"}
+        made = {_file_name(cell, outcomes): cell for cell in cells if cell not in lost}
+        there = _tables(self.folder)
+        failed, problems = sum(cell.shard.rows for cell in lost), [outcomes[cell.path].message for cell in lost]
+        broken = set[str]()
+
+        def put(name: str) -> StoredCell | BrokenCell:
+            try:
+                return self._put(name, made[name], drawing.store, is_there=name in there)
+            except BrokenCell as error:
+                return error
+
+        with ThreadPoolExecutor(MAX_READERS) as pool:
+            for cell, result in zip(made.values(), pool.map(put, made), strict=True):
+                if isinstance(result, BrokenCell):
+                    broken.add(cell.path)
+                    problems.append(str(result))
+                    failed += cell.shard.rows
+                else:
+                    failed += int(result.provenance["errors"])
+        self.folder.remove_below([name for name in there if name not in made])
+        return Inspection(Published(failed, tuple(dict.fromkeys(problems))), broken)
+
+    def _put(self, name: str, cell: PlannedCell, store: Store, *, is_there: bool) -> StoredCell:
+        """Put a cell into the folder unless the same bytes are there; raise BrokenCell if neither copy is sound."""
+        place = store.place / f"{cell.path.rpartition('/')[0]}/{name}"
+        target, is_draft_file = self.folder / name, name.endswith(".draft.parquet")
+        linked = is_there and _is_linked(place, target)
+        copy = _read_copy(target, cell.key) if is_there and not linked and not is_draft_file else None
+        try:
+            stored = store.read_cell(f"{cell.path.rpartition('/')[0]}/{name}", [])
+        except BrokenCell as error:
+            if not isinstance(error, GoneCell):
+                self.damaged[target.url if linked else place.url] = None
+            if copy is None:
+                raise
+            target.copy_to(place)
+            return copy
+        if is_draft_file:  # the next run writes another draft at its path
+            target.write(place.read())
+        elif not linked and (copy is None or copy.digest != stored.digest):
+            if is_there:
+                self.damaged[target.url] = None
+            place.copy_to(target)
+        return stored
+
+
+def _read_copy(file: Place, key: str) -> StoredCell | None:
+    """Return a cell's file in the generator's folder; None if it is damaged, another cell's, or gone."""
+    with readable_errors(file, "images"), suppress(FileNotFoundError, DamagedError):
+        copy = decode_cell(file.read(), [])
+        return copy if copy.provenance["key"] == key else None
+    return None
+
+
+def _is_linked(cell: Place, file: Place) -> bool:
+    """Return True if both are one file on a disk, so that damage to one is damage to the other."""
+    with suppress(FileNotFoundError):
+        return file.is_local and Path(file.path).samefile(cell.path)
+    return False
+
+
+def _file_name(cell: PlannedCell, outcomes: Mapping[str, Outcome]) -> str:
+    path = draft_path(cell.path) if is_draft(cell.path, outcomes) else cell.path
+    return path.rpartition("/")[2]

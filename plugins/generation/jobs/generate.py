@@ -1,0 +1,88 @@
+"""Makes the pictures of a benchmark's prompts by an image generator, as sharded Parquet that a sweep reads."""
+
+import sys
+
+from rich.console import Console
+
+from plumbline.jobs.command import Command, run_job
+from plumbline.jobs.display.console import make_console, say, warn
+from plumbline.jobs.display.leaderboards import show_usage
+from plumbline.jobs.display.plan_table import show_making
+from plumbline.jobs.display.progress_lines import ProgressDisplay
+from plumbline.jobs.logs import write_log
+from plumbline.pipelines.base.exit_codes import COMPLETE
+from plumbline.pipelines.plans.sweep_config import SweepConfig
+from plumbline.plugins.generation.generate_config import GenerateConfig, generation_of, scoring_of
+from plumbline.plugins.generation.generating import Generated, PlannedGeneration, generate, plan_generation
+
+COMMAND = Command(
+    "generate",
+    "Make a benchmark's pictures by a checkpoint (image_model.checkpoint=FOLDER_OR_HUB_ID) that diffusers runs, or by\n"
+    "an images service (image_model=images_api), in the folder that images= names. What stands is not made again.",
+    GenerateConfig,
+    {
+        **{name: f"benchmark.{name}" for name in ("images", "prompts", "limit")},
+        **{name: f"pictures.{name}" for name in ("name", "cfg", "steps", "size", "sampler", "seed", "seeds")},
+    },
+    stopped="stopped; the pictures that were made are kept, run the same command to go on",
+)
+
+
+def main(config: GenerateConfig) -> int:
+    """Call `_run`, and write its log."""
+    with write_log(config.log, [config.storage.key, config.storage.secret]):
+        return _run(make_console(), config)
+
+
+def _run(console: Console, config: GenerateConfig) -> int:
+    """Generate missing pictures; return 0 if complete, 2 within and 1 over the budget of failures."""
+    generated = _draw(console, config)
+    return COMPLETE if generated is None else generated.exit_code
+
+
+def generate_missing(console: Console, config: SweepConfig) -> SweepConfig | None:
+    """Generate the missing pictures of a sweep; return the sweep that scores them, or None after a dry run."""
+    generation = generation_of(config)
+    if generation is not None and _draw(console, generation) is None:
+        say(console, "the sweep is planned once the pictures are there")
+        return None
+    return scoring_of(config)
+
+
+def _draw(console: Console, config: GenerateConfig) -> Generated | None:
+    """Show the plan, generate missing pictures, and show the result; return None for a dry run."""
+    planned = plan_generation(config)
+    _show_generation(console, planned)
+    if config.dry_run:
+        return None
+    with ProgressDisplay(console) as display:
+        generated = generate(planned, display.update)
+    _show_generated(console, generated)
+    return generated
+
+
+def _show_generation(console: Console, planned: PlannedGeneration) -> None:
+    """Show the prompts, the image model, and the number of missing pictures."""
+    config = planned.config
+    seeds = f" x {config.pictures.seeds} seeds" if config.pictures.seeds > 1 else ""
+    say(console, f"{config.benchmark.name}: {planned.prompts} prompts{seeds}, drawn by {config.image_model.checkpoint}")
+    show_making(console, planned.drawing)
+
+
+def _show_generated(console: Console, generated: Generated) -> None:
+    """Show the number of pictures that were made, the number that failed, and their folder."""
+    show_usage(console, generated.usage, generated.costs)
+    for address in generated.mended:
+        warn(console, f"{address}: was damaged, and is replaced; if that goes on, check the disk")
+    for problem in generated.problems:
+        warn(console, problem)
+    if generated.failed:
+        kinds = ", ".join(f"{count} {kind}" for kind, count in generated.kinds.items())
+        warn(
+            console, f"{generated.failed} pictures could not be made{f': {kinds}' if kinds else ''} (docs/failures.md)"
+        )
+    say(console, f"{generated.pictures} pictures, {generated.made} of them made now: {generated.url}/")
+
+
+if __name__ == "__main__":
+    sys.exit(run_job(COMMAND, main))

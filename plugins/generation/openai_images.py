@@ -1,0 +1,112 @@
+"""Image generators behind an OpenAI-compatible images service, which returns images as base64.
+
+A URL instead of an image is never followed.
+"""
+
+from base64 import b64decode
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from plumbline.operators.base.bounds import Positive
+from plumbline.operators.base.errors import ModelError, RowError, check_known
+from plumbline.operators.models.families.openai import HttpRequest, OpenAiService, open_client
+from plumbline.operators.models.family import Family
+from plumbline.operators.models.service_config import ServiceModel
+from plumbline.plugins.generation.drawing import DrawingRequest, DrawingSettings, Drawn
+
+if TYPE_CHECKING:
+    from plumbline.operators.models.model import ResolvedModel
+
+SENT_AS = {
+    "cfg": "guidance_scale",
+    "steps": "num_inference_steps",
+    "seed": "seed",
+    "negative_prompt": "negative_prompt",
+}
+"""Settings that OpenAI's own service does not accept, with their names at servers of open models."""
+MAX_IMAGE_REPLY = 128_000_000
+"""Maximum size in bytes of a reply with an image in base64."""
+BASE64: Mapping[str, Any] = {"response_format": "b64_json"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ImagesServiceModel(ServiceModel):
+    """Options of an image generator at an OpenAI-compatible endpoint."""
+
+    image_batch: Positive = 32
+    """Number of images requested before results are processed, `concurrency` of them at once."""
+    takes: tuple[str, ...] = ()
+    """Settings that are sent to the service in addition to the size: cfg (as guidance_scale), steps (as
+    num_inference_steps), seed and negative_prompt; OpenAI's own service accepts none of them.
+    """
+
+    def __post_init__(self) -> None:
+        ServiceModel.__post_init__(self)
+        for name in self.takes:
+            check_known("model takes", name, SENT_AS)
+
+
+class OpenAiImages(OpenAiService):
+    """The `draw` call."""
+
+    def __init__(self, model: "ResolvedModel[ImagesServiceModel]") -> None:
+        super().__init__(open_client(model, MAX_IMAGE_REPLY), model)
+        self.checkpoint, self.revision = model.config.checkpoint, model.label
+        self.says_format = True
+
+    def draw(self, requests: Sequence[DrawingRequest], settings: DrawingSettings) -> list[Drawn | RowError]:
+        """Return the image of each request; raises ModelError for a setting that is not in `takes`."""
+        return self._each([self._request(request, settings) for request in requests])
+
+    def _request(self, request: DrawingRequest, settings: DrawingSettings) -> HttpRequest:
+        takes = self.config.takes
+        wanted = {"cfg": settings.cfg, "steps": settings.steps, "sampler": settings.sampler}
+        wanted |= {"negative_prompt": settings.negative_prompt or None}
+        given = {name: value for name, value in wanted.items() if value is not None}
+        if unknown := [name for name in given if name not in takes]:
+            raise ModelError(
+                f"pictures.{unknown[0]}: {self.place} is not configured to accept it; leave it out, or add it to "
+                f"image_model.takes, which may have {', '.join(SENT_AS)}"
+            )
+        seed = request.seed if "seed" in takes else None
+        sent = given | ({} if seed is None else {"seed": seed})
+        arguments: dict[str, Any] = {"model": self.name, "prompt": request.prompt, "n": 1}
+        if settings.size is not None:
+            arguments["size"] = "x".join(map(str, settings.size))
+        arguments["extra_body"] = {SENT_AS[name]: value for name, value in sent.items()}
+        return HttpRequest(arguments, partial(self._read, Drawn(b"", settings.cfg, settings.steps, seed)))
+
+    def _ask(self, arguments: Mapping[str, Any]) -> Any:
+        """Send one request; OpenAI's newer models only return base64, and refuse the argument that asks for it."""
+        from openai import BadRequestError
+
+        create: Any = self.client.images.generate
+        if self.says_format:
+            try:
+                return create(**arguments, **BASE64)
+            except BadRequestError as error:
+                if "response_format" not in str(error):
+                    raise
+            self.says_format = False
+        return create(**arguments)
+
+    def _read(self, drawn: Drawn, answer: Any) -> Drawn | RowError:
+        pictures = getattr(answer, "data", None)
+        encoded = getattr(pictures[0], "b64_json", None) if isinstance(pictures, list) and pictures else None
+        if isinstance(encoded, str) and encoded:
+            return drawn._replace(encoded=b64decode(encoded, validate=True))
+        if isinstance(pictures, list) and pictures and getattr(pictures[0], "url", None):
+            problem = f"{self.place} sent an address in place of the picture, which is not followed"
+            return RowError("request_refused", f"{problem}; use a model or a setting that gives b64_json")
+        return self._unavailable("gave an answer without a picture")
+
+
+FAMILY = Family(
+    config=ImagesServiceModel,
+    extra="api",
+    loads={"draw": OpenAiImages},
+    options_in_key=lambda config, profile: {"takes": sorted(config.takes)},
+    endpoint_variable="OPENAI_BASE_URL",
+)

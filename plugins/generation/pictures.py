@@ -1,0 +1,66 @@
+"""The metric-like chain that ends in generated images, and the name and the seed of each image."""
+
+import hashlib
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
+
+from plumbline.operators.metrics.generation import SIZE, GenerationChain, PicturesConfig
+from plumbline.plugins.generation.drawing import DrawingRequest, DrawingSettings
+
+
+class PictureName(NamedTuple):
+    """A prompt and the number of one of its images."""
+
+    prompt_id: str
+    number: int
+
+    @property
+    def image_id(self) -> str:
+        """Id that is unique among the generator's images."""
+        return f"{self.prompt_id}-{self.number}"
+
+
+def picture_name(image_id: str) -> PictureName:
+    """Return the prompt and number in an image_id."""
+    prompt_id, _, number = image_id.rpartition("-")
+    return PictureName(prompt_id, int(number))
+
+
+@runtime_checkable
+class DrawingMetric(Protocol):
+    """A chain that generates images."""
+
+    def drawing(self) -> dict[str, Any]:
+        """Return all options that decide an image, except its generator and its prompt."""
+
+    def settings(self) -> DrawingSettings:
+        """Return the settings for the generator."""
+
+    def request(self, image_id: str, prompt: str) -> DrawingRequest:
+        """Return the request for one image of a prompt."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pictures(GenerationChain):
+    """A chain that ends in generated images: rows of the table PICTURES."""
+
+    kind: Literal["pictures"] = "pictures"
+    chain: ClassVar[tuple[str, ...]] = ("pictures",)
+    final_stage: ClassVar[str] = "pictures"
+    role_keys: ClassVar[tuple[str, ...]] = ("generator",)
+    generator: str = "image_model"
+    """Role of its model."""
+    options: PicturesConfig
+
+    def drawing(self) -> dict[str, Any]:
+        return {**self.settings()._asdict(), "seed": self.options.seed}
+
+    def settings(self) -> DrawingSettings:
+        options, found = self.options, SIZE.fullmatch(self.options.size or "")
+        size = (int(found[1]), int(found[2])) if found else None
+        return DrawingSettings(options.cfg, options.steps, size, options.sampler, options.negative_prompt)
+
+    def request(self, image_id: str, prompt: str) -> DrawingRequest:
+        """Return the request for one image of a prompt; its seed has 32 bits, which every generator accepts."""
+        content = f"{self.options.seed}\0{image_id}".encode()
+        return DrawingRequest(prompt, int.from_bytes(hashlib.sha256(content).digest()[:4]))

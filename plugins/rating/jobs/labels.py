@@ -1,0 +1,51 @@
+"""Tells which images people should still rate to tell generators apart, beside a metric that has scored them all."""
+
+import sys
+
+from rich.console import Console
+
+from plumbline.jobs.command import Command, run_job
+from plumbline.jobs.display.console import make_console, say, show_table, warn
+from plumbline.jobs.overrides import LISTS
+from plumbline.operators.base.sentences import plural
+from plumbline.plugins.rating.labelling import LabelPlan, LabelsConfig, plan_labels, shown_labels, write_labels
+
+COMMAND = Command(
+    "labels",
+    "Tell how many images people should still rate, and which, to tell generators apart: a metric that scored all of\n"
+    "them makes each rating worth a little more (prediction-powered inference), and replaces none.",
+    LabelsConfig,
+    LISTS,
+    first="protocol",
+)
+
+
+def main(config: LabelsConfig) -> int:
+    """Show the known differences, and write the images to rate next; return 0 if every pair is decided, else 2."""
+    console = make_console()
+    plan = plan_labels(config)
+    table = shown_labels(config, plan)
+    show_table(console, table.title, table.names, table.rows, numbers=slice(1, 5))
+    say(console, table.caption)
+    write_labels(config, plan)
+    say(console, f"{len(plan.next_prompts)} images to rate next, in this order, written to {config.output}")
+    return _conclude(console, plan, config.output)
+
+
+def _conclude(console: Console, plan: LabelPlan, output: str) -> int:
+    """Show the undecided pairs with the remedy, and return the exit code."""
+    undecided = [pair for pair in plan.pairs if pair.better is None]
+    if not undecided:
+        return 0
+    unrated = sum(not pair.rated for pair in undecided)
+    nobody = f" (of {unrated} nobody has rated both generators on one prompt)" if unrated else ""
+    warn(
+        console,
+        f"exit code 2: {len(undecided)} of {plural(len(plan.pairs), 'pair')} are undecided{nobody}; have people rate "
+        f"the images of {output} and run this again, or name the generators to be told apart, as in generators=[A,B]",
+    )
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(run_job(COMMAND, main))

@@ -1,0 +1,268 @@
+"""Which images people should still rate to tell two generators apart, where a metric has scored all of them."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pcsv
+from numpy.typing import NDArray
+
+from plumbline.operators.base.bounds import Probability
+from plumbline.operators.base.errors import ConfigError, SourceError
+from plumbline.operators.base.sentences import number
+from plumbline.operators.diagnosis.diagnosis import ShownTable, percent
+from plumbline.operators.judging.matching import IDS, complete_ids
+from plumbline.operators.judging.preferences import mean_choices
+from plumbline.operators.judging.ratings import mean_ratings
+from plumbline.operators.metrics.metric import direction
+from plumbline.operators.statistics.levels import CONFIDENCE, SIGNIFICANCE
+from plumbline.operators.statistics.prediction_powered import powered_mean
+from plumbline.pipelines.base.storage import StorageConfig
+from plumbline.pipelines.judging.metaeval import open_release
+from plumbline.pipelines.judging.protocols import ProtocolConfig
+from plumbline.pipelines.judging.releases.release import Release
+from plumbline.pipelines.judging.releases.scores import of_metrics, read_falling, read_scores
+from plumbline.pipelines.judging.scores_source import ScoresSource
+from plumbline.plugins.rating.label_plan import (
+    PairLabels,
+    by_generator,
+    estimate_pairs,
+    format_pair,
+    pair_differences,
+    prompts_in_order,
+    wanted_images,
+)
+
+Floats = NDArray[np.float64]
+
+MEASURED = (12, 16, 20, 25, 30, 40, 50)
+"""Numbers of labels at which the coverage is measured."""
+CHOICES = (-0.5, 0.5)
+"""Limits of the images of a choice, whose difference is 1 for one of them, -1 for the other, or 0."""
+DRAWS = 1000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LabelsConfig(ScoresSource):
+    """The ratings so far, a metric's scores of all images, and the labels that are still wanted."""
+
+    protocol: ProtocolConfig
+    output: str = "labels.csv"
+    """The CSV file of what to rate next: prompt_id, generator, image_id."""
+    metrics: tuple[str, ...] = ()
+    """The one whose scores stand beside the ratings, as [vqascore]; may be left out where there is one."""
+    generators: tuple[str, ...] = ()
+    """The two, or more, to be told apart, as [a, b]; all where empty."""
+    alpha: Probability = SIGNIFICANCE
+    """The probability of error of all intervals together, which share it evenly, however often one looks."""
+    chance: Probability = 0.8
+    """With which the labels that are asked for show the difference, if it is what it seems."""
+    seed: int = 0
+    """Of the order in which prompts are to be rated."""
+
+    def __post_init__(self) -> None:
+        ScoresSource.__post_init__(self)
+        if len(self.generators) == 1:
+            raise ConfigError(f"generators: expected two or more, got {self.generators[0]!r} alone")
+
+
+class LabelPlan(NamedTuple):
+    """What is known, and what to rate next."""
+
+    metric: str
+    pairs: Sequence[PairLabels]
+    next_prompts: pa.Table
+    """prompt_id, generator, image_id: images to rate, the most needed first."""
+    limits: tuple[float, float]
+    """The least and the greatest rating, or choice between two images, that the intervals count on."""
+
+
+def plan_labels(config: LabelsConfig) -> LabelPlan:
+    """Estimates every pair, and lists which images to rate next, of pairs that are not decided.
+
+    Raises ConfigError where the metric or a generator is not there, SourceError where nobody rated what was scored.
+    """
+    release = open_release(config.protocol, config.storage)
+    scores, falls = _scores(config, release)
+    metric = str(scores.column("metric")[0].as_py())
+    predicted = by_generator(scores.to_pandas())
+    generators = config.generators or tuple(str(name) for name in predicted)
+    for name in generators:
+        if name not in predicted:
+            raise ConfigError(f"generators: {metric} scored none of {name!r}; it scored {', '.join(predicted)}")
+    differences = pair_differences(direction(metric, {metric} if falls else ()) * predicted[list(generators)])
+    people = _said(release, scores, generators).reindex(index=differences.index, columns=differences.columns)
+    if not people.notna().to_numpy().any():
+        raise SourceError(f"{config.protocol.path}: rates no image that {metric} scored; write the same ids into both")
+    low, high = _find_limits(release, config.protocol)
+    found = list(estimate_pairs(people, differences, 1 - config.alpha / len(differences.columns), high - low))
+    return LabelPlan(metric, found, _next(found, scores, release, config), (low, high))
+
+
+def _find_limits(release: Release, protocol: ProtocolConfig) -> tuple[float, float]:
+    """Return the least and the greatest rating: those of the protocol, or else of all ratings.
+
+    Choices between two images are differences already. Raises SourceError if all ratings are equal.
+    """
+    if len(release.preferences):
+        return CHOICES
+    if protocol.rating_range is not None:
+        return protocol.rating_range
+    ratings = pc.min_max(release.ratings.column("rating")).as_py()
+    if ratings["min"] == ratings["max"]:
+        raise SourceError(
+            f"{protocol.path}: all ratings are {number(ratings['min'])}, which does not show how far two could "
+            "differ; set protocol.rating_range=[least,greatest]"
+        )
+    return ratings["min"], ratings["max"]
+
+
+def _said(release: Release, scores: pa.Table, generators: Sequence[str]) -> pd.DataFrame:
+    """By prompt and pair of generators, people's rating of the first less that of the second, or what they chose.
+
+    Raises ConfigError where raters were asked by several templates, whose answers are on no common scale.
+    """
+    judged = (release.ratings, release.preferences)
+    asked = list(dict.fromkeys(name for table in judged for name in table.column("template").unique().to_pylist()))
+    if len(asked) > 1:
+        raise ConfigError(
+            f"protocol.templates: expected one of {', '.join(asked)}; set protocol.templates=[{asked[0]}]"
+        )
+    ids = scores.select(IDS).to_pandas()
+    if len(release.preferences):
+        return mean_choices(complete_ids(complete_ids(release.preferences, ids, "a"), ids, "b"))
+    rated = mean_ratings(complete_ids(release.ratings, ids), "image").rename(columns={"human": "score"})
+    return pair_differences(by_generator(rated).reindex(columns=list(generators)))
+
+
+def _scores(config: LabelsConfig, release: Release) -> tuple[pa.Table, bool]:
+    """The scores of the one metric, and whether lower ones are better."""
+    falling = frozenset(config.protocol.falling)
+    scores = release.scores
+    if (table := config.locate_scores()) is not None:
+        scores, falling = read_scores(table), falling | read_falling(table)
+    elif not len(scores):
+        raise ConfigError(f"scores: {config.protocol.name} holds none; set run=latest, or scores=PATH to a table")
+    metrics = scores.column("metric").unique().to_pylist()
+    if len(config.metrics or metrics) > 1:
+        raise ConfigError(f"metrics: expected one of {', '.join(metrics)}; set metrics=[NAME]")
+    (metric,) = config.metrics or metrics
+    return of_metrics(scores, [metric]), metric in falling
+
+
+def _next(pairs: Sequence[PairLabels], scores: pa.Table, release: Release, config: LabelsConfig) -> pa.Table:
+    """Images of undecided pairs that nobody rated, prompts in a balanced random order; as many as are needed."""
+    scored = scores.to_pandas().dropna(subset=["score", "prompt_id", "generator"])
+    images = {(row.prompt_id, row.generator): row.image_id for row in scored.itertuples()}
+    prompts = sorted({prompt for prompt, _ in images})
+    order = prompts_in_order(prompts, release.skills, config.seed)
+    wanted = wanted_images(pairs, prompts, order, config.chance)
+    return pa.table(
+        {
+            "prompt_id": pa.array([prompt for prompt, _ in wanted], pa.string()),
+            "generator": pa.array([name for _, name in wanted], pa.string()),
+            "image_id": pa.array([images[key] for key in wanted], pa.string(), from_pandas=True),
+        }
+    )
+
+
+def write_labels(config: LabelsConfig, plan: LabelPlan) -> None:
+    """Writes what to rate next as CSV."""
+    sink = pa.BufferOutputStream()
+    pcsv.write_csv(plan.next_prompts, sink)
+    place = config.storage.locate(config.output, writable=True)
+    place.write(sink.getvalue().to_pybytes())
+
+
+def shown_labels(config: LabelsConfig, plan: LabelPlan) -> ShownTable:
+    """What is known of every pair, and what it still wants."""
+    return ShownTable(
+        f"{config.protocol.name}: people's ratings with {plan.metric}",
+        "Difference: of people's mean ratings, by prediction-powered inference, with intervals that cover all pairs "
+        f"with {1 - config.alpha:.0%}, however often one looks while ratings come in{_assumed(config, plan)}. Worth: "
+        "to how many ratings one amounts beside the metric's scores; the metric sharpens what people say and replaces "
+        "nobody. The intervals hold where the rated prompts were chosen by chance.",
+        ("pair", "prompts rated", "worth", "difference", "interval", "better", "further prompts"),
+        [format_pair(pair, config.chance) for pair in plan.pairs],
+    )
+
+
+def _assumed(config: LabelsConfig, plan: LabelPlan) -> str:
+    if config.protocol.rating_range is not None or plan.limits == CHOICES:
+        return ""
+    low, high = plan.limits
+    return f", if ratings lie from {number(low)} to {number(high)}, as all so far (protocol.rating_range says so)"
+
+
+def coverage_table(protocols: Sequence[ProtocolConfig], storage: StorageConfig, seed: int = 0) -> ShownTable:
+    """Return how often the intervals cover the truth, by number of labels, for prompts drawn from a release."""
+    rows = []
+    random = np.random.default_rng(seed)
+    for protocol in protocols:
+        release = open_release(protocol, storage)
+        pools = list(_pools(release))
+        if not pools:
+            continue
+        low, high = _find_limits(release, protocol)
+        drawn = [_measure_intervals(people, metric, high - low, random) for people, metric in pools]
+        for place, labels in enumerate(MEASURED):
+            covered, missed, worth = (np.array([pool[place][part] for pool in drawn]) for part in range(3))
+            rows.append(
+                (
+                    protocol.name,
+                    str(len(drawn)),
+                    str(labels),
+                    percent(float(covered.mean())),
+                    percent(float(missed.mean())),
+                    percent(float(np.quantile(missed, 0.9))),
+                    number(float(np.median(worth)), 2),
+                    f"{number(float(worth.min()), 2)} to {number(float(worth.max()), 2)}",
+                )
+            )
+    return ShownTable(
+        "Intervals of people's ratings combined with a metric",
+        f"There are {DRAWS} draws for every pair of generators and every released metric. Each draw has this many "
+        "rated prompts, including those of the rows above, and as many scored prompts as there are. Covered: how often "
+        "the interval covers the difference over all prompts. Missed so far: how often this interval or one above "
+        f"missed it ({1 - CONFIDENCE:.0%} are promised), as mean and ninetieth percentile over pairs and metrics. "
+        "Worth: how many ratings one rating amounts to, the median and the extremes.",
+        ("ratings", "pairs x metrics", "prompts rated", "covered", "missed so far", "ninetieth", "worth", "from"),
+        rows,
+    )
+
+
+def _pools(release: Release) -> Iterator[tuple[Floats, Floats]]:
+    """Of each metric and pair, people's and the metric's differences by prompt."""
+    if not len(release.ratings) or not len(release.scores):
+        return
+    people = by_generator(mean_ratings(release.ratings, "image").rename(columns={"human": "score"}))
+    for _, of_metric in release.scores.to_pandas().groupby("metric", sort=False):
+        scored = by_generator(of_metric).reindex(index=people.index, columns=people.columns)
+        for a, b in combinations(people, 2):
+            both = pd.DataFrame({"people": people[a] - people[b], "metric": scored[a] - scored[b]}).dropna()
+            yield both["people"].to_numpy(np.float64), both["metric"].to_numpy(np.float64)
+
+
+def _measure_intervals(
+    people: Floats, metric: Floats, widest: float, random: np.random.Generator
+) -> list[tuple[float, float, float]]:
+    """Return a triple for each number of labels in MEASURED.
+
+    It has the share of draws whose interval covers the mean, the share with an interval that missed it up to this
+    number, and the labels' median worth.
+    """
+    rated = random.integers(len(people), size=(DRAWS, MEASURED[-1]))
+    others = metric[random.integers(len(people), size=(DRAWS, len(people)))]
+    missed, measured = np.zeros(DRAWS, bool), []
+    for labels in MEASURED:
+        first = rated[:, :labels]
+        found = powered_mean(people[first], metric[first], others)
+        misses = found.excludes(people.mean(), CONFIDENCE, widest)
+        missed |= misses
+        measured.append((1 - float(misses.mean()), float(missed.mean()), float(np.median(found.worth))))
+    return measured

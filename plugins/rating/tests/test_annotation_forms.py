@@ -1,0 +1,61 @@
+"""All forms of an annotation tool's export hold the same judgements, and none ends in a traceback if it is damaged."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from plugins.rating.tests.annotation_files import LAYOUTS
+from tests.pipelines.judging.releases.files import reading
+from tests.pipelines.judging.releases.test_damage import few, judge_harmed
+from tests.pipelines.judging.releases.test_releases import RATED, check_tables
+from tests.pipelines.judging.test_metaeval import judge_turned_round, judge_without_scores
+
+ANNOTATIONS: dict[str, Any] = {
+    "ratings": (RATED, 0, [
+        ("i1", "p1", "atlas", "ann@x.org", "likert", 4.0), ("i1", "p1", "atlas", "ann@x.org", "shown", 1.0),
+        ("i1", "p1", "atlas", "ann@x.org", "wl", 2 / 3), ("i1", "p1", "atlas", "8", "likert", 2.0),
+        ("i1", "p1", "atlas", "8", "shown", None), ("i1", "p1", "atlas", "8", "wl", 1.0),
+    ]),
+    "preferences": ("prompt_id image_a image_b generator_a generator_b rater template preferred", 0, [
+        ("p1", "i1", "i2", "atlas", None, "8", "better", "b"),
+    ]),
+    "words": ("image_id rater word start end aligned", 0, [
+        ("i1", "ann@x.org", "a", 0, 1, 1.0), ("i1", "ann@x.org", "red", 2, 5, 0.0),
+        ("i1", "ann@x.org", "dog", 6, 9, 1.0), ("i1", "8", "a", 0, 1, 1.0),
+    ]),
+    "skills": {"p1": ["color", "animal"]},
+}  # fmt: skip
+UNREAD = [
+    "question 'comment' is not read: no answer is a number, yes, no, unsure or a side; set "
+    "+protocol.columns.values={nice: NUMBER}",
+    "1 of 6 ratings are empty and count as unsure",
+]
+EXPECTED: dict[str, dict[str, Any]] = {
+    "Label Studio": {**ANNOTATIONS, "notes": ["1 annotation (skipped) not counted", *UNREAD]},
+    "version 1": {**ANNOTATIONS, "notes": ["2 annotations (draft) not counted", *UNREAD]},
+    **{f"{kind}": {**ANNOTATIONS, "notes": UNREAD} for kind in ("Argilla", "flat", "Hub")},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_every_form_gives_our_tables_and_what_they_hold(name: str, tmp_path: Path) -> None:
+    check_tables(reading("annotations", LAYOUTS[name].write(tmp_path)), EXPECTED[name])
+
+
+@pytest.mark.parametrize("values", [True, False], ids=["values", "bytes"])
+@pytest.mark.parametrize("name", LAYOUTS)
+@few
+@given(data=st.data())
+def test_no_export_ends_in_another_way(name: str, values: bool, data: st.DataObject, tmp_path: Path) -> None:
+    judge_harmed(LAYOUTS[name], values, data, tmp_path)
+
+
+def test_a_metric_that_the_protocol_calls_falling_is_judged_as_its_scores_turned_round(tmp_path: Path) -> None:
+    judge_turned_round(LAYOUTS["Hub"], tmp_path)
+
+
+def test_an_export_without_scores_tells_of_people_alone(tmp_path: Path) -> None:
+    judge_without_scores(LAYOUTS["Hub"], tmp_path)

@@ -1,0 +1,194 @@
+"""Exports of Label Studio and Argilla: what is guessed, what is named by columns, and what is refused."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from plugins.rating.tests.annotation_files import ATLAS, LABEL_STUDIO, RED, annotated
+from plumbline.operators.base.errors import SourceError
+from plumbline.pipelines.base.storage import StorageConfig
+from plumbline.pipelines.judging.metaeval import open_release, run_metaeval
+from plumbline.pipelines.judging.releases.release import Release
+from tests.commands import config_of
+from tests.pipelines.judging.releases.files import put, reading
+
+
+def opened(folder: Path, records: Any, *overrides: str) -> Release:
+    path = put(folder / "export.json", records)
+    protocol = config_of("metaeval", "protocol=annotations", f"protocol.path={path}", *overrides).protocol
+    return open_release(protocol, StorageConfig())
+
+
+def task(*results: tuple[str, str, dict[str, Any]], data: Any = ATLAS, **said: Any) -> list[dict[str, Any]]:
+    """One task of Label Studio with one annotation."""
+    return [{"id": 1, "data": data, "annotations": [annotated(7, *results, **said)]}]
+
+
+def rated(release: Release) -> list[tuple[str, str, float | None]]:
+    return [(row["rater"], row["template"], row["rating"]) for row in release.ratings.to_pylist()]
+
+
+def test_json_min_is_read_with_choices_where_columns_name_them(tmp_path: Path) -> None:
+    """As label-studio-sdk writes it: one choice alone as text, other values in lists."""
+    (first, second, _) = LABEL_STUDIO[0]["annotations"]
+    common = {"id": 1, "created_at": "2026-01-01", "updated_at": "2026-01-01", "lead_time": 3.5}
+    records = [
+        {**ATLAS, **common, "annotation_id": 1, "annotator": "ann@x.org", "likert": [{"rating": 4}], "shown": "Yes",
+         "wl": [RED], "comment": "nice"},
+        {**ATLAS, **common, "annotation_id": 2, "annotator": 8, "likert": [{"rating": 2}], "shown": "unsure"},
+    ]  # fmt: skip
+    whole = opened(tmp_path, [{**LABEL_STUDIO[0], "annotations": [first, second]}])
+    assert opened(tmp_path, records, "protocol.columns.rating=shown").ratings.equals(whole.ratings)
+    assert {template for _, template, _ in rated(opened(tmp_path, records))} == {"likert", "wl"}
+
+
+def test_only_line_feeds_and_carriage_returns_end_a_line_of_json(tmp_path: Path) -> None:
+    path = put(tmp_path / "export.json", [])
+    told = json.dumps({**LABEL_STUDIO[0], "note": "a\u2028b\x85c"}, ensure_ascii=False)
+    (tmp_path / "export.jsonl").write_text(told + "\r\n", newline="")
+    words = ("protocol=annotations", f"protocol.path={path}l")
+    lines = open_release(config_of("metaeval", *words).protocol, StorageConfig())
+    assert rated(lines)
+
+
+def test_fields_are_named_by_columns_and_several_questions_about_an_image_are_averaged(tmp_path: Path) -> None:
+    asked = [
+        {"id": place, "data": {"picture": "1.png", "q": f"q{place}"}, "annotations": [
+            annotated(7, ("dsg_h", "choices", {"choices": [reply]})),
+        ]}
+        for place, reply in enumerate(("yes", "No", "YES", "cannot tell"))
+    ]  # fmt: skip
+    columns = ("protocol.columns.image_id=picture", "protocol.columns.question_id=q")
+    release = opened(tmp_path, asked, *columns)
+    assert [(row["image_id"], row["rating"]) for row in release.ratings.to_pylist()] == [("1.png", 2 / 3)]
+    said = [(row["part"], row["rating"]) for row in release.parts.to_pylist()]
+    assert said == [("q0", 1), ("q1", 0), ("q2", 1), ("q3", None)], "raters' agreement is by question"
+
+
+def test_labels_of_ones_own_count_as_columns_say(tmp_path: Path) -> None:
+    pair = {"prompt_id": "p1", "image_a": "i1", "image_b": "i2"}
+    records = [
+        *task(("quality", "choices", {"choices": ["Poor "]})),
+        *task(("better", "choices", {"choices": ["the second"]}), data=pair),
+    ]
+    release = opened(tmp_path, records, "+protocol.columns.values={poor: 1, good: 2, the second: -1}")
+    assert rated(release) == [("7", "quality", 1)]
+    assert release.preferences.column("preferred").to_pylist() == ["b"]
+
+
+def test_labels_without_a_meaning_are_refused_with_the_option_that_gives_them_numbers(tmp_path: Path) -> None:
+    """The option of the message is typed as it is, with numbers in it."""
+    labels = ["Good", "Poor ", "very poor", "Good"]
+    records = [
+        {"id": place, "data": {**ATLAS, "image_id": f"i{place}"}, "annotations": [
+            annotated(7, ("quality", "choices", {"choices": [label]})),
+        ]}
+        for place, label in enumerate(labels)
+    ]  # fmt: skip
+    with pytest.raises(SourceError, match=r"nothing to judge by: .*question 'quality' is not read: ") as refused:
+        opened(tmp_path, records)
+    option = str(refused.value).partition("set ")[2].partition(";")[0]
+    assert option == "+protocol.columns.values={Good: NUMBER, Poor: NUMBER, very poor: NUMBER}"
+    for number in (3, 2, 1):
+        option = option.replace("NUMBER", str(number), 1)
+    assert [rating for _, _, rating in rated(opened(tmp_path, records, option))] == [3, 2, 1, 3]
+
+
+@pytest.mark.parametrize("place", range(3))
+def test_a_task_that_nobody_has_annotated_yet_costs_no_other(tmp_path: Path, place: int) -> None:
+    """Label Studio leaves out `annotations` of such a task, or has an empty list or predictions alone."""
+    records = [
+        *task(("likert", "rating", {"rating": 5})),
+        *task(("likert", "rating", {"rating": 2}), data={**ATLAS, "image_id": "i2"}),
+    ]
+    waiting = [
+        {"id": 9, "data": ATLAS},
+        {"id": 9, "data": ATLAS, "annotations": []},
+        {"id": 9, "data": ATLAS, "predictions": []},
+    ]
+    whole = opened(tmp_path, records)
+    for one in waiting:
+        assert opened(tmp_path, [*records[:place], one, *records[place:]]).ratings.equals(whole.ratings)
+        with pytest.raises(SourceError, match="nobody has annotated a record; export it again"):
+            opened(tmp_path, [one])
+
+
+def test_of_what_a_person_said_of_a_task_the_last_counts(tmp_path: Path) -> None:
+    records = task(("likert", "rating", {"rating": 5}), updated_at="2026-01-02T00:00:00Z")
+    records[0]["annotations"].append(
+        annotated(7, ("likert", "rating", {"rating": 1}), updated_at="2026-01-01T00:00:00Z")
+    )
+    release = opened(tmp_path, records)
+    assert rated(release) == [("7", "likert", 5)]
+    assert "1 annotation replaced by a later one of the same person" in release.notes
+
+
+def test_a_word_that_is_marked_twice_is_what_is_worst_of_it(tmp_path: Path) -> None:
+    marks = [{**RED, "labels": [label]} for label in ("shown", "unsure", "wrong")]
+    for number, aligned in ((1, 1.0), (2, None), (3, 0.0)):
+        records = task(*[("wl", "labels", mark) for mark in marks[:number]])
+        release = reading("annotations", put(tmp_path / "export.json", records))
+        assert release.words.column("aligned").to_pylist() == [1.0, aligned, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("records", "told"),
+    [
+        (
+            [{"id": 1, "image": "x.png"}],
+            r"record 0: expected a task of Label Studio with annotations, or .* found id, im",
+        ),
+        ([{"id": 1, "data": ATLAS, "annotations": []}], "nobody has annotated a record; export it again"),
+        (
+            task(("q", "rating", {"rating": 3}), data={"image": "x.png"}),
+            "record 0: no image_id among its fields image; set",
+        ),
+        (
+            [*task(("q", "choices", {"choices": ["yes"]})), *task(("q", "choices", {"choices": ["maybe"]}))],
+            r"record 1: 'q' is answered by 'maybe', and elsewhere by 'yes'; correct it",
+        ),
+        (
+            task(("w", "labels", {**RED, "text": "blue"})),
+            r"record 0, w: 'blue' is not at 2 to 5 of 'a red dog'; set prot",
+        ),
+        (task(("w", "labels", {**RED, "start": None})), "record 0, w: expected the first and last character"),
+        (
+            [*task(("q", "rating", {"rating": 3})), *task(("q", "rating", {"rating": 4}))],
+            r"record 1: rater '7' answers 'q' of image 'i1' twice \(the first stands in .*record 0\)",
+        ),
+        ([{"id": 1, "data": 7, "annotations": [{}]}], "record 0, data: expected an object, found int"),
+        ([{"responses": {"q": [7]}, "id": "r"}], "record 0, q: expected an object, found int"),
+        ("{", "export.json: .*"),
+    ],
+)
+def test_a_foreign_file_is_refused_with_its_record_and_the_remedy(tmp_path: Path, records: Any, told: str) -> None:
+    with pytest.raises(SourceError, match=told):
+        reading("annotations", put(tmp_path / "export.json", records))
+
+
+def test_questions_that_are_no_ratings_are_told_and_a_file_of_nothing_else_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="nothing to judge by"):
+        opened(tmp_path, task(("comment", "textarea", {"text": ["blurred"]}), ("box", "rectanglelabels", {"x": 1})))
+
+
+def test_metrics_are_judged_by_an_export_whose_generators_the_scores_know(tmp_path: Path) -> None:
+    """Votes in which only the scores know who made the images: people's order names the generators all the same."""
+    records = [
+        {"id": n, "data": {"prompt_id": f"p{n}", "image_a": f"p{n}/x", "image_b": f"p{n}/y"}, "annotations": [
+            annotated(rater, ("better", "pairwise", {"selected": "left"})) for rater in ("ann", "bob")
+        ]}
+        for n in range(12)
+    ]  # fmt: skip
+    scores = put(tmp_path / "scores.csv", [
+        {"image_id": f"p{n}/{name}", "prompt_id": f"p{n}", "generator": name, "hits": 0.1 * n + (name == "x")}
+        for n in range(12) for name in "xy"
+    ])  # fmt: skip
+    path = put(tmp_path / "export.json", json.loads(json.dumps(records)))
+    given = ["protocol=annotations", f"protocol.path={path}", f"scores={scores}", f"output={tmp_path}/out"]
+    found = run_metaeval(config_of("metaeval", *given, "protocol.alpha=0.05", "sampling.resamples=20"))
+    judged = {(one.metric, one.statistic): one for one in found.judgements if one.template == "better"}
+    assert judged["hits", "binary_accuracy"].value == 1 and judged["hits", "model_ordering"].value == 1
+    assert judged["people", "alpha_ordinal"].n == 12
+    assert {(order.judge, order.better) for order in found.orders} == {("people", "x"), ("hits", "x")}

@@ -1,0 +1,123 @@
+"""How many prompts would have done, told of scores that are all there."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from plumbline.operators.base.errors import ConfigError
+from plumbline.plugins.rating.jobs.rehearse import main
+from plumbline.plugins.rating.rehearsing import rehearse_all
+from tests.commands import config_of, printed
+from tests.pipelines.judging.releases.files import REFERENCE, ROOT, needs_reference
+
+
+@pytest.fixture
+def scores(tmp_path: Path) -> Path:
+    """Of three generators on 64 prompts; of one image there is none."""
+    random = np.random.default_rng(0)
+    frame = pd.DataFrame(
+        [
+            {"prompt_id": f"p{prompt}", "generator": name, "metric": "gecko", "score": mean + random.normal(0, 0.05)}
+            for prompt in range(64)
+            for name, mean in {"best": 0.8, "close": 0.3, "last": 0.29}.items()
+        ]
+    )
+    frame.loc[0, "score"] = np.nan
+    frame.to_csv(tmp_path / "scores.csv", index=False)
+    return tmp_path / "scores.csv"
+
+
+def test_a_table_of_ones_own_tells_how_many_prompts_would_have_done(scores: Path, tmp_path: Path) -> None:
+    wanted = config_of(
+        "rehearse", f"scores={scores}", "orders=20", "adaptive.indifference=0.3", f"page={tmp_path}/page.md"
+    )
+    false, cost, by_pair = rehearse_all(wanted).tables
+    assert {row[0] for row in (*false.rows, *cost.rows)} == {"scores.csv"} and "scores.csv gecko" in by_pair.title
+    assert [row[1:5] for row in false.rows] == [("gecko", way, "3", "64") for way in ("betting", "asymptotic")]
+    assert [row[5] for row in false.rows] == ["0.0%", "0.0%"]
+    assert cost.names[-1] == "given"
+    (betting, *_) = cost.rows
+    assert float(betting[-1].rstrip("%")) < float(betting[4].rstrip("%")), "with indifference fewer prompts do"
+    assert [row[0] for row in by_pair.rows][-1] == "close, last"
+    assert dict(zip(by_pair.names, by_pair.rows[0], strict=True))["prompts of both"] == "63"
+    page = tmp_path / "page.md"
+    for _ in range(2):
+        assert main(replace(wanted, orders=2)) == 0
+        assert page.read_text().count("### False decisions") == 1
+    page.write_text("# Notes\n" + page.read_text() + "The end.\n")
+    assert main(replace(wanted, orders=2)) == 0
+    assert page.read_text().startswith("# Notes\n<!-- begin") and page.read_text().endswith("-->\nThe end.\n")
+    page.write_text("# Notes of somebody else\n")
+    with pytest.raises(ConfigError, match="expected the lines <!-- begin rehearsal --> and"):
+        main(replace(wanted, orders=2))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "answer"),
+    [
+        (["adaptive.indifference=0.3"], r"\d\d of 64 prompts tell all 3 pairs apart, or as alike as 0.3, on average"),
+        (
+            [],
+            "it takes all 64 prompts or more to tell close and last apart; "
+            r"\d\d of 64 prompts tell the other 2 pairs apart, on average",
+        ),
+    ],
+    ids=("indifferent", "exact"),
+)
+def test_the_question_is_answered_in_a_sentence(overrides: list[str], answer: str, scores: Path) -> None:
+    last = printed("rehearse", f"scores={scores}", "orders=20", "spreads=[]", *overrides).splitlines()[-1]
+    whole = rf"scores.csv, gecko: {answer} \(betting\). In 0.0% of 20 orders a decision was false."
+    assert re.fullmatch(whole, last), last
+
+
+def test_scores_too_alike_for_any_decision_are_said_to_be(tmp_path: Path) -> None:
+    frame = [{"prompt_id": f"p{n}", "generator": name, "m": n % 7 / 10} for n in range(40) for name in "ab"]
+    pd.DataFrame(frame).to_csv(tmp_path / "s.csv", index=False)
+    (answer,) = rehearse_all(config_of("rehearse", f"scores={tmp_path}/s.csv", "orders=5", "spreads=[]")).answers
+    assert answer.startswith("s.csv, m: it takes all 40 prompts or more to tell a and b apart (betting). In 0.0%")
+
+
+def test_scores_beyond_the_range_are_looked_at_by_the_asymptotic_sequence_alone(scores: Path) -> None:
+    false, *_ = rehearse_all(config_of("rehearse", f"scores={scores}", "orders=2", "adaptive.range=[0.5,1]")).tables
+    assert [row[2] for row in false.rows] == ["asymptotic"]
+
+
+def test_without_anything_to_look_at_it_is_said_what_to_give() -> None:
+    with pytest.raises(
+        ConfigError, match="scores: expected a run or a table of scores, got none; set run=latest or scores"
+    ):
+        config_of("rehearse")
+
+
+def test_generators_without_prompts_in_common_are_refused(tmp_path: Path) -> None:
+    pd.DataFrame({"prompt_id": ["p", "q"], "generator": ["a", "b"], "gecko": [0.1, 0.2]}).to_csv(tmp_path / "s.csv")
+    with pytest.raises(ConfigError, match="no two generators have scores of 30 prompts in common"):
+        rehearse_all(config_of("rehearse", f"scores={tmp_path}/s.csv"))
+
+
+@needs_reference
+def test_people_who_rated_genai_bench_are_told_apart_with_fewer_images_than_were_wanted() -> None:
+    path = REFERENCE / "genai_bench/genai_bench_527_image_ratings.json"
+    false, _, by_pair = rehearse_all(
+        config_of("rehearse", "protocol=genai_bench", f"protocol.path={path}", "orders=40", "spreads=[]")
+    ).tables
+    assert [row[5] for row in false.rows] == ["0.0%", "0.0%"]
+    thirteen = by_pair.rows[12]
+    assert all(float(thirteen[place].rstrip("%")) < 71 for place in (4, 6))
+    page = (ROOT / "plugins/rating/planning.md").read_text()
+    told = next(line for line in page.splitlines() if thirteen[0].partition(",")[0].replace("_", r"\_") in line)
+    assert re.search(r"\d+\.\d%", told)
+
+
+@needs_reference
+def test_the_page_promises_what_was_measured() -> None:
+    page = (ROOT / "plugins/rating/planning.md").read_text()
+    table = page.partition("### False decisions")[2].partition("###")[0]
+    rows = [line.split(" | ") for line in table.splitlines() if "betting |" in line or "asymptotic |" in line]
+    assert len(rows) > 50
+    for row in rows:
+        assert all(float(share.rstrip("%")) <= 5 for share in row[5:7]), row

@@ -1,0 +1,27 @@
+"""Planning takes runs and metrics by the words by which other jobs take them."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.commands import printed
+from tests.jobs.test_command_line import SWEEP_WORDS, understood
+from tests.operators.report.made import MadeRun
+from tests.pipelines.judging import test_scores_source
+
+run, rated = test_scores_source.run, test_scores_source.rated
+
+
+def test_labels_and_rehearsals_take_a_run_by_its_name_too(tmp_path: Path, run: MadeRun, rated: list[str]) -> None:
+    store = f"store={run.folder.parent.parent}"
+    given = [*rated, "metrics=[gecko]", f"output={tmp_path}/labels.csv"]
+    by_name = printed("labels", *given, "run=latest", store, code=2)
+    assert by_name == printed("labels", *given, f"scores={run.folder}", code=2)
+    few = ["orders=20", "metrics=[gecko]"]
+    assert printed("rehearse", *few, "run=latest", store) == printed("rehearse", *few, f"scores={run.folder}")
+
+
+@pytest.mark.parametrize("word", SWEEP_WORDS)
+@pytest.mark.parametrize("job", ["labels long protocol.path=p", "rehearse runs/1"])
+def test_metric_and_metrics_are_the_same_key(job: str, word: str) -> None:
+    assert list(understood(*job.split(), word).metrics) == ["vqascore"]

@@ -1,0 +1,408 @@
+"""Converts released weights (pickles, or tensors under other names) to folders that model families load.
+
+Code in a pickle never runs: torch reads tensors and plain values, and refuses everything else.
+"""
+
+import ast
+import json
+import pickle
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+from transformers import AutoConfig, CLIPConfig, CLIPModel
+
+from plumbline.operators.base.errors import ModelError
+from plumbline.operators.models.checkpoints.parts import SMALL_FILES, find_part
+from plumbline.operators.models.families.dual_encoders import OPEN_CLIP_CONFIG, OPEN_CLIP_WEIGHTS
+from plumbline.operators.models.networks.blip import VISION_EPSILON, ImageReward
+from plumbline.operators.models.networks.clip import (
+    PyramidClip,
+    clip_config,
+    clip_weights,
+    pyramid_clip_weights,
+    rename_weight,
+)
+from plumbline.operators.models.processing import clip_processor, load_tokenizer, readable_load
+from plumbline.plugins.reward_models.reward_tokens import (
+    PROMPT,
+    REWARD_TOKEN,
+    VIDEO_RATINGS,
+    EditReward,
+    HpsV3,
+    VideoReward,
+)
+from plumbline.plugins.reward_models.token_rewards import INSTRUCTION, INSTRUCTIONS
+
+Release = Literal["open_clip", "pyramid_clip", "imagereward", "hpsv3", "videoalign", "editreward"]
+Weights = dict[str, torch.Tensor]
+
+NESTED = ("state_dict", "model")
+"""Keys of a training checkpoint that may contain the weights."""
+HEAD_WIDTH = 64
+"""Width of an attention head in BERT and in every ViT of BLIP."""
+PIXELS = 256 * 28 * 28
+"""HPSv3 and EditReward resize every image to this number of pixels."""
+BLIP_NAMES = (
+    (r"^blip\.", ""),
+    (r"^mlp\.", "reward_head."),
+    (r"^visual_encoder\.cls_token$", "vision_model.embeddings.class_embedding"),
+    (r"^visual_encoder\.pos_embed$", "vision_model.embeddings.position_embedding"),
+    (r"^visual_encoder\.patch_embed\.proj\.", "vision_model.embeddings.patch_embedding."),
+    (r"^visual_encoder\.norm\.", "vision_model.post_layernorm."),
+    (r"^visual_encoder\.blocks\.(\d+)\.attn\.proj\.", r"vision_model.encoder.layers.\1.self_attn.projection."),
+    (r"^visual_encoder\.blocks\.(\d+)\.attn\.qkv\.", r"vision_model.encoder.layers.\1.self_attn.qkv."),
+    (r"^visual_encoder\.blocks\.(\d+)\.norm(\d)\.", r"vision_model.encoder.layers.\1.layer_norm\2."),
+    (r"^visual_encoder\.blocks\.(\d+)\.mlp\.", r"vision_model.encoder.layers.\1.mlp."),
+)
+"""Patterns and replacements that turn BLIP's own names into those of transformers."""
+UNUSED_BLIP_WEIGHTS = ("vision_proj.", "text_proj.", "text_encoder.embeddings.position_ids")
+"""Beginnings of the names of BLIP's weights that a reward does not use."""
+QWEN_NAMES = (
+    (r"^visual\.", "model.visual."),
+    (r"^model\.(?!visual\.|language_model\.)", "model.language_model."),
+)
+"""Patterns and replacements that turn the names of Qwen2-VL before transformers 4.52 into the current ones."""
+
+
+EDITREWARD = ("INSTRUCTION_EDIT_FOLLOWING", "INSTRUCTION_EDIT_QUALITY")
+"""Names of the instructions of EditReward's two heads in its prompts.py. The end of both instructions is in COLLATOR,
+in the same folder (TIGER-AI-Lab/EditReward edb027e, inference_edit.py).
+"""
+COLLATOR = "data_collator_qwen_edit.py"
+RELEASED_SETTINGS = "model_config.json"
+"""VideoAlign's settings, in the parent of the folder with its weights."""
+VIDEOALIGN: Mapping[str, Any] = {
+    "fps": 2,
+    "num_frames": None,
+    "eval_dim": ["VQ", "MQ", "TA"],
+    "sample_type": "uniform",
+    "prompt_template_type": "detailed_special",
+}
+"""Settings of VideoAlign's release for reading videos and asking (KwaiVGI/VideoAlign 219ab9d, train.sh)."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ConvertConfig:
+    """One conversion of released weights."""
+
+    release: Release
+    """`open_clip`: any CLIP that OpenCLIP trained, such as HPSv2 and NegCLIP; or one of the others."""
+    weights: str
+    """The released file: .pt, .pth, .bin or .safetensors."""
+    base: str
+    """Folder or hub id of the checkpoint that shares its configuration and tokenizer; needs no weights."""
+    output: str
+    """The folder to create; it must not exist."""
+    instruction: str | None = None
+    """The file of the release's source code that contains the model's instruction: data_collator_qwen.py for hpsv3,
+    prompt_template.py for videoalign, and prompts.py in its original folder for editreward. The file is parsed, not
+    run.
+    """
+
+
+class ConvertedCheckpoint(NamedTuple):
+    """A converted checkpoint before it is written."""
+
+    network: nn.Module
+    """Network on the meta device, which defines the expected names and shapes."""
+    weights: Weights
+    """Weights under the network's names."""
+    stored: Weights
+    """Weights under the names that the family reads, as they are written."""
+    file: str = "model.safetensors"
+
+
+def convert(config: ConvertConfig) -> list[Path]:
+    """Create the folder and return its files.
+
+    Raises ModelError if the weights do not fit the release and its base.
+    """
+    output, source = Path(config.output).expanduser(), Path(config.weights).expanduser()
+    if output.exists():
+        raise ModelError(f"{output}: it is there already; name another output, or remove it")
+    if not source.is_file():
+        raise ModelError(f"{source}: no such file; download the release first")
+    tensors = read_tensors(source)
+    base = find_part(config.base, None, lambda file: "").folder(SMALL_FILES)
+    making = output.with_name(f"{output.name}.unfinished")
+    shutil.rmtree(making, ignore_errors=True)
+    making.mkdir(parents=True)
+    try:
+        made = RELEASES[config.release](config, tensors, base, making)
+        check_weights_fit(source, made)
+        save_file({name: tensor.contiguous() for name, tensor in made.stored.items()}, making / made.file)
+        making.rename(output)
+    finally:
+        shutil.rmtree(making, ignore_errors=True)
+    return sorted(output.iterdir())
+
+
+def read_tensors(file: Path) -> Weights:
+    """Read the weights of a released file, by name; raises ModelError for a pickle with more than tensors."""
+    if file.suffix == ".safetensors":
+        with readable_load(file.parent, file.name):
+            return dict(load_file(file))
+    try:
+        contents = torch.load(file, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        reason = " ".join(str(error).split("\n")[0].split())[:200]
+        raise ModelError(
+            f"{file}: a pickle that holds more than tensors ({reason}); nothing of it was run: convert it where you "
+            "trust it, to a .safetensors"
+        ) from error
+    except Exception as error:
+        raise ModelError(f"{file}: not a file of weights ({type(error).__name__}); download it again") from error
+    return _select_tensors(file, contents)
+
+
+def _select_tensors(file: Path, contents: Any) -> Weights:
+    """Return the weights of a training checkpoint, without the prefix that distributed training adds to their names."""
+    nested = next((contents[name] for name in NESTED if isinstance(contents, Mapping) and name in contents), contents)
+    if not isinstance(nested, Mapping):
+        raise ModelError(f"{file}: expected weights by name, found a {type(nested).__name__}")
+    weights = {str(name): tensor for name, tensor in nested.items() if isinstance(tensor, torch.Tensor)}
+    if not weights:
+        raise ModelError(f"{file}: no weights; expected tensors by name, at the top or under {' or '.join(NESTED)}")
+    if all(name.startswith("module.") for name in weights):
+        return {name.removeprefix("module."): tensor for name, tensor in weights.items()}
+    return weights
+
+
+def check_weights_fit(source: Path, made: ConvertedCheckpoint) -> None:
+    """Raise ModelError for the first weight that is missing, unexpected or of another shape."""
+    expected = {name: tuple(tensor.shape) for name, tensor in made.network.state_dict().items()}
+    found = {name: tuple(tensor.shape) for name, tensor in made.weights.items()}
+    for problem, names in (("lacks", expected.keys() - found.keys()), ("has also", found.keys() - expected.keys())):
+        if names:
+            raise ModelError(
+                f"{source}: {problem} {min(names)}; is this the release, and `base` the model it is made of?"
+            )
+    for name, shape in expected.items():
+        if found[name] != shape:
+            raise ModelError(
+                f"{source}: {name} is {found[name]}, where `base` has {shape}; name the base it is made of"
+            )
+
+
+def _base_config(base: Path) -> Any:
+    with readable_load(base, "config.json"):
+        return AutoConfig.from_pretrained(base, trust_remote_code=False)
+
+
+def _convert_open_clip(config: ConvertConfig, tensors: Weights, base: Path, making: Path) -> ConvertedCheckpoint:
+    """Keep the weights of an OpenCLIP model as they are, and add the base's configuration."""
+    fields = _read_open_clip_config(config, base)
+    shutil.copy(base / OPEN_CLIP_CONFIG, making)
+    load_tokenizer(base).save_pretrained(making)
+    with torch.device("meta"):
+        return ConvertedCheckpoint(CLIPModel(fields), clip_weights(tensors), tensors, OPEN_CLIP_WEIGHTS)
+
+
+def _read_open_clip_config(config: ConvertConfig, base: Path) -> CLIPConfig:
+    """Read the configuration of a base in OpenCLIP's layout."""
+    if not (base / OPEN_CLIP_CONFIG).is_file():
+        raise ModelError(f"{config.base}: no {OPEN_CLIP_CONFIG}; name a base in OpenCLIP's layout")
+    with readable_load(base, OPEN_CLIP_CONFIG):
+        return clip_config(json.loads((base / OPEN_CLIP_CONFIG).read_text()))
+
+
+def _convert_pyramid_clip(config: ConvertConfig, tensors: Weights, base: Path, making: Path) -> ConvertedCheckpoint:
+    """Translate the configuration and the weights to transformers' CLIP."""
+    fields, weights = _read_open_clip_config(config, base), pyramid_clip_weights(tensors)
+    fields.architectures = [PyramidClip.__name__]
+    fields.save_pretrained(making)
+    load_tokenizer(base).save_pretrained(making)
+    clip_processor(fields.vision_config.image_size).save_pretrained(making)
+    with torch.device("meta"):
+        return ConvertedCheckpoint(PyramidClip(fields), weights, weights)
+
+
+def _convert_image_reward(config: ConvertConfig, tensors: Weights, base: Path, making: Path) -> ConvertedCheckpoint:
+    """Set BLIP's configuration to the release's image size, and rename the weights."""
+    weights = {
+        name: tensor
+        for name, tensor in _rename_weights(tensors, BLIP_NAMES).items()
+        if not name.startswith(UNUSED_BLIP_WEIGHTS)
+    }
+    fields = _base_config(base)
+    vision = fields.vision_config
+    positions = weights.get("vision_model.embeddings.position_embedding", torch.empty(1, 1, 0)).shape[1]
+    vision.image_size = round((positions - 1) ** 0.5) * vision.patch_size
+    vision.layer_norm_eps = VISION_EPSILON
+    for half in (vision, fields.text_config):  # no shape tells how many heads there are
+        if half.hidden_size % HEAD_WIDTH == 0:
+            half.num_attention_heads = half.hidden_size // HEAD_WIDTH
+    fields.architectures = [ImageReward.__name__]
+    fields.save_pretrained(making)
+    load_tokenizer(base).save_pretrained(making)
+    clip_processor(vision.image_size).save_pretrained(making)
+    with torch.device("meta"):
+        return ConvertedCheckpoint(ImageReward(fields), weights, weights)
+
+
+def _convert_hpsv3(config: ConvertConfig, tensors: Weights, base: Path, making: Path) -> ConvertedCheckpoint:
+    """Add the reward token to a Qwen2-VL, fix the image size, and store the release's instruction."""
+    parts = ("INSTRUCTION", "prompt_with_special_token")
+    texts = _read_texts(config.instruction, "data_collator_qwen.py")
+    (making / INSTRUCTION).write_text(_instruction(config.instruction, texts, parts, (REWARD_TOKEN,)))
+    return _convert_qwen_reward(HpsV3, tensors, base, making)
+
+
+def _convert_editreward(config: ConvertConfig, tensors: Weights, base: Path, making: Path) -> ConvertedCheckpoint:
+    """Add the reward token to a Qwen2.5-VL, fix the image size, and store the instruction of each head."""
+    texts = dict(_read_texts(config.instruction, "prompts.py"))
+    texts |= _read_texts(str(Path(config.instruction or "").with_name(COLLATOR)), COLLATOR)
+    for file, name in zip(INSTRUCTIONS, EDITREWARD, strict=True):
+        parts = (name, "prompt_with_special_token")
+        (making / file).write_text(_instruction(config.instruction, texts, parts, (REWARD_TOKEN,)))
+    return _convert_qwen_reward(EditReward, tensors, base, making)
+
+
+def _convert_qwen_reward(
+    network: Callable[[Any], nn.Module], tensors: Weights, base: Path, making: Path
+) -> ConvertedCheckpoint:
+    """Convert a Qwen-VL with a reward token, for which all images have one size."""
+    weights = {
+        name: tensor for name, tensor in _rename_weights(tensors, QWEN_NAMES).items() if name != "lm_head.weight"
+    }
+    fields = _add_tokens(base, making, (REWARD_TOKEN,))
+    images = json.loads((base / "preprocessor_config.json").read_text())
+    size = {"shortest_edge": PIXELS, "longest_edge": PIXELS}
+    images |= {"min_pixels": PIXELS, "max_pixels": PIXELS} | ({"size": size} if "size" in images else {})
+    (making / "preprocessor_config.json").write_text(json.dumps(images, indent=1))
+    with torch.device("meta"):
+        made = network(fields)
+    fields.architectures = [type(made).__name__]
+    fields.save_pretrained(making)
+    return ConvertedCheckpoint(made, weights, weights)
+
+
+def _convert_videoalign(config: ConvertConfig, tensors: Weights, base: Path, making: Path) -> ConvertedCheckpoint:
+    """Add three reward tokens to a Qwen2-VL, merge its adapter, and store the settings of its release."""
+    source = Path(config.weights).expanduser().absolute().parent.parent / RELEASED_SETTINGS
+    settings = _read_settings(source)
+    template = ("DETAILED_PROMPT_WITH_SPECIAL_TOKEN",)
+    texts = _read_texts(config.instruction, "prompt_template.py")
+    (making / INSTRUCTION).write_text(_instruction(config.instruction, texts, template, tuple(VIDEO_RATINGS.values())))
+    merged = {
+        name: tensor for name, tensor in _merge_adapter(tensors, settings.scaling).items() if name != "lm_head.weight"
+    }
+    weights = _rename_weights(merged, QWEN_NAMES)
+    fields = _add_tokens(base, making, tuple(VIDEO_RATINGS.values()))
+    shutil.copy(base / "preprocessor_config.json", making)
+    fields.reward_heads = len(weights.get("rm_head.weight", ()))
+    if fields.reward_heads not in (1, len(VIDEO_RATINGS)):
+        raise ModelError(
+            f"{config.weights}: expected rm_head.weight of 1 row or {len(VIDEO_RATINGS)}, found {fields.reward_heads}"
+        )
+    fields.reward_means, fields.reward_stds = settings.means, settings.stds
+    fields.max_frame_pixels = settings.max_frame_pixels
+    fields.architectures = [VideoReward.__name__]
+    fields.save_pretrained(making)
+    with torch.device("meta"):
+        return ConvertedCheckpoint(VideoReward(fields), weights, weights)
+
+
+class VideoAlignSettings(NamedTuple):
+    """Settings from the release's model_config.json."""
+
+    scaling: Callable[[int], float]
+    """Returns the factor of the adapter's weights for its rank."""
+    max_frame_pixels: int
+    means: list[float]
+    stds: list[float]
+
+
+def _read_settings(file: Path) -> VideoAlignSettings:
+    """Read the settings; raises ModelError if the model reads videos, or is asked, in another way than the release."""
+    if not file.is_file():
+        raise ModelError(f"{file}: no such file; keep the weights in the release's folders, one level below it")
+    with readable_load(file.parent, file.name):
+        settings = json.loads(file.read_text())
+        data, adapter = settings["data_config"], settings["peft_lora_config"]
+        scores = settings.get("inference_config") or {}
+        alpha, root = float(adapter["lora_alpha"]), bool(adapter.get("use_rslora"))
+        found = {"fps": data["fps"], "num_frames": data.get("num_frames"), "eval_dim": data["eval_dim"]}
+        found |= {name: data[name] for name in ("sample_type", "prompt_template_type")}
+        means, stds = (
+            [float(scores.get(f"{dim}_{name}", empty)) for dim in VIDEOALIGN["eval_dim"]]
+            for name, empty in (("mean", 0), ("std", 1))
+        )
+        most = int(data["max_frame_pixels"])
+    other = [f"{name}={value!r}" for name, value in found.items() if value != VIDEOALIGN[name]]
+    if other:
+        raise ModelError(f"{file}: {', '.join(other)}, but the release has {VIDEOALIGN}; only the release is served")
+    return VideoAlignSettings(lambda rank: alpha / (rank**0.5 if root else rank), most, means, stds)
+
+
+def _merge_adapter(tensors: Weights, scaling: Callable[[int], float]) -> Weights:
+    """Merge a peft adapter into the network's weights, in float32 because bfloat16 would round the adapter away."""
+    named = {name.removeprefix("base_model.model."): tensor for name, tensor in tensors.items()}
+    merged = {name: tensor for name, tensor in named.items() if ".lora_" not in name and ".base_layer." not in name}
+    for name, tensor in named.items():
+        if ".base_layer." in name:
+            layer = name.partition(".base_layer.")[0]
+            weight = tensor.float()
+            if name.endswith(".weight"):
+                halves = [named.get(f"{layer}.lora_{half}.default.weight") for half in ("A", "B")]
+                if halves[0] is None or halves[1] is None:
+                    raise ModelError(f"{layer}: its adapter is missing; download the release again")
+                weight = weight + scaling(len(halves[0])) * (halves[1].float() @ halves[0].float())
+            merged[name.replace(".base_layer.", ".")] = weight
+    return merged
+
+
+def _add_tokens(base: Path, making: Path, tokens: Sequence[str]) -> Any:
+    """Return the configuration of a Qwen-VL with `tokens` added; writes the tokenizer and its template."""
+    fields, tokenizer = _base_config(base), load_tokenizer(base)
+    tokenizer.add_special_tokens({"additional_special_tokens": [*tokens]}, replace_extra_special_tokens=False)
+    fields.text_config.vocab_size = len(tokenizer)
+    for file in base.glob("*chat_template*"):
+        shutil.copy(file, making)
+    tokenizer.save_pretrained(making)
+    return fields
+
+
+def _read_texts(file: str | None, released: str) -> dict[str, Any]:
+    """Parse the release's source code, without running it, and return its constants by name."""
+    if file is None or not Path(file).is_file():
+        raise ModelError(f"instruction: expected the release's file {released}; set instruction=PATH")
+    try:
+        statements = ast.parse(Path(file).read_text()).body
+    except (SyntaxError, ValueError) as error:
+        raise ModelError(f"{file}: not Python source ({error}); expected the release's {released}") from error
+    return {
+        target.id: statement.value.value
+        for statement in statements
+        if isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Constant)
+        for target in statement.targets
+        if isinstance(target, ast.Name)
+    }
+
+
+def _instruction(file: str | None, texts: Mapping[str, Any], names: Sequence[str], tokens: Sequence[str]) -> str:
+    """Concatenate the texts of these names; raises ModelError unless the prompt and each token occur exactly once."""
+    instruction = "".join(str(texts.get(name, "")) for name in names)
+    if any(instruction.count(mark) != 1 for mark in (PROMPT, *tokens)):
+        raise ModelError(f"{file}: expected {' and '.join(names)} with {', '.join((PROMPT, *tokens))}, each once")
+    return instruction
+
+
+def _rename_weights(tensors: Mapping[str, torch.Tensor], patterns: Sequence[tuple[str, str]]) -> Weights:
+    return {rename_weight(name, patterns): tensor for name, tensor in tensors.items()}
+
+
+RELEASES: Mapping[Release, Callable[[ConvertConfig, Weights, Path, Path], ConvertedCheckpoint]] = {
+    "open_clip": _convert_open_clip,
+    "pyramid_clip": _convert_pyramid_clip,
+    "imagereward": _convert_image_reward,
+    "hpsv3": _convert_hpsv3,
+    "videoalign": _convert_videoalign,
+    "editreward": _convert_editreward,
+}

@@ -1,0 +1,21 @@
+"""Makes a checkpoint that a sweep loads of weights that were released as a pickle, or under names of their own."""
+
+import sys
+
+from plumbline.jobs.command import Command, run_job
+from plumbline.jobs.display.console import make_console
+from plumbline.plugins.reward_models.conversion import ConvertConfig, convert
+
+COMMAND = Command("convert", "Make a checkpoint of released weights: safetensors, and nothing else.", ConvertConfig)
+
+
+def main(config: ConvertConfig) -> int:
+    """Convert the weights, and show the files."""
+    console = make_console()
+    for file in convert(config):
+        console.print(f"{file} {file.stat().st_size / 1e6:.1f} MB", markup=False, soft_wrap=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(run_job(COMMAND, main))

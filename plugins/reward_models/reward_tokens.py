@@ -1,0 +1,298 @@
+"""Reward models on a Qwen-VL that rates at special tokens in its instruction: HPSv3, VideoAlign and EditReward."""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any, ClassVar, Literal, NamedTuple, Self
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import nn
+from torch.nn.functional import interpolate
+from torch.nn.utils.rnn import pad_sequence
+from transformers import Qwen2_5_VLConfig, Qwen2VLConfig
+from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import Qwen2_5_VLModel, Qwen2_5_VLPreTrainedModel
+from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
+from transformers.models.qwen2_vl.modeling_qwen2_vl import Qwen2VLModel, Qwen2VLPreTrainedModel
+
+from plumbline.operators.base.batches import call_in_batches
+from plumbline.operators.base.errors import HopelessRow, ModelError, RowError
+from plumbline.operators.models.calls import Compared, Measure, Pair, PixelRule
+from plumbline.operators.models.checkpoints.parts import AGAIN
+from plumbline.operators.models.model import ResolvedModel
+from plumbline.operators.models.networks.loaded import LoadedImageModel
+from plumbline.operators.models.processing import load_chat_tokenizer
+from plumbline.plugins.reward_models.token_rewards import INSTRUCTION, INSTRUCTIONS
+
+PROMPT = "{text_prompt}"
+"""Placeholder of the prompt in an instruction."""
+REWARD_TOKEN = "<|Reward|>"
+"""The token of HPSv3 and EditReward."""
+HIDDEN = (1024, 16)
+"""Widths of the layers before the last in the heads of HPSv3 and EditReward."""
+MEAN = 0
+"""Index of a reward's mean in a head's output; its deviation comes next."""
+
+
+class Pixels(NamedTuple):
+    """One image or video after Qwen2-VL's processor."""
+
+    patches: torch.Tensor
+    """Bytes that are not yet cut into patches, (frames, 3, height, width)."""
+    grid: torch.Tensor
+    """Number of patches in time, height and width, (3,)."""
+
+
+Seen = tuple[torch.Tensor, ...]
+"""Embeddings (tokens, width) of each image or video of a question, which replace its tokens."""
+
+
+def reward_head(width: int) -> nn.Sequential:
+    """Return a head that maps a state of this width to a reward's mean and deviation."""
+    first, second = HIDDEN
+    return nn.Sequential(
+        nn.Linear(width, first),
+        nn.ReLU(),
+        nn.Identity(),  # the dropout of its training counts in the names of the weights
+        nn.Linear(first, second),
+        nn.ReLU(),
+        nn.Linear(second, 2),
+    )
+
+
+class TokenReward(LoadedImageModel):
+    """The `similarity` call of such a network; an image is encoded once, and the instruction is read for every pair."""
+
+    sees: ClassVar[Literal["image", "video"]] = "image"
+    reward_tokens: ClassVar[tuple[str, ...]] = (REWARD_TOKEN,)
+    """Tokens that the model rates at, in the order of each instruction."""
+    instruction_files: ClassVar[tuple[str, ...]] = (INSTRUCTION,)
+    instructions: Sequence[str]
+    """The text of each instruction file, for a conversation of its own; {text_prompt} is replaced by the prompt."""
+
+    def __init__(self, *parts: Any, **batches: int) -> None:
+        super().__init__(*parts, **batches)
+        self.reward_ids = torch.tensor(self.tokenizer.convert_tokens_to_ids(list(self.reward_tokens)))
+        self.seen_id = int(getattr(self.model.config, f"{self.sees}_token_id"))
+
+    @classmethod
+    def load(cls, model: ResolvedModel[Any], network: Any = None) -> Self:
+        loaded = super().load(model, network)
+        folder = model.folder("checkpoint")
+        loaded.instructions = [(folder / file).read_text() for file in cls.instruction_files]
+        return loaded
+
+    @classmethod
+    def load_tokenizer(cls, model: ResolvedModel[Any]) -> Any:
+        tokenizer = load_chat_tokenizer(model)
+        for token in cls.reward_tokens:
+            if token not in tokenizer.get_vocab():
+                raise ModelError(f"{model.folder('tokenizer')}: the tokenizer has no {token}; {AGAIN}")
+        return tokenizer
+
+    @abstractmethod
+    def rewards(self, states: torch.Tensor) -> list[Compared]:
+        """Compute rewards from the states (pairs, reward tokens, width) of each pair's reward tokens; with several
+        instructions, the tokens of one come after those of the other.
+        """
+
+    def preprocess(self, image: Image.Image, rule: PixelRule = "processor") -> tuple[Pixels, ...]:
+        """Return the image as patches, after the checkpoint's processor has resized it."""
+        return self.preprocess_several([image])
+
+    def preprocess_several(self, images: Sequence[Image.Image]) -> tuple[Pixels, ...]:
+        """Prepare images that come one after another, each by itself."""
+        made = [self.processor(images=image, return_tensors="pt") for image in images]
+        return tuple(Pixels(self.pixels.pin(each["pixel_values"]), each["image_grid_thw"][0]) for each in made)
+
+    def encode(self, pixels: Sequence[tuple[Pixels, ...]]) -> list[Seen]:
+        """Return the embeddings of each question's images or video, on the device."""
+        with torch.inference_mode():
+            patches = self.pixels([each.patches for shown in pixels for each in shown])
+            grids = torch.stack([each.grid for shown in pixels for each in shown]).to(patches.device)
+            read = getattr(self.model.model, f"get_{self.sees}_features")
+            states = iter(read(patches, grids).pooler_output)
+            return [tuple(next(states) for _ in shown) for shown in pixels]
+
+    def compare(self, features: Sequence[Seen], pairs: Sequence[Pair], measure: Measure = "reward") -> list[Compared]:
+        """Return each pair's reward; nothing is cut."""
+        asked = [
+            (features[pair.image], read.replace(PROMPT, pair.text)) for pair in pairs for read in self.instructions
+        ]
+        read = [(self._ids(text, seen), seen) for seen, text in asked]
+        states = call_in_batches(self._states, read, [len(ids) for ids, _ in read], size=self.pair_batch)
+        if not states:
+            return []
+        with torch.inference_mode():
+            return self.rewards(torch.cat(states).view(len(pairs), -1, states[0].shape[-1]))
+
+    def _ids(self, text: str, seen: Seen) -> torch.Tensor:
+        """Tokenize the conversation; raises HopelessRow if the prompt contains an image's or reward's token."""
+        content = [*({"type": self.sees} for _ in seen), {"type": "text", "text": text}]
+        turns = [{"role": "user", "content": content}]
+        conversation = self.tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
+        ids = torch.tensor(self.tokenizer(conversation, add_special_tokens=False).input_ids)
+        marks = [(self.seen_id, len(seen), f"the {self.sees}'s")]
+        marks += [(mark, 1, "the reward's") for mark in self.reward_ids.tolist()]
+        for mark, count, name in marks:
+            if int((ids == mark).sum()) != count:
+                raise HopelessRow(
+                    RowError("request_refused", f"the prompt has {name} mark in it; change the prompt's text")
+                )
+        repeats = torch.ones_like(ids)
+        repeats[ids == self.seen_id] = torch.tensor([len(states) for states in seen])
+        return ids.repeat_interleave(repeats)
+
+    def _states(self, read: Sequence[tuple[torch.Tensor, Seen]]) -> list[torch.Tensor]:
+        """Return the states (reward tokens, width) of each conversation at its reward tokens; conversations are padded
+        on the right.
+
+        The releases were trained without Qwen2-VL's positions in time, row and column: they pass no grid to their
+        language half, so image tokens are numbered one after the other like words.
+        """
+        device, model = self.model.device, self.model.model
+        mask = pad_sequence([torch.ones_like(ids) for ids, _ in read], batch_first=True).to(device)
+        ids = pad_sequence([ids for ids, _ in read], batch_first=True).to(device)
+        places = (ids == self.seen_id) & mask.bool()
+        embedded = model.get_input_embeddings()(ids)
+        embedded[places] = torch.cat([states for _, seen in read for states in seen]).to(embedded.dtype)
+        positions = torch.arange(ids.shape[1], device=device).expand_as(ids)
+        states = model.language_model(
+            inputs_embeds=embedded, attention_mask=mask, position_ids=positions, use_cache=False
+        ).last_hidden_state
+        at_rewards = states[torch.isin(ids, self.reward_ids.to(device)) & mask.bool()]
+        return list(at_rewards.view(len(read), len(self.reward_tokens), -1))
+
+
+class HpsV3(Qwen2VLPreTrainedModel):  # type: ignore[misc]
+    """Ma et al. 2025. Weights have transformers' names for Qwen2-VL, the head has the release's."""
+
+    config: Qwen2VLConfig
+    _keep_in_fp32_modules_strict: ClassVar = {"rm_head"}
+
+    def __init__(self, config: Qwen2VLConfig) -> None:
+        super().__init__(config)
+        self.model = Qwen2VLModel(config)
+        self.rm_head = reward_head(config.text_config.hidden_size)
+        self.post_init()
+
+
+class HpsV3Similarity(TokenReward):
+    """The `similarity` call served by HPSv3."""
+
+    architecture = f"{__name__}:HpsV3"
+
+    def rewards(self, states: torch.Tensor) -> list[Compared]:
+        """Return the mean of each reward."""
+        means: list[float] = self.model.rm_head(states[:, 0].float())[:, MEAN].tolist()
+        return [Compared(mean, truncated=False) for mean in means]
+
+
+VIDEO_RATINGS = {
+    "visual_quality": "<|VQ_reward|>",
+    "motion_quality": "<|MQ_reward|>",
+    "text_alignment": "<|TA_reward|>",
+}
+"""Names of the ratings and their tokens, in the order of the release's instruction."""
+FRAME_TOKENS = 128
+"""Minimum tokens of one frame: VIDEO_MIN_PIXELS of the release's vision_process.py, by a token's pixels."""
+
+
+class VideoReward(Qwen2VLPreTrainedModel):  # type: ignore[misc]
+    """Liu et al. 2025: a Qwen2-VL with its adapter merged. Weights have transformers' names.
+
+    Its config.json has `reward_heads` (1, or 3), `reward_means` and `reward_stds` in addition to Qwen2-VL's own fields.
+    """
+
+    config: Qwen2VLConfig
+
+    def __init__(self, config: Qwen2VLConfig) -> None:
+        super().__init__(config)
+        self.model = Qwen2VLModel(config)
+        self.rm_head = nn.Linear(config.text_config.hidden_size, config.reward_heads, bias=False)
+        self.post_init()
+
+
+class VideoRewardSimilarity(TokenReward):
+    """The `similarity` call served by VideoAlign: the sum of three standard scores."""
+
+    architecture = f"{__name__}:VideoReward"
+    sees = "video"
+    reward_tokens = tuple(VIDEO_RATINGS.values())
+
+    def preprocess(self, image: Image.Image, rule: PixelRule = "processor") -> tuple[Pixels, ...]:
+        """Return an image as a video of one repeated frame."""
+        return self.preprocess_video([image], 0.0)
+
+    def preprocess_video(self, frames: Sequence[Image.Image], seconds: float) -> tuple[Pixels, ...]:
+        """Prepare the frames of one video, which are resized as in the release before the processor; the model does not
+        use `seconds`.
+
+        All frames are resized to one size, based on the first. If their number is odd, the last frame is repeated.
+        """
+        processor = self.processor
+        side = processor.patch_size * processor.merge_size
+        height, width = smart_resize(
+            frames[0].height,
+            frames[0].width,
+            factor=side,
+            min_pixels=FRAME_TOKENS * side**2,
+            max_pixels=self.model.config.max_frame_pixels,
+        )
+        shown = [_resized(frame, height, width) for frame in frames]
+        shown += shown[-1:] * (-len(shown) % processor.temporal_patch_size)
+        pinned = self.pixels.pin(processor(images=shown, do_resize=False, return_tensors="pt")["pixel_values"])
+        times = len(shown) // processor.temporal_patch_size
+        grid = torch.tensor([times, height // processor.patch_size, width // processor.patch_size])
+        return (Pixels(pinned, grid),)
+
+    def rewards(self, states: torch.Tensor) -> list[Compared]:
+        """Return the sum of each video's standard scores; of three heads, each is read at its own token."""
+        heads = self.model.rm_head(states)
+        logits = heads[..., 0] if heads.shape[2] == 1 else heads.diagonal(dim1=1, dim2=2)
+        means, stds = (torch.tensor(getattr(self.model.config, f"reward_{name}")) for name in ("means", "stds"))
+        scores = (logits.double().cpu() - means) / stds
+        rated = [dict(zip(VIDEO_RATINGS, row, strict=True)) for row in scores.tolist()]
+        return [Compared(sum(ratings.values()), truncated=False, ratings=ratings) for ratings in rated]
+
+
+def _resized(frame: Image.Image, height: int, width: int) -> Image.Image:
+    """Resize like torchvision resizes a tensor of bytes: bicubic with antialiasing, in floats, then rounded."""
+    pixels = torch.from_numpy(np.asarray(frame).copy()).permute(2, 0, 1)[None].float()
+    resized = interpolate(pixels, (height, width), mode="bicubic", antialias=True, align_corners=False)
+    return Image.fromarray(resized[0].clamp(0, 255).round().byte().permute(1, 2, 0).numpy())
+
+
+EDIT_RATINGS = ("instruction_following", "visual_quality")
+"""Names of the ratings, in the order of the heads and of the instructions."""
+
+
+class EditReward(Qwen2_5_VLPreTrainedModel):  # type: ignore[misc]
+    """Wu et al. 2025: two heads, each at the token of its own instruction. Weights have transformers' names for
+    Qwen2.5-VL, the heads have the release's.
+    """
+
+    config: Qwen2_5_VLConfig
+    _keep_in_fp32_modules_strict: ClassVar = {"rm_heads"}
+
+    def __init__(self, config: Qwen2_5_VLConfig) -> None:
+        super().__init__(config)
+        self.model = Qwen2_5_VLModel(config)
+        width = config.text_config.hidden_size
+        self.rm_heads = nn.ModuleDict({f"head_{place}": reward_head(width) for place in range(len(EDIT_RATINGS))})
+        self.post_init()
+
+
+class EditRewardSimilarity(TokenReward):
+    """The `similarity` call served by EditReward, for a source and its edited image in one question."""
+
+    architecture = f"{__name__}:EditReward"
+    instruction_files = INSTRUCTIONS
+
+    def rewards(self, states: torch.Tensor) -> list[Compared]:
+        """Return the average of both heads' means, as in the release."""
+        heads = self.model.rm_heads.values()
+        means = torch.stack([head(states[:, place].float())[:, MEAN] for place, head in enumerate(heads)], dim=1)
+        rated = [dict(zip(EDIT_RATINGS, row, strict=True)) for row in means.tolist()]
+        pooled = means.mean(dim=1).tolist()
+        return [Compared(mean, truncated=False, ratings=row) for mean, row in zip(pooled, rated, strict=True)]

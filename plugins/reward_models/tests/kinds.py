@@ -1,0 +1,21 @@
+"""A tiny checkpoint of every kind of network of the plugin, and of every role that its metrics name."""
+
+from collections.abc import Mapping
+from functools import partial
+
+from plugins.reward_models.tests import tiny_rewards
+from tests.operators.tiny.kind import Kind
+
+KINDS: Mapping[str, Kind] = {
+    "hpsv3": Kind("hpsv3", tiny_rewards.save_hpsv3, "reward"),
+    "videoalign": Kind("videoalign", tiny_rewards.save_videoalign, "reward"),
+    "videoalign_three_heads": Kind("videoalign", partial(tiny_rewards.save_videoalign, heads=3), "reward"),
+    "x_clip": Kind("x_clip", tiny_rewards.save_x_clip),
+    "editreward": Kind("editreward", tiny_rewards.save_editreward, "reward"),
+}
+ROLES: Mapping[str, Kind] = {
+    "hpsv3": KINDS["hpsv3"],
+    "videoalign": KINDS["videoalign"],
+    "xclip": KINDS["x_clip"],
+    "editreward": KINDS["editreward"],
+}

@@ -1,0 +1,296 @@
+"""Released weights become folders that families load, with the release's scores; a pickle runs nothing."""
+
+import json
+import os
+import pickle
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from plugins.reward_models.tests import tiny_rewards
+from plumbline.jobs.command import run_job
+from plumbline.operators.base.errors import ModelError
+from plumbline.operators.models.calls import Measure, Pair
+from plumbline.operators.models.families import model_config
+from plumbline.operators.models.loading import load
+from plumbline.operators.models.networks.clip import rename_weight
+from plumbline.operators.models.resolution import resolve_model
+from plumbline.plugins.reward_models import conversion
+from plumbline.plugins.reward_models.conversion import ConvertConfig, convert
+from plumbline.plugins.reward_models.jobs.convert import COMMAND, main
+from tests.operators import tiny
+from tests.operators.models.alike import PICTURES, TEXTS
+from tests.operators.tiny import rewards
+
+PAIRS = [Pair(image, text) for image in range(len(PICTURES)) for text in TEXTS]
+
+
+def compared(family: str, folder: Path, measure: Measure) -> list[float]:
+    model = load(resolve_model(model_config(family=family, checkpoint=str(folder)), on_gpu=False), "similarity")
+    features = model.encode([model.preprocess(picture) for picture in PICTURES])
+    return [row.similarity for row in model.compare(features, PAIRS, measure)]
+
+
+def converted(folder: Path, **options: Any) -> Path:
+    convert(ConvertConfig(output=str(folder), **{name: str(value) for name, value in options.items()}))
+    return folder
+
+
+@pytest.fixture
+def clip_base(tmp_path: Path) -> Path:
+    """A base whose weights are other ones."""
+    return rewards.save_open_clip(tmp_path / "base", seed=5)
+
+
+def clip_weights(**others: Any) -> dict[str, Any]:
+    return {**rewards.open_clip().state_dict(), **others}
+
+
+def save(file: Path, held: Any) -> Path:
+    torch.save(held, file)
+    return file
+
+
+def test_a_training_checkpoint_of_open_clip_scores_as_its_network(clip_base: Path, tmp_path: Path) -> None:
+    weights = {f"module.{name}": tensor for name, tensor in clip_weights().items()}
+    file = save(tmp_path / "HPS.pt", {"epoch": 3, "name": "run", "state_dict": weights, "optimizer": {"state": {}}})
+    made = converted(tmp_path / "made", release="open_clip", weights=file, base=clip_base)
+    reference = compared("open_clip", rewards.save_open_clip(tmp_path / "reference"), "cosine")
+    assert compared("open_clip", made, "cosine") == pytest.approx(reference, abs=1e-6)
+    assert compared("open_clip", clip_base, "cosine") != pytest.approx(reference, abs=1e-2), (
+        "the base has other weights"
+    )
+
+
+def test_a_pyramid_clip_scores_as_its_release(clip_base: Path, tmp_path: Path) -> None:
+    tiny.write_json(clip_base / "open_clip_config.json", rewards.pyramid_clip_fields())
+    weights = {f"module.{name}": tensor for name, tensor in rewards.pyramid_clip().state_dict().items()}
+    file = save(tmp_path / "release.pth.tar", {"epoch": 1, "state_dict": weights})
+    made = converted(tmp_path / "made", release="pyramid_clip", weights=file, base=clip_base)
+    reference = compared("pyramid_clip", rewards.save_pyramid_clip(tmp_path / "reference"), "cosine")
+    assert compared("pyramid_clip", made, "cosine") == pytest.approx(reference, abs=1e-6)
+
+
+BLIP = (
+    (r"^vision_model\.embeddings\.class_embedding$", "visual_encoder.cls_token"),
+    (r"^vision_model\.embeddings\.position_embedding$", "visual_encoder.pos_embed"),
+    (r"^vision_model\.embeddings\.patch_embedding\.", "visual_encoder.patch_embed.proj."),
+    (r"^vision_model\.post_layernorm\.", "visual_encoder.norm."),
+    (r"^vision_model\.encoder\.layers\.(\d+)\.self_attn\.projection\.", r"visual_encoder.blocks.\1.attn.proj."),
+    (r"^vision_model\.encoder\.layers\.(\d+)\.self_attn\.", r"visual_encoder.blocks.\1.attn."),
+    (r"^vision_model\.encoder\.layers\.(\d+)\.layer_norm", r"visual_encoder.blocks.\1.norm"),
+    (r"^vision_model\.encoder\.layers\.", "visual_encoder.blocks."),
+    (r"^reward_head\.", "mlp."),
+    (r"^(?!mlp\.)", "blip."),
+)
+"""The names that ImageReward's release has for transformers' names."""
+
+
+def under_released_names(weights: Mapping[str, torch.Tensor], names: tuple[tuple[str, str], ...]) -> dict[str, Any]:
+    return {rename_weight(name, names): tensor for name, tensor in weights.items()}
+
+
+def test_imagereward_scores_as_its_release(tmp_path: Path) -> None:
+    reference = rewards.save_imagereward(tmp_path / "reference")
+    weights = under_released_names(load_file(reference / "model.safetensors"), BLIP)
+    assert "blip.visual_encoder.blocks.1.attn.qkv.weight" in weights and "mlp.layers.7.bias" in weights
+    unused = {"blip.vision_proj.weight": torch.zeros(2, 2), "blip.text_proj.bias": torch.zeros(2)}
+    unused["blip.text_encoder.embeddings.position_ids"] = torch.arange(4)[None]
+    base = rewards.save_blip_itm(tmp_path / "base", seed=5, side=64)
+    file = save(tmp_path / "ImageReward.pt", weights | unused)
+    made = converted(tmp_path / "made", release="imagereward", weights=file, base=base)
+    expected = compared("imagereward", reference, "reward")
+    assert compared("imagereward", made, "reward") == pytest.approx(expected, abs=1e-5)
+
+
+def test_hpsv3_scores_as_its_release_and_its_source_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conversion, "PIXELS", 1024)
+    reference = tiny_rewards.save_hpsv3(tmp_path / "reference")
+    tiny.edit_json(reference / "preprocessor_config.json", min_pixels=1024, max_pixels=1024)
+    older = ((r"^model\.visual\.", "visual."), (r"^model\.language_model\.", "model."))
+    weights = under_released_names(load_file(reference / "model.safetensors"), older)
+    save_file(weights | {"lm_head.weight": torch.zeros(3, 2)}, tmp_path / "HPSv3.safetensors")
+    source = tmp_path / "data_collator_qwen.py"
+    before, after = tiny_rewards.INSTRUCTION.split("The rating")
+    source.write_text(
+        f"import os\nos.system('touch {tmp_path}/ran')\nraise SystemExit\n"
+        f'INSTRUCTION = """{before}"""\nprompt_with_special_token = """The rating{after}"""\n'
+    )
+    made = converted(
+        tmp_path / "made",
+        release="hpsv3",
+        weights=tmp_path / "HPSv3.safetensors",
+        base=tiny.save_qwen2_vl(tmp_path / "base"),
+        instruction=source,
+    )
+    assert not (tmp_path / "ran").exists()
+    assert (made / "instruction.txt").read_text() == tiny_rewards.INSTRUCTION
+    expected = compared("hpsv3", reference, "reward")
+    assert compared("hpsv3", made, "reward") == pytest.approx(expected, abs=1e-5)
+
+
+def test_editreward_scores_as_its_release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conversion, "PIXELS", 1024)
+    reference = tiny_rewards.save_editreward(tmp_path / "reference")
+    tiny.edit_json(reference / "preprocessor_config.json", min_pixels=1024, max_pixels=1024)
+    following, quality = (text.split("\nThe rating")[0] for text in tiny_rewards.EDIT_INSTRUCTIONS)
+    rating = tiny_rewards.EDIT_INSTRUCTIONS[0].removeprefix(following)
+    (tmp_path / "prompts.py").write_text(
+        f"raise SystemExit\nINSTRUCTION_EDIT_FOLLOWING = {following!r}\nINSTRUCTION_EDIT_QUALITY = {quality!r}\n"
+    )
+    given = {
+        "release": "editreward",
+        "weights": save(
+            tmp_path / "model.pth",
+            {**load_file(reference / "model.safetensors"), "lm_head.weight": torch.zeros(3, 2)},
+        ),
+        "base": tiny.save_qwen2_vl(tmp_path / "base", kind="qwen2_5_vl"),
+        "instruction": tmp_path / "prompts.py",
+    }
+    with pytest.raises(ModelError, match=r"expected the release's file data_collator_qwen_edit\.py"):
+        converted(tmp_path / "made", **given)
+    (tmp_path / "data_collator_qwen_edit.py").write_text(f"prompt_with_special_token = {rating!r}\n")
+    made = converted(tmp_path / "made", **given)
+    texts = [(made / f"{name}.txt").read_text() for name in ("instruction_following", "visual_quality")]
+    assert tuple(texts) == tiny_rewards.EDIT_INSTRUCTIONS
+    expected = compared("editreward", reference, "reward")
+    assert compared("editreward", made, "reward") == pytest.approx(expected, abs=1e-5)
+
+
+def released_videoalign(folder: Path, weights: Mapping[str, torch.Tensor], **settings: Any) -> Path:
+    """Return a VideoAlign's weights in its release's form: under peft's names, with separate adapters, below its
+    settings.
+    """
+    older = ((r"^model\.visual\.", "visual."), (r"^model\.language_model\.", "model."))
+    named = under_released_names(weights, older) | {"lm_head.weight": torch.zeros(3, 2)}
+    for name in [name for name in named if name.endswith("proj.weight") and ".layers." in name]:
+        layer, whole = name.removesuffix(".weight"), named.pop(name)
+        down, up = torch.randn(2, whole.shape[1]), torch.randn(whole.shape[0], 2)
+        named |= {f"{layer}.lora_A.default.weight": down, f"{layer}.lora_B.default.weight": up}
+        named[f"{layer}.base_layer.weight"] = whole - 1.5 * up @ down
+        if (bias := named.pop(f"{layer}.bias", None)) is not None:
+            named[f"{layer}.base_layer.bias"] = bias
+    data = {"fps": 2.0, "num_frames": None, "eval_dim": ["VQ", "MQ", "TA"], "sample_type": "uniform"}
+    data |= {"prompt_template_type": "detailed_special", "max_frame_pixels": tiny_rewards.FRAME_PIXELS, **settings}
+    scores = {
+        f"{dim}_{name}": values[place]
+        for place, dim in enumerate(data["eval_dim"])
+        for name, values in (("mean", tiny_rewards.REWARD_MEANS), ("std", tiny_rewards.REWARD_STDS))
+    }
+    adapter = {"lora_alpha": 3, "lora_r": 2, "use_rslora": False}
+    (folder / "checkpoint-7").mkdir(parents=True)
+    tiny.write_json(
+        folder / "model_config.json", {"data_config": data, "peft_lora_config": adapter, "inference_config": scores}
+    )
+    released = {f"base_model.model.{name}": tensor for name, tensor in named.items()}
+    return save(folder / "checkpoint-7" / "model.pth", released)
+
+
+def test_videoalign_scores_as_its_release_with_the_adapter_merged(tmp_path: Path) -> None:
+    reference = tiny_rewards.save_videoalign(tmp_path / "reference")
+    weights = load_file(reference / "model.safetensors")
+    source = tmp_path / "prompt_template.py"
+    template = f"DETAILED_PROMPT_WITH_SPECIAL_TOKEN = {tiny_rewards.VIDEO_INSTRUCTION!r}"
+    source.write_text(f"raise SystemExit\n{template}\nSIMPLE_PROMPT = ''\n")
+    given = {"release": "videoalign", "base": tiny.save_qwen2_vl(tmp_path / "base"), "instruction": source}
+    made = converted(tmp_path / "made", weights=released_videoalign(tmp_path / "release", weights), **given)
+    assert (made / "instruction.txt").read_text() == tiny_rewards.VIDEO_INSTRUCTION
+    expected = compared("videoalign", reference, "reward")
+    assert compared("videoalign", made, "reward") == pytest.approx(expected, abs=1e-3)
+    other = released_videoalign(tmp_path / "other", weights, sample_type="multi_pts")
+    with pytest.raises(ModelError, match=r"model_config.json: sample_type='multi_pts', but the release has"):
+        converted(tmp_path / "again", weights=other, **given)
+    with pytest.raises(ModelError, match=r"model_config.json: no such file; keep the weights in the release's folders"):
+        converted(tmp_path / "again", weights=save(tmp_path / "model.pth", weights), **given)
+
+
+class Evil:
+    """Touches a file when it is unpickled."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def __reduce__(self) -> tuple[Callable[[str], int], tuple[str]]:
+        return os.system, (f"touch {self.file}",)
+
+
+@pytest.mark.parametrize("how", ["among the weights", "as a plain pickle"])
+def test_a_pickle_that_would_run_something_is_refused_and_runs_nothing(
+    how: str, clip_base: Path, tmp_path: Path
+) -> None:
+    file, ran = tmp_path / "evil.pt", tmp_path / "ran"
+    if how == "among the weights":
+        torch.save({"state_dict": clip_weights(evil=Evil(ran))}, file)
+    else:
+        file.write_bytes(pickle.dumps(Evil(ran)))
+    with pytest.raises(ModelError, match=r"a pickle that holds more than tensors .*; nothing of it was run") as refused:
+        converted(tmp_path / "made", release="open_clip", weights=file, base=clip_base)
+    assert "\n" not in str(refused.value)
+    assert not ran.exists() and not (tmp_path / "made").exists()
+    assert [path.name for path in tmp_path.iterdir() if "unfinished" in path.name] == []
+
+
+@pytest.mark.parametrize(
+    ("others", "message"),
+    [
+        ({"ln_final.weight": None}, "lacks text_model.final_layer_norm.weight; is this the release"),
+        ({"head.weight": torch.zeros(2)}, "has also head.weight; is this the release"),
+        ({"logit_scale": torch.zeros(2)}, r"logit_scale is \(2,\), where `base` has \(\)"),
+    ],
+)
+def test_weights_that_are_not_those_of_the_base_are_refused_by_name(
+    others: dict[str, Any], message: str, clip_base: Path, tmp_path: Path
+) -> None:
+    weights = {name: tensor for name, tensor in clip_weights(**others).items() if tensor is not None}
+    file = save(tmp_path / "clip.pt", weights)
+    with pytest.raises(ModelError, match=message):
+        converted(tmp_path / "made", release="open_clip", weights=file, base=clip_base)
+    assert not (tmp_path / "made").exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"not weights", "not a file of weights|holds more than tensors"),
+        ({"state_dict": {"epoch": 3}}, "no weights; expected tensors by name, at the top or under state_dict or model"),
+        ([torch.zeros(2)], "expected weights by name, found a list"),
+    ],
+)
+def test_a_file_without_weights_is_refused(content: Any, message: str, clip_base: Path, tmp_path: Path) -> None:
+    file = tmp_path / "weights.pt"
+    file.write_bytes(content) if isinstance(content, bytes) else torch.save(content, file)
+    with pytest.raises(ModelError, match=message):
+        converted(tmp_path / "made", release="open_clip", weights=file, base=clip_base)
+
+
+def test_a_base_of_another_layout_and_a_source_without_its_texts_are_refused(tmp_path: Path) -> None:
+    file = save(tmp_path / "clip.pt", clip_weights())
+    with pytest.raises(ModelError, match=re.escape("no open_clip_config.json; name a base in OpenCLIP's layout")):
+        converted(
+            tmp_path / "made", release="open_clip", weights=file, base=rewards.save_pickscore(tmp_path / "pickscore")
+        )
+    (tmp_path / "source.py").write_text("INSTRUCTION = 'rate {text_prompt}'\n")
+    for source, message in (("source.py", "expected INSTRUCTION and prompt_with"), ("none.py", "set instruction")):
+        given = {"release": "hpsv3", "base": tmp_path / "pickscore", "instruction": tmp_path / source}
+        with pytest.raises(ModelError, match=message):
+            converted(tmp_path / "made", weights=file, **given)
+
+
+def test_the_job_names_the_files_it_made_and_touches_nothing_that_is_there(
+    clip_base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = save(tmp_path / "clip.pt", clip_weights())
+    given = ["release=open_clip", f"weights={file}", f"base={clip_base}", f"output={tmp_path}/made"]
+    assert run_job(COMMAND, main, given) == 0
+    told = capsys.readouterr().out
+    assert f"{tmp_path}/made/open_clip_model.safetensors" in told and "tokenizer.json" in told
+    assert json.loads((tmp_path / "made/open_clip_config.json").read_text()) == rewards.open_clip_fields(quick=False)
+    assert run_job(COMMAND, main, given) == 1
+    assert "it is there already; name another output" in capsys.readouterr().err
+    assert run_job(COMMAND, main, [*given[:1], "weights=none.pt", *given[2:3], "output=other"]) == 1
+    assert "none.pt: no such file; download the release first" in capsys.readouterr().err

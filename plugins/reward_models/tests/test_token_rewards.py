@@ -1,0 +1,60 @@
+"""Special cases of HPSv3, VideoAlign and EditReward; tests of every family hold them to the rest."""
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch.nn.utils.rnn import pad_sequence
+
+from plugins.reward_models.tests import tiny_rewards
+from plumbline.operators.base.errors import ConfigError, HopelessRow, ModelError
+from plumbline.operators.metrics.similarities.similarity import SimilarityConfig
+from plumbline.operators.models.calls import Pair
+from plumbline.operators.models.families import model_config
+from plumbline.operators.stages.graph import check_models, make_nodes
+from plumbline.plugins.reward_models import reward_tokens
+from tests.operators import tiny
+from tests.operators.models.alike import PICTURES, require_alike
+from tests.operators.models.families.test_families import loaded
+from tests.operators.tiny.families import KINDS
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["hpsv3", "videoalign", "editreward"])
+def test_padding_before_a_conversation_is_found(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = KINDS[name].save(tmp_path / name)
+    model, alone = loaded(name, folder, "similarity"), loaded(name, folder, "similarity")
+    before = partial(pad_sequence, padding_side="left", padding_value=1)
+    monkeypatch.setattr(reward_tokens, "pad_sequence", before)
+    with pytest.raises(AssertionError):
+        require_alike(model, "similarity", measure="reward", alone=alone)
+
+
+def encoded(model: Any) -> Any:
+    return model.encode([model.preprocess(picture) for picture in PICTURES])
+
+
+def test_hpsv3_refuses_a_prompt_that_has_a_mark_of_its_own(tmp_path: Path) -> None:
+    model = loaded("hpsv3", tiny_rewards.save_hpsv3(tmp_path / "hpsv3"), "similarity")
+    for text in ("a <|Reward|> of red", "two <|image_pad|>"):
+        with pytest.raises(HopelessRow, match="mark in it; change the prompt's text"):
+            model.compare(encoded(model), [Pair(0, text)], "reward")
+    assert len(model.compare(encoded(model), [Pair(0, "a {text_prompt} in {braces}")], "reward")) == 1
+
+
+def test_hpsv3_refuses_an_instruction_without_its_place_and_a_tokenizer_without_its_mark(tmp_path: Path) -> None:
+    folder, plain = tiny_rewards.save_hpsv3(tmp_path / "hpsv3"), tiny.save_qwen2_vl(tmp_path / "plain")
+    with pytest.raises(ModelError, match=r"has no <\|Reward\|>; convert the release again"):
+        loaded("hpsv3", folder, "similarity", tokenizer=str(plain))
+    for instruction in ("rate it", "{text_prompt} and {text_prompt}"):
+        (folder / "instruction.txt").write_text(instruction)
+        with pytest.raises(ModelError, match=r"expected {text_prompt} exactly once, for the prompt; convert the rel"):
+            loaded("hpsv3", folder, "similarity")
+
+
+def test_a_model_of_edits_is_no_model_of_images() -> None:
+    models = {"editreward": model_config(family="editreward", checkpoint="owner/name")}
+    metric = SimilarityConfig(model="editreward", measure="reward")
+    with pytest.raises(ConfigError, match=r"metrics\.e: it wants compares=prompt of a model that takes edit; the role"):
+        check_models(make_nodes({"e": metric}), models)

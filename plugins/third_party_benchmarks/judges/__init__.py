@@ -1,0 +1,1 @@
+"""Judges of benchmarks, one file each."""

@@ -1,0 +1,112 @@
+"""PRISM-Bench: a model that sees the image rates how it follows the prompt, by the prompt's track, and its quality.
+
+Fang et al. 2025. The release scores a set of images by the mean of all ratings, which is the mean of these scores.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, NamedTuple
+
+from plumbline.operators.base.errors import RowError
+from plumbline.operators.metrics import parsing
+from plumbline.operators.metrics.answered import Scored, Verdict
+from plumbline.operators.metrics.judges.judge import (
+    InspectedConfig,
+    JudgeQuestion,
+    Scale,
+    fill,
+    find_kind,
+    ratings_by_name,
+    read_ratings,
+)
+from plumbline.operators.metrics.metric import Evidence, ScoreRange
+from plumbline.operators.metrics.wordings.release import Release
+from plumbline.operators.metrics.writing import Writing, WrittenQuestion
+from plumbline.plugins.third_party_benchmarks.wordings.prism_bench import PrismBenchRelease
+
+ALIGNMENT, TRACKS, AESTHETICS = "prism_bench_alignment", "prism_bench_tracks", "prism_bench_aesthetics"
+SCALES = {name: (Scale(name, 0, 10),) for name in ("alignment", "aesthetics")}
+NO_TRACK = (
+    "expected one track among the prompt's skills ({tracks}), found {found}; name the column that has it by "
+    "benchmark.prompt_columns.skills, or set the metric's track"
+)
+
+
+class Track(NamedTuple):
+    """A kind of prompts, with the judge's criteria."""
+
+    name: str
+    aim: str
+    faults: str
+    """Faults that cost points, one per line."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PrismBenchConfig(InspectedConfig):
+    """Options of PRISM-Bench."""
+
+    kind: Literal["prism"] = "prism"
+    calls_per_image: ClassVar[int] = 2
+    story: ClassVar[str] = (
+        "lets a model that sees the image rate how well it follows the prompt, strictly and by what prompts of its "
+        "kind test, and how well it is made, and takes the mean"
+    )
+    score_range: ClassVar[ScoreRange] = (0.0, 10.0)
+    part: Literal["overall", "alignment", "aesthetics"] = "overall"
+    """The number that is the score: one of the two ratings, or their mean. The judge gets the same questions for all
+    three."""
+    track: (
+        Literal["affection", "composition", "entity", "imagination", "long_text", "style", "text_rendering"] | None
+    ) = None
+    """Track of all prompts; null reads it from each prompt's skills."""
+    releases: ClassVar[tuple[type[Release], ...]] = (PrismBenchRelease,)
+    templates: ClassVar[tuple[str, ...]] = (ALIGNMENT, TRACKS, AESTHETICS)
+
+    @property
+    def uses_skills(self) -> bool:
+        """True if the question depends on the prompt's skills."""
+        return self.track is None
+
+    def judging(self) -> dict[str, Any]:
+        """Return all options that decide a verdict, except the judge."""
+        return InspectedConfig.judging(self) | ({} if self.track is None else {"track": self.track})
+
+    def inspect(
+        self, prompt: str, questions: Sequence[WrittenQuestion] = (), skills: Sequence[str] = ()
+    ) -> Writing[Verdict | RowError]:
+        """Ask for one verdict in two replies on an image of the track that is among the skills."""
+        tracks = read_tracks(self.template_text(TRACKS))
+        track = find_kind(tracks, skills, self.track)
+        if track is None:
+            found = ", ".join(map(repr, skills)) or "none"
+            return RowError("no_track", NO_TRACK.format(tracks=", ".join(tracks), found=found))
+        release = self.released(PrismBenchRelease)
+        if release is not None:
+            return (yield from release.inspect(prompt, track.name, self.seed))
+        parts = {"prompt": parsing.one_line(prompt), "track": track.name, "aim": track.aim, "faults": track.faults}
+        texts = (fill(self.template_text(name), **parts) for name in (ALIGNMENT, AESTHETICS))
+        return (yield from self.verdicts([JudgeQuestion(*one) for one in zip(texts, SCALES.values(), strict=True)]))
+
+    def scoring(self) -> dict[str, Any]:
+        return {"part": self.part}
+
+    def score(self, evidence: Evidence) -> Scored:
+        """Return one of the ratings or their mean, from 0 to 10."""
+        ratings = read_ratings(evidence.row)
+        rated = ratings_by_name(ratings)
+        overall = math.fsum(rated.values()) / len(rated)
+        return Scored(rated.get(self.part, overall), ratings=ratings, rationale=evidence.row["rationale"])
+
+
+def read_tracks(text: str) -> Mapping[str, Track]:
+    """Return the tracks by name.
+
+    Blocks are separated by empty lines. The first line of a block has name and aim, each further line one fault.
+    """
+    tracks = {}
+    for block in text.strip().split("\n\n"):
+        head, *faults = block.splitlines()
+        name, aim = head.split(": ", 1)
+        tracks[name] = Track(name, aim, "\n".join(faults))
+    return tracks

@@ -1,0 +1,122 @@
+"""Qwen-Image-Bench: a judge with reasoning rates up to 56 facets of an image in five dimensions (Li et al. 2026)."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal, NamedTuple
+
+from plumbline.operators.base.bounds import Positive
+from plumbline.operators.base.errors import RowError
+from plumbline.operators.metrics import parsing
+from plumbline.operators.metrics.answered import Rating, Scored, Verdict
+from plumbline.operators.metrics.judges.judge import InspectedConfig, JudgeQuestion, Scale, fill, read_ratings
+from plumbline.operators.metrics.metric import Evidence, ScoreRange
+from plumbline.operators.metrics.wordings.release import Release
+from plumbline.operators.metrics.writing import UnreadableReply, Writing, WrittenQuestion
+from plumbline.plugins.third_party_benchmarks.wordings.qwen_image_bench import QwenImageBenchRelease
+
+INSPECT, FACETS = "qwen_image_bench", "qwen_image_bench_facets"
+POINTS = {0: 0.0, 1: 60.0, 2: 100.0}
+"""Points of each mark."""
+BETWEEN = ": "
+"""Separator of dimension, capability and facet in the name of a rating."""
+NOTHING_APPLIES = RowError(
+    "no_questions", "the judge says of every facet that it does not apply; look at the prompt and its dimensions"
+)
+
+
+class Dimension(NamedTuple):
+    """One of the five dimensions."""
+
+    key: str
+    """First part of its ratings' names."""
+    name: str
+    """Name in the skills of the benchmark's prompts: `Real-world Fidelity / Fairness / Social Bias`."""
+    facets: Mapping[str, str]
+    """Questions by capability and facet."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class QwenImageBenchConfig(InspectedConfig):
+    """Options of Qwen-Image-Bench."""
+
+    kind: Literal["qwen_image_bench"] = "qwen_image_bench"
+    calls_per_image: ClassVar[int] = 5
+    story: ClassVar[str] = (
+        "lets a model that sees the image mark up to 56 facets of quality, aesthetics, alignment, fidelity to the "
+        "real world and creativity as failed, passed or excellent, and averages them in three steps"
+    )
+    uses_skills: ClassVar[bool] = True
+    score_range: ClassVar[ScoreRange] = (0.0, 100.0)
+    max_tokens: Positive = 4096
+    """Maximum number of tokens of a verdict on one dimension."""
+    releases: ClassVar[tuple[type[Release], ...]] = (QwenImageBenchRelease,)
+    templates: ClassVar[tuple[str, ...]] = (INSPECT, FACETS)
+
+    def inspect(
+        self, prompt: str, questions: Sequence[WrittenQuestion] = (), skills: Sequence[str] = ()
+    ) -> Writing[Verdict]:
+        """Ask for marks of 0, 1 or 2 of all applicable facets, in the prompt's dimensions, or in all if it has none."""
+        dimensions = read_dimensions(self.template_text(FACETS))
+        wanted = {skill.partition("/")[0].strip() for skill in skills}
+        dimensions = [dimension for dimension in dimensions if dimension.name in wanted] or dimensions
+        release = self.released(QwenImageBenchRelease)
+        if release is not None:
+            marked = yield from release.inspect(prompt, [(one.key, one.name) for one in dimensions], self.seed)
+            return Verdict(tuple(Rating(BETWEEN.join(names), mark) for *names, mark in marked), "")
+        asked = [self._ask_about(dimension, parsing.one_line(prompt)) for dimension in dimensions]
+        return (yield from self.verdicts(asked, require_marks))
+
+    def _ask_about(self, dimension: Dimension, prompt: str) -> JudgeQuestion:
+        names = {facet: BETWEEN.join((dimension.key, facet)) for facet in dimension.facets}
+        listed = "\n".join(f"- {names[facet]}: {meaning}" for facet, meaning in dimension.facets.items())
+        text = fill(self.template_text(INSPECT), dimension=dimension.name, prompt=prompt, facets=listed)
+        return JudgeQuestion(text, [Scale(name, 0, 2, optional=True) for name in names.values()])
+
+    def score(self, evidence: Evidence) -> Scored:
+        """Return the mean of the dimensions, from 0 to 100.
+
+        A dimension is the mean of its capabilities, a capability the mean of its facets. The ratings are those of
+        dimensions and capabilities.
+        """
+        points: dict[tuple[str, str], list[float]] = {}
+        for rating in read_ratings(evidence.row):
+            key, capability, _ = rating.name.split(BETWEEN, 2)
+            points.setdefault((key, capability), []).append(POINTS[int(rating.value)])
+        if not points:
+            return Scored(None, error=NOTHING_APPLIES)
+        of_capabilities = {names: _mean(facets) for names, facets in points.items()}
+        dimensions: dict[str, list[float]] = {}
+        for (key, _), mean in of_capabilities.items():
+            dimensions.setdefault(key, []).append(mean)
+        of_dimensions = {key: _mean(means) for key, means in dimensions.items()}
+        named = {**of_dimensions, **{BETWEEN.join(names): mean for names, mean in of_capabilities.items()}}
+        ratings = tuple(Rating(name, mean) for name, mean in named.items())
+        return Scored(_mean(of_dimensions.values()), ratings=ratings, rationale=evidence.row["rationale"])
+
+
+def require_marks(rated: Mapping[str, float]) -> None:
+    """Raise UnreadableReply for a value between the marks."""
+    for name, value in rated.items():
+        if value not in POINTS:
+            raise UnreadableReply(f"expected 0, 1 or 2 for {name!r}, found {value:g}")
+
+
+def _mean(numbers: Iterable[float]) -> float:
+    listed = list(numbers)
+    return math.fsum(listed) / len(listed)
+
+
+def read_dimensions(text: str) -> list[Dimension]:
+    """Return the dimensions.
+
+    Blocks are separated by empty lines. The first line of a block has key and name, each further line capability, facet
+    and its meaning.
+    """
+    dimensions = []
+    for block in text.strip().split("\n\n"):
+        head, *lines = block.splitlines()
+        key, name = head.split(BETWEEN, 1)
+        parts = [line.split(BETWEEN, 2) for line in lines]
+        dimensions.append(Dimension(key, name, {BETWEEN.join(names): meaning for *names, meaning in parts}))
+    return dimensions

@@ -1,0 +1,87 @@
+"""Rubrics: a judge follows the benchmark's explanation of each prompt, or its list of checkpoints."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+from plumbline.operators.metrics import parsing
+from plumbline.operators.metrics.answered import Verdict
+from plumbline.operators.metrics.judges.judge import InspectedConfig, Scale, fill
+from plumbline.operators.metrics.metric import SHARES, ScoreRange
+from plumbline.operators.metrics.wordings.release import Release
+from plumbline.operators.metrics.writing import UnreadableReply, Writing, WrittenQuestion
+from plumbline.plugins.third_party_benchmarks.wordings.unigenbench import UniGenBenchRelease
+from plumbline.plugins.third_party_benchmarks.wordings.wise import WiseRelease
+
+KNOWLEDGE, CHECKPOINTS, MEANINGS = "rubric_knowledge", "rubric_checkpoints", "rubric_meanings"
+"""Names of templates; the last one lists what checkpoints mean, one per line: the checkpoints of UniGenBench++ by their
+English names. Its Chinese checkpoints are asked by name alone."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RubricConfig(InspectedConfig):
+    """Options of a judge with a rubric."""
+
+    kind: Literal["rubric"] = "rubric"
+    story: ClassVar[str] = "lets a model that sees the image judge it by what the benchmark says that it must show"
+    chain: ClassVar[tuple[str, ...]] = ("questions", "inspections", "scores")
+    scored_from: ClassVar[tuple[str, ...]] = ("inspections",)
+    score_range: ClassVar[ScoreRange] = SHARES
+    rubric: Literal["knowledge", "checkpoints"]
+    """`knowledge`: 1 or 0 by the explanation of the prompt (WISE_Verified); `checkpoints`: the mean of 1 or 0 for each
+    checkpoint (UniGenBench++)."""
+
+    @property
+    def releases(self) -> tuple[type[Release], ...]:
+        return (WiseRelease,) if self.rubric == "knowledge" else (UniGenBenchRelease,)
+
+    @property
+    def templates(self) -> tuple[str, ...]:
+        return (KNOWLEDGE,) if self.rubric == "knowledge" else (CHECKPOINTS, MEANINGS)
+
+    def refusal_of_pack(self, choices: Collection[int]) -> str | None:
+        """Return the reason if questions have choices: a judge is not given choices."""
+        return "a judge needs explanations or checkpoints, and these have choices" if set(choices) - {0} else None
+
+    def asking(self, *templates: str) -> dict[str, Any]:
+        """Return all options that decide verdicts by these templates; without templates nothing, as questions are the
+        pack's."""
+        return InspectedConfig.asking(self, *templates) if templates else {}
+
+    def inspect(self, prompt: str, questions: Sequence[WrittenQuestion] = ()) -> Writing[Verdict]:
+        """Ask for a verdict on an image by the benchmark's material about its prompt."""
+        text = parsing.one_line(prompt)
+        wise = self.released(WiseRelease)
+        if wise is not None:
+            return (yield from wise.inspect(prompt, " ".join(each.text for each in questions), self.seed))
+        if self.rubric == "knowledge":
+            reference = " ".join(parsing.one_line(question.text) for question in questions)
+            asked = fill(self.template_text(KNOWLEDGE), prompt=text, reference=reference)
+            return (yield from self.verdict(asked, [Scale("score", 0, 1)], require_whole))
+        meanings = read_meanings(self.template_text(MEANINGS))
+        release = self.released(UniGenBenchRelease)
+        if release is not None:
+            return (yield from release.inspect(prompt, questions, self.seed))
+        listed = "\n".join(_format_checkpoint(question, meanings) for question in questions)
+        scales = [Scale(question.kind or question.text, 0, 1) for question in questions]
+        asked = fill(self.template_text(CHECKPOINTS), prompt=text, checkpoints=listed)
+        return (yield from self.verdict(asked, scales, require_whole))
+
+
+def require_whole(rated: Mapping[str, float]) -> None:
+    """Raise UnreadableReply for a value that is neither 0 nor 1."""
+    for name, value in rated.items():
+        if value not in (0, 1):
+            raise UnreadableReply(f"expected 0 or 1 for {name!r}, found {value:g}")
+
+
+def read_meanings(listed: str) -> dict[str, str]:
+    """Return the meanings of checkpoints by name."""
+    return dict(line.split(": ", 1) for line in listed.splitlines() if ": " in line)
+
+
+def _format_checkpoint(checkpoint: WrittenQuestion, meanings: Mapping[str, str]) -> str:
+    """Return a checkpoint's name, its meaning if it is known, and the prompt's text about it."""
+    name = checkpoint.kind or "Checkpoint"
+    meaning = meanings.get(name.rstrip(" 0123456789"))
+    return f"- {name}{f' ({meaning})' if meaning else ''}: {parsing.one_line(checkpoint.text)}"

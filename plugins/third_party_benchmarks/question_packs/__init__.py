@@ -1,0 +1,1 @@
+"""Question packs: one file for packs of like layouts."""

@@ -1,0 +1,153 @@
+"""Packs of yes/no questions that depend on each other: DPG-Bench, in the columns of DSG-1k, and OneIG-Bench."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from plumbline.operators.base.errors import RowError, SourceError
+from plumbline.operators.metrics import parsing
+from plumbline.operators.metrics.writing import WrittenQuestion
+from plumbline.pipelines.base.storage import Place
+from plumbline.pipelines.base.tables import Refused, Values, parse_json, read_json
+from plumbline.pipelines.sources.question_packs.pack import (
+    Convention,
+    PackRow,
+    PackRows,
+    questions_or_error,
+    quote,
+    read_lines,
+    read_rows,
+    read_whole,
+    the_text,
+)
+from plumbline.pipelines.sources.question_packs.papers import dependency_notes, proposition
+
+
+def read_dpg_bench(place: Place, convention: Convention) -> PackRows:
+    """Read the questions of dpg_bench.csv, in its order.
+
+    DPG-Bench (Hu et al. 2024): yes/no questions that depend on each other, about 1,065 long prompts.
+
+    Source: TencentQQGYLab/ELLA, `dpg_bench/dpg_bench.csv` and `dpg_bench/compute_dpg_bench.py`. That code skips the
+    file's first row, which is not a header any more, so that the first prompt lacks the question of that number; the
+    search for its answer as a parent fails, and the prompt's image is left out. `released` reads it like this, with an
+    error in place of the prompt's questions; `fixed` reads every row.
+    """
+    lines = [*read_lines(place)]
+    yield from dependency_notes(lines, "its words do not count")
+    found = [*read_rows(lines, proposition)]
+    first = found[0] if convention == "released" and found else None
+    if not isinstance(first, PackRow):
+        yield from found
+        return
+    yield f"{first.where}: left out, as in the release; benchmark.convention=fixed reads it"
+    error = RowError(
+        "no_questions",
+        f"{first.where}: the release does not read the row, and fails on the questions of prompt_id "
+        f"{first.prompt_id!r} that depend on it; benchmark.convention=fixed reads it",
+    )
+    yield from _spoiled(first, found[1:], error)
+
+
+def _spoiled(first: PackRow, found: Sequence[PackRow | str], error: RowError) -> PackRows:
+    """Yield the rows without the first, and with an error if its prompt's other questions depend on it."""
+    others = [row for row in found if isinstance(row, PackRow) and row.prompt_id == first.prompt_id]
+    asked = [row.question for row in others if row.question is not None]
+    number = first.question.question_id if first.question is not None else None
+    if not asked or any(number in question.parents for question in asked):
+        yield first._replace(question=None, error=error)
+    yield from found
+
+
+CATEGORIES = {
+    "anime": "Anime_Stylization",
+    "human": "Portrait",
+    "object": "General_Object",
+    "multilingualism": "Multilingualism",
+}
+"""Name of each class of questions in the CSV."""
+
+
+def _read_alignment(place: Place, classes: Sequence[str], *, csv: str, prompt: str, suffix: str = "") -> PackRows:
+    """Read the questions of scripts/alignment/Q_D about the prompts of `csv`, whose column `prompt` has their texts.
+
+    The id of a prompt is its class and its id there: `object_000`.
+    """
+    prompts: dict[tuple[str, str], Values] = {}
+    for line in read_lines(_present(place / csv)):
+        if isinstance(line, str):
+            yield line
+        else:
+            prompts[(str(line.values.get("category")), str(line.values.get("id")))] = line.values
+    for name in classes:
+        file = _present(place / f"scripts/alignment/Q_D/{name}{suffix}.json")
+        asked = read_json(read_whole(file), file.url)
+        if not isinstance(asked, dict):
+            raise SourceError(f"{file.url}: expected an object of questions by id, found {type(asked).__name__}")
+        for number, (key, values) in enumerate(asked.items()):
+            where = f"{file.url}, row {number}"
+            try:
+                row = prompts.get((CATEGORIES[name], key))
+                if row is None:
+                    raise Refused("no_prompt", f"{csv} has no prompt {quote(key)} of {CATEGORIES[name]}")
+                text = the_text(row, prompt)
+            except Refused as refused:
+                yield f"{where}: {refused}; the row is left out"
+                continue
+            questions = _alignment_rows(where, f"{name}_{key}", text, values, _skills(name, row))
+            yield from questions_or_error(where, f"{name}_{key}", text, questions)
+
+
+def _present(file: Place) -> Place:
+    """Return a file of the release; raise SourceError if it does not exist."""
+    if not file.exists():
+        raise SourceError(f"{file.url}: not found; benchmark.questions names the release's folder")
+    return file
+
+
+def _skills(name: str, row: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return a prompt's class, and its length and type if the row has them."""
+    return tuple(skill for skill in (name, row.get("prompt_length"), row.get("type")) if skill)
+
+
+def _alignment_rows(where: str, prompt_id: str, text: str, values: Any, skills: tuple[str, ...]) -> Iterator[PackRow]:
+    """Yield a row for each question of a prompt."""
+    texts, needed = (_parse_numbered(values, field) for field in ("question", "dependency"))
+    for number in texts:
+        parents = needed.get(number, [0])
+        if not isinstance(parents, list) or not all(isinstance(parent, int) for parent in parents):
+            raise Refused("no_parents", f"expected a list of numbers in 'dependency', found {quote(parents)}")
+        parents = tuple(str(parent) for parent in parents if parent)
+        asked = WrittenQuestion(number, the_text(texts, number), parsing.YES_NO, "yes", parents=parents)
+        yield PackRow(where, prompt_id, text, asked, skills)
+
+
+def _parse_numbered(values: Any, field: str) -> Mapping[str, Any]:
+    """Return the content of a field by number; the field is an object, or one as JSON text."""
+    found = values.get(field) if isinstance(values, dict) else None
+    found = parse_json(found) if isinstance(found, str) else found
+    if not isinstance(found, dict) or not found:
+        raise Refused("no_questions", f"expected {field!r} as an object by number, found {quote(found)}")
+    return found
+
+
+def read_oneig(place: Place, convention: Convention) -> PackRows:
+    """Read the questions about the English prompts.
+
+    OneIG-Bench's alignment, in English (Chang et al. 2025): yes/no questions that depend on each other.
+
+    Source: OneIG-Bench/OneIG-Benchmark, its folder with `OneIG-Bench.csv` and
+    `scripts/alignment/Q_D/{anime,human,object}.json`; `scripts/alignment/alignment_score.py` counts a yes only if the
+    answers of its parents are yes. Both conventions read it alike.
+    """
+    return _read_alignment(place, ("anime", "human", "object"), csv="OneIG-Bench.csv", prompt="prompt_en")
+
+
+def read_oneig_zh(place: Place, convention: Convention) -> PackRows:
+    """Read the questions about the Chinese prompts.
+
+    OneIG-Bench's alignment, in Chinese (Chang et al. 2025): as the English part, with the class of multilingualism.
+
+    Source: OneIG-Bench/OneIG-Benchmark, its folder with `OneIG-Bench-ZH.csv` and `scripts/alignment/Q_D/*_zh.json`; the
+    questions are Chinese too, and answered Yes or No. Both conventions read it alike.
+    """
+    return _read_alignment(place, tuple(CATEGORIES), csv="OneIG-Bench-ZH.csv", prompt="prompt_cn", suffix="_zh")

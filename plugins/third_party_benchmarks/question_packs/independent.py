@@ -1,0 +1,146 @@
+"""Packs of independent questions: GenEval2, WISE_Verified and UniGenBench++.
+
+Their files have no known mistakes: both conventions read them alike.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from plumbline.operators.metrics.questions.question_list import BadQuestion, read_pair
+from plumbline.operators.metrics.writing import WrittenQuestion
+from plumbline.pipelines.base.storage import Place
+from plumbline.pipelines.base.tables import Refused, parse_json
+from plumbline.pipelines.sources.question_packs.pack import (
+    Convention,
+    PackLine,
+    PackRow,
+    PackRows,
+    label,
+    questions_or_error,
+    quote,
+    read_lines,
+    read_rows,
+    the_id,
+    the_text,
+    the_texts,
+)
+
+
+def read_geneval2(place: Place, convention: Convention) -> PackRows:
+    """Read the questions of geneval2_data.jsonl, in its order.
+
+    GenEval2 (Kamath et al. 2025): a count, a yes or no for each atom of 800 prompts.
+
+    Source: facebookresearch/GenEval2, `geneval2_data.jsonl`: an object a line with `prompt`, `atom_count`, `vqa_list`
+    of [question, answer] and as many `skills`. It has no ids: the id of a prompt is the number of its row, from 0, as
+    in the lists of scores that `evaluation.py` writes. The only choice of a question is the right answer; the metric
+    knows its spellings (`spelling` of operators/metrics/questions/question_pack.py).
+    """
+    return read_rows(read_lines(place), _read_atoms)
+
+
+def _read_atoms(line: PackLine) -> PackRows:
+    text, prompt_id = the_text(line.values, "prompt"), line.where.rpartition(" ")[2]
+    return questions_or_error(line.where, prompt_id, text, _atoms(line, prompt_id, text))
+
+
+def _atoms(line: PackLine, prompt_id: str, text: str) -> Iterator[PackRow]:
+    """Yield a row for each question of a prompt; the prompt's skill is its number of atoms."""
+    values = line.values
+    skills = the_texts(values.get("skills"), "skills")
+    pairs = listed if isinstance(listed := values.get("vqa_list"), list) else []
+    if not pairs or len(pairs) != len(skills):
+        raise Refused("no_questions", f"expected as many skills as questions, found {len(skills)} and {len(pairs)}")
+    atoms = values.get("atom_count")
+    own = (f"{atoms} atoms",) if isinstance(atoms, int) and not isinstance(atoms, bool) else ()
+    try:
+        asked = [read_pair(pair, number, skill) for number, (pair, skill) in enumerate(zip(pairs, skills, strict=True))]
+    except BadQuestion as error:
+        raise Refused("no_pair", f"vqa_list: {error}") from error
+    for question in asked:
+        yield PackRow(line.where, prompt_id, text, question, own)
+
+
+PARTS = ("cultural_common_sense", "spatio-temporal_reasoning", "natural_science")
+LAST = {"culture": 400, "time": 520, "space": 640, "biology": 760, "physics": 880, "chemistry": 1000}
+"""Number of the last prompt of each category."""
+
+
+def read_wise_verified(place: Place, convention: Convention) -> PackRows:
+    """Read the explanations of merge.json, or of the three files of a folder.
+
+    WISE_Verified (Niu et al. 2025): an explanation of what a right image shows, for each of 1,000 prompts.
+
+    Source: PKU-YuanGroup/WISE, `data_verified/merge.json`, or the folder with its three parts: objects with `Prompt`,
+    `Explanation` and `prompt_id`. A prompt's category follows from its number, as in `calculate_verified.py`, and is
+    its skill. The overall score, 0.4 culture and 0.12 of each other category, is the mean over all prompts, because the
+    categories have these fractions of the prompts.
+    """
+    whole = place.path.lower().endswith(".json")
+    for file in [place] if whole else [place / f"{part}_verified.json" for part in PARTS]:
+        yield from read_rows(read_lines(file), _explanation)
+
+
+def _explanation(line: PackLine) -> Iterator[PackRow]:
+    prompt_id = the_id(line.values, "prompt_id")
+    number = int(prompt_id) if prompt_id.isdecimal() and len(prompt_id) <= len("1000") else 0
+    category = next((name for name, last in LAST.items() if 0 < number <= last), None)
+    if category is None:
+        raise Refused("no_category", f"expected 'prompt_id' from 1 to 1000, found {quote(prompt_id)}")
+    asked = WrittenQuestion("1", the_text(line.values, "Explanation"), (), kind=category)
+    yield PackRow(line.where, prompt_id, the_text(line.values, "Prompt"), asked, (category,))
+
+
+NAMES = ("Testpoints", "考点")
+DESCRIPTIONS = ("Testpoint Description", "考点对应描述")
+THEMES = ("Primary Categories", "一级垂类")
+
+
+def read_unigenbench(place: Place, convention: Convention) -> PackRows:
+    """Read the checkpoints of test_prompts_*.csv; a prompt's skill is its theme.
+
+    UniGenBench++ (Wang et al. 2025): one to ten checkpoints for each of 600 prompts, in English or Chinese.
+
+    Source: CodeGoat24/UniGenBench, `data/test_prompts_{en,en_long,zh,zh_long}.csv`: rows with `index`, a prompt and a
+    JSON object of the names and descriptions of its checkpoints. A row with invalid JSON (row 509 of the long English
+    prompts) ends the release's `eval/src/eval_common.py`, and is an error here.
+    """
+    return read_rows(read_lines(place), _read_checkpoints)
+
+
+def _read_checkpoints(line: PackLine) -> PackRows:
+    language = "zh" if "prompt_zh" in line.values else "en"
+    text, prompt_id = the_text(line.values, f"prompt_{language}"), the_id(line.values, "index")
+    return questions_or_error(line.where, prompt_id, text, _checkpoints(line, prompt_id, text, f"sub_dims_{language}"))
+
+
+def _checkpoints(line: PackLine, prompt_id: str, text: str, own: str) -> Iterator[PackRow]:
+    """Yield a row for each checkpoint."""
+    said = parse_json(the_text(line.values, own), f"correct {own}")
+    if not isinstance(said, dict):
+        raise Refused("no_checkpoints", f"expected an object in {own!r}, found {quote(said)}")
+    names, descriptions = (the_texts(_first(said, keys), keys[0]) for keys in (NAMES, DESCRIPTIONS))
+    if not names or len(names) != len(descriptions):
+        raise Refused(
+            "no_checkpoints", f"expected a description of each checkpoint, found {len(descriptions)} of {len(names)}"
+        )
+    theme = next((label(said, key) for key in THEMES if key in said), None)
+    for number, (name, description) in enumerate(zip(_number_repeats(names), descriptions, strict=True)):
+        asked = WrittenQuestion(str(number), description, (), kind=name, span=description)
+        skills = (theme,) if theme else ()
+        yield PackRow(line.where, prompt_id, text, asked, skills)
+
+
+def _first(said: dict[str, Any], keys: tuple[str, ...]) -> Any:
+    return next((said[key] for key in keys if key in said), None)
+
+
+def _number_repeats(names: tuple[str, ...]) -> list[str]:
+    """Return the names; a name that repeats an earlier name gets a number."""
+    seen: Counter[str] = Counter()
+    numbered = []
+    for name in names:
+        seen[name] += 1
+        numbered.append(name if seen[name] == 1 else f"{name} {seen[name]}")
+    return numbered

@@ -1,0 +1,1 @@
+"""Human ratings, one file for each release."""

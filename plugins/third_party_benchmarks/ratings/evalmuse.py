@@ -1,0 +1,80 @@
+"""EvalMuse-40K: ratings of images, and of the elements of their prompts."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from plumbline.operators.metrics import parsing
+from plumbline.pipelines.base.storage import Place
+from plumbline.pipelines.base.tables import as_object
+from plumbline.pipelines.judging.releases.release import (
+    LIKERT,
+    Rating,
+    Release,
+    Word,
+    rating_value,
+    released,
+    skills_of,
+    words_in,
+)
+from plumbline.pipelines.judging.releases.sheets import as_list, as_text, read_list
+
+
+def read_evalmuse(place: Place) -> Release:
+    """Read the ratings, with raters by their places in the lists, and the words of elements; `type` is the skill.
+
+    EvalMuse-40K: generated images whose prompts people rated as a whole and element by element.
+
+    Source: DY-Evalab/EvalMuse, train_list.json: a list of `{"prompt_id", "prompt", "type": "real" or "synth",
+    "img_path", "total_score": [1-5, ...], "element_score": {"<words> (<kind>)": [1 or 0, ...]}, "promt_meaningless",
+    "split_confidence", "attribute_confidence": [1 or 0, ...], "fidelity_label": [...]}`, three people or six for each
+    image. Upstream's process/process_train.py makes train.json of it, with the means in place of the lists, which is
+    read too; test.json has no ratings. The last four say how sure the annotators were, and are not read.
+
+    An image is named by its `img_path`, whose folder is the generator. An element's words are searched for in the
+    prompt, as upstream's process/element2mask.py does; an element that does not occur there has no ratings of words.
+    """
+    ratings: list[Rating] = []
+    words: list[Word] = []
+    skills = []
+    elements = lost = 0
+    for where, record in read_list(place, "images"):
+        prompt_id, image_id = as_text(record, "prompt_id", where), as_text(record, "img_path", where)
+        generator = image_id.rpartition("/")[0].rpartition("/")[2] or None
+        ids = (image_id, prompt_id, generator)
+        skills.append((prompt_id, str(record["type"]) if record.get("type") else None))
+        for rater, rating in enumerate(_listed(record.get("total_score"), where)):
+            ratings.append(Rating(*ids, str(rater), LIKERT, rating_value(rating, where), where))
+        for name, given in as_object(record.get("element_score") or {}, f"{where}, element_score").items():
+            found = list(_element_words(ids, as_text(record, "prompt", where), name, given, f"{where}, {name!r}"))
+            elements, lost, words = elements + 1, lost + (not found), words + found
+    notes = [f"{lost} of {elements} elements do not stand in their prompt: no ratings of words"] if lost else []
+    return released(ratings=ratings, words=_once(words), skills=skills_of(skills), notes=notes)
+
+
+def _listed(value: Any, where: str) -> list[Any]:
+    """Return each rater's rating, or their mean as the only one."""
+    return [value] if isinstance(value, int | float) else as_list(value, "ratings", where)
+
+
+def _element_words(ids: tuple[str, str, str | None], prompt: str, name: str, given: Any, where: str) -> Iterator[Word]:
+    """Yield the ratings of each word of an element, by each rater."""
+    words = name.rpartition("(")[0].strip() or name
+    span = parsing.find(words, prompt)
+    if span is None:
+        return
+    for rater, value in enumerate(_listed(given, where)):
+        for word, start, end in words_in(prompt[span.start : span.end]):
+            yield Word(*ids, str(rater), word, span.start + start, span.start + end, rating_value(value, where), where)
+
+
+def _once(words: list[Word]) -> Iterator[Word]:
+    """Return each rater's word once: a word of several elements is aligned if it is aligned in all of them."""
+    lowest: dict[tuple[Any, ...], Word] = {}
+    for word in words:
+        key = (*word[:4], word.start, word.end)
+        known = lowest.get(key)
+        if known is None or (
+            word.aligned is not None and word.aligned < (1 if known.aligned is None else known.aligned)
+        ):
+            lowest[key] = word
+    return iter(lowest.values())

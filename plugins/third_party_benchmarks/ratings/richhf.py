@@ -1,0 +1,103 @@
+"""RichHF-18K: scores of images, and which words of their prompts they do not show."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import PurePosixPath
+from typing import Any
+
+from plumbline.operators.base.errors import SourceError
+from plumbline.pipelines.base.storage import Place
+from plumbline.pipelines.judging.releases.release import Rating, Release, Word, rating_value, released, words_in
+from plumbline.pipelines.judging.releases.sheets import exists, files_in, is_folder, read_sheet
+from plumbline.plugins.third_party_benchmarks.ratings.tfrecords import read_examples
+
+SCORES = ("aesthetics", "artifact", "misalignment", "overall")
+LABEL = "prompt_misalignment_label"
+PROMPT_TABLES = ("prompts.csv", "prompts.parquet", "prompts.jsonl")
+SEPARATORS = r'[,.?!":; ]+'
+RATERS = "mean"
+HINT = "is this RichHF-18K's file?"
+
+
+def read_richhf(place: Place) -> Release:
+    """Read the scores of a file, or of all files of a folder, by template; with a table of prompts also the words.
+
+    RichHF-18K: 17,760 images of Pick-a-Pic with four scores each, and which words of the prompt they do not show.
+
+    Source: google-research-datasets/richhf-18k, {train,dev,test}.tfrecord: TensorFlow Examples with filename,
+    aesthetics_score, artifact_score, misalignment_score and overall_score (floats, all the higher the better, means of
+    three people), prompt_misalignment_label (a 1 or a 0 for each word, 0 being not aligned, joined by spaces) and two
+    heatmaps, which are not read. The file has no prompts: they are Pick-a-Pic's, and THEIR TABLE IS OURS, `prompts` as
+    .csv, .parquet or .jsonl beside the records, with the columns filename and prompt. Words are what commas, full
+    stops, question and exclamation marks, double quotes, colons, semicolons and spaces part (google-research,
+    richhf_18k, match_label_to_token.py).
+
+    An image is named by its file's name without folder and suffix, which is its name in Pick-a-Pic; a prompt by its
+    text.
+    """
+    folder = is_folder(place)
+    files = files_in(place, ".tfrecord") if folder else [place]
+    if not files:
+        raise SourceError(f"{place.url}: expected a .tfrecord file or a folder with some, found none; check the path")
+    prompts = _prompts_by_file([place / name if folder else place.parent / name for name in PROMPT_TABLES])
+    ratings: list[Rating] = []
+    words: list[Word] = []
+    unknown = 0
+    for file in files:
+        for number, example in enumerate(read_examples(file)):
+            where = f"{file.url}, record {number}"
+            name = _feature_text(example, "filename", where)
+            image_id, prompt = PurePosixPath(name).stem, prompts.get(name)
+            ratings += [
+                Rating(
+                    image_id,
+                    prompt,
+                    None,
+                    RATERS,
+                    score,
+                    rating_value(_feature(example, f"{score}_score", where), where),
+                    where,
+                )
+                for score in SCORES
+            ]
+            unknown += prompt is None
+            if prompt is not None:
+                words += _labelled_words(image_id, prompt, _feature_text(example, LABEL, where), where)
+    notes = (
+        [f"{unknown} images have no prompt in a table {PROMPT_TABLES[0]} beside: no words of them"] if unknown else []
+    )
+    return released(ratings=ratings, words=words, notes=notes)
+
+
+def _prompts_by_file(files: Sequence[Place]) -> dict[str, str]:
+    """Return the prompts by the file names of their images, from the first table that exists."""
+    file = next(filter(exists, files), None)
+    if file is None:
+        return {}
+    sheet = read_sheet(file).require(("filename", "prompt"), "name the columns so")
+    return dict(zip(sheet.ids("filename"), sheet.ids("prompt"), strict=True))
+
+
+def _feature(example: Mapping[str, Sequence[Any]], name: str, where: str) -> Any:
+    values = example.get(name)
+    if not values:
+        raise SourceError(f"{where}: expected {name}, found {', '.join(map(repr, example)) or 'nothing'}; {HINT}")
+    return values[0]
+
+
+def _feature_text(example: Mapping[str, Sequence[Any]], name: str, where: str) -> str:
+    value = _feature(example, name, where)
+    try:
+        return str(value, "utf-8")
+    except (TypeError, UnicodeDecodeError) as error:
+        raise SourceError(f"{where}: expected {name} as text, found {value!r}; {HINT}") from error
+
+
+def _labelled_words(image_id: str, prompt: str, label: str, where: str) -> Iterator[Word]:
+    words, labels = words_in(prompt, SEPARATORS), label.split()
+    if len(words) != len(labels) or not set(labels) <= {"0", "1"}:
+        raise SourceError(
+            f"{where}: expected a 1 or a 0 for each of the {len(words)} words of {prompt!r}, found {label!r}; is "
+            "it the prompt that was rated?"
+        )
+    for (word, start, end), aligned in zip(words, labels, strict=True):
+        yield Word(image_id, prompt, None, RATERS, word, start, end, float(aligned), where)

@@ -1,0 +1,62 @@
+"""Small files in the layouts of EvalMuse-40K and RichHF-18K."""
+
+import struct
+from collections.abc import Mapping
+
+from plumbline.plugins.third_party_benchmarks.ratings.tfrecords import masked_crc
+from tests.pipelines.judging.releases.files import Layout, Rows
+
+
+def _field(number: int, content: bytes) -> bytes:
+    """A field of bytes in protobuf's encoding."""
+    return _varint(number << 3 | 2) + _varint(len(content)) + content
+
+
+def _varint(number: int) -> bytes:
+    return bytes([number]) if number < 128 else bytes([number % 128 + 128]) + _varint(number // 128)
+
+
+def as_example(features: Mapping[str, str | bytes | float]) -> bytes:
+    """A tensorflow.Example, laid out by hand after example.proto: text and bytes as bytes_list, numbers as
+    float_list."""
+    entries = b""
+    for name, value in features.items():
+        if isinstance(value, float):
+            kind = _field(2, _field(1, struct.pack("<f", value)))
+        else:
+            kind = _field(1, _field(1, value.encode() if isinstance(value, str) else value))
+        entries += _field(1, _field(1, name.encode()) + _field(2, kind))
+    return _field(1, entries)
+
+
+def as_tfrecord(*records: bytes) -> bytes:
+    """A file of records as TensorFlow writes it."""
+    out = b""
+    for record in records:
+        length = struct.pack("<Q", len(record))
+        out += length + struct.pack("<I", masked_crc(length)) + record + struct.pack("<I", masked_crc(record))
+    return out
+
+
+def richhf(label: str = "1 0 1 1 1 0", **features: str | bytes | float) -> bytes:
+    """An example of RichHF-18K."""
+    scores = {"aesthetics_score": 0.5, "artifact_score": 0.75, "misalignment_score": 0.25, "overall_score": 0.5}
+    maps = {"artifact_map": b"\xff\xd8jpeg", "misalignment_map": b"\xff\xd8jpeg"}
+    return as_example({"filename": "train/0a1b.png", **scores, **maps, "prompt_misalignment_label": label, **features})
+
+
+EVALMUSE: Rows = [
+    {"prompt_id": "real_7", "prompt": "Two red dogs, near a lake", "type": "real", "img_path": "SDXL-Turbo/00007.png",
+     "total_score": [4, 2, 3], "promt_meaningless": [0, 0, 0], "split_confidence": [0, 1, 0],
+     "element_score": {"Red dogs (animal)": [1, 0, 1], "two (counting)": [0, 0, 0], "a pond (object)": [1, 1, 1]},
+     "attribute_confidence": [1, 1, 1], "fidelity_label": ["none"]},
+    {"prompt_id": "synth_1", "prompt": "a cat", "type": "synth", "img_path": "IF/00001.png", "total_score": 2.666667,
+     "element_score": {"cat (animal)": 0.333333}, "var": 0.2},
+]  # fmt: skip
+
+
+RICHHF_PROMPT = 'A cat, "asleep" in a box.'
+LAYOUTS: Mapping[str, Layout] = {
+    "evalmuse": Layout("evalmuse", {"train_list.json": EVALMUSE}),
+    "richhf": Layout("richhf", {"dev.tfrecord": as_tfrecord(richhf(), richhf(filename="train/2c.png"))}),
+}

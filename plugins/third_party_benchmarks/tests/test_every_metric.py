@@ -1,0 +1,62 @@
+"""Every metric of the plugin scores images of shapes by tiny checkpoints, in a sweep as in a scorer."""
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from plugins.third_party_benchmarks.tests.packs import WRITTEN, write_pack
+from plugins.third_party_benchmarks.tests.ratings import RATED
+from plumbline.plugins.third_party_benchmarks import CONF
+from tests.bench_of import run_bench, write_benchmark
+from tests.jobs.test_every_metric import Rows, assert_scorer_gives
+from tests.operators.tiny.judges import save_seeing_judge
+
+NAMES = sorted(file.stem for file in (CONF / "metric").glob("*.yaml"))
+VARIANTS = {"dpg_bench_levels": "dpg_bench", "geneval2_am": "geneval2"}
+PACKS = {name: pack for name in NAMES if (pack := VARIANTS.get(name, name)) in WRITTEN}
+"""Question packs by the metrics that score by a benchmark's own questions."""
+Scores = Callable[[str | None], Mapping[str, Rows]]
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Sequence[str]:
+    judge = save_seeing_judge(tmp_path_factory.mktemp("judge"), RATED)
+    return [f"+models.vlm={{family: captioner, checkpoint: '{judge}'}}"]
+
+
+@pytest.fixture(scope="module")
+def scores(tmp_path_factory: pytest.TempPathFactory, models: Sequence[str]) -> Scores:
+    """Rows by metric, of one sweep by all metrics that need the same pack, or by all that need none."""
+    bench = write_benchmark(tmp_path_factory.mktemp("bench"), ["atlas"], count=4)
+
+    @cache
+    def swept(pack: str | None) -> Mapping[str, Rows]:
+        folder = tmp_path_factory.mktemp(str(pack))
+        given = [f"metric=[{','.join(name for name in NAMES if PACKS.get(name) == pack)}]", *models]
+        if pack is None:
+            given.append("metrics.prism_bench.track=composition")
+        else:
+            given += [f"benchmark.question_pack={pack}", f"benchmark.questions={write_pack(pack, folder)}"]
+        rows = defaultdict(list)
+        for row in run_bench(bench, folder / "store", *given).results.read_scores().to_pylist():
+            rows[row["metric"]].append(row)
+        return rows
+
+    return swept
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_metric_scores_images(name: str, scores: Scores) -> None:
+    rows = scores(PACKS.get(name))[name]
+    assert len(rows) == 4 and all((row["score"] is None) == (row["error"] is not None) for row in rows)
+    assert any(row["score"] is not None for row in rows), rows[0]["error"]
+
+
+@pytest.mark.parametrize("pack", WRITTEN)
+def test_a_scorer_with_a_pack_gives_the_sweeps_scores(
+    pack: str, scores: Scores, models: Sequence[str], tmp_path: Path
+) -> None:
+    assert_scorer_gives(scores(pack), pack, write_pack(pack, tmp_path), models)

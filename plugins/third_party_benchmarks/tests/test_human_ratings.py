@@ -1,0 +1,122 @@
+"""EvalMuse-40K and RichHF-18K are read from their true layouts; what does not fit is one line."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from plugins.third_party_benchmarks.tests.rating_files import (
+    LAYOUTS,
+    RICHHF_PROMPT,
+    as_example,
+    as_tfrecord,
+    richhf,
+)
+from plumbline.plugins.third_party_benchmarks.ratings.tfrecords import masked_crc
+from tests.pipelines.judging.releases.files import reading, table
+from tests.pipelines.judging.releases.test_damage import few, judge_harmed
+from tests.pipelines.judging.releases.test_releases import (
+    RATED,
+    assert_absence,
+    cells,
+    check_tables,
+    require_complaint,
+)
+from tests.pipelines.judging.test_metaeval import judge_turned_round, judge_without_scores
+
+EXPECTED: dict[str, dict[str, Any]] = {
+    "evalmuse": {
+        "ratings": (RATED, 2, [
+            ("SDXL-Turbo/00007.png", "real_7", "SDXL-Turbo", "2", "likert", 3.0),
+            ("IF/00001.png", "synth_1", "IF", "0", "likert", 2.666667),
+        ]),
+        "words": ("rater word start end aligned", 2, [
+            ("1", "red", 4, 7, 0.0), ("1", "dogs", 8, 12, 0.0), ("2", "red", 4, 7, 1.0), ("2", "dogs", 8, 12, 1.0),
+            ("0", "Two", 0, 3, 0.0),
+        ]),
+        "skills": {"real_7": ["real"], "synth_1": ["synth"]},
+        "notes": ["1 of 4 elements do not stand in their prompt: no ratings of words"],
+    },
+    "richhf": {
+        "ratings": ("image_id template rating", 0, [
+            ("0a1b", "aesthetics", 0.5), ("0a1b", "artifact", 0.75), ("0a1b", "misalignment", 0.25),
+            ("0a1b", "overall", 0.5), ("2c", "aesthetics", 0.5),
+        ]),
+        "words": ("word", 0, []),
+        "notes": ["2 images have no prompt in a table prompts.csv beside: no words of them"],
+    },
+}  # fmt: skip
+"""By layout and table of the release: columns, the first row that is shown, and the rows; and skills and notes."""
+WORDS_OF = "expected a 1 or a 0 for each of the 3 words of 'a cat asleep'"
+
+
+POINTER = "version https://git-lfs.github.com/spec/v1\n"
+COMPLAINTS: dict[str, list[tuple[Any, ...]]] = {
+    "evalmuse": [
+        (table("prompt_id img_path prompt", ("p", "m/1.png", "x")), "row 0: expected a list of ratings, found None"),
+        (table("prompt_id total_score", ("p", [1])), "row 0: expected img_path as text"),
+    ],
+    "richhf": [
+        (as_tfrecord(richhf())[:-40], "record 0: ends before its end; it may be"),
+        (b"\x00" * 40, "record 0: no TFRecord; it may be truncated"),
+        (POINTER, "is a pointer of Git LFS and not the"),
+        (as_tfrecord(b"\xff\xff\xff"), "record 0: not a TensorFlow Example"),
+        (as_tfrecord(as_example({"filename": "a.png"})), "expected aesthetics_score, found 'filename'; is this RichHF"),
+        ("prompts.csv", "filename,prompt\ntrain/0a1b.png,a cat asleep\n", f"record 0: {WORDS_OF}"),
+    ],
+}
+"""By layout: the content of its first file, or another file and its content, and what is said."""
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_a_layout_gives_our_tables_and_what_they_hold(name: str, tmp_path: Path) -> None:
+    check_tables(reading(LAYOUTS[name].reader, LAYOUTS[name].write(tmp_path)), EXPECTED[name])
+
+
+def test_richhf_has_the_words_of_the_prompts_that_are_beside(tmp_path: Path) -> None:
+    LAYOUTS["richhf"].but("prompts.csv", table("filename prompt", ("train/0a1b.png", RICHHF_PROMPT))).write(tmp_path)
+    words = reading("richhf", tmp_path).words
+    assert cells(words, "word start end aligned") == [
+        ("A", 0, 1, 1), ("cat", 2, 5, 0), ("asleep", 8, 14, 1), ("in", 16, 18, 1), ("a", 19, 20, 1), ("box", 21, 24, 0)
+    ]  # fmt: skip
+    assert cells(words, "prompt_id") == [(RICHHF_PROMPT,)] * 6
+
+
+def test_checksums_are_tensorflows() -> None:
+    """The check value of CRC-32C (RFC 3720), masked as TensorFlow's records have it."""
+    crc = 0xE3069283
+    assert masked_crc(b"123456789") == (((crc >> 15) | (crc << 17)) + 0xA282EAD8) % 2**32
+
+
+@pytest.mark.parametrize("name, complaint", [(name, one) for name, several in COMPLAINTS.items() for one in several])
+def test_what_does_not_fit_is_named_with_its_file_and_row(
+    name: str, complaint: tuple[Any, ...], tmp_path: Path
+) -> None:
+    require_complaint(LAYOUTS[name], complaint, tmp_path)
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_what_is_not_there_or_is_no_file_is_named(name: str, tmp_path: Path) -> None:
+    assert_absence(LAYOUTS[name], tmp_path, takes_folder=name == "richhf")
+
+
+@pytest.mark.parametrize("values", [True, False], ids=["values", "bytes"])
+@pytest.mark.parametrize("name", LAYOUTS)
+@few
+@given(data=st.data())
+def test_no_release_ends_in_another_way(name: str, values: bool, data: st.DataObject, tmp_path: Path) -> None:
+    judge_harmed(LAYOUTS[name], values, data, tmp_path)
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_a_metric_that_the_protocol_calls_falling_is_judged_as_its_scores_turned_round(
+    name: str, tmp_path: Path
+) -> None:
+    judge_turned_round(LAYOUTS[name], tmp_path)
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_a_release_without_scores_tells_of_people_alone_or_wants_scores(name: str, tmp_path: Path) -> None:
+    judge_without_scores(LAYOUTS[name], tmp_path)

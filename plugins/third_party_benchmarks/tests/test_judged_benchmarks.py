@@ -1,0 +1,176 @@
+"""PRISM-Bench and Qwen-Image-Bench: what each asks a judge, and how its marks become a number, by hand."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from plugins.third_party_benchmarks.tests.made_checkouts import PRISM_BENCH, QWEN_IMAGE_BENCH
+from plumbline.operators.base.errors import RowError
+from plumbline.operators.metrics.answered import mean_over_images
+from plumbline.operators.metrics.metric import Evidence
+from plumbline.operators.metrics.wording import prompt_template
+from plumbline.operators.metrics.writing import UnreadableReply
+from plumbline.operators.models.vqa_profiles import VqaProfile
+from plumbline.plugins.third_party_benchmarks.judges.prism_bench import TRACKS, PrismBenchConfig, read_tracks
+from plumbline.plugins.third_party_benchmarks.judges.qwen_image_bench import (
+    FACETS,
+    QwenImageBenchConfig,
+    read_dimensions,
+)
+from tests.operators.metrics.made_releases import write
+from tests.operators.metrics.scripted import run
+from tests.operators.tiny import CLIP_FLANT5
+
+DIMENSIONS = {one.name: one for one in read_dimensions(prompt_template(FACETS))}
+
+
+def evidence(verdict: Any) -> Evidence:
+    return Evidence({"ratings": [rating._asdict() for rating in verdict.ratings], "rationale": verdict.rationale})
+
+
+def profile(role: str) -> VqaProfile:
+    return CLIP_FLANT5
+
+
+def reply(**rated: Any) -> str:
+    return json.dumps({**rated, "rationale": "So."})
+
+
+# PRISM-Bench
+
+
+@pytest.mark.parametrize("track", read_tracks(prompt_template(TRACKS)))
+def test_prism_rates_alignment_by_the_track_of_the_prompt_and_aesthetics_by_none(track: str) -> None:
+    ran = run(PrismBenchConfig().inspect("a\n {sad} clown", skills=(track,)), [reply(alignment=4), reply(aesthetics=9)])
+    ((alignment, aesthetics),) = ran.rounds
+    aim, faults = read_tracks(prompt_template(TRACKS))[track][1:]
+    assert f"{aim}. Rate" in alignment.messages[0].text and f"\n{faults}\n" in alignment.messages[0].text
+    assert all("\na {sad} clown\n" in request.messages[0].text for request in (alignment, aesthetics))
+    scores = {part: PrismBenchConfig(part=part).score(evidence(ran.result)).score
+              for part in ("alignment", "aesthetics", "overall")}  # fmt: skip
+    assert scores == {"alignment": 4, "aesthetics": 9, "overall": 6.5}
+    chosen = run(PrismBenchConfig(track=track).inspect("a {sad} clown"), [reply(alignment=4), reply(aesthetics=9)])
+    assert chosen.rounds == ran.rounds
+
+
+@pytest.mark.parametrize("skills", [(), ("animal",), ("style", "entity")])
+def test_prism_without_one_track_is_an_error_that_says_what_was_found(skills: tuple[str, ...]) -> None:
+    ran = run(PrismBenchConfig().inspect("a clown", skills=skills))
+    assert isinstance(ran.result, RowError) and ran.result.kind == "no_track"
+    assert all(repr(skill) in ran.result.message for skill in skills)
+
+
+@pytest.mark.parametrize(
+    ("said", "score"),
+    [
+        ('```json\n{"justification": "Well.", "score": 7,}\n```', 7),
+        ('{"score": 3.5}', 3.5),
+        ('{"score": "7"}', None),
+        ('{"score": 11}', None),
+        ('{"score": NaN}', None),
+        ("{'score': 7}", None),
+        ("[]", None),
+        ("", None),
+    ],
+)
+def test_prism_asks_in_its_releases_words_once_and_reads_a_number(said: str, score: float, tmp_path: Path) -> None:
+    metric = PrismBenchConfig(wording=write(tmp_path, PRISM_BENCH), seed=3).with_model_defaults(profile)
+    program = metric.inspect("a  {red} dog", skills=("text_rendering",))
+    if score is None:
+        with pytest.raises(UnreadableReply):
+            run(program, [said, said])
+        return
+    ran = run(program, [said, '{"score": 1}'])
+    assert [request.messages[0].text for request in ran.rounds[0]] == ["6 {a  {red} dog}", "8 a  {red} dog"]
+    assert {(request.max_tokens, request.temperature, request.seed) for request in ran.rounds[0]} == {(1024, 0.0, 3)}
+    assert metric.score(evidence(ran.result)).score == (score + 1) / 2
+
+
+# Qwen-Image-Bench
+
+
+def test_there_are_23_capabilities_with_56_facets_in_five_dimensions() -> None:
+    facets = [(name, *facet.split(": ")) for name, one in DIMENSIONS.items() for facet in one.facets]
+    assert (len(DIMENSIONS), len({facet[1] for facet in facets}), len(facets)) == (5, 23, 56)
+
+
+def marks(dimension: str, **given: Any) -> dict[str, Any]:
+    """Return a judge's reply about a dimension: marks by the last names of facets, N/A for all others."""
+    one = DIMENSIONS[dimension]
+    return {f"{one.key}: {facet}": given.get(facet.split(": ")[1].replace(" ", "_"), "N/A") for facet in one.facets}
+
+
+def test_a_judge_that_thinks_marks_the_facets_of_the_prompts_dimensions_and_means_are_nested() -> None:
+    metric = QwenImageBenchConfig()
+    quality = marks("Quality", Physical_Logic=0, Material_Texture=1, Noise="2", Resolution=1)
+    fidelity = marks("Real-world Fidelity", Animals=2)
+    skills = ("Real-world Fidelity / World Knowledge / Animals", "Quality / Detail / Noise", "animals")
+    replies = [f"<think>{{It}} is so.</think>\n{reply(**quality)}", reply(**fidelity)]
+    ran = run(metric.inspect("a cat", skills=skills), replies)
+    texts = [request.messages[0].text for request in ran.rounds[0]]
+    assert ["Judge the Quality of" in texts[0], "Judge the Real-world Fidelity of" in texts[1]] == [True, True]
+    assert json.loads(ran.rounds[0][0].schema)["properties"]["quality: Detail: Noise"]["anyOf"][1]["enum"] == ["N/A"]
+    scored = metric.score(evidence(ran.result))
+    realism, detail, resolution = (0 + 60) / 2, 100, 60
+    assert {rating.name: rating.value for rating in scored.ratings or ()} == pytest.approx(
+        {
+            "quality": (realism + detail + resolution) / 3,
+            "quality: Realism": realism,
+            "quality: Detail": detail,
+            "quality: Resolution": resolution,
+            "real_world_fidelity": 100,
+            "real_world_fidelity: World Knowledge": 100,
+        }
+    )
+    assert scored.score == pytest.approx(((realism + detail + resolution) / 3 + 100) / 2)
+
+
+def test_of_several_images_a_capability_is_the_mean_of_those_that_it_applies_to() -> None:
+    metric, scored = QwenImageBenchConfig(), []
+    for given in ({"Noise": 2, "Resolution": 1}, {"Noise": 0}):
+        ran = run(metric.inspect("a cat", skills=("Quality",)), [reply(**marks("Quality", **given))])
+        scored.append(metric.score(evidence(ran.result)))
+    found = {rating.name: rating.value for rating in mean_over_images(scored).ratings or ()}
+    assert found == {"quality": 40, "quality: Detail": 50, "quality: Resolution": 60}
+
+
+def test_a_prompt_without_dimensions_is_judged_in_all_and_one_where_nothing_applies_has_no_score() -> None:
+    ran = run(QwenImageBenchConfig().inspect("a cat"), [reply(**marks(name)) for name in DIMENSIONS])
+    scored = QwenImageBenchConfig().score(evidence(ran.result))
+    assert scored.score is None and scored.error is not None and scored.error.kind == "no_questions"
+
+
+@pytest.mark.parametrize("said", [3, -1, 0.5, "perhaps", None, True])
+def test_a_mark_that_is_none_is_asked_for_again(said: Any) -> None:
+    replies = [reply(**marks("Quality", Noise=said))]
+    with pytest.raises(UnreadableReply):
+        run(QwenImageBenchConfig().inspect("a cat", skills=("Quality",)), replies, replies)
+
+
+@pytest.mark.parametrize(
+    ("said", "score"),
+    [
+        ('<think>{"B": 0}</think>{"A": {"x": {"score": 2}, "y": {"score": "n/a"}}, "B": {"z": {"score": 0}}}', 50),
+        ('Here: {"x": {"score": 1}, "z": {"score": "2"}} indeed', 80),
+        ('{"B": {"x": {"score": 1}, "Y": 2}, "note": "none"}', 80),
+        ('{"B": {"x": {"score": 1}, "new": {"score": 2}, "odd": {"score": "good"}}}', 80),
+        ('{"A": {"x": {"score": null}}}', None),
+    ],
+)  # fmt: skip
+def test_marks_are_read_as_the_release_reads_them(said: str, score: float | None, tmp_path: Path) -> None:
+    """Facet x and y are of capability A, z of B; the release calls a facet Y that it means y."""
+    metric = QwenImageBenchConfig(wording=write(tmp_path, QWEN_IMAGE_BENCH)).with_model_defaults(profile)
+    ran = run(metric.inspect("a  {red} <image>", skills=("Quality / A / x",)), [said])
+    ((request,),) = ran.rounds
+    assert request.messages[0].text == "Of a  {red} <image>\n\njudge Quality: Q. {}" and request.system == "You judge."
+    assert request.image_at == len("Of a  {red} <image>\n") and request.max_tokens == 4096
+    assert metric.score(evidence(ran.result)).score == score
+
+
+def test_a_reply_without_an_object_costs_the_row(tmp_path: Path) -> None:
+    metric = QwenImageBenchConfig(wording=write(tmp_path, QWEN_IMAGE_BENCH)).with_model_defaults(profile)
+    for said in ("[1]", "<think>{}</think>", '{"A": {"x": Infinity}}'):
+        with pytest.raises(UnreadableReply):
+            run(metric.inspect("a", skills=("Quality",)), [said])

@@ -1,0 +1,32 @@
+"""Sweeps whose judge goes by what a benchmark says of each prompt."""
+
+from pathlib import Path
+
+import pytest
+
+from plugins.third_party_benchmarks.tests.packs import write_pack
+from plugins.third_party_benchmarks.tests.ratings import RATED
+from plumbline.pipelines.sweeps.question_kinds import pool_kinds
+from tests.bench_of import run_plan, write_benchmark
+from tests.operators.tiny.judges import save_seeing_judge
+from tests.pipelines.test_question_pack_sweeps import planned
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_benchmark(tmp_path_factory.mktemp("bench"), ["atlas"], count=4)
+
+
+@pytest.mark.parametrize(("pack", "expected"), [("wise_verified", 1.0), ("unigenbench", 0.5)])
+def test_a_judge_scores_by_what_the_benchmark_says(pack: str, expected: float, folder: Path, tmp_path: Path) -> None:
+    """Its verdicts are always the same: 1, and 1 of two checkpoints. Images find their prompts by their texts."""
+    judge = save_seeing_judge(tmp_path / "judge", RATED)
+    questions = write_pack(pack, tmp_path)
+    given = [f"benchmark.prompts={folder}/prompts.parquet", f"+models.vlm={{family: captioner, checkpoint: '{judge}'}}"]
+    plan = planned(folder, tmp_path / "store", pack, questions, *given)
+    scores = run_plan(plan).results.read_scores().to_pylist()
+    assert [row["score"] for row in scores] == [expected] * 4
+    kinds = {row.kind: (row.mean, row.n) for row in pool_kinds(plan.store, "latest", pack) if row.level == 1}
+    checkpoints = {"Style": (1.0, 4), "Attribute": (0.0, 4)}
+    assert kinds == ({"score": (1.0, 4)} if pack == "wise_verified" else checkpoints)
+    assert not planned(folder, tmp_path / "store", pack, questions, *given).plan.missing

@@ -1,0 +1,65 @@
+"""A reply of any length is read in linear time, and as the expressions of the releases' own code read it.
+
+The long replies have a million pieces: a reader that looks at each pair of pieces does not come to an end.
+"""
+
+import re
+from collections.abc import Callable
+from contextlib import suppress
+
+import pytest
+
+from plumbline.operators.metrics.writing import UnreadableReply
+from plumbline.plugins.third_party_benchmarks.wordings import qwen_image_bench, unigenbench, wise
+from tests.operators.metrics.test_long_replies import MANY, assert_read_as_released
+
+
+def strip_thoughts_as_released(reply: str) -> str:
+    return re.sub(r"</think>\s*", "", re.sub(r"<think>.*?</think>\s*", "", reply, flags=re.DOTALL)).strip()
+
+
+def wise_as_released(reply: str) -> float | None:
+    said = strip_thoughts_as_released(reply)
+    named = re.search(r"\*{0,2}Score\*{0,2}\s*:?\s*([01])\b", said, re.IGNORECASE)
+    alone = re.findall(r"(?m)^\s*([01])\s*$", said)
+    return float(named[1]) if named else float(alone[0]) if len(alone) == 1 else None
+
+
+def wise_score(reply: str) -> float | None:
+    try:
+        return wise._read(reply)
+    except ValueError:
+        return None
+
+
+def find_score_as_released(reply: str) -> str | None:
+    found = re.search(r"<score>(.*?)</score>", reply, re.DOTALL)
+    return found[1] if found else None
+
+
+THOUGHTS = ("<think>", "</think>", "</thi", "nk>", "Score", "**", ":", " ", "\n", "\r", "\u2028", "0", "1", "a")
+TAGS = ("<score>", "</score>", "<sco", "re>", "\n", "a", "[1]")
+READERS: dict[str, tuple[tuple[str, ...], Callable[[str], object], Callable[[str], object]]] = {
+    "thoughts": (THOUGHTS, wise._remove_thoughts, strip_thoughts_as_released),
+    "score": (THOUGHTS, wise_score, wise_as_released),
+    "tag": (TAGS, lambda reply: unigenbench._find_tagged(reply, "score"), find_score_as_released),
+}
+LONG: dict[str, tuple[Callable[[str], object], str]] = {
+    "thoughts that do not end": (wise_score, "<think>" * MANY),
+    "a score far away": (wise_score, "Score" + " " * MANY + "x"),
+    "empty lines": (wise_score, "x" + "\n" * MANY + "x"),
+    "tags that do not end": (lambda reply: unigenbench._find_tagged(reply, "score"), "<score>" * MANY),
+    "braces": (qwen_image_bench._object, "{" * MANY),
+}
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_a_reply_is_read_as_by_the_expressions_of_the_release(name: str) -> None:
+    assert_read_as_released(*READERS[name])
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_a_long_reply_is_read_to_its_end(name: str) -> None:
+    read, reply = LONG[name]
+    with suppress(ValueError, UnreadableReply, RecursionError):
+        read(reply)

@@ -1,0 +1,77 @@
+"""A field of a question pack with a value of another type costs its own row: one line names the file and the row."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from tests.pipelines.sources.test_question_packs_fuzz import (
+    COUNT,
+    PROPOSITIONS,
+    Encoded,
+    Fields,
+    json_copy,
+    require_row_alone,
+    rows,
+)
+
+
+def oneig_questions() -> Fields:
+    asked = {"question": Encoded({"1": "Is it red?", "2": "Is it large?"}), "dependency": Encoded({"1": [0], "2": [1]})}
+    return {f"{number:03}": json_copy(asked) for number in range(COUNT)}
+
+
+def oneig_files(csv: str, prompt: str, suffix: str, classes: Mapping[str, str]) -> dict[str, Any]:
+    prompts = rows(lambda n: {"category": classes["object"], "id": f"{n:03}", prompt: f"bird {n}", "type": "NP"})
+    questions = {name: oneig_questions() if name == "object" else {} for name in classes}
+    asked = {f"scripts/alignment/Q_D/{name}{suffix}.json": content for name, content in questions.items()}
+    return {csv: prompts, **asked}
+
+
+CLASSES = {"anime": "Anime_Stylization", "human": "Portrait", "object": "General_Object"}
+CHECKLIST = [{"question": "Is it red?", "tags": ["color"]}, {"question": "Is it large?", "tags": []}]
+POINTS = Encoded({"Primary Categories": "Art", "Testpoints": ["Style"], "Testpoint Description": ["flat"]})
+
+FILES: Mapping[str, Mapping[str, Any]] = {
+    "dpg_bench": {"q.jsonl": PROPOSITIONS},
+    "oneig": oneig_files("OneIG-Bench.csv", "prompt_en", "", CLASSES),
+    "oneig_zh": oneig_files(
+        "OneIG-Bench-ZH.csv", "prompt_cn", "_zh", {**CLASSES, "multilingualism": "Multilingualism"}
+    ),
+    "geneval2": {
+        "q.jsonl": rows(lambda n: {
+            "prompt": f"bird {n}", "atom_count": 2, "vqa_list": [["How many?", "one"]], "skills": ["count"]
+        })
+    },
+    "unigenbench": {"q.csv": rows(lambda n: {"index": n, "prompt_en": f"bird {n}", "sub_dims_en": json_copy(POINTS)})},
+    "wise_verified": {
+        "q.json": rows(lambda n: {"Prompt": f"bird {n}", "Explanation": "red", "prompt_id": 401 + n})
+    },
+    "prism_bench": {
+        f"{track}.jsonl": rows(lambda n: {"prompt": f"bird {n}"})
+        for track in ("affection", "composition", "entity", "imagination", "long_text", "style", "text_rendering")
+    },
+    "t2i_corebench": {
+        "q.json": {
+            f"C-{n}": {"Prompt": f"bird {n}", "Main Class": "C", "Sub Class": "MI", "Checklist": json_copy(CHECKLIST)}
+            for n in range(COUNT)
+        }
+    },
+    "tiif_bench": {
+        "mini_prompts/style_prompts.jsonl": rows(
+            lambda n: {"short_description": f"bird {n}", "long_description": f"a large bird {n}"}
+        ),
+        "mini_eval_prompts/style_eval_prompts.jsonl": rows(
+            lambda n: {"type": "style", "yn_question_list": ["Is it red?"], "yn_answer_list": ["yes"]}
+        ),
+    },
+}  # fmt: skip
+"""Content of the files of each pack."""
+NUMBERED = ("geneval2", "prism_bench", "tiif_bench")
+"""Packs whose prompts are called by their lines."""
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_field_of_another_type_costs_its_row_alone_and_is_told_by_file_and_row(name: str) -> None:
+    both_lengths = {"inner": "mini_eval_prompts", "losses": 2} if name == "tiif_bench" else {}
+    require_row_alone(name, FILES[name], numbered=name in NUMBERED, **both_lengths)

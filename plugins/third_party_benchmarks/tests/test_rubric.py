@@ -1,0 +1,65 @@
+"""A judge gets a benchmark's explanations and checkpoints, and its verdicts become scores."""
+
+import pytest
+
+from plumbline.operators.metrics.metric import Evidence
+from plumbline.operators.metrics.wording import prompt_template
+from plumbline.operators.metrics.writing import UnreadableReply, WrittenQuestion
+from plumbline.operators.stages.graph import check_chain
+from plumbline.plugins.third_party_benchmarks.judges.rubric import RubricConfig, read_meanings
+from tests.operators.metrics.scripted import run
+
+KNOWLEDGE, CHECKPOINTS = RubricConfig(rubric="knowledge"), RubricConfig(rubric="checkpoints")
+MEANINGS = read_meanings(prompt_template("rubric_meanings"))
+ASKED = [
+    WrittenQuestion("1", "ink painting", (), kind="Style"),
+    WrittenQuestion("2", "two pandas", (), kind="Attribute - Quantity"),
+    WrittenQuestion("3", "three {hats}", (), kind="Attribute - Quantity 2"),
+]
+
+
+def row(**rated: float) -> Evidence:
+    return Evidence({"ratings": [{"name": name, "value": value} for name, value in rated.items()], "rationale": "so"})
+
+
+def test_a_judge_gets_the_prompt_and_the_reference_and_says_one_or_nought() -> None:
+    explained = [WrittenQuestion("1", "This means\nmooncakes.", (), kind="culture")]
+    ran = run(KNOWLEDGE.inspect("the {pastry} of autumn", explained), ['{"score": 1, "rationale": "A mooncake."}'])
+    ((request,),) = ran.rounds
+    assert "\nthe {pastry} of autumn\nReference:\nThis means mooncakes.\n" in request.messages[0].text
+    assert [(rating.name, rating.value) for rating in ran.result.ratings] == [("score", 1)]
+    assert KNOWLEDGE.score(row(score=1)).score == 1 and KNOWLEDGE.score(row(score=0)).score == 0
+
+
+@pytest.mark.parametrize("reply", ['{"score": 2, "rationale": ""}', '{"score": 0.5, "rationale": ""}', "A mooncake."])
+def test_what_is_neither_one_nor_nought_is_no_verdict(reply: str) -> None:
+    with pytest.raises(UnreadableReply):
+        run(KNOWLEDGE.inspect("a", ASKED[:1]), [reply], [reply])
+
+
+def test_every_checkpoint_has_its_name_its_meaning_and_a_rating_of_its_own() -> None:
+    verdict = '{"Style": 1, "Attribute - Quantity": 0, "Attribute - Quantity 2": 1, "rationale": "One panda."}'
+    ran = run(CHECKPOINTS.inspect("ink pandas", ASKED), [verdict])
+    ((request,),) = ran.rounds
+    quantity = MEANINGS["Attribute - Quantity"]
+    assert f"- Attribute - Quantity ({quantity}): two pandas\n" in request.messages[0].text
+    assert f"- Attribute - Quantity 2 ({quantity}): three {{hats}}\n" in request.messages[0].text
+    rated = {rating.name: rating.value for rating in ran.result.ratings}
+    assert rated == {"Style": 1, "Attribute - Quantity": 0, "Attribute - Quantity 2": 1}
+    assert CHECKPOINTS.score(row(**rated)).score == pytest.approx(2 / 3)
+
+
+def test_a_checkpoint_without_a_known_meaning_is_asked_by_its_name() -> None:
+    ran = run(CHECKPOINTS.inspect("墨", [ASKED[0]._replace(kind="风格")]), ['{"风格": 1, "rationale": ""}'])
+    assert "- 风格: ink painting\n" in ran.rounds[0][0].messages[0].text
+
+
+def test_there_is_a_meaning_for_each_of_the_27_checkpoints() -> None:
+    assert len(MEANINGS) == 27
+
+
+@pytest.mark.parametrize("metric", [KNOWLEDGE, CHECKPOINTS], ids=lambda metric: metric.rubric)
+def test_its_chain_holds_together_and_questions_with_choices_are_refused(metric: RubricConfig) -> None:
+    check_chain("rubric", metric)
+    assert metric.asking() == {} and metric.judging()["templates"]
+    assert metric.refusal_of_pack({0}) is None and "choices" in (metric.refusal_of_pack({0, 2}) or "")

@@ -1,0 +1,188 @@
+"""The text metric: the words that a prompt wants in the image, compared with the words that a model reads there."""
+
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, NamedTuple
+
+from plumbline.operators.base.errors import RowError
+from plumbline.operators.metrics.answered import EXTRA_WORDS, Element, Rating, Scored
+from plumbline.operators.metrics.metric import SHARES, CallEstimate, Evidence, Metric, ScoreRange
+from plumbline.operators.metrics.modules import Look
+from plumbline.operators.metrics.parsing import TextSpan, find, shorten
+from plumbline.operators.metrics.questions.question_list import ask_for_text
+from plumbline.operators.metrics.writing import VqaPrompt, WrittenQuestion
+from plumbline.plugins.words_in_images.text_measures import (
+    KEPT,
+    Measure,
+    comparable,
+    compare,
+    edit_distance,
+    is_chinese,
+    split_words,
+    word_count,
+)
+
+QUOTED = re.compile('"([^"]+)"|“([^“”]+)”|「([^「」]+)」|『([^『』]+)』')
+NO_TEXT = RowError(
+    "no_text_wanted", 'the prompt quotes no words to be written in the image; put them in quotes, as in a sign "OPEN"'
+)
+NEAR = 0.5
+"""Most edits per character of a missing word at which a word that was read counts as its misspelling."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RenderedTextConfig(Metric):
+    """Options of the text metric: the reader, and the comparison with the wanted words."""
+
+    kind: Literal["rendered_text"] = "rendered_text"
+    story: ClassVar[str] = (
+        "has a model read the text in the image, and compares it with the words that the prompt wants there"
+    )
+    chain: ClassVar[tuple[str, ...]] = ("questions", "modules", "scores")
+    role_keys: ClassVar[tuple[str, ...]] = ("reader",)
+    score_range: ClassVar[ScoreRange] = SHARES
+    reader: str = "ocr"
+    """Role of the model that reads text in images."""
+    measure: Measure = "longtext_bench"
+    """`longtext_bench`: share of wanted words that were read, or of characters for Chinese text; `cvtg_2k`: share of
+    words that were read anywhere; `cvtg_2k_ned`: similarity of each to the nearest word; `oneig`: its text score, of
+    one image; `flow_grpo`: its OCR reward; `edit_similarity`, `substring_match`, `exact_match` and `counter_iou`:
+    UniRL's."""
+    scored_from: ClassVar[tuple[str, ...]] = ("modules", "questions")
+
+    def asking(self) -> dict[str, Any]:
+        """Return all options that decide which words are wanted."""
+        return {"quotes": QUOTED.pattern}
+
+    def looking(self) -> dict[str, Any]:
+        """Return nothing: only the reader decides the text."""
+        return {}
+
+    def answering(self) -> dict[str, Any]:
+        """Return all options that decide how the reader is asked."""
+        return {"kind": self.kind}
+
+    def scoring(self) -> dict[str, Any]:
+        return {"measure": self.measure}
+
+    def estimate_calls(self, words: float) -> CallEstimate:
+        """Return no call to a writer, and one reading per image."""
+        return CallEstimate(0, 1)
+
+    def want(self, prompt: str, texts: Sequence[str]) -> list[WrittenQuestion] | RowError:
+        """Return a question for each of the texts, or for each text that the prompt quotes, or an error if there are
+        none."""
+        if texts:
+            places = _locate(prompt, texts)
+        else:
+            quoted = [TextSpan(*match.span(match.lastindex or 0)) for match in QUOTED.finditer(prompt)]
+            places = [(prompt[span.start : span.end], span) for span in quoted]
+        wanted = [(text, place) for text, place in places if any(map(str.isalnum, text))]
+        unknown = next((text for text, _ in wanted if not _is_known(text)), None)
+        if unknown is not None:
+            message = f"only Latin and Chinese text is compared, got {shorten(unknown)}; leave this prompt out"
+            return RowError("unknown_script", message)
+        return [ask_for_text(place, text, *span) for place, (text, span) in enumerate(wanted)] or NO_TEXT
+
+    def vqa_prompt(self, text: str, choices: Sequence[str]) -> VqaPrompt:
+        """Return the question as it is: the reader is asked for all text in the image."""
+        return VqaPrompt(text, tuple(choices), free=True)
+
+    def looks(self, text: str) -> tuple[Look, ...]:
+        """Return one look for all text in the image."""
+        return (Look("reader", ""),)
+
+    def score(self, evidence: Evidence) -> Scored:
+        """Return the chosen measure, with the other measures as ratings and the words as elements."""
+        questions = [answered.question for answered in evidence.answered]
+        read = evidence.answered[0].seen[0].text or ""
+        wanted = [question.answer or "" for question in questions]
+        measured = compare(wanted, read)
+        ratings = tuple(Rating(name, value) for name, value in measured.items())
+        count = word_count(wanted, self.measure)
+        return Scored(measured[self.measure], word_elements(questions, read), n_questions=count, ratings=ratings)
+
+
+Span = TextSpan | tuple[None, None]
+"""Position of a text in the prompt, if the prompt contains it."""
+
+
+def _locate(prompt: str, texts: Sequence[str]) -> list[tuple[str, Span]]:
+    """Return the texts with their positions; a text that is wanted twice is searched after its first position."""
+    taken: list[TextSpan] = []
+    placed: list[tuple[str, Span]] = []
+    for text in texts:
+        span = find(text, prompt, after=taken[-1].end if taken else 0, taken=taken)
+        if span is not None and prompt[span.start : span.end] == text:
+            taken.append(span)
+            placed.append((text, span))
+        else:
+            placed.append((text, (None, None)))
+    return placed
+
+
+def _is_known(text: str) -> bool:
+    """Return True if all letters are Latin or Chinese, and some of the text is compared."""
+    names = (unicodedata.name(letter, "") for letter in text if letter.isalpha())
+    return re.search(f"[{KEPT}]", text) is not None and all(name.startswith(("LATIN", "CJK")) for name in names)
+
+
+# The words, one by one
+
+
+class WantedWord(NamedTuple):
+    """A word of a wanted text, or a character of a Chinese one."""
+
+    question: WrittenQuestion
+    text: str
+    """The word in its compared form."""
+    start: int
+    """Position in the wanted text."""
+    end: int
+
+
+def word_elements(questions: Sequence[WrittenQuestion], read: str) -> tuple[Element, ...]:
+    """Return an element for each wanted word: 1 if it was read, else 0, with a misspelling that was read if one is
+    near.
+
+    The last element has the extra words and no score.
+    """
+    chinese = any(is_chinese(question.answer or "") for question in questions)
+    wanted = [word for question in questions for word in _split_wanted(question, chinese)]
+    left = Counter(split_words(comparable(read, chinese), chinese))
+    given: dict[int, str] = {}
+    for place, word in enumerate(wanted):
+        if left[word.text] > 0:
+            given[place] = word.text
+            left[word.text] -= 1
+    for place, word in enumerate(wanted):
+        near = None if place in given else _nearest(word.text, +left)
+        if near is not None:
+            given[place] = near
+            left[near] -= 1
+    elements = [_element(place, word, given.get(place)) for place, word in enumerate(wanted)]
+    extra = (" " if not chinese else "").join((+left).elements())
+    return (*elements, Element(EXTRA_WORDS, "Extra words", None, None, None, None, extra or None, None))
+
+
+def _split_wanted(question: WrittenQuestion, chinese: bool) -> list[WantedWord]:
+    pieces = re.finditer(f"[{KEPT}]" if chinese else r"\S+", question.answer or "")
+    words = [(comparable(piece.group(), chinese), piece) for piece in pieces]
+    return [WantedWord(question, word, *piece.span()) for word, piece in words if word]
+
+
+def _nearest(word: str, left: Mapping[str, int]) -> str | None:
+    distances = {other: edit_distance(word, other) for other in left}
+    near = min(distances, key=lambda other: distances[other], default=None)
+    return near if near is not None and distances[near] <= NEAR * len(word) else None
+
+
+def _element(place: int, word: WantedWord, given: str | None) -> Element:
+    question = word.question
+    span = (question.answer or "")[word.start : word.end]
+    name = f"{question.question_id}.{place}"
+    start, end = (None, None) if question.start is None else (question.start + word.start, question.start + word.end)
+    return Element(name, question.text, span, start, end, word.text, given, float(given == word.text))

@@ -1,0 +1,70 @@
+"""The wanted texts are read from the files of releases as their own code reads them."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from plumbline.pipelines.sources.question_packs.pack import QuestionPack
+from tests.pipelines.sources.test_question_packs import pack_of, questions
+from tests.pipelines.sources.test_question_packs_fuzz import require_row_alone, rows
+from tests.question_packs import write_csv, write_json
+
+FILES: dict[str, dict[str, Any]] = {
+    "cvtg_2k": {
+        f"{folder}/{area}.json": {"data_list": rows(lambda n: {"index": n, "prompt": f"a sign 'OPEN' {n}"})}
+        for folder in ("CVTG", "CVTG-Style") for area in (2, 3, 4, 5)
+    },
+    "longtext_bench": {
+        "q.jsonl": rows(lambda n: {
+            "prompt_id": n, "prompt": f"a sign {n}", "text": ["OPEN"], "category": "sign", "length": "short"
+        })
+    },
+    "oneig_text": {"q.csv": rows(lambda n: {"id": n, "prompt_en": f"a sign {n}", "text_content": "['OPEN']"})},
+}  # fmt: skip
+"""Content of the files of each pack."""
+
+
+def texts(pack: QuestionPack, prompt_id: str) -> list[str]:
+    return [row["answer"] for row in questions(pack, prompt_id)]
+
+
+def test_longtext_bench_has_a_list_of_texts_for_each_prompt(tmp_path: Path) -> None:
+    rows = [
+        {"category": "sign", "length": "short", "prompt": "a shop, OPEN", "text": ["OPEN", "24 h"], "prompt_id": 0},
+        {"prompt": "a bus", "text": "stop", "prompt_id": 1},
+    ]
+    (tmp_path / "q.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    pack = pack_of("longtext_bench", tmp_path / "q.jsonl")
+    assert texts(pack, "0") == ["OPEN", "24 h"] and pack.prompts["skills"].to_pylist()[0] == ["sign", "short"]
+    assert questions(pack, "0")[0]["start"] == 8
+    assert "row 1: expected 'text' as a list of texts" in questions(pack, "1")[0]["error"]["message"]
+
+
+@pytest.mark.parametrize("prompt", ["prompt_en", "prompt_cn"])
+def test_oneigs_texts_are_a_list_as_python_writes_it(prompt: str, tmp_path: Path) -> None:
+    wanted = ["Baker's", 'say "hi"', "two\nlines"]
+    rows = [{"": 0, "id": "000", prompt: "a slide", "text_content": str(wanted)}]
+    path = write_csv(tmp_path / "q.csv", [*rows[0]], rows)
+    assert texts(pack_of("oneig_text", path), "000") == ["Baker's", 'say "hi"', r"two\nlines"]
+    assert texts(pack_of("oneig_text", path, "fixed"), "000") == ["Baker's", 'say "hi"', "two lines"]
+
+
+def test_cvtg_2k_wants_what_stands_in_single_quotes(tmp_path: Path) -> None:
+    for folder in ("CVTG", "CVTG-Style"):
+        (tmp_path / folder).mkdir()
+        for area in (2, 3, 4, 5):
+            listed = [
+                {"index": 0, "prompt": f"a shop with 'Fresh' and 'Open {area}'"},
+                {"index": 1, "prompt": "a shop"},
+            ]
+            write_json(tmp_path / f"{folder}/{area}.json", {"data_list": listed})
+    pack = pack_of("cvtg_2k", tmp_path)
+    assert len(pack.prompts) == 16 and texts(pack, "CVTG-Style_3_0") == ["Fresh", "Open 3"]
+    assert questions(pack, "CVTG_2_1")[0]["error"]["kind"] == "no_questions"
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_field_of_another_type_costs_its_row_alone_and_is_told_by_file_and_row(name: str) -> None:
+    require_row_alone(name, FILES[name], is_row=3 if name == "cvtg_2k" else 2)

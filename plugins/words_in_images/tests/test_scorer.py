@@ -1,0 +1,86 @@
+"""The text metric in this process, with the real PP-OCRv6: signs are read, and incomparable texts have a reason."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from plumbline.jobs.scorer import open_scorer
+from plumbline.operators.models.families import FAMILIES
+from plumbline.operators.models.resolution import resolve_model
+from plumbline.operators.scoring.scorer import Scorer
+from tests.commands import config_of
+from tests.operators import tiny
+from tests.operators.models.endpoint import VARIABLE, Server, said
+from tests.operators.tiny import detectors
+from tests.signs import chinese_sign, sign
+
+BLANK = tiny.encoded(Image.new("RGB", (64, 64), "grey"))
+
+
+@pytest.fixture(scope="module")
+def scorer() -> Scorer:
+    return open_scorer("metric=[text]", "models=shapes")
+
+
+def test_quoted_words_are_compared_with_what_is_read(scorer: Scorer) -> None:
+    images = [sign("GRAND OPENNG", "today"), sign("OPEN"), BLANK, BLANK, BLANK, b"no image", [sign("OPEN"), BLANK]]
+    cat, open_sign = "a cat", 'a sign "OPEN"'
+    prompts = ['a sign "Grand Opening"', open_sign, open_sign, cat, 'a sign "Привет"', open_sign, open_sign]
+    scored = scorer.score_table(images, prompts).to_pylist()
+    kinds = [row["error"]["kind"] if row["error"] else None for row in scored]
+    assert kinds == [None, None, None, "no_text_wanted", "unknown_script", "corrupt_image", None]
+    assert [row["score"] for row in scored] == [0.5, 1.0, 0.0, None, None, None, 0.5]
+    elements = [(one["wanted"], one["given"], one["score"]) for one in scored[0]["elements"]]
+    assert elements == [("grand", "grand", 1.0), ("opening", "openng", 0.0), (None, "today", None)]
+    assert {rating["name"] for rating in scored[0]["ratings"]} > {"flow_grpo", "oneig", "counter_iou"}
+
+
+def test_the_reader_that_a_package_ships_needs_no_gpu() -> None:
+    """A pool gives a GPU to local models only."""
+    assert not FAMILIES["rapidocr"].local
+
+
+def test_texts_that_come_with_an_image_win_over_the_prompts_quotes(scorer: Scorer) -> None:
+    texts = [["OPEN", "Sale"], None, '["中山"]', ["Привет"], [7], []]
+    images, prompt = [sign("OPEN"), sign("OPEN"), chinese_sign("中山"), BLANK, BLANK, BLANK], 'a sign "OPEN"'
+    scored = scorer.score_table(images, prompt, questions=texts).to_pylist()
+    assert [row["score"] for row in scored] == [0.5, 1.0, 1.0, None, None, None]
+    kinds = [row["error"]["kind"] for row in scored[3:]]
+    assert kinds == ["unknown_script", "no_questions", "no_questions"]
+    assert "question 0: expected a pair [question, answer]" in scored[4]["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("reader", "save"),
+    [
+        (["model@models.ocr=got_ocr2"], detectors.save_got_ocr2),
+        (
+            ["model@models.ocr=qwen2_5_vl_7b", "models.ocr.engine=transformers", "models.ocr.reading_tokens=4"],
+            tiny.save_qwen2_vl,
+        ),
+    ],
+    ids=["got_ocr2", "vlm"],
+)
+def test_any_model_that_serves_ocr_reads(reader: list[str], save: Callable[[Path], Path], tmp_path: Path) -> None:
+    words = ["metric=[text]", "models=shapes", *reader, f"models.ocr.checkpoint={save(tmp_path)}"]
+    (row,) = open_scorer(*words).score_table([sign("OPEN")], ['a sign "OPEN"']).to_pylist()
+    assert row["error"] is None and 0 <= row["score"] <= 1
+
+
+def test_a_chat_model_at_a_service_is_told_to_read(server: Server) -> None:
+    """Its reply is the text, a refusal is a null with its reason, and its instruction is in the key."""
+    replies = [said("Grand\nOpening"), said("No text recognized."), said(None, refusal="not that")]
+    server.script = lambda number, body: replies[number]
+    service = {"checkpoint": "m", "endpoint": server.url, "key_variable": VARIABLE, "concurrency": 1}
+    words = ["metric=[text]", "models=shapes", "model@models.ocr=api"]
+    words += [f"models.ocr.{name}={value}" for name, value in service.items()]
+    told = [*words, "models.ocr.reading=Read the sign"]
+    scored = open_scorer(*told).score_table([BLANK] * 3, ['a sign "Grand Opening"'] * 3).to_pylist()
+    assert [row["score"] for row in scored] == [1.0, 0.0, None] and scored[2]["error"]["kind"] == "reply_refused"
+    assert all(body["messages"][0]["content"][1]["text"] == "Read the sign" for body in server.bodies)
+    keys = [
+        resolve_model(config_of("scorer", *given).models["ocr"], on_gpu=False).semantic() for given in (words, told)
+    ]
+    assert keys[0] | {"reading": "Read the sign"} == keys[1] != keys[0]

@@ -1,0 +1,36 @@
+"""The measures of rendered text equal those of the releases' own functions for the same readings."""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from plugins.words_in_images.tests.text_releases import CASES, Releases, make_readings
+from plumbline.plugins.words_in_images.text_measures import Measure, compare, word_count
+
+LINES = Path(__file__).with_name("text_measures.jsonl").read_text().splitlines()
+KEPT: Sequence[tuple[list[str], list[str], Mapping[str, float]]] = [json.loads(line) for line in LINES]
+RELEASES = os.environ.get("TEXT_RELEASES", "")
+"""A folder of checkouts (plugins/words_in_images/tests/text_releases.py)."""
+
+
+@pytest.mark.parametrize("measure", [*Measure.__args__, "oneig_edit_distance", "oneig_word_accuracy"])
+def test_a_measure_is_the_releases(measure: str) -> None:
+    ours = [compare(wanted, "\n".join(lines))[measure] for wanted, lines, _ in KEPT]
+    assert ours == pytest.approx([released[measure] for *_, released in KEPT], abs=1e-12)
+    assert len(set(ours)) > (1 if measure.endswith("_match") else 10)
+
+
+def test_words_are_counted_as_the_releases_count_them() -> None:
+    for wanted, _, released in KEPT:
+        assert word_count(wanted, "longtext_bench") == released["words"]
+        assert word_count(wanted, "cvtg_2k") == released["cvtg_2k_words"]
+
+
+@pytest.mark.skipif(not RELEASES, reason="TEXT_RELEASES names no folder of checkouts")
+def test_the_kept_values_are_those_of_the_releases() -> None:
+    releases = Releases(Path(RELEASES))
+    assert [[*reading, releases.measures(reading)] for reading in make_readings()] == [[*case] for case in KEPT]
+    assert len(KEPT) == CASES

@@ -1,0 +1,166 @@
+"""The releases' own functions over made-up readings, run from checkouts of their repositories.
+
+    python -m plugins.words_in_images.tests.text_releases FOLDER > plugins/words_in_images/tests/text_measures.jsonl
+
+FOLDER contains checkouts of X-Omni, OneIG-Benchmark, i1, flow_grpo and UniRL; their commits are in
+plugins/words_in_images/text_measures.py. No checkout is imported: the few functions that compare texts are
+extracted from their files.
+"""
+
+import ast
+import difflib
+import json
+import re
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from random import Random
+from types import ModuleType, SimpleNamespace
+from typing import Any, NamedTuple
+
+import numpy as np
+from nltk.metrics.distance import edit_distance
+
+CASES = 80
+LATIN = ["Grand", "Opening", "SALE", "café", "déjà-vu"]
+ODD = [*LATIN, "50%", "A&B", "the", "The", "end.", "(new)", "é", "l0ve", "24/7"]
+CHINESE = "欢迎光临新书店开业大吉"
+
+
+class Reading(NamedTuple):
+    """Texts that were wanted, and the lines that were read."""
+
+    wanted: list[str]
+    lines: list[str]
+
+
+def make_readings() -> Iterator[Reading]:
+    """Texts with repeated words, accents and punctuation, Chinese ones too; read whole, misread, partly, or not."""
+    rng = Random(0)
+    for case in range(CASES):
+        chinese = case % 4 == 3
+        wanted = [_text(rng, chinese) for _ in range(rng.randint(1, 3))]
+        lines = [_misread(rng, text) for text in wanted if rng.random() < 0.8]
+        rng.shuffle(lines)
+        extra = [_text(rng, chinese=rng.random() < 0.3)] if rng.random() < 0.4 else []
+        yield Reading(wanted, [] if case % 10 == 9 else [*lines, *extra])
+
+
+def _text(rng: Random, chinese: bool) -> str:
+    if chinese:
+        return "".join(rng.choices(CHINESE, k=rng.randint(1, 6))) + rng.choice(["", "！", " 24h", "OK"])
+    return " ".join([rng.choice(LATIN), *rng.choices(ODD, k=rng.randint(0, 5))])
+
+
+def _misread(rng: Random, text: str) -> str:
+    place = rng.randrange(len(text))
+    return rng.choice([text, text, text.upper(), text[:place] + text[place + 1 :], text[:place] + "x" + text[place:]])
+
+
+class Releases:
+    """The measures of each release for a reading."""
+
+    def __init__(self, folder: Path) -> None:
+        distance = SimpleNamespace(distance=edit_distance)
+        sys.modules.setdefault("Levenshtein", _module("Levenshtein", distance=edit_distance))
+        known = {"re": re, "Counter": Counter, "np": np, "Levenshtein": distance, "distance": edit_distance}
+        known |= {"difflib": difflib, "logging": SimpleNamespace(error=_fail), "print": _fail}
+
+        def take(path: str, *names: str) -> Any:
+            return SimpleNamespace(**_functions(folder / path, names, known))
+
+        self.x_omni = take(
+            "X-Omni/textbench/summary_scores.py", "preprocess_string", "counter2list", "calculate_char_match_ratio"
+        )
+        self.oneig = take(
+            "OneIG-Benchmark/scripts/text/text_utils.py",
+            *("preprocess_string", "levenshtein_distance", "contains_chinese", "calculate_char_match_ratio"),
+        )
+        self.cvtg = take(
+            "i1/benchmark_eval/cvtg-2k/unified_metrics_eval.py",
+            *("get_ld", "extract_words_from_prompt", "compute_ocr_metrics"),
+        )
+        self.flow_grpo = take("flow_grpo/flow_grpo/ocr.py", "__call__")
+        self.unirl = take(
+            "UniRL/unirl/reward/local/ocr.py", "_score_text", "_normalize_text", "_counter_iou", "_extract_target_text"
+        )
+
+    def measures(self, reading: Reading) -> dict[str, float]:
+        """Return the measures by their names in plugins/words_in_images/text_measures.py, and the word counts."""
+        return {
+            **self._longtext_bench(reading),
+            **self._cvtg_2k(reading),
+            **self._oneig(reading),
+            "flow_grpo": self._flow_grpo(reading),
+            **self._unirl(reading),
+        }
+
+    def _longtext_bench(self, reading: Reading) -> dict[str, float]:
+        mode = "zh" if self.oneig.contains_chinese("".join(reading.wanted)) else "en"
+        wanted, read = (
+            self.x_omni.preprocess_string(" ".join(texts), mode) for texts in (reading.wanted, reading.lines)
+        )
+        match, words, _ = self.x_omni.calculate_char_match_ratio(wanted, read, mode)
+        return {"longtext_bench": len(match) / len(words), "words": len(words)}
+
+    def _cvtg_2k(self, reading: Reading) -> dict[str, float]:
+        page = [[None, (line, 1.0)] for line in reading.lines] or None
+        evaluator = SimpleNamespace(
+            paddleocr_available=True, models={"ocr": SimpleNamespace(ocr=lambda path, cls: [page])}
+        )
+        evaluator.get_ld = lambda *texts: self.cvtg.get_ld(evaluator, *texts)
+        quoted = " and ".join(f"'{text}'" for text in reading.wanted)
+        words = self.cvtg.extract_words_from_prompt(evaluator, f"Signs with {quoted}.")
+        total, right, similar = self.cvtg.compute_ocr_metrics(evaluator, "", words)
+        return {"cvtg_2k": right / total, "cvtg_2k_ned": float(np.mean(similar)), "cvtg_2k_words": total}
+
+    def _oneig(self, reading: Reading) -> dict[str, float]:
+        wanted, read = map(self.oneig.preprocess_string, (str(reading.wanted), "\n".join(reading.lines)))
+        distance = float(self.oneig.levenshtein_distance(read, wanted))
+        _, accuracy, _ = self.oneig.calculate_char_match_ratio(wanted, read)
+        most, whole = 50 if self.oneig.contains_chinese(wanted) else 100, float(distance == 0)
+        score = 1 - min(most, distance) * (1 - whole) * (1 - accuracy) / most  # text_score.py, of one image
+        return {"oneig": score, "oneig_edit_distance": distance, "oneig_word_accuracy": accuracy}
+
+    def _flow_grpo(self, reading: Reading) -> float:
+        page = [[None, (line, 1.0)] for line in reading.lines]
+        scorer = SimpleNamespace(ocr=SimpleNamespace(ocr=lambda image, cls: [page]))
+        (reward,) = self.flow_grpo.__call__(scorer, [np.zeros(1)], [f'A sign "{reading.wanted[0]}"'])
+        return float(reward)
+
+    def _unirl(self, reading: Reading) -> dict[str, float]:
+        scorer = SimpleNamespace(_levenshtein_distance=edit_distance, _counter_iou=self.unirl._counter_iou)
+        scorer._normalize_text = self.unirl._normalize_text
+        target = self.unirl._extract_target_text(scorer, f'A sign "{reading.wanted[0]}"')
+        return dict(self.unirl._score_text(scorer, self.unirl._normalize_text("".join(reading.lines)), target))
+
+
+def _functions(file: Path, names: tuple[str, ...], known: dict[str, Any]) -> dict[str, Callable[..., Any]]:
+    """Functions and methods of a file by name, without their decorators and types."""
+    tree = ast.parse(file.read_text())
+    defined = {node.name: node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name in names}
+    for node in defined.values():
+        node.decorator_list, node.returns = [], None
+        for argument in node.args.args:
+            argument.annotation = None
+    scope = {**known, "Image": SimpleNamespace(Image=type(None))}
+    exec(compile(ast.Module([*defined.values()], []), str(file), "exec"), scope)
+    return {name: scope[name] for name in names}
+
+
+def _module(name: str, **names: Any) -> ModuleType:
+    module = ModuleType(name)
+    module.__dict__.update(names)
+    return module
+
+
+def _fail(*words: Any) -> None:
+    """Fail if a release prints an error for a score of zero."""
+    raise AssertionError(words)
+
+
+if __name__ == "__main__":
+    releases = Releases(Path(sys.argv[1]))
+    for reading in make_readings():
+        print(json.dumps([*reading, releases.measures(reading)], ensure_ascii=False))
