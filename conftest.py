@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.environment import set_environment
+from tests.environment import ROOT, set_environment
 from tests.s3 import S3Server, run_server
 
 if TYPE_CHECKING:
@@ -17,6 +17,11 @@ if TYPE_CHECKING:
 
 set_environment()
 pytest_plugins = ["tests.browser.fixtures", "tests.operators.fixtures", "tests.refusals"]
+if not (ROOT / "plugins" / "training").is_dir():  # it trains the models of the embedded world
+    collect_ignore = [
+        *(f"tests/assets/test_{name}.py" for name in ("nli", "questions", "training", "world", "writer")),
+        "tests/test_commands_run.py",
+    ]
 # for machines that others use too; nothing is written beside the code
 settings.register_profile("untimed", deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")

@@ -1,14 +1,13 @@
-"""Profiles of VQA models: the conversation, the preparation of an image, and VQAScore's question.
+"""Profiles of VQA models: the conversation, the preparation of an image, and which question VQAScore asks.
 
 The profiles are in the modules of their families.
 """
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
-Reduction = Literal["mean", "product", "first"]
-"""Step from the log-probabilities of an answer's tokens to a score (operators/metrics/questions/vqascore.py)."""
-
+QuestionName = Literal["released", "first_token", "released_first_token", "blip", "blip2", "instructblip"]
+"""Names of VQAScore's questions (operators/metrics/questions/vqascore.py, DEFAULT_QUESTIONS)."""
 VICUNA_SYSTEM = (
     "A chat between a curious user and an artificial intelligence assistant. "
     "The assistant gives helpful, detailed, and polite answers to the user's questions."
@@ -16,22 +15,13 @@ VICUNA_SYSTEM = (
 """Message before every conversation in training LLaVA-1.5 and CLIP-FlanT5, whose answers are worse without."""
 
 
-class YesQuestion(NamedTuple):
-    """VQAScore's question for a model, unless the metric's options set another."""
-
-    template: str
-    """The question; `{}` is replaced by the prompt's text."""
-    answer: str
-    """The answer whose likelihood is the score."""
-    reduction: Reduction
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class VqaProfile:
     """A VQA model's way to be asked."""
 
     name: str
-    asks: YesQuestion
+    question: QuestionName = "first_token"
+    """VQAScore's question, unless the metric's options set another."""
     system: str | None = None
     """The conversation's system message, unless the chat template provides one."""
     compares: bool = False
@@ -52,9 +42,3 @@ class VqaProfile:
     def semantic(self) -> dict[str, Any]:
         """Return the part that enters the keys of cells."""
         return {"kind": self.name}
-
-
-RELEASED = YesQuestion('Does this figure show "{}"? Please answer yes or no.', "Yes", "mean")
-"""Lin et al. 2024, as released for CLIP-FlanT5 and LLaVA-1.5."""
-FIRST_TOKEN = YesQuestion('Does this figure show "{}"? Please answer Yes or No.', "Yes", "first")
-"""The authors' later releases, for every decoder-only chat model."""

@@ -197,7 +197,7 @@ class Workers:
             return
         import ray  # takes a second, and only a large ingest needs it
 
-        from plumbline.pipelines.base.cluster import ClusterConfig
+        from plumbline.pipelines.base.cluster_config import ClusterConfig
         from plumbline.pipelines.running.session import ray_session
 
         self._session.enter_context(ray_session(ClusterConfig(address=address, num_cpus=cpus, pools={})))

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Protocol, TypeVar
 
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.images.decoding import ImageLimits
-from plumbline.pipelines.base.cluster import ClusterConfig
+from plumbline.pipelines.base.cluster_config import ClusterConfig
 from plumbline.pipelines.base.storage import Place, StorageConfig
 from plumbline.pipelines.base.tables import Row
 from plumbline.pipelines.cells.store import open_store

@@ -11,7 +11,7 @@ from plumbline.operators.base.errors import PlumblineError
 from plumbline.operators.base.sentences import plural
 from plumbline.operators.images.generation_settings import COMPARE, Choice
 from plumbline.operators.report.changes import Change, Changes, correct_together
-from plumbline.pipelines.base.cluster import ClusterConfig
+from plumbline.pipelines.base.cluster_config import ClusterConfig
 from plumbline.pipelines.base.exit_codes import GATE_FAILED, REGRESSION, worse
 from plumbline.pipelines.cells.runs import Run, earlier_runs, read_manifest
 from plumbline.pipelines.cells.store import Store

@@ -18,7 +18,7 @@ from plumbline.operators.models.resolution import resolve_model
 from plumbline.operators.stages.graph import GraphNode, make_nodes, node_name
 from plumbline.operators.stages.stage import Stage
 from plumbline.operators.stages.table import STAGES
-from plumbline.pipelines.base.cluster import ClusterConfig, PoolConfig
+from plumbline.pipelines.base.cluster_config import ClusterConfig, PoolConfig
 from plumbline.pipelines.cells.cells import Cell, PlannedCell, Recipe, Shard, Work, canonical, digest, make_recipe
 from plumbline.pipelines.cells.reused_rows import (
     EarlierCells,

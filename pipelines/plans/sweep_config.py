@@ -24,7 +24,7 @@ from plumbline.operators.models.service_config import ServiceModel
 from plumbline.operators.stages.graph import check_models, make_nodes
 from plumbline.operators.stages.table import STAGES
 from plumbline.operators.statistics.options import Adaptive
-from plumbline.pipelines.base.cluster import ClusterConfig
+from plumbline.pipelines.base.cluster_config import ClusterConfig
 from plumbline.pipelines.base.logs import LogConfig
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.judging.protocols import ProtocolConfig

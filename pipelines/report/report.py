@@ -18,7 +18,7 @@ from plumbline.operators.report.picked_images import gallery_quotas, pick_contra
 from plumbline.operators.report.rendering import render, to_csv, to_latex, to_markdown
 from plumbline.operators.results.summary import Skills
 from plumbline.operators.rewards.combination import AnyReward, Combination
-from plumbline.pipelines.base.cluster import ClusterConfig
+from plumbline.pipelines.base.cluster_config import ClusterConfig
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.cells.run_scores import read_failures, read_run_scores
 from plumbline.pipelines.cells.runs import (

@@ -17,7 +17,7 @@ from plumbline.operators.base.batches import device_lost, notify_of_calls
 from plumbline.operators.base.errors import PlumblineError, RowError
 from plumbline.operators.base.stopping import STOP, STOPPED
 from plumbline.operators.stages.stage import Inputs
-from plumbline.pipelines.base.cluster import PoolConfig
+from plumbline.pipelines.base.cluster_config import PoolConfig
 from plumbline.pipelines.base.logs import Forwarder, about, take_over
 from plumbline.pipelines.cells.cells import Cell, Outcome, Work
 from plumbline.pipelines.cells.store import Store

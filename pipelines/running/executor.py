@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
-from plumbline.pipelines.base.cluster import ClusterConfig
+from plumbline.pipelines.base.cluster_config import ClusterConfig
 from plumbline.pipelines.cells.cells import Outcome
 from plumbline.pipelines.plans.plan import NodePlan
 from plumbline.pipelines.running.events import PhaseStarted, Watch

@@ -14,7 +14,7 @@ import pyarrow as pa
 from plumbline.operators.base.batches import notify_of_calls
 from plumbline.operators.base.stopping import STOP
 from plumbline.operators.stages.table import STAGES
-from plumbline.pipelines.base.cluster import ClusterConfig, PoolConfig
+from plumbline.pipelines.base.cluster_config import ClusterConfig, PoolConfig
 from plumbline.pipelines.base.logs import about
 from plumbline.pipelines.cells.cells import Cell, Outcome, Work
 from plumbline.pipelines.plans.plan import Node

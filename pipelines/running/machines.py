@@ -17,7 +17,7 @@ from ray.util import list_named_actors
 from ray.util.placement_group import PlacementGroup, placement_group, placement_group_table, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from plumbline.pipelines.base.cluster import PoolConfig
+from plumbline.pipelines.base.cluster_config import PoolConfig
 from plumbline.pipelines.running.placement import SPARE_CPUS, NodeResources, PlacementError, fits, plan_waves
 from plumbline.pipelines.running.ray_internals import list_drivers
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from plumbline.operators.base.errors import PlumblineError
-from plumbline.pipelines.base.cluster import PoolConfig
+from plumbline.pipelines.base.cluster_config import PoolConfig
 
 SPARE_CPUS = 0.25
 """CPUs left for Ray Data's own tasks; pools that take every CPU starve these tasks and hang forever."""

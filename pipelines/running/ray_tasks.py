@@ -8,7 +8,7 @@ from typing import Any
 import ray
 from ray.exceptions import RayError, RayTaskError
 
-from plumbline.pipelines.base.cluster import ClusterConfig
+from plumbline.pipelines.base.cluster_config import ClusterConfig
 from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.running.driver_environment import DriverEnvironment, driver_environment, probe_file

@@ -22,7 +22,7 @@ from ray.util.annotations import RayDeprecationWarning
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from plumbline.operators.base.stopping import STOP
-from plumbline.pipelines.base.cluster import ClusterConfig, PoolConfig
+from plumbline.pipelines.base.cluster_config import ClusterConfig, PoolConfig
 from plumbline.pipelines.base.logs import current_field, find_level, relay
 from plumbline.pipelines.cells.cells import Outcome, Work
 from plumbline.pipelines.plans.plan import Node

@@ -17,7 +17,7 @@ from typing import Any
 import ray
 
 from plumbline.operators.base.errors import hide_secrets
-from plumbline.pipelines.base.cluster import ClusterConfig
+from plumbline.pipelines.base.cluster_config import ClusterConfig
 from plumbline.pipelines.running.errors import KEPT, RunnerError, one_line
 
 KILLED = (

@@ -4,7 +4,7 @@ import os
 import sys
 from collections.abc import Iterable
 
-from plumbline.pipelines.base.cluster import ClusterConfig
+from plumbline.pipelines.base.cluster_config import ClusterConfig
 from plumbline.pipelines.plans.plan import NodePlan
 
 MIN_SMALL_CALLS = 4000

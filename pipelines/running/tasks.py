@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from contextvars import copy_context
 from typing import Protocol
 
-from plumbline.pipelines.base.cluster import ClusterConfig
+from plumbline.pipelines.base.cluster_config import ClusterConfig
 from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.running.in_order import AHEAD, Item, Result, Shared, in_order

@@ -23,7 +23,7 @@ from plumbline.operators.images.generation_settings import Known, add_settings
 from plumbline.operators.results.summary import Tally
 from plumbline.operators.results.usual_scores import SketchKey, usual_table
 from plumbline.operators.stages.table import STAGES
-from plumbline.pipelines.base.cluster import ClusterConfig
+from plumbline.pipelines.base.cluster_config import ClusterConfig
 from plumbline.pipelines.base.tables import NO_GENERATOR
 from plumbline.pipelines.cells.cells import Outcome, PlannedCell, Shard, digest
 from plumbline.pipelines.cells.run_scores import errors_path

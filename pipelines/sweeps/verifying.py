@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from itertools import chain, islice
 from typing import NamedTuple
 
-from plumbline.pipelines.base.cluster import ClusterConfig
+from plumbline.pipelines.base.cluster_config import ClusterConfig
 from plumbline.pipelines.cells.store import BrokenCell, GoneCell, Store
 from plumbline.pipelines.maintenance.gc_config import PRUNABLE
 from plumbline.pipelines.plans.plan import Plan

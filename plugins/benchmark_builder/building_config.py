@@ -7,7 +7,7 @@ from typing import ClassVar
 from plumbline.operators.base.bounds import BoundsChecked, Positive, Share, SomeShare
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.models.families.any_model import AnyModel
-from plumbline.pipelines.base.cluster import ClusterConfig
+from plumbline.pipelines.base.cluster_config import ClusterConfig
 from plumbline.pipelines.base.logs import LogConfig
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.plans.sweep_config import SweepConfig

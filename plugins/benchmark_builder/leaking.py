@@ -20,7 +20,7 @@ from plumbline.operators.results.comparison import PromptMeans, compare_generato
 from plumbline.operators.results.run_scores import RunScores, find_sorted
 from plumbline.operators.results.summary import Skills
 from plumbline.operators.statistics.poisson_bootstrap import hash_ids
-from plumbline.pipelines.base.cluster import ClusterConfig
+from plumbline.pipelines.base.cluster_config import ClusterConfig
 from plumbline.pipelines.base.storage import Roots, StorageConfig
 from plumbline.pipelines.base.tables import Rejection
 from plumbline.pipelines.cells.cells import Shard

@@ -8,7 +8,7 @@ from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.images.decoding import ImageLimits
 from plumbline.operators.metrics.generation import PicturesConfig
 from plumbline.operators.models.families.any_model import AnyModel
-from plumbline.pipelines.base.cluster import ClusterConfig
+from plumbline.pipelines.base.cluster_config import ClusterConfig
 from plumbline.pipelines.base.logs import LogConfig
 from plumbline.pipelines.base.storage import Place, StorageConfig
 from plumbline.pipelines.plans.sweep_config import SweepConfig

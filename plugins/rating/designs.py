@@ -14,7 +14,7 @@ from plumbline.operators.base.errors import ConfigError, SourceError, suggest
 from plumbline.operators.base.sentences import plural
 from plumbline.operators.images.decoding import ImageLimits
 from plumbline.operators.images.rows import identify, image_records
-from plumbline.pipelines.base.cluster import ClusterConfig
+from plumbline.pipelines.base.cluster_config import ClusterConfig
 from plumbline.pipelines.base.storage import Place, StorageConfig
 from plumbline.pipelines.cells.question_cells import read_asked
 from plumbline.pipelines.cells.runs import find_run, read_manifest

@@ -17,7 +17,7 @@ from plumbline.operators.base.batches import device_lost
 from plumbline.operators.base.errors import RowError
 from plumbline.operators.scoring.scorer import Part, Scorer, ScorerConfig, WrittenQuestions
 from plumbline.operators.stages.graph import need_sources
-from plumbline.pipelines.base.cluster import PoolConfig
+from plumbline.pipelines.base.cluster_config import PoolConfig
 from plumbline.pipelines.running.machines import own_resources
 from plumbline.pipelines.running.process import Deadline, tune_process
 from plumbline.plugins.reward_server.wires.wire import MetricAnswer, ScoreRequest

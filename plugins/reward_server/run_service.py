@@ -15,7 +15,7 @@ from plumbline.operators.metrics.metric import Metric, PackedMetric, WantingMetr
 from plumbline.operators.models.resolution import find_vqa_profile, resolve_model
 from plumbline.operators.rewards.combination import REWARD, Reward
 from plumbline.operators.stages.graph import check_image_inputs, make_nodes, need_sources
-from plumbline.pipelines.base.cluster import ClusterConfig
+from plumbline.pipelines.base.cluster_config import ClusterConfig
 from plumbline.pipelines.cells.cells import digest
 from plumbline.pipelines.cells.store import open_store
 from plumbline.pipelines.plans.costs import try_services

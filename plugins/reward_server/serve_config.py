@@ -14,7 +14,7 @@ from plumbline.operators.rewards.combination import AnyReward
 from plumbline.operators.scoring.prompt_cache import DEFAULT_KEPT_PROMPTS
 from plumbline.operators.scoring.scorer import ScorerConfig
 from plumbline.operators.stages.graph import need_captions
-from plumbline.pipelines.base.cluster import PoolConfig
+from plumbline.pipelines.base.cluster_config import PoolConfig
 from plumbline.pipelines.base.storage import Roots, StorageConfig
 from plumbline.pipelines.sources.question_packs import PackConfig
 from plumbline.pipelines.web.listening import check_address

@@ -21,7 +21,7 @@ from plumbline.operators.models.families.any_model import AnyModel
 from plumbline.operators.models.families.clip_flant5 import ClipFlanT5Model
 from plumbline.operators.models.families.vlm import ChatModel
 from plumbline.operators.statistics.options import Sampling
-from plumbline.pipelines.base.cluster import ClusterConfig, PoolConfig
+from plumbline.pipelines.base.cluster_config import ClusterConfig, PoolConfig
 from plumbline.pipelines.base.storage import Roots, StorageConfig
 from plumbline.pipelines.judging.protocols import ProtocolConfig
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig

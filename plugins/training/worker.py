@@ -20,7 +20,7 @@ from torch import distributed
 
 from plumbline.operators.base import rows, schemas
 from plumbline.operators.base.errors import RowError, SourceError
-from plumbline.operators.metrics.questions.vqascore import reduce_answer
+from plumbline.operators.metrics.questions.vqascore import DEFAULT_QUESTIONS, reduce_answer
 from plumbline.operators.models.calls import Question
 from plumbline.operators.models.model import ResolvedModel
 from plumbline.pipelines.base.storage import (
@@ -192,7 +192,7 @@ def _held_out_scores(task: Task, trainee: Trainee, seat: Seat) -> torch.Tensor:
 def _shard_scores(task: Task, trainee: Trainee, number: int) -> list[float]:
     """The scores of a shard's images as production computes them: of a row of several, the mean of theirs."""
     assert task.held_out is not None and task.model.profile is not None, "VQAScore is asked of a VQA model"
-    asks, rated = task.model.profile.asks, task.held_out.shards[number].rated or {}
+    asks, rated = DEFAULT_QUESTIONS[task.model.profile.question], task.held_out.shards[number].rated or {}
     reader = _reader(task, trainee, task.held_out, keep=1)
     rows = reader.read([TrainingExample(number, place) for place in rated])
     batch = task.model.config.image_batch

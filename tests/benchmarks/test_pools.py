@@ -20,7 +20,7 @@ from plumbline.jobs.command import command_of, load_values
 from plumbline.operators.images.decoding import ImageLimits
 from plumbline.operators.images.preparing import prepare_images
 from plumbline.operators.models.processing import PixelTransform, clip_processor
-from plumbline.pipelines.base.cluster import ClusterConfig
+from plumbline.pipelines.base.cluster_config import ClusterConfig
 from plumbline.pipelines.plans.sweep_config import SweepConfig, read_config
 from plumbline.pipelines.sources.benchmark import IMAGE_COLUMNS
 from plumbline.pipelines.sources.shards import read_shard

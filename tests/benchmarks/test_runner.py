@@ -11,7 +11,7 @@ import pytest
 import ray
 
 from plumbline.jobs.command import command_of, load_values
-from plumbline.pipelines.base.cluster import ClusterConfig, PoolConfig
+from plumbline.pipelines.base.cluster_config import ClusterConfig, PoolConfig
 from plumbline.pipelines.plans.sweep_config import SweepConfig, read_config
 from plumbline.pipelines.running import runner, session
 from plumbline.pipelines.running.actor import CALLS_PER_ACTOR

@@ -13,6 +13,7 @@ from plumbline.operators.metrics.answered import Answered, Scored, element, mean
 from plumbline.operators.metrics.metric import CallEstimate, Prior, with_prior
 from plumbline.operators.metrics.parsing import NumberedLine
 from plumbline.operators.metrics.questions.question_metric import WriterConfig, both_forms, likeliest, log_likelihoods
+from plumbline.operators.metrics.questions.vqascore import Reduction
 from plumbline.operators.metrics.reply_forms import (
     Form,
     Replies,
@@ -29,7 +30,6 @@ from plumbline.operators.metrics.reply_forms import (
 from plumbline.operators.metrics.wordings.dsg import DsgRelease
 from plumbline.operators.metrics.wordings.release import Release
 from plumbline.operators.metrics.writing import UnreadableReply, Writing, WrittenQuestion, ask, read_each
-from plumbline.operators.models.vqa_profiles import Reduction
 
 MAX_TUPLES = 200
 CATEGORIES = (

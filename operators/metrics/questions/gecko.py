@@ -23,6 +23,7 @@ from plumbline.operators.metrics.questions.question_metric import (
 )
 from plumbline.operators.metrics.questions.tifa import QUESTIONS as ONE_STEP
 from plumbline.operators.metrics.questions.tifa import one_step_templates, write_once
+from plumbline.operators.metrics.questions.vqascore import Reduction
 from plumbline.operators.metrics.reply_forms import (
     Form,
     Replies,
@@ -37,7 +38,6 @@ from plumbline.operators.metrics.reply_forms import (
 )
 from plumbline.operators.metrics.wording import template_digest
 from plumbline.operators.metrics.writing import UnreadableReply, Writing, WrittenQuestion, ask
-from plumbline.operators.models.vqa_profiles import Reduction
 
 MAX_SPANS = 200
 _KINDS = "entity activity attribute counting color material spatial location shape style other"

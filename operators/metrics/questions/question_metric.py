@@ -11,11 +11,11 @@ from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.metrics import parsing
 from plumbline.operators.metrics.answered import Answered, Scored
 from plumbline.operators.metrics.metric import SHARES, Evidence, Metric, ScoreRange
-from plumbline.operators.metrics.questions.vqascore import log_likelihood
+from plumbline.operators.metrics.questions.vqascore import DEFAULT_QUESTIONS, Reduction, log_likelihood
 from plumbline.operators.metrics.reply_forms import Form, Piece, Replies, Schema
 from plumbline.operators.metrics.wording import WordedMetric, prompt_template, template_digest
 from plumbline.operators.metrics.writing import ReplySampling, VqaPrompt, Writing, WrittenQuestion
-from plumbline.operators.models.vqa_profiles import Reduction, VqaProfile
+from plumbline.operators.models.vqa_profiles import VqaProfile
 
 AnswerForm = Literal["likelihood", "reply"]
 """`likelihood`: the VQA model weighs the choices; `reply`: it answers in its own words."""
@@ -87,7 +87,7 @@ class AskingConfig(Metric):
                 "has no words of its own; set answers=likelihood, or use another VQA model"
             )
         cased: Literal["capitalised", "as_written"]
-        cased = "capitalised" if profile.asks.answer.istitle() else "as_written"
+        cased = "capitalised" if DEFAULT_QUESTIONS[profile.question].answer.istitle() else "as_written"
         return replace(
             self,
             answers="likelihood" if profile.compares else self.answers,

@@ -10,8 +10,8 @@ from plumbline.operators.metrics.answered import Answered, Element, Scored, elem
 from plumbline.operators.metrics.metric import SHARES, CallEstimate, Evidence, ScoreRange
 from plumbline.operators.metrics.questions.dsg import Zeroing, holding
 from plumbline.operators.metrics.questions.question_metric import AskingConfig, likeliest
-from plumbline.operators.metrics.questions.vqascore import log_likelihood
-from plumbline.operators.models.vqa_profiles import Reduction, VqaProfile
+from plumbline.operators.metrics.questions.vqascore import Reduction, log_likelihood
+from plumbline.operators.models.vqa_profiles import VqaProfile
 
 Aggregate = Literal["share", "soft_mean", "soft_geometric"]
 Spelling = Literal["released", "fixed"]

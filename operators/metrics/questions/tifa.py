@@ -12,13 +12,13 @@ from plumbline.operators.metrics.metric import CallEstimate
 from plumbline.operators.metrics.parsing import TextSpan
 from plumbline.operators.metrics.question_blocks import Block, blocks_schema, read_blocks, read_json_blocks
 from plumbline.operators.metrics.questions.question_metric import AnswerForm, WriterConfig, both_forms, likeliest
+from plumbline.operators.metrics.questions.vqascore import Reduction
 from plumbline.operators.metrics.reply_forms import Form, Replies, one_of, record, string, texts_under
 from plumbline.operators.metrics.wording import template_digest
 from plumbline.operators.metrics.wordings.release import Release
 from plumbline.operators.metrics.wordings.tifa import TifaRelease
 from plumbline.operators.metrics.writing import ReplySampling, Writing, WrittenQuestion, ask, is_asked, read_each
 from plumbline.operators.models.calls import Request
-from plumbline.operators.models.vqa_profiles import Reduction
 
 REDUCTION: Reduction = "product"
 QUESTIONS_HEADING = "Questions and answers are below:\n"

@@ -21,9 +21,9 @@ from plumbline.operators.metrics.questions.question_metric import (
     likeliest,
     log_likelihoods,
 )
+from plumbline.operators.metrics.questions.vqascore import Reduction
 from plumbline.operators.metrics.reply_forms import Form, Replies, listing, record, string, texts_under
 from plumbline.operators.metrics.writing import UnreadableReply, Writing, WrittenQuestion, ask, read_each
-from plumbline.operators.models.vqa_profiles import Reduction
 
 MAX_SPANS = 100
 MAX_LINES = 500

@@ -2,18 +2,44 @@
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.metrics.answered import Scored, incomplete
 from plumbline.operators.metrics.metric import SHARES, Evidence, Metric, Prior, ScoreRange, with_prior
 from plumbline.operators.metrics.parsing import YES_NO, key
 from plumbline.operators.metrics.writing import VqaPrompt, Writing, WrittenQuestion
-from plumbline.operators.models.vqa_profiles import Reduction, VqaProfile, YesQuestion
+from plumbline.operators.models.vqa_profiles import QuestionName, VqaProfile
 
+Reduction = Literal["mean", "product", "first"]
+"""Step from the log-probabilities of an answer's tokens to a score: see VqaScoreConfig.reduction."""
+
+
+class YesQuestion(NamedTuple):
+    """VQAScore's question about an image."""
+
+    template: str
+    """The question; `{}` is replaced by the prompt's text."""
+    answer: str
+    """The answer whose likelihood is the score."""
+    reduction: Reduction
+
+
+RELEASED = YesQuestion('Does this figure show "{}"? Please answer yes or no.', "Yes", "mean")
+DEFAULT_QUESTIONS: Mapping[QuestionName, YesQuestion] = {
+    "released": RELEASED,  # Lin et al. 2024, as released for CLIP-FlanT5 and LLaVA-1.5
+    "first_token": YesQuestion(
+        'Does this figure show "{}"? Please answer Yes or No.', "Yes", "first"
+    ),  # later releases
+    "released_first_token": RELEASED._replace(reduction="first"),  # models that read questions alone, such as PaliGemma
+    "blip": RELEASED._replace(answer="yes", reduction="product"),  # BLIP's code ranks answers by their tokens' sum
+    "blip2": RELEASED._replace(answer="yes"),
+    "instructblip": YesQuestion('Question: Does this figure show "{}"? Please answer yes or no.', "yes", "mean"),
+}
+"""The question that each kind of VQA model is asked by default; its profile names it (operators/models/families)."""
 MAX_EXPONENT = 700.0
 """Largest exponent of a float; beyond it a share is 0."""
 
@@ -39,7 +65,7 @@ NEGATIONS = frozenset(
 class VqaScoreConfig(Metric):
     """Options of VQAScore: its question, and the number made from the answer's token likelihoods.
 
-    `with_model_defaults` fills in null options from the VQA model's profile (operators/models/vqa_profiles.py).
+    `with_model_defaults` fills in null options from DEFAULT_QUESTIONS, by the VQA model's profile.
     """
 
     kind: Literal["vqascore"] = "vqascore"
@@ -113,7 +139,7 @@ class VqaScoreConfig(Metric):
                 "nothing of one alone; set normalise=yes_no (metric=[vqascore_normalised]), or use another VQA model"
             )
         open_fields = ("template",) if self.normalise is not None else YesQuestion._fields
-        asked = profile.asks._asdict()
+        asked = DEFAULT_QUESTIONS[profile.question]._asdict()
         return replace(self, **{name: asked[name] for name in open_fields if getattr(self, name) is None})
 
     @property

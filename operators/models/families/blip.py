@@ -19,7 +19,7 @@ from plumbline.operators.models.checkpoints.parts import (
 from plumbline.operators.models.family import IMAGES, TOKENIZER, Family, lazily
 from plumbline.operators.models.model import LocalModel
 from plumbline.operators.models.networks.joint_encoder import MatchingEncoder
-from plumbline.operators.models.vqa_profiles import VqaProfile, YesQuestion
+from plumbline.operators.models.vqa_profiles import VqaProfile
 
 if TYPE_CHECKING:
     import torch
@@ -117,10 +117,7 @@ BLIP_ITM = Family(
 """BLIP and BLIP-2 as they were trained to match (ITM) and to contrast (ITC) images and texts (Li et al. 2022, 2023)."""
 
 
-BLIP_VQA = VqaProfile(
-    name="blip_vqa", asks=YesQuestion('Does this figure show "{}"? Please answer yes or no.', "yes", "product")
-)
-"""BLIP's released code ranks answers by the sum of their tokens' log-probabilities, including the end."""
+BLIP_VQA = VqaProfile(name="blip_vqa", question="blip")
 
 BLIP_VQA_FAMILY = Family(
     config=LocalModel,
@@ -133,9 +130,7 @@ BLIP_VQA_FAMILY = Family(
 """BLIP for question answering (Li et al. 2022): a text encoder that attends to the image, and an answer decoder."""
 
 
-BLIP2 = VqaProfile(
-    name="blip2", asks=YesQuestion('Does this figure show "{}"? Please answer yes or no.', "yes", "mean")
-)
+BLIP2 = VqaProfile(name="blip2", question="blip2")
 """The question of InstructBLIP, which has the same FlanT5, without `Question: `, which BLIP-2's frame adds."""
 
 
@@ -155,10 +150,7 @@ BLIP2_FAMILY = Family(
 """BLIP-2 with FlanT5 as a VQA model (Li et al. 2023)."""
 
 
-INSTRUCTBLIP = VqaProfile(
-    name="instructblip",
-    asks=YesQuestion('Question: Does this figure show "{}"? Please answer yes or no.', "yes", "mean"),
-)
+INSTRUCTBLIP = VqaProfile(name="instructblip", question="instructblip")
 
 
 def _find_qformer_tokenizer(config: LocalModel, checkpoint: Checkpoint, digest: FileDigest) -> Mapping[str, Part]:

@@ -17,9 +17,9 @@ from plumbline.operators.models.checkpoints.parts import (
 )
 from plumbline.operators.models.family import IMAGES, TOKENIZER, Family, lazily
 from plumbline.operators.models.model import LocalModel
-from plumbline.operators.models.vqa_profiles import RELEASED, VICUNA_SYSTEM, VqaProfile
+from plumbline.operators.models.vqa_profiles import VICUNA_SYSTEM, VqaProfile
 
-CLIP_FLANT5 = VqaProfile(name="clip_flant5", asks=RELEASED, system=VICUNA_SYSTEM, pads=True)
+CLIP_FLANT5 = VqaProfile(name="clip_flant5", question="released", system=VICUNA_SYSTEM, pads=True)
 REQUIRED = ("d_model", "mm_vision_tower", "mm_vision_select_layer")
 SUPPORTED = {"mm_projector_type": "mlp2x_gelu", "mm_vision_select_feature": "patch"}
 

@@ -5,9 +5,9 @@ from plumbline.operators.models.engines.engine_options import EngineModel, engin
 from plumbline.operators.models.families.blip import BLIP2
 from plumbline.operators.models.family import Family, lazily
 from plumbline.operators.models.model import LocalModel
-from plumbline.operators.models.vqa_profiles import FIRST_TOKEN, VqaProfile
+from plumbline.operators.models.vqa_profiles import VqaProfile
 
-TEXT_ONLY = VqaProfile(name="text_only", asks=FIRST_TOKEN)
+TEXT_ONLY = VqaProfile(name="text_only")
 
 CAUSAL_LM = Family(
     config=EngineModel,
@@ -26,7 +26,7 @@ CAUSAL_LM = Family(
 """Decoder-only models."""
 
 
-TEXT_ONLY_T5 = VqaProfile(name="text_only_t5", asks=BLIP2.asks)
+TEXT_ONLY_T5 = VqaProfile(name="text_only_t5", question=BLIP2.question)
 """Asks BLIP-2's question, because BLIP-2's language model is a FlanT5."""
 
 T5 = Family(

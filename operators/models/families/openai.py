@@ -37,14 +37,14 @@ from plumbline.operators.models.engines.reading import reader, reading_in_key
 from plumbline.operators.models.engines.thinking import CUT, remove_thought, unfinished_thought
 from plumbline.operators.models.family import Family
 from plumbline.operators.models.service_config import ServiceModel
-from plumbline.operators.models.vqa_profiles import FIRST_TOKEN, VqaProfile
+from plumbline.operators.models.vqa_profiles import VqaProfile
 
 if TYPE_CHECKING:
     from openai import APIStatusError, OpenAI
 
     from plumbline.operators.models.model import ResolvedModel
 
-OPENAI = VqaProfile(name="openai", asks=FIRST_TOKEN, lettered=True, several=True)
+OPENAI = VqaProfile(name="openai", lettered=True, several=True)
 MAX_TEXT_REPLY = 16_000_000
 """Maximum size in bytes of a reply with text: enough for the longest thought and the top_logprobs of every token."""
 TRANSIENT = (408, 409, 429)

@@ -20,7 +20,7 @@ from plumbline.operators.models.engines.conversation import (
 from plumbline.operators.models.engines.engine_options import EngineModel, engine_in_key
 from plumbline.operators.models.engines.reading import DEFAULT_READING, DEFAULT_READING_TOKENS, reader, reading_in_key
 from plumbline.operators.models.family import IMAGES, TOKENIZER, Family, lazily
-from plumbline.operators.models.vqa_profiles import FIRST_TOKEN, RELEASED, VICUNA_SYSTEM, VqaProfile
+from plumbline.operators.models.vqa_profiles import VICUNA_SYSTEM, VqaProfile
 
 if TYPE_CHECKING:
     from plumbline.operators.models.engines.vllm_calls import VllmLikelihood
@@ -28,15 +28,15 @@ if TYPE_CHECKING:
     from plumbline.operators.models.networks.causal_lm import CausalLM
     from plumbline.operators.models.networks.vlm import ChatVlm
 
-LLAVA_1_5 = VqaProfile(name="llava_1_5", asks=RELEASED, system=VICUNA_SYSTEM, pads=True, several=True)
-LLAVA = VqaProfile(name="llava", asks=FIRST_TOKEN, several=True)
+LLAVA_1_5 = VqaProfile(name="llava_1_5", question="released", system=VICUNA_SYSTEM, pads=True, several=True)
+LLAVA = VqaProfile(name="llava", several=True)
 """LLaVA-shaped models with another tower or language model than LLaVA-1.5's."""
-CHAT = VqaProfile(name="chat", asks=FIRST_TOKEN, several=True)
+CHAT = VqaProfile(name="chat", several=True)
 FILM = replace(CHAT, films=True)
 """CHAT for a model that is asked about videos too."""
-PALIGEMMA = VqaProfile(name="paligemma", asks=RELEASED._replace(reduction="first"))
+PALIGEMMA = VqaProfile(name="paligemma", question="released_first_token")
 """PendingConversation as in the authors' later releases."""
-FUYU = VqaProfile(name="fuyu", asks=RELEASED._replace(reduction="first"))
+FUYU = VqaProfile(name="fuyu", question="released_first_token")
 QUESTION_PROFILES = {profile.name: profile for profile in (PALIGEMMA, FUYU)}
 """Profiles, by model_type, of types that read a question and no conversation."""
 _TEMPLATE = (

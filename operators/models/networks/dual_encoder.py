@@ -11,7 +11,7 @@ from plumbline.operators.base.errors import RowError
 from plumbline.operators.base.usage import Usage
 from plumbline.operators.models.calls import Call, Compared, Compares, Measure, Pair, PixelRule, Question, TextFeatures
 from plumbline.operators.models.networks.loaded import LoadedImageModel
-from plumbline.operators.models.vqa_profiles import FIRST_TOKEN, VqaProfile
+from plumbline.operators.models.vqa_profiles import VqaProfile
 
 if TYPE_CHECKING:
     import torch
@@ -162,7 +162,7 @@ def unit(features: "torch.Tensor") -> "list[torch.Tensor]":
     return list(normalize(features.float(), dim=-1).cpu())
 
 
-COSINE = VqaProfile(name="cosine", asks=FIRST_TOKEN, compares=True)
+COSINE = VqaProfile(name="cosine", compares=True)
 """An ablation of "What makes a good metric?": a metric that scores as well with it needs no VQA model."""
 NO_WORDS = RowError(
     "no_likelihood", "a model that compares choices has no words of its own; set the metric's answers=likelihood"

@@ -20,8 +20,8 @@ import pyarrow.parquet as pq
 import torch
 from safetensors.torch import save_file
 
+from plumbline.operators.metrics.questions.vqascore import DEFAULT_QUESTIONS
 from plumbline.operators.models.networks.clip_flant5 import ClipFlanT5, released_weights
-from plumbline.operators.models.vqa_profiles import FIRST_TOKEN, RELEASED
 from tests.benchmarks.gpu.checkpoints import random_network
 from tests.benchmarks.gpu.measures import KINDS, text_about
 from tests.benchmarks.gpu.shapes import FAMILIES, FULL, TINY
@@ -68,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _save_checkpoint(folder: Path, name: str, texts: Sequence[str], *, on_gpu: bool) -> None:
     if folder.exists():
         return
-    spoken = [RELEASED.template, FIRST_TOKEN.template, *texts]
+    spoken = [*(question.template for question in DEFAULT_QUESTIONS.values()), *texts]
     device, dtype = (torch.device("cuda"), torch.bfloat16) if on_gpu else (torch.device("cpu"), torch.float32)
     network = random_network(name, (FULL if on_gpu else TINY)[name], folder, spoken, device, dtype)
     if isinstance(network, ClipFlanT5):

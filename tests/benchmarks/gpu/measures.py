@@ -14,12 +14,12 @@ from PIL import Image
 
 from plumbline.operators.base.batches import BatchSize, encode_in_windows
 from plumbline.operators.base.errors import RowError
+from plumbline.operators.metrics.questions.vqascore import DEFAULT_QUESTIONS
 from plumbline.operators.models.calls import Message, Question
 from plumbline.operators.models.model import ResolvedModel
 from plumbline.operators.models.networks.clip_flant5 import ClipFlanT5Likelihood
 from plumbline.operators.models.networks.image_prompts import Pixels
 from plumbline.operators.models.networks.vlm import ChatVlm
-from plumbline.operators.models.vqa_profiles import FIRST_TOKEN, RELEASED
 from tests.benchmarks.gpu import flops
 from tests.benchmarks.gpu.checkpoints import Likelihood, served
 from tests.benchmarks.gpu.rows import FEWEST_SHARDS, QUESTIONS, STAGE_SECONDS, Amounts, Measured
@@ -78,13 +78,16 @@ def make_load(name: str, shape: Shape, folder: Path, *, images: int, on_gpu: boo
     model's work; `options` go to `served`.
     """
     texts = [[text_about(image, text) for text in range(QUESTIONS)] for image in range(images)]
-    spoken = [RELEASED.template, FIRST_TOKEN.template, *(text for of_image in texts for text in of_image)]
+    spoken = [
+        *(question.template for question in DEFAULT_QUESTIONS.values()),
+        *(text for of_image in texts for text in of_image),
+    ]
     resolved, model = served(name, shape, folder, spoken, on_gpu=on_gpu, batch=images, **options)
     assert resolved.profile is not None
     kinds = [photograph(seed, shape.side) for seed in range(min(KINDS, images))]
     encoded, ready = [_png(picture) for picture in kinds], [model.preprocess(picture) for picture in kinds]
     places = [image % len(kinds) for image in range(images)]
-    template, answer, _ = resolved.profile.asks
+    template, answer, _ = DEFAULT_QUESTIONS[resolved.profile.question]
     questions = [[Question(0, template.replace("{}", text), (answer,)) for text in of_image] for of_image in texts]
     return Load(
         resolved, model, [encoded[place] for place in places], [ready[place] for place in places], texts, questions

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from plumbline.operators.metrics.questions.vqascore import DEFAULT_QUESTIONS
 from plumbline.operators.models.families import FAMILIES, model_config
 from plumbline.operators.models.families.blip import BLIP2, BLIP_VQA, INSTRUCTBLIP
 from plumbline.operators.models.families.clip_flant5 import CLIP_FLANT5
@@ -48,17 +49,29 @@ def test_every_family_that_answers_questions_tells_its_profile_and_no_other_does
 
 @pytest.mark.parametrize("profile", [CLIP_FLANT5, LLAVA_1_5])
 def test_the_papers_models_are_asked_as_released(profile: VqaProfile) -> None:
-    assert profile.asks == ('Does this figure show "{}"? Please answer yes or no.', "Yes", "mean")
+    assert DEFAULT_QUESTIONS[profile.question] == (
+        'Does this figure show "{}"? Please answer yes or no.',
+        "Yes",
+        "mean",
+    )
     assert (profile.system, profile.pads) == (VICUNA_SYSTEM, True)
 
 
 @pytest.mark.parametrize("profile", [LLAVA, CHAT])
 def test_other_chat_models_are_asked_for_one_token(profile: VqaProfile) -> None:
-    assert profile.asks == ('Does this figure show "{}"? Please answer Yes or No.', "Yes", "first")
+    assert DEFAULT_QUESTIONS[profile.question] == (
+        'Does this figure show "{}"? Please answer Yes or No.',
+        "Yes",
+        "first",
+    )
     assert (profile.system, profile.pads) == (None, False)
 
 
 @pytest.mark.parametrize("profile", [PALIGEMMA, FUYU])
 def test_a_model_that_reads_questions_alone_is_asked_as_the_later_release_asks_a_paligemma(profile: VqaProfile) -> None:
-    assert profile.asks == ('Does this figure show "{}"? Please answer yes or no.', "Yes", "first")
+    assert DEFAULT_QUESTIONS[profile.question] == (
+        'Does this figure show "{}"? Please answer yes or no.',
+        "Yes",
+        "first",
+    )
     assert (profile.system, profile.pads, profile.several) == (None, False, False)

@@ -12,9 +12,9 @@ from plumbline.operators.metrics.questions.dsg import DsgConfig
 from plumbline.operators.metrics.questions.gecko import GeckoConfig
 from plumbline.operators.metrics.questions.tifa import TifaConfig
 from plumbline.operators.metrics.questions.vq2 import Vq2Config
+from plumbline.operators.metrics.questions.vqascore import Reduction
 from plumbline.operators.metrics.similarities.clipscore import ClipScoreConfig, Variant
 from plumbline.operators.metrics.writing import WrittenQuestion, identified
-from plumbline.operators.models.vqa_profiles import Reduction
 from plumbline.operators.stages.scores import WrittenIndex
 from tests.operators import tiny
 from tests.operators.stages.given import score

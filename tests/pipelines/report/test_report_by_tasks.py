@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from plumbline.operators.rewards.combination import Combination
-from plumbline.pipelines.base.cluster import ClusterConfig
+from plumbline.pipelines.base.cluster_config import ClusterConfig
 from plumbline.pipelines.report.report import write_report
 from tests.operators.report.made import make_run
 

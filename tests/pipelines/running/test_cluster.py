@@ -8,7 +8,7 @@ from textwrap import indent
 
 import pytest
 
-from plumbline.pipelines.base.cluster import ClusterConfig
+from plumbline.pipelines.base.cluster_config import ClusterConfig
 from plumbline.pipelines.running import session
 from plumbline.pipelines.running.errors import RunnerError
 from tests.bench_of import write_benchmark

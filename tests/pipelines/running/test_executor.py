@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from plumbline.pipelines.base.cluster import ClusterConfig, PoolConfig
+from plumbline.pipelines.base.cluster_config import ClusterConfig, PoolConfig
 from plumbline.pipelines.plans.plan import Plan
 from plumbline.pipelines.running.events import (
     CallsAnswered,

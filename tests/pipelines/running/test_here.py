@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from plumbline.pipelines.base.cluster import ClusterConfig
+from plumbline.pipelines.base.cluster_config import ClusterConfig
 from plumbline.pipelines.running.errors import RunnerError
 from plumbline.pipelines.running.session import ray_session
 from tests.bench_of import images, prompts, write_rows

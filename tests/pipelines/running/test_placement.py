@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from plumbline.operators.base.errors import ConfigError
-from plumbline.pipelines.base.cluster import ClusterConfig, PoolConfig
+from plumbline.pipelines.base.cluster_config import ClusterConfig, PoolConfig
 from plumbline.pipelines.running.placement import NodeResources, PlacementError, plan_waves
 
 ONE_GPU = [NodeResources(8, 1)]

@@ -4,7 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from plumbline.pipelines.base.cluster import PoolConfig
+from plumbline.pipelines.base.cluster_config import PoolConfig
 from plumbline.pipelines.running.machines import PATIENCE, NoRoom, RoomWatch, describe_resources, take_room
 from tests.faults.driving import until
 

@@ -16,7 +16,7 @@ from plumbline.operators.base.rows import table
 from plumbline.operators.base.schemas import QUESTIONS
 from plumbline.operators.images.decoding import ImageLimits
 from plumbline.operators.images.videos import Clips
-from plumbline.pipelines.base.cluster import PoolConfig
+from plumbline.pipelines.base.cluster_config import PoolConfig
 from plumbline.pipelines.base.storage import StorageConfig, WriteError
 from plumbline.pipelines.cells.cells import Cell, Outcome, Shard, Work
 from plumbline.pipelines.cells.store import Store

@@ -8,7 +8,7 @@ import pytest
 
 from plumbline.operators.base import rows, schemas
 from plumbline.operators.base.errors import SourceError
-from plumbline.pipelines.base.cluster import ClusterConfig
+from plumbline.pipelines.base.cluster_config import ClusterConfig
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.running.errors import RunnerError

@@ -5,10 +5,15 @@ from typing import Any, get_args
 
 import pytest
 
-from plumbline.operators.metrics.questions.vqascore import VqaScoreConfig, reduce_answer, share_of_yes
+from plumbline.operators.metrics.questions.vqascore import (
+    DEFAULT_QUESTIONS,
+    Reduction,
+    VqaScoreConfig,
+    reduce_answer,
+    share_of_yes,
+)
 from plumbline.operators.models.families.clip_flant5 import CLIP_FLANT5
 from plumbline.operators.models.families.vlm import CHAT
-from plumbline.operators.models.vqa_profiles import Reduction
 from tests.operators import tiny
 from tests.operators.metrics.scripted import run
 
@@ -29,7 +34,9 @@ def test_what_is_left_open_is_as_the_models_kind_has_it() -> None:
 def test_what_is_set_stays_whatever_the_kind() -> None:
     metric = VqaScoreConfig(template="Is it {}?", reduction="product").with_model_defaults(lambda role: CHAT)
     assert metric.asks == ("Is it {}?", "Yes", "product")
-    assert VqaScoreConfig(answer="yes").with_model_defaults(lambda role: CHAT).asks == CHAT.asks._replace(answer="yes")
+    assert VqaScoreConfig(answer="yes").with_model_defaults(lambda role: CHAT).asks == DEFAULT_QUESTIONS[
+        CHAT.question
+    ]._replace(answer="yes")
     assert metric.with_model_defaults(lambda role: CLIP_FLANT5) == metric, "a settled metric is settled"
 
 
@@ -126,6 +133,10 @@ def test_a_normalised_score_has_keys_of_its_own_and_others_keep_theirs() -> None
     assert normalised().scoring() == {"normalise": "yes_no"}
     assert normalised().asking() != VqaScoreConfig().with_model_defaults(lambda role: CHAT).asking()
     plain = VqaScoreConfig().with_model_defaults(lambda role: CHAT)
-    assert plain.answering() == {"kind": "vqascore", "template": CHAT.asks.template, "answer": "Yes"}
+    assert plain.answering() == {
+        "kind": "vqascore",
+        "template": DEFAULT_QUESTIONS[CHAT.question].template,
+        "answer": "Yes",
+    }
     assert plain.scoring() == {"reduction": "first"}
     assert normalised().with_model_defaults(lambda role: CLIP_FLANT5) == normalised(), "a settled metric is settled"
