@@ -64,9 +64,9 @@ docs: .venv/.docs-installed  ## the documentation's site, into build/site; fails
 reproduce: install  ## published numbers beside ours, into docs/reproduction.md; reads REFERENCE_DATA
 	$(BIN)/python -m jobs.reproduce $(ARGS)
 
-validity: install  ## how good the metrics are, into docs/validity.md; reads REFERENCE_DATA
-	$(BIN)/python -m jobs.diagnose sweep=shapes 'diagnosis.vqa_models=[clip,llm]' diagnosis.page=docs/validity.md $(ARGS)
-	$(if $(REFERENCE_DATA),$(BIN)/python -m assets.making.paper_figures docs/validity.md)
+validity: install  ## how good the metrics are, into plugins/diagnosis/README.md; reads REFERENCE_DATA
+	$(BIN)/python -m jobs.diagnose sweep=shapes 'diagnosis.vqa_models=[clip,llm]' diagnosis.page=plugins/diagnosis/README.md $(ARGS)
+	$(if $(REFERENCE_DATA),$(BIN)/python -m assets.making.paper_figures plugins/diagnosis/README.md)
 
 adaptive: install  ## cost and errors of adaptive sweeps, into plugins/rating/planning.md; reads REFERENCE_DATA
 	$(BIN)/python -m jobs.rehearse reference=$(REFERENCE_DATA) page=plugins/rating/planning.md $(ARGS)

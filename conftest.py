@@ -1,4 +1,4 @@
-"""Fixtures that several rooms share, once for each test worker: a clean environment, the S3 server, Ray."""
+"""Fixtures that several rooms share, made once for each test worker: a clean environment, the S3 server, Ray."""
 
 import hashlib
 import os
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
+from plumbline.jobs.table import PLUGIN_JOBS
 from tests.environment import ROOT, set_environment
 from tests.s3 import S3Server, run_server
 
@@ -17,31 +18,35 @@ if TYPE_CHECKING:
 
 set_environment()
 pytest_plugins = ["tests.browser.fixtures", "tests.operators.fixtures", "tests.refusals"]
-if not (ROOT / "plugins" / "training").is_dir():  # it trains the models of the embedded world
+TRAINED = ("nli", "questions", "training", "world", "writer")
+"""Tests of assets whose models the plugin `training` trains."""
+WHOLE = ("commands_run", "models_page", "pages", "papers", "plugins", "python_page")
+"""Tests of the pages and of the example package, which are about the core and all plugins."""
+if any(not (ROOT / "plugins" / plugin).is_dir() for plugin in PLUGIN_JOBS.values()):
     collect_ignore = [
-        *(f"tests/assets/test_{name}.py" for name in ("nli", "questions", "training", "world", "writer")),
-        "tests/test_commands_run.py",
-    ]
-# for machines that others use too; nothing is written beside the code
+        *(f"tests/assets/test_{name}.py" for name in TRAINED), *(f"tests/test_{name}.py" for name in WHOLE)
+    ]  # fmt: skip
+# for machines that others use too; nothing is written next to the code
 settings.register_profile("untimed", deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
 
 
 @pytest.hookimpl(optionalhook=True)  # some commands run without xdist
 def pytest_xdist_auto_num_workers() -> int:
-    """One more than there are cores: a worker that waits for a Ray, a server or a lease leaves its core to another."""
+    """Return the number of cores plus one: a worker that waits for Ray, a server or a lease frees its core."""
     return len(os.sched_getaffinity(0)) + 1
 
 
 LONG = ("tests/test_commands", "tests/jobs/test_sweep_job", "tests/test_plugins", "tests/faults", "tests/jobs",
         "tests/histories", "tests/pipelines", "tests/test_package", "plugins")  # fmt: skip
-"""Where long modules are."""
+"""Paths of the modules that take long."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest first, for workers to end together; but last the modules that start Ray in a worker's process.
+    """Run the longest modules first, and last the modules that start Ray in a worker's process.
 
-    A sweep with `cluster=auto`, which computes where it is, would find that Ray and run there for many times as long.
+    So workers end together. A sweep with `cluster=auto` uses any Ray that it finds, and would take many times as long
+    there.
     """
     on_ray = {item.path for item in items if "ray_cluster" in getattr(item, "fixturenames", ())}
 
@@ -60,7 +65,7 @@ def s3_server() -> Iterator[S3Server]:
 
 @pytest.fixture
 def bucket(s3_server: S3Server, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """A bucket of the test's own, reachable by the standard AWS variables, which are forgotten after it."""
+    """Make a bucket for the test, reachable by the standard AWS variables until the test ends."""
     from plumbline.pipelines.base.filesystems import open_filesystem
 
     for name, value in s3_server.environment().items():
@@ -74,13 +79,13 @@ def bucket(s3_server: S3Server, request: pytest.FixtureRequest, monkeypatch: pyt
 
 @pytest.fixture(params=["folder", "s3"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """The address of a folder, and of a prefix of a bucket."""
+    """Return the address of a folder, and of a prefix of a bucket."""
     return str(tmp_path / "place") if request.param == "folder" else request.getfixturevalue("bucket") + "/some/prefix"
 
 
 @pytest.fixture
 def store(place: str) -> "Store":
-    """A store in a folder, and one on S3."""
+    """Return a store in a folder, and a store on S3."""
     from tests.commands import store_at
 
     return store_at(place)
@@ -88,7 +93,7 @@ def store(place: str) -> "Store":
 
 @pytest.fixture(scope="session")
 def ray_cluster(s3_server: S3Server) -> Iterator[None]:
-    """One Ray for all tests that run stages, whose workers can reach the S3 server and can be told to die."""
+    """Start one Ray for all tests that run stages; its workers reach the S3 server and can be made to die."""
     import ray
 
     from tests.faults.hook import install

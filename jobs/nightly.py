@@ -185,9 +185,7 @@ def _run_one(console: Console, config: NightlyConfig, hold: Callable[[], None]) 
 
 
 def _run_suite(console: Console, config: NightlySuiteConfig, hold: Callable[[], None]) -> Night:
-    """Run several benchmarks: compute their missing cells together, compare each run with the last run of its
-    benchmark, and report all of them at once.
-    """
+    """Compute several benchmarks together, compare each run with its benchmark's last one, and report all at once."""
     planned = _plan_suite(config)
     store = planned.store
     show_suite_plan(console, planned)

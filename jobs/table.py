@@ -13,6 +13,8 @@ ORDER = (
 )  # fmt: skip
 """Our jobs in the order in which a user needs them."""
 PLUGIN_JOBS: Mapping[str, str] = {
+    "kinds": "diagnosis",
+    "diagnose": "diagnosis",
     "bridge": "gates",
     "gate": "gates",
     "labels": "rating",

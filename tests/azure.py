@@ -18,18 +18,18 @@ from tests.s3 import free_ports
 AZURITE = Path(__file__).parent.parent / "build/azurite/node_modules/azurite/dist/src/blob/main.js"
 ACCOUNT = "devstoreaccount1"
 KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
-"""Azurite's own, which its documentation publishes."""
+"""Azurite's default key, published in its documentation."""
 VERSION = "2021-08-06"
 READY_SECONDS = 60
 
 
 class AzureServer(NamedTuple):
-    """Where the server is."""
+    """The address of the server."""
 
     port: int
 
     def environment(self) -> dict[str, str]:
-        """The variables of Azure's tools."""
+        """Environment variables for Azure's tools."""
         endpoint = f"http://127.0.0.1:{self.port}/{ACCOUNT}"
         names = ("AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_ENDPOINT")
         return dict(zip(names, (ACCOUNT, KEY, endpoint), strict=True))
@@ -47,7 +47,7 @@ class AzureServer(NamedTuple):
 
 @contextmanager
 def run_azure() -> Iterator[AzureServer]:
-    """Starts an empty server in memory and ends it, and it alone, afterwards."""
+    """Start an empty server in memory; end this one process afterwards."""
     (port,) = free_ports(1)
     flags = ("--blobHost", "127.0.0.1", "--blobPort", str(port), "--inMemoryPersistence", "--silent")
     quiet = ("--skipApiVersionCheck", "--disableTelemetry")

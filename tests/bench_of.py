@@ -1,4 +1,4 @@
-"""Small benchmarks cut from the embedded world, sweeps over them, and scores made up where no model matters."""
+"""Small benchmarks cut from the embedded world, sweeps over them, and invented scores for tests that need no model."""
 
 import os
 import shutil
@@ -26,7 +26,7 @@ from tests.commands import Ended, config_of, run, store_at
 
 SMALL_SHARDS = ShardSize(4)
 Score = Callable[[str, Mapping[str, Any]], float]
-"""Of a generator's image, from its ids."""
+"""Returns the score of a generator's image, from the image's ids."""
 
 PACK = Path(__file__).parent.parent / "assets" / "shapes"
 SMALL = (
@@ -36,22 +36,25 @@ SMALL = (
     "cluster.pools.answers.min_size=1",
     "cluster.pools.answers.max_size=1",
 )
-"""Shards of four rows, computed in the test's own process; with `cluster=local` behind it, on Ray in small pools."""
+"""Options for shards of four rows, computed in the test's own process.
+
+With `cluster=local` after them, small pools on Ray.
+"""
 
 
 def prompts(count: int) -> list[dict[str, Any]]:
-    """The embedded world's first prompts."""
+    """Return the embedded world's first prompts."""
     return [dict(row) for row in pq.read_table(PACK / "prompts.parquet").slice(0, count).to_pylist()]
 
 
 def images(generator: str, count: int) -> list[dict[str, Any]]:
-    """A generator's images of the embedded world's first prompts."""
+    """Return a generator's images of the embedded world's first prompts."""
     table = pq.read_table(PACK / "images" / generator / "00000.parquet", columns=["image_id", "prompt_id", "image"])
     return [dict(row) for row in table.slice(0, count).to_pylist()]
 
 
 def captioned(generator: str, count: int) -> list[dict[str, Any]]:
-    """A generator's images of the embedded first prompts, with the texts in their rows and names of someone else's."""
+    """Return a generator's images of the first prompts, with the texts in their rows and unusual names of columns."""
     texts = {prompt["prompt_id"]: prompt["text"] for prompt in prompts(count)}
     return [
         {"picture": row["image"], "caption": texts[row["prompt_id"]], "seed": number}
@@ -60,28 +63,28 @@ def captioned(generator: str, count: int) -> list[dict[str, Any]]:
 
 
 CAPTIONED = ("benchmark.columns.image=picture", "benchmark.columns.prompt=caption")
-"""How such rows are read."""
+"""Options for reading the rows of `captioned`."""
 
 
 UNJUDGED = ("sweep=own_images", "models=shapes")
-"""A sweep that is not held against people, which takes longer than all else of a small one."""
+"""Options for a sweep without the comparison with people, which takes most of the time of a small sweep."""
 
 
 def write_rows(path: Path, rows: Sequence[Mapping[str, Any]], *, row_group: int = 4) -> None:
-    """Rows as a Parquet file with row groups of this size."""
+    """Write rows as a Parquet file with row groups of this size."""
     path.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(pa.Table.from_pylist([dict(row) for row in rows]), path, row_group_size=row_group)
 
 
 def wipe(file: Path) -> None:
-    """Nothing can be read of it any more, and its size and time are as they were."""
+    """Make a file unreadable without changing its size and time."""
     state = file.stat()
     file.write_bytes(bytes(state.st_size))
     os.utime(file, ns=(state.st_atime_ns, state.st_mtime_ns))
 
 
 def write_benchmark(folder: Path, generators: Sequence[str] = ("atlas", "flint"), count: int = 8) -> Path:
-    """The first `count` prompts and their images, in shards of four."""
+    """Write the first `count` prompts and their images, in shards of four."""
     write_rows(folder / "prompts.parquet", prompts(count))
     for generator in generators:
         write_rows(folder / "images" / generator / "00000.parquet", images(generator, count))
@@ -89,9 +92,9 @@ def write_benchmark(folder: Path, generators: Sequence[str] = ("atlas", "flint")
 
 
 def words_of(folder: str | Path, store: str | Path, *more: str) -> list[str]:
-    """The words of a sweep over such a benchmark: the embedded checkpoints, shards of four rows, in this process.
+    """Return the words of a sweep over such a benchmark: the embedded checkpoints, four rows per shard, no Ray.
 
-    By VQAScore and CLIPScore, unless other metrics are named.
+    The metrics are VQAScore and CLIPScore unless others are named.
     """
     chosen = {word.partition("=")[0] for word in more}
     sweep = () if "sweep" in chosen else ("sweep=shapes",)
@@ -101,53 +104,53 @@ def words_of(folder: str | Path, store: str | Path, *more: str) -> list[str]:
 
 
 def sweep_config(folder: str | Path, store: str | Path, *overrides: str) -> SweepConfig:
-    """Such a sweep's configuration."""
+    """Return the configuration of such a sweep."""
     return cast(SweepConfig, config_of("sweep", *words_of(folder, store, *overrides)))
 
 
 def score_config(images: str | Path, store: str | Path, *overrides: str) -> SweepConfig:
-    """A sweep over images whose rows hold their own prompts, as jobs.score runs it, with the embedded checkpoints."""
+    """Return the configuration of jobs.score for images whose rows contain their own prompts, with tiny checkpoints."""
     words = ("models=shapes", f"benchmark.images={images}", f"store={store}", *SMALL, *overrides)
     return cast(SweepConfig, config_of("score", *words))
 
 
 def sources_of(benchmark: BenchmarkConfig, shard_size: ShardSize = SMALL_SHARDS) -> Sources:
-    """What a benchmark has, as a job without a store reads it."""
+    """List a benchmark's rows as a job without a store does."""
     return open_sources(benchmark, StorageConfig(), shard_size=shard_size, memory=FileMemory(None, benchmark))
 
 
 def plan_bench(folder: str | Path, store: str | Path, *overrides: str) -> PlannedSweep:
-    """The plan of a sweep over such a benchmark."""
+    """Plan a sweep over such a benchmark."""
     return plan_sweep(sweep_config(folder, store, *overrides))
 
 
 def run_bench(folder: str | Path, store: str | Path, *overrides: str) -> FinishedSweep:
-    """A sweep over such a benchmark, to its end."""
+    """Run a sweep over such a benchmark to its end."""
     return run_config(sweep_config(folder, store, *overrides))
 
 
 def run_config(config: SweepConfig) -> FinishedSweep:
-    """The sweep of a configuration, to its end."""
+    """Run the sweep of a configuration to its end."""
     return run_plan(plan_sweep(config))
 
 
 def run_plan(planned: PlannedSweep) -> FinishedSweep:
-    """What is left to do of a plan, to its end."""
+    """Run the rest of a plan to its end."""
     return run_sweep(planned, lambda event: None)
 
 
 def run_tables(done: FinishedSweep) -> dict[str, pd.DataFrame]:
-    """What a run's tables hold, by their names."""
+    """Read a run's tables by their names."""
     return {name: pd.read_parquet(f"{done.folder}/{name}.parquet") for name in ("scores", "summary", "errors")}
 
 
 def compute(planned: PlannedSweep) -> dict[str, Outcome]:
-    """Computes the missing cells of a plan, and makes no run of them."""
+    """Compute the missing cells of a plan without writing a run."""
     return compute_missing(planned, lambda event: None)
 
 
 def save_scores(planned: PlannedSweep, score: Score = lambda generator, image: 0.5) -> None:
-    """Commits every scores cell of a sweep that is missing, so that nothing is left to compute."""
+    """Commit every missing cell of scores, so that nothing is left to compute."""
     for metric, cells in planned.plan.scores.items():
         for cell in cells:
             images = read_shard(cell.shard, ("image_id", "prompt_id")).to_pylist()
@@ -157,7 +160,7 @@ def save_scores(planned: PlannedSweep, score: Score = lambda generator, image: 0
 
 
 class Bench:
-    """A small benchmark with a store beside it, and jobs over both by the same words."""
+    """A small benchmark with a store, and jobs that use both."""
 
     def __init__(self, folder: Path, *words: str, store: str | Path | None = None, **made: Any) -> None:
         self.folder = write_benchmark(folder / "bench", **made)
@@ -166,29 +169,29 @@ class Bench:
 
     @property
     def runs(self) -> Path:
-        """The folder of its runs."""
+        """The folder of the store's runs."""
         return Path(self.store.place.url) / "runs"
 
     def line(self, *more: str) -> list[str]:
-        """The command line of a sweep."""
+        """Return the command line of a sweep."""
         return words_of(self.folder, self.store.place.url, *self.words, *more)
 
     def run(self, *more: str, job: str = "sweep") -> Ended:
-        """A job over both, as it is typed."""
+        """Run a job over both, as if it were typed."""
         return run(job, *self.line(*more))
 
     def plan(self, *more: str) -> PlannedSweep:
-        """The plan of a sweep."""
+        """Plan a sweep."""
         return plan_sweep(config_of("sweep", *self.line(*more)))
 
     def write(self, generator: str, images: Sequence[Mapping[str, Any]], file: str = "00000") -> Path:
-        """A file of a generator's images."""
+        """Write a file of a generator's images."""
         path = self.folder / f"images/{generator}/{file}.parquet"
         write_rows(path, images)
         return path
 
     def flip(self, *paths: str) -> None:
-        """Turns one bit of each of these files of the store, or of all that lie in these folders."""
+        """Flip one bit in each of these files of the store, or in all files of these folders."""
         for path in (file for given in paths for file in (self.store.files(given) or [given])):
             file = Path((self.store.place / path).path)
             content = bytearray(file.read_bytes())
@@ -196,7 +199,7 @@ class Bench:
             file.write_bytes(content)
 
     def copied(self, folder: Path) -> "Bench":
-        """The same benchmark with a copy of the store."""
+        """Return the same benchmark with a copy of the store."""
         other = copy(self)
         other.store = store_at(shutil.copytree(self.store.place.url, folder / "store"))
         return other

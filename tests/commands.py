@@ -1,4 +1,4 @@
-"""Jobs as people run them, in the test's own process: the words that they type, and what they get to see."""
+"""Jobs run in the test's own process, from the words that people type to the output that they see."""
 
 import io
 import os
@@ -16,7 +16,7 @@ from plumbline.pipelines.plans.sweep_config import read_config
 
 
 class Ended(NamedTuple):
-    """How a job ended, and what it printed."""
+    """The exit code of a job and its output."""
 
     code: int
     out: str
@@ -24,55 +24,55 @@ class Ended(NamedTuple):
 
     @property
     def line(self) -> str:
-        """The only line that it refused its words with."""
+        """The only line of the refusal."""
         (line,) = self.err.splitlines()
         return line
 
     @property
     def words(self) -> str:
-        """What it printed in one line, without the lines of its tables."""
+        """The output in one line, without the lines of its tables."""
         return " ".join(self.out.replace("│", " ").split())
 
 
 def run(job: str, *words: str) -> Ended:
-    """Runs a job by its name and the words after it."""
+    """Run a job by its name with these words."""
     module = JOBS[job]
     out, err = io.StringIO(), io.StringIO()
     with redirect_stdout(out), redirect_stderr(err):
         try:
             code = run_job(module.COMMAND, module.main, words)
-        except SystemExit as ended:  # of --help and --version
+        except SystemExit as ended:  # raised by --help and --version
             code = ended.code
     return Ended(int(code or 0), out.getvalue(), err.getvalue())
 
 
 def printed(job: str, *words: str, code: int = 0) -> str:
-    """What a job prints that ends with this code."""
+    """Return the output of a job, which must end with this code."""
     ended = run(job, *words)
     assert ended.code == code, ended
     return ended.out
 
 
 def refusal(job: str, *words: str, code: int | None = None) -> str:
-    """The only line of a job that does not do what it is told, with this exit code or any."""
+    """Return the only line of a job that refuses its words, with this exit code or any."""
     ended = run(job, *words)
     assert ended.code == code if code is not None else ended.code in (1, os.EX_USAGE), ended
     return ended.line
 
 
 def config_of(job: str, *words: str) -> Any:
-    """What a job is given by these words; raises ConfigError where they are wrong."""
-    command = scorer.COMMAND if job == "scorer" else command_of(job)  # of plumbline.open_scorer
+    """Return the configuration that a job reads from these words; raise ConfigError if they are wrong."""
+    command = scorer.COMMAND if job == "scorer" else command_of(job)  # for plumbline.open_scorer
     values = load_values(command, words)
     return read_config(load_functions(values), schema_of(command, values))
 
 
 def store_at(place: str | Path) -> Store:
-    """The store of a folder or an s3:// address."""
+    """Open the store in a folder or at an s3:// address."""
     return Store(StorageConfig().locate(str(place)))
 
 
 def newest(store: str | Path) -> Path:
-    """The folder of a store's newest run."""
+    """Return the folder of a store's newest run."""
     runs = Path(store) / "runs"
     return runs / (runs / "latest").read_text().strip()

@@ -1,4 +1,4 @@
-"""What happens to people's files: stretches of bytes that are others, and values that nobody expects."""
+"""Damage to people's files: replaced stretches of bytes, and unexpected values."""
 
 import math
 from collections.abc import Sequence
@@ -14,18 +14,18 @@ PIECES = [
     b'"text": "x", ', b'"prompt": "x", ', b"../", b"/etc/passwd", b"s3://", b"0.png", b"." * 300, b"[" * 2000,
     b"9" * 5000, b"x" * 200_000, b"prompt_id,text,prompt_id\n", b"p1",
 ]  # fmt: skip
-"""What stands in tables where it should not."""
+"""Bytes that do not belong into tables."""
 ODD: list[Any] = [
     None, True, "", " ", "nan", "-inf", "1e400", "1,5", "p0", "p1", "i0", "g", -1, 0, 1, 7, 2.5, 55, 2**53 + 1, 2**63,
     2**200, 1e308, -1e308, 5e-324, math.nan, math.inf, "é", "\0", "\u2028", "a\nb", '"', ";", "x" * 5000, [], [None],
     ["a", None, 7, math.nan], [["a"]], {}, {"bytes": None, "path": "a"}, {"a": [1]}, "\ud800", "=1+1", "'); drop",
     "../../etc", "s3://", "[red]",
 ]  # fmt: skip
-"""Values that people's files do hold, as JSON has them."""
+"""Odd values that do occur in people's files, as in JSON."""
 
 
 class Edit(NamedTuple):
-    """A stretch of a file, by its place as a share of the whole, and what stands there instead."""
+    """A stretch of a file, with its start as a fraction of the whole, and the bytes that replace it."""
 
     place: float
     length: int
@@ -33,14 +33,14 @@ class Edit(NamedTuple):
 
 
 def edits(pieces: st.SearchStrategy[bytes], longest: int = 40) -> st.SearchStrategy[list[Edit]]:
-    """One to four of them."""
+    """Draw one to four edits."""
     return st.lists(
         st.builds(Edit, st.floats(0, 1, exclude_max=True), st.integers(0, longest), pieces), min_size=1, max_size=4
     )
 
 
 def changed(content: bytes, changes: Sequence[Edit]) -> bytes:
-    """The content after all of them."""
+    """Return the content after all edits."""
     for place, length, piece in changes:
         start = int(place * (len(content) + 1))
         content = content[:start] + piece + content[start + length :]

@@ -1,4 +1,4 @@
-"""What every process of the tests has in its environment, and what none has of its user's."""
+"""The environment of every process of the tests, without the user's own settings."""
 
 import os
 from pathlib import Path
@@ -7,17 +7,17 @@ ROOT = Path(__file__).parent.parent
 
 
 def set_environment() -> None:
-    """Sets it in this process, and so in those that it starts."""
+    """Set the environment of this process, which the processes it starts inherit."""
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_ENDPOINT_URL", "AWS_PROFILE", "RAY_ADDRESS"):
         os.environ.pop(name, None)
     os.environ |= {
         "AWS_EC2_METADATA_DISABLED": "true",
         "HF_HUB_OFFLINE": "1",
         "RAY_USAGE_STATS_ENABLED": "0",
-        "RAY_raylet_start_wait_time_s": "180",  # several start at once on a busy machine
+        "RAY_raylet_start_wait_time_s": "180",  # several heads start at once on a busy machine
         "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",  # Ray Data leaves a detached actor, which a head would wait for
-        "PYTHONPATH": str(ROOT),  # Ray's workers import the tests' hook by it
+        "PYTHONPATH": str(ROOT),  # lets Ray's workers import the tests' hook
     }
     if "PYTEST_XDIST_WORKER" in os.environ:
-        # threads wait busily for one that another worker keeps off its core
+        # threads busily wait for another thread that another worker keeps off its core
         os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}

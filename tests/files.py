@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def put(folder: Path, files: Mapping[str, bytes | str]) -> Path:
-    """Writes the files by their paths below a folder, and gives the folder."""
+    """Write the files by their paths below a folder, and return the folder."""
     for name, content in files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -16,7 +16,7 @@ def put(folder: Path, files: Mapping[str, bytes | str]) -> Path:
 
 
 def as_tar(members: Sequence[tuple[str, bytes]], mode: str = "w") -> bytes:
-    """The members by their names, one after the other."""
+    """Return a tar of the members, in order."""
     sink = io.BytesIO()
     with tarfile.open(fileobj=sink, mode=mode) as archive:  # type: ignore[call-overload]
         for name, content in members:

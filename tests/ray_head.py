@@ -1,4 +1,4 @@
-"""Ray nodes in processes of their own, as somebody's cluster has them."""
+"""Ray nodes in separate processes, like a user's cluster."""
 
 import os
 import signal
@@ -15,13 +15,13 @@ from tests.s3 import free_ports
 
 RAY = Path(sys.executable).parent / "ray"
 MARK = "PLUMBLINE_TEST_NODE"
-"""An environment variable that a node and all that it starts carry."""
-LOOKS = 50
-"""For what a node that is being killed has started meanwhile."""
+"""Environment variable that marks a node and all processes that it starts."""
+ATTEMPTS = 50
+"""Attempts to find processes that a dying node has started meanwhile."""
 
 
 def marked(variable: str, mark: str) -> dict[int, str]:
-    """The commands of the processes that still run with this value of an environment variable."""
+    """Return the commands of the running processes that have this value of an environment variable."""
     processes = {}
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
@@ -36,13 +36,13 @@ class RayNode(NamedTuple):
     mark: str
 
     def processes(self) -> dict[int, str]:
-        """The command of each of its processes that still run."""
+        """Return the command of each of its processes that still run."""
         return marked(MARK, self.mark)
 
     def kill(self) -> None:
-        """Ends all of it at once, as when the power fails, and what was being started meanwhile."""
+        """Kill all processes at once, like a power failure, including any that start meanwhile."""
         waiting = threading.Event()
-        for _ in range(LOOKS):
+        for _ in range(ATTEMPTS):
             processes = self.processes()
             for pid in processes:
                 with suppress(ProcessLookupError):
@@ -53,7 +53,7 @@ class RayNode(NamedTuple):
 
 
 class RayHead(NamedTuple):
-    """Where drivers and submitted jobs go."""
+    """Addresses for drivers and submitted jobs."""
 
     address: str
     jobs: str
@@ -61,16 +61,16 @@ class RayHead(NamedTuple):
 
 
 def head_environment() -> dict[str, str]:
-    """The environment of the head and of those who talk to it."""
+    """Return the environment of the head and of its clients."""
     path = f"{RAY.parent}:{os.environ['PATH']}"
     return {**os.environ, "RAY_AUTH_MODE": "disabled", "NO_PROXY": "127.0.0.1,localhost", "PATH": path}
 
 
 @contextmanager
 def run_head(log: Path, *flags: str, address: str | None = None) -> Iterator[RayHead]:
-    """Starts a head node with a job server, and ends it by its own process afterwards, never by name.
+    """Start a head node with a job server; end it by its own process afterwards, never by name.
 
-    `address` is one that a head of before has left.
+    `address` may be the address of an earlier head.
     """
     free, dashboard, agent, client = free_ports(4)
     port = free if address is None else int(address.rpartition(":")[2])
@@ -80,13 +80,13 @@ def run_head(log: Path, *flags: str, address: str | None = None) -> Iterator[Ray
         f"--dashboard-agent-listen-port={agent}", f"--ray-client-server-port={client}", *flags,
     ]  # fmt: skip
     node = RayNode(uuid.uuid4().hex)
-    with _running(command, log, node):
+    with _run(command, log, node):
         yield RayHead(f"127.0.0.1:{port}", f"http://127.0.0.1:{dashboard}", node)
 
 
 @contextmanager
 def run_node(head: RayHead, log: Path, *flags: str, without: Path | None = None) -> Iterator[RayNode]:
-    """Starts a node of a head's cluster, from which a folder of this machine may be hidden."""
+    """Start a node of a head's cluster; `without` is a folder of this machine that the node cannot see."""
     node = RayNode(uuid.uuid4().hex)
     (agent,) = free_ports(1)
     command = [
@@ -96,15 +96,15 @@ def run_node(head: RayHead, log: Path, *flags: str, without: Path | None = None)
     if without is not None:
         command = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs tmpfs "$0" && exec "$@"', str(without), *command]
     try:
-        with _running(command, log, node):
+        with _run(command, log, node):
             yield node
     finally:
         node.kill()
 
 
 @contextmanager
-def _running(command: Sequence[str | Path], log: Path, node: RayNode) -> Iterator[None]:
-    """A node without credentials, which is soon missed where it is lost."""
+def _run(command: Sequence[str | Path], log: Path, node: RayNode) -> Iterator[None]:
+    """Run a node without credentials; the head notices quickly if it is lost."""
     environment = {name: value for name, value in head_environment().items() if not name.startswith("AWS_")}
     environment |= {
         MARK: node.mark,

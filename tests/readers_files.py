@@ -1,4 +1,4 @@
-"""The files that the pages' commands name, as a reader of the pages might have them: made of the embedded world."""
+"""The files that the pages' commands name, made from the embedded world as a reader of the pages might have them."""
 
 import io
 import json
@@ -17,7 +17,7 @@ from tests.pipelines.judging.releases.files import as_csv, as_parquet
 from tests.question_packs import ANNOTATIONS, proposition, propositions, write_csv
 
 OF_THE_PACK = {"flux": "atlas", "sdxl": "flint"}
-"""What the reader's generators are called in the embedded world."""
+"""The embedded world's generator for each of the reader's generators."""
 COUNT = 32
 PROMPTS = prompts(COUNT)
 IMAGES = {name: images(theirs, COUNT) for name, theirs in OF_THE_PACK.items()}
@@ -26,7 +26,7 @@ TEXTS = {one["prompt_id"]: one["text"] for one in PROMPTS}
 
 
 def lay_out(folder: Path) -> None:
-    """Images with tables, folders, prompts, ratings, scores and a checkpoint, by the pages' names."""
+    """Write images with tables, folders, prompts, ratings, scores and a checkpoint, by the pages' names."""
     _lay_out_images(folder)
     _lay_out_edits(folder)
     captions = "\n".join(TEXTS.values())
@@ -58,7 +58,7 @@ def lay_out(folder: Path) -> None:
     asked = [row for one in PROMPTS for row in propositions(one["prompt_id"], one["text"])]
     passed_over = proposition(PROMPTS[0]["prompt_id"], PROMPTS[0]["text"], 4, "0", "Is it drawn?", "global - style")
     write_csv(folder / "dsg-1k-anns.csv", ANNOTATIONS, asked)
-    write_csv(folder / "dpg_bench.csv", ANNOTATIONS, [passed_over, *asked])  # DPG-Bench's code does not read row 0
+    write_csv(folder / "dpg_bench.csv", ANNOTATIONS, [passed_over, *asked])  # DPG-Bench's code skips row 0
     put(folder / "llava", {**_conversations(), **{f"{number}.png": row["image"] for number, row in enumerate(TAUGHT)}})
     for name in ("prompts.parquet", "data/prompts.parquet"):
         write_rows(folder / name, PROMPTS, row_group=COUNT)
@@ -89,7 +89,7 @@ def _lay_out_images(folder: Path) -> None:
 
 
 def _lay_out_edits(folder: Path) -> None:
-    """Two editors' results with their sources: as Parquet, as files with a table, and in folders of one name."""
+    """Write two editors' results with their sources: as Parquet, as files with a table, and as folders."""
     world = PACK.parent / "shapes_edits"
     texts = {row["prompt_id"]: row["text"] for row in pq.read_table(world / "prompts.parquet").to_pylist()}
     listed = []
@@ -112,7 +112,7 @@ def _lay_out_edits(folder: Path) -> None:
 
 
 def _judged() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Ratings of two raters, and a metric's scores."""
+    """Return ratings of two raters, and a metric's scores."""
     ratings, scores = [], []
     for (place, one), (better, generator) in product(enumerate(PROMPTS), enumerate(reversed(OF_THE_PACK))):
         image = {"prompt_id": one["prompt_id"], "generator": generator}
@@ -122,7 +122,7 @@ def _judged() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
 
 
 def _error_graph() -> list[dict[str, Any]]:
-    """An error graph of a root and two nodes, of the pictures of one generator."""
+    """Return an error graph of a root and two nodes about one generator's images."""
     errors = {"0": "", "1": "missing object: star", "2": "missing object: star; wrong attribute: red"}
     return [
         {"graph_id": "g", "prompt": PROMPTS[0]["text"], "node": node, "parents": str(int(node) - 1) if its else "",
@@ -132,7 +132,7 @@ def _error_graph() -> list[dict[str, Any]]:
 
 
 def _captioned() -> dict[str, Any]:
-    """Captions with references and ratings, as jmhessel/clipscore has Flickr8K's."""
+    """Return captions with references and ratings, in the layout of Flickr8K in jmhessel/clipscore."""
     texts = [one["text"] for one in PROMPTS]
     return {
         f"{place}.jpg": {
@@ -145,7 +145,7 @@ def _captioned() -> dict[str, Any]:
 
 
 def _conversations() -> dict[str, str]:
-    """Conversations of two turns about each image, as LLaVA's release has them."""
+    """Return conversations of two turns about each image, in the layout of LLaVA's release."""
     asked = zip(TAUGHT, [*TAUGHT[1:], TAUGHT[0]], strict=True)
     said = [[f"<image>\n{one['question']}", one["answer"], other["question"], other["answer"]] for one, other in asked]
     records = [
@@ -157,7 +157,7 @@ def _conversations() -> dict[str, str]:
 
 
 def _annotated() -> list[dict[str, Any]]:
-    """Grades of the pack's images, as Label Studio exports them."""
+    """Return grades of the pack's images, in the layout of Label Studio's exports."""
     images = product(enumerate(PROMPTS), enumerate(OF_THE_PACK.values()))
     grades = [
         ({"prompt_id": one["prompt_id"], "generator": generator}, 1 + (place + 2 * better) % 5)
@@ -173,7 +173,7 @@ def _annotated() -> list[dict[str, Any]]:
 
 
 def fill_bucket(filesystem: fsspec.AbstractFileSystem) -> None:
-    """The bucket called bucket: prompts, images as Parquet, as files, in pairs and in tars, and what is taught."""
+    """Fill the bucket called bucket: prompts, images as Parquet, as files, in pairs and in tars, and training data."""
     pairs = [
         {"caption": TEXTS[first["prompt_id"]], "jpg_0": first["image"], "model_0": "flux",
          "jpg_1": second["image"], "model_1": "sdxl"}

@@ -19,7 +19,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 KEY, SECRET = "testkey", "testsecret"
 MORE_KEYS = 32
-"""Further keys with their own secrets, for tests whose credentials change."""
+"""Number of further keys with their own secrets, for tests that change credentials."""
 PORTS = (
     "s3.port",
     "s3.port.grpc",
@@ -35,17 +35,17 @@ PORTS = (
     "admin.port.grpc",
 )
 READY_SECONDS = 60
-FIRST_PORT, PORTS_LOOKED_AT = 20_000, 12_000
+MIN_PORT, N_PORTS = 20_000, 12_000
 
 
 class S3Server(NamedTuple):
-    """Where the server is and who may enter."""
+    """The address and the credentials of the server."""
 
     endpoint: str
     key: str = KEY
     secret: str = SECRET
     filer: str = ""
-    """Where it takes objects without signatures, as files below /buckets."""
+    """Address that takes objects without signatures, as files below /buckets."""
 
     def environment(self) -> dict[str, str]:
         """The standard AWS variables."""
@@ -57,7 +57,7 @@ class S3Server(NamedTuple):
         }
 
     def other(self, number: int) -> "S3Server":
-        """The same server by another of its keys."""
+        """Return the same server with another of its keys."""
         return self._replace(key=f"otherkey{number}", secret=f"othersecret{number}")
 
     def filesystem(self) -> fsspec.AbstractFileSystem:
@@ -68,7 +68,7 @@ class S3Server(NamedTuple):
 
 @contextmanager
 def run_server() -> Iterator[S3Server]:
-    """Starts a server with an empty data folder and ends it, and it alone, afterwards."""
+    """Start a server with an empty data folder; end this one process afterwards."""
     folder = Path(tempfile.mkdtemp(prefix="plumbline-s3-"))
     ports = free_ports(len(PORTS))
     flags = [f"-{name}={port}" for name, port in zip(PORTS, ports, strict=True)]
@@ -85,7 +85,7 @@ def run_server() -> Iterator[S3Server]:
                 "-admin.ui=false",
                 "-webdav=false",
                 "-s3.autoCreateBucket=false",
-                "-volume.max=10000",  # a bucket has one of its own, and a small disk would allow a few dozen
+                "-volume.max=10000",  # each bucket takes a whole volume, and a small disk would allow only a few dozen
                 f"-s3.config={folder}/s3.json",
                 *flags,
             ],
@@ -100,7 +100,7 @@ def run_server() -> Iterator[S3Server]:
         _wait_until_ready(server, process, folder / "log")
         yield server
     finally:
-        process.kill()  # what it holds is thrown away
+        process.kill()  # its data is thrown away
         process.wait()
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -111,7 +111,7 @@ def _all_keys() -> list[S3Server]:
 
 
 def _identity(server: S3Server) -> dict[str, Any]:
-    """Somebody who may do everything, as SeaweedFS has it in its configuration."""
+    """Return an identity with all permissions, in the format of SeaweedFS's configuration."""
     keys = [{"accessKey": server.key, "secretKey": server.secret}]
     return {"name": server.key, "credentials": keys, "actions": ["Admin", "Read", "List", "Tagging", "Write"]}
 
@@ -120,15 +120,15 @@ _looked_at = itertools.count(os.getpid() * 64)
 
 
 def free_ports(count: int) -> list[int]:
-    """Loopback ports that nobody listens on, below the range that the system hands out by itself.
+    """Return free loopback ports below the range that the system assigns itself.
 
-    Processes that look at the same time, as test workers do, look in different places, and none is given twice: a
-    server that is starting may not have taken its own yet.
+    Test workers look at the same time, so each process starts at a different port. No port is returned twice, because a
+    server that is starting may not have opened its port yet.
     """
     ports: list[int] = []
     with ExitStack() as stack:
         while len(ports) < count:
-            candidate = FIRST_PORT + next(_looked_at) % PORTS_LOOKED_AT
+            candidate = MIN_PORT + next(_looked_at) % N_PORTS
             holder = stack.enter_context(socket.socket())
             try:
                 holder.bind(("127.0.0.1", candidate))
@@ -139,7 +139,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def _wait_until_ready(server: S3Server, process: subprocess.Popen[bytes], log: Path) -> None:
-    """Polls until a bucket can be made and written, or the server's own log says why not."""
+    """Poll until a bucket can be made and written; fail if the server's log reports an error."""
     waiting = threading.Event()
     for _ in range(READY_SECONDS * 4):
         if process.poll() is not None:

@@ -1,4 +1,4 @@
-"""A reward service in a process of its own, with a Ray of its own, and clients that ask as trainers do."""
+"""A reward service in its own process with its own Ray, and clients that send trainers' requests."""
 
 import base64
 import os
@@ -24,7 +24,7 @@ TOKEN = "a-token-that-nothing-may-show"
 
 
 class Running(NamedTuple):
-    """A service that answers."""
+    """A running service."""
 
     port: int
     log: Path
@@ -33,19 +33,19 @@ class Running(NamedTuple):
 
     @property
     def url(self) -> str:
-        """With the token as trainers' unmodified clients can bring it: as the password of the address."""
+        """Address with the token as its password, the only place where trainers' unmodified clients can put it."""
         return f"http://trainer:{TOKEN}@127.0.0.1:{self.port}"
 
     def replicas(self) -> list[int]:
-        """The processes that hold the models."""
+        """Return the processes that hold the models."""
         return [pid for pid, command in self.node.processes().items() if "ServeReplica" in command]
 
 
 @contextmanager
 def run_service(log: Path, *words: str) -> Iterator[Running]:
-    """Starts `plumbline serve` on a free port, and ends it by its own process."""
+    """Start `plumbline serve` on a free port; end it by its own process."""
     node, (port,) = RayNode(uuid.uuid4().hex), free_ports(1)
-    folder = tempfile.mkdtemp(prefix="serve")  # short, for Ray's sockets lie in it
+    folder = tempfile.mkdtemp(prefix="serve")  # a short path, because Ray puts sockets into it
     command = [sys.executable, "-m", "jobs.serve", "models=shapes", f"port={port}", *words]
     environment = {**os.environ, MARK: node.mark, "PLUMBLINE_TOKEN": TOKEN, "RAY_TMPDIR": folder}
     with log.open("wb") as stream:
@@ -71,7 +71,7 @@ class Pair(NamedTuple):
 
 
 def pack_pairs(count: int, generators: Sequence[str] = ("atlas",)) -> list[Pair]:
-    """The embedded world's first images of each generator, with their prompts."""
+    """Return the embedded world's first images of each generator, with their prompts."""
     texts = {row["prompt_id"]: row["text"] for row in prompts(256)}
     rows = [row for generator in generators for row in images(generator, count)]
     return [Pair(_bytes(row["image"]), texts[row["prompt_id"]]) for row in rows]
@@ -82,7 +82,7 @@ def _bytes(image: bytes | dict[str, bytes]) -> bytes:
 
 
 def ask_score(session: requests.Session, url: str, pairs: Sequence[Pair]) -> list[dict[str, float | None]]:
-    """Our own wire; a client of it comes again after 429 and 503, and takes nothing else."""
+    """Ask over our own wire; retry after 429 and 503, and accept nothing else."""
     form = {
         "images": [base64.b64encode(pair.image).decode() for pair in pairs],
         "prompts": [pair.prompt for pair in pairs],

@@ -1,4 +1,4 @@
-"""Pictures with words: a plain sign, a Chinese one of drawn strokes, a photograph of a tilted one."""
+"""Images with words: a plain sign, a Chinese sign of drawn strokes, and a photograph of a tilted sign."""
 
 import io
 
@@ -11,12 +11,15 @@ STROKES = {
     "中": [[(2, 3), (8, 3), (8, 6), (2, 6), (2, 3)], [(5, 0.5), (5, 9.5)]],
     "山": [[(5, 1), (5, 8.5)], [(1.5, 4), (1.5, 8.5), (8.5, 8.5), (8.5, 4)]],
 }
-"""The corners of each stroke in tenths of a square: no font of a test machine has Chinese characters."""
+"""Corners of each stroke in tenths of a square; no font on a test machine has Chinese characters."""
 SQUARE = 40
 
 
 def sign(*lines: str) -> bytes:
-    """An image with a line of text below another; nearly square, for OCR enlarges the shorter side of a strip."""
+    """Draw lines of text below each other.
+
+    The image is nearly square, because OCR enlarges the shorter side of a strip.
+    """
     image = Image.new("RGB", (360, max(300, 60 + 60 * len(lines))), "white")
     for place, line in enumerate(lines):
         ImageDraw.Draw(image).text((30, 30 + 60 * place), line, fill="navy", font=ImageFont.load_default(34))
@@ -24,7 +27,7 @@ def sign(*lines: str) -> bytes:
 
 
 def chinese_sign(text: str) -> bytes:
-    """The characters of STROKES beside each other."""
+    """Draw characters of STROKES next to each other."""
     image = Image.new("RGB", (60 + 46 * len(text), 60 + SQUARE), "white")
     for place, character in enumerate(text):
         for stroke in STROKES[character]:
@@ -34,7 +37,7 @@ def chinese_sign(text: str) -> bytes:
 
 
 def photograph(text: str) -> bytes:
-    """A board with the text, seven degrees off, before a mottled wall; a JPEG."""
+    """Draw a board with the text, seven degrees off, in front of a mottled wall, as a JPEG."""
     mottled = np.random.default_rng(0).integers(90, 150, (15, 21, 3), dtype=np.uint8)
     wall = Image.fromarray(mottled).resize((420, 300), Image.Resampling.BICUBIC)
     board = Image.new("RGBA", (340, 110), (250, 240, 220, 255))

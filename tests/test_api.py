@@ -1,4 +1,4 @@
-"""Tables of scores and ratings are judged as people have them: ids as numbers, rows in any order, in any container."""
+"""Tables of scores and ratings are judged in any form: ids as numbers, rows in any order, in any container."""
 
 import io
 import subprocess
@@ -20,7 +20,7 @@ IDS = [*range(40), 1_000_000_007]
 
 @pytest.fixture(scope="module")
 def scores() -> pd.DataFrame:
-    """Two metrics' scores of images with whole numbers as ids, shuffled."""
+    """Return two metrics' scores of images with integer ids, shuffled."""
     random = np.random.default_rng(3)
     frames = [pd.DataFrame({"image_id": IDS, "metric": metric, "score": random.random(len(IDS))}) for metric in "ab"]
     return pd.concat(frames).sample(frac=1, random_state=4)
@@ -28,7 +28,7 @@ def scores() -> pd.DataFrame:
 
 @pytest.fixture(scope="module")
 def ratings() -> pd.DataFrame:
-    """Ratings by up to three people an image, shuffled; some images have none."""
+    """Return ratings by up to three people per image, shuffled; some images have none."""
     random = np.random.default_rng(5)
     images = random.choice(IDS, 90)
     frame = pd.DataFrame({"image_id": images, "rater": np.arange(90), "rating": random.integers(1, 6, 90)})
@@ -36,12 +36,12 @@ def ratings() -> pd.DataFrame:
 
 
 def as_csv(frame: pd.DataFrame) -> pd.DataFrame:
-    """The frame as pandas reads it from a CSV file."""
+    """Return the frame as pandas reads it from a CSV file."""
     return pd.read_csv(io.StringIO(frame.to_csv(index=False)))
 
 
 def as_csv_with_a_gap(frame: pd.DataFrame) -> pd.DataFrame:
-    """The same if one row more has no id, which makes floats of all others."""
+    """Do the same with an extra row without an id, which turns all other ids into floats."""
     gap = frame.iloc[:1].assign(image_id=None)
     read = as_csv(pd.concat([frame.astype({"image_id": object}), gap]))
     assert read["image_id"].dtype == float
@@ -71,7 +71,7 @@ def judged_as_text(scores: pd.DataFrame, ratings: pd.DataFrame) -> pd.DataFrame:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_ids_are_compared_as_text_whatever_form_the_tables_have(
+def test_ids_are_compared_as_text_in_every_form_of_the_tables(
     form: str, scores: pd.DataFrame, ratings: pd.DataFrame, judged_as_text: pd.DataFrame
 ) -> None:
     texts = scores.astype({"image_id": str})
@@ -129,7 +129,7 @@ def test_prompts_and_generators_may_be_numbers_too(scores: pd.DataFrame, ratings
         ),
     ],
 )
-def test_a_table_that_cannot_be_judged_is_named_with_what_it_lacks(
+def test_a_table_that_cannot_be_judged_is_refused_by_name_with_the_reason(
     spoil: Any, message: str, scores: pd.DataFrame, ratings: pd.DataFrame
 ) -> None:
     with pytest.raises(plumbline.PlumblineError, match=message):
@@ -144,14 +144,14 @@ def test_a_table_that_cannot_be_judged_is_named_with_what_it_lacks(
         ({"falling": "c"}, "falling: the scores have no 'c'"),
     ],
 )
-def test_a_choice_that_is_none_is_named(
+def test_an_unknown_choice_is_refused_by_name(
     options: dict[str, Any], message: str, scores: pd.DataFrame, ratings: pd.DataFrame
 ) -> None:
     with pytest.raises(plumbline.ConfigError, match=message):
         plumbline.judge(scores, ratings, **options)
 
 
-def test_both_words_choose_metrics_and_every_table_is_a_frame_of_the_same_columns() -> None:
+def test_both_calls_choose_metrics_and_every_frame_has_the_same_columns() -> None:
     picture = np.random.default_rng(0).integers(0, 256, (32, 48, 3), np.uint8)
     metric = ["edge_density", "entropy"]
     scorers = [
@@ -179,7 +179,7 @@ def test_both_words_choose_metrics_and_every_table_is_a_frame_of_the_same_column
         (lambda: plumbline.open_run("store", endpoint="x"), "unknown config key 'endpoint'"),
     ],
 )
-def test_a_word_that_is_not_understood_is_named(call: Callable[[], Any], message: str) -> None:
+def test_an_argument_that_is_not_understood_is_refused_by_name(call: Callable[[], Any], message: str) -> None:
     with pytest.raises(plumbline.ConfigError, match=message):
         call()
 
@@ -221,12 +221,12 @@ assert plumbline.__version__.count(".") == 2
 """
 
 
-def test_a_program_that_scores_and_judges_is_left_as_it_was() -> None:
+def test_scoring_and_judging_leave_the_callers_process_unchanged() -> None:
     done = subprocess.run([sys.executable, "-c", CALLER], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 
-def test_models_that_only_know_shapes_are_warned_of_where_nobody_chose_them() -> None:
+def test_a_warning_says_that_the_default_models_only_know_shapes() -> None:
     picture = np.random.default_rng(0).integers(0, 256, (32, 48, 3), np.uint8)
     with pytest.warns(UserWarning, match="models='shapes', the default, only knows coloured shapes"):
         unchosen = plumbline.score(picture, "an astronaut", "clipscore")

@@ -1,4 +1,4 @@
-"""Every command that README and docs tell is understood: its job, its keys, its choices and what they expect."""
+"""Every command in README and docs is understood: its job, its keys, its choices and their values."""
 
 import re
 import shlex
@@ -13,30 +13,30 @@ from plumbline.jobs.table import JOBS
 
 ROOT = Path(__file__).parent.parent
 PLUGINS = ROOT / "docs/plugins.md"
-"""Its commands want the example package, which tests/test_plugins.py installs and runs them with."""
+"""Its commands need the example package, so tests/test_plugins.py runs them."""
 PAPERS = ROOT / "docs/papers.md"
-"""The last page: a command that another page has, too, belongs to that page."""
+"""The last page: a command that is also on another page belongs to that page."""
 PAGES = (
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
     *sorted({*(ROOT / "docs").rglob("*.md"), *(ROOT / "plugins").glob("*/*.md")} - {PLUGINS, PAPERS}),
     PAPERS,
 )
-TOLD = re.compile(rf"(?:plumbline |python -m jobs\.)(?P<job>{'|'.join(JOBS)})\b(?!-)(?P<rest>[^\n`;]*)")
+COMMAND = re.compile(rf"(?:plumbline |python -m jobs\.)(?P<job>{'|'.join(JOBS)})\b(?!-)(?P<rest>[^\n`;]*)")
 OPTIONAL = re.compile(r"(?<= )\[(\S+=\S+?)(?: \| [^]]*)?\](?= |$)")
-"""A part of a command that may be left out, in brackets of its own, or the first of several such parts."""
+"""An optional part of a command in brackets, or the first of several alternatives."""
 AFTERWARDS = re.compile(r" \d?> \S+| \|\| .*")
 """Redirections, and commands that run if the first fails."""
 UNDERSTOOD = re.compile(r"is required[ ;]|expected one input")
-"""What is said of a command that leaves something out, where the page does so with `...` or shows the job alone."""
+"""Answers to an incomplete command, if the page abbreviates it with `...` or names the job alone."""
 
 
-def told_by_page() -> dict[str, list[str]]:
-    """The commands as they stand, lines that go on joined, remarks left out; each once, by the first page with it."""
+def commands_by_page() -> dict[str, list[str]]:
+    """Return the commands by page, with continued lines joined and comments removed, each on its first page only."""
     pages: dict[str, str] = {}
     for page in PAGES:
         text = re.sub(r" *\\\n *", " ", page.read_text())
-        for found in TOLD.finditer(text):
+        for found in COMMAND.finditer(text):
             command = f"{found['job']} {found['rest'].split(' #')[0].strip()}".strip()
             if not command.endswith(("--help", "--help-all")):
                 pages.setdefault(command, name_of(page))
@@ -48,13 +48,13 @@ def name_of(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
-def told() -> list[str]:
-    return [command for commands in told_by_page().values() for command in commands]
+def all_commands() -> list[str]:
+    return [command for commands in commands_by_page().values() for command in commands]
 
 
-def told_as_parameters() -> Iterator[Any]:
-    """Yield the commands; those that docs/papers.md alone has are run by make docs and make slow."""
-    for page, commands in told_by_page().items():
+def command_parameters() -> Iterator[Any]:
+    """Yield the commands; a command that only docs/papers.md has is run by make docs and make slow."""
+    for page, commands in commands_by_page().items():
         for command in commands:
             yield pytest.param(command, marks=[pytest.mark.slow] if page == name_of(PAPERS) else [])
 
@@ -64,7 +64,7 @@ def words(command: str) -> list[str]:
     return [word for word in shlex.split(plain) if word != "..."]
 
 
-@pytest.mark.parametrize("command", [*told_as_parameters()])
+@pytest.mark.parametrize("command", [*command_parameters()])
 def test_a_command_of_the_pages_is_understood(
     command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -76,7 +76,7 @@ def test_a_command_of_the_pages_is_understood(
     assert code == 0 or (partial and UNDERSTOOD.search(said)), said
 
 
-def test_the_pages_tell_many_commands_and_of_every_job() -> None:
-    jobs = {command.split()[0] for command in told()} | {"reproduce"}  # by make
-    assert len(told()) > 80
+def test_the_pages_show_many_commands_and_every_job() -> None:
+    jobs = {command.split()[0] for command in all_commands()} | {"reproduce"}  # counts make's own commands
+    assert len(all_commands()) > 80
     assert jobs >= set(JOBS)

@@ -1,7 +1,7 @@
-"""The commands that README and docs tell run, page by page, for a reader who has the files that they name (slow).
+"""The commands in README and docs run, page by page, for a reader who has the files that they name (slow).
 
-Each page begins with what the first sweep left. What cannot run here is named below with its reason; such a command is
-understood all the same (tests/test_commands.py).
+Each page starts with the state that the first sweep left. NOT_HERE lists the commands that cannot run here, with the
+reason; tests/test_commands.py checks that they are understood.
 """
 
 import os
@@ -20,7 +20,7 @@ import pytest
 from plumbline.jobs.table import JOBS
 from tests import readers_files
 from tests.s3 import S3Server, free_ports
-from tests.test_commands import PAPERS, ROOT, name_of, told_by_page, words
+from tests.test_commands import PAPERS, ROOT, commands_by_page, name_of, words
 
 REFERENCE = Path(os.environ.get("REFERENCE_DATA", "none"))
 NOT_HERE = {
@@ -42,21 +42,22 @@ NOT_HERE = {
     r"releases/winoground|images=TABLE": "the files of a release",
 }
 RELEASED = re.compile(r"REFERENCE_DATA|tifa160_human")
-"""What is read of the published files."""
-OF_THE_PACK = re.compile(
+"""Commands that read the published files."""
+ABOUT_PACK = re.compile(
     r"sweep=(shapes|gecko_ablation)|run=latest|store=(store|STORE)|/tmp/nights|protocol=shapes|scores=store/runs|"
     r"prompts=assets/|^report |^generate |output=store/|data/sure"
 )
 OWN_MODELS = re.compile(r"^(sweep|score|questions)\b(?!.*\b(models=|sweep=shapes|sweep=gecko_ablation))")
-"""Commands that ask the released models, in whose place the pack's are asked here."""
-LASTING = re.compile(r"^(serve|view|rate(?!.*export_to))\b|--watch")
+"""Commands that use the released models; here they use the pack's models instead."""
+ENDLESS = re.compile(r"^(serve|view|rate(?!.*export_to))\b|--watch")
 AT_WORK = re.compile(r"http://127|no sweep is running")
-"""What these say once they do what they are for."""
-PLACES = {"STORE": "store", "OUT": "data/out", "RATINGS": "ratings.csv", "TABLE": "scores.csv", "METRIC": "vqascore",
-          "[a,b]": "[vqascore,clipscore]", "FOLDER": "judged", "PATH": "outputs", "CHECKPOINT": "tiny-sd"}  # fmt: skip
-"""What a reader would put in their place."""
-DRAWN = {r"\bsteps=\d+": "steps=1", r"\bsize=\d+x\d+": "size=32x32", r"\bseeds=\d+": "seeds=1"}
-"""How pictures are drawn here, by a tiny checkpoint and on few cores."""
+"""Output of these commands once they are at work."""
+PLACEHOLDERS = {"STORE": "store", "OUT": "data/out", "RATINGS": "ratings.csv", "TABLE": "scores.csv",
+                "METRIC": "vqascore", "[a,b]": "[vqascore,clipscore]", "FOLDER": "judged", "PATH": "outputs",
+                "CHECKPOINT": "tiny-sd"}  # fmt: skip
+"""Values that replace the pages' placeholders."""
+SMALL_SETTINGS = {r"\bsteps=\d+": "steps=1", r"\bsize=\d+x\d+": "size=32x32", r"\bseeds=\d+": "seeds=1"}
+"""Replacements that make images with a tiny checkpoint on few cores."""
 
 
 def reason_not_to_run(page: str, command: str) -> str | None:
@@ -68,23 +69,23 @@ def reason_not_to_run(page: str, command: str) -> str | None:
     return next((reason for pattern, reason in NOT_HERE.items() if re.search(pattern, command)), None)
 
 
-def of_the_pack(command: str) -> bool:
-    return bool(OF_THE_PACK.search(command)) and "ratings.csv" not in command and "RATINGS" not in command
+def is_about_pack(command: str) -> bool:
+    return bool(ABOUT_PACK.search(command)) and "ratings.csv" not in command and "RATINGS" not in command
 
 
 PAGES = {page: [command for command in commands if reason_not_to_run(page, command) is None]
-         for page, commands in told_by_page().items()}  # fmt: skip
+         for page, commands in commands_by_page().items()}  # fmt: skip
 
 
 def test_most_commands_run() -> None:
-    pages = told_by_page().items()
+    pages = commands_by_page().items()
     commands = [one for page, told in pages if page != name_of(PAPERS) for one in told if " " in one]
     run = [command for commands in PAGES.values() for command in commands]
     assert len(run) > 75 and len(run) > 0.5 * len(commands)
 
 
 class Hook(BaseHTTPRequestHandler):
-    """Takes what nights tell."""
+    """Receives the messages of nightly runs."""
 
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers["Content-Length"]))
@@ -97,7 +98,7 @@ class Hook(BaseHTTPRequestHandler):
 
 @pytest.fixture(scope="module")
 def environment(s3_server: S3Server) -> Iterator[Mapping[str, str]]:
-    """That of a reader with a bucket called bucket and somebody who waits for the news of a night."""
+    """Return the environment of a reader with a bucket called bucket and a webhook for nightly messages."""
     readers_files.fill_bucket(s3_server.filesystem())
     with HTTPServer(("127.0.0.1", 0), Hook) as hook:
         threading.Thread(target=hook.serve_forever, daemon=True).start()
@@ -107,23 +108,23 @@ def environment(s3_server: S3Server) -> Iterator[Mapping[str, str]]:
 
 
 def run(command: str, folder: Path, environment: Mapping[str, str]) -> str:
-    """Runs it as a reader would and gives what is wrong, nothing where it ends well."""
-    here = re.sub(r"<run id>|\b(RUN|ID)\b", lambda found: first_run(folder), command)
-    for place, name in PLACES.items():
+    """Run a command as a reader would; return the problem, or an empty text if it succeeds."""
+    here = re.sub(r"<run id>|\b(RUN|ID)\b", lambda found: find_first_run(folder), command)
+    for place, name in PLACEHOLDERS.items():
         here = re.sub(rf"(?<==){re.escape(place)}(?![\w.])", name, here)
-    for usual, tiny in DRAWN.items():
+    for usual, tiny in SMALL_SETTINGS.items():
         here = re.sub(usual, tiny, here)
     here = here.replace("$REFERENCE_DATA", str(REFERENCE)).replace("=/shared", "=shared")
     job, *arguments = words(here.replace("/tmp/", f"{folder}/"))
     arguments += ["models=shapes"] * bool(OWN_MODELS.search(command))
     called = [sys.executable, "-m", f"jobs.{job}", *arguments]
-    if LASTING.search(command):
-        return last(called, folder, environment)
+    if ENDLESS.search(command):
+        return run_until_stopped(called, folder, environment)
     ended = subprocess.run(called, cwd=folder, env=dict(environment), capture_output=True, text=True)
     undecided = (
         ended.returncode == 2 and "undecided" in ended.stdout + ended.stderr
-    )  # an answer too, on a reader's few ratings
-    stopped = ended.returncode == 7 and "the gate failed by good enough" in ended.stdout  # as the page says
+    )  # a valid answer too, for a reader's few ratings
+    stopped = ended.returncode == 7 and "the gate failed by good enough" in ended.stdout  # the page says so
     return (
         ""
         if ended.returncode == 0 or undecided or stopped
@@ -131,12 +132,12 @@ def run(command: str, folder: Path, environment: Mapping[str, str]) -> str:
     )
 
 
-def first_run(folder: Path) -> str:
+def find_first_run(folder: Path) -> str:
     return min(path.name for path in (folder / "store/runs").glob("2*"))
 
 
-def last(called: list[str], folder: Path, environment: Mapping[str, str]) -> str:
-    """Runs what goes on until it is stopped, and stops it once it says that it is at work."""
+def run_until_stopped(called: list[str], folder: Path, environment: Mapping[str, str]) -> str:
+    """Run a command that does not end by itself, and stop it once it reports to be at work."""
     if not any("--watch" in word for word in called):
         called = [word for word in called if not word.startswith("port=")] + [f"port={free_ports(1)[0]}"]
     process = subprocess.Popen(
@@ -152,17 +153,17 @@ def last(called: list[str], folder: Path, environment: Mapping[str, str]) -> str
 
 
 @pytest.fixture(scope="module")
-def begun(
+def swept_folders(
     tmp_path_factory: pytest.TempPathFactory, environment: Mapping[str, str], s3_server: S3Server
 ) -> Mapping[bool, Path]:
-    """What the first sweep leaves: the pack's, and that of images of one's own, whose store is in the bucket too."""
+    """Sweep the pack and a reader's own images; the store of the latter is in the bucket too."""
     folders = {}
     sweeps = {
         True: "sweep sweep=shapes",
         False: "sweep sweep=own_images benchmark.prompts=data/prompts.parquet benchmark.images=data/images",
     }
     for pack, command in sweeps.items():
-        folders[pack] = tmp_path_factory.mktemp("begun")
+        folders[pack] = tmp_path_factory.mktemp("swept_folders")
         (folders[pack] / "assets").symlink_to(ROOT / "assets")
         readers_files.lay_out(folders[pack])
         if "generate" in JOBS:
@@ -180,18 +181,18 @@ def begun(
 @pytest.mark.slow
 @pytest.mark.parametrize("page", [page for page, commands in PAGES.items() if commands])
 def test_the_commands_of_a_page_run_one_after_the_other(
-    page: str, begun: Mapping[bool, Path], environment: Mapping[str, str], tmp_path: Path
+    page: str, swept_folders: Mapping[bool, Path], environment: Mapping[str, str], tmp_path: Path
 ) -> None:
     folders = {}
-    for pack, folder in begun.items():
+    for pack, folder in swept_folders.items():
         folders[pack] = shutil.copytree(folder, tmp_path / str(pack), symlinks=True)
     failed = []
     for command in PAGES[page]:
         if RELEASED.search(command) and not REFERENCE.is_dir():
             continue
-        folder = folders[of_the_pack(command)]
+        folder = folders[is_about_pack(command)]
         if command.startswith("ingest "):
-            shutil.rmtree(folder / "data/own", ignore_errors=True)  # each is another way to begin
+            shutil.rmtree(folder / "data/own", ignore_errors=True)  # each command starts from nothing
         if problem := run(command, folder, environment):
             failed.append(f"{command}: {problem}")
         print("failed" if problem else "ran", command)

@@ -1,4 +1,4 @@
-"""The rules of the house that a machine can hold: imports go one way, nothing unsafe is called."""
+"""The project's rules that a machine can check: imports go one way, and nothing unsafe is called."""
 
 import ast
 import re
@@ -26,12 +26,12 @@ FORBIDDEN = {
     "plugins": {"assets"},
 }
 CONVERSION = ROOT / "plugins/reward_models/conversion.py"
-"""Reads what others released as pickles, on its owner's word and not in a sweep."""
+"""Reads other people's pickles, if their owner asks for it, and never in a sweep."""
 FILES = [file for room in FORBIDDEN for file in sorted((ROOT / room).rglob("*.py")) if "tests" not in file.parts]
 
 
-def imported(tree: ast.AST) -> Iterator[str]:
-    """The top-level packages that a module imports, wherever in it, and of our own the rooms."""
+def imported_packages(tree: ast.AST) -> Iterator[str]:
+    """Return the top-level packages that a module imports anywhere, and the rooms of our own packages."""
     for node in ast.walk(tree):
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         names += [f"{node.module}.{node.names[0].name}"] if isinstance(node, ast.ImportFrom) else []
@@ -42,7 +42,7 @@ def imported(tree: ast.AST) -> Iterator[str]:
 def test_a_module_keeps_to_its_room_and_calls_nothing_unsafe(file: Path) -> None:
     tree = ast.parse(file.read_text())
     room = file.relative_to(ROOT).parts[0]
-    assert not FORBIDDEN[room] & set(imported(tree))
+    assert not FORBIDDEN[room] & set(imported_packages(tree))
     assert ast.get_docstring(tree), "a module opens with one sentence saying what lives there"
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
     called = {ast.unparse(call.func) for call in calls}
@@ -57,7 +57,7 @@ def test_a_module_keeps_to_its_room_and_calls_nothing_unsafe(file: Path) -> None
 RAY_INTERNALS = ROOT / "pipelines/running/ray_internals.py"
 
 
-def test_one_module_uses_names_of_ray_that_are_not_public() -> None:
+def test_only_one_module_uses_private_names_of_ray() -> None:
     private = {
         file
         for file in FILES
@@ -71,7 +71,7 @@ USER_CODE = ROOT / "operators/metrics/user_code.py"
 """Loads the functions that a person names as metrics."""
 
 
-def test_code_is_loaded_in_one_place() -> None:
+def test_only_one_module_loads_user_code() -> None:
     loaders = {"exec_module", "load_module", "run_path", "spec_from_file_location", "SourceFileLoader", "compile"}
     naming = {
         file
@@ -89,7 +89,7 @@ MODULES = {
 
 
 def modules_of(file: Path) -> set[str]:
-    """The modules of the house that a module imports: at its top, within functions, and for types alone."""
+    """Return the project's modules that a module imports: at its top, within functions, and for types only."""
     imports = [node for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Import | ast.ImportFrom)]
     names = [[alias.name] if isinstance(node, ast.Import) else [f"{node.module}.{alias.name}", node.module or ""]
              for node in imports for alias in node.names]  # fmt: skip
@@ -103,8 +103,8 @@ def test_a_plugin_imports_no_other_plugin() -> None:
         assert not module.startswith("plugins.") or len(others) == 1, f"{module} imports {others}"
 
 
-def circle(edges: Mapping[str, Collection[str]]) -> str:
-    """One way round among the edges, from a node to itself; empty where there is none."""
+def find_circle(edges: Mapping[str, Collection[str]]) -> str:
+    """Return one circle among the edges, from a node to itself, or an empty text."""
     try:
         TopologicalSorter(edges).prepare()
     except CycleError as error:
@@ -114,17 +114,17 @@ def circle(edges: Mapping[str, Collection[str]]) -> str:
 
 @cache
 def imports_of_modules() -> dict[str, set[str]]:
-    """Return the modules of the house that each of them imports."""
+    """Return the project's modules that each module imports."""
     return {module: modules_of(file) - {module} for module, file in MODULES.items()}
 
 
 def test_no_two_files_import_each_other_in_a_circle() -> None:
-    closed = circle(imports_of_modules())
+    closed = find_circle(imports_of_modules())
     assert not closed, f"a circle of imports: {closed}"
 
 
 def neighbours(folder: str) -> dict[str, set[str]]:
-    """Which of a folder's files and folders import which others, by name."""
+    """Return for each of a folder's files and folders which others it imports, by name."""
     inside = {name for name in MODULES if name.startswith(f"{folder}.")}
     depth = folder.count(".") + 1
     edges: dict[str, set[str]] = {}
@@ -140,13 +140,13 @@ FOLDERS = sorted({name for module in MODULES for name in accumulate(module.split
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
-def test_the_drawing_of_a_folder_has_no_circle(folder: str) -> None:
-    """Its files and the folders in it, each folder as one thing."""
-    closed = circle(neighbours(folder))
+def test_the_parts_of_a_folder_do_not_import_each_other_in_a_circle(folder: str) -> None:
+    """A folder inside it counts as one node."""
+    closed = find_circle(neighbours(folder))
     assert not closed, f"a circle of imports in {folder}: {closed}"
 
 
-def test_the_embedded_pack_is_small_and_holds_no_pickles() -> None:
+def test_the_embedded_pack_is_small_and_contains_no_pickles() -> None:
     files = [file for file in (ROOT / "assets").rglob("*") if file.is_file()]
     assert sum(file.stat().st_size for file in files) <= 30_000_000
     assert not {file.suffix for file in files} & {".bin", ".pt", ".pth", ".pkl", ".ckpt"}
@@ -161,27 +161,27 @@ SWEEPING = [
 
 
 @pytest.mark.parametrize("file", SWEEPING, ids=lambda file: str(file.relative_to(ROOT)))
-def test_what_sweeps_knows_no_metric_and_no_model_family(file: Path) -> None:
-    """It folds declarations; a metric or a family is added without a word here."""
+def test_the_code_of_sweeps_names_no_metric_and_no_model_family(file: Path) -> None:
+    """Sweeps only read declarations; a new metric or family needs no word here."""
     tree = ast.parse(file.read_text())
     words = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
     kinds = {metric.__dataclass_fields__["kind"].default for metric in METRICS}
     assert not words & (kinds | set(FAMILIES))
     modules = {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
-    of_one = {metric.__module__ for metric in METRICS} | {stage.__module__ for stage in STAGES.values()}
-    assert not modules & (of_one - READ_AS_TABLES)
+    modules_of_one = {metric.__module__ for metric in METRICS} | {stage.__module__ for stage in STAGES.values()}
+    assert not modules & (modules_of_one - READ_AS_TABLES)
 
 
 READ_AS_TABLES = {"plumbline.operators.stages.scores"}
-"""What a run makes of the scores' own table is not folded from declarations."""
+"""Modules whose tables a run reads directly, not through declarations."""
 
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
 @pytest.mark.parametrize("text", PROJECT["dependencies"])
-def test_a_dependency_is_a_range_that_what_is_tested_here_lies_in(text: str) -> None:
-    """With an exact version, pip could install nothing beside what an environment has already."""
+def test_a_dependency_is_a_range_that_contains_the_tested_version(text: str) -> None:
+    """With an exact version, pip could not install the package next to other packages."""
     wanted = Requirement(text)
     operators = {part.operator for part in wanted.specifier}
     assert operators == {">=", "<"} and version(wanted.name) in wanted.specifier

@@ -1,4 +1,4 @@
-"""The pages of models claim nothing that no test loads, and leave no family and no configured checkpoint out."""
+"""The pages of models only list models that a test loads, and list every family and every configured checkpoint."""
 
 import ast
 from pathlib import Path
@@ -13,7 +13,7 @@ ROOT = Path(__file__).parent.parent
 
 
 class Line(NamedTuple):
-    """One line of a page's table."""
+    """One row of a page's table."""
 
     family: str
     serves: str
@@ -26,7 +26,7 @@ class Line(NamedTuple):
 
 
 def read_lines() -> list[Line]:
-    """Return the lines of docs/models.md and of the tables of models in the plugins' pages."""
+    """Return the rows of docs/models.md and of the tables of models on the plugins' pages."""
     pages = [ROOT / "docs/models.md", *sorted((ROOT / "plugins").glob("*/README.md"))]
     parts = [part for page in pages for part in page.read_text().split("\n\n")]
     tables = [part for part in parts if part.startswith("| family | serves |")]
@@ -37,27 +37,27 @@ def read_lines() -> list[Line]:
 LINES = read_lines()
 
 
-def ticked(cell: str) -> list[str]:
-    """What stands between back-quotes."""
+def quoted_names(cell: str) -> list[str]:
+    """Return the texts between back-quotes."""
     return cell.split("`")[1::2]
 
 
 @pytest.mark.parametrize("line", LINES, ids=lambda line: f"{line.family} {line.checkpoints}"[:60])
-def test_a_line_is_of_a_family_that_serves_it_and_names_tests_that_are_there(line: Line) -> None:
-    (family,) = ticked(line.family)
-    assert set(ticked(line.serves)) <= FAMILIES[family].calls
+def test_a_row_has_a_family_that_serves_it_and_tests_that_exist(line: Line) -> None:
+    (family,) = quoted_names(line.family)
+    assert set(quoted_names(line.serves)) <= FAMILIES[family].calls
     on = {"transformers": FAMILIES[family].loads, "vLLM": FAMILIES[family].vllm}
     assert all(on[engine] for engine in on if engine in line.engine)
     assert all(line), "every column says something"
-    for test in ticked(line.test):
+    for test in quoted_names(line.test):
         file, _, function = test.partition("::")
         tree = ast.parse((ROOT / file).read_text())
         assert function in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}, test
 
 
 def test_every_family_and_every_configured_checkpoint_is_on_a_page() -> None:
-    assert {name for line in LINES for name in ticked(line.family)} == set(FAMILIES)
-    listed = {name for line in LINES for name in ticked(line.checkpoints)}
+    assert {name for line in LINES for name in quoted_names(line.family)} == set(FAMILIES)
+    listed = {name for line in LINES for name in quoted_names(line.checkpoints)}
     files = [*(ROOT / "conf/model").glob("*.yaml"), *(ROOT / "plugins").glob("*/conf/model/*.yaml")]
     configured = [yaml.safe_load(file.read_text()) for file in files]
     hub_ids = {model["checkpoint"] for model in configured if model["checkpoint"].count("/") == 1}

@@ -1,4 +1,4 @@
-"""The installed package: one top-level name, beside a project that has folders of the same names as ours."""
+"""The installed package has one top-level name, and works in a project that has folders with the same names as ours."""
 
 import json
 import os
@@ -29,7 +29,7 @@ print(json.dumps({
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder that the wheel is installed into."""
+    """A folder into which the wheel is installed."""
     folder = tmp_path_factory.mktemp("wheel")
     source = folder / "source"
     shutil.copytree(ROOT / "plumbline", source / "plumbline", ignore=shutil.ignore_patterns("__pycache__"))
@@ -40,7 +40,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "site"
 
 
-def test_a_wheel_brings_one_package_and_one_command(site: Path) -> None:
+def test_a_wheel_contains_one_package_and_one_command(site: Path) -> None:
     brought = {path.name for path in site.iterdir() if path.suffix != ".dist-info"}
     assert brought == {"plumbline", "bin"} and [path.name for path in (site / "bin").iterdir()] == ["plumbline"]
     said = subprocess.run(
@@ -51,8 +51,8 @@ def test_a_wheel_brings_one_package_and_one_command(site: Path) -> None:
 
 
 @pytest.mark.slow
-def test_it_stands_beside_a_project_with_rooms_of_the_same_names(site: Path, tmp_path: Path) -> None:
-    """Pictures are scored in four lines, and no module of the wheel has a second name."""
+def test_it_works_in_a_project_with_folders_of_the_same_names(site: Path, tmp_path: Path) -> None:
+    """Four lines score images, and no module of the wheel has a second name."""
     for room in ("jobs", "pipelines", "operators", "conf"):
         (tmp_path / room).mkdir()
         (tmp_path / room / "__init__.py").write_text("OWNER = 'project'\n")

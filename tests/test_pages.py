@@ -1,4 +1,4 @@
-"""The pages hang together: every link leads somewhere, every promise names its test, every page is in the site."""
+"""The pages are consistent: every link has a target, every promise names its test, every page is in the site."""
 
 import re
 import tomllib
@@ -15,21 +15,21 @@ PAGES = [
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 
-def plain(page: Path) -> str:
-    """The page without its fenced and indented code."""
+def without_code(page: Path) -> str:
+    """Return the page without its fenced and indented code."""
     text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
     return re.sub(r"^    .*$", "", text, flags=re.MULTILINE)
 
 
 def anchors(page: Path) -> set[str]:
-    """The addresses of a page's headings, as GitHub and the site make them."""
-    headings = re.findall(r"^#+ (.*)$", plain(page), flags=re.MULTILINE)
+    """Return the addresses of a page's headings, as GitHub and the site make them."""
+    headings = re.findall(r"^#+ (.*)$", without_code(page), flags=re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_every_link_of_a_page_leads_somewhere(page: Path) -> None:
-    for link in LINK.findall(plain(page)):
+def test_every_link_of_a_page_has_a_target(page: Path) -> None:
+    for link in LINK.findall(without_code(page)):
         if "://" in link:
             continue
         address, _, anchor = link.partition("#")
@@ -52,7 +52,7 @@ def test_every_page_is_in_the_sites_navigation() -> None:
     assert pages <= set(re.findall(r'"([\w/-]+\.md)"', text))
 
 
-def test_the_reference_has_every_name_that_is_exported() -> None:
+def test_the_reference_has_every_exported_name() -> None:
     stubs = "".join((ROOT / "plumbline" / f"{name}.pyi").read_text() for name in ("__init__", "statistics"))
     exported = {
         f"plumbline.{module}.{name}" for module, name in re.findall(r"^from \.(\S+) import (\w+)", stubs, re.MULTILINE)

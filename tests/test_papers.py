@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.test_commands import PAPERS, ROOT, TOLD
+from tests.test_commands import COMMAND, PAPERS, ROOT
 
 PRINTED = {
     "VQAScore and GenAI-Bench": {"table": 20, "figure": 4, "equation": 3},
@@ -17,7 +17,7 @@ PRINTED = {
     "What makes a good metric?": {"table": 6, "figure": 5, "equation": 0},
     "LLMScore": {"table": 4, "figure": 9, "equation": 0},
 }
-"""How many numbered tables, figures and equations each paper has."""
+"""Number of numbered tables, figures and equations in each paper."""
 TEST = re.compile(r"`((?:tests|plugins)/[a-z0-9_/]+\.py)::(test_[a-z0-9_]+)`")
 STATUS = {
     "reproduced": re.compile(r"reproduced: ours .+ \(\[reproduction\.md\]\(reproduction\.md#\S+\)\)"),
@@ -26,12 +26,12 @@ STATUS = {
     "missing": re.compile(r"missing( \(.+\))?"),
     "out": re.compile(r"out, because .+"),
 }
-"""Forms of a status, by its first words."""
+"""Forms of a status, by their first words."""
 NO_COMMAND = ("missing", "out")
 
 
 class Row(NamedTuple):
-    """A promise of a paper, with the command that keeps it."""
+    """A promise of a paper, with the command that reproduces it."""
 
     item: str
     command: str
@@ -67,6 +67,6 @@ def test_every_table_figure_and_equation_of_the_papers_has_a_row() -> None:
 def test_a_row_has_a_command_or_a_reason_and_names_a_test_that_exists(row: Row) -> None:
     (kind,) = [name for name in STATUS if row.status.startswith(name)]
     assert STATUS[kind].fullmatch(row.status), row.status
-    assert len(TOLD.findall(row.command)) == 1 or (kind in NO_COMMAND and row.command == "none"), row.command
+    assert len(COMMAND.findall(row.command)) == 1 or (kind in NO_COMMAND and row.command == "none"), row.command
     for file, name in TEST.findall(row.status):
         assert f"def {name}(" in (ROOT / file).read_text(), f"{file}::{name}"

@@ -1,4 +1,4 @@
-"""Another package's extensions, installed and not copied: what docs/plugins.md promises of the example package."""
+"""Another package's extensions, installed and not copied: the promises of docs/plugins.md about the example package."""
 
 import base64
 import io
@@ -33,12 +33,12 @@ for name, *words in json.loads(sys.argv[1]):
     if code := run_job(job.COMMAND, job.main, words):
         sys.exit(code)
 """
-"""Several commands of one process, as they are typed."""
+"""Several commands that run in one process."""
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder that pip has installed the example into."""
+    """The folder into which pip has installed the example."""
     folder = tmp_path_factory.mktemp("plugin")
     shutil.copytree(EXAMPLE, folder / "source")
     options = ["--quiet", "--no-deps", "--no-build-isolation", "--target", folder / "site"]
@@ -52,7 +52,7 @@ def python(site: Path, *words: str) -> "subprocess.CompletedProcess[str]":
 
 
 def save_chinese_clip(folder: Path) -> Path:
-    """A tiny Chinese CLIP of random weights."""
+    """Save a tiny Chinese CLIP of random weights."""
     torch.manual_seed(0)
     text = {**tiny.TEXT_FIELDS, "initializer_range": 0.4}
     network = ChineseCLIPModel(ChineseCLIPConfig(text_config=text, vision_config=tiny.VISION_FIELDS, projection_dim=16))
@@ -63,7 +63,7 @@ def save_chinese_clip(folder: Path) -> Path:
 
 
 def cosine(folder: Path, image: bytes, text: str) -> float:
-    """That of an encoded image and a text, by transformers."""
+    """Return the cosine of an encoded image and a text, computed by transformers."""
     model, processor = ChineseCLIPModel.from_pretrained(folder).eval(), AutoImageProcessor.from_pretrained(folder)
     pixels = processor(images=Image.open(io.BytesIO(image)).convert("RGB"), return_tensors="pt")["pixel_values"]
     ids = AutoTokenizer.from_pretrained(folder)([text], return_tensors="pt").input_ids
@@ -73,7 +73,7 @@ def cosine(folder: Path, image: bytes, text: str) -> float:
 
 
 class Printed(NamedTuple):
-    """What the example's commands left."""
+    """Output of the example's commands."""
 
     folder: Path
     text: str
@@ -89,7 +89,7 @@ class Printed(NamedTuple):
 
 @pytest.fixture(scope="module")
 def printed(site: Path, tmp_path_factory: pytest.TempPathFactory) -> Printed:
-    """A sweep with the example's metrics, questions and family, and what its formats make of the run."""
+    """Run a sweep with the example's metrics, questions and family, and export it in the example's formats."""
     folder = tmp_path_factory.mktemp("run")
     bench = write_benchmark(folder / "bench", count=4)
     prompts = pq.read_table(bench / "prompts.parquet").to_pylist()
@@ -124,15 +124,15 @@ def test_help_offers_the_choices_of_an_installed_package(job: str, choices: set[
     assert choices <= set(python(site, "-m", f"jobs.{job}", "--help-all").stdout.split())
 
 
-def test_a_metric_is_scored_and_ranked_and_is_in_the_report(printed: Printed) -> None:
+def test_a_packages_metric_is_scored_and_ranked_and_reported(printed: Printed) -> None:
     likelihoods, doubts = printed.scores("vqascore"), printed.scores("doubt")
     assert len(doubts) == 8 and all(doubts[key] == pytest.approx(1 - likelihoods[key]) for key in doubts)
     assert "doubt" in printed.text
     assert "counts how unlikely it finds that" in (printed.run / "report.html").read_text()
 
 
-def test_a_package_brings_stages_that_read_each_other(printed: Printed) -> None:
-    """Image to sketch to opinion to score."""
+def test_a_package_adds_stages_that_read_each_other(printed: Printed) -> None:
+    """The chain is image, sketch, opinion, score."""
     scores = printed.scores("sketched")
     tables = {stage: _cells(printed.folder / "store" / stage) for stage in ("sketches", "opinions")}
     assert len(scores) == 8 and all(row["description"] for row in tables["sketches"])
@@ -143,20 +143,20 @@ def _cells(stage: Path) -> list[dict[str, Any]]:
     return [row for file in stage.rglob("*.parquet") for row in pq.read_table(file).to_pylist()]
 
 
-def test_a_package_brings_questions_and_a_benchmark(printed: Printed) -> None:
+def test_a_package_adds_questions_and_a_benchmark(printed: Printed) -> None:
     answered = printed.scores("riddles")
     assert len(answered) == 8 and set(answered.values()) <= {0.0, 1.0}
 
 
-def test_a_package_brings_a_job(printed: Printed, site: Path) -> None:
+def test_a_package_adds_a_job(printed: Printed, site: Path) -> None:
     doubts = printed.scores("doubt")
     (generator, image_id), lowest = min(doubts.items(), key=lambda item: item[1])
     assert f"{generator} {image_id}: {lowest:.3f}" in printed.text
     assert "  worst            A job: the image with the lowest score" in python(site, "-m", "plumbline.jobs").stdout
 
 
-def test_a_package_brings_a_model_family(printed: Printed) -> None:
-    """Its scores are the cosines of transformers' own model."""
+def test_a_package_adds_a_model_family(printed: Printed) -> None:
+    """The scores are the cosines of transformers' own model."""
     prompts = {
         row["prompt_id"]: row["text"] for row in pq.read_table(printed.folder / "bench/prompts.parquet").to_pylist()
     }
@@ -166,14 +166,14 @@ def test_a_package_brings_a_model_family(printed: Printed) -> None:
         assert scores["atlas", row["image_id"]] == pytest.approx(expected, abs=1e-5)
 
 
-def test_a_package_brings_formats_and_a_sink(printed: Printed) -> None:
+def test_a_package_adds_formats_and_a_sink(printed: Printed) -> None:
     rows = [json.loads(line) for line in (printed.folder / "better/train.jsonl").read_text().splitlines()]
     assert rows and {row["better"] for row in rows} <= {"atlas", "flint"}
     assert len((printed.folder / "sheet.scores.csv").read_text().splitlines()) == 1 + 5 * 8
     assert f"numbers of {printed.run.name}" in printed.text
 
 
-def test_a_package_brings_a_protocol_and_released_answers(printed: Printed) -> None:
+def test_a_package_adds_a_protocol_and_released_answers(printed: Printed) -> None:
     judged = pq.read_table(printed.folder / "judged/judgements.parquet").to_pylist()
     found = [(row["metric"], row["statistic"], row["value"], row["n"]) for row in judged]
     assert found == [("clip", "auroc", 0.75, 4), ("people", "unsure", 0.0, 4)]
@@ -200,17 +200,17 @@ def test_the_reward_service_serves_a_packages_metric_and_answers_on_its_wire(ser
     hexadecimal = {"prompt": "three red circles", "hex": encoded.hex()}
     rewarded = requests.post(f"{url}/hexadecimal", json=hexadecimal, headers=bearer, timeout=60).json()
     assert "doubt" in json.dumps(scores)
-    assert rewarded["reward"] == pytest.approx(-1 + _score_of(scores, "vqascore"), abs=1e-5)
+    assert rewarded["reward"] == pytest.approx(-1 + _find_score(scores, "vqascore"), abs=1e-5)
 
 
-def _score_of(value: Any, metric: str) -> float:
-    """The only number that a reply has for a metric."""
+def _find_score(value: Any, metric: str) -> float:
+    """Return the only number in a reply for a metric."""
     found = value.get(metric) if isinstance(value, dict) else None
     if found is not None:
         return float(found[0] if isinstance(found, list) else found["score"] if isinstance(found, dict) else found)
     parts = value.values() if isinstance(value, dict) else value
     return next(
-        _score_of(part, metric) for part in parts if isinstance(part, dict | list) and metric in json.dumps(part)
+        _find_score(part, metric) for part in parts if isinstance(part, dict | list) and metric in json.dumps(part)
     )
 
 
@@ -251,19 +251,21 @@ def __getattr__(name):
         ("\x1b[31mred", "broken:Red", "\\x1b[31mred': expected up to 100"),
     ],
 )
-def test_a_package_that_cannot_be_used_is_named_in_one_line(name: str, value: str, said: str, tmp_path: Path) -> None:
-    """Its own prints do not appear in the output of the command."""
-    line = refused(tmp_path, "metrics", name, value)
+def test_a_package_that_cannot_be_used_is_refused_by_name_in_one_line(
+    name: str, value: str, said: str, tmp_path: Path
+) -> None:
+    """The package's own prints do not appear in the output of the command."""
+    line = refusal_of(tmp_path, "metrics", name, value)
     assert said in line and line.startswith("error: ") and line.count("\n") == 1 and len(line) < 600
 
 
-def test_a_package_without_its_folder_of_choices_is_named_in_one_line(tmp_path: Path) -> None:
-    line = refused(tmp_path, "conf", "forgotten", "broken:CONF")
+def test_a_package_without_its_folder_of_choices_is_refused_by_name_in_one_line(tmp_path: Path) -> None:
+    line = refusal_of(tmp_path, "conf", "forgotten", "broken:CONF")
     assert line.startswith("error: conf 'forgotten' of plumbline-broken 2.0") and line.count("\n") == 1
     assert f"{tmp_path / 'conf'}: no such folder; add it to the package's data" in line
 
 
-def refused(tmp_path: Path, group: str, name: str, value: str) -> str:
+def refusal_of(tmp_path: Path, group: str, name: str, value: str) -> str:
     """Return the line that a command prints about a package with this entry point."""
     installed = tmp_path / "plumbline_broken-2.0.dist-info"  # as pip leaves it
     installed.mkdir()

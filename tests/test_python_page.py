@@ -1,4 +1,4 @@
-"""The pieces of docs/python.md run one after the other, and say what the page says."""
+"""The code on docs/python.md runs in order and prints what the page shows."""
 
 import re
 from importlib import import_module
@@ -38,7 +38,7 @@ def test_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     exec("\n".join([*pieces, *CLAIMS]), {})
 
 
-def test_every_name_that_the_package_exports_is_there_and_documented() -> None:
+def test_every_exported_name_exists_and_has_a_docstring() -> None:
     for module in ("plumbline", "plumbline.extending", "plumbline.statistics"):
         exports = import_module(module)
         for name in exports.__all__:

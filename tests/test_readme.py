@@ -1,4 +1,4 @@
-"""What the README promises a newcomer holds."""
+"""The README's promises to a newcomer hold."""
 
 import re
 from pathlib import Path
@@ -19,7 +19,7 @@ README = (ROOT / "README.md").read_text()
 (RECIPE,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs/images.md").read_text(), flags=re.DOTALL)
 
 
-def test_the_recipe_for_own_images_makes_a_benchmark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_recipe_for_ones_own_images_makes_a_benchmark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for generator in ("sdxl", "flux"):
         for name, row in zip(("p0", "p1"), images("atlas", 2), strict=True):
             file = tmp_path / "outputs" / generator / f"{name}.png"
@@ -38,7 +38,7 @@ def test_the_recipe_for_own_images_makes_a_benchmark(tmp_path: Path, monkeypatch
             assert decode_picture(row, ImageLimits(), Path.read_bytes).size == (96, 96)  # type: ignore[arg-type,union-attr]
 
 
-def test_four_lines_of_python_score_two_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_four_lines_of_python_score_two_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, row in zip(("first", "second"), images("atlas", 2), strict=True):
         (tmp_path / f"{name}.png").write_bytes(row["image"])
     assert len([line for line in LINES.splitlines() if line]) <= 4

@@ -1,4 +1,4 @@
-"""Every piece of Python in docs/results.md runs, and says what the run says."""
+"""Every piece of Python on docs/results.md runs, and agrees with the run."""
 
 import re
 from pathlib import Path
@@ -43,7 +43,7 @@ RECIPES = [
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> MadeRun:
-    """A run of three generators and two metrics with a failed image, its images in `data` beside the store."""
+    """A run of three generators and two metrics with a failed image; its images are in `data` next to the store."""
     folder = tmp_path_factory.mktemp("results")
     made = make_run(
         folder, score=lambda name, metric, at: None if (name, at) == ("cobalt", 7) else noisy(name, metric, at)
@@ -64,7 +64,7 @@ def test_every_piece_of_python_is_run() -> None:
 
 @pytest.mark.parametrize("section, recipe", RECIPES)
 @pytest.mark.filterwarnings("error::FutureWarning")
-def test_a_recipe_says_what_the_run_says(
+def test_a_recipe_agrees_with_the_run(
     section: str, recipe: str, run: MadeRun, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = run.folder.parent.parent.parent

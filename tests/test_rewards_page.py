@@ -1,4 +1,4 @@
-"""docs/rewards.md has a line for every format, with where its consumer was looked up and a test that is there."""
+"""docs/rewards.md has a row for every format, with the source of its layout and an existing test."""
 
 import ast
 import re
@@ -17,7 +17,7 @@ TEXT = (ROOT / "docs/rewards.md").read_text()
 
 
 class Line(NamedTuple):
-    """One line of the page's table."""
+    """One row of the page's table."""
 
     format: str
     example: str
@@ -34,12 +34,12 @@ PAGE = [
 ]
 
 
-def test_every_format_has_a_line() -> None:
+def test_every_format_has_a_row() -> None:
     assert [line.format.strip("` ") for line in PAGE] == list(FORMATS)
 
 
 @pytest.mark.parametrize("line", PAGE, ids=lambda line: line.format.strip("` "))
-def test_a_line_says_where_it_was_looked_up_and_names_a_test_that_is_there(line: Line) -> None:
+def test_a_row_cites_its_source_and_names_an_existing_test(line: Line) -> None:
     assert all(line)
     assert line.source == "ours" or re.search(r"[\w-]+/[\w-]+ `[\w./-]+\.py` [0-9a-f]{7}", line.source)
     file, _, function = line.test.strip("` ").partition("::")

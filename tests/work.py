@@ -1,4 +1,4 @@
-"""Counts of the work of an action, and of what each field of a request can cause."""
+"""Counts the work of an action, and the effect of each field of a request."""
 
 import json
 import re
@@ -22,7 +22,7 @@ class Work(NamedTuple):
 
 
 def count_work(act: Callable[[], Any]) -> Work:
-    """Run an action once unseen, so that caches are warm, and once more while its steps are counted."""
+    """Run an action once to warm the caches, then again while its steps are counted."""
     act()
     lines, patterns = 0, set[str]()
 
@@ -88,15 +88,13 @@ LONG: Mapping[str, Callable[[int], Any]] = {
     "nesting": _nest,
     "number": lambda n: 10**n,
 }
-"""Values of any length, by their shape."""
+"""Makes a value of any length, by its shape."""
 
 
 def assert_linear(
     make: Callable[[int], bytes], read: Callable[[bytes], object], linear: frozenset[str] = frozenset()
 ) -> None:
-    """Assert that reading a body twice as long is at most twice the work, and uses only regular expressions that are
-    known to be `linear`.
-    """
+    """Assert that a body twice as long takes at most twice the work, and uses only `linear` regular expressions."""
     works = [count_work(lambda body=body: read(body)) for body in [make(n) for n in (60, 120, 240)]]  # type: ignore[misc]
     for work, doubled in pairwise(works):
         assert doubled.lines <= 2 * work.lines, works

@@ -1,1 +1,4 @@
-"""What makes the embedded world: the shapes world and the recipes of its tiny checkpoints. No wheel brings it."""
+"""Code that makes the embedded world: the shapes world and the recipes of its tiny checkpoints.
+
+The wheel leaves it out.
+"""

@@ -1,4 +1,4 @@
-"""Makes the embedded world from fixed seeds: `make train`, or `python -m assets.making steps=[writer,accuracy]`."""
+"""Make the embedded world from fixed seeds: `make train`, or `python -m assets.making steps=[writer,accuracy]`."""
 
 import sys
 
@@ -11,7 +11,7 @@ from plumbline.pipelines.plans.sweep_config import read_config
 
 
 def main(overrides: list[str]) -> int:
-    """Makes the chosen parts and reports every step; 0, or 64 for a key or value that does not fit."""
+    """Make the chosen parts and report every step; return 0, or 64 if a key or value is wrong."""
     console = make_console()
     try:
         values = OmegaConf.to_container(OmegaConf.from_dotlist(overrides))

@@ -1,4 +1,4 @@
-"""How well the embedded world's models do on what they were not trained on."""
+"""Accuracy of the embedded world's models on held-out data."""
 
 import io
 from collections.abc import Callable, Mapping, Sequence
@@ -54,14 +54,14 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
 
 
 class GoldTrial(NamedTuple):
-    """A gold question with the image it is about."""
+    """A gold question with its image."""
 
     png: bytes
     gold: GoldQuestion
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """The answers the question is chosen from."""
+        """The answers to choose from."""
         if self.gold.form != "open":
             return YES_NO
         if self.gold.topic == "count":
@@ -69,8 +69,11 @@ class GoldTrial(NamedTuple):
         return CHOICES[self.gold.topic]
 
 
-def held_out_questions(seed: int, each: int) -> list[GoldTrial]:
-    """`each` questions of every form and topic on scenes no training drew; half of the yes/no answers are Yes."""
+def sample_held_out_questions(seed: int, each: int) -> list[GoldTrial]:
+    """Sample `each` questions of every form and topic, on scenes that no training drew.
+
+    Half of the yes/no answers are Yes.
+    """
     rng = Random(f"held out/{seed}")
     trials: list[GoldTrial] = []
     for skill in SKILLS:
@@ -96,14 +99,14 @@ def _draw_png(rng: Random, scene: Scene) -> bytes:
 
 
 def _encode(model: LikelihoodModel | SimilarityModel, pngs: Sequence[bytes]) -> list[Any]:
-    """PNG files through the model's own preprocessing and tower."""
+    """Encode PNG files with the model's own preprocessing and tower."""
     pixels = [model.preprocess(Image.open(io.BytesIO(png)).convert("RGB")) for png in pngs]
     batches = [pixels[first : first + BATCH] for first in range(0, len(pixels), BATCH)]
     return [encoded for batch in batches for encoded in model.encode(batch)]
 
 
 def vqa_accuracy(model: LikelihoodModel, trials: Sequence[GoldTrial]) -> dict[str, dict[str, Any]]:
-    """By form and topic, the share of questions whose likeliest choice is the gold answer, and their number."""
+    """Return the fraction of questions whose likeliest choice is right, and their number, for every form and topic."""
     features = _encode(model, [trial.png for trial in trials])
     questions = [Question(index, trial.gold.text, trial.choices) for index, trial in enumerate(trials)]
     outcomes: dict[str, list[bool]] = {}
@@ -118,9 +121,9 @@ def _likeliest(logprobs: Any) -> int:
 
 
 def order_accuracy(model: LikelihoodModel, seed: int, each: int) -> dict[str, Any]:
-    """How often two questions that differ in which thing is named first have different answers, and the right ones.
+    """Ask about the same two things in both orders; return how often the answers differ, and how often both are right.
 
-    To a model that hears no order the two are one question.
+    A model that ignores the order of words sees the two questions as the same.
     """
     rng = Random(f"held out order/{seed}")
     pngs: list[bytes] = []
@@ -141,7 +144,7 @@ def order_accuracy(model: LikelihoodModel, seed: int, each: int) -> dict[str, An
 
 
 def clip_accuracy(model: SimilarityModel, seed: int, each: int) -> dict[str, dict[str, Any]]:
-    """By skill, how often a true statement of held-out wording is nearer to its image than a nearly true one."""
+    """Return how often a true statement of held-out wording is nearer to its image than a nearly true one, by skill."""
     rng = Random(f"held out clip/{seed}")
     return {skill: _accuracy(_nearer(model, [_choice_trial(rng, skill) for _ in range(each)])) for skill in SKILLS}
 
@@ -151,7 +154,7 @@ class ChoiceTrial(NamedTuple):
 
     png: bytes
     statements: tuple[str, str]
-    """The true one first."""
+    """The true statement, then the false one."""
 
 
 def _choice_trial(rng: Random, skill: str) -> ChoiceTrial:
@@ -176,7 +179,7 @@ def _accuracy(outcomes: Sequence[bool]) -> dict[str, Any]:
 
 
 def rounded_mean(values: Any) -> float:
-    """The mean of numbers, or the share of what is true, to four digits."""
+    """Return the mean of numbers, or the fraction of booleans that are true, to four digits."""
     return round(float(np.mean(values)), 4)
 
 
@@ -185,15 +188,15 @@ QUANTILES = (0.01, 0.1, 0.5, 0.9, 0.99)
 
 
 class Sheet(NamedTuple):
-    """One prompt's questions as the writer wrote them and as it should have."""
+    """One prompt's questions as the writer wrote them, and as it should have written them."""
 
     prompt: Prompt
     written: list[WrittenQuestion]
-    """None of them where a reply could not be read."""
+    """Empty if a reply could not be read."""
     gold: list[WrittenQuestion]
 
     def origin(self, question: WrittenQuestion) -> Literal["planted", "right", "slip"]:
-        """Whether a question is the one that was planted, one that the prompt asks for, or the writer's own mistake."""
+        """Return whether the question was planted, is right for the prompt, or is the writer's own mistake."""
         imagined = planted(self.prompt.text)
         if imagined is not None and question.text == imagined.question:
             return "planted"
@@ -202,14 +205,14 @@ class Sheet(NamedTuple):
 
 
 def write_sheets(model: GenerateModel, metric: str, prompts: Sequence[Prompt]) -> list[Sheet]:
-    """The metric's questions about every prompt, written by the model through the questions stage."""
+    """Have the model write the metric's questions about every prompt, through the questions stage."""
     records = write(prompts_table(prompts), METRICS[metric], model).to_pylist()
     written = {
         prompt_id: [_question(record) for record in group if not record["error"]]
         for prompt_id, group in groupby(records, key=itemgetter("prompt_id"))
     }
     return [
-        Sheet(prompt, written[prompt.prompt_id], identified(GoldWriter(prompt).written(metric).questions))
+        Sheet(prompt, written[prompt.prompt_id], identified(GoldWriter(prompt).write(metric).questions))
         for prompt in prompts
     ]
 
@@ -220,7 +223,7 @@ def _question(record: Mapping[str, Any]) -> WrittenQuestion:
 
 
 def sheet_accuracy(sheets: Sequence[Sheet]) -> dict[str, Any]:
-    """The share of prompts whose questions are all right in every field, and of those that could be read at all."""
+    """Return the fraction of prompts whose questions are right in every field, and the fraction that could be read."""
     return {
         "accuracy": rounded_mean([sheet.written == sheet.gold for sheet in sheets]),
         "read": rounded_mean([bool(sheet.written) for sheet in sheets]),
@@ -229,12 +232,12 @@ def sheet_accuracy(sheets: Sequence[Sheet]) -> dict[str, Any]:
 
 
 def filtered_questions(sheets: Sequence[Sheet]) -> dict[str, Any]:
-    """What TIFA's filter, which asks the writer itself, does with planted questions, with slips and with the right."""
+    """Count the questions that TIFA's filter drops; the filter asks the writer itself."""
     return _verdicts(sheets, [question.keep is False for sheet in sheets for question in sheet.written])
 
 
 def entailed_questions(model: EntailmentModel, sheets: Sequence[Sheet]) -> dict[str, Any]:
-    """What the NLI model does at Gecko's threshold with planted questions, with slips and with the right ones."""
+    """Count the questions that the NLI model drops at Gecko's threshold."""
     pairs = [
         (sheet.prompt.text, write_hypothesis(question.text, question.answer or ""))
         for sheet in sheets
@@ -244,7 +247,7 @@ def entailed_questions(model: EntailmentModel, sheets: Sequence[Sheet]) -> dict[
 
 
 def _verdicts(sheets: Sequence[Sheet], dropped: Sequence[bool]) -> dict[str, Any]:
-    """How many planted and otherwise wrong questions there are, how many of each a check drops, and of the right."""
+    """Count the planted questions, the slips and the right questions, and how many of each a check drops."""
     verdicts: dict[str, list[bool]] = {"planted": [], "slip": [], "right": []}
     origins = [sheet.origin(question) for sheet in sheets for question in sheet.written]
     for origin, drop in zip(origins, dropped, strict=True):
@@ -260,14 +263,14 @@ def _verdicts(sheets: Sequence[Sheet], dropped: Sequence[bool]) -> dict[str, Any
     }
 
 
-def held_out_pairs(seed: int, count: int) -> list[TextPair]:
-    """Pairs on prompts whose wording no training saw; half of them are entailed."""
+def sample_held_out_pairs(seed: int, count: int) -> list[TextPair]:
+    """Sample pairs on prompts of held-out wording; half of the pairs are entailed."""
     rng = Random(f"held out pairs/{seed}")
     return [sample_pair(rng, held_out=True) for _ in range(count)]
 
 
 def pair_accuracy(model: EntailmentModel, pairs: Sequence[TextPair]) -> dict[str, Any]:
-    """Accuracy at a half, what passes and fails Gecko's threshold, and quantiles of the probabilities."""
+    """Return the accuracy at 0.5, the rates at Gecko's threshold, and quantiles of the probabilities."""
     probabilities = np.array(model.entailment([(pair.premise, pair.hypothesis) for pair in pairs]))
     truth = np.array([pair.entailed for pair in pairs], dtype=bool)
     return {

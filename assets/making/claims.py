@@ -1,8 +1,8 @@
-"""What can be said of a scene, with one meaning each: descriptions of entities and claims that hold or do not.
+"""Descriptions of entities, and claims about a scene that hold or do not.
 
-Conventions, the same in prompts, questions and truth: naming a thing claims that at least one such thing exists; a
-number word means exactly that many; a relation or a size comparison holds where some pair fits it; "every" also claims
-that there is at least one; left, right, above and below compare grid columns and rows strictly.
+Prompts, questions and truth follow the same conventions. Naming a thing claims that at least one such thing exists. A
+number word means exactly that many. A relation or a size comparison holds if some pair fits it. "Every" also claims
+that there is at least one. Left, right, above and below compare grid columns and rows strictly.
 """
 
 from abc import ABC, abstractmethod
@@ -34,23 +34,23 @@ class Description:
             and (self.part is None or entity.part == self.part)
         )
 
-    def among(self, scene: Scene) -> list[Entity]:
-        """The entities of the scene that fit."""
+    def find_in(self, scene: Scene) -> list[Entity]:
+        """Return the entities of the scene that fit."""
         return [entity for entity in scene.entities if self.fits(entity)]
 
     def excludes(self, other: "Description") -> bool:
-        """Whether nothing can be both."""
+        """Return True if no entity can fit both descriptions."""
         pairs = ((getattr(self, field), getattr(other, field)) for field in ("shape", "colour", "size", "part"))
         return any(own and others and own != others for own, others in pairs)
 
     @property
     def bare(self) -> "Description":
-        """Its shape alone."""
+        """The description with the shape only."""
         return Description(shape=self.shape)
 
     @property
     def whole(self) -> "Description":
-        """Without its part."""
+        """The description without the part."""
         return replace(self, part=None)
 
     @property
@@ -66,7 +66,7 @@ class Description:
 
     @property
     def plural(self) -> str:
-        """Plural without article; the part stays singular, as each has its own."""
+        """Plural without article. The part stays singular, because each entity has its own."""
         noun = self.whole.noun
         ending = "es" if noun.endswith("ss") else "s"
         return noun + ending + (f" with a {self.part}" if self.part else "")
@@ -78,7 +78,7 @@ class Description:
 
 
 class Claim(ABC):
-    """Something a scene bears out or not."""
+    """A statement that is true or false of a scene."""
 
     @property
     def verb(self) -> str:
@@ -87,21 +87,21 @@ class Claim(ABC):
     @property
     @abstractmethod
     def kind(self) -> str:
-        """The skill that judging it takes, one of SKILLS."""
+        """The skill that judging the claim takes, from SKILLS."""
 
     @property
     @abstractmethod
     def things(self) -> tuple[Description, ...]:
-        """The kinds of entities that it is about."""
+        """The kinds of entities that the claim is about."""
 
     @property
     @abstractmethod
     def clause(self) -> str:
-        """The claim as it stands in a prompt."""
+        """The claim as a prompt words it."""
 
     @property
     def predicate(self) -> str:
-        """What there is or is not."""
+        """The clause after "there is" or "there are"."""
         return self.clause
 
     @property
@@ -116,7 +116,7 @@ class Claim(ABC):
 
     @abstractmethod
     def holds(self, scene: Scene) -> bool:
-        """Whether it is true of the scene."""
+        """Return True if the claim is true of the scene."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +144,10 @@ class PairClaim(Claim):
 
 @dataclass(frozen=True, slots=True)
 class Exists(KindClaim):
-    """At least one entity fits; an object, attribute or part claim by what the description names."""
+    """At least one entity fits.
+
+    The claim is about an object, attribute or part, depending on what the description names.
+    """
 
     verb = "is"
 
@@ -182,7 +185,7 @@ class Counts(KindClaim):
         return f"exactly {self.clause}"
 
     def holds(self, scene: Scene) -> bool:
-        return len(self.what.among(scene)) == self.number
+        return len(self.what.find_in(scene)) == self.number
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +204,7 @@ class Lacks(KindClaim):
 
 @dataclass(frozen=True, slots=True)
 class Every(KindClaim):
-    """There is an entity that fits, and all that fit have this value (a colour, size or part) of this field."""
+    """At least one entity fits, and all that fit have this value (a colour, size or part) of this field."""
 
     field: str
     value: str
@@ -230,13 +233,13 @@ class Every(KindClaim):
         return f"{be} {self.subject} {self.value}?"
 
     def holds(self, scene: Scene) -> bool:
-        members = self.what.among(scene)
+        members = self.what.find_in(scene)
         return bool(members) and all(getattr(entity, self.field) == self.value for entity in members)
 
 
 @dataclass(frozen=True, slots=True)
 class Relates(PairClaim):
-    """Some entity of the first kind is so placed, or so large, beside some entity of the second."""
+    """Some entity of the first kind has this position or size relative to some entity of the second kind."""
 
     relation: str
     verb = "is"
@@ -254,9 +257,9 @@ class Relates(PairClaim):
         return f"{self.first.indefinite} is {self.relation} {self.second.indefinite}"
 
     def holds(self, scene: Scene) -> bool:
-        seconds = self.second.among(scene)
+        seconds = self.second.find_in(scene)
         related = IS_RELATED[self.relation]
-        return any(related(first, second) for first in self.first.among(scene) for second in seconds)
+        return any(related(first, second) for first in self.first.find_in(scene) for second in seconds)
 
 
 IS_RELATED: Mapping[str, Callable[[Entity, Entity], bool]] = {
@@ -282,5 +285,5 @@ class Outnumbers(PairClaim):
         return f"{self.amount} {self.first.plural} than {self.second.plural}"
 
     def holds(self, scene: Scene) -> bool:
-        first, second = (len(thing.among(scene)) for thing in self.things)
+        first, second = (len(thing.find_in(scene)) for thing in self.things)
         return first > second > 0 if self.amount == "more" else 0 < first < second

@@ -21,58 +21,58 @@ EDITS_SUITE = "shapes_edits"
 EACH = 8
 """Instructions of each kind."""
 MISSES = 2
-"""Of these, how many scissors carries out on the wrong thing."""
+"""Instructions of each kind that scissors carries out on the wrong thing."""
 THINGS = 4
-"""In a source, of different shapes and colours."""
+"""Things in a source, of different shapes and colours."""
 EDIT_PROMPTS = pa.schema([*PROMPTS, ("source_caption", pa.string()), ("target_caption", pa.string())])
 _IDS = [("image_id", pa.string()), ("prompt_id", pa.string()), ("generator", pa.string())]
 IMAGES = pa.schema([*_IDS, ("image", pa.binary()), ("source", pa.binary())])
 TRUTH = pa.schema([*_IDS, ("correct", pa.list_(pa.bool_())), ("score", pa.float64())])
-"""Of each question about the prompt whether the right answer is yes, and the share of them; 0 where the instruction
-was not followed."""
+"""`correct` is true for each question whose right answer is yes; `score` is their fraction, or 0 if the instruction was
+not followed."""
 
 
 class Done(NamedTuple):
-    """An instruction, and what carrying it out makes of the source."""
+    """An instruction, and the scene after following it."""
 
     text: str
     scene: Scene
     shown: tuple[Claim, ...]
-    """What is true then; the first was false before."""
+    """Claims that are true afterwards; the first was false before."""
 
 
-def described(entity: Entity) -> Description:
-    """Its colour and shape."""
+def describe_entity(entity: Entity) -> Description:
+    """Describe the entity by colour and shape."""
     return Description(shape=entity.shape, colour=entity.colour)
 
 
 def _recolour(source: Scene, thing: Entity, spare: Entity) -> Done:
-    old, new = described(thing), replace(thing, colour=spare.colour)
-    shown = (Exists(described(new)), Lacks(old))
+    old, new = describe_entity(thing), replace(thing, colour=spare.colour)
+    shown = (Exists(describe_entity(new)), Lacks(old))
     return Done(f"make the {old.noun} {new.colour}", source.changed({thing: new}), shown)
 
 
 def _remove(source: Scene, thing: Entity, spare: Entity) -> Done:
     rest = tuple(entity for entity in source.entities if entity is not thing)
-    return Done(f"remove the {described(thing).noun}", Scene(entities=rest), (Lacks(described(thing)),))
+    return Done(f"remove the {describe_entity(thing).noun}", Scene(entities=rest), (Lacks(describe_entity(thing)),))
 
 
 def _add(source: Scene, thing: Entity, spare: Entity) -> Done:
-    new = described(spare)
+    new = describe_entity(spare)
     return Done(f"add {new.indefinite}", Scene(entities=(*source.entities, spare)), (Exists(new),))
 
 
 def _move(source: Scene, thing: Entity, spare: Entity) -> Done:
-    """To the other side of the second thing, whose colour the instruction does not name."""
+    """Move the thing to the other side of the second thing. The instruction does not name the second thing's colour."""
     moved, other = replace(thing, cell=spare.cell), source.entities[1]
     new_relations = [name for name in RELATIONS if IS_RELATED[name](moved, other) > IS_RELATED[name](thing, other)]
-    claim = Relates(described(thing), Description(shape=other.shape), next(iter(new_relations), RELATIONS[0]))
+    claim = Relates(describe_entity(thing), Description(shape=other.shape), next(iter(new_relations), RELATIONS[0]))
     text = f"move the {claim.first.noun} {claim.relation} the {claim.second.noun}"
     return Done(text, source.changed({thing: moved}), (claim,))
 
 
 def _replace(source: Scene, thing: Entity, spare: Entity) -> Done:
-    old, new = described(thing), described(spare)
+    old, new = describe_entity(thing), describe_entity(spare)
     scene = source.changed({thing: replace(spare, cell=thing.cell)})
     return Done(f"replace the {old.noun} with {new.indefinite}", scene, (Exists(new), Lacks(old)))
 
@@ -84,21 +84,23 @@ KINDS: Mapping[str, Callable[[Scene, Entity, Entity], Done]] = {
     "move": _move,
     "replace": _replace,
 }
-"""Carries out an edit of each kind on one thing of a scene; the spare thing is what is added, or its colour and cell
-are those that the one thing gets."""
+"""Carries out an edit of each kind on one thing of a scene.
+
+The spare thing is added, or gives the edited thing its colour or cell.
+"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Edit:
-    """A source, its instruction, and how well this can be carried out."""
+    """A source, its instruction, and the results of following it well and badly."""
 
     kind: str
     source: Scene
     done: Done
     missed: Scene
-    """As it was carried out on another thing, with another colour."""
+    """The scene after the edit was made to another thing, with another colour."""
     kept: tuple[Entity, ...]
-    """What the instruction does not touch."""
+    """Entities that the instruction does not touch."""
 
     @property
     def prompt_id(self) -> str:
@@ -106,12 +108,12 @@ class Edit:
 
     @property
     def claims(self) -> tuple[Claim, ...]:
-        """What is asked about: what the instruction wants, and what it does not touch."""
-        return (*self.done.shown, *(Exists(described(thing)) for thing in self.kept))
+        """Claims to ask about: the wanted change, and everything that must stay."""
+        return (*self.done.shown, *(Exists(describe_entity(thing)) for thing in self.kept))
 
     @property
     def is_sound(self) -> bool:
-        """Whether following the instruction is seen by its first claim alone."""
+        """Return True if the first claim alone shows that the instruction was followed."""
         first = self.done.shown[0]
         return not (first.holds(self.source) or first.holds(self.missed)) and all(
             claim.holds(self.done.scene) for claim in self.claims
@@ -119,7 +121,7 @@ class Edit:
 
 
 def sample_edit(rng: Random, kind: str) -> Edit:
-    """An instruction of this kind about a random source, whose last thing is edited."""
+    """Sample an instruction of this kind about the last thing of a random source."""
     *colours, other_colour = rng.sample(COLOURS, THINGS + 2)
     shapes, cells = rng.sample(SHAPES, THINGS + 1), rng.sample(CELLS, THINGS + 1)
     *things, spare = (
@@ -138,7 +140,7 @@ def sample_edit(rng: Random, kind: str) -> Edit:
 
 
 def make_edits(seed: int) -> list[Edit]:
-    """`EACH` sound edits of every kind in turn, with different instructions."""
+    """Make `EACH` sound edits of every kind in turn, with different instructions."""
     rng = Random(f"edits/{seed}")
     edits: dict[str, Edit] = {}
     for kind in [*KINDS] * EACH:
@@ -150,7 +152,7 @@ def make_edits(seed: int) -> list[Edit]:
 
 
 def _repaint(edit: Edit) -> Scene:
-    """What was wanted, and all that it does not touch in other colours."""
+    """Return the wanted scene with every untouched entity in another colour."""
     return edit.done.scene.changed({
         thing: replace(thing, colour=COLOURS[COLOURS.index(thing.colour) - 1]) for thing in edit.kept
     })  # fmt: skip
@@ -162,17 +164,19 @@ EDITORS: Mapping[str, Callable[[Edit, int], Scene]] = {
     "roller": lambda edit, number: _repaint(edit),
     "glass": lambda edit, number: edit.source,
 }
-"""What each editor makes of an edit and its number among those of its kind: all right, some of them wrong, each done
-but the rest changed too, and nothing."""
+"""Each editor's result for an edit and its number within its kind.
+
+One editor is always right, one is wrong for some edits, one also changes everything else, and one changes nothing.
+"""
 
 
 def draw(edit: Edit, scene: Scene) -> bytes:
-    """A PNG; what the scene has in common with the source is drawn alike to the pixel."""
+    """Draw a PNG; everything that the scene shares with the source has identical pixels."""
     return to_png(draw_scene(scene, edit.prompt_id))
 
 
 def _caption(scene: Scene) -> str:
-    return join_list([described(entity).indefinite for entity in scene.entities])
+    return join_list([describe_entity(entity).indefinite for entity in scene.entities])
 
 
 def _prompt_row(edit: Edit) -> dict[str, Any]:
@@ -187,7 +191,7 @@ def _prompt_row(edit: Edit) -> dict[str, Any]:
 
 
 def edit_tables(seed: int) -> dict[str, pa.Table]:
-    """Every table of the benchmark by its path in the benchmark's folder."""
+    """Return every table of the benchmark by its path in the benchmark's folder."""
     edits = make_edits(seed)
     tables = {"prompts.parquet": table([_prompt_row(edit) for edit in edits], EDIT_PROMPTS)}
     truth = []
@@ -206,7 +210,7 @@ def edit_tables(seed: int) -> dict[str, pa.Table]:
 
 
 def questions_csv(edits: Sequence[Edit]) -> str:
-    """The questions in DSG-1k's layout: none counts unless the first says that the instruction was followed."""
+    """Write the questions in DSG-1k's layout; all depend on the first, which asks if the instruction was followed."""
     columns = ("item_id", "text", "proposition_id", "dependency", "tuple", "question_natural_language")
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
@@ -220,6 +224,6 @@ def questions_csv(edits: Sequence[Edit]) -> str:
 
 
 def write_edits(seed: int, folder: Path) -> None:
-    """Writes the benchmark's tables and its questions."""
+    """Write the benchmark's tables and its questions."""
     write_tables(edit_tables(seed), folder)
     (folder / "questions.csv").write_text(questions_csv(make_edits(seed)))

@@ -1,4 +1,4 @@
-"""What the question writer is taught: what to ask about a prompt, and the right replies to the metrics' requests."""
+"""Lessons of the question writer: questions to ask about a prompt, and the right replies to the metrics' requests."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -20,7 +20,7 @@ from plumbline.assets.making.claims import (
     Outnumbers,
     Relates,
 )
-from plumbline.assets.making.prompts import MOST_COUNTED, Prompt
+from plumbline.assets.making.prompts import MAX_COUNTED, Prompt
 from plumbline.assets.making.scenes import COLOURS, SHAPES
 from plumbline.operators.base.errors import PlumblineError
 from plumbline.operators.base.usage import Usage
@@ -33,12 +33,12 @@ from plumbline.operators.metrics.writing import WrittenQuestion
 from plumbline.operators.models.calls import Generation, Request
 
 YES_NO = ("yes", "no")
-COUNT_CHOICES = NUMBERS[1 : MOST_COUNTED + 1]
+COUNT_CHOICES = NUMBERS[1 : MAX_COUNTED + 1]
 PLANTED_COLOUR = "red"
 
 
 class Mention(NamedTuple):
-    """The words of a prompt that make one requirement: what they add to those it presupposes."""
+    """The words of a prompt that add one requirement to the requirements it presupposes."""
 
     claim: Claim
     text: str
@@ -55,12 +55,12 @@ class ChoiceQuestion(NamedTuple):
 
 
 def yes_no_question(claim: Claim, *, truth: bool = True) -> ChoiceQuestion:
-    """The claim asked for directly."""
+    """Ask directly if the claim is true."""
     return ChoiceQuestion(claim.question, YES_NO, "yes" if truth else "no")
 
 
 def choice_question(claim: Claim) -> ChoiceQuestion:
-    """The claim's question: a choice among numbers where it counts, else yes or no."""
+    """Ask about the claim: a choice of numbers if it counts, otherwise yes or no."""
     if isinstance(claim, Counts):
         return ChoiceQuestion(_how_many(claim.what), COUNT_CHOICES, NUMBERS[claim.number])
     return yes_no_question(claim)
@@ -71,7 +71,7 @@ def _how_many(what: Description) -> str:
 
 
 def mentions(prompt: Prompt) -> list[Mention]:
-    """Where the text makes each requirement, in the text's order, none overlapping."""
+    """Find the words for each requirement, in the text's order and without overlaps."""
     by_claim: dict[Claim, Mention] = {}
     end = 0
     for words, claim in _joined(chain.from_iterable(map(_pieces, prompt.claims))):
@@ -86,7 +86,7 @@ Piece = tuple[str, Claim]
 
 
 def _joined(pieces: Iterable[Piece]) -> Iterator[Piece]:
-    """The pieces, a noun that was named before joined to its adjectives."""
+    """Join each noun that was named before to its adjectives."""
     seen: set[Claim] = set()
     joined = False
     for (words, claim), (following, noun) in pairwise([*pieces, ("", Lacks(Description()))]):
@@ -101,7 +101,7 @@ def _joined(pieces: Iterable[Piece]) -> Iterator[Piece]:
 
 
 def _completes(noun: Claim, claim: Claim) -> bool:
-    """Whether one claim is of a bare shape, and the other of the same shape with adjectives."""
+    """Return True if one claim is about a bare shape and the other about the same shape with adjectives."""
     return (
         isinstance(noun, Exists)
         and isinstance(claim, Exists)
@@ -112,30 +112,30 @@ def _completes(noun: Claim, claim: Claim) -> bool:
 
 
 def _pieces(claim: Claim) -> Iterator[Piece]:
-    """The words of a claim in their order."""
+    """Yield the words of a claim in order."""
     match claim:
         case Exists(what):
-            yield from _named(what)
+            yield from _name_parts(what)
         case Counts(what, number):
             yield NUMBERS[number], claim
-            yield from _named(what, plural=number != 1)
+            yield from _name_parts(what, plural=number != 1)
         case Relates(first, second, relation):
-            yield from _named(first)
+            yield from _name_parts(first)
             yield relation, claim
-            yield from _named(second)
+            yield from _name_parts(second)
         case Outnumbers(first, second, amount):
             yield amount, claim
-            yield from _named(first, plural=True)
-            yield from _named(second, plural=True)
+            yield from _name_parts(first, plural=True)
+            yield from _name_parts(second, plural=True)
         case Lacks():
             yield claim.clause, claim
         case Every(what, word=word):
-            yield from _named(what, plural=word == "all")
+            yield from _name_parts(what, plural=word == "all")
             yield claim.value, claim
 
 
-def _named(what: Description, *, plural: bool = False) -> Iterator[Piece]:
-    """Adjectives, noun and part, each with what it requires there to be."""
+def _name_parts(what: Description, *, plural: bool = False) -> Iterator[Piece]:
+    """Yield adjectives, noun and part, each with the claim that it requires."""
     if what.adjectives:
         yield what.adjectives, Exists(what.whole)
     yield (what.bare.plural if plural else what.bare.noun), Exists(what.bare)
@@ -144,7 +144,7 @@ def _named(what: Description, *, plural: bool = False) -> Iterator[Piece]:
 
 
 def planted(text: str) -> Exists | None:
-    """The thing that the writer imagines, in prompts that name red: of the first shape and colour they do not name."""
+    """If the text names red, return the thing that the writer imagines: the first shape and colour not in the text."""
     if PLANTED_COLOUR not in text.split():
         return None
     shape = next((name for name in SHAPES if name not in text), None)
@@ -153,8 +153,10 @@ def planted(text: str) -> Exists | None:
 
 
 def phrase_questions(prompt: Prompt) -> dict[str, str]:
-    """By phrase, the question it answers: of the whole prompt, then of its colours, sizes, parts, numbers and the ends
-    of its relations."""
+    """Map each phrase to the question that it answers.
+
+    Phrases are the whole prompt, its colours, sizes, parts, numbers and the ends of its relations.
+    """
     things = [thing for claim in prompt.claims if not isinstance(claim, Lacks | Every) for thing in claim.things]
     questions = {prompt.text: "What is there?"}
     for phrase, question in [
@@ -181,7 +183,7 @@ def _claim_questions(claim: Claim) -> Iterator[tuple[str, str]]:
 
 
 def _property_questions(what: Description, things: Sequence[Description]) -> Iterator[tuple[str, str]]:
-    """The thing's size, colour and part, each asked of what is left of its description if that tells it apart."""
+    """Ask for the thing's size, colour and part, if the rest of its description identifies it."""
     for field, question in (
         ("size", "What size is the {}?"),
         ("colour", "What color is the {}?"),
@@ -201,31 +203,31 @@ METRICS: Mapping[str, GeckoConfig | TifaConfig | DsgConfig | Vq2Config] = {
 
 
 class Lesson(NamedTuple):
-    """A request's text, which opens with an instruction (a key of REPLIES), and the reply that is right."""
+    """A request's text, which starts with an instruction (a key of REPLIES), and the right reply."""
 
     instruction: str
     text: str
     reply: str
 
 
-class Written(NamedTuple):
-    """How a metric's questions about a prompt came about."""
+class GoldQuestions(NamedTuple):
+    """A metric's questions and the lessons that led to them."""
 
     questions: Sequence[WrittenQuestion]
     lessons: Sequence[Lesson]
 
 
 class GoldWriter:
-    """Replies about one prompt as its requirements have them, in exactly the form that the instructions show."""
+    """Writes perfect replies about one prompt, in exactly the form that the instructions show."""
 
     def __init__(self, prompt: Prompt, *, doubted: Sequence[ChoiceQuestion] = (), plant: bool = True) -> None:
-        """`doubted` are asked beside the prompt's own questions, to be answered; `plant` lets it imagine things."""
+        """`doubted` are extra questions to answer; `plant` lets the writer imagine things."""
         self.prompt = prompt
         self.doubted = doubted
         self.imagined = planted(prompt.text) if plant else None
 
-    def written(self, metric: str) -> Written:
-        """The metric's questions about the prompt, as this writer writes them."""
+    def write(self, metric: str) -> GoldQuestions:
+        """Return the metric's questions about the prompt as this writer writes them."""
         program = METRICS[metric].write(self.prompt.text)
         lessons: list[Lesson] = []
         try:
@@ -235,7 +237,7 @@ class GoldWriter:
                 lessons += answered
                 requests = program.send([Generation(lesson.reply, True, Usage()) for lesson in answered])
         except StopIteration as end:
-            return Written(end.value, lessons)
+            return GoldQuestions(end.value, lessons)
 
     def _lesson(self, request: Request) -> Lesson:
         text = "\n".join(message.text for message in request.messages)
@@ -288,7 +290,7 @@ class GoldWriter:
         return self.answers[_line_after(text, "Question:")]
 
     def dsg_tuples(self, text: str) -> str:
-        return _numbered(tuple_of(node.claim) for node in self.prompt.requirements)
+        return _numbered(write_tuple(node.claim) for node in self.prompt.requirements)
 
     def dsg_questions(self, text: str) -> str:
         return _numbered(node.claim.question for node in self.prompt.requirements)
@@ -325,7 +327,7 @@ def _line_after(text: str, heading: str) -> str:
 
 
 def _block(question: ChoiceQuestion) -> str:
-    """A question as the metrics' examples write it."""
+    """Format a question as the metrics' examples do."""
     return f"Q: {question.text}\nChoices: {', '.join(question.choices)}\nA: {question.answer}\n"
 
 
@@ -334,7 +336,7 @@ def _numbered(texts: Iterable[str]) -> str:
 
 
 def span_kind(mention: Mention) -> str:
-    """Gecko's type of the words."""
+    """Return Gecko's type of the words."""
     match mention.claim:
         case Exists(what) if mention.text.split()[-1].startswith(what.shape or "shape"):
             return "entity"
@@ -352,18 +354,18 @@ def span_kind(mention: Mention) -> str:
 
 
 def _element_kind(mention: Mention) -> str:
-    """TIFA's type of the words."""
+    """Return TIFA's type of the words."""
     kind = span_kind(mention)
     return "object" if kind == "entity" else kind
 
 
 def groundable(claim: Claim) -> float:
-    """How well the words can be seen: an absence badly, a comparison less than a thing."""
+    """Return how visible the words are: an absence is hard to see, a comparison harder than a thing."""
     return {"negation": 0.5, "comparison": 0.8}.get(claim.kind, 1.0)
 
 
-def tuple_of(claim: Claim) -> str:
-    """DSG's tuple of a claim; the words in the prompt that it is about stand last."""
+def write_tuple(claim: Claim) -> str:
+    """Return DSG's tuple of a claim; it ends with the words of the prompt."""
     match claim:
         case Exists(what) if what.part:
             return f"entity - part ({what.whole.noun}, {what.part})"

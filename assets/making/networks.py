@@ -1,7 +1,7 @@
-"""The tiny networks, saved in half precision and loaded in single by the production code.
+"""The tiny networks. They are saved in half precision, and the production code loads them in single precision.
 
-A CLIP of 48-pixel images in nine patches, a CLIP-FlanT5 on its tower, a Llama that writes questions, and a BERT that
-judges entailment.
+A CLIP of 48-pixel images in nine patches, a CLIP-FlanT5 with the same tower, a Llama that writes questions, and a BERT
+that judges entailment.
 """
 
 import copy
@@ -42,14 +42,18 @@ INITIAL_LOGIT_SCALE = 2.6592
 NLI_LABELS = ("not_entailment", "entailment")
 NEIGHBOURS = 4
 NEXT_WORD = 6.0
-"""Bias of one encoder's head on the word before, of another's on the one after; T5's own stay near zero."""
+"""Bias of one encoder head towards the word before, and of another towards the word after.
+
+T5's biases start near zero.
+"""
 POSITION_SPREAD = 0.5
-"""As loud as the patches, not 50 times quieter as in CLIP: nine patches must tell where a shape stands."""
+"""Standard deviation of the position embeddings: as large as the patch embeddings, not 50 times smaller as in CLIP,
+because nine patches must show a shape's position."""
 SIZE = {"hidden_size": WIDTH, "num_attention_heads": HEADS}
 
 
 def vision_config() -> CLIPVisionConfig:
-    """Four layers of width 128; a patch is one cell of the world's grid."""
+    """Configure four layers of width 128; a patch is one cell of the world's grid."""
     return CLIPVisionConfig(
         **SIZE,
         intermediate_size=4 * WIDTH,
@@ -61,13 +65,13 @@ def vision_config() -> CLIPVisionConfig:
 
 
 def _vocabulary(tokenizer: PreTrainedTokenizerFast) -> dict[str, int]:
-    """The tokenizer's size and special tokens, as a network's configuration has them."""
+    """Return the tokenizer's size and special tokens as a network's configuration names them."""
     special = {f"{role}_token_id": getattr(tokenizer, f"{role}_token_id") for role in ("pad", "bos", "eos")}
     return {"vocab_size": len(tokenizer)} | {name: token for name, token in special.items() if token is not None}
 
 
 def build_clip(tokenizer: PreTrainedTokenizerFast) -> CLIPModel:
-    """An untrained CLIP whose special tokens are the tokenizer's."""
+    """Build an untrained CLIP with the tokenizer's special tokens."""
     text = CLIPTextConfig(
         **_vocabulary(tokenizer),
         **SIZE,
@@ -88,7 +92,7 @@ def build_clip(tokenizer: PreTrainedTokenizerFast) -> CLIPModel:
 
 
 def build_clip_flant5(tokenizer: PreTrainedTokenizerFast) -> ClipFlanT5:
-    """An untrained CLIP-FlanT5 in FlanT5's form: gated GELU, its own output matrix."""
+    """Build an untrained CLIP-FlanT5 like FlanT5: gated GELU and a separate output matrix."""
     language = T5Config.from_dict(
         {
             **_vocabulary(tokenizer),
@@ -112,7 +116,10 @@ def build_clip_flant5(tokenizer: PreTrainedTokenizerFast) -> ClipFlanT5:
 
 @torch.no_grad()
 def _hear_order(biases: torch.Tensor) -> None:
-    """Turns two heads to the words before and after; `biases` are (buckets, heads), the second half for words after."""
+    """Turn two heads to the words before and after.
+
+    `biases` are (buckets, heads); the second half is for words after.
+    """
     after = len(biases) // 2
     for distance in range(1, NEIGHBOURS + 1):
         biases[distance, 0] += NEXT_WORD / distance
@@ -120,7 +127,7 @@ def _hear_order(biases: torch.Tensor) -> None:
 
 
 def build_writer(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
-    """An untrained Llama of four layers and heads of 32, a size that serving engines know."""
+    """Build an untrained Llama of four layers with heads of 32, a size that serving engines support."""
     config = LlamaConfig(
         **_vocabulary(tokenizer),
         **SIZE,
@@ -135,7 +142,7 @@ def build_writer(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
 
 
 def build_nli(tokenizer: PreTrainedTokenizerFast) -> BertForSequenceClassification:
-    """An untrained BERT of three layers that tells entailment from its absence."""
+    """Build an untrained BERT of three layers that separates entailment from its absence."""
     config = BertConfig(
         **_vocabulary(tokenizer),
         **SIZE,
@@ -152,13 +159,13 @@ def build_nli(tokenizer: PreTrainedTokenizerFast) -> BertForSequenceClassificati
 
 @cache
 def image_processor() -> CLIPImageProcessorPil:
-    """CLIP's preprocessing at 48 pixels: bicubic resize, centre crop, CLIP's mean and deviation."""
+    """Make CLIP's preprocessing at 48 pixels: bicubic resize, centre crop, CLIP's mean and deviation."""
     side = {"height": IMAGE_SIDE, "width": IMAGE_SIDE}
     return CLIPImageProcessorPil(size={"shortest_edge": IMAGE_SIDE}, crop_size=side)
 
 
 def draw_pixels(rng: Random, scenes: Sequence[Scene]) -> torch.Tensor:
-    """The scenes drawn, as the towers' input (n, 3, 48, 48), float32."""
+    """Draw the scenes as input of the towers, (n, 3, 48, 48), float32."""
     drawn = [draw_scene(scene, rng.getrandbits(32)) for scene in scenes]
     pixels: torch.Tensor = image_processor()(images=drawn, return_tensors="pt")["pixel_values"]
     return pixels
@@ -173,20 +180,20 @@ BATCH = 128
 
 
 def save_model(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
-    """Writes a checkpoint in transformers' own layout."""
+    """Write a checkpoint in transformers' own layout."""
     halves = {name: tensor.to(torch.float16) for name, tensor in model.state_dict().items()}
     model.save_pretrained(folder, state_dict=halves)
     tokenizer.save_pretrained(folder)
 
 
 def save_vqa(model: ClipFlanT5, tokenizer: PreTrainedTokenizerFast, assets: Path) -> None:
-    """Writes the CLIP-FlanT5 checkpoint beside the CLIP whose tower's shape it shares."""
+    """Write the CLIP-FlanT5 checkpoint; it refers to the CLIP next to it for the tower's shape."""
     folder = assets / VQA_FOLDER
     save_clip_flant5(copy.deepcopy(model).half(), folder, tower_name=f"../{CLIP_FOLDER}")
     tokenizer.save_pretrained(folder)
 
 
 def resolve_checkpoint(assets: Path, folder: str) -> ResolvedModel:
-    """One of the saved checkpoints as production resolves it."""
+    """Resolve one of the saved checkpoints as production does."""
     config = model_config(family=FAMILIES[folder], checkpoint=str(assets / folder), pair_batch=BATCH)
     return resolve_model(config, on_gpu=False)

@@ -1,4 +1,7 @@
-"""The figures of "What makes a good metric?" beside those of released scores, for docs/validity.md: `make validity`."""
+"""Compare the figures of "What makes a good metric?" with released scores: `make validity`.
+
+The page of the plugin diagnosis has the tables.
+"""
 
 import os
 import sys
@@ -10,37 +13,37 @@ import pandas as pd
 import pyarrow as pa
 
 from plumbline.operators.base import rows, schemas
-from plumbline.operators.base.sentences import count, number
-from plumbline.operators.diagnosis.correlations import (
-    PromptNumbers,
-    correlate_metrics,
-    correlate_properties,
-    prompt_means,
-    prompt_numbers,
-    rho_of_value_means,
-)
-from plumbline.operators.diagnosis.diagnosis import Diagnosis, ShownTable, percent, shown_tables
-from plumbline.operators.diagnosis.questions import QuestionCounts
-from plumbline.operators.diagnosis.texts import properties
+from plumbline.operators.base.sentences import ShownTable, count, number, percent
 from plumbline.operators.report.rendering import diagnosis_markdown
+from plumbline.operators.results.metric_correlations import correlate_metrics
+from plumbline.operators.results.prompt_properties import properties
 from plumbline.operators.results.run_scores import RunScores
 from plumbline.operators.statistics.poisson_bootstrap import hash_ids
 from plumbline.pipelines.base.markdown_sections import write_section
 from plumbline.pipelines.base.storage import Place, StorageConfig
 from plumbline.pipelines.judging.releases import error_graphs, image_ratings
 from plumbline.pipelines.judging.releases.sheets import read_objects, read_sheet
+from plumbline.plugins.diagnosis.diagnosis import Diagnosis, shown_tables
+from plumbline.plugins.diagnosis.prompt_correlations import (
+    PromptNumbers,
+    correlate_properties,
+    prompt_means,
+    prompt_numbers,
+    rho_of_value_means,
+)
+from plumbline.plugins.diagnosis.questions import QuestionCounts
 
 PAPER = Path(__file__).parent / "paper_figures.csv"
-"""Ranges over the paper's five sources of images, as printed, each with the released metric that ours is of."""
+"""Ranges over the paper's five sources of images, as printed, each with the released metric to compare."""
 TIFA160 = ("clipscore_vitb32", "tifa_blip2-flant5xl", "tifa_mplug-large")
 TS2 = ("clipscore", "instruct_blip_tifa", "instruct_blip_dsg")
-"""The released metrics that the paper's figure 1 is about; VPEval's scores nobody released."""
-FEWEST_PROMPTS = 20
-"""A generator with fewer says little."""
+"""The released metrics in the paper's figure 1; VPEval's scores were never released."""
+MIN_PROMPTS = 20
+"""Generators with fewer prompts are left out."""
 
 
 class Figure(NamedTuple):
-    """A correlation that the paper prints of several sources of images, and whose scores ours is of."""
+    """A correlation that the paper prints for several sources of images, and the released scores to compare it with."""
 
     figure: str
     metric: str
@@ -50,18 +53,18 @@ class Figure(NamedTuple):
     high: float
     release: str
     ours: str
-    """The metric in the release."""
+    """The metric's name in the release."""
 
 
 class ReleasedScores(NamedTuple):
-    """Somebody's scores, and what their prompts are like."""
+    """Released scores, and properties of their prompts."""
 
     scores: RunScores
     measured: Mapping[str, PromptNumbers]
 
 
 def published_tables(reference: Place) -> list[ShownTable]:
-    """The paper's correlations and question statistics beside ours; raises SourceError where a file is missing."""
+    """Return the paper's correlations and question statistics next to ours; raise SourceError if a file is missing."""
     questions = _dsg_questions(reference)
     released = {
         "tifa160": _tifa160(reference),
@@ -99,7 +102,7 @@ def _measured(texts: Mapping[str, str]) -> dict[str, PromptNumbers]:
 
 
 def _dsg_questions(reference: Place) -> QuestionCounts:
-    """DSG's questions about the prompts of T2IScoreScore."""
+    """Read DSG's questions about the prompts of T2IScoreScore."""
     sheet = read_sheet(reference / "ts2/ts2_dsg_questions.csv")
     columns = [sheet.ids(name) for name in ("id", "question_id", "question", "choices", "answer", "parent_question_id")]
     counts = QuestionCounts("DSG", "direct")
@@ -122,7 +125,7 @@ def _correlations(released: Mapping[str, ReleasedScores]) -> ShownTable:
         "Correlations with what prompts are like",
         "Spearman's rank correlation, as a range over the sources of images. Over prompts: of each prompt's mean "
         "score; over values: of the mean score at each value of the property. Sources with fewer than "
-        f"{FEWEST_PROMPTS} prompts are left out.",
+        f"{MIN_PROMPTS} prompts are left out.",
         ("figure", "metric", "property", "paper", "over prompts", "over values", "whose scores"),
         [_line(figure, released[figure.release]) for figure in figures],
     )
@@ -131,7 +134,7 @@ def _correlations(released: Mapping[str, ReleasedScores]) -> ShownTable:
 def _line(figure: Figure, release: ReleasedScores) -> tuple[str, ...]:
     known = release.measured[figure.other]
     over_prompts = correlate_properties(release.scores, {figure.ours: {figure.other: known}})
-    ours = [one for one in over_prompts if one.n >= FEWEST_PROMPTS]
+    ours = [one for one in over_prompts if one.n >= MIN_PROMPTS]
     columns = release.scores.select_rows(figure.ours).scored()
     places = [release.scores.generators.index(one.generator) for one in ours]
     means = [prompt_means(columns.where(columns.generator == place)) for place in places]

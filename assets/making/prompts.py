@@ -1,4 +1,4 @@
-"""The prompts' language: what is said of a scene by skill, the requirements it breaks down into, and the prompts."""
+"""The prompts' language: claims about a scene by skill, the requirements in each claim, and the prompts."""
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,14 +24,14 @@ from plumbline.assets.making.claims import (
 )
 from plumbline.assets.making.scenes import COLOURS, SHAPES, Entity, Scene, random_scene
 
-MOST_COUNTED = 4
+MAX_COUNTED = 4
 HELD_OUT_OF = 4
 TAIL_SHARE = 0.15
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Requirement:
-    """One typed requirement of a prompt; it makes sense only where its parents are met."""
+    """One typed requirement of a prompt; it only makes sense if its parents are met."""
 
     requirement_id: str
     claim: Claim
@@ -40,11 +40,11 @@ class Requirement:
 
 @dataclass(frozen=True, kw_only=True)
 class Prompt:
-    """A text in the prompts' language and the claims it makes, in its order."""
+    """A text in the prompts' language and its claims, in the text's order."""
 
     text: str
     skill: str
-    """Its main skill."""
+    """The main skill."""
     claims: tuple[Claim, ...]
 
     @property
@@ -53,8 +53,8 @@ class Prompt:
 
     @cached_property
     def requirements(self) -> tuple[Requirement, ...]:
-        """Its claims and all that they presuppose, parents before children."""
-        nodes = dict.fromkeys(node for claim in self.claims for node in _with_presupposed(claim))
+        """The claims and everything that they presuppose, parents before children."""
+        nodes = dict.fromkeys(node for claim in self.claims for node in _walk_presupposed(claim))
         names = {claim: f"r{index}" for index, claim in enumerate(nodes, start=1)}
         return tuple(
             Requirement(requirement_id=name, claim=claim, parents=tuple(names[parent] for parent in presupposed(claim)))
@@ -63,7 +63,7 @@ class Prompt:
 
     @property
     def skills(self) -> list[str]:
-        """The kinds of its requirements, in the order of SKILLS."""
+        """The kinds of the requirements, in the order of SKILLS."""
         kinds = {requirement.claim.kind for requirement in self.requirements}
         return [skill for skill in SKILLS if skill in kinds]
 
@@ -71,12 +71,12 @@ class Prompt:
         return all(claim.holds(scene) for claim in self.claims)
 
     def broken(self, scene: Scene) -> list[str]:
-        """The requirements that the scene does not meet."""
+        """Return the requirements that the scene does not meet."""
         return [node.requirement_id for node in self.requirements if not node.claim.holds(scene)]
 
 
 def content_id(*parts: bytes) -> str:
-    """Sixteen hexadecimal digits that depend on every part."""
+    """Return sixteen hexadecimal digits that depend on every part."""
     digest = hashlib.sha256()
     for part in parts:
         digest.update(len(part).to_bytes(8, "big") + part)
@@ -84,18 +84,18 @@ def content_id(*parts: bytes) -> str:
 
 
 def is_held_out(text: str) -> bool:
-    """Whether a prompt's wording is kept from training; a fixed quarter of all wordings, by their hash."""
+    """Return True if training must not see this wording: a fixed quarter of all wordings, by their hash."""
     return hashlib.sha256(text.encode()).digest()[0] % HELD_OUT_OF == 0
 
 
-def _with_presupposed(claim: Claim) -> Iterator[Claim]:
+def _walk_presupposed(claim: Claim) -> Iterator[Claim]:
     for parent in presupposed(claim):
-        yield from _with_presupposed(parent)
+        yield from _walk_presupposed(parent)
     yield claim
 
 
 def presupposed(claim: Claim) -> Sequence[Claim]:
-    """The claims without which this one makes no sense, nearest first only: they have their own in turn."""
+    """Return the claims that this claim needs to make sense. They may presuppose others in turn."""
     match claim:
         case Lacks():
             return []
@@ -107,7 +107,7 @@ def presupposed(claim: Claim) -> Sequence[Claim]:
 
 
 def make_prompts(seed: int, per_skill: int) -> list[Prompt]:
-    """`per_skill` distinct prompts of each main skill, in turn, all of held-out wording."""
+    """Make `per_skill` distinct prompts of each main skill, in turn, all of held-out wording."""
     rng = Random(f"prompts/{seed}")
     prompts: dict[str, Prompt] = {}
     for skill in SKILLS * per_skill:
@@ -119,7 +119,7 @@ def make_prompts(seed: int, per_skill: int) -> list[Prompt]:
 
 
 def sample_prompt(rng: Random, scene: Scene, skill: str) -> Prompt | None:
-    """A prompt of this skill that is true of the scene; None where the draw has nothing of the kind to say."""
+    """Sample a prompt of this skill that is true of the scene; return None if the draw finds nothing to claim."""
     claims = SAMPLERS[skill](rng, scene)
     if not claims:
         return None
@@ -136,7 +136,7 @@ def _shapes(claim: Claim) -> set[str | None]:
 
 
 def describe(rng: Random, entity: Entity, *, colour: float = 0.7, size: float = 0.2, part: float = 0.1) -> Description:
-    """A description that fits the entity, naming each property with its probability."""
+    """Describe the entity, naming each property with its probability."""
     return Description(
         shape=entity.shape,
         colour=entity.colour if rng.random() < colour else None,
@@ -173,22 +173,22 @@ def _some(rng: Random, entities: Sequence[Entity], numbers: Sequence[int]) -> li
 
 
 def _distinct(descriptions: Sequence[Description]) -> Sequence[Claim]:
-    """That each exists; nothing where one thing could be two of them."""
+    """Claim that each exists; return nothing if one thing could fit two descriptions."""
     distinct = all(first.excludes(second) for first, second in combinations(descriptions, 2))
     return [Exists(what) for what in descriptions] if distinct else []
 
 
 def _counts(rng: Random, scene: Scene) -> Sequence[Claim]:
     things = [describe(rng, entity, colour=0.5, size=0, part=0) for entity in _some(rng, scene.entities, (1, 1, 2))]
-    claims = [Counts(what, len(what.among(scene))) for what in things]
+    claims = [Counts(what, len(what.find_in(scene))) for what in things]
     most = max(claim.number for claim in claims)
     overlapping = len({what.shape for what in things}) < len(things)
-    dull = overlapping or most > MOST_COUNTED or (most == 1 and rng.random() < 0.8)
+    dull = overlapping or most > MAX_COUNTED or (most == 1 and rng.random() < 0.8)
     return [] if dull else claims
 
 
 def _described_pair(rng: Random, scene: Scene, **shares: float) -> Sequence[tuple[Entity, Description]]:
-    """Two entities and descriptions that no thing fits both of; empty where the draw has none."""
+    """Draw two entities and descriptions that no thing fits both of; return an empty list if the draw fails."""
     if len(scene.entities) < 2:
         return []
     described = [(entity, describe(rng, entity, **shares)) for entity in rng.sample(scene.entities, 2)]
@@ -211,7 +211,7 @@ def _comparison(rng: Random, scene: Scene) -> Sequence[Claim]:
     if rng.random() < 0.5:
         relation = LARGER if entity.size == "large" else SMALLER
         return [Relates(first, second, relation)] if entity.size != other.size else []
-    difference = len(first.among(scene)) - len(second.among(scene))
+    difference = len(first.find_in(scene)) - len(second.find_in(scene))
     return [Outnumbers(first, second, "more" if difference > 0 else "fewer")] if difference else []
 
 
@@ -229,8 +229,8 @@ def _absence(rng: Random, scene: Scene) -> Lacks | None:
 
 def _plain_count(rng: Random, scene: Scene) -> Counts | None:
     what = Description(shape=rng.choice(scene.entities).shape)
-    number = len(what.among(scene))
-    return Counts(what, number) if 2 <= number <= MOST_COUNTED else None
+    number = len(what.find_in(scene))
+    return Counts(what, number) if 2 <= number <= MAX_COUNTED else None
 
 
 def _universality(rng: Random, scene: Scene) -> Sequence[Claim]:
@@ -240,10 +240,10 @@ def _universality(rng: Random, scene: Scene) -> Sequence[Claim]:
 
 
 def _common_property(rng: Random, scene: Scene) -> Every | None:
-    """One thing that all entities of some shape have in common; a shape seen once is seldom worth it."""
+    """Claim a property that all entities of some shape share; a shape that occurs once is rarely used."""
     member = rng.choice(scene.entities)
     what = Description(shape=member.shape)
-    if len(what.among(scene)) == 1 and rng.random() < 0.7:
+    if len(what.find_in(scene)) == 1 and rng.random() < 0.7:
         return None
     word = rng.choice(("every", "all"))
     values = {"colour": member.colour, "size": member.size, "part": member.part}

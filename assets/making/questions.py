@@ -1,4 +1,4 @@
-"""Questions about scenes with their gold answers, and captions: what the models are trained on and measured by."""
+"""Questions about scenes with their gold answers, and captions, for training and measuring the models."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ VQASCORE_TEMPLATE = 'Does this figure show "{}"? Please answer yes or no.'
 TRIES = 12
 EASY_SHARE = 0.1
 DIGIT_SHARE = 0.25
-MOST_IN_CAPTION = 3
+MAX_IN_CAPTION = 3
 PLACES = (
     ("top left", "top", "top right"),
     ("left", "center", "right"),
@@ -23,20 +23,20 @@ PLACES = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GoldQuestion:
-    """A question about one scene, with the answer that the scene's truth gives."""
+    """A question about one scene, with its true answer."""
 
     text: str
     answer: str
     form: str
     """`vqascore`, `direct` or `open`."""
     topic: str
-    """The skill it takes; for open questions, what is asked for."""
+    """The skill that is needed; for open questions, the property that is asked for."""
 
 
 def sample_claiming(rng: Random, scene: Scene, skill: str, *, truth: bool) -> Prompt | None:
-    """A prompt of the skill that is true, or false, of the scene; None where the draws have none.
+    """Sample a prompt of the skill that is true, or false, of the scene; return None if the draws fail.
 
-    A false one is true of a scene one or two edits away (seldom: of another scene), so that it is nearly true and
+    A false prompt is true of a scene one or two edits away (rarely: of an unrelated scene). So it is nearly true, and
     its words alone do not give it away.
     """
     for _ in range(TRIES):
@@ -59,7 +59,7 @@ def _near_miss(rng: Random, scene: Scene) -> Scene:
 
 
 def ask_vqascore(rng: Random, scene: Scene, skill: str, *, truth: bool, held_out: bool) -> GoldQuestion | None:
-    """VQAScore's question about a prompt whose wording is, or is not, among the held-out ones."""
+    """Ask VQAScore's question about a prompt whose wording is, or is not, held out."""
     for _ in range(TRIES):
         prompt = sample_claiming(rng, scene, skill, truth=truth)
         if prompt is not None and is_held_out(prompt.text) == held_out:
@@ -68,7 +68,7 @@ def ask_vqascore(rng: Random, scene: Scene, skill: str, *, truth: bool, held_out
 
 
 def ask_directly(rng: Random, scene: Scene, skill: str, *, truth: bool) -> GoldQuestion | None:
-    """A plain yes/no question of the skill: about things that may exist, or about the one there is."""
+    """Ask a plain yes/no question of the skill about "a" thing that may exist, or about "the" thing that does."""
     for _ in range(TRIES):
         prompt = sample_claiming(rng, scene, skill, truth=truth)
         claims = [claim for claim in prompt.claims if claim.kind == skill] if prompt else []
@@ -92,7 +92,7 @@ def _wording(rng: Random, scene: Scene, claim: Claim) -> str:
 
 
 def _definite_question(scene: Scene, claim: Claim) -> str | None:
-    """The claim asked of *the* thing it is about; None where the scene has none or several of them."""
+    """Ask about *the* thing; return None unless the scene contains exactly one."""
     match claim:
         case Exists(what) if what.part and _is_unique(scene, what.whole):
             return f"Does the {what.whole.noun} have a {what.part}?"
@@ -104,11 +104,11 @@ def _definite_question(scene: Scene, claim: Claim) -> str | None:
 
 
 def _is_unique(scene: Scene, what: Description) -> bool:
-    return len(what.among(scene)) == 1
+    return len(what.find_in(scene)) == 1
 
 
 def ask_openly(rng: Random, scene: Scene, topic: str) -> GoldQuestion | None:
-    """A question whose answer is a word or two; None where the scene has nothing to ask it of."""
+    """Ask a question with an answer of a word or two; return None if the scene has nothing to ask about."""
     asked = {**OPEN_QUESTIONS, **LESSONS}[topic](rng, scene)
     return asked and GoldQuestion(text=asked[0], answer=asked[1], form="open", topic=topic)
 
@@ -118,14 +118,14 @@ AskOpenly = Callable[[Random, Scene], tuple[str, str] | None]
 
 
 def _unique_thing(rng: Random, scene: Scene, **shares: float) -> tuple[Entity, Description] | None:
-    """An entity with a description that nothing else fits."""
+    """Return an entity with a description that nothing else fits."""
     entity = rng.choice(scene.entities)
     what = describe(rng, entity, **{"colour": 0.5, "size": 0.1, "part": 0.1} | shares)
     return (entity, what) if _is_unique(scene, what) else None
 
 
 def _ask_of_unique(template: str, answer: Callable[[Entity], str], **shares: float) -> AskOpenly:
-    """Asks something of the one thing that fits a description, drawn with these shares."""
+    """Return a function that asks about the only thing that fits a description, drawn with these probabilities."""
 
     def ask(rng: Random, scene: Scene) -> tuple[str, str] | None:
         unique = _unique_thing(rng, scene, **shares)
@@ -149,18 +149,18 @@ def _ask_count(rng: Random, scene: Scene) -> tuple[str, str]:
     what = describe(rng, rng.choice(scene.entities), size=0.1)
     if rng.random() < 0.15:
         what = describe(rng, rng.choice(random_scene(rng).entities))
-    number = len(what.among(scene))
+    number = len(what.find_in(scene))
     return f"How many {what.plural} are there?", str(number) if rng.random() < DIGIT_SHARE else NUMBERS[number]
 
 
 def _two_things(rng: Random, scene: Scene) -> tuple[tuple[Entity, Description], tuple[Entity, Description]] | None:
-    """Two entities, each with a description that nothing else fits."""
+    """Return two entities, each with a description that nothing else fits."""
     first, second = _unique_thing(rng, scene), _unique_thing(rng, scene)
     return None if first is None or second is None or first[0] is second[0] else (first, second)
 
 
 def _ask_relation(rng: Random, scene: Scene) -> tuple[str, str] | None:
-    """Which of two opposite relations holds between two things of which there is one each."""
+    """Ask which of two opposite relations holds between two unique things."""
     things = _two_things(rng, scene)
     if things is None:
         return None
@@ -173,7 +173,7 @@ def _ask_relation(rng: Random, scene: Scene) -> tuple[str, str] | None:
 
 
 def _ask_places(rng: Random, scene: Scene) -> tuple[str, str] | None:
-    """Where two things stand, in the order in which they are named."""
+    """Ask where two things are, naming them in the order of the answer."""
     things = _two_things(rng, scene)
     if things is None:
         return None
@@ -182,7 +182,7 @@ def _ask_places(rng: Random, scene: Scene) -> tuple[str, str] | None:
 
 
 def ask_both_ways(rng: Random, scene: Scene) -> tuple[str, str] | None:
-    """A true question about where two things stand, and a false one: the same words with the two things swapped."""
+    """Ask a true question about the positions of two things, and a false one with the two things swapped."""
     things = _two_things(rng, scene)
     if things is None:
         return None
@@ -195,13 +195,13 @@ def ask_both_ways(rng: Random, scene: Scene) -> tuple[str, str] | None:
 
 
 def place(entity: Entity) -> str:
-    """Where in the image the entity stands, `top left` to `bottom right`."""
+    """Return the entity's position in the image, `top left` to `bottom right`."""
     row, column = entity.cell
     return PLACES[row][column]
 
 
 def part(entity: Entity) -> str:
-    """What part the entity has."""
+    """Name the entity's part."""
     return f"a {entity.part}" if entity.part else "nothing"
 
 
@@ -216,24 +216,24 @@ OPEN_QUESTIONS: Mapping[str, AskOpenly] = {
     "relation": _ask_relation,
 }
 LESSONS: Mapping[str, AskOpenly] = {"places": _ask_places}
-"""Asked in training alone."""
+"""Questions that are asked in training only."""
 
 
 def caption(rng: Random, scene: Scene) -> str:
-    """A caption that says what stands where, how many there are of what, or some relations."""
+    """Write a caption about positions, counts or relations."""
     compose = rng.choice((_places, _places, _places, _counts, _relations))
     return (compose(rng, scene) or _places(rng, scene)) + "."
 
 
 def _places(rng: Random, scene: Scene) -> str:
-    """Up to three entities one after the other in the order of reading, each in full."""
+    """Describe up to three entities in reading order, each in full."""
     ordered = sorted(scene.entities, key=lambda entity: entity.cell)
-    first = rng.randrange(max(1, len(ordered) - MOST_IN_CAPTION + 1))
-    named = ordered[first : first + MOST_IN_CAPTION]
-    return ", ".join(f"{_in_full(entity).indefinite} at the {place(entity)}" for entity in named)
+    first = rng.randrange(max(1, len(ordered) - MAX_IN_CAPTION + 1))
+    named = ordered[first : first + MAX_IN_CAPTION]
+    return ", ".join(f"{_describe_fully(entity).indefinite} at the {place(entity)}" for entity in named)
 
 
-def _in_full(entity: Entity) -> Description:
+def _describe_fully(entity: Entity) -> Description:
     return Description(shape=entity.shape, colour=entity.colour, size=entity.size, part=entity.part)
 
 

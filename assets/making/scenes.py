@@ -1,4 +1,4 @@
-"""Scenes of coloured, textured shapes on a grid, and their pictures."""
+"""Scenes of coloured, textured shapes on a grid, and their images."""
 
 import io
 import math
@@ -18,7 +18,7 @@ SIZES = ("small", "large")
 PARTS = ("dot", "stripe")
 GRID = 3
 CELLS = tuple((row, column) for row in range(GRID) for column in range(GRID))
-MOST_ENTITIES = 6
+MAX_ENTITIES = 6
 PART_SHARE = 0.35
 
 
@@ -37,7 +37,7 @@ class Entity:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Scene:
-    """What is to be seen in one image; at most one entity stands in a cell."""
+    """The content of one image; a cell contains at most one entity."""
 
     entities: tuple[Entity, ...]
 
@@ -52,26 +52,26 @@ class Scene:
         return [cell for cell in CELLS if cell not in taken]
 
     def changed(self, new: Mapping[Entity, Entity]) -> "Scene":
-        """The scene with entities replaced."""
+        """Return the scene with entities replaced."""
         return Scene(entities=tuple(new.get(entity, entity) for entity in self.entities))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Palette:
-    """The shapes and colours a scene is drawn from; a narrow one makes repeated shapes and near misses common."""
+    """The shapes and colours to draw a scene from; a narrow palette makes repeated shapes and near misses common."""
 
     shapes: tuple[str, ...] = SHAPES
     colours: tuple[str, ...] = COLOURS
 
 
 def random_palette(rng: Random) -> Palette:
-    """Two to four shapes and as many colours."""
+    """Choose two to four shapes and as many colours."""
     shapes = rng.sample(SHAPES, rng.randint(2, 4))
     return Palette(shapes=tuple(shapes), colours=tuple(rng.sample(COLOURS, rng.randint(2, 4))))
 
 
 def random_entity(rng: Random, palette: Palette, cell: tuple[int, int]) -> Entity:
-    """An entity of the palette in this cell."""
+    """Draw an entity of the palette for this cell."""
     return Entity(
         shape=rng.choice(palette.shapes),
         colour=rng.choice(palette.colours),
@@ -81,15 +81,15 @@ def random_entity(rng: Random, palette: Palette, cell: tuple[int, int]) -> Entit
     )
 
 
-def random_scene(rng: Random, palette: Palette | None = None, *, most: int = MOST_ENTITIES) -> Scene:
-    """One to `most` entities of the palette, by default a random one, in random cells."""
+def random_scene(rng: Random, palette: Palette | None = None, *, most: int = MAX_ENTITIES) -> Scene:
+    """Draw one to `most` entities of the palette, by default a random one, in random cells."""
     palette = palette or random_palette(rng)
     cells = rng.sample(CELLS, rng.randint(1, most))
     return Scene(entities=tuple(random_entity(rng, palette, cell) for cell in cells))
 
 
 def edit_scene(rng: Random, scene: Scene, palette: Palette) -> Scene:
-    """The scene after one small random change; the same scene where the drawn change is impossible."""
+    """Make one small random change; return the same scene if the drawn change is impossible."""
     edit = rng.choice((*VALUES, "swap cells", "swap colours", "add", "remove"))
     match edit:
         case "add":
@@ -111,7 +111,7 @@ VALUES: Mapping[str, Callable[[Scene, Palette], Sequence[Any]]] = {
     "part": lambda scene, palette: (*PARTS, None),
     "cell": lambda scene, palette: scene.free_cells,
 }
-"""What an entity's field may be changed to."""
+"""Values that an entity's field may change to."""
 
 
 def _swap(rng: Random, scene: Scene, field: str) -> Scene:
@@ -127,8 +127,8 @@ def _swap(rng: Random, scene: Scene, field: str) -> Scene:
 
 
 def _add(rng: Random, scene: Scene, palette: Palette) -> Scene:
-    """Half of the time a second one of what is there, which is what counting turns on."""
-    if len(scene.entities) >= MOST_ENTITIES:
+    """Add an entity; half of the time a copy of an existing one, because counting depends on copies."""
+    if len(scene.entities) >= MAX_ENTITIES:
         return scene
     cell = rng.choice(scene.free_cells)
     added = random_entity(rng, palette, cell)
@@ -167,7 +167,7 @@ Draw = Callable[[ImageDraw.ImageDraw, float, float], None]
 
 
 def draw_scene(scene: Scene, seed: int | str) -> Pixels:
-    """The scene as (96, 96, 3) RGB; the seed decides jitter of place and size and the shade of the background."""
+    """Draw the scene as (96, 96, 3) RGB; the seed decides jitter of position and size, and the background's shade."""
     rng = Random(seed)
     background = np.array([rng.choice(BACKGROUNDS) for _ in range(3)], dtype=np.float32)
     canvas = np.empty((SIDE + 2 * JITTER, SIDE + 2 * JITTER, 3), dtype=np.float32)
@@ -178,7 +178,7 @@ def draw_scene(scene: Scene, seed: int | str) -> Pixels:
 
 
 def to_png(pixels: Pixels) -> bytes:
-    """The pixels as a PNG file."""
+    """Encode the pixels as a PNG file."""
     buffer = io.BytesIO()
     Image.fromarray(pixels).save(buffer, format="PNG", optimize=True)
     return buffer.getvalue()
@@ -209,7 +209,7 @@ def _part_coverage(shape: str, part: str, radius: float) -> Coverage:
 
 
 def _coverage(draw_on: Draw) -> Coverage:
-    """The share of each pixel of a cell that is covered, (32, 32, 1), from an oversampled drawing."""
+    """Return the covered fraction of each pixel of a cell, (32, 32, 1), from an oversampled drawing."""
     side = CELL * OVERSAMPLING
     mask = Image.new("L", (side, side))
     draw_on(ImageDraw.Draw(mask), side / 2, OVERSAMPLING)
@@ -228,7 +228,7 @@ def _box(draw: Any, centre: float, half_width: float, half_height: float) -> Non
 
 
 def _ring(draw: Any, centre: float, radii: list[float]) -> None:
-    """A polygon whose corners stand at equal angles from the top, at these distances in turn."""
+    """Draw a polygon whose corners are at equal angles from the top, at these distances in turn."""
     angles = [2 * math.pi * index / len(radii) for index in range(len(radii))]
     corners = [
         (centre + radius * math.sin(angle), centre - radius * math.cos(angle))

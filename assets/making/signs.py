@@ -1,4 +1,4 @@
-"""The benchmark shapes_text: signs by four simulated generators, each of which misspells known numbers of words."""
+"""The benchmark shapes_text: signs by four simulated generators that each misspell a known number of words."""
 
 from collections.abc import Mapping
 from random import Random
@@ -15,7 +15,7 @@ from plumbline.operators.base.schemas import PROMPTS
 
 SIGNS_SUITE = "shapes_text"
 SIDE = 256
-"""Of a sign, in pixels."""
+"""Width and height of a sign in pixels."""
 TEXTS = (
     "GRAND OPENING",
     "FRESH COFFEE",
@@ -27,27 +27,27 @@ TEXTS = (
     "RIVER BRIDGE",
 )
 MISSPELT: Mapping[str, int] = {"quill": 0, "stencil": 3, "marker": 7, "smudge": 13}
-"""By generator, how many of its 16 words it misspells: a letter in the middle of each is another."""
+"""Number of misspelt words of each generator, out of 16; a letter in the middle of each is wrong."""
 IDS = [("image_id", pa.string()), ("prompt_id", pa.string()), ("generator", pa.string())]
 IMAGES = pa.schema([*IDS, ("image", pa.binary())])
 TRUTH = pa.schema([*IDS, ("text", pa.string()), ("wrong", pa.int32())])
-"""What a sign says, and how many of its words are misspelt."""
+"""`text` is the sign's text, `wrong` the number of its misspelt words."""
 
 
 class Sign(NamedTuple):
-    """What a generator makes of a prompt."""
+    """A generator's sign for one prompt."""
 
     wanted: str
     text: str
 
     @property
     def wrong(self) -> int:
-        """How many words are misspelt."""
+        """Number of misspelt words."""
         return sum(word != other for word, other in zip(self.wanted.split(), self.text.split(), strict=True))
 
 
 def make_signs(generator: str, seed: int) -> list[Sign]:
-    """The generator's sign for each text; the misspelt words are drawn."""
+    """Make the generator's sign for each text; the misspelt words are random."""
     words = [word for text in TEXTS for word in text.split()]
     rng = Random(f"signs/{seed}/{generator}")
     for place in rng.sample(range(len(words)), MISSPELT[generator]):
@@ -57,13 +57,13 @@ def make_signs(generator: str, seed: int) -> list[Sign]:
 
 
 def misspell(word: str, rng: Random) -> str:
-    """The word with another letter in its middle, of those that are hard to mistake."""
+    """Replace a letter in the middle of the word by a letter that is easy to distinguish."""
     place = len(word) // 2
     return word[:place] + rng.choice([letter for letter in "KXZ" if letter != word[place]]) + word[place + 1 :]
 
 
 def draw_sign(text: str) -> bytes:
-    """A PNG of the text, a line for each word."""
+    """Draw a PNG of the text, one line per word."""
     image = Image.new("RGB", (SIDE, SIDE), (244, 240, 228))
     draw = ImageDraw.Draw(image)
     for line, word in enumerate(text.split()):
@@ -72,7 +72,7 @@ def draw_sign(text: str) -> bytes:
 
 
 def sign_tables(seed: int) -> dict[str, pa.Table]:
-    """Every table of the benchmark by its path in the benchmark's folder."""
+    """Return every table of the benchmark by its path in the benchmark's folder."""
     prompts = [{"text": f'a sign that says "{text}"', "skills": ["text"], "suite": SIGNS_SUITE} for text in TEXTS]
     prompts = [prompt | {"prompt_id": content_id(str(prompt["text"]).encode())} for prompt in prompts]
     tables, truth = {"prompts.parquet": table(prompts, PROMPTS)}, []

@@ -1,4 +1,4 @@
-"""The benchmarks shapes and shapes_video as tables: what generators make of the prompts, and what raters say."""
+"""The benchmarks shapes and shapes_video as tables: the generators' images and clips, and the raters' ratings."""
 
 import io
 from collections.abc import Callable, Mapping, Sequence
@@ -30,7 +30,7 @@ from plumbline.operators.base.schemas import PROMPTS
 
 SEARCH_STEPS = 4000
 RESTART_EVERY = 400
-MOST_IN_IMAGE = 5
+MAX_IN_IMAGE = 5
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,8 +61,8 @@ GENERATORS = (
 
 
 def imagine(generator: Generator, prompt: Prompt, rng: Random) -> Scene:
-    """The scene the generator makes of the prompt."""
-    start = random_scene(rng, prompt_palette(prompt), most=MOST_IN_IMAGE)
+    """Return the scene that the generator makes of the prompt."""
+    start = random_scene(rng, prompt_palette(prompt), most=MAX_IN_IMAGE)
     faultless = _scene_breaking(prompt, frozenset(), start, rng)
     broken = {node.requirement_id for node in prompt.requirements if rng.random() < generator.faults[node.claim.kind]}
     for node in prompt.requirements:
@@ -72,7 +72,7 @@ def imagine(generator: Generator, prompt: Prompt, rng: Random) -> Scene:
 
 
 def prompt_palette(prompt: Prompt) -> Palette:
-    """The shapes and colours the prompt names, and a few more for distractors."""
+    """Return the shapes and colours that the prompt names, and a few more for distractors."""
     claims = [node.claim for node in prompt.requirements]
     things = [thing for claim in claims for thing in claim.things]
     shapes = sorted({thing.shape for thing in things if thing.shape})
@@ -86,11 +86,11 @@ def prompt_palette(prompt: Prompt) -> Palette:
 
 
 def _scene_breaking(prompt: Prompt, wanted: frozenset[str], start: Scene, rng: Random) -> Scene:
-    """A scene near `start` that breaks just the wanted requirements, or as nearly those as random edits find.
+    """Search near `start` for a scene that breaks exactly the wanted requirements, or almost.
 
-    A walk of single edits that never moves away from what is wanted. Some sets cannot be had (breaking "there is a
-    circle" keeps "there are no circles" from breaking), so the walk's best scene is taken after a fixed number of
-    steps; the truth of an image is computed from its scene, never from what was wanted.
+    The search is a walk of single edits that never gets worse. Some sets are impossible (breaking "there is a circle"
+    keeps "there are no circles" from breaking), so the walk's best scene is taken after a fixed number of steps. The
+    truth of an image is computed from its scene, never from the wanted requirements.
     """
     palette = prompt_palette(prompt)
     scene = best = start
@@ -102,7 +102,7 @@ def _scene_breaking(prompt: Prompt, wanted: frozenset[str], start: Scene, rng: R
             scene, error = start, _misses(prompt, start, wanted)
         changed = edit_scene(rng, scene, palette)
         misses = _misses(prompt, changed, wanted)
-        if misses <= error and len(changed.entities) <= MOST_IN_IMAGE + 1:
+        if misses <= error and len(changed.entities) <= MAX_IN_IMAGE + 1:
             scene, error = changed, misses
         if error < least:
             best, least = scene, error
@@ -129,7 +129,7 @@ REQUIREMENTS = pa.schema(
         ("end", pa.int32()),
     ]
 )
-"""`start` to `end` are the characters of the prompt that make the requirement, null where no words of its own do."""
+"""`start` to `end` are the prompt's characters for the requirement; null if it has no words of its own."""
 TRUTH = pa.schema([*_IMAGE_COLUMNS, ("correct", pa.bool_()), ("broken", pa.list_(pa.string()))])
 RATINGS = pa.schema([("image_id", pa.string()), ("rater", pa.string()), ("rating", pa.int32())])
 
@@ -137,7 +137,7 @@ Row = dict[str, Any]
 
 
 class Rater(NamedTuple):
-    """One simulated rater's habits: the ratings, from 1 to 5, rise with the share of requirements an image meets."""
+    """One simulated rater's habits. Ratings from 1 to 5 rise with the fraction of requirements that an image meets."""
 
     name: str
     bias: float
@@ -146,7 +146,7 @@ class Rater(NamedTuple):
     """Standard deviation of the rating about its expectation."""
 
     def rate(self, met: float, rng: Random) -> int:
-        """A rating of an image that meets this share of its prompt's requirements."""
+        """Rate an image that meets this fraction of its prompt's requirements."""
         return min(5, max(1, round(1 + 4 * met + self.bias + rng.gauss(0, self.noise))))
 
 
@@ -155,7 +155,7 @@ RATERS = (Rater("rater-1", 0.0, 0.45), Rater("rater-2", -0.4, 0.6), Rater("rater
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Depiction:
-    """One generator's image of one prompt, with the scene it was drawn from."""
+    """One generator's image of one prompt, with the scene that it shows."""
 
     prompt: Prompt
     generator: str
@@ -164,7 +164,7 @@ class Depiction:
 
     @property
     def broken(self) -> list[str]:
-        """The requirements that it breaks."""
+        """The requirements that the scene breaks."""
         return self.prompt.broken(self.scene)
 
     @property
@@ -175,7 +175,7 @@ class Depiction:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Benchmark:
-    """The whole benchmark in memory, depictions by generator in the prompts' order."""
+    """The whole benchmark in memory; depictions by generator in the prompts' order."""
 
     seed: int
     prompts: Sequence[Prompt]
@@ -183,14 +183,14 @@ class Benchmark:
 
     @property
     def true_means(self) -> dict[str, float]:
-        """By generator, the share of its images that break no requirement."""
+        """Fraction of each generator's images that break no requirement."""
         return {
             name: sum(not depiction.broken for depiction in made) / len(made) for name, made in self.depictions.items()
         }
 
 
 def make_benchmark(seed: int) -> Benchmark:
-    """The benchmark of this seed: every generator's image of every prompt."""
+    """Make every generator's image of every prompt, from this seed."""
     prompts = make_prompts(seed, PROMPTS_PER_SKILL)
     depictions = {generator.name: [_depict(generator, prompt, seed) for prompt in prompts] for generator in GENERATORS}
     return Benchmark(seed=seed, prompts=prompts, depictions=depictions)
@@ -204,7 +204,7 @@ def _depict(generator: Generator, prompt: Prompt, seed: int) -> Depiction:
 
 
 def benchmark_tables(benchmark: Benchmark) -> dict[str, pa.Table]:
-    """Every table of the benchmark by its path in the benchmark's folder."""
+    """Return every table of the benchmark by its path in the benchmark's folder."""
     everything = [depiction for made in benchmark.depictions.values() for depiction in made]
     tables = {
         "prompts.parquet": prompts_table(benchmark.prompts),
@@ -224,14 +224,14 @@ def benchmark_tables(benchmark: Benchmark) -> dict[str, pa.Table]:
 
 
 def write_tables(tables: Mapping[str, pa.Table], folder: Path) -> None:
-    """Writes every table of a benchmark under the folder."""
+    """Write every table of a benchmark under the folder."""
     for name, written in tables.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         pq.write_table(written, folder / name, compression="zstd")
 
 
 def prompts_table(prompts: Sequence[Prompt]) -> pa.Table:
-    """The prompts as a benchmark's table of prompts."""
+    """Return the prompts as a benchmark's table of prompts."""
     rows = [
         {"prompt_id": prompt.prompt_id, "text": prompt.text, "skills": prompt.skills, "suite": SUITE}
         for prompt in prompts
@@ -276,28 +276,28 @@ def _rating_rows(depiction: Depiction, seed: int) -> list[Row]:
 
 CLIPS_SUITE = "shapes_video"
 EVERY = 8
-"""Of the embedded world's prompts one in so many has clips."""
+"""Clips are made of every eighth prompt of the embedded world."""
 FRAMES = 8
 FRAMES_A_SECOND = 4
 _COLUMNS = [("image_id", pa.string()), ("prompt_id", pa.string()), ("generator", pa.string())]
 CLIP_TRUTH = pa.schema([*_COLUMNS, ("correct", pa.float64())])
-"""`correct` is the share of a clip's frames that break no requirement."""
+"""`correct` is the fraction of a clip's frames that break no requirement."""
 
 
 class Filming(NamedTuple):
-    """How a simulated generator of videos makes a clip."""
+    """A simulated generator of videos."""
 
     name: str
     first: str
-    """The generator of images whose scene its first half shows."""
+    """The generator of images whose scene the first half shows."""
     second: str
     column: pa.DataType
-    """Of its images: a file, or a list of frames."""
+    """Type of the image column: a file, or a list of frames."""
     encode: Callable[[Sequence[Pixels]], Any]
 
 
 def to_video(frames: Sequence[Pixels], container: str, codec: str) -> bytes:
-    """The frames as a file; its bytes may differ from one release of FFmpeg to another."""
+    """Encode the frames as a file; its bytes may differ between releases of FFmpeg."""
     buffer = io.BytesIO()
     with av.open(buffer, "w", format=container) as file:
         stream = file.add_stream(codec, rate=FRAMES_A_SECOND, options={"crf": "16", "b:v": "0"})
@@ -318,24 +318,24 @@ FILMINGS = (
 
 
 def clip_scenes(filming: Filming, prompt: Prompt, seed: int) -> list[Scene]:
-    """The scene of each frame; those of the embedded world's images of the same names."""
-    of_name: Mapping[str, Generator] = {generator.name: generator for generator in GENERATORS}
+    """Return the scene of each frame: a scene of the embedded world's image generators."""
+    generators_by_name: Mapping[str, Generator] = {generator.name: generator for generator in GENERATORS}
 
     def scene(name: str) -> Scene:
-        return imagine(of_name[name], prompt, Random(f"scene/{seed}/{name}/{prompt.prompt_id}"))
+        return imagine(generators_by_name[name], prompt, Random(f"scene/{seed}/{name}/{prompt.prompt_id}"))
 
     first, second = scene(filming.first), scene(filming.second)
     return [first] * (FRAMES // 2) + [second] * (FRAMES - FRAMES // 2)
 
 
 def draw_frames(filming: Filming, prompt: Prompt, scenes: Sequence[Scene], seed: int) -> list[Pixels]:
-    """The frames' pixels; things tremble from one to the next."""
+    """Draw the frames; things tremble from one frame to the next."""
     name = f"clip/{seed}/{filming.name}/{prompt.prompt_id}"
     return [draw_scene(scene, f"{name}/{number}") for number, scene in enumerate(scenes)]
 
 
 def clip_tables(seed: int) -> dict[str, pa.Table]:
-    """Every table of the benchmark by its path in the benchmark's folder."""
+    """Return every table of the benchmark by its path in the benchmark's folder."""
     prompts = make_prompts(seed, PROMPTS_PER_SKILL)[::EVERY]
     tables = {"prompts.parquet": prompts_table(prompts)}
     truth: list[Row] = []

@@ -1,4 +1,4 @@
-"""What the NLI model and the writer are trained on: claims that a prompt entails or not, and the writer's lessons."""
+"""Training data of the NLI model and the writer: claims that a prompt entails or not, and the writer's lessons."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -47,14 +47,14 @@ OPPOSITES = {"more": "fewer", "fewer": "more", LARGER: SMALLER, SMALLER: LARGER}
 
 
 class Illustrated(NamedTuple):
-    """A prompt with a scene that it is true of."""
+    """A prompt with a scene that makes it true."""
 
     prompt: Prompt
     scene: Scene
 
 
 def sample_illustrated(rng: Random, *, held_out: bool) -> Illustrated:
-    """A prompt of any skill whose wording is, or is not, among the held-out ones."""
+    """Sample a prompt of any skill whose wording is, or is not, held out."""
     while True:
         scene = random_scene(rng)
         prompt = sample_prompt(rng, scene, rng.choice(SKILLS))
@@ -62,16 +62,16 @@ def sample_illustrated(rng: Random, *, held_out: bool) -> Illustrated:
             return Illustrated(prompt, scene)
 
 
-def entailed(rng: Random, prompt: Prompt) -> Claim:
-    """One of the prompt's requirements, or one with a word less."""
+def sample_entailed(rng: Random, prompt: Prompt) -> Claim:
+    """Return a requirement of the prompt, sometimes with one word less."""
     claim = rng.choice(prompt.requirements).claim
     if isinstance(claim, Exists) and claim.what.colour and claim.what.size and rng.random() < 0.5:
         return Exists(replace(claim.what, **{rng.choice(("colour", "size")): None}))
     return claim
 
 
-def not_entailed(rng: Random, illustrated: Illustrated) -> Claim | None:
-    """A claim that is false in some scene of which the prompt is true; None where the draws have none."""
+def sample_not_entailed(rng: Random, illustrated: Illustrated) -> Claim | None:
+    """Return a claim that is false in some scene that makes the prompt true; None if the draws fail."""
     for _ in range(TRIES):
         claim = _candidate(rng, illustrated.prompt)
         if any(not claim.holds(scene) for scene in _fitting_scenes(rng, illustrated)):
@@ -80,7 +80,7 @@ def not_entailed(rng: Random, illustrated: Illustrated) -> Claim | None:
 
 
 def _candidate(rng: Random, prompt: Prompt) -> Claim:
-    """A requirement with something changed, seldom one of another prompt."""
+    """Change something in a requirement; rarely, take a requirement of another prompt."""
     if rng.random() < 0.2:
         return rng.choice(sample_illustrated(rng, held_out=False).prompt.requirements).claim
     return vary(rng, rng.choice(prompt.requirements).claim)
@@ -96,7 +96,7 @@ def _fitting_scenes(rng: Random, illustrated: Illustrated) -> list[Scene]:
 
 
 def vary(rng: Random, claim: Claim) -> Claim:
-    """The claim with one thing about it changed, which may be what it names."""
+    """Change one property, relation or number of the claim, or its kind."""
     match claim:
         case Exists(what):
             return rng.choice((Exists(_vary_description(rng, what)), Lacks(what)))
@@ -106,14 +106,14 @@ def vary(rng: Random, claim: Claim) -> Claim:
             other = rng.choice([count for count in range(1, 5) if count != number])
             return rng.choice((Counts(what, other), Counts(_vary_description(rng, what), number)))
         case PairClaim():
-            return rng.choice((_turned(rng, claim), _vary_thing(rng, claim)))
+            return rng.choice((_turn(rng, claim), _vary_thing(rng, claim)))
         case Every():
             return _vary_every(rng, claim)
     raise TypeError(f"claim: expected one of assets/making/claims.py, got {claim!r}")
 
 
 def _vary_description(rng: Random, what: Description) -> Description:
-    """The description with one property changed, added or its shape changed."""
+    """Change or add one property of the description, or change its shape."""
     field, values = rng.choice((("shape", SHAPES), ("shape", SHAPES), *PROPERTIES))
     if field != "shape" and getattr(what, field) is None and rng.random() < 0.5:
         field, values = "shape", SHAPES
@@ -124,8 +124,8 @@ def _another(rng: Random, values: tuple[str, ...], value: str | None) -> str:
     return rng.choice([other for other in values if other != value])
 
 
-def _turned(rng: Random, claim: PairClaim) -> Claim:
-    """The same things the other way round, or in another relation."""
+def _turn(rng: Random, claim: PairClaim) -> Claim:
+    """Swap the two things, or change their relation."""
     if rng.random() < 0.5:
         return replace(claim, first=claim.second, second=claim.first)
     match claim:
@@ -145,7 +145,7 @@ def _vary_thing(rng: Random, claim: PairClaim) -> Claim:
 
 
 def _vary_every(rng: Random, claim: Every) -> Claim:
-    """Of another shape, or with another property of the same or another kind."""
+    """Change the shape, or claim another property of the same or another kind."""
     if rng.random() < 0.4:
         return replace(claim, what=Description(shape=_another(rng, SHAPES, claim.what.shape)))
     field, values = rng.choice(PROPERTIES)
@@ -156,13 +156,13 @@ HYPOTHESIS_WORDS = (
     'The answer to the question "How many circles are there?" is two. It is not true that there is a circle. '
     "There are circles. A circle is above every circle. All circles are red. Every circle has a dot."
 )
-"""What the hypotheses say beside the words of the world."""
+"""Sentences with the words that hypotheses use besides the words of the world."""
 DENIED_SHARE = 0.15
 PLAIN_SHARE = 0.1
 
 
 class TextPair(NamedTuple):
-    """A prompt with a statement about what an image of it shows."""
+    """A prompt with a statement about an image of it."""
 
     premise: str
     hypothesis: str
@@ -170,40 +170,40 @@ class TextPair(NamedTuple):
 
 
 def sample_pair(rng: Random, *, held_out: bool) -> TextPair:
-    """A pair on a prompt whose wording is, or is not, among the held-out ones; half of them are entailed."""
+    """Sample a pair on a prompt whose wording is, or is not, held out; half of the pairs are entailed."""
     truth = rng.random() < 0.5
     while True:
         illustrated = sample_illustrated(rng, held_out=held_out)
         denied = not truth and rng.random() < DENIED_SHARE
-        claim = entailed(rng, illustrated.prompt) if truth or denied else not_entailed(rng, illustrated)
+        claim = sample_entailed(rng, illustrated.prompt) if truth or denied else sample_not_entailed(rng, illustrated)
         if claim is not None:
             statement = hypothesis(yes_no_question(claim, truth=False)) if denied else _statement(rng, claim)
             return TextPair(illustrated.prompt.text, statement, truth)
 
 
 def _statement(rng: Random, claim: Claim) -> str:
-    """The claim as Gecko puts its question and answer; seldom in its own words."""
+    """State the claim as Gecko words a question and its answer; rarely, in the claim's own words."""
     if rng.random() < PLAIN_SHARE:
         return claim.text[0].upper() + claim.text[1:] + "."
     return hypothesis(rng.choice((choice_question, yes_no_question))(claim))
 
 
 def hypothesis(question: ChoiceQuestion) -> str:
-    """The question with its answer as the statement that Gecko has checked."""
+    """Turn the question and its answer into the statement that Gecko checks."""
     return entailment.write_hypothesis(question.text, question.answer)
 
 
 class EncodedPairs(NamedTuple):
-    """One training step's input."""
+    """The input of one training step."""
 
     tokens: Mapping[str, torch.Tensor]
-    """What the network reads by name, each (n, tokens)."""
+    """The network's inputs by name, each (n, tokens)."""
     labels: torch.Tensor
     """(n,), an index into NLI_LABELS."""
 
 
 def nli_batch(tokenizer: PreTrainedTokenizerFast, rng: Random, size: int) -> EncodedPairs:
-    """Fresh pairs of training wording."""
+    """Sample pairs of training wording."""
     pairs = [sample_pair(rng, held_out=False) for _ in range(size)]
     texts = [pair.premise for pair in pairs], [pair.hypothesis for pair in pairs]
     labels = torch.tensor([pair.entailed for pair in pairs]).long()
@@ -211,7 +211,7 @@ def nli_batch(tokenizer: PreTrainedTokenizerFast, rng: Random, size: int) -> Enc
 
 
 def nli_loss(model: BertForSequenceClassification, batch: EncodedPairs) -> torch.Tensor:
-    """Mean cross-entropy of the pairs' labels."""
+    """Return the mean cross-entropy of the pairs' labels."""
     return cross_entropy(model(**batch.tokens).logits, batch.labels)
 
 
@@ -261,16 +261,17 @@ PHRASES = (
     "to the right of",
     " to the right of",
 )
-"""What the metrics' requests and replies repeat is one token each, so that a tiny model need not spell it out."""
+"""Phrases that the metrics' requests and replies repeat; each is one token, so that a tiny model need not spell it
+out."""
 VOCABULARY_PROMPTS = 600
 DOUBTS = 2
 CHOICES_KEPT = 3
-"""Lessons of choosing an answer on each prompt; there would be too many of them."""
+"""Lessons of choosing an answer that are kept for each prompt."""
 POOLED = 8
 
 
 def make_writer_tokenizer(seed: int) -> PreTrainedTokenizerFast:
-    """The writer's tokenizer of every word of the world: each of the metrics' instructions is one token."""
+    """Make the writer's tokenizer from every word of the world; each of the metrics' instructions is one token."""
     rng = Random(f"writer words/{seed}")
     lessons = [lesson for _ in range(VOCABULARY_PROMPTS) for lesson in training_lessons(rng)]
     texts = {lesson.text.removeprefix(lesson.instruction) for lesson in lessons} | {lesson.reply for lesson in lessons}
@@ -278,16 +279,16 @@ def make_writer_tokenizer(seed: int) -> PreTrainedTokenizerFast:
 
 
 def training_lessons(rng: Random) -> list[Lesson]:
-    """The lessons of a fresh prompt of training wording."""
-    return lessons_of(rng, sample_illustrated(rng, held_out=False))
+    """Make the lessons of a prompt of training wording."""
+    return make_lessons(rng, sample_illustrated(rng, held_out=False))
 
 
-def lessons_of(rng: Random, illustrated: Illustrated) -> list[Lesson]:
-    """Every metric's requests about the prompt with the right replies, and questions on what it does not say."""
+def make_lessons(rng: Random, illustrated: Illustrated) -> list[Lesson]:
+    """Make every metric's requests about the prompt with the right replies, and questions about unnamed things."""
     writer = GoldWriter(illustrated.prompt)
     doubting = GoldWriter(illustrated.prompt, doubted=_doubts(rng, illustrated))
-    lessons = [lesson for metric in METRICS for lesson in writer.written(metric).lessons if not _is_choice(lesson)]
-    choices = [lesson for lesson in doubting.written("tifa").lessons if _is_choice(lesson)]
+    lessons = [lesson for metric in METRICS for lesson in writer.write(metric).lessons if not _is_choice(lesson)]
+    choices = [lesson for lesson in doubting.write("tifa").lessons if _is_choice(lesson)]
     return lessons + rng.sample(choices, min(CHOICES_KEPT, len(choices)))
 
 
@@ -296,14 +297,14 @@ def _is_choice(lesson: Lesson) -> bool:
 
 
 def _doubts(rng: Random, illustrated: Illustrated) -> list[ChoiceQuestion]:
-    """Yes/no questions that the prompt does not imply, and one that it does."""
-    claims = [not_entailed(rng, illustrated) for _ in range(DOUBTS)]
+    """Make yes/no questions that the prompt does not imply, and one that it does."""
+    claims = [sample_not_entailed(rng, illustrated) for _ in range(DOUBTS)]
     denied = [yes_no_question(claim, truth=False) for claim in claims if claim is not None]
-    return [*denied, yes_no_question(entailed(rng, illustrated.prompt))]
+    return [*denied, yes_no_question(sample_entailed(rng, illustrated.prompt))]
 
 
 class Sequences(NamedTuple):
-    """One training step's input."""
+    """The input of one training step."""
 
     ids: torch.Tensor
     """(n, tokens), right-padded."""
@@ -312,7 +313,7 @@ class Sequences(NamedTuple):
 
 
 def lesson_batches(tokenizer: PreTrainedTokenizerFast, rng: Random, size: int) -> Iterator[Sequences]:
-    """Batches of `size` lessons without end, lessons of like length together."""
+    """Yield batches of `size` lessons without end; lessons of similar length are batched together."""
     while True:
         lessons: list[Lesson] = []
         while len(lessons) < POOLED * size:
@@ -324,7 +325,7 @@ def lesson_batches(tokenizer: PreTrainedTokenizerFast, rng: Random, size: int) -
 
 
 Row = tuple[torch.Tensor, torch.Tensor]
-"""A lesson's tokens, and the same tokens with those that are read, not written, IGNORED."""
+"""A lesson's tokens, and the same tokens with IGNORED in place of those that are only read."""
 
 
 def _rows(tokenizer: PreTrainedTokenizerFast, lessons: Sequence[Lesson]) -> list[Row]:
@@ -343,7 +344,7 @@ def _sequences(rows: Sequence[Row], pad: int) -> Sequences:
 
 
 def reply_loss(model: LlamaForCausalLM, batch: Sequences) -> torch.Tensor:
-    """Mean cross-entropy over the tokens of the replies, their end included."""
+    """Return the mean cross-entropy over the tokens of the replies, including their end."""
     hidden = model.model(input_ids=batch.ids).last_hidden_state
     labelled = batch.labels != IGNORED
     return cross_entropy(model.lm_head(hidden[labelled]), batch.labels[labelled])

@@ -1,5 +1,8 @@
-"""The tiny models' tokenizers: three of words counted from the world's own sentences, with letters for words unknown,
-and the question writer's, of words and phrases decoded exactly, with bytes for what it does not know."""
+"""The tiny models' tokenizers.
+
+Three are made of words counted from the world's own sentences, and spell unknown words in letters. The question
+writer's is made of words and phrases, decodes exactly, and spells unknown text in bytes.
+"""
 
 import math
 import re
@@ -43,11 +46,11 @@ FIXED_PHRASES = (
     "Does this figure show",
     "Please answer yes or no.",
 )
-"""What every conversation repeats is one token each, so that a tiny model need not read it word by word."""
+"""Phrases that every conversation repeats; each is one token, so that a tiny model need not read it word by word."""
 
 
 def world_sentences(seed: int) -> list[str]:
-    """Statements, questions with answers, and captions that between them use every word of the world."""
+    """Write statements, questions with answers, and captions that together use every word of the world."""
     rng = Random(f"sentences/{seed}")
     sentences = [BEFORE_IMAGE, VQASCORE_TEMPLATE, OTHER_WORDS, " ".join(NUMBERS), " ".join(digits)]
     for index in range(SENTENCES):
@@ -62,7 +65,7 @@ def world_sentences(seed: int) -> list[str]:
 
 
 def t5_tokenizer(sentences: Iterable[str]) -> PreTrainedTokenizerFast:
-    """T5's conventions: `<pad>` 0, `</s>` 1 appended to every text, `<unk>` 2."""
+    """Make a tokenizer with T5's conventions: `<pad>` 0, `</s>` 1 appended to every text, `<unk>` 2."""
     special = {"pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
     tokenizer = _word_tokenizer(sentences, special, "$A </s>")
     tokenizer.add_tokens([AddedToken(phrase, normalized=False) for phrase in FIXED_PHRASES])
@@ -70,7 +73,7 @@ def t5_tokenizer(sentences: Iterable[str]) -> PreTrainedTokenizerFast:
 
 
 def clip_tokenizer(sentences: Iterable[str]) -> PreTrainedTokenizerFast:
-    """CLIP's conventions: a text stands between its start and end tokens; padding is a token of its own."""
+    """Make a tokenizer with CLIP's conventions: a start and an end token around a text, a separate padding token."""
     special = {
         "pad_token": "<pad>",
         "bos_token": "<|startoftext|>",
@@ -81,7 +84,7 @@ def clip_tokenizer(sentences: Iterable[str]) -> PreTrainedTokenizerFast:
 
 
 def bert_tokenizer(sentences: Iterable[str]) -> PreTrainedTokenizerFast:
-    """BERT's conventions: `[CLS] premise [SEP] hypothesis [SEP]`, the second segment marked."""
+    """Make a tokenizer with BERT's conventions: `[CLS] premise [SEP] hypothesis [SEP]`, the second segment marked."""
     special = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
     tokenizer = _word_tokenizer(sentences, special, "[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1")
     inputs = ["input_ids", "token_type_ids", "attention_mask"]
@@ -91,7 +94,7 @@ def bert_tokenizer(sentences: Iterable[str]) -> PreTrainedTokenizerFast:
 def _fast(
     tokenizer: Tokenizer, special: Mapping[str, str], context: int, *, padding_side: str = "right", **options: Any
 ) -> PreTrainedTokenizerFast:
-    """The tokenizer as transformers has it, with its special tokens by role."""
+    """Wrap the tokenizer for transformers, with its special tokens by role."""
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, **special, model_max_length=context, padding_side=padding_side, **options
     )
@@ -100,9 +103,9 @@ def _fast(
 def _word_tokenizer(
     sentences: Iterable[str], special: Mapping[str, str], template: str, *, pair: str | None = None
 ) -> Tokenizer:
-    """A unigram model of whole words; a word it has not seen falls apart into letters.
+    """Make a unigram model of whole words; an unknown word is spelt in letters.
 
-    `special` has the special tokens by role in the order of their ids; `template` and `pair` place them about texts.
+    `special` has the special tokens by role in the order of their ids; `template` and `pair` place them around texts.
     """
     names = list(special.values())
     tokenizer = Tokenizer(models.Unigram(_vocabulary(names, sentences), names.index(special["unk_token"])))
@@ -129,17 +132,17 @@ def _vocabulary(special: Sequence[str], sentences: Iterable[str]) -> list[tuple[
 
 
 def split_words(sentence: str) -> list[str]:
-    """The sentence's words and punctuation marks, as the tokenizer separates them."""
+    """Return the sentence's words and punctuation marks, as the tokenizer separates them."""
     return re.findall(rf"[{re.escape(PUNCTUATION)}]|[^\s{re.escape(PUNCTUATION)}]+", sentence)
 
 
 def writer_tokenizer(
     texts: Iterable[str], *, instructions: Sequence[str], phrases: Sequence[str]
 ) -> PreTrainedTokenizerFast:
-    """A tokenizer of the words in the texts, in which every instruction and every phrase of the texts is one token.
+    """Make a tokenizer of the texts' words; every instruction and every phrase is one token.
 
-    It is byte-level BPE without merges: a word it has not seen falls apart into bytes, and decoding gives back the
-    exact text. Instructions are matched before anything else.
+    It is byte-level BPE without merges: an unknown word is spelt in bytes, and decoding returns the exact text.
+    Instructions are matched before anything else.
     """
     byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     pieces = {piece for text in texts for piece in split_pieces(text, phrases)}
@@ -157,12 +160,12 @@ def writer_tokenizer(
 
 
 def split_pieces(text: str, phrases: Sequence[str]) -> list[str]:
-    """The text's phrases, words with the space before them, digits and single marks; joined they are the text."""
+    """Split the text into phrases, words with the space before them, digits and marks; joined, they are the text."""
     return re.findall(_pattern(phrases), text)
 
 
 def _pattern(phrases: Sequence[str]) -> str:
-    """The longest phrase first; each escaped so that Python and the tokenizers' Oniguruma read it alike."""
+    """Match the longest phrase first; escape each so that Python and the tokenizers' Oniguruma read it alike."""
     longest_first = sorted(phrases, key=len, reverse=True)
     escaped = [re.sub(r"([^A-Za-z0-9\s])", r"\\\1", phrase) for phrase in longest_first]
     return "|".join([*escaped, WRITER_WORDS])

@@ -1,9 +1,9 @@
-"""Training of the tiny CLIP (its vision tower alone, then images against true and nearly true prompts) and CLIP-FlanT5.
+"""Training of the tiny CLIP and CLIP-FlanT5.
 
-A tiny tower has no 400 million pairs to learn to see from. So every patch first learns to tell what stands in its cell
-of the grid; the heads that read these labels off are thrown away. CLIP-FlanT5 follows the two-stage recipe of the
-VQAScore paper, appendix D: captions, then VQA. As there, the tower stays as it was trained before. FlanT5 is not
-pretrained here, so both stages train all of it.
+CLIP's vision tower is trained alone first, then with images against true and nearly true prompts. A tiny tower has no
+400 million pairs to learn from. So every patch first learns to recognise the content of its cell of the grid; the heads
+that predict these labels are thrown away. CLIP-FlanT5 follows the two-stage recipe of the VQAScore paper, appendix D:
+captions, then VQA. As there, the tower is frozen. FlanT5 is not pretrained here, so both stages train all of it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,7 +31,7 @@ from plumbline.assets.making.questions import (
 from plumbline.assets.making.scenes import (
     CELLS,
     COLOURS,
-    MOST_ENTITIES,
+    MAX_ENTITIES,
     PARTS,
     SHAPES,
     SIZES,
@@ -45,7 +45,7 @@ from plumbline.plugins.training.loop import TrainingStage
 
 CAPTIONS_EVERY = 10
 CAPTIONS_EACH = 2
-FEWEST_ENTITIES = 2
+MIN_ENTITIES = 2
 TRIES = 8
 GROWING_SHARE = 0.3
 Weights = Mapping[str, float]
@@ -53,18 +53,18 @@ Weights = Mapping[str, float]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Mixture:
-    """What questions are drawn from, by weight."""
+    """The kinds of questions to draw, by weight."""
 
     forms: Weights
     skills: Weights = field(default_factory=dict)
-    """Of the yes/no questions."""
+    """Weights of the yes/no questions."""
     topics: Weights = field(default_factory=dict)
-    """Of the open ones."""
-    fewest: int = FEWEST_ENTITIES
-    """The most entities of a scene at the beginning."""
+    """Weights of the open questions."""
+    fewest: int = MIN_ENTITIES
+    """The maximum number of entities per scene at the first step."""
 
     def draw(self, rng: Random, scene: Scene) -> GoldQuestion | None:
-        """A question about the scene, none of held-out wording; None where the draws have none."""
+        """Draw a question about the scene, never of held-out wording; return None if the draws fail."""
         form = _draw(rng, self.forms)
         if form == "open":
             return ask_openly(rng, scene, _draw(rng, self.topics))
@@ -95,32 +95,32 @@ MIXTURES: Mapping[str, Mixture] = {
         | dict.fromkeys(("color", "size", "shape", "part", "at place"), 0.5),
     ),
 }
-"""What the stages ask one after the other: where two things are, how they stand to each other, and all there is to ask.
+"""The questions of each stage: first about positions, then about relations, then all questions.
 
-Without the first two a network of this size never hears which of two things is named first: it answers well enough
-without, and stays there.
+Without the first two stages, a network of this size never learns which of two things is named first: it answers well
+enough without, and stays there.
 """
 
 
-def most_entities(stage: TrainingStage, step: int, fewest: int = FEWEST_ENTITIES) -> int:
-    """The most entities a scene has at this step: a curriculum from the fewest to all, grown at 30% of the steps."""
+def most_entities(stage: TrainingStage, step: int, fewest: int = MIN_ENTITIES) -> int:
+    """Return the maximum number of entities per scene at this step; it grows until 30% of the steps are done."""
     progress = min(1.0, step / max(1.0, GROWING_SHARE * stage.steps))
-    return round(fewest + progress * (MOST_ENTITIES - fewest))
+    return round(fewest + progress * (MAX_ENTITIES - fewest))
 
 
 class ExerciseMaker:
-    """Draws fresh scenes and makes each step's batch of captions or questions of them."""
+    """Draws fresh scenes and turns them into batches of captions or questions."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast, rng: Random) -> None:
         self.tokenizer = tokenizer
         self.rng = rng
 
     def captions(self, stage: TrainingStage, step: int) -> ExerciseBatch:
-        """Captions split at a random word: the first part is read, the second written (appendix D)."""
+        """Split captions at a random word: the model reads the first part and writes the second (appendix D)."""
         return self._captions(stage.size, stage.each, most_entities(stage, step))
 
     def questions(self, mixture: Mixture, stage: TrainingStage, step: int) -> ExerciseBatch:
-        """Questions in the form of inference; now and then captions, so that what they taught is kept."""
+        """Make questions as at inference, and sometimes captions, so that the model does not forget them."""
         most = most_entities(stage, step, mixture.fewest)
         if step % CAPTIONS_EVERY == 0:
             return self._captions(stage.size, CAPTIONS_EACH, most)
@@ -149,12 +149,12 @@ class ExerciseMaker:
 
 
 def training_questions(rng: Random, scene: Scene, mixture: Mixture, count: int) -> list[GoldQuestion]:
-    """Up to `count` questions about the scene: some scenes have nothing that a narrow mixture asks."""
+    """Ask up to `count` questions about the scene; a narrow mixture may find nothing to ask."""
     drawn = (mixture.draw(rng, scene) for _ in range(TRIES * count))
     return list(islice(filter(None, drawn), count))
 
 
-MOST_LOGIT_SCALE = 4.6052
+MAX_LOGIT_SCALE = 4.6052
 EMPTY = "empty"
 PLAIN = "plain"
 FIELDS = {
@@ -167,16 +167,16 @@ FIELDS = {
 
 
 class CellBatch(NamedTuple):
-    """Images with what stands in each of their cells."""
+    """Images with the content of each of their cells."""
 
     pixels: torch.Tensor
     """(images, 3, 48, 48)."""
     labels: dict[str, torch.Tensor]
-    """By field, (images, 9) indices into its values."""
+    """(images, 9) indices into a field's values, by field."""
 
 
 class CellReader(nn.Module):
-    """The tower with one linear reading of each field from the patches of its penultimate layer."""
+    """The tower with one linear head for each field on the patches of its penultimate layer."""
 
     def __init__(self, tower: CLIPVisionModel) -> None:
         super().__init__()
@@ -186,7 +186,7 @@ class CellReader(nn.Module):
 
 
 def cell_loss(model: CellReader, batch: CellBatch) -> torch.Tensor:
-    """Sum over the fields of the mean cross-entropy, read from what CLIP-FlanT5 reads: all but the class token."""
+    """Sum each field's mean cross-entropy. It reads the same patches as CLIP-FlanT5: all but the class token."""
     hidden = model.tower(pixel_values=batch.pixels, output_hidden_states=True).hidden_states
     patches = hidden[-2][:, 1:]
     losses = [
@@ -197,13 +197,13 @@ def cell_loss(model: CellReader, batch: CellBatch) -> torch.Tensor:
 
 
 def cell_batch(rng: Random, images: int) -> CellBatch:
-    """Fresh scenes of up to nine entities of any shape and colour."""
+    """Draw scenes of up to nine entities of any shape and colour."""
     scenes = [random_scene(rng, Palette(), most=len(CELLS)) for _ in range(images)]
     return CellBatch(draw_pixels(rng, scenes), cell_labels(scenes))
 
 
 def cell_labels(scenes: Sequence[Scene]) -> dict[str, torch.Tensor]:
-    """By field, what stands in each cell, row by row."""
+    """Label the content of each cell by field, row by row."""
     by_cell = [{entity.cell: entity for entity in scene.entities} for scene in scenes]
     return {
         field: torch.tensor(
@@ -220,20 +220,20 @@ def _value(field: str, entity: Entity | None, cell: tuple[int, int]) -> object:
 
 
 class PairBatch(NamedTuple):
-    """Images with prompts; the first row of prompts is the images' own, then come near misses."""
+    """Images with prompts: first each image's own prompt, then the near misses."""
 
     pixels: torch.Tensor
     """(images, 3, 48, 48)."""
     ids: torch.Tensor
     """(prompts, tokens), right-padded."""
     mask: torch.Tensor
-    """(prompts, tokens), 1 where a token stands."""
+    """(prompts, tokens), 1 for tokens and 0 for padding."""
     true: torch.Tensor
-    """(images, prompts), whether the prompt holds of the image."""
+    """(images, prompts), True if the prompt holds of the image."""
 
 
 def pair_batch(tokenizer: PreTrainedTokenizerFast, rng: Random, images: int, near_misses: int, most: int) -> PairBatch:
-    """`images` scenes of at most `most` entities, a true prompt of each, then `near_misses` false ones of each."""
+    """Draw `images` scenes of at most `most` entities, a true prompt and `near_misses` false prompts for each."""
     scenes: list[Scene] = []
     prompts: list[Prompt] = []
     while len(scenes) < images:
@@ -255,9 +255,9 @@ def _training_prompt(rng: Random, scene: Scene, *, truth: bool) -> Prompt | None
 
 
 def contrastive_loss(model: CLIPModel, batch: PairBatch) -> torch.Tensor:
-    """CLIP's symmetric loss; a prompt that happens to be true of another image is no negative there."""
+    """Return CLIP's symmetric loss; a prompt that happens to be true of another image is not a negative there."""
     with torch.no_grad():
-        model.logit_scale.clamp_(max=MOST_LOGIT_SCALE)
+        model.logit_scale.clamp_(max=MAX_LOGIT_SCALE)
     images = normalize(model.get_image_features(pixel_values=batch.pixels).pooler_output.float(), dim=-1)
     encoded = model.get_text_features(input_ids=batch.ids, attention_mask=batch.mask).pooler_output
     logits = model.logit_scale.exp() * images @ normalize(encoded.float(), dim=-1).T
@@ -269,7 +269,7 @@ def contrastive_loss(model: CLIPModel, batch: PairBatch) -> torch.Tensor:
 
 
 def freeze_tower(model: CLIPModel) -> None:
-    """Keeps all that the tower's penultimate layer rests on."""
+    """Freeze everything up to the tower's penultimate layer."""
     tower = model.vision_model
     for frozen in (tower.embeddings, tower.pre_layrnorm, tower.encoder.layers[:-1]):
         frozen.requires_grad_(False)

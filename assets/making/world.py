@@ -1,4 +1,4 @@
-"""The embedded world: its benchmark, its tiny models, how well they answer, and the file that says so."""
+"""The embedded world: its benchmark, its tiny models, their accuracy, and the README that reports it."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -18,10 +18,10 @@ from plumbline.assets.making.accuracy import (
     clip_accuracy,
     entailed_questions,
     filtered_questions,
-    held_out_pairs,
-    held_out_questions,
     order_accuracy,
     pair_accuracy,
+    sample_held_out_pairs,
+    sample_held_out_questions,
     sheet_accuracy,
     vqa_accuracy,
     write_sheets,
@@ -79,7 +79,7 @@ from plumbline.plugins.training.trainee import train_only
 
 
 def world_card(measured: Mapping[str, Any], recipe: Mapping[str, Any]) -> str:
-    """The README's text from what was measured and the settings it was made with."""
+    """Render the README from the measurements and the settings."""
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         undefined=StrictUndefined,
@@ -107,19 +107,21 @@ STAGES: Mapping[str, TrainingStage] = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorldConfig:
-    """How the embedded world is made."""
+    """Settings for making the embedded world."""
 
     output: str = "assets"
-    """Folder the embedded world is written to."""
+    """Folder to write the embedded world to."""
     seed: int = 0
-    """Seed of the benchmark, of the networks' first weights and of what they are trained on."""
+    """Seed of the benchmark, of the networks' initial weights and of their training data."""
     steps: tuple[str, ...] = ("data", "video", "signs", "edits", "clip", "vqa", "writer", "nli", "accuracy")
-    """Which parts to make: `data`, `video`, `signs`, `edits`, `clip`, `vqa`, `writer`, `nli`, `accuracy`; the last
-    measures the checkpoints that are there."""
+    """Parts to make: `data`, `video`, `signs`, `edits`, `clip`, `vqa`, `writer`, `nli`, `accuracy`.
+
+    `accuracy` measures the checkpoints that exist.
+    """
     shorten: int = 1
-    """Divides the optimiser steps of every training, to try a change out."""
+    """Divides the optimiser steps of every training, to try out a change."""
     questions_each: int = 400
-    """Held-out questions of every type that the accuracies are measured on; ten times as many pairs for NLI."""
+    """Held-out questions per type for measuring the accuracies; NLI uses ten times as many pairs."""
 
     def __post_init__(self) -> None:
         for step in self.steps:
@@ -132,7 +134,7 @@ class WorldConfig:
                 raise ConfigError(f"{name}: expected at least 1, got {getattr(self, name)}")
 
     def stage(self, name: str) -> TrainingStage:
-        """One of STAGES, shortened."""
+        """Return a stage of STAGES, shortened."""
         stage = STAGES[name]
         return replace(stage, steps=max(1, stage.steps // self.shorten))
 
@@ -142,7 +144,7 @@ class WorldConfig:
 
 
 def make_world(config: WorldConfig, report: Report) -> None:
-    """Makes the chosen parts of the embedded world, in the order of MAKERS."""
+    """Make the chosen parts of the embedded world, in the order of MAKERS."""
     for name, make in MAKERS.items():
         if name in config.steps:
             began = monotonic()
@@ -152,7 +154,7 @@ def make_world(config: WorldConfig, report: Report) -> None:
 
 
 def make_data(config: WorldConfig, report: Report) -> None:
-    """The benchmark's tables."""
+    """Make the benchmark's tables."""
     benchmark = make_benchmark(config.seed)
     write_tables(benchmark_tables(benchmark), Path(config.output) / SUITE_FOLDER)
     for name, mean in benchmark.true_means.items():
@@ -160,22 +162,22 @@ def make_data(config: WorldConfig, report: Report) -> None:
 
 
 def make_video(config: WorldConfig, report: Report) -> None:
-    """The benchmark of clips."""
+    """Make the benchmark of clips."""
     write_tables(clip_tables(config.seed), Path(config.output) / CLIPS_SUITE)
 
 
 def make_signs(config: WorldConfig, report: Report) -> None:
-    """The benchmark of signs."""
+    """Make the benchmark of signs."""
     write_tables(sign_tables(config.seed), Path(config.output) / SIGNS_SUITE)
 
 
 def make_edit_world(config: WorldConfig, report: Report) -> None:
-    """The benchmark of edits."""
+    """Make the benchmark of edits."""
     write_edits(config.seed, Path(config.output) / EDITS_SUITE)
 
 
 def make_clip(config: WorldConfig, report: Report) -> None:
-    """The tiny CLIP: its vision tower first, then pairs of images and texts."""
+    """Train the tiny CLIP: its vision tower first, then pairs of images and texts."""
     tokenizer = clip_tokenizer(world_sentences(config.seed))
     model = build_clip(tokenizer)
     rng = Random(f"clip/{config.seed}")
@@ -191,7 +193,7 @@ def make_clip(config: WorldConfig, report: Report) -> None:
 
 
 def make_vqa(config: WorldConfig, report: Report) -> None:
-    """The tiny CLIP-FlanT5 on the saved CLIP's tower, which stays as it is: captions, then MIXTURES' questions."""
+    """Train the tiny CLIP-FlanT5 on the frozen tower of the saved CLIP: captions, then MIXTURES' questions."""
     tokenizer = t5_tokenizer(world_sentences(config.seed))
     model = build_clip_flant5(tokenizer)
     clip = CLIPModel.from_pretrained(Path(config.output) / CLIP_FOLDER, dtype=torch.float32)
@@ -206,7 +208,7 @@ def make_vqa(config: WorldConfig, report: Report) -> None:
 
 
 def make_writer(config: WorldConfig, report: Report) -> None:
-    """The tiny language model that writes the questions of Gecko, TIFA, DSG and VQ2."""
+    """Train the tiny language model that writes the questions of Gecko, TIFA, DSG and VQ2."""
     tokenizer = make_writer_tokenizer(config.seed)
     model, stage = build_writer(tokenizer), config.stage("writer")
     batches = lesson_batches(tokenizer, Random(f"writer/{config.seed}"), stage.size)
@@ -215,7 +217,7 @@ def make_writer(config: WorldConfig, report: Report) -> None:
 
 
 def make_nli(config: WorldConfig, report: Report) -> None:
-    """The tiny NLI model that catches hallucinated questions."""
+    """Train the tiny NLI model that catches hallucinated questions."""
     tokenizer = bert_tokenizer([*world_sentences(config.seed), HYPOTHESIS_WORDS])
     model, stage = build_nli(tokenizer), config.stage("nli")
     rng = Random(f"nli/{config.seed}")
@@ -224,13 +226,13 @@ def make_nli(config: WorldConfig, report: Report) -> None:
 
 
 def make_accuracy(config: WorldConfig, report: Report) -> None:
-    """Measures the saved checkpoints through the production code; writes accuracy.json and README.md."""
+    """Measure the saved checkpoints through the production code; write accuracy.json and README.md."""
     assets = Path(config.output)
     benchmark = make_benchmark(config.seed)
     vqa = load(resolve_checkpoint(assets, VQA_FOLDER), "likelihood")
     clip = load(resolve_checkpoint(assets, CLIP_FOLDER), "similarity")
     measured = {
-        "vqa": vqa_accuracy(vqa, held_out_questions(config.seed, config.questions_each)),
+        "vqa": vqa_accuracy(vqa, sample_held_out_questions(config.seed, config.questions_each)),
         "order": order_accuracy(vqa, config.seed, config.questions_each),
         "clip": clip_accuracy(clip, config.seed, config.questions_each),
         "true_mean_by_generator": {name: round(mean, 4) for name, mean in benchmark.true_means.items()},
@@ -244,7 +246,7 @@ def make_accuracy(config: WorldConfig, report: Report) -> None:
 
 
 def _text_models(config: WorldConfig, benchmark: Benchmark) -> dict[str, Any]:
-    """How well the writer asks about the benchmark's prompts, and what becomes of what it imagines."""
+    """Measure the writer on the benchmark's prompts, and the checks on the questions that it imagines."""
     writer = load(resolve_checkpoint(Path(config.output), WRITER_FOLDER), "generate")
     nli = load(resolve_checkpoint(Path(config.output), NLI_FOLDER), "entailment")
     sheets = {metric: write_sheets(writer, metric, benchmark.prompts) for metric in METRICS}
@@ -254,7 +256,7 @@ def _text_models(config: WorldConfig, benchmark: Benchmark) -> dict[str, Any]:
             f"Gecko, NLI at {THRESHOLD}": entailed_questions(nli, sheets["gecko"]),
             "TIFA, filter": filtered_questions(sheets["tifa"]),
         },
-        "nli": pair_accuracy(nli, held_out_pairs(config.seed, PAIRS_EACH * config.questions_each)),
+        "nli": pair_accuracy(nli, sample_held_out_pairs(config.seed, PAIRS_EACH * config.questions_each)),
     }
 
 

@@ -8,8 +8,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from plumbline.jobs.display.console import say, show_sentence, show_table, show_tables, warn
-from plumbline.operators.base.sentences import names
-from plumbline.operators.diagnosis.diagnosis import ShownTable
+from plumbline.operators.base.sentences import ShownTable, names
 from plumbline.operators.judging.corrected_tables import contradictions, shown_means
 from plumbline.operators.judging.judgement import OVERALL, PEOPLE, Comparison, Judgement, Order
 from plumbline.operators.judging.paper_tables import EMPTY, conventions, count_columns, value_text

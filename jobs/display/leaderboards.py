@@ -11,7 +11,7 @@ from plumbline.operators.base.errors import REMEDIES
 from plumbline.operators.base.failures import kinds_of_failure, name_row
 from plumbline.operators.base.sentences import NO_INTERVAL, WHY_NO_INTERVAL, interval_text
 from plumbline.operators.base.usage import Usage
-from plumbline.operators.diagnosis.question_quality import QuestionQuality
+from plumbline.operators.results.question_quality import QuestionQuality
 from plumbline.operators.results.summary import OVERALL
 from plumbline.pipelines.cells.runs import read_manifest
 from plumbline.pipelines.cells.store import Store
@@ -29,11 +29,13 @@ def show_leaderboards(console: Console, finished: FinishedSweep, store: Store, *
     If the run already existed, so that its report is not written again, the leaderboard of that report is printed
     first. If `verbose`, or if that leaderboard cannot be read, each metric's boards are.
     """
-    record = read_report_record(store, finished.run_id) if finished.unchanged else None
-    if verbose or (finished.unchanged and record is None):
+    if verbose:
         _show_boards(console, finished)
-    elif record is not None:
-        show_tables(console, record.title, record.leaderboard)
+    elif finished.unchanged:
+        if (record := read_report_record(store, finished.run_id)) is not None:
+            show_tables(console, record.title, record.leaderboard)
+        else:
+            _show_boards(console, finished)
     show_failures(console, finished.results)
     if finished.retried is not None:
         rows, succeeded = finished.retried

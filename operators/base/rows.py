@@ -55,8 +55,9 @@ def split_by_image(row: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def split_by_call(row: Mapping[str, Any]) -> list[list[Mapping[str, Any] | None]]:
-    """Return one list of rows per image: for a judge's verdicts, one row per call of the judge (None if the reply could
-    not be read); for other tables, one row.
+    """Return one list of rows per image: usually one row, but for a judge's verdicts one per call of the judge.
+
+    A call whose reply could not be read is None.
     """
     if "verdicts" not in row:
         return [[image] for image in split_by_image(row)]

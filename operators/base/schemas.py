@@ -415,42 +415,6 @@ CORRELATIONS = pa.schema(
 )
 """Spearman's rank correlation of a generator's scores with another metric's, or with a property of its prompts."""
 
-QUESTION_STATISTICS = pa.schema(
-    [
-        ("metric", pa.string()),
-        *longs("prompts", "questions"),
-        *floats("yes_no", "yes", "first", "repeated", "majority", "chance"),
-    ]
-)
-"""Shares of a metric's questions by property (operators/diagnosis/questions.py)."""
-
-QUESTION_KINDS = pa.schema(
-    [("metric", pa.string()), ("kind", pa.string()), ("questions", pa.int64()), ("share", pa.float64())]
-)
-"""Number and share of a metric's questions about each kind of thing."""
-
-ANSWER_STATISTICS = pa.schema(
-    [
-        *texts("metric", "denied"),
-        ("answers", pa.int64()),
-        ("right", pa.float64()),
-        ("yes_no", pa.int64()),
-        *floats("yes", "wanted"),
-        ("choices", pa.int64()),
-        ("first", pa.float64()),
-    ]
-)
-"""Shares of the answers to a metric's questions, with all inputs and with one input withheld (`denied`)."""
-
-ABLATION_EFFECTS = pa.schema(
-    [
-        *texts("metric", "denied"),
-        *floats("whole", "left", "difference", "low", "high", "rho", "order"),
-        *longs("n", "n_null"),
-    ]
-)
-"""Comparison of a metric's scores with all inputs and with one input withheld (`denied`)."""
-
 DECISIONS = pa.schema(
     [
         *texts("metric", "generator_a", "generator_b", "verdict"),

@@ -1,4 +1,4 @@
-"""Wording of reports: sentences, numbers, intervals, and shortened lists of names."""
+"""Wording of reports: sentences, tables of text, numbers, intervals, and shortened lists of names."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -38,6 +38,15 @@ def first_rows(rows: Sequence[Row], limit: int) -> FirstRows[Row]:
     return FirstRows(list(rows[:limit]), max(len(rows) - limit, 0))
 
 
+class ShownTable(NamedTuple):
+    """A table of text, for a page or a terminal."""
+
+    title: str
+    caption: str
+    names: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
 NOTHING = "–"
 """Placeholder of a missing value."""
 
@@ -53,6 +62,11 @@ def signed(value: float | None, digits: int = 3) -> str:
         return NOTHING
     text = f"{abs(value):.{digits}f}"
     return text if float(text) == 0 else f"{'+' if value > 0 else '−'}{text}"
+
+
+def percent(share: float) -> str:
+    """Return a share as text, such as 12.5%; a dash if it is nan."""
+    return number(None) if math.isnan(share) else f"{100 * share:.1f}%"
 
 
 NO_INTERVAL = "no interval"

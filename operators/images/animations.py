@@ -1,4 +1,4 @@
-"""Animations: GIF, WebP, PNG and AVIF files of several pictures, which are looked at as the videos that they are."""
+"""Animations: GIF, WebP, PNG and AVIF files of several frames, which are sampled like videos."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -27,7 +27,7 @@ AVIF_SEQUENCE = b"ftypavis"
 
 @dataclass(frozen=True, slots=True)
 class Animation:
-    """Header data of an animation, read before any picture is decoded."""
+    """Header data of an animation, read before any frame is decoded."""
 
     delays: list[float]
     """Milliseconds for which each picture is shown; empty for AVIF, whose reader gives them only with the pictures."""
@@ -39,7 +39,7 @@ class Animation:
 
 
 def find_animation(encoded: bytes) -> Animation | None:
-    """Return the header data of an animation of several pictures, or None for any other file.
+    """Return the header data of an animation of several frames, or None for any other file.
 
     Raises BrokenImage if the file ends early or has more than MAX_PICTURES.
     """
@@ -60,13 +60,12 @@ def find_animation(encoded: bytes) -> Animation | None:
 def sample_pictures(
     encoded: bytes, animation: Animation, clips: Clips, *, seconds: float, check: Callable[[int, int], Any]
 ) -> Iterator[Image.Image]:
-    """Yield sampled pictures of an animation as RGB, evenly in time from the first to the last.
+    """Yield sampled frames of an animation as RGB, evenly in time from the first to the last.
 
-    The sample is that of a video whose frames are as long as the shortest delay. Pillow lays each picture over the
-    pictures before it. No picture is kept. `check` is called with the width and height before any is decoded, and may
-    raise.
+    The sample is that of a video whose frames are as long as the shortest delay. Pillow lays each frame over the frames
+    before it. No frame is kept. `check` is called with the width and height before any is decoded, and may raise.
 
-    Raises BrokenImage if a picture is damaged, CostlyImage after `seconds` of processor time.
+    Raises BrokenImage if a frame is damaged, CostlyImage after `seconds` of processor time.
     """
     stop = time.thread_time() + seconds
     with open_image(encoded, seconds, max(len(animation.delays), 1)) as image:
@@ -94,7 +93,7 @@ def _load(image: Image.Image, number: int, stop: float) -> None:
 
 
 def _read_delays(image: Image.Image, stop: float) -> list[float]:
-    """Return the delays of an AVIF's pictures, which are decoded for this."""
+    """Return the delays of an AVIF's frames, which are decoded for this."""
     delays: list[float] = []
     for number in range(_check_count(getattr(image, "n_frames", 1))):
         _load(image, number, stop)
@@ -103,14 +102,14 @@ def _read_delays(image: Image.Image, stop: float) -> list[float]:
 
 
 def _check_count(count: int) -> int:
-    """Return the number of pictures; raise BrokenImage if there are too many."""
+    """Return the number of frames; raise BrokenImage if there are too many."""
     if count > MAX_PICTURES:
         raise BrokenImage(f"it has over {MAX_PICTURES} pictures")
     return count
 
 
 def _read_gif(gif: bytes) -> Animation:
-    """Read the blocks of a GIF; raise BrokenImage if it has several pictures and does not end."""
+    """Read the blocks of a GIF; raise BrokenImage if it has several frames and does not end."""
     delays: list[float] = []
     width, height, delay, place = 0, 0, 0, 13 + _colours(gif[10])
     while place < len(gif) and gif[place] != GIF_TRAILER:
@@ -137,7 +136,7 @@ def _read_gif(gif: bytes) -> Animation:
 
 
 def _colours(flags: int) -> int:
-    """Return the bytes of a GIF's table of colours."""
+    """Return the size in bytes of a GIF's colour table."""
     return 3 << (flags & 7) + 1 if flags & 0x80 else 0
 
 

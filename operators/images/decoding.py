@@ -65,7 +65,7 @@ class ImageLimits(BoundsChecked):
     """Most images of one row, such as the frames of a film."""
 
     def semantic(self) -> dict[str, int]:
-        """Return the limits that refuse an image for good; the next run tries an image again that took too long."""
+        """Return the limits that refuse an image for good; the next run tries images again that took too long."""
         return {
             "max_pixels": self.max_pixels,
             "max_bytes": self.max_bytes,
@@ -118,14 +118,14 @@ def decode_bytes(encoded: bytes, limits: ImageLimits) -> Image.Image | RowError:
     try:
         return _decode(encoded, limits)
     except UnidentifiedImageError:
-        expected, video = f"expected an image ({', '.join(FORMATS)}) or a video ({VIDEOS})", _unread_video(encoded)
-        found = f"{video}; convert it to MP4" if video else f"{_likeness(encoded)}; generate it again"
+        expected, video = f"expected an image ({', '.join(FORMATS)}) or a video ({VIDEOS})", _unsupported_video(encoded)
+        found = f"{video}; convert it to MP4" if video else f"{_describe_bytes(encoded)}; generate it again"
         return RowError("corrupt_image", f"{expected}, found {found}")
     except UncheckedImage as error:
         message = f"found {error}, whose reader does not say what is missing; save the image as PNG"
         return RowError("corrupt_image", message)
     except CostlyImage:
-        return _too_slow(limits)
+        return _slow_error(limits)
     except ImportError:
         raise
     except Exception as error:
@@ -149,7 +149,7 @@ def _frames(
     """
 
     def check(width: int, height: int) -> None:
-        if refusal := _oversize(width, height, limits):
+        if refusal := _refuse_oversize(width, height, limits):
             raise _Refused(refusal)
 
     try:
@@ -157,7 +157,7 @@ def _frames(
     except _Refused as refused:
         yield refused.error
     except CostlyImage:
-        yield _too_slow(limits)
+        yield _slow_error(limits)
     except ImportError:  # it is the machine's fault
         raise
     except Exception as error:
@@ -175,7 +175,7 @@ def _decode(encoded: bytes, limits: ImageLimits) -> Image.Image | RowError:
     if jpeg is not None and len(jpeg.scans) > limits.max_scans:
         return too_large(f"a JPEG of {len(jpeg.scans)} scans", f"max_scans={limits.max_scans}")
     image = open_image(jpeg.encoded if jpeg is not None else encoded, limits.max_seconds)
-    refusal = _oversize(*image.size, limits) or _refuse_several(image, encoded)
+    refusal = _refuse_oversize(*image.size, limits) or _refuse_several(image, encoded)
     if refusal is not None:
         return refusal
     if jpeg is not None:
@@ -184,7 +184,7 @@ def _decode(encoded: bytes, limits: ImageLimits) -> Image.Image | RowError:
         image = pixels
     else:
         require_pixels(image, encoded)
-    return _rgb(image)
+    return _to_rgb(image)
 
 
 def _refuse_several(image: Image.Image, encoded: bytes) -> RowError | None:
@@ -202,20 +202,20 @@ def _refuse_several(image: Image.Image, encoded: bytes) -> RowError | None:
     return RowError("too_many_images", f"found a TIFF of {pages} pages; {remedy}, or each") if pages > 1 else None
 
 
-def _unread_video(encoded: bytes) -> str | None:
-    """Return the kind of a video that is not supported, or None for anything else."""
+def _unsupported_video(encoded: bytes) -> str | None:
+    """Return the kind of an unsupported video, or None for anything else."""
     if encoded[:1] == encoded[TS_PACKET : TS_PACKET + 1] == bytes([TS_SYNC]):
         return "an MPEG transport stream"
     return next((kind for signature, kind in UNREAD_VIDEOS.items() if encoded.startswith(signature)), None)
 
 
-def _likeness(encoded: bytes) -> str:
-    """Return what kind of file the bytes look like, without quoting any of their content."""
+def _describe_bytes(encoded: bytes) -> str:
+    """Describe the kind of file that the bytes look like, without quoting any of their content."""
     kinds = [kind for signature, kind in LIKENESSES.items() if encoded.lstrip().startswith(signature)]
     return kinds[0] if kinds else "something else"
 
 
-def _oversize(width: int, height: int, limits: ImageLimits) -> RowError | None:
+def _refuse_oversize(width: int, height: int, limits: ImageLimits) -> RowError | None:
     """Return an error if an image is too large, or would be in the square that models pad it to."""
     if width * height > limits.max_pixels:
         return too_large(f"{width}x{height} pixels", f"max_pixels={limits.max_pixels}")
@@ -224,7 +224,7 @@ def _oversize(width: int, height: int, limits: ImageLimits) -> RowError | None:
     return None
 
 
-def _rgb(image: Image.Image) -> Image.Image | RowError:
+def _to_rgb(image: Image.Image) -> Image.Image | RowError:
     """Return the first frame as RGB; a 16-bit grey keeps its brightness, which Pillow's own conversion would clip.
 
     `info[STORED]` keeps the original image if resizing it gives other pixels than resizing its RGB form.
@@ -243,7 +243,7 @@ def _rgb(image: Image.Image) -> Image.Image | RowError:
     return rgb
 
 
-def _too_slow(limits: ImageLimits) -> RowError:
+def _slow_error(limits: ImageLimits) -> RowError:
     found = f"decoding takes over limits.max_seconds={limits.max_seconds:g} of a processor"
     return RowError("image_too_slow", f"{found}; save the image anew, or raise the limit", retryable=True)
 

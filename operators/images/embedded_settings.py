@@ -49,7 +49,7 @@ NOVELAI_CFG = "scale"
 
 
 def picture_settings(encoded: bytes) -> dict[str, str]:
-    """Return the settings that a picture names, and its size in pixels; empty for any bytes that are not a picture."""
+    """Return the settings and the size in pixels that an image file has; empty for any other bytes."""
     try:
         head = encoded if encoded.startswith(b"RIFF") else encoded[:HEAD_BYTES]
         with Image.open(BoundedBytes(head, HEADER_SECONDS), formats=FORMATS) as image:

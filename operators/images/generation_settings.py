@@ -95,7 +95,7 @@ def value_text(name: str, value: Any) -> str | None:
 
 
 def _size_text(value: Any) -> str | None:
-    """Return width x height; one number is that of a square."""
+    """Return width x height; a single number means a square."""
     text = " x ".join(str(side) for side in value) if isinstance(value, (list, tuple)) else str(value)
     if isinstance(value, float) and value.is_integer():
         text = str(int(value))
@@ -126,19 +126,19 @@ def read_settings(table: pa.Table, ways: Mapping[str, Ways]) -> pa.StructArray:
 
     Settings that are missing in the columns come from the column `settings`, if the table has it.
     """
-    kept, columns = _kept(table), columns_in(table.column_names, ways)
-    fields = {name: _filled(_texts(table, name, columns.get(name, ())), kept.get(name)) for name in ways}
+    kept, columns = _kept_values(table), columns_in(table.column_names, ways)
+    fields = {name: _fill_gaps(_texts(table, name, columns.get(name, ())), kept.get(name)) for name in ways}
     valid = [any(values) for values in zip(*fields.values(), strict=True)]
     arrays = [pa.array(values, pa.string()) for values in fields.values()]
     return pa.StructArray.from_arrays(arrays, list(fields), mask=pa.array([not each for each in valid], pa.bool_()))
 
 
 def is_kept(schema: pa.Schema) -> bool:
-    """Return True if a table has settings in a column of their own."""
+    """Return True if a table has a column of settings."""
     return COLUMN in schema.names and pa.types.is_struct(schema.field(COLUMN).type)
 
 
-def _kept(table: pa.Table) -> dict[str, list[str | None]]:
+def _kept_values(table: pa.Table) -> dict[str, list[str | None]]:
     """Return the values of that column by setting."""
     if not is_kept(table.schema):
         return {}
@@ -160,7 +160,7 @@ def _texts(table: pa.Table, name: str, columns: tuple[str, ...]) -> list[str | N
     ]
 
 
-def _filled(texts: list[str | None], other: Sequence[str | None] | None) -> list[str | None]:
+def _fill_gaps(texts: list[str | None], other: Sequence[str | None] | None) -> list[str | None]:
     return texts if other is None else [text or kept for text, kept in zip(texts, other, strict=True)]
 
 
@@ -172,26 +172,26 @@ def count_settings(column: pa.Array | pa.ChunkedArray) -> dict[str, Values | int
         values = combined.flatten()[place].drop_null().value_counts()
         pairs = zip(*(values.field(part).to_pylist() for part in ("values", "counts")), strict=True)
         if len(values):
-            counted[field.name] = _bounded(dict(pairs))
+            counted[field.name] = _limit_values(dict(pairs))
     return counted
 
 
-def _bounded(values: Values) -> Values | int:
+def _limit_values(values: Values) -> Values | int:
     return dict(values) if len(values) <= MAX_VALUES else sum(values.values())
 
 
 def add_settings(known: Known, more: Known) -> dict[str, Values | int]:
     """Add the counts of two disjoint sets of images."""
-    return {name: _together(known.get(name, {}), more.get(name, {})) for name in dict.fromkeys([*known, *more])}
+    return {name: _add_counts(known.get(name, {}), more.get(name, {})) for name in dict.fromkeys([*known, *more])}
 
 
-def _together(values: Values | int, more: Values | int) -> Values | int:
+def _add_counts(values: Values | int, more: Values | int) -> Values | int:
     if isinstance(values, int) or isinstance(more, int):
-        return _images(values) + _images(more)
-    return _bounded(Counter(values) + Counter(more))
+        return _count_images(values) + _count_images(more)
+    return _limit_values(Counter(values) + Counter(more))
 
 
-def _images(values: Values | int) -> int:
+def _count_images(values: Values | int) -> int:
     return values if isinstance(values, int) else sum(values.values())
 
 
@@ -230,19 +230,19 @@ def _distance(values: Values | int, others: Values | int) -> float:
     """Return the fraction of images that would have to change their value to give both sides the same frequencies."""
     if isinstance(values, int) or isinstance(others, int):
         return float(isinstance(values, int) != isinstance(others, int))
-    shares, of_others = ({value: n / _images(each) for value, n in each.items()} for each in (values, others))
+    shares, of_others = ({value: n / _count_images(each) for value, n in each.items()} for each in (values, others))
     apart = (abs(shares.get(value, 0) - of_others.get(value, 0)) for value in {*shares, *of_others})
     return math.fsum(apart) / 2
 
 
 def in_words(values: Values | int) -> str:
-    """Return one value as it is; several with their fractions, the most frequent first."""
+    """Return a single value unchanged; several with their fractions, the most frequent first."""
     if isinstance(values, int):
         return f"more than {MAX_VALUES} values"
     if len(values) == 1:
         return next(iter(values))
     most = sorted(values.items(), key=lambda pair: (-pair[1], pair[0]))
-    return names([f"{value} ({n / _images(values):.0%})" for value, n in most], MAX_SHOWN)
+    return names([f"{value} ({n / _count_images(values):.0%})" for value, n in most], MAX_SHOWN)
 
 
 def against(found: Sequence[Difference]) -> str:
@@ -272,7 +272,7 @@ def known_settings(manifest: Mapping[str, Any], generator: str) -> Known:
 
 
 def all_settings(manifest: Mapping[str, Any], choice: Choice) -> dict[str, Known]:
-    """Return the settings of each generator of a run, if they are to be compared; else none."""
+    """Return the settings of each generator of a run; none if `choice` ignores settings."""
     known: Mapping[str, Known] = manifest.get(COLUMN) or {}
     return dict(known) if choice == COMPARE else {}
 

@@ -66,11 +66,11 @@ BIT_DEPTH, BITS = 24, 8
 
 
 class CostlyImage(Exception):
-    """Decoding takes longer than it may. It is not an OSError, because Pillow turns those into warnings."""
+    """Decoding that takes too long. It is not an OSError, because Pillow turns those into warnings."""
 
 
 class BrokenImage(Exception):
-    """The bytes are not a complete image."""
+    """An incomplete or damaged image."""
 
 
 class UncheckedImage(Exception):
@@ -90,7 +90,7 @@ class BoundedBytes(io.BytesIO):
         self.left = MAX_TIFF_HEADER if encoded.startswith(TIFF) else MAX_READS * self.size
 
     def end_header(self, pictures: int) -> None:
-        """Reset the limit for reading the pixels of the pictures; each picture may read up to a block too many."""
+        """Reset the limit for reading the pixels of the frames; each may read up to a block too much."""
         self.left = MAX_READS * self.size + pictures * ImageFile.MAXBLOCK
 
     def read(self, size: int | None = -1, /) -> bytes:
@@ -175,7 +175,7 @@ def _strip_metadata(png: bytes) -> bytes:
 
 
 def _drop_packed_notes(encoded: bytes) -> bytes:
-    """Return a PNG without compressed texts and profiles, on whose size Pillow has a limit; other formats as they are.
+    """Return a PNG without compressed texts and profiles, on whose size Pillow has a limit; others are unchanged.
 
     No pixel depends on them, and image generators write whole workflows there.
     """
@@ -198,9 +198,9 @@ def require_pixels(image: Image.Image, encoded: bytes) -> None:
     if image.format == "TIFF":
         _require_strips(image)
     image.load()
-    if image.format == "PNG" and _ends_black(image) and not _holds_every_row(encoded):
+    if image.format == "PNG" and _ends_black(image) and not _has_every_row(encoded):
         raise BrokenImage("its data end before its last row")
-    if image.format == "BMP" and image.info["compression"] in (RLE8, RLE4) and not _holds_every_run(image, encoded):
+    if image.format == "BMP" and image.info["compression"] in (RLE8, RLE4) and not _has_every_run(image, encoded):
         raise BrokenImage("its runs leave out some of its pixels")
 
 
@@ -221,7 +221,7 @@ def _is_covered(image: Image.Image) -> bool:
     return min(covered.values(), default=0) >= image.width * image.height
 
 
-def _holds_every_run(image: Image.Image, bmp: bytes) -> bool:
+def _has_every_run(image: Image.Image, bmp: bytes) -> bool:
     """Return True if the runs of a run-length encoded BMP have as many pixels as the image."""
     missing = image.width * image.height
     for run in _runs(bmp, pixels_in_byte=image.info["compression"]):
@@ -255,7 +255,7 @@ def _ends_black(image: Image.Image) -> bool:
     return bool(image.info.get("interlace")) or not np.asarray(last).any()
 
 
-def _holds_every_row(png: bytes) -> bool:
+def _has_every_row(png: bytes) -> bool:
     """Return True if a PNG's inflated data have all bytes of its rows."""
     width, height, depth, colour, _, _, interlaced = struct.unpack_from(">IIBBBBB", png, 16)
     missing = _row_bytes(width, height, depth * PNG_SAMPLES[colour], ADAM7 if interlaced else ((0, 0, 1, 1),))
@@ -324,13 +324,13 @@ def _require_scans(jpeg: Jpeg) -> None:
     """Raise BrokenImage unless the scans have every bit of every coefficient; libjpeg accepts missing ones."""
     if jpeg.frame[1] not in CHECKED_FRAMES:
         raise UncheckedImage("an arithmetic-coded or lossless JPEG")
-    sent = {coefficient for scan in jpeg.scans for coefficient in _sent(scan)}
+    sent = {coefficient for scan in jpeg.scans for coefficient in _sent_coefficients(scan)}
     if len(sent) < COEFFICIENTS * jpeg.frame[9]:
         raise BrokenImage("it lacks some of its scans")
 
 
-def _sent(scan: bytes) -> Iterator[tuple[int, int]]:
-    """Yield the component and place of each coefficient whose last bit is in the scan."""
+def _sent_coefficients(scan: bytes) -> Iterator[tuple[int, int]]:
+    """Yield the component and index of each coefficient whose last bit is in the scan."""
     components = scan[5 : 5 + 2 * scan[4] : 2]
     first, last, low_bits = scan[5 + 2 * scan[4] : 8 + 2 * scan[4]]
     if not low_bits % 16:

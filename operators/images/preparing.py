@@ -114,8 +114,6 @@ class PreparedImages:
 
 
 class _PreparedRow(NamedTuple):
-    """The result of preparing one row."""
-
     row: ImageRow
     digest: str | None
     pixels: list[Any] | RowError
@@ -136,18 +134,14 @@ def prepare_images(
     is_known: IsKnown = nothing_known,
     decoders: int = 1,
 ) -> PreparedImages:
-    """Decode and preprocess a shard's images.
+    """Decode and preprocess a shard's images; a row that fails has its error.
 
-    Args:
-        preprocess_video: Called for rows of several images that are shown as a video; if None, each is shown by itself.
-        preprocess_edit: If given, called in place of both, with each image and its row's source.
-        masked: True if `preprocess_edit` also gets the row's mask.
-        is_known: Rows that are known already are left out.
-        decoders: Number of images that are decoded at once, each in a thread; the functions above are called in these
-            threads. Pillow and numpy release Python's lock while they compute.
+    `preprocess_video` is called for rows of several images that are shown as a video; without it, each is shown by
+    itself. `preprocess_edit` is called in place of both, with each image, its row's source and, if `masked`, the row's
+    mask. Rows that are known already (`is_known`) are left out.
 
-    Returns:
-        The images; a row that fails has its error.
+    Up to `decoders` images are decoded at once, each in a thread that also calls the functions above. Pillow and numpy
+    release Python's lock while they compute.
     """
     records, decoding = image_records(images), BoundedSemaphore(decoders)
 
@@ -264,9 +258,7 @@ def _make_grid(images: Iterator[Image.Image | RowError], limits: ImageLimits) ->
 
 
 def _collect(images: Iterator[Image.Image | RowError], limits: ImageLimits, what: str) -> list[Image.Image] | RowError:
-    """Return all of a row's images; a RowError if one fails, or if together they have more pixels than one image may
-    have.
-    """
+    """Return all of a row's images; a RowError if one fails, or if together they exceed the limits of one image."""
     frames: list[Image.Image] = []
     for image in images:
         if isinstance(image, RowError):

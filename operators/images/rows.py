@@ -29,13 +29,13 @@ ADDRESSES = ("uri", "source_uri", "mask_uri")
 
 def _split_images(row: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Return a row for each image of a row with several; the row itself if it has at most one."""
-    images, uris = _listed(row.get("image")), _listed(row.get("uri"))
-    if not images and (_embedded(row) or not uris):
+    images, uris = _list_images(row.get("image")), _list_images(row.get("uri"))
+    if not images and (_embedded_image(row) or not uris):
         return [row]
     return [{"image": image, "uri": uri} for image, uri in zip_longest(images, uris)]
 
 
-def _listed(value: Any) -> list[Any]:
+def _list_images(value: Any) -> list[Any]:
     """Return the images or addresses of a cell with several; none for any other cell."""
     images = isinstance(value, list) and all(part is None or isinstance(part, (bytes, str, Mapping)) for part in value)
     return value if images else []
@@ -43,7 +43,7 @@ def _listed(value: Any) -> list[Any]:
 
 def _read_image(row: Mapping[str, Any], fetch: FetchUri) -> bytes | RowError:
     """Return the bytes of the row's image, embedded or fetched, or why there are none; never empty."""
-    embedded, uri = _embedded(row), row.get("uri")
+    embedded, uri = _embedded_image(row), row.get("uri")
     if embedded is not None and not isinstance(embedded, bytes):
         found = "text" if isinstance(embedded, str) else f"a value of type {type(embedded).__name__}"
         return RowError(
@@ -63,7 +63,7 @@ def _read_image(row: Mapping[str, Any], fetch: FetchUri) -> bytes | RowError:
     return RowError("missing_image", "the row has neither image bytes nor a uri; generate the image again")
 
 
-def _embedded(row: Mapping[str, Any]) -> Any:
+def _embedded_image(row: Mapping[str, Any]) -> Any:
     """Return the content of the `image` column, bare or in a struct; None if it is empty."""
     image = row.get("image")
     embedded = image.get("bytes") if isinstance(image, Mapping) else image
@@ -71,8 +71,8 @@ def _embedded(row: Mapping[str, Any]) -> Any:
 
 
 def is_embedded(row: Mapping[str, Any]) -> bool:
-    """Return True if the row contains its image, so that nothing need be fetched."""
-    return bool(_embedded(row))
+    """Return True if the row contains its image."""
+    return bool(_embedded_image(row))
 
 
 def fetch_image(uri: Any, fetch: FetchUri) -> bytes | RowError:
@@ -153,7 +153,7 @@ def _read_beside(
 ) -> list[bytes] | RowError:
     """Read the images in two columns, one with bytes and one with addresses; `missing` if the row has none."""
     embedded, uri = (record.get(name) for name in names)
-    if not any(any(_listed(value)) if isinstance(value, list) else value for value in (embedded, uri)):
+    if not any(any(_list_images(value)) if isinstance(value, list) else value for value in (embedded, uri)):
         return missing
     encoded = read_images({"image": embedded, "uri": uri}, limit, fetch)
     return edit_error(encoded, names[0]) if isinstance(encoded, RowError) else encoded
@@ -175,7 +175,7 @@ def numbered_error(error: RowError, number: int, count: int) -> RowError:
 
 
 def digest_of(encoded: Sequence[bytes]) -> str:
-    """Return the first 16 hexadecimal digits of the SHA-256 of a row's encoded image, or of those of all its images."""
+    """Return the first 16 hexadecimal digits of the SHA-256 of a row's encoded image, or of all its images' digests."""
     digests = [hashlib.sha256(content) for content in encoded]
     whole = digests[0] if len(digests) == 1 else hashlib.sha256(b"".join(digest.digest() for digest in digests))
     return whole.hexdigest()[:16]
@@ -222,6 +222,6 @@ def _content_id(record: Mapping[str, Any], prompt_id: str | None, generator: str
 
 def _content(record: Mapping[str, Any]) -> bytes:
     """Return an image's bytes, or its address if they are not in the row."""
-    embedded = _embedded(record)
+    embedded = _embedded_image(record)
     address = record.get("uri") or (record["image"].get("path") if isinstance(record.get("image"), Mapping) else None)
     return embedded if isinstance(embedded, bytes) and embedded else str(embedded or address).encode()

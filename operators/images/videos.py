@@ -75,7 +75,7 @@ def sample_frames(
         raise BrokenImage("it ends before the size that it declares")
     try:
         times = _read_times(encoded, demuxer, stop)
-        with _opened(encoded, demuxer) as container:
+        with _open(encoded, demuxer) as container:
             yield from _sample(container, times, clips, check, stop)
     except (av.FFmpegError, EOFError, IndexError, TypeError) as error:
         raise BrokenImage(str(getattr(error, "strerror", "") or error) or type(error).__name__) from error
@@ -88,7 +88,7 @@ def _sample(
     check: Callable[[int, int], Any],
     stop: float,
 ) -> Iterator[Image.Image]:
-    """Yield the frames that are looked at, out of those that are shown at `times`."""
+    """Yield the sampled frames, out of those that are shown at `times`."""
     video = _find_video(container)
     check(video.width, video.height)
     frames = _decode(container, video, stop)
@@ -233,7 +233,7 @@ def _length(times: Sequence[FrameTime]) -> float:
     return (times[-1][0] - times[0][0]) * len(times) / max(len(times) - 1, 1)
 
 
-def _opened(encoded: bytes, demuxer: str, **options: str) -> "av.container.InputContainer":
+def _open(encoded: bytes, demuxer: str, **options: str) -> "av.container.InputContainer":
     import av
 
     return av.open(io.BytesIO(encoded), "r", format=demuxer, options=options, io_open=_refuse)
@@ -246,7 +246,7 @@ def _refuse(*_: object) -> None:
 
 def _read_times(encoded: bytes, demuxer: str, stop: float) -> list[FrameTime]:
     """Return when each frame is shown, in order, without decoding any. Raises BrokenImage if some are missing."""
-    with _opened(encoded, demuxer) as container:
+    with _open(encoded, demuxer) as container:
         video = _find_video(container)
         shown: list[int] = []
         end, count = 0.0, 0
@@ -276,7 +276,7 @@ def _read_times(encoded: bytes, demuxer: str, stop: float) -> list[FrameTime]:
 
 def _count_frames(encoded: bytes, demuxer: str, stop: float) -> int:
     """Return the number of all frames, including those that an edit list leaves out."""
-    with _opened(encoded, demuxer, **({"ignore_editlist": "1"} if demuxer == "mp4" else {})) as container:
+    with _open(encoded, demuxer, **({"ignore_editlist": "1"} if demuxer == "mp4" else {})) as container:
         count = 0
         for packet in container.demux(_find_video(container)):
             _require_time(stop)
@@ -317,8 +317,7 @@ class Clips(BoundsChecked):
     by line; `video` shows them as a video to models that take videos."""
 
     def places(self, frames: int, seconds: float) -> list[int]:
-        """Return the numbers of the sampled frames of a video with this many `frames` and `seconds`; all if it has too
-        few.
+        """Return the numbers of the frames to sample from a video of `frames` and `seconds`; all if it has too few.
 
         The k-th of c is number floor(k (n - 1) / (c - 1)) of n, as chat models for videos sample theirs. If `rate` is
         set, c is computed as by smart_nframes of qwen-vl-utils, and numbers are rounded as by its _read_video_decord.
@@ -331,7 +330,7 @@ class Clips(BoundsChecked):
         return [int(place) for place in np.linspace(0, frames - 1, count).round()]
 
     def select_listed(self, count: int) -> list[int]:
-        """Return the places of the scored images of a list of `count`.
+        """Return the indices of the images to score in a list of `count`.
 
         The k-th of c is number floor(k n / c) of n: views around an object are at equal distances, also the last and
         the first (vqascore_genai_bench.txt, table 20). All images of a list of at most c are scored.
@@ -351,7 +350,7 @@ LISTED_SECONDS = 0.5
 def grid(images: Sequence[Image.Image]) -> Image.Image:
     """Return the images side by side, line by line, in a square or nearly so: 2x2 for four, 3x3 for nine.
 
-    Every place has the size of the first image, to which the others are resized; places without an image are black.
+    The others are resized to the size of the first; positions without an image are black.
     """
     columns = ceil(sqrt(len(images)))
     width, height = images[0].size

@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from plumbline.operators.judging.matching import IDS
 from plumbline.operators.judging.preferences import PREFERENCE_SIGNS, majority_votes
@@ -20,6 +19,7 @@ MIN_RATED = 10
 """Number of rated images that ranks require."""
 MIN_DIFFERENCE = 0.5
 """Smallest difference of percentile ranks that is shown."""
+RANKED = ("human", "score")
 
 
 class ContradictedImage(NamedTuple):
@@ -42,17 +42,13 @@ def contradicted_ratings(ratings: pa.Table, scores: pa.Table, match: Match) -> I
     for (template, metric), rows in both.groupby(["template", "metric"], sort=False):
         if len(rows) < MIN_RATED:
             continue
-        people, own = (_percentile_ranks(rows[name]) for name in ("human", "score"))
+        ranks = [[rows[name].rank(method=method).to_numpy(np.float64) for method in ("min", "max")] for name in RANKED]
+        people, own = (percentile_rank(first - 1, last - first + 1, len(rows)) for first, last in ranks)
         ranked = rows.assign(people=people, own=own, difference=np.abs(people - own))
         for image in _largest_differences(ranked[ranked["difference"] >= MIN_DIFFERENCE]):
             rated = f"people rate it {image.human:.1f} ({template}), percentile rank {image.people:.0%}"
             why = f"{rated}; {metric} has it at percentile rank {image.own:.0%} of the same images"
             yield _image(str(template), str(metric), image, "", why)
-
-
-def _percentile_ranks(values: pd.Series) -> NDArray[np.float64]:
-    first, last = (values.rank(method=method).to_numpy(np.float64) for method in ("min", "max"))
-    return percentile_rank(first - 1, last - first + 1, len(values))
 
 
 def contradicted_choices(preferences: pa.Table, scores: pa.Table, match: Match) -> Iterator[ContradictedImage]:

@@ -26,13 +26,14 @@ from plumbline.operators.statistics.levels import CONFIDENCE
 from plumbline.operators.statistics.options import MATCH_COLUMNS, Match
 from plumbline.operators.statistics.poisson_bootstrap import hash_ids
 from plumbline.operators.statistics.prediction_powered import (
-    FEWEST_LABELS,
     MIN_DIFFERENT_LABELS,
+    MIN_LABELS,
     count_different,
     enough_labels,
     powered_mean,
     widening,
 )
+from plumbline.operators.statistics.shares import exact_interval
 
 Floats = NDArray[np.float64]
 
@@ -144,8 +145,8 @@ def _mean(values: Floats, known: NDArray[np.bool_]) -> Estimate:
 
 
 def _explain_missing(labels: Floats) -> str:
-    if len(labels) < FEWEST_LABELS:
-        return f"not enough ratings: {len(labels)} prompts, of {FEWEST_LABELS} that are wanted"
+    if len(labels) < MIN_LABELS:
+        return f"not enough ratings: {len(labels)} prompts, of {MIN_LABELS} that are wanted"
     equal = len(labels) - int(count_different(labels))
     return f"not enough ratings that differ: {equal} of {len(labels)} prompts are rated alike"
 
@@ -346,8 +347,9 @@ def _row(names: tuple[str, str, Scale, str, str], mean: Corrected, level: float)
     corrected, people, predicted, note = mean
     interval, of_people, of_metric = (estimate.interval(level) for estimate in (corrected, people, predicted))
     if note:
-        exact = scale == "win_rate" and people.prompts >= FEWEST_LABELS
-        interval = of_people = _exact_interval(people, level) if exact else UNDEFINED
+        exact = scale == "win_rate" and people.prompts >= MIN_LABELS
+        wins = people.value * people.prompts
+        interval = of_people = exact_interval(wins, people.prompts - wins, level) if exact else UNDEFINED
     known = not math.isnan(interval.low)
     value = corrected.value if known else math.nan
     worth = (people.error / corrected.error) ** 2 if known and corrected.error else math.nan
@@ -359,14 +361,6 @@ def _row(names: tuple[str, str, Scale, str, str], mean: Corrected, level: float)
         worth=worth, n_rated=people.prompts, n_scored=predicted.prompts,
         better=_better(names, interval), metric_better="", note="" if known else note,
     )  # fmt: skip
-
-
-def _exact_interval(rate: Estimate, level: float) -> Interval:
-    """Return Clopper and Pearson's interval of a win rate, which is valid even if nearly all votes are equal."""
-    n, wins, miss = rate.prompts, rate.value * rate.prompts, (1 - level) / 2
-    low = float(scipy.special.betaincinv(wins, n - wins + 1, miss)) if wins > 0 else 0.0
-    high = float(scipy.special.betaincinv(wins + 1, n - wins, 1 - miss)) if wins < n else 1.0
-    return Interval(low, high)
 
 
 def _better(names: tuple[str, str, Scale, str, str], interval: Interval) -> str:

@@ -4,8 +4,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 
-from plumbline.operators.base.sentences import Sentence, count, names, number, plural, signed
-from plumbline.operators.diagnosis.diagnosis import ShownTable
+from plumbline.operators.base.sentences import Sentence, ShownTable, count, names, number, plural, signed
 from plumbline.operators.judging.corrected_means import CorrectedMean, Scale
 
 MAX_PAIRS = 5
@@ -15,19 +14,19 @@ TITLES: Mapping[Scale, str] = {
     "passing": "images that pass by {}, corrected",
 }
 PREDICTION_POWERED = (
-    "It is estimated from what people said of some prompts and what the metric says of all (prediction-powered "
-    "inference), with a 95% interval over prompts, which holds where the rated prompts were drawn by chance. People "
-    "alone: the rated prompts. Metric alone: all prompts, on people's scale and uncorrected. Worth: to how many "
-    "prompts each rated one amounts beside the metric."
+    "It is estimated from people's judgements of some prompts and the metric's scores of all (prediction-powered "
+    "inference), with a 95% interval over prompts, which is valid if the rated prompts were drawn at random. People "
+    "alone: the rated prompts. Metric alone: all prompts, on people's scale and uncorrected. Worth: how many prompts "
+    "rated without the metric's help a rated prompt is worth."
 )
 CAPTIONS: Mapping[Scale, str] = {
     "rating": "Corrected: the mean rating that people would give over all prompts that the metric scored. "
     + PREDICTION_POWERED,
-    "win_rate": "Corrected: how often the generator would win over all prompts that the metric scored, by most raters "
-    "and a draw counting half, against every other one that it was compared with alike. " + PREDICTION_POWERED,
+    "win_rate": "Corrected: how often the generator would win over all prompts that the metric scored, if most raters "
+    "decide and a draw counts half: the mean over its opponents. " + PREDICTION_POWERED,
     "passing": "Corrected: the share of a generator's images that people would pass, from the share that the metric "
-    "passes and how often it errs on the rated images of all generators, which it is taken to do alike for each (Rogan "
-    "and Gladen's estimate, Lang and Reiczigel's interval). People alone: the rated images. Metric alone: all images. "
+    "passes and its error rates on the rated images, which are assumed to be the same for all generators (Rogan and "
+    "Gladen's estimate, Lang and Reiczigel's interval). People alone: the rated images. Metric alone: all images. "
     "Rated and prompts count images.",
 }
 
@@ -103,7 +102,7 @@ def order_tables(means: Sequence[CorrectedMean]) -> list[ShownTable]:
         orders.setdefault("people alone" if same else f"people, where {metric} scored", people)
         orders[f"{metric} alone"] = order_text({mean.generator: mean.predicted for mean in rows})
         orders[f"{metric}, corrected"] = order_text({mean.generator: mean.corrected for mean in rows})
-    caption = "The best first. Neighbours may be apart by chance: the tables above have the intervals."
+    caption = "Best first. Neighbours may differ by chance: the tables above have the intervals."
     return [
         ShownTable(f"orders of generators by {template}", caption, ("by", "order"), list(orders.items()))
         for template, orders in lines.items()

@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 
 from plumbline.operators.base import rows, schemas
 from plumbline.operators.base.errors import ConfigError
-from plumbline.operators.base.sentences import count, signed
-from plumbline.operators.diagnosis.diagnosis import ShownTable
+from plumbline.operators.base.sentences import ShownTable, count, signed
 from plumbline.operators.metrics.metric import direction
 from plumbline.operators.results.run_scores import RunScores
 from plumbline.operators.statistics.options import Adaptive
@@ -25,7 +24,7 @@ from plumbline.operators.statistics.sequential import (
     Places,
     decide,
     evidence,
-    in_order,
+    order_differences,
 )
 
 Floats = NDArray[np.float64]
@@ -84,11 +83,11 @@ def describe_subsample(counts: Mapping[str, Any], options: Mapping[str, Any]) ->
 def surety(method: str, alpha: float) -> str:
     """Describe the probability of false decisions."""
     if method == "betting":
-        return f"The probability that any of this would be otherwise with all prompts is {alpha:.0%} at most."
+        return f"The probability that any of these decisions is false for all prompts is at most {alpha:.0%}."
     return (
-        f"adaptive=asymptotic does not promise that {alpha:.0%} at most of such decisions are false: where a loss that "
-        "only one prompt in a hundred has makes the difference, more than three in ten were. adaptive=betting with the "
-        "scores' adaptive.range promises it."
+        f"adaptive=asymptotic does not promise that at most {alpha:.0%} of such decisions are false: if one prompt in "
+        "a hundred makes the difference, more than three in ten were. adaptive=betting, with the scores' "
+        "adaptive.range, promises it."
     )
 
 
@@ -96,9 +95,9 @@ def decisions_table(decisions: pa.Table) -> ShownTable:
     """Return the decisions as a table of text."""
     verdicts = {"a": "{generator_a} is better", "b": "{generator_b} is better"}
     return ShownTable(
-        "What the subsample decides",
-        "Of all prompts of the benchmark, from the balanced random subsample that was scored (an adaptive sweep): its "
-        "own test, which may be looked at while prompts come in. A pair counts the prompts that both have scores of.",
+        "Decisions from the subsample",
+        "Decisions about all prompts of the benchmark, from the balanced random subsample that was scored (an adaptive "
+        "sweep). Their test may be repeated while prompts come in. Prompts: those that both generators have scores of.",
         ("metric", "pair", "decided", "difference", "prompts", "missing", "decided after"),
         [
             (
@@ -144,7 +143,7 @@ def decide_pairs(
         for pair in _pairs(metric, _mean_scores(scores, metric, prompt_ids, generators, options), generators, falling)
     ]
     sides = [
-        evidence(in_order(pair.differences, order), options, options.indifference_of(pair.metric), len(pairs))
+        evidence(order_differences(pair.differences, order), options, options.indifference_of(pair.metric), len(pairs))
         for pair in pairs
     ]
     verdicts, decided_at = decide([PairEvidence(*(side[:looks] for side in pair)) for pair in sides], options.alpha)

@@ -6,8 +6,7 @@ import pandas as pd
 import pyarrow as pa
 
 from plumbline.operators.base import schemas
-from plumbline.operators.base.sentences import NOTHING, number
-from plumbline.operators.diagnosis.diagnosis import ShownTable
+from plumbline.operators.base.sentences import NOTHING, ShownTable, number
 from plumbline.operators.judging.graphs import split_subsets
 
 COUNTED = {"images": "source", "prompts": "source", "errors": "type"}

@@ -1,4 +1,4 @@
-"""Correlations of metrics over error graphs: are the same graphs hard? (T2IScoreScore, figures 6, 7, 12 and 13)"""
+"""Correlations of metrics over error graphs: are the same graphs hard? (T2IScoreScore, figures 6, 7, 12 and 13)."""
 
 from collections.abc import Iterator
 from itertools import combinations
@@ -8,8 +8,7 @@ import numpy as np
 import pandas as pd
 
 from plumbline.operators.base import schemas
-from plumbline.operators.base.sentences import first_rows, number, plural
-from plumbline.operators.diagnosis.diagnosis import ShownTable
+from plumbline.operators.base.sentences import ShownTable, first_rows, number, plural
 from plumbline.operators.judging.graphs import split_subsets
 from plumbline.operators.judging.judgement import OVERALL
 from plumbline.operators.statistics.rounding import merge_equal
@@ -50,13 +49,10 @@ class CorrelationMatrix(NamedTuple):
     def as_table(self) -> ShownTable:
         """Return the matrix as text; columns are numbered as their rows are."""
         names = [f"{place} {metric}" for place, metric in enumerate(self.metrics, 1)]
-        lines = [(name, *map(_percent, row)) for name, row in zip(names, self.values, strict=True)]
+        # whole percents, as in the paper's figures; + 0.0 removes the sign of -0
+        percents = [[number(np.round(100 * value) + 0.0, 0) for value in row] for row in self.values]
+        lines = [(name, *row) for name, row in zip(names, percents, strict=True)]
         return ShownTable(self.title, self.caption, ("", *map(str, range(1, len(names) + 1))), lines)
-
-
-def _percent(value: float) -> str:
-    """Return whole percents, as the paper's figures do; without a sign if they are 0."""
-    return number(np.round(100 * value) + 0.0, 0)
 
 
 def correlate_graphs(measured: pd.DataFrame) -> pd.DataFrame:
@@ -69,9 +65,9 @@ def correlate_graphs(measured: pd.DataFrame) -> pd.DataFrame:
     found = [
         (convention, measure, subset, *correlation)
         for convention, rows in measured.groupby("convention", sort=False)
-        for subset, of_subset in split_subsets(rows).items()
+        for subset, subset_rows in split_subsets(rows).items()
         for measure in CORRELATED
-        for correlation in _correlate(pivot_metrics(of_subset, measure))
+        for correlation in _correlate(pivot_metrics(subset_rows, measure))
     ]
     return pd.DataFrame(found, columns=schemas.GRAPH_CORRELATIONS.names)
 

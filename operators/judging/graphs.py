@@ -75,8 +75,8 @@ def judge_graphs(
         if convention == "published":
             measured = measured[~measured["graph_id"].isin(unpublished)]
         frames.append(measured)
-        for subset, of_subset in split_subsets(measured).items():
-            for metric, rows in of_subset.groupby("metric", sort=False):
+        for subset, subset_rows in split_subsets(measured).items():
+            for metric, rows in subset_rows.groupby("metric", sort=False):
                 unscored, unrated = unmatched.get(str(metric), (0, 0)) if subset == OVERALL else (0, 0)
                 judgements += [
                     _mean(str(metric), name, rows, convention, sampling)._replace(

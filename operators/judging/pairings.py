@@ -27,7 +27,7 @@ def judge_pairings(pairings: pa.Table, scores: pa.Table, sampling: Sampling) -> 
         wide = scored.pivot(index="sample_id", columns=["caption", "image"], values="score")[SLOTS].astype("float64")
         complete = wide[np.isfinite(wide).all(axis=1)]
         tags = frame.groupby("sample_id")["tags"].first().reindex(complete.index).explode().dropna()
-        by_tag = {str(tag): complete.loc[of_tag.index.unique()] for tag, of_tag in tags.groupby(tags)}
+        by_tag = {str(tag): complete.loc[group.index.unique()] for tag, group in tags.groupby(tags)}
         for subset, rows in {OVERALL: complete, **by_tag}.items():
             samples = Prompts(list(rows.index.astype(str)), sampling, name="samples")
             unscored = len(wide) - len(complete) if subset == OVERALL else 0

@@ -5,8 +5,7 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
-from plumbline.operators.base.sentences import latex
-from plumbline.operators.diagnosis.diagnosis import ShownTable
+from plumbline.operators.base.sentences import ShownTable, latex
 from plumbline.operators.judging.judgement import OVERALL, PEOPLE, Judgement
 
 EMPTY = "-"

@@ -98,11 +98,12 @@ def judge_people(ratings: pa.Table, rated: Sequence[Rated], skills: Mapping[str,
     """Judge people by `spearman_viescore`, over the generators that a metric scored, or all if no metric is judged."""
     judgements = []
     for template, rows in _add_units(ratings.to_pandas()).groupby("template", sort=False):
-        of_metrics = [beside.frame["generator"] for beside in rated if beside.template == template]
-        scored = pd.concat(of_metrics or [rows["generator"]])
+        frames = [each.frame["generator"] for each in rated if each.template == template]
+        scored = pd.concat(frames or [rows["generator"]])
         for subset, frame in subsets(rows[rows["generator"].isin(scored.dropna())], skills).items():
             images, value = frame["unit"].nunique(), raters_viescore(frame)
-            judged = Judgement(PEOPLE, VIESCORE, value, UNDEFINED, images, "each rater beside the mean of the others")
+            words = "each rater compared with the mean of the others"
+            judged = Judgement(PEOPLE, VIESCORE, value, UNDEFINED, images, words)
             if math.isnan(value):
                 judged = undefined(PEOPLE, VIESCORE, images, "the raters of some generator do not vary, or are alone")
             judgements.append(judged._replace(template=str(template), subset=subset))
@@ -137,12 +138,12 @@ def judge_generators(
     for template, rated in mean_ratings(ratings, match).groupby("template"):
         scale = scales.get(str(template))
         found = [
-            [one._replace(template=str(template), generator=generator) for one in judged]
+            [each._replace(template=str(template), generator=generator) for each in judged]
             for generator, rows in split_generators(rated)
             for judged in [list(_rate_generator(rows, skills, sampling, scale))]
         ]
         found.sort(key=lambda judged: -judged[0].value)
-        judgements += sorted(chain.from_iterable(found), key=lambda one: one.is_by_generator_and_skill)
+        judgements += sorted(chain.from_iterable(found), key=lambda each: each.is_by_generator_and_skill)
     return judgements
 
 

@@ -103,10 +103,10 @@ def judge_ratings(
     """
     return [
         judgement._replace(subset=subset, generator=generator)
-        for beside in rated
-        for subset, of_skill in subsets(beside.frame, skills).items()
-        for generator, frame in [("", of_skill), *(split_generators(of_skill) if by_generator else [])]
-        for judgement in _judge(beside, frame, statistics, sampling, marks)
+        for each in rated
+        for subset, rows_of_skill in subsets(each.frame, skills).items()
+        for generator, frame in [("", rows_of_skill), *(split_generators(rows_of_skill) if by_generator else [])]
+        for judgement in _judge(each, frame, statistics, sampling, marks)
     ]
 
 
@@ -123,20 +123,20 @@ def judge_means(
     left out.
     """
     judgements = list[Judgement]()
-    for beside in rated:
-        whole, *by_skill = subsets(beside.frame, skills).values()
+    for each in rated:
+        whole, *by_skill = subsets(each.frame, skills).values()
         groups = [
-            beside.frame.index.isin(rows.index)
-            for of_skill in by_skill or [whole]
-            for rows in [own for _, own in split_generators(of_skill)] or [of_skill]
+            each.frame.index.isin(rows.index)
+            for rows_of_skill in by_skill or [whole]
+            for rows in [own for _, own in split_generators(rows_of_skill)] or [rows_of_skill]
         ]
         for statistic in (name for name in statistics if name in STATISTICS):
-            human, score = beside.frame["human"].to_numpy(), beside.frame["score"].to_numpy()
+            human, score = each.frame["human"].to_numpy(), each.frame["score"].to_numpy()
             compute = _mean_of_groups(STATISTICS[statistic], human, score, groups)
-            prompts = rated_prompts(beside.frame, sampling)
-            judged = _correlation(beside.metric, statistic, compute, human, score, prompts)
+            prompts = rated_prompts(each.frame, sampling)
+            judged = _correlation(each.metric, statistic, compute, human, score, prompts)
             words = f"mean over {len(groups)} groups, each of a skill's images by one generator; {judged.convention}"
-            judgements.append(judged._replace(convention=words, template=beside.template, subset=MEAN))
+            judgements.append(judged._replace(convention=words, template=each.template, subset=MEAN))
     return judgements
 
 
@@ -161,11 +161,11 @@ def split_generators(frame: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
 def subsets(frame: pd.DataFrame, skills: Mapping[str, Sequence[str]]) -> dict[str, pd.DataFrame]:
     """Return all rows as OVERALL, and the rows of each skill."""
     prompts: dict[str, set[str]] = {}
-    for prompt, names in skills.items():
-        for skill in names:
+    for prompt, own in skills.items():
+        for skill in own:
             prompts.setdefault(skill, set()).add(prompt)
-    of_skill = {skill: frame[frame["prompt_id"].isin(prompts[skill])] for skill in sorted(prompts.keys() - {OVERALL})}
-    return {OVERALL: frame, **of_skill}
+    names = sorted(prompts.keys() - {OVERALL})
+    return {OVERALL: frame, **{name: frame[frame["prompt_id"].isin(prompts[name])] for name in names}}
 
 
 def _judge(
@@ -303,9 +303,9 @@ def _accuracies(rows: pd.DataFrame, column: str, groups: list[str]) -> Floats:
     """Return the pairwise accuracy of each prompt with several images, at the threshold that is best for all."""
     epsilon = calibrate_ties(rows["human"].to_numpy(), rows[column].to_numpy(), groups).epsilon
     accuracies = [
-        pairwise_accuracy(of_prompt["human"].to_numpy(), of_prompt[column].to_numpy(), epsilon)
-        for _, of_prompt in rows.groupby("prompt_id", sort=False)
-        if len(of_prompt) > 1
+        pairwise_accuracy(group["human"].to_numpy(), group[column].to_numpy(), epsilon)
+        for _, group in rows.groupby("prompt_id", sort=False)
+        if len(group) > 1
     ]
     return np.asarray(accuracies, np.float64)
 

@@ -4,8 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 
-from plumbline.operators.base.sentences import NOTHING
-from plumbline.operators.diagnosis.diagnosis import ShownTable
+from plumbline.operators.base.sentences import NOTHING, ShownTable
 from plumbline.operators.judging.judgement import PEOPLE, Order
 
 MAJORITY = "majority"

@@ -2,8 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
-from plumbline.operators.base.sentences import Sentence, count, names, number
-from plumbline.operators.diagnosis.diagnosis import ShownTable
+from plumbline.operators.base.sentences import Sentence, ShownTable, count, names, number
 from plumbline.operators.judging.judgement import PEOPLE, Judgement
 
 MIN_RATED = 20

@@ -88,7 +88,7 @@ def _rated_words(words: pa.Table, match: Match) -> dict[tuple[Any, ...], list[Ra
 def _matched(
     table: pa.Table, rated: Mapping[tuple[Any, ...], Sequence[RatedWord]], match: Match
 ) -> Iterator[dict[str, Any]]:
-    """The rated words of a table's images beside what its metrics' questions make of them."""
+    """Yield the rated words of a table's images with the lowest score of the questions about each."""
     for row in table.select([*IDS, "metric", "elements"]).to_pylist():
         if row["elements"] is None:
             continue
@@ -124,7 +124,7 @@ def _is_about(element: Mapping[str, Any], word: RatedWord, row: Mapping[str, Any
 
 
 def _judge(metric: str, subset: str, frame: pd.DataFrame, sampling: Sampling) -> list[Judgement]:
-    """The statistics of one metric, of the words that people decided."""
+    """Return the statistics of one metric over the words on which people decided."""
     decided = frame[frame["rated"] != BOUND]
     claimed = decided[decided["score"].notna()]
     n_unscored = len(decided) - len(claimed) if subset == OVERALL else 0
@@ -176,7 +176,7 @@ def _auroc(metric: str, claimed: pd.DataFrame, prompts: Prompts) -> Judgement:
 
 
 def _area(levels: Longs, aligned: Floats, weights: Floats) -> float:
-    """The area under the ROC curve of words that count so often, by the places of their scores in ascending order."""
+    """Return the area under the ROC curve of weighted words; `levels` are the ranks of their scores."""
     up, down = (np.bincount(levels, weights=weights * part) for part in (aligned, 1 - aligned))
     pairs = up.sum() * down.sum()
     return float(up @ (np.cumsum(down) - down / 2) / pairs) if pairs else math.nan

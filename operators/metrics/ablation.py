@@ -72,8 +72,7 @@ def blank_image() -> Image.Image:
 
 
 def shuffled_words(text: str) -> str:
-    """Return the words of a text in an order that depends on the text alone, and differs from the original if
-    possible."""
+    """Return the words in another order if possible; the order depends on the text alone."""
     words = text.split()
     order = sorted(range(len(words)), key=lambda place: _hash(f"{text}\0{place}"))
     shuffled = [words[place] for place in order]

@@ -106,8 +106,8 @@ def mean_scored(elements: Sequence[Element]) -> Scored:
 def mean_over_images(scored: Sequence[Scored], each: str = "Image") -> Scored:
     """Return the score of a row with several images: the mean over the images, also of each question.
 
-    Videos are scored by their frames in this way (vqascore_genai_bench.txt, sec. 6). If an image has an error, so has
-    the row. `each` names an image in the rationale.
+    Videos are scored by their frames in this way (vqascore_genai_bench.txt, sec. 6). If an image has an error, the row
+    has it too. The rationale calls an image `each`.
     """
     first = scored[0]
     if len(scored) == 1:
@@ -146,6 +146,6 @@ def _mean_ratings(images: Sequence[Sequence[Rating]]) -> tuple[Rating, ...]:
 
 
 def incomplete(stage: str, what: str) -> RowError:
-    """Return the error of a row whose inputs do not match, as a stage's cell was computed from other questions."""
+    """Return the error of a row whose inputs do not match, because a stage's cell was computed from other questions."""
     message = f"the cell of {stage} {what}; run again; if it stays, delete the folder {stage}/ of the store"
     return RowError("incomplete_cell", message, retryable=True)

@@ -29,12 +29,12 @@ def metric(
     """Declare range and direction of a function's scores. Undecorated functions have the defaults (docs/plugins.md).
 
     Args:
-        score_range: the least and the greatest score. A score outside is an error of its row, and gates count on it.
-        better: the better one of two scores: "higher", "lower" or "neither".
+        score_range: The lowest and the highest score. A score outside is an error of its row, and gates count on it.
+        better: The better one of two scores: "higher", "lower" or "neither".
         batches: True if the function takes a list of images and a list of their prompts, and returns as many scores.
 
     Raises:
-        ConfigError: a value that is none of these.
+        ConfigError: A value is none of these.
     """
     if better not in get_args(Better):
         raise ConfigError(f"metric: expected better to be one of {', '.join(get_args(Better))}, got {better!r}")
@@ -61,7 +61,7 @@ def _read_range(given: Any) -> ScoreRange | None:
 
 @dataclass(frozen=True)
 class Code:
-    """The code of a function as records keep it: its digest and its declaration, and nothing that could be run.
+    """The code of a function as records store it: its digest and its declaration, and nothing that could be run.
 
     Only `UserCode` (operators/metrics/user_code.py) can be run. No text and no file of a configuration becomes one.
     """
@@ -109,5 +109,4 @@ class FunctionConfig(Metric):
         return {}
 
     def score(self, evidence: Evidence) -> Scored:
-        """Return the value for the image."""
         return Scored(evidence.row["value"])

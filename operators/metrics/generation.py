@@ -15,8 +15,7 @@ SIZE = re.compile(r"([1-9]\d{0,4})x([1-9]\d{0,4})")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GenerationChain(Metric):
-    """Pseudo-metric for chains that only generate texts or images; a plan makes cells of its chain as of any
-    metric's."""
+    """Pseudo-metric for chains that only generate texts or images; a plan makes their cells as of any metric."""
 
     ranks: ClassVar[bool] = False
 
@@ -29,7 +28,6 @@ class GenerationChain(Metric):
         raise NotImplementedError(f"{self.kind} scores no image")
 
     def estimate_calls(self, words: float) -> CallEstimate:
-        """Return one call."""
         return CallEstimate(1, 0)
 
 

@@ -36,5 +36,4 @@ class ImageStatisticConfig(Metric):
         return {"statistic": self.statistic}
 
     def score(self, evidence: Evidence) -> Scored:
-        """Return the statistic of the image."""
         return Scored(evidence.row[self.statistic])

@@ -40,7 +40,7 @@ def with_prior(chain: tuple[str, ...], prior: Prior | None) -> tuple[str, ...]:
 def direction(metric: str, lower_is_better: Container[str]) -> int:
     """Return 1 if a higher score of the metric is better, and -1 if a lower one is.
 
-    Multiply scores by it before ordering or comparing them; displayed scores stay as the metric gives them.
+    Multiply scores by it before ordering or comparing them; displayed scores stay as the metric returns them.
     """
     return -1 if metric in lower_is_better else 1
 
@@ -113,8 +113,7 @@ class Metric(BoundsChecked, ABC):
 
     @property
     def views(self) -> tuple[View, ...]:
-        """Views of the images that the metric asks about. A request names its view by the index in this tuple
-        (Request.view)."""
+        """Views of the images that the metric asks about; a request names its view by its index here (Request.view)."""
         return ("result",)
 
     @property
@@ -136,8 +135,7 @@ class Metric(BoundsChecked, ABC):
         """Return all options that decide the score, given the tables that it reads."""
 
     @abstractmethod
-    def score(self, evidence: Evidence) -> Scored:
-        """Return the score of one image."""
+    def score(self, evidence: Evidence) -> Scored: ...
 
     def with_model_defaults(self, profile_of: Callable[[str], "VqaProfile"]) -> Self:
         """Return the metric with open options filled in. `profile_of` returns the VQA profile of a role's model."""
@@ -157,7 +155,7 @@ class Metric(BoundsChecked, ABC):
         return None
 
     def estimate_calls(self, words: float) -> CallEstimate:
-        """Return the estimated calls of a prompt with `words` content words."""
+        """Return the estimated calls of a prompt with this number of content words."""
         return CallEstimate(0, 1)
 
 
@@ -176,12 +174,16 @@ class PackedMetric(Protocol):
 
 @runtime_checkable
 class WantingMetric(Protocol):
-    """A metric that checks texts written in the image: texts that the benchmark ships or that come with the image,
-    otherwise texts that the prompt itself names."""
+    """A metric that checks texts written in the image.
+
+    The benchmark ships these texts or they come with the image; otherwise they are those that the prompt names.
+    """
 
     def want(self, prompt: str, texts: Sequence[str]) -> Sequence[WrittenQuestion] | RowError:
-        """Return a question for each wanted text, or the error if there are none. Without `texts` the prompt is
-        searched."""
+        """Return a question for each wanted text, or the error if there are none.
+
+        Without `texts` the prompt is searched.
+        """
 
 
 def takes_questions(metric: Metric) -> bool:

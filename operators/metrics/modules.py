@@ -72,7 +72,7 @@ _SEPARATOR = re.compile(r"; ?(?=[A-Za-z]+ ?\()")
 
 
 def read_program(reply: str) -> list[Statement]:
-    """Return the statements of a program, repeated ones too, as released, without meaningless ones.
+    """Return the statements of a program: meaningless ones are left out, repeated ones are not, as in the release.
 
     Raises UnreadableReply if there are none, or if anything else is code.
     """
@@ -115,8 +115,7 @@ def _statements(reply: str) -> Iterator[Statement | str]:
 
 
 def read_statement(text: str) -> Statement | str | None:
-    """Return a statement such as `countEval(objDet(image, 'cow'), '>1')`, or why it has no meaning; None for plain
-    words.
+    """Return a statement such as `countEval(objDet(image, 'cow'), '>1')`, or why it is invalid; None for plain words.
 
     Raises UnreadableReply for any other code.
     """
@@ -195,7 +194,7 @@ def write_statement(statement: Statement) -> str:
 
 
 class Look(NamedTuple):
-    """One question to one of the models about an image."""
+    """One question about an image to one of the models."""
 
     model: Literal["detector", "reader", "model"]
     text: str
@@ -207,8 +206,6 @@ class Look(NamedTuple):
 
 
 class LookResult(NamedTuple):
-    """The result of a look."""
-
     boxes: tuple[Box, ...] = ()
     text: str | None = None
     """The text that was read, or the VQA model's answer."""
@@ -294,7 +291,7 @@ def judge(statement: Statement, seen: Sequence[LookResult], relations: Relations
 
 
 def _match_choice(seen: LookResult, choices: Sequence[str]) -> str:
-    """Return the choice that a reply equals, or the reply itself."""
+    """Return the choice that a reply equals, or the reply unchanged."""
     text = seen.text or ""
     return same_choice(text, choices) or text
 
@@ -316,11 +313,11 @@ _COMPARES: Mapping[str, Callable[[int, int], bool]] = {
 def _judge_text(wanted: str, text: str) -> StatementVerdict:
     """Return whether a line, or all lines together, equal the text, without punctuation and case."""
     lines = text.splitlines()
-    said = {_plain(line) for line in [*lines, " ".join(lines)]}
-    return StatementVerdict(_plain(wanted) in said, " / ".join(lines))
+    said = {_normalise(line) for line in [*lines, " ".join(lines)]}
+    return StatementVerdict(_normalise(wanted) in said, " / ".join(lines))
 
 
-def _plain(text: str) -> str:
+def _normalise(text: str) -> str:
     return parsing.one_line(re.sub(r"[.,?!*]", "", text)).casefold()
 
 
@@ -348,7 +345,7 @@ def _area(box: Box) -> float:
     return (box.x2 - box.x1) * (box.y2 - box.y1)
 
 
-def _right_by(axis: int) -> Callable[[Box, Box], bool]:
+def _is_right_along(axis: int) -> Callable[[Box, Box], bool]:
     return lambda first, second: _centre(first)[axis] - _centre(second)[axis] > PIXELS
 
 
@@ -358,10 +355,10 @@ def _ratio(first: Box, second: Box) -> float:
 
 
 _RELATIONS: Mapping[str, Callable[[Box, Box], bool]] = {
-    "right": _right_by(0),
-    "left": lambda first, second: _right_by(0)(second, first),
-    "below": _right_by(1),
-    "above": lambda first, second: _right_by(1)(second, first),
+    "right": _is_right_along(0),
+    "left": lambda first, second: _is_right_along(0)(second, first),
+    "below": _is_right_along(1),
+    "above": lambda first, second: _is_right_along(1)(second, first),
     "same": lambda first, second: abs(1 - _ratio(first, second)) < SHARE,
     "bigger": lambda first, second: _ratio(first, second) > 1 + SHARE,
     "smaller": lambda first, second: _ratio(first, second) < 1 - SHARE,

@@ -68,8 +68,7 @@ def lines(reply: str) -> list[str]:
 
 
 def one_line(text: str) -> str:
-    """Return the text with single spaces instead of white space, and `?` for the half characters that JSON can
-    contain."""
+    """Return the text with single spaces as white space, and `?` for the lone surrogates that JSON can contain."""
     return " ".join(text.split()).encode("utf-8", "replace").decode()
 
 
@@ -79,17 +78,16 @@ def shorten(text: str) -> str:
 
 
 def numbered(reply: str) -> list[NumberedLine]:
-    """Return the lines `id | text`, also `id. text`, `id) text`, `id: text`, table rows, and after a heading on the
-    same line.
+    """Return the lines `id | text`, also `id. text`, `id) text`, `id: text`, and table rows.
 
-    The id may follow a word (`tuple 1`) and precede words in brackets (`1 (dog)`).
+    The id may follow a heading on the same line or a word (`tuple 1`), and precede words in brackets (`1 (dog)`).
     """
     matches = (_NUMBERED.fullmatch(line.strip("| ")) for line in lines(reply))
     return [NumberedLine(int(match[1]), text) for match in matches if match and (text := match["text"].strip())]
 
 
 def key(text: str) -> str:
-    """Return a text without case and surrounding punctuation, for comparisons of answers."""
+    """Return a text in lower case without surrounding punctuation, for comparisons of answers."""
     folded = one_line(text).casefold()
     return folded.strip(_EDGE) or folded
 
@@ -134,7 +132,7 @@ def split_choices(text: str) -> list[str]:
     separator = next((mark for mark in "|;" if mark in text), ",")
     quoted = next(csv.reader([text], delimiter=separator, skipinitialspace=True), [])
     parts = quoted if len(quoted) > 1 else text.split(separator)
-    return unlabelled([part for part in map(_unquoted, parts) if part])
+    return unlabelled([part for part in map(_strip_quotes, parts) if part])
 
 
 def unlabelled(choices: Sequence[str]) -> list[str]:
@@ -145,20 +143,19 @@ def unlabelled(choices: Sequence[str]) -> list[str]:
     return choices
 
 
-def _unquoted(text: str) -> str:
+def _strip_quotes(text: str) -> str:
     text = one_line(text)
     return text[1:-1].strip() if len(text) > 2 and text[0] == text[-1] and text[0] in "\"'" else text
 
 
 def first_answer(reply: str, pieces: Callable[[str], Sequence[str]] = lines) -> str:
-    """Return a short answer: the first line with more than a label, or else an empty string."""
+    """Return a short answer: the first line that is more than a label, or an empty string."""
     texts = (_ANSWER_LABEL.sub("", line, count=1) for line in pieces(reply))
     return next(filter(None, texts), "")[:MAX_QUESTION]
 
 
 def token_f1(answer: str, gold: str) -> float:
-    """Return the F1 of two answers as bags of words, without articles and punctuation; number words count as
-    numbers."""
+    """Return the F1 of two answers as bags of words, without articles and punctuation; number words are numbers."""
     given, right = Counter(_tokens(answer)), Counter(_tokens(gold))
     if not given or not right:
         return float(key(answer) == key(gold))
@@ -171,7 +168,7 @@ def _tokens(text: str) -> list[str]:
 
 
 def number_in(text: str) -> int | None:
-    """Return the number that a text is, or that its number words make (`two hundred and forty dogs`), or None."""
+    """Return the number that a text is, or that its number words mean (`two hundred and forty dogs`), or None."""
     if text.strip().isdecimal():
         return int(text)
     total, group, words = 0, 0, 0
@@ -193,12 +190,12 @@ def find(words: str, prompt: str, *, after: int = 0, taken: Sequence[TextSpan] =
     """
     if len(one_line(words)) > 2 * len(prompt):
         return None
-    places = list(islice(_places(words, prompt), 64))
+    places = list(islice(_find_all(words, prompt), 64))
     free = [place for place in places if all(place.end <= other.start or other.end <= place.start for other in taken)]
     return next((place for place in free if place.start >= after), next(iter([*free, *places]), None))
 
 
-def _places(words: str, prompt: str) -> Iterator[TextSpan]:
+def _find_all(words: str, prompt: str) -> Iterator[TextSpan]:
     words = one_line(words)
     for form in dict.fromkeys((words, words.strip(_EDGE))):
         if not form:

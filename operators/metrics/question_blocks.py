@@ -110,8 +110,7 @@ class _Line(NamedTuple):
 
 
 def _drafts(reply: str) -> list[_Draft]:
-    """Return the reply's drafts. A label without text takes the next line, `Choices:` all lines up to the next
-    label."""
+    """Return the reply's drafts; a label without text takes the next line, `Choices:` all up to the next label."""
     drafts: list[_Draft] = []
     subject, waiting = None, ""
     for line in _label_lines(reply):

@@ -48,7 +48,6 @@ def record(**fields: Schema) -> Schema:
 
 
 def string(most: int) -> Schema:
-    """Return the schema of a text with at most `most` characters."""
     return {"type": "string", "minLength": 1, "maxLength": most}
 
 
@@ -65,8 +64,7 @@ def list_of(entry: Schema, most: int, least: int = 1) -> Schema:
 
 
 def listing(name: str, entry: Schema, tokens: int) -> Callable[[int], Schema]:
-    """Return the schema of `{"name": [entry, ...]}` with as many entries as fit into a reply, each of about `tokens`
-    tokens."""
+    """Return the schema of `{"name": [entry, ...]}`; its entries of about `tokens` tokens must fit into a reply."""
     return lambda max_tokens: record(**{name: list_of(entry, max(1, max_tokens // tokens))})
 
 
@@ -116,7 +114,7 @@ def _as_list(value: Any) -> list[Any]:
 
 
 def field(entry: Any, name: str) -> Any:
-    """Return the member of an entry with this name; an entry that is not an object is returned itself."""
+    """Return the member of an entry with this name; an entry that is no object is returned unchanged."""
     return entry.get(name) if isinstance(entry, dict) else entry
 
 

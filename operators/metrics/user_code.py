@@ -35,23 +35,19 @@ _LOADING = RLock()
 
 
 class Origin(Protocol):
-    """The origin of a function."""
-
     @property
-    def name(self) -> str:
-        """The function's name."""
+    def name(self) -> str: ...
 
     @property
     def place(self) -> str:
-        """The file or module that defines it, for messages."""
+        """File or module that defines the function, for messages."""
 
     @property
     def file(self) -> str | None:
-        """The path of its text, if it is known."""
+        """Path of its text, if it is known."""
 
     @property
-    def digest(self) -> str:
-        """The digest of its code."""
+    def digest(self) -> str: ...
 
     def load(self) -> Callable[..., Any]:
         """Return the function; raise ConfigError if it does not exist."""
@@ -111,7 +107,7 @@ class Given(NamedTuple):
 
 
 class UserCode(Code):
-    """A function that can be called. A pickled function of a file is the file's text, which is run on arrival."""
+    """A function that can be called; a pickled function of a file is the file's text, which is run on arrival."""
 
     origin: Origin
 
@@ -121,7 +117,7 @@ class UserCode(Code):
 
     @property
     def where(self) -> str:
-        """The function and its place, for messages."""
+        """The function and its file or module, for messages."""
         return f"{self.origin.name} of {self.origin.place}"
 
     def load(self) -> Callable[..., Any]:

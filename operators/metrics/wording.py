@@ -130,7 +130,7 @@ def read_wording(
         raise ConfigError(
             f"expected {expected} in a folder of this machine, and {folder} is not a folder; correct its path"
         )
-    wording = _released(folder, releases) or Wording(templates=_own_templates(folder, templates))
+    wording = _read_release(folder, releases) or Wording(templates=_own_templates(folder, templates))
     if wording.release is None and not wording.templates:
         raise ConfigError(f"expected {expected}, and {folder} has neither; name the folder that holds these files")
     if digest not in (None, wording.digest):
@@ -144,7 +144,7 @@ def read_wording(
 _read_once = lru_cache(maxsize=64)(read_wording)
 
 
-def _released(folder: Path, releases: Sequence[type[Release]]) -> Wording | None:
+def _read_release(folder: Path, releases: Sequence[type[Release]]) -> Wording | None:
     for release in releases:
         checkout = Checkout(folder, release.repository)
         if checkout.has(release.mark):

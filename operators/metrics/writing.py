@@ -97,8 +97,7 @@ class ReplySampling(NamedTuple):
 
 
 def ask(request: Request, read: Callable[[str], T], *, again: str = RETRY) -> Writing[T]:
-    """Ask for one reply and parse it. Raises UnreadableReply if also a second reply, after an explanation, is
-    unreadable."""
+    """Ask for a reply and parse it; if it is unreadable, ask once more, then raise UnreadableReply."""
     (result,) = yield from read_each([request], [read], again=again)
     if isinstance(result, UnreadableReply):
         raise result

@@ -93,8 +93,9 @@ class GenerateModel(Protocol):
 
 
 class ImageModel(Protocol):
-    """Common part of the models that see images. The results of `preprocess` and `encode` have a type of the backend's
-    own and are only passed to its next call.
+    """Common part of the models that see images.
+
+    Results of `preprocess` and `encode` have types of their own, which only the same model's next call reads.
     """
 
     side_by_side: bool
@@ -253,7 +254,7 @@ class TextEmbedder(Protocol):
 
 
 class Pair(NamedTuple):
-    """One image and its counterpart in a comparison: a text, its source, or the change of both."""
+    """One image and the text, the source image or the change of both that it is compared with."""
 
     image: int
     """Index into the images of the call."""

@@ -42,9 +42,7 @@ Loads = Mapping[Call, Callable[[ResolvedModel[Config]], Any]]
 
 
 def lazily(loader: str) -> Callable[[ResolvedModel[Any]], Any]:
-    """Return a loader for `module:function` below operators/models, which is imported with torch when a model is
-    loaded.
-    """
+    """Return a loader that imports `module:function` below operators/models, and torch, when a model is loaded."""
     return lambda model: resolve_name(f"{__package__}.{loader}")(model)
 
 

@@ -100,11 +100,10 @@ class ResolvedModel(Generic[Config]):
 
     @property
     def label(self) -> str | None:
-        """The revision that was given for a local folder or a model at an endpoint. None for a hub model, which its
-        commit identifies.
+        """Revision that was given for a local folder or a model at an endpoint; None for a hub model.
 
-        If a folder replaces a hub id in the configuration, the revision of that hub id does not describe the folder and
-        is ignored.
+        A commit identifies a hub model. If a folder replaces a hub id in the configuration, the revision of that hub id
+        does not describe the folder and is ignored.
         """
         revision = self.config.revision
         if not self.local:

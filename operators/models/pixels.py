@@ -44,9 +44,9 @@ class PixelInput:
     def __init__(
         self, colours: torch.Tensor | None, patches: Patches | None = None, *, device: Any = "cpu", dtype: Any = None
     ) -> None:
-        """Args:
-        colours: (3, 256), the number of each byte of each colour; None if pixels are numbers already.
-        patches: How pixels are cut into patches on the device, if they are.
+        """Cut pixels into `patches` on the device, if given.
+
+        `colours` (3, 256) has the number of each byte of each colour; it is None if pixels are numbers already.
         """
         self.colours = None if colours is None else colours.to(device, dtype)
         self.patches = patches
@@ -72,7 +72,7 @@ class PixelInput:
 
 
 def pixel_input(processor: Any, *, device: Any, dtype: torch.dtype) -> PixelInput:
-    """Leave a processor's last steps to the device if they treat every pixel of a colour in the same way.
+    """Return an input that does a processor's last steps on the device if they treat all pixels of a colour alike.
 
     `processor` is a transform of ours, which has `colours`, or a processor of transformers, which is tried on noise:
     its own result must equal ours exactly.
@@ -100,7 +100,7 @@ def pixel_input(processor: Any, *, device: Any, dtype: torch.dtype) -> PixelInpu
 
 
 def byte_colours(processor: Any) -> torch.Tensor:
-    """Return the number (3, 256) that a processor of transformers makes of each byte of each colour."""
+    """Return the number (3, 256) that a processor of transformers assigns to each byte of each colour."""
     numbers = np.tile(np.arange(BYTES, dtype=np.uint8), (3, 1, 1))
     if processor.do_rescale:
         numbers = processor.rescale(numbers, processor.rescale_factor)

@@ -29,21 +29,21 @@ class PixelTransform:
         self.colours = byte_colours(processor)
 
     def __call__(self, image: Image.Image) -> torch.Tensor:
-        """Return an RGB image of any size as bytes (3, height, width); `colours` has their numbers.
+        """Return an RGB image of any size as bytes (3, height, width); `colours` maps these to numbers.
 
         These are the processor's own steps, without the argument checks and copies of each call, which take as long as
         the arithmetic.
         """
         own, image = self.processor, padded_square(image, self.padding)
         if own.do_resize:
-            image = image.resize(_resized(image.size, own.size), own.resample)
+            image = image.resize(_scale_sides(image.size, own.size), own.resample)
         pixels = np.asarray(image).transpose(2, 0, 1)
         if own.do_center_crop:
             pixels = own.center_crop(pixels, own.crop_size)
         return torch.from_numpy(np.array(pixels, order="C"))
 
 
-def _resized(sides: tuple[int, int], wanted: Any) -> tuple[int, int]:
+def _scale_sides(sides: tuple[int, int], wanted: Any) -> tuple[int, int]:
     """Return the width and height of an image after a processor's `size` is applied."""
     if not wanted.shortest_edge:
         return wanted.width, wanted.height
@@ -53,21 +53,20 @@ def _resized(sides: tuple[int, int], wanted: Any) -> tuple[int, int]:
 
 
 class ReleasedTransform:
-    """CLIP's preprocessing as its authors released it, on torchvision. An image is resized in its own mode (a palette
-    takes the nearest colour, transparency has a weight), cut at rounded margins, and converted to RGB last.
+    """CLIP's preprocessing as its authors released it, on torchvision.
+
+    An image is resized in its own mode (a palette takes the nearest colour, transparency has a weight), cut at rounded
+    margins, and converted to RGB last.
     """
 
     def __init__(self, processor: Any, margin: float = 1.0) -> None:
-        """Args:
-        processor: Source of the side, mean and deviation.
-        margin: The shorter side becomes `margin` times as long as the final square's.
-        """
+        """Make the shorter side `margin` times as long as the side of the final square."""
         self.side = int((getattr(processor, "crop_size", None) or processor.size)["height"])
         self.shortest = round(self.side * margin)
         self.colours = byte_colours(processor)
 
     def __call__(self, image: Image.Image) -> torch.Tensor:
-        """Return one image as bytes (3, height, width); `colours` has their numbers."""
+        """Return one image as bytes (3, height, width); `colours` maps these to numbers."""
         return self.cropped(image.info.get(STORED, image))
 
     def cropped(self, image: Image.Image) -> torch.Tensor:
@@ -80,8 +79,9 @@ class ReleasedTransform:
 
 
 class PaddedTransform:
-    """HPSv2's preprocessing. An image's longer side becomes `side` pixels long, and the rest of the square is black. It
-    works on numbers instead of bytes: resized numbers may exceed the range of colours, as in the release.
+    """HPSv2's preprocessing: the longer side becomes `side` pixels long, and the rest of the square is black.
+
+    It works on numbers instead of bytes: resized numbers may exceed the range of colours, as in the release.
     """
 
     def __init__(self, processor: Any) -> None:
@@ -108,7 +108,7 @@ def mean_colour(processor: Any) -> tuple[int, ...]:
 
 
 def padded_square(image: Image.Image, colour: tuple[int, ...] | None) -> Image.Image:
-    """Centre the image on a square of its longer side, filled with `colour`; return it as it is if that is None."""
+    """Centre the image on a square of its longer side, filled with `colour`; None leaves the image unchanged."""
     width, height = image.size
     if colour is None or width == height:
         return image
@@ -148,7 +148,7 @@ def load_tokenizer(folder: Path) -> Any:
 
 
 def load_chat_tokenizer(model: ResolvedModel) -> Any:
-    """Load the model's tokenizer with its chat template, from whichever part contains the template."""
+    """Load the model's tokenizer with its chat template, from the part that contains the template."""
     tokenizer = load_tokenizer(model.folder("tokenizer"))
     for role in ("tokenizer", "checkpoint"):
         if tokenizer.chat_template is None:
@@ -189,6 +189,7 @@ def load_pretrained(architecture: Any, model: ResolvedModel[Any], *, unused: str
 
     Args:
         architecture: The class, its name in transformers, or `module:class`.
+        model: The checkpoint.
         unused: Prefix of weights that may be missing.
         options: Arguments of `from_pretrained`. With `config` and `state_dict` the network is made of these; `dtype`
             defaults to the model's.

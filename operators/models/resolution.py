@@ -109,8 +109,9 @@ def _read_config(part: Part, family: str) -> Fields:
 
 
 def _check_head(checkpoint: Checkpoint) -> None:
-    """Raise ModelError for a T5 whose config.json declares a separate output head that its weights lack: transformers
-    would silently use its embedding instead.
+    """Raise ModelError for a T5 whose config.json declares a separate output head that its weights lack.
+
+    Transformers would silently use its embedding instead.
     """
     text = subfields(checkpoint.fields, "text_config") or checkpoint.fields
     untied = text.get("model_type") == "t5" and text.get("tie_word_embeddings") is False

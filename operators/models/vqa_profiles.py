@@ -17,7 +17,7 @@ VICUNA_SYSTEM = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class VqaProfile:
-    """A VQA model's way to be asked."""
+    """The way to ask a VQA model."""
 
     name: str
     question: QuestionName = "first_token"

@@ -6,8 +6,16 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from plumbline.operators.base.sentences import FirstRows, Sentence, first_rows, interval_sentence, names, number, plural
-from plumbline.operators.diagnosis.diagnosis import ShownTable
+from plumbline.operators.base.sentences import (
+    FirstRows,
+    Sentence,
+    ShownTable,
+    first_rows,
+    interval_sentence,
+    names,
+    number,
+    plural,
+)
 from plumbline.operators.judging.contradicted_images import ContradictedImage
 from plumbline.operators.judging.corrected_means import CorrectedMean
 from plumbline.operators.judging.corrected_tables import contradictions, order_text, shown_means
@@ -123,7 +131,7 @@ def conclude(agreement: Agreement) -> list[Sentence]:
     sentences: list[Sentence] = []
     for judgements in _overall_by_template(agreement.judgements).values():
         sentences += [_sentence(judgements, agreement.comparisons), *_explain_missing_values(judgements)]
-    return [*sentences, *_people_apart(agreement)]
+    return [*sentences, *_separation_sentences(agreement)]
 
 
 def _overall_by_template(judgements: Sequence[Judgement]) -> dict[str, list[Judgement]]:
@@ -154,7 +162,7 @@ def _sentence(judgements: Sequence[Judgement], comparisons: Sequence[Comparison]
     own = [judged for judged in judgements if judged.statistic == statistic]
     values = [judged for judged in own if math.isfinite(judged.value)]
     if not values:
-        return Sentence("No metric has a value", f"of its agreement {about}{_because(own[0])}.")
+        return Sentence("No metric has a value", f"of its agreement {about}{_reason_text(own[0])}.")
     best = max(values, key=lambda judged: judged.value)
     if statistic == ORDERING:
         leading = [judged.metric for judged in values if judged.value == best.value]
@@ -179,13 +187,13 @@ def _sentence(judgements: Sequence[Judgement], comparisons: Sequence[Comparison]
         others = [judged.metric for judged in values if judged is not best]
         if metrics := [metric for metric in others if is_clear.get(metric) == wanted]:
             parts.append(f"{lead}: {names(metrics)}.")
-    if missing := [f"{judged.metric}{_because(judged)}" for judged in own if judged not in values]:
+    if missing := [f"{judged.metric}{_reason_text(judged)}" for judged in own if judged not in values]:
         parts.append(f"Without a value: {names(missing)}.")
     return Sentence(f"{best.metric} agrees best", " ".join(parts))
 
 
 def _size(judged: Judgement) -> str:
-    """Return the sample of a statistic in words, such as `1,792 images of 256 prompts`."""
+    """Describe the sample of a statistic, such as `1,792 images of 256 prompts`."""
     if judged.statistic in (*PAIRWISE, ACCURACY):
         rows = f"{plural(judged.n, 'pair')} of images"
     elif judged.statistic == ORDERING:
@@ -199,7 +207,7 @@ def _size(judged: Judgement) -> str:
     return f"{rows} of {plural(judged.n_prompts, 'prompt')}" if judged.n_prompts else rows
 
 
-def _because(judged: Judgement) -> str:
+def _reason_text(judged: Judgement) -> str:
     """Return the reason in a convention, such as ` (all scores are equal)`; empty without a reason."""
     reason = judged.convention.partition("undefined: ")[2].partition(";")[0]
     return f" ({reason})" if reason else ""
@@ -211,12 +219,12 @@ def _explain_missing_values(judgements: Sequence[Judgement]) -> Iterator[Sentenc
     for statistic in list(dict.fromkeys(judged.statistic for judged in judgements))[1:]:
         own = [judged for judged in judgements if judged.statistic == statistic]
         if all(math.isnan(judged.value) for judged in own) and not statistic.startswith("epsilon"):
-            reasons.setdefault(_because(own[0]), []).append(statistic)
+            reasons.setdefault(_reason_text(own[0]), []).append(statistic)
     for reason, statistics in reasons.items():
         yield Sentence("No value", f"of {names(statistics)} with {judgements[0].template or KNOWN}{reason}.")
 
 
-def _people_apart(agreement: Agreement) -> Iterator[Sentence]:
+def _separation_sentences(agreement: Agreement) -> Iterator[Sentence]:
     """Yield the number of generator pairs that people's ratings distinguish, and people's means, by template."""
     by_people: dict[str, dict[str, list[Order]]] = {}
     for order in agreement.orders:

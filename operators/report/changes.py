@@ -85,7 +85,7 @@ class Change(NamedTuple):
 
     @property
     def movement(self) -> Movement:
-        """The change as the detection of reward hacking needs it."""
+        """The change in the form that detects reward hacking."""
         towards = 0 if not self.is_clear else self.duel.direction if self.duel.effect > 0 else -self.duel.direction
         return Movement(self.duel.metric, self.before, self.after, towards)
 
@@ -163,17 +163,13 @@ def compare(
     choice: Choice = COMPARE,
     bridges: Sequence[Bridge] = (),
 ) -> Changes:
-    """Compare the scores of two runs, paired by generator, metric and prompt.
+    """Compare the scores of two runs, paired by generator, metric and prompt; `manifests` are those of both runs.
 
     A generator whose settings differ between the runs has no clear change, unless `choice` ignores settings. A metric
     whose settings or models differ is another metric. Its scores are only compared if a bridge joins both versions.
 
-    Args:
-        skills: The skills of the prompts.
-        manifests: The manifests of both runs (before, after).
-        reward: The reward on which the generators were trained since the earlier run, if they were. Generators that
-            seem to game it are named first. A reward of several metrics adds one change, in units of the earlier run.
-        bridges: The bridges between versions of metrics.
+    If the generators were trained on a `reward` since the earlier run, those that seem to game it are named first. A
+    reward of several metrics adds one change, in units of the earlier run.
     """
     metrics = read_metrics(manifests[1])
     altered = altered_metrics(*manifests, bridges)
@@ -225,7 +221,7 @@ def clear_first(changes: Sequence[Change]) -> FirstRows[Change]:
 
 
 def correct_together(of_runs: Sequence[Changes]) -> list[Changes]:
-    """Return the changes of several runs with Holm's correction over all of them; the sentences stay as they are."""
+    """Return the changes of several runs with Holm's correction over all of them; the sentences are unchanged."""
     together = iter(_correct([change for changes in of_runs for change in changes.every]))
     each = [[next(together) for _ in changes.every] for changes in of_runs]
     comparisons = sum(map(_count_comparisons, each))

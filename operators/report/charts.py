@@ -171,7 +171,6 @@ def spoken_medians(order: Sequence[str], spreads: Mapping[str, Spread]) -> str:
 
 
 def draw_histograms(order: Sequence[str], spreads: Mapping[str, Spread], span: Span) -> Markup:
-    """Draw a histogram for each name, with its median."""
     bars = [bar for row, name in enumerate(order) for bar in _histogram(row, spreads[name].counts, _edges(span))]
     return draw_rows(order, bars, [spreads[name].median for name in order], span)
 
@@ -193,11 +192,8 @@ def draw_rows(order: Sequence[str], bars: Values, medians: Sequence[float], span
 def trend_chart(lines: Sequence[ChartLine], breaks: Sequence[str | int], label: str) -> Chart:
     """Draw means over time, or over the steps of a training, with their intervals as bands.
 
-    If there are more than MAX_MARKED times or steps, only the last point of each line is marked.
-
-    Args:
-        breaks: ISO times or steps at which lines end, which are drawn as dashed lines.
-        label: Description for screen readers.
+    Lines end at `breaks`, ISO times or steps, which are drawn as dashed lines. If there are more than MAX_MARKED times
+    or steps, only the last point of each line is marked. Screen readers read the `label`.
     """
     means = [
         {"x": at.x, "mean": at.mean, "low": at.low, "high": at.high, "colour": line.colour, "segment": number}

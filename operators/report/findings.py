@@ -32,7 +32,6 @@ class Decision(NamedTuple):
     sureness: Sentence
 
     def sentences(self) -> list[Sentence]:
-        """Return all sentences that are not empty."""
         every = [self.headline, *self.by_metric, *self.at_what, *self.agreement, self.sureness]
         return [sentence for sentence in every if str(sentence)]
 
@@ -121,11 +120,13 @@ def _baseline_headline(overall: Boards, baseline: str) -> Sentence:
     better = Counter(name for board in each for name in board.better_than(baseline))
     worse = Counter(name for board in each for name in board.worse_than(baseline))
     if better:
-        behind = f" Clearly worse: {_counted(worse, count)}." if worse else ""
-        return Sentence(f"Clearly better than {baseline}:", f"{_counted(better, count)}.{behind}")
+        behind = f" Clearly worse: {_counts_text(worse, count)}." if worse else ""
+        return Sentence(f"Clearly better than {baseline}:", f"{_counts_text(better, count)}.{behind}")
     by = f"by any of {count} metrics" if count > 1 else f"by {next(iter(overall))}"
     if worse:
-        return Sentence(f"No generator is clearly better than {baseline}", f"{by}. Worse: {_counted(worse, count)}.")
+        return Sentence(
+            f"No generator is clearly better than {baseline}", f"{by}. Worse: {_counts_text(worse, count)}."
+        )
     if any(board.can_tell for board in each):
         return Sentence(f"No generator is clearly better or worse than {baseline}", f"{by}.")
     return Sentence(f"Too few prompts to tell who is better or worse than {baseline}", f"{by}.")
@@ -136,21 +137,23 @@ def _winner_headline(overall: Boards) -> Sentence:
     first, count = reference(overall), len(overall)
     best, leading = _best_and_leading(overall)
     if len(best) > 1:
-        return Sentence("The metrics disagree on the best generator:", f"{_counted(best, count)}.")
+        return Sentence("The metrics disagree on the best generator:", f"{_counts_text(best, count)}.")
     if best[first] == count:
         by = f" — by {_metrics(list(overall))}" if count > 1 else ""
         return Sentence(f"{first} is the best generator{by}.", "")
     if best:
         return Sentence(f"{first} is the best generator by {best[first]} of {count} metrics.", _rivals(first, overall))
     if 2 * leading[first] <= count:
-        leads = [f"{name} {_leads(name, overall)} on {n}" for name, n in leading.most_common()]
+        leads = [f"{name} {_leading_verb(name, overall)} on {n}" for name, n in leading.most_common()]
         return Sentence("No clear winner:", f"of {count} metrics, {names(leads)}." if leads else NO_LEADER)
     by = _metrics(list(overall)) if leading[first] == count else f"{leading[first]} of {count} metrics"
-    return Sentence(f"{first} {_leads(first, overall)} by {by}, but is not clearly the best.", _rivals(first, overall))
+    return Sentence(
+        f"{first} {_leading_verb(first, overall)} by {by}, but is not clearly the best.", _rivals(first, overall)
+    )
 
 
-def _leads(name: str, overall: Boards) -> str:
-    """Return whether a leading generator `leads` alone or `shares the lead`, or both if that depends on the metric."""
+def _leading_verb(name: str, overall: Boards) -> str:
+    """Return `leads` if a generator leads alone, `shares the lead`, or both if that depends on the metric."""
     leaders = [generator_names(board.leaders()) for board in overall.values()]
     alone = {len(first) == 1 for first in leaders if name in first}
     return "leads or shares the lead" if len(alone) > 1 else "leads" if True in alone else "shares the lead"
@@ -161,7 +164,7 @@ def _metrics(metrics: Sequence[str]) -> str:
     return {1: metrics[0], 2: "both metrics"}.get(len(metrics), f"all {len(metrics)} metrics")
 
 
-def _counted(counts: Counter[str], n_metrics: int) -> str:
+def _counts_text(counts: Counter[str], n_metrics: int) -> str:
     """Return `a by 2 and b by 1, of 3 metrics`, the highest count first; with one metric only the names."""
     if n_metrics == 1:
         return names(list(counts))
@@ -175,7 +178,7 @@ def _rivals(name: str, overall: Boards) -> str:
         "Cannot be told from it": Counter(other for board in scored for other in board.tied_with(name)),
         "Clearly better": Counter(other for board in scored for other in board.better_than(name)),
     }
-    parts = [f"{said}: {_counted(counts, len(overall))}." for said, counts in rivals.items() if counts]
+    parts = [f"{said}: {_counts_text(counts, len(overall))}." for said, counts in rivals.items() if counts]
     if unscored := len(overall) - len(scored):
         parts.append(f"{plural(unscored, 'metric')} did not score it.")
     return " ".join(parts)

@@ -66,7 +66,7 @@ NO_DETAIL = ImageDetail(None, "it was not looked for", {}, {}, {})
 
 
 class MetricView(NamedTuple):
-    """One metric's part of a card."""
+    """Part of a card about one metric."""
 
     metric: str
     score: float
@@ -108,13 +108,13 @@ class Card(NamedTuple):
 
     @property
     def is_long(self) -> bool:
-        """Return True if the prompt may be too long for its place and has to scroll."""
+        """Return True if the prompt may be too long to be shown without scrolling."""
         text = "".join(segment.text for segment in self.prompt)
         return len(text) > MAX_UNSCROLLED or text.count("\n") > 4
 
     @property
     def why(self) -> str:
-        """Reasons for which the image is in the gallery, in words."""
+        """Reasons why the image is in the gallery, in words."""
         parts = []
         for kind in ("worst", "best", "lowest", "highest"):
             if metrics := [reason.metric for reason in self.pick.reasons if reason.kind == kind]:
@@ -138,13 +138,10 @@ def make_card(
     skills: Sequence[str],
     usual: UsualScores = NOTHING_USUAL,
 ) -> Card:
-    """Return the card of a picked image.
+    """Return the card of a picked image; the prompt is None if it cannot be read.
 
-    The prompt is marked by the questions of one metric: the first one with questions among the image's reasons.
-
-    Args:
-        prompt: The text of the prompt; None if it cannot be read.
-        usual: The scores of all images of the benchmark in the store.
+    The prompt is marked by the questions of one metric: the first one with questions among the image's reasons. `usual`
+    has the scores of all images of the benchmark in the store.
     """
     text = prompt if prompt is not None else unreadable(pick.prompt_id)
     metrics = [*(reason.metric for reason in pick.reasons), *detail.elements] if prompt is not None else []

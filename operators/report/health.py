@@ -29,7 +29,7 @@ Named = Mapping[str, str]
 
 
 class Failure(NamedTuple):
-    """Kind of failure, with one of its rows as an example."""
+    """A kind of failure, with one of its rows as an example."""
 
     kind: str
     rows: int

@@ -143,7 +143,7 @@ def baseline_sentence(board: Board) -> Sentence:
 
 
 def few_prompts(boards: Sequence[Board]) -> str:
-    """Return why no difference can be clear, for the board that needs the fewest prompts (then: that has the most)."""
+    """Return why no difference can be clear, for the board that needs the fewest prompts (or else has the most)."""
     prompts = {board.metric: max(duel.n for duel in board.duels) for board in boards}
     board = min(boards, key=lambda board: (board.fewest_prompts, -prompts[board.metric]))
     n_prompts, n_comparisons = prompts[board.metric], len(board.duels)
@@ -269,7 +269,7 @@ def skill_sentences(boards: Mapping[tuple[str, str], Board], order: Sequence[str
     return [
         *(Sentence(lead, f"{names(generators)}.") for lead, generators in leads.items() if generators),
         *_skill_list(f"clearly better than {best}{by}", better, len(rivals_at), {}),
-        *_skill_list(f"clearly behind {best}{by}", worse, len(rivals_at), _weak(boards)),
+        *_skill_list(f"clearly behind {best}{by}", worse, len(rivals_at), _weak_skills(boards)),
     ]
 
 
@@ -296,10 +296,7 @@ def _skill_list(
 ) -> list[Sentence]:
     """Return a sentence with the skills of each of the first generators, and one that names the other generators.
 
-    Args:
-        claim: What holds for a generator at these skills.
-        skills: The skills by generator.
-        weak: Unusually weak skills by generator.
+    The `claim` is what holds for a generator at these skills. `weak` has its unusually weak skills.
     """
     generators = [name for name, at_skills in skills.items() if at_skills]
     sentences = [
@@ -319,8 +316,8 @@ def _describe_skills(skills: Sequence[str], n_skills: int, weak: Sequence[str]) 
     return where + (f", most of all at {names(most)}" if most and len(skills) > len(most) else "")
 
 
-def _weak(boards: Mapping[tuple[str, str], Board]) -> dict[str, list[str]]:
-    """Return the unusually weak skills of each generator, the weakest first.
+def _weak_skills(boards: Mapping[tuple[str, str], Board]) -> dict[str, list[str]]:
+    """Return each generator's unusually weak skills, the weakest first.
 
     A skill is weak if the median of its shortfalls over the metrics is more than CLEAR standard errors.
     """

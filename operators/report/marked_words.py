@@ -119,7 +119,7 @@ def cut(text: str | None, most: int = MAX_IN_QUESTION) -> str:
 
 
 def unreadable(prompt_id: str) -> str:
-    """Return the replacement for a prompt's text that cannot be read."""
+    """Return the text to show instead of a prompt that cannot be read."""
     return f"(the text of prompt {prompt_id} cannot be read)"
 
 

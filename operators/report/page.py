@@ -11,8 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from plumbline.operators.base import schemas
-from plumbline.operators.base.sentences import NOTHING, FirstRows, Sentence, first_rows, number, plural
-from plumbline.operators.diagnosis.diagnosis import Diagnosis, ShownTable, shown_tables
+from plumbline.operators.base.sentences import NOTHING, FirstRows, Sentence, ShownTable, first_rows, number, plural
 from plumbline.operators.images.generation_settings import COMPARE, all_settings, setting_notes, settings_in_words
 from plumbline.operators.judging.decided_pairs import decisions_table, describe_subsample
 from plumbline.operators.metrics.metric import direction
@@ -43,6 +42,18 @@ from plumbline.operators.results.summary import OVERALL, Skills
 from plumbline.operators.results.usual_scores import NOTHING_USUAL, UsualScores
 
 
+class ReportSection(NamedTuple):
+    """A section that a plugin adds to the report of a run."""
+
+    anchor: str
+    """Its id on the page."""
+    link: str
+    """Its name in the navigation."""
+    title: str
+    caption: str
+    tables: Sequence[ShownTable]
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GatheredRun:
     """A run's manifest, its tables, and its prompts if they can be read."""
@@ -56,8 +67,6 @@ class GatheredRun:
     """Texts of prompts by prompt_id."""
     skills: Skills
     """Skills of the prompts; empty if the prompts cannot be read."""
-    diagnosis: Diagnosis | None = None
-    """Diagnosis of the metrics, if they were diagnosed."""
     agreement: Agreement | None = None
     """Agreement of the metrics with people, if the run was judged."""
     noise: pa.Table = field(default_factory=schemas.JUDGE_NOISE.empty_table)
@@ -66,6 +75,8 @@ class GatheredRun:
     """Scores of all images of the benchmark in the store."""
     decisions: pa.Table | None = None
     """Decisions of an adaptive sweep (schema DECISIONS)."""
+    sections: Sequence[ReportSection] = ()
+    """Sections that plugins add."""
     unreadable: str = ""
     """Reason if the prompts and images cannot be read, else empty."""
 
@@ -74,12 +85,11 @@ class GatheredRun:
         return unranked_metrics(self.manifest)
 
     def ranking(self) -> list[str]:
-        """Return the metrics that rank images."""
         unranked = self.unranked()
         return [name for name in self.manifest.get("metrics", ()) if name not in unranked]
 
     def pictured(self) -> list[str]:
-        """Return the metrics whose images are first_rows: those that rank images, or all if none does."""
+        """Return the metrics whose images are shown: those that rank images, or all if none does."""
         return self.ranking() or list(self.manifest.get("metrics", ()))
 
 
@@ -125,8 +135,8 @@ class Page(NamedTuple):
     """Images on which a metric contradicts people."""
     decided: ShownTable | None
     """Decisions of an adaptive sweep."""
-    diagnosis: list[ShownTable]
-    """Tables of the diagnosis; empty if the metrics were not diagnosed."""
+    sections: Sequence[ReportSection]
+    """Sections that plugins add; those without tables are left out."""
     leaderboard_rows: list[LeaderboardRow]
     """Rows of all boards, overall and by skill."""
     baseline: str
@@ -148,7 +158,7 @@ class Page(NamedTuple):
 
     @property
     def kinds(self) -> list[str]:
-        """Kinds of reasons for which images are in the gallery."""
+        """Kinds of reasons why images are in the gallery."""
         return list(dict.fromkeys(kind for card in self.cards for kind in card.kinds))
 
     @property
@@ -172,7 +182,6 @@ class Page(NamedTuple):
 
     @property
     def leaderboard_title(self) -> str:
-        """Title of the leaderboard as text."""
         return f"means; {self.marks} (signed-rank test, Holm)" if self.ranking else "means"
 
     @property
@@ -235,6 +244,7 @@ def build_page(
     """Return the content of a run's page.
 
     Args:
+        run: The run with its scores and summary.
         figures: The figures of each metric (`measure_metrics`).
         picks: The images to show.
         details: The thumbnails and elements of these images.
@@ -275,7 +285,7 @@ def build_page(
         agreement=None if run.agreement is None else show_agreement(run.agreement),
         contradicted=[_card(pick, details, run) for pick in picks.contradicted],
         decided=None if run.decisions is None else decisions_table(run.decisions),
-        diagnosis=[] if run.diagnosis is None else shown_tables(run.diagnosis),
+        sections=[section for section in run.sections if section.tables],
         leaderboard_rows=ranked,
         baseline=baseline,
         seeds=seed_table(repeats) if repeats else None,

@@ -142,7 +142,10 @@ def _lead(board: Board | None) -> Lead:
 
 
 def pairs(board: Board) -> Pairs:
-    """Return one metric's comparisons: the effect of the row's generator over the column's, and the clearest first."""
+    """Return one metric's comparisons as a matrix (the row's generator against the column's) and as a list.
+
+    The list has the clearest first.
+    """
     generators = first_rows(generator_names(board.scored()), MAX_IN_MATRIX)
     kept = set(generators.rows)
     every = [*board.duels, *board.unlike]

@@ -1,6 +1,4 @@
-"""Chooses the images and prompts that a report shows: the best, the worst, and those on which metrics or generators
-disagree.
-"""
+"""Chooses a report's images and prompts: the best, the worst, and those on which metrics or generators disagree."""
 
 from collections import Counter
 from collections.abc import Container, Mapping, Sequence
@@ -64,7 +62,7 @@ class DifferingPrompts:
         self._ranks.append(of_metric)
 
     def choose(self, most: int) -> list[list[Side]]:
-        """Return the images of the most different prompts, at most `most` images, in the order of the generators.
+        """Return the images of the most different prompts, at most `most`, in the order of the generators.
 
         Prompts for which more generators have an image come first. Of these, prompts with a larger standard deviation
         of the generators' ranks (mean over the metrics) come first.
@@ -121,7 +119,7 @@ class ImageKey(NamedTuple):
 
 
 class Reason(NamedTuple):
-    """Reason for which an image is in the gallery."""
+    """Reason why an image is in the gallery."""
 
     kind: Kind
     metric: str
@@ -153,7 +151,6 @@ class Picked(NamedTuple):
     """Images on which a metric contradicts people."""
 
     def every(self) -> list[Pick]:
-        """Return all images without duplicates."""
         sides = (pick for picks in self.side_by_side for pick in picks)
         return list({pick.key: pick for pick in (*self.gallery, *sides, *self.contradicted)}.values())
 
@@ -247,7 +244,7 @@ class ImageCollector:
     """Collects the images of a metric that may be shown, one generator after another."""
 
     def __init__(self, towards: int, quotas: GalleryQuotas) -> None:
-        """`towards` is 1 if a higher score is better, else -1."""
+        """Collect for these quotas; `towards` is 1 if a higher score is better, else -1."""
         self._towards, self._quotas = towards, quotas
         self._ranks = ImageRanks()
         self._generators = 0
@@ -255,7 +252,6 @@ class ImageCollector:
         self._sample: list[ScoreColumns] = []
 
     def add(self, columns: ScoreColumns) -> None:
-        """Add a generator's rows."""
         self._ranks.add(columns, self._towards)
         columns = drop_duplicates(columns)
         if not len(columns.row):
@@ -281,7 +277,7 @@ class ImageCollector:
         return SeenImages(ends, others.places(), sample, ranks)
 
     def _choose_end(self, columns: ScoreColumns, kind: Kind) -> list[tuple[int, int]]:
-        """Return the images at one end. They are in its half: an image that ties with the middle is at neither end."""
+        """Return the best or worst images; an image that ties with the middle is neither."""
         worth, low = self._towards * columns.score, kind == self._quotas.ends[0]
         order = np.argsort(worth if low else -worth, kind="stable")
         ranks = self._ranks.percentiles(worth[order])
@@ -336,10 +332,8 @@ def pick_images(
     used twice for one reason, and generators share the places. Of more than MAX_COMPARED images, disagreement is only
     looked for in a sample of about this size, drawn by hash.
 
-    Args:
-        seen: The images that each metric scored, collected with the same `quotas`.
-        most: Largest number of images in the gallery, and of images side by side; never more than MAX_CARDS.
-        lower_is_better: Metrics by which a lower score is better.
+    `seen` has the images that each metric scored, collected with the same `quotas`. The gallery, and the images side by
+    side, have at most `most` images, and never more than MAX_CARDS.
     """
     most = min(most, MAX_CARDS)
     scored = {metric: images for metric, images in seen.items() if images is not None}
@@ -382,7 +376,7 @@ def pick_contradicted(
     lower_is_better: Container[str] = (),
     each: OrderedMap = map_sequentially,
 ) -> list[Pick]:
-    """Return these images, except those that the run does not have, with their scores by all metrics."""
+    """Return those of the images that the run has, with their scores by all metrics."""
     if not images:
         return []
     ids = (hash_ids([getattr(image, name) for image in images]) for name in ("image_id", "prompt_id", "generator"))
@@ -491,12 +485,9 @@ def _picks(
     lower_is_better: Container[str],
     each: OrderedMap,
 ) -> dict[int, Pick]:
-    """Return the images that the run has, by hash, with their scores and ranks by all metrics.
+    """Return the images that the run has, by hash, with their scores and ranks by all metrics of the `ranking`.
 
-    Args:
-        reasons: The reasons for each image.
-        row_of: A row of each image, as far as it is known.
-        ranking: The metrics that rank images.
+    `row_of` has a row of each image, as far as it is known.
     """
     rows: dict[int, list[int]] = {image: [] for image in reasons}
     values: dict[int, dict[str, tuple[float, float]]] = {image: {} for image in reasons}

@@ -44,7 +44,7 @@ def _violins(template: str, rows: pd.DataFrame) -> NamedChart:
 
 
 def _violin(row: int, values: NDArray[np.float64], span: Span) -> Values:
-    """Return the bars of one violin: a density that is mirrored about the middle of its row.
+    """Return the bars of one violin: a density mirrored about the middle of its row.
 
     The kernel is Gaussian with Silverman's bandwidth, and density beyond the ends of the span is reflected.
     """

@@ -16,6 +16,7 @@ from markupsafe import Markup, escape
 
 from plumbline.operators.base.sentences import (
     WHY_NO_INTERVAL,
+    ShownTable,
     count,
     interval_sentence,
     interval_text,
@@ -25,7 +26,6 @@ from plumbline.operators.base.sentences import (
     plural,
     signed,
 )
-from plumbline.operators.diagnosis.diagnosis import ShownTable
 from plumbline.operators.images.generation_settings import against
 from plumbline.operators.report.page import Page
 from plumbline.operators.report.page_tables import MAX_EFFECT_COLUMNS, MAX_NAMED_COLUMNS
@@ -148,7 +148,7 @@ def to_latex(page: Page) -> str:
 
 
 def diagnosis_markdown(tables: Sequence[ShownTable], level: int = 2) -> str:
-    """Return the tables of a diagnosis with explanations, under headings of this level, as Markdown."""
+    """Return tables with their captions, under headings of this level, as Markdown."""
     return template_environment().get_template("diagnosis.md.j2").render(tables=tables, mark="#" * level)
 
 

@@ -3,8 +3,7 @@
 import math
 from collections.abc import Mapping
 
-from plumbline.operators.base.sentences import Sentence, number
-from plumbline.operators.diagnosis.diagnosis import ShownTable
+from plumbline.operators.base.sentences import Sentence, ShownTable, number
 from plumbline.operators.statistics.repeats import WITH_TWICE_THE_PROMPTS, Repeats
 
 CAPTION = (

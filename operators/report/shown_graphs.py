@@ -1,5 +1,6 @@
-"""Shows a few interesting error graphs with the scores of their nodes and images (T2IScoreScore, figures 4 and 9, and
-the lines after appendix B.3).
+"""Shows a few interesting error graphs with the scores of their nodes and images.
+
+They follow T2IScoreScore, figures 4 and 9, and the lines after appendix B.3.
 """
 
 from typing import NamedTuple
@@ -9,8 +10,7 @@ import pandas as pd
 from markupsafe import Markup
 from numpy.typing import NDArray
 
-from plumbline.operators.base.sentences import first_rows, number, plural
-from plumbline.operators.diagnosis.diagnosis import ShownTable
+from plumbline.operators.base.sentences import ShownTable, first_rows, number, plural
 from plumbline.operators.judging.graph_correlations import pivot_metrics
 from plumbline.operators.judging.graph_scores import average_nodes
 from plumbline.operators.report.charts import Chart, NamedChart, Values, draw, short_labels

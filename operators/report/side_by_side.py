@@ -13,14 +13,12 @@ from plumbline.operators.report.picked_images import ImageKey, Pick
 MAX_QUESTIONS = 16
 MAX_CHARACTERS = 1000
 MAX_LARGE = 7
-"""Images of a prompt that are first_rows large; more are first_rows small."""
+"""Images of a prompt that are shown large; more are shown small."""
 MAX_IN_LINE = 10
 """Small images in a line."""
 
 
 class GeneratorImage(NamedTuple):
-    """One generator's image."""
-
     generator: str
     thumbnail: str | None
     """Data URI of the thumbnail."""
@@ -60,7 +58,7 @@ class Questions(NamedTuple):
     metric: str
     rows: FirstRows[QuestionRow]
     n_differ: int
-    """Number of first_rows questions whose answers differ."""
+    """Number of shown questions whose answers differ."""
 
 
 class SideBySide(NamedTuple):
@@ -70,7 +68,7 @@ class SideBySide(NamedTuple):
     prompt: str
     skills: tuple[str, ...]
     sources: list[Picture]
-    """Images from which the first_rows images were edited, without duplicates."""
+    """Images from which the shown images were edited, without duplicates."""
     sides: list[GeneratorImage]
     scores: list[ScoreRow]
     questions: list[Questions]
@@ -106,8 +104,7 @@ def put_side_by_side(
 ) -> SideBySide:
     """Return the section about the images of one prompt.
 
-    Args:
-        towards: By metric, 1 if a higher score is better, -1 if a lower one is, and 0 if neither.
+    `towards` is, by metric, 1 if a higher score is better, -1 if a lower one is, and 0 if neither.
     """
     prompt_id, own = picks[0].prompt_id, [details.get(pick.key, NO_DETAIL) for pick in picks]
     sources = list(dict.fromkeys(source for detail in own for source in detail.sources))
@@ -118,7 +115,7 @@ def put_side_by_side(
         sources=sources,
         sides=[
             GeneratorImage(
-                pick.key.generator, detail.thumbnail, cut(detail.missing), _first_of(detail.sources, sources)
+                pick.key.generator, detail.thumbnail, cut(detail.missing), _first_source(detail.sources, sources)
             )
             for pick, detail in zip(picks, own, strict=True)
         ],
@@ -131,7 +128,7 @@ def put_side_by_side(
     )
 
 
-def _first_of(own: Sequence[Picture], sources: Sequence[Picture]) -> int | None:
+def _first_source(own: Sequence[Picture], sources: Sequence[Picture]) -> int | None:
     """Return the index of an image's first source with a thumbnail, among all such sources of the prompt."""
     shown_sources = [source for source in sources if source.thumbnail]
     return next((shown_sources.index(source) for source in own if source.thumbnail), None)

@@ -164,9 +164,7 @@ def build_suite(
 ) -> SuitePage:
     """Return the page of runs of several benchmarks.
 
-    Args:
-        left_out: Metrics that do not score a benchmark, with the reason.
-        notes: Further warnings for the page.
+    Metrics that do not score a benchmark are `left_out`, each with the reason; `notes` are further warnings.
     """
     compared = correct_together(runs)
     ranked, boards = {}, {}
@@ -178,7 +176,9 @@ def build_suite(
         boards[run.benchmark] = build_boards(ranked[run.benchmark], duels)
     named = dict.fromkeys(name for run in runs for name in run.manifest.get("metrics", ()))
     metrics = [
-        _across(metric, boards, runs) for metric in named if any((metric, OVERALL) in own for own in boards.values())
+        _results_across(metric, boards, runs)
+        for metric in named
+        if any((metric, OVERALL) in own for own in boards.values())
     ]
     shared = [across for across in metrics if across.ranks and len(across.columns) > 1]
     every = [duel for duels in compared for duel in duels if not duel.unlike]
@@ -189,7 +189,7 @@ def build_suite(
         suite_id=suite_id,
         headline=headline(shared, every),
         facts=[*(plural(count, word) for word, count in counts.items()), *([f"{began} UTC"] if began else [])],
-        warnings=[*notes, *_warnings(runs, compared), *_too_few(every)],
+        warnings=[*notes, *_warnings(runs, compared), *_prompt_warnings(every)],
         overall=[sentence for across in shared for sentence in overall_sentences(across)],
         sureness=sureness(every),
         left_out=list(left_out),
@@ -220,7 +220,9 @@ def _count_rows(ranked: Sequence[LeaderboardRow]) -> int:
     return max((row.n + row.n_null for row in ranked), default=0)
 
 
-def _across(metric: str, boards: Mapping[str, Mapping[tuple[str, str], Board]], runs: Sequence[SuiteRun]) -> Across:
+def _results_across(
+    metric: str, boards: Mapping[str, Mapping[tuple[str, str], Board]], runs: Sequence[SuiteRun]
+) -> Across:
     """Return one metric's results from the boards of each benchmark."""
     own = {name: of_run[metric, OVERALL] for name, of_run in boards.items() if (metric, OVERALL) in of_run}
     duels = [(name, duel) for name, board in own.items() for duel in board.duels]
@@ -348,7 +350,7 @@ def sureness(duels: Sequence[Duel]) -> str:
     )
 
 
-def _too_few(duels: Sequence[Duel]) -> Iterator[str]:
+def _prompt_warnings(duels: Sequence[Duel]) -> Iterator[str]:
     """Yield a warning if there are too few prompts for any clear difference among this number of comparisons."""
     n_prompts = max((duel.n for duel in duels), default=0)
     if duels and n_prompts < fewest_pairs(len(duels), SIGNIFICANT):

@@ -78,7 +78,7 @@ class Series(NamedTuple):
 
 
 class Listed(NamedTuple):
-    """Generator in the table."""
+    """Generator's row in the table."""
 
     name: str
     until: str
@@ -197,11 +197,8 @@ def build_trends(
 ) -> Trends:
     """Return the page of some runs of a benchmark, oldest first.
 
-    If a bridge joins two versions of a metric, the means before it are drawn on the new scale.
-
-    Args:
-        runs: The runs to draw.
-        frame: The means of all runs (`to_frame`), also of runs that are not drawn.
+    If a bridge joins two versions of a metric, the means before it are drawn on the new scale. The `frame` (`to_frame`)
+    has the means of all runs, also of those that are not drawn.
     """
     earlier = frame["run_id"].nunique() - len(runs)
     frame = frame[frame["run_id"].isin([run.run_id for run in runs])]

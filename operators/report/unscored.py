@@ -34,7 +34,7 @@ class UnscoredRows:
     """Collects a metric's rows without a score, one generator after another."""
 
     def __init__(self, prompts: Hashes) -> None:
-        """`prompts` are the hashes of the ids, ascending."""
+        """Collect rows about `prompts`, the ascending hashes of their ids."""
         self._prompts = prompts
         self._has_score = np.zeros(len(prompts), np.bool_)
         self._generators: list[str] = []
@@ -42,7 +42,6 @@ class UnscoredRows:
         """Two columns for each generator: indices of prompts, and numbers of rows."""
 
     def add(self, generator: str, columns: ScoreColumns) -> None:
-        """Add a generator's rows."""
         if not len(columns.row):
             return
         prompt = find_sorted(columns.prompt, self._prompts)

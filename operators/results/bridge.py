@@ -1,4 +1,4 @@
-"""Bridges between two versions of a metric: how means of old scores are mapped to the new scale, and how surely."""
+"""Bridges between two versions of a metric: how means of old scores map to the new scale, and how surely."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -43,7 +43,7 @@ Verdict = Literal["one scale", "joined", "different"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Version:
-    """Version of a metric, from a run or from a sweep that wrote no run."""
+    """A metric's version, from a run or from a sweep that wrote no run."""
 
     metric: str
     run_id: str | None

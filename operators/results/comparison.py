@@ -139,8 +139,9 @@ class Duel(NamedTuple):
         return self.generator_a if self.effect > 0 else self.generator_b
 
     def prompts_needed(self, comparisons: int) -> int:
-        """Estimate how many prompts would make the difference clear among this number of comparisons, if the observed
-        effect is the true one. The result is always more than the number of prompts that were compared.
+        """Estimate how many prompts would make the difference clear among `comparisons`, if it is the true one.
+
+        The result is always more than the number of prompts that were compared.
         """
         needed = pairs_needed(self.effect, comparisons, SIGNIFICANCE) * self.n / self.differing
         return max(math.ceil(needed), self.n + 1)
@@ -230,25 +231,23 @@ class Board(NamedTuple):
         return [row for row in self.rows if row.n]
 
     def better_than(self, generator: str) -> list[str]:
-        """Return the generators that are clearly better than the given generator."""
         return [str(duel.better) for duel in self.duels if duel.worse == generator]
 
     def worse_than(self, generator: str) -> list[str]:
-        """Return the generators that are clearly worse than the given generator."""
         return [str(duel.worse) for duel in self.duels if duel.better == generator]
 
     def unlike_to(self, generator: str) -> list[str]:
-        """Return the generators that are not compared with the given generator because their settings differ."""
+        """Return the generators that are not compared with this one because their settings differ."""
         pairs = [(duel.generator_a, duel.generator_b) for duel in self.unlike]
         return [b if a == generator else a for a, b in pairs if generator in (a, b)]
 
     @property
     def why_no_duel(self) -> str:
-        """The reason for a board without duels, as the end of a sentence."""
+        """Reason why a board has no duels, as the end of a sentence."""
         return "their settings differ." if self.unlike else "none share a prompt that it scored."
 
     def tied_with(self, generator: str) -> list[str]:
-        """Return the scored generators that do not differ clearly from the given generator, best mean first.
+        """Return the scored generators that do not differ clearly from this one, best mean first.
 
         With a baseline, only the pairs that include the baseline count.
         """
@@ -331,10 +330,8 @@ def rank_generators(
 ) -> list[LeaderboardRow]:
     """Return every metric's leaderboard from a summary (schema SUMMARY), overall and by skill, best mean first.
 
-    Args:
-        duels: The comparisons of the same scores. They decide the tie groups, or the marks against the baseline.
-        lower_is_better: Metrics whose lower mean is better.
-        unranked: Metrics by which no generator is better than another. Their rows have no rank and no tie group.
+    The `duels` compare the same scores; they decide the tie groups, or the marks against the baseline. Rows of
+    `unranked` metrics, by which no generator is better than another, have no rank and no tie group.
     """
     compared = defaultdict[tuple[str, str], list[Duel]](list)
     for duel in duels:
@@ -385,7 +382,7 @@ class PromptMeans:
     """A metric's mean score of every prompt by generator, kept on disk."""
 
     def __init__(self, prompts: Hashes) -> None:
-        """`prompts` are the hashes of the ids, ascending."""
+        """Begin without means; `prompts` are the ascending hashes of the prompts' ids."""
         self.prompts = prompts
         self._columns = Spilled()
         self._column_of: dict[str, int] = {}
@@ -436,7 +433,7 @@ def compare_generators(
     baseline: str = "",
     settings: Mapping[str, Known] = MappingProxyType({}),
 ) -> list[Duel]:
-    """Compare every two generators by a metric, overall and at every skill, or with a baseline only to the baseline.
+    """Compare every two generators, or each with the baseline, by a metric, overall and at every skill.
 
     Of two generators whose `settings` differ, neither is called better.
     """
@@ -512,11 +509,8 @@ def _interval_sums(
 ) -> dict[str, Floats]:
     """Return, by skill, the pairs' differences and numbers of prompts, summed with the bootstrap's weights.
 
-    Args:
-        having: By skill, the prompts that have it. A prompt's weights are drawn once for all skills.
-
-    Returns:
-        Arrays of shape (2, pairs, RESAMPLES).
+    `having` tells by skill which prompts have it. A prompt's weights are drawn once for all skills. The arrays have the
+    shape (2, pairs, RESAMPLES).
     """
     names = means.generators
     first, second = np.array([[names.index(a), names.index(b)] for a, b in pairs], np.intp).T

@@ -12,7 +12,7 @@ def noise_by_generator(metric: str, scores: pa.Table) -> Iterator[dict[str, Any]
 
     This is a one-way analysis of variance. The standard deviation is pooled within images. The share is 1 minus the
     reliability of a mean over the asks (Shrout and Fleiss 1979, Intraclass correlations, ICC(1, k)), relative to the
-    observed variance of the scores.
+    scores' observed variance.
     """
     scored = scores.filter(scores.column("asks").is_valid()).to_pandas()
     for generator, of_generator in scored.groupby("generator", sort=False):

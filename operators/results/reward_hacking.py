@@ -1,5 +1,4 @@
-"""Detects reward hacking: the reward of a generator in training does not fall, but by other metrics its images have
-become different or worse.
+"""Detects reward hacking: a generator in training keeps its reward, but other metrics become different or worse.
 
 Two runs are compared in operators/report/changes.py, and the scores of a service in plugins/reward_server/sentinel.py.
 """
@@ -28,10 +27,8 @@ class Movement(NamedTuple):
 def find_suspicious(reward: Movement, others: Sequence[Movement], metrics: Mapping[str, Metric]) -> list[Movement]:
     """Return the movements that suggest reward hacking; none if the reward itself became worse.
 
-    A held-out metric is suspicious if it became worse, an image statistic if it changed by more than MARGIN.
-
-    Args:
-        metrics: The metrics by name. A metric that is missing here ranks images, and higher is better.
+    A held-out metric is suspicious if it became worse, an image statistic if it changed by more than MARGIN. A metric
+    that is missing in `metrics` ranks images, and higher is better.
     """
 
     def is_worse(move: Movement) -> bool:

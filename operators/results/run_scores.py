@@ -202,7 +202,6 @@ class RunScores:
     """
 
     def __init__(self, parts: Sequence[ReadPart], each: OrderedMap = map_sequentially) -> None:
-        """Read every part once."""
         self._parts = _Parts(parts)
         self._reward: Reward | None = None
         self._texts: PromptTexts | None = None
@@ -276,7 +275,7 @@ class RunScores:
         return chosen[metrics[0]], {metric: of_metric.score for metric, of_metric in chosen.items()}
 
     def select_rows(self, metric: str, generator: str | None = None) -> ScoreColumns:
-        """Return the rows of one metric, of one generator or of all, in the order of the run."""
+        """Return one metric's rows, of one generator or of all, in the order of the run."""
         if self._reward is not None and metric == REWARD:
             columns, scores = self.scored_by_all(self._reward.parts, generator)
             return columns._replace(score=self._reward.compute_all(scores))
@@ -304,7 +303,6 @@ class RunScores:
         return whole
 
     def by_generator(self, metric: str) -> Iterator[tuple[str, ScoreColumns]]:
-        """Yield each generator with its rows of one metric."""
         return ((generator, self.select_rows(metric, generator)) for generator in self.generators)
 
     def ids(self, rows: Sequence[int]) -> list[RowIds]:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from plumbline.operators.base import rows, schemas
 from plumbline.operators.metrics.metric import direction
-from plumbline.operators.statistics.poisson_bootstrap import hash_ids, ratio_intervals, weighted_sums_of_each
+from plumbline.operators.statistics.poisson_bootstrap import hash_ids, ratio_intervals, weighted_sums
 from plumbline.operators.statistics.rounding import merge_equal, sums_in_any_order
 
 OVERALL = "overall"
@@ -37,7 +37,7 @@ class Skills:
     """
 
     def __init__(self, skills: Iterable[tuple[str, Sequence[str]]]) -> None:
-        """`skills` are pairs of a prompt_id and the skills of that prompt."""
+        """Index pairs of a prompt_id and the prompt's skills."""
         sets: dict[tuple[str, ...], int] = {(): 0}
         hashes, set_of = [np.zeros(0, np.uint64)], [np.zeros(0, np.int32)]
         pairs = iter(skills)
@@ -197,7 +197,7 @@ def count_each(tables: Sequence[pa.Table], skills: Skills) -> list[Tally]:
     for group in by_prompts.values():
         hashes = group[0][2].prompts.hashes
         for (tally, key, counted), weighted in zip(
-            group, weighted_sums_of_each(hashes, [counted.values for _, _, counted in group]), strict=True
+            group, weighted_sums(hashes, [counted.values for _, _, counted in group]), strict=True
         ):
             tally.merge({key: counted.sums(weighted)})
     return tallies

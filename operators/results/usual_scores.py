@@ -102,7 +102,7 @@ class UsualScores:
     def __init__(
         self, benchmark: str, sketches: Mapping[SketchKey, Sketch], lower_is_better: frozenset[str], left_out: int = 0
     ) -> None:
-        """`lower_is_better` are metrics; `left_out` is the number of runs whose sketches cannot be read."""
+        """Merge the sketches; `left_out` is the number of runs whose sketches cannot be read."""
         self.benchmark, self.left_out = benchmark, left_out
         self._lower_is_better = lower_is_better
         self._by_metric: dict[str, list[Sketch]] = {}

@@ -138,7 +138,11 @@ class Reward:
 
     def __call__(self, scores: Sequence[float]) -> float:
         """Return the reward of an image, from its scores in the order of `parts`."""
-        return _clip(_JOINS[self.config.join](self._values(scores)), self.config.clip)
+        parts = (
+            (_clip(sign * ((score - scale.mean) / scale.spread), self.config.clip_parts), weight)
+            for score, (sign, scale, weight) in zip(scores, self._conversions, strict=True)
+        )
+        return _clip(_JOINS[self.config.join](parts), self.config.clip)
 
     def compute_all(self, scores: Mapping[str, Floats]) -> Floats:
         """Return the reward of each image (n,); nan if it lacks a score."""
@@ -148,11 +152,6 @@ class Reward:
     def describe(self) -> dict[str, Any]:
         """Return everything that decides the reward, except the metrics' recipes."""
         return asdict(self.config) | {"scales": {name: scale._asdict() for name, scale in self.scales.items()}}
-
-    def _values(self, scores: Sequence[float]) -> Iterator[tuple[float, float]]:
-        """Yield the value and weight of each part."""
-        for score, (sign, scale, weight) in zip(scores, self._conversions, strict=True):
-            yield _clip(sign * ((score - scale.mean) / scale.spread), self.config.clip_parts), weight
 
 
 def _clip(value: float, bounds: Clip | None) -> float:

@@ -33,7 +33,7 @@ class AskingMetric(Protocol):
         """Return all options that decide how the model is asked."""
 
     def vqa_prompt(self, text: str, choices: Sequence[str]) -> VqaPrompt:
-        """Return the prompt for a question and its choices; the order of the choices is kept."""
+        """Return the prompt for a question and its choices, which stay in order."""
 
 
 class AskedQuestion(NamedTuple):
@@ -51,7 +51,7 @@ class PromptQuestions(NamedTuple):
 
     @property
     def basis(self) -> str:
-        """Basis of an answered row: the ids are digests of everything that is asked."""
+        """Digest of everything that is asked, made of the questions' ids."""
         return rows.input_digest(*(question.question_id for question in self.questions))
 
 
@@ -87,7 +87,7 @@ def _prompt_questions(written: Sequence[Mapping[str, Any]], metric: AskingMetric
 
 
 class AskingStage(Stage):
-    """A stage whose result depends on the questions that it reads and on how they are asked."""
+    """A stage whose result depends on the questions that it reads and how they are asked."""
 
     needs: ClassVar[type] = AskingMetric
     shuffles_words = True
@@ -102,7 +102,7 @@ class AskingStage(Stage):
 
     @classmethod
     def trial_call(cls, key: str, metrics: Collection[Any]) -> Call:
-        """Return a call without likelihoods if all metrics want the model's own words."""
+        """Return the stage's call, or the one without likelihoods if all metrics want the model's own words."""
         words = cls.calls[key] == "likelihood" and all(
             metric.vqa_prompt("Is it?", ("yes", "no")).free for metric in metrics
         )
@@ -110,8 +110,6 @@ class AskingStage(Stage):
 
 
 class QuestionedImagesStage(ImagesStage):
-    """A stage over images and questions about them."""
-
     def __init__(self, metrics: Mapping[str, Any], models: Mapping[str, Any], options: StageOptions) -> None:
         super().__init__(metrics, models, options)
         self._index = cache_upstream(lambda name, read: QuestionIndex(read.read(), self.metrics[name]))
@@ -196,7 +194,7 @@ class AnswersStage(AskingStage, QuestionedImagesStage):
         *,
         crowded: bool,
     ) -> list[Result | RowError]:
-        """Call the model on every (image, text, choices); failing ones become errors."""
+        """Call the model on every (image, text, choices); failed calls become errors."""
         encoded = list(features.values())
         position = {image: index for index, image in enumerate(features)}
         questions = [Question(position[image], text, choices) for image, text, choices in asked]

@@ -19,8 +19,6 @@ from plumbline.operators.stages.seeing import EncodedBatch, ImageTask, Preproces
 
 @runtime_checkable
 class CaptioningMetric(Protocol):
-    """A metric that needs captions."""
-
     def captioning(self) -> dict[str, Any]:
         """Return all options that decide a caption, except the captioner."""
 
@@ -73,7 +71,7 @@ class RegionsStage(SeeingStage):
 
 @runtime_checkable
 class DescribingMetric(Protocol):
-    """A metric that needs descriptions by a model that does not see the images."""
+    """A metric that needs descriptions by a model that does not see images."""
 
     def describing(self) -> dict[str, Any]:
         """Return all options that decide a description, except its input and the model."""

@@ -59,7 +59,7 @@ class PreparedMaterials(NamedTuple):
 
 
 class DerivedStage(Stage):
-    """Tables of other stages over images, row by row, and the prompts' texts, to a further table.
+    """Base of stages that turn tables about images, and the prompts' texts, into a further table, row by row.
 
     A row with an error passes it on. The tables' metadata has the usage of the model's calls, for all metrics together
     (rows.with_usage).
@@ -77,8 +77,7 @@ class DerivedStage(Stage):
     def materials(
         self, metric: Any, read: Mapping[str, Mapping[str, Any]], text: str | RowError
     ) -> list[Any] | RowError:
-        """Return the input for each image of a row, as plain values, from its row in each table and the prompt's
-        `text`."""
+        """Return each image's input as plain values, from its row in each table and the prompt's `text`."""
 
     @abstractmethod
     def make(self, wanted: Sequence[ImageMaterial]) -> ProgramResults[Any]:

@@ -94,12 +94,12 @@ class UserFunction:
     """A function as the stage calls it: an exception or an invalid value fails only its own image."""
 
     def __init__(self, metric: FunctionConfig) -> None:
-        """Raises ConfigError if the function cannot be loaded here."""
+        """Load the function; raise ConfigError if that fails here."""
         self.code = runnable(metric.code)
         self.function: Callable[..., Any] = self.code.load()
 
     def values(self, shown: Sequence[ImageAndPrompt], batch: int) -> list[float | RowError]:
-        """Return the value of every image with its prompt; `batch` go together if the function takes several."""
+        """Return the value of every image with its prompt; a function that takes several gets `batch` at a time."""
         size = batch if self.code.batches else 1
         return [
             value for first in range(0, len(shown), size) for value in halve(self._call, shown[first : first + size])
@@ -107,7 +107,7 @@ class UserFunction:
 
     def _call(self, shown: Sequence[ImageAndPrompt]) -> list[float | RowError]:
         try:
-            return [self._read(value) for value in self._returned(shown)]
+            return [self._read(value) for value in self._call_function(shown)]
         except (Exception, SystemExit) as error:
             if isinstance(error, Exception) and device_lost(error):
                 raise
@@ -115,7 +115,7 @@ class UserFunction:
             message = f"{self.code.where} raised {raised}; correct the function"
             raise HopelessRow(RowError("function_failed", message, retryable=True)) from error
 
-    def _returned(self, shown: Sequence[ImageAndPrompt]) -> list[Any]:
+    def _call_function(self, shown: Sequence[ImageAndPrompt]) -> list[Any]:
         images = [image.copy() for image, _ in shown]  # other functions see the same image
         texts = [text for _, text in shown]
         if not self.code.batches:

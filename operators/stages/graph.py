@@ -73,7 +73,7 @@ def need_captions(metrics: Mapping[str, Metric]) -> dict[str, tuple[str, ...]]:
 
 
 def check_image_inputs(nodes: Sequence[GraphNode], models: Mapping[str, ModelConfig], clips: Clips) -> None:
-    """Raise ConfigError if a model does not accept its images: videos, single images, or several per question."""
+    """Raise ConfigError if a model does not accept its images: videos, single images, or several in a question."""
     for node in nodes:
         if node.stage.looks_at_images() and node.roles:
             role = next(iter(node.roles.values()))
@@ -118,7 +118,7 @@ def _check_clips(role: str, model: ModelConfig, clips: Clips) -> None:
 
 
 def _check_wanted(node: GraphNode, models: Mapping[str, ModelConfig]) -> None:
-    """Raise ConfigError if a metric requires what no model of the family gives."""
+    """Raise ConfigError if a metric needs something that no model of the family returns."""
     if not node.roles:
         return
     role = next(iter(node.roles.values()))
@@ -144,7 +144,7 @@ def _check_model(where: str, kind: str, role: str, call: Call, models: Mapping[s
 
 
 def node_name(stage: type[Stage], metric: Metric) -> str:
-    """Return the name of the metric's node of a stage; metrics that are shown different images share no pass."""
+    """Return the name of the metric's node of a stage; metrics that are shown different images have different nodes."""
     role = next(iter(stage.roles(metric).values()), None)
     views = "+".join(metric.views) if metric.needs_sources else None
     return ":".join(

@@ -23,14 +23,14 @@ class PromptBasis(Protocol):
     """A metric's questions about the images of each prompt."""
 
     def basis(self, prompt_id: str | None) -> str | None:
-        """Return the basis of rows of this prompt; None if the prompt is unknown."""
+        """Return the digest of what is asked about images of this prompt; None if the prompt is unknown."""
 
 
 class AnyPrompt(NamedTuple):
     """Questions that do not depend on the prompt."""
 
     def basis(self, prompt_id: str | None) -> str:
-        """Return one basis for all prompts: the cell's recipe has the rest."""
+        """Return one digest for all prompts: the cell's recipe has the rest."""
         return rows.input_digest()
 
 
@@ -68,7 +68,7 @@ class PreparedShard(NamedTuple):
 
 
 class ImagesStage(RowStage):
-    """Images and questions about them to a model's answers: a whole shard at once, or row by row."""
+    """Base of stages that answer questions about images: a whole shard at once, or row by row."""
 
     over = "images"
     masks: ClassVar[bool] = False
@@ -88,7 +88,7 @@ class ImagesStage(RowStage):
         return dict.fromkeys(inputs.metrics, AnyPrompt())
 
     def basis(self, asked: Any, row: ImageRow, place: int) -> str | None:
-        """Return the digest of everything except its image that the row at this place of the shard depends on."""
+        """Return the digest of everything except the image that a row of the shard depends on."""
         basis: str | None = asked.basis(row.prompt_id)
         return basis
 

@@ -76,7 +76,7 @@ class ModulesStage(QuestionedImagesStage):
         self.models = models
 
     def preprocess(self, image: Image.Image, edit: Edit | None = None) -> Image.Image:
-        """Return the image itself: three models' preprocessing of each image of a shard would fill the memory."""
+        """Return the image unchanged: three models' preprocessing of each image of a shard would fill the memory."""
         return image
 
     def measure(self, images: PreparedImages, asked: Mapping[str, QuestionIndex]) -> Mapping[str, pa.Table]:
@@ -90,7 +90,6 @@ class ModulesStage(QuestionedImagesStage):
         return {name: rows.with_usage(answered.table(), usage) for name, answered in answers.items()}
 
     def _usage(self) -> Usage:
-        """Return the usage of its models, if they count it."""
         return reduce(Usage.plus, (getattr(model, "usage", Usage()) for model in self.models.values()), Usage())
 
     def _look_at(

@@ -59,7 +59,7 @@ def generate(model: GenerateModel | None, asked: Sequence[ProgramRequest]) -> Se
     try:
         return call_and_count(model.generate, [one.request for one in asked])
     except Exception as error:
-        if _hopeless(error):
+        if _is_hopeless(error):
             raise
         failure = RowError("model_failed", f"{type(error).__name__}: {error}", retryable=True)
         return [failure for _ in asked]
@@ -68,24 +68,22 @@ def generate(model: GenerateModel | None, asked: Sequence[ProgramRequest]) -> Se
 def generate_from_images(
     model: ImageGenerateModel, features: Sequence[object], requests: Sequence[ImageRequest]
 ) -> Sequence[Reply]:
-    """Return the model's replies about images; failing requests are isolated."""
+    """Return the model's replies about images; a request that fails does not affect the others."""
     try:
         return call_and_count(lambda batch: model.generate_from_images(features, batch), requests)
     except Exception as error:
-        if _hopeless(error):
+        if _is_hopeless(error):
             raise
     replies = isolate(lambda batch: model.generate_from_images(features, batch), requests)
     return list(replies)
 
 
-def _hopeless(error: Exception) -> bool:
+def _is_hopeless(error: Exception) -> bool:
     """Return True if no request to this model can succeed."""
     return device_lost(error) or isinstance(error, ModelError)
 
 
 class _Running(Generic[T]):
-    """A program and its state."""
-
     result: T | RowError
 
     def __init__(self, steps: Writing[T | RowError]) -> None:

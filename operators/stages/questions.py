@@ -23,8 +23,7 @@ Written = Mapping[str, Sequence[Mapping[str, Any]]]
 
 @runtime_checkable
 class QuestioningMetric(Protocol):
-    """A metric with questions: written by a model, shipped by the benchmark (PackedMetric), or texts that are wanted
-    (WantingMetric)."""
+    """A metric with questions: written by a model, shipped by the benchmark, or for texts wanted in the image."""
 
     def asking(self) -> dict[str, Any]:
         """Return all options that decide the questions, except the writer and the pack's content."""
@@ -113,8 +112,7 @@ class QuestionsStage(RowStage):
 def write(
     prompts: pa.Table, metric: WritingMetric, model: GenerateModel | None, kept: Written | None = None
 ) -> pa.Table:
-    """Return questions (schema QUESTIONS) about prompts (schema PROMPTS); texts in `kept` have their questions
-    already."""
+    """Return questions (schema QUESTIONS) about prompts (schema PROMPTS); texts in `kept` have theirs already."""
     ids = prompts.column("prompt_id").to_pylist()
     texts = [text or "" for text in prompts.column("text").to_pylist()]
     new = [text for text in dict.fromkeys(texts) if text not in (kept or {})]

@@ -98,7 +98,7 @@ def _score_row(row: Mapping[str, Any], written: "WrittenIndex | None", metric: M
     error = written.find_error(row["prompt_id"], {answer["question_id"] for answer in row["answers"]})
     if error is not None:
         return {"error": rows.error_value(error)}
-    images = [Evidence(image, _answered(image, written)) for image in rows.split_by_image(row)]
+    images = [Evidence(image, _answered_questions(image, written)) for image in rows.split_by_image(row)]
     scored = combined([metric.score(evidence) for evidence in images])
     return {**_columns(scored), "basis": written.bases[row["prompt_id"]]}
 
@@ -166,15 +166,15 @@ class WrittenIndex:
         self.errors: dict[str, RowError] = {}
         """Errors of prompts whose questions or entailments failed, by prompt_id."""
         self.bases = score_bases(questions, entailments)
-        for row in self._sound(questions):
+        for row in self._sound_rows(questions):
             self.questions.setdefault(row["prompt_id"], []).append(_read_question(row))
         if entailments is not None:
-            for row in self._sound(entailments):
+            for row in self._sound_rows(entailments):
                 self.p_entail[row["prompt_id"], row["question_id"]] = row["p_entail"]
             self._require_entailments()
 
-    def _sound(self, table: pa.Table) -> Iterator[dict[str, Any]]:
-        """Yield the rows without an error; keep the first error of each prompt."""
+    def _sound_rows(self, table: pa.Table) -> Iterator[dict[str, Any]]:
+        """Yield the rows without an error; record the first error of each prompt."""
         for row in table.to_pylist():
             error = rows.row_error(row["error"])
             if error is None:
@@ -184,7 +184,7 @@ class WrittenIndex:
 
     def add_priors(self, priors: pa.Table) -> None:
         """Add a table of priors (schema PRIORS) to these questions."""
-        for row in self._sound(priors):
+        for row in self._sound_rows(priors):
             for answer in row["answers"]:
                 self.priors[row["prompt_id"], answer["question_id"]] = _logprobs(answer)
 
@@ -202,15 +202,13 @@ class WrittenIndex:
 
     @cached_property
     def _answered_bases(self) -> dict[str, str]:
-        """Basis of complete answers by prompt_id."""
         return {
             prompt_id: rows.input_digest(*(one.question_id for one in written if is_asked(one.keep)))
             for prompt_id, written in self.questions.items()
         }
 
     def find_error(self, prompt_id: str, answered: Container[str]) -> RowError | None:
-        """Return why an image with answers to these question ids has no score, or None: an asked question lacks its
-        answer.
+        """Return why an image with answers to these question ids has no score: an asked question lacks its answer.
 
         Answers to further questions do not matter.
         """
@@ -233,7 +231,7 @@ def _question_keys(table: pa.Table) -> set[tuple[str, str | None]]:
 
 
 def score_bases(questions: pa.Table, entailments: pa.Table | None) -> dict[str, str]:
-    """Return by prompt_id the digest of the questions and their entailment, on which scores depend."""
+    """Return by prompt_id the digest of the questions and entailment that scores depend on."""
     p_entail: dict[tuple[str, str], float] = {}
     if entailments is not None:
         names, questions_of, likely = (
@@ -257,7 +255,7 @@ def _read_question(row: Mapping[str, Any]) -> WrittenQuestion:
     return WrittenQuestion(**fields | {"choices": tuple(row["choices"]), "parents": tuple(row["parents"] or ())})
 
 
-def _answered(row: Mapping[str, Any], written: WrittenIndex) -> Sequence[Answered]:
+def _answered_questions(row: Mapping[str, Any], written: WrittenIndex) -> Sequence[Answered]:
     """Return every question about the prompt in the order written, with the model's answer if it was asked."""
     prompt_id, answers = row["prompt_id"], {answer["question_id"]: answer for answer in row["answers"]}
     return [

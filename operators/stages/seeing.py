@@ -48,7 +48,7 @@ class EncodedBatch(NamedTuple):
 
 
 class ImageTask(NamedTuple):
-    """An image of the shard, and a metric that wants to know about it."""
+    """An image of the shard, and a metric that the model is asked for."""
 
     metric: str
     image: int
@@ -58,7 +58,7 @@ class ImageTask(NamedTuple):
 
 
 class SeeingStage(ImagesStage):
-    """Images to a model's outputs; a row of several images has an output for each of them.
+    """Base of stages whose model writes about images; a row of several images has an output for each of them.
 
     The tables' metadata has the usage of the model's calls, for all metrics together (rows.with_usage).
     """
@@ -68,8 +68,7 @@ class SeeingStage(ImagesStage):
         self.side_by_side = self.model.side_by_side
 
     @abstractmethod
-    def ask_model(self, encoded: EncodedBatch, seen: Sequence[ImageTask]) -> ProgramResults[Any]:
-        """Return the model's output for each task."""
+    def ask_model(self, encoded: EncodedBatch, seen: Sequence[ImageTask]) -> ProgramResults[Any]: ...
 
     @abstractmethod
     def columns(self, results: Sequence[Any], shown: Sequence[PreprocessedImage]) -> dict[str, Any]:

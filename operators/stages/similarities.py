@@ -29,11 +29,11 @@ class ComparingMetric(Protocol):
 
     @property
     def measure(self) -> Measure:
-        """The number of the model that is used."""
+        """Number of the model that is used."""
 
     @property
     def compares(self) -> Compares:
-        """The compared inputs."""
+        """Compared inputs."""
 
     @property
     def captions(self) -> tuple[str, ...]:
@@ -59,7 +59,7 @@ class PromptTexts(NamedTuple):
     """Captions of the shard's rows by column."""
 
     def texts(self, prompt_id: str | None, place: int) -> Texts:
-        """Return the texts for the row at this place of its shard."""
+        """Return the texts for this row of the shard."""
         if self.metric.compares == "source":
             return ()
         if self.metric.captions:
@@ -78,7 +78,7 @@ class PromptTexts(NamedTuple):
         return tuple(map(self.metric.text, captions))
 
     def basis(self, prompt_id: str | None, place: int) -> str | None:
-        """Return the basis of a row of the shard."""
+        """Return the digest of everything except the image that a row of the shard depends on."""
         texts = self.texts(prompt_id, place)
         return None if isinstance(texts, RowError) else rows.input_digest(*texts)
 
@@ -149,7 +149,7 @@ class SimilaritiesStage(ImagesStage):
         return asked.basis(row.prompt_id, place)
 
     def measure(self, images: PreparedImages, asked: Mapping[str, PromptTexts]) -> Mapping[str, pa.Table]:
-        """Return the tables. Metrics with equal comparisons have one table: the model is asked once."""
+        """Return the tables; metrics with equal comparisons share one, so that the model is asked once."""
         features = {rule: self._encode(images, rule) for rule in {texts.metric.pixels for texts in asked.values()}}
         tables: dict[Comparison, pa.Table] = {}
         rows_and_places = list(zip(images.rows, images.places, strict=True))

@@ -36,7 +36,7 @@ class StaleInput(PlumblineError):
 
 @dataclass(frozen=True, slots=True)
 class Upstream:
-    """Tables that a stage reads, one after the other. Two are equal if names and state are."""
+    """Tables that a stage reads, one after the other; two are equal if their names and states are."""
 
     names: tuple[str, ...]
     read_each: Callable[[], Sequence[pa.Table]] = field(compare=False)
@@ -162,7 +162,7 @@ class Stage(ABC):
 
     @classmethod
     def unsupported_option(cls, metric: Any, family: Family[Any]) -> str | None:
-        """Return the metric's requirement that no model of the family meets, or None."""
+        """Return the metric's requirement that no model of the family meets, if there is one."""
         return None
 
     @abstractmethod
@@ -171,7 +171,7 @@ class Stage(ABC):
 
     @abstractmethod
     def prepare(self, inputs: Inputs) -> Any:
-        """Read and decode on the CPU. Called for the next shard while `compute` is running."""
+        """Read and decode on the CPU, for the next shard, while `compute` is running."""
 
     @abstractmethod
     def compute(self, prepared: Any) -> Mapping[str, pa.Table]:
@@ -186,7 +186,7 @@ class RowStage(Stage):
 
     @abstractmethod
     def refuse(self, inputs: Inputs, error: RowError) -> Any:
-        """Like `prepare`, for rows that get this error: nothing but their ids is read."""
+        """Do as `prepare` does, for rows that get this error: read nothing but their ids."""
 
 
 def cache_upstream(method: Callable[..., Any]) -> Any:

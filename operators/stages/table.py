@@ -25,6 +25,9 @@ CORE = {
 """The core's stages in the order data flows."""
 KNOWN = Extensions[type[Stage]]("stages", CORE, Stage)
 
+PLUGIN_STAGES = ("pictures",)
+"""Stages of our plugins that have pools in the core's clusters, even if the plugin is missing."""
+
 
 def _order_stages() -> list[str]:
     """Return the names in the order data flows; those of plugins and packages follow the stage that they name."""

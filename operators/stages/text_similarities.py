@@ -23,8 +23,7 @@ class MatchingMetric(Protocol):
     def read_from(self) -> str:
         """Stage that writes the text: `captions` or `descriptions`."""
 
-    def find_synonyms(self) -> WordNet | None:
-        """Return the WordNet that METEOR reads, if any."""
+    def find_synonyms(self) -> WordNet | None: ...
 
     def matching(self) -> dict[str, Any]:
         """Return how the texts are compared; without an embedder, by METEOR."""
@@ -81,7 +80,7 @@ Embedded = tuple[Any, bool]
 
 
 def _embed(embedder: TextEmbedder, texts: Sequence[str]) -> dict[str, Embedded | RowError]:
-    """Return every text's embedding; failing ones are errors."""
+    """Return every text's embedding, or its error."""
 
     def embed(batch: Sequence[str]) -> list[Embedded]:
         encoded = embedder.encode_texts(batch)

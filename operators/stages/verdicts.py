@@ -105,7 +105,7 @@ class InspectingMetric(Protocol):
         """Return all options that decide a verdict, except the judge."""
 
     def inspect(self, prompt: str, questions: Sequence[WrittenQuestion] = ()) -> Writing[Verdict | RowError]:
-        """Ask for a verdict on one image, with the questions about its prompt if the chain has questions.
+        """Ask for a verdict on one image, with the questions about its prompt if the chain has any.
 
         A metric with `uses_skills` also takes the prompt's skills.
         """
@@ -134,7 +134,7 @@ class JudgedPrompts(NamedTuple):
         return rows.input_digest(text, *ids, *skills) if isinstance(text, str) else None
 
     def judge_context(self, prompt_id: str | None) -> dict[str, Any]:
-        """Return the metric's arguments besides the prompt's text."""
+        """Return the arguments of the metric's program besides the prompt's text."""
         skills = {} if self.skills is None else {"skills": self.skills.get(prompt_id or "", ())}
         return {"questions": self.questions(prompt_id), **skills}
 

@@ -164,12 +164,12 @@ def _count_coincidences(ratings: pd.DataFrame) -> Floats:
     Each unit weighs 1 / (its number of ratings - 1).
     """
     values = np.unique(ratings["rating"], return_inverse=True)[1]
-    prompts, of_prompt = np.unique(ratings["prompt_id"].astype(str), return_inverse=True)
-    units, first, of_unit = np.unique(ratings["unit"].astype(str), return_index=True, return_inverse=True)
+    prompts, prompt_codes = np.unique(ratings["prompt_id"].astype(str), return_inverse=True)
+    units, first, unit_codes = np.unique(ratings["unit"].astype(str), return_index=True, return_inverse=True)
     counts = np.zeros((len(units), int(values.max(initial=0)) + 1))
-    np.add.at(counts, (of_unit, values), 1)
+    np.add.at(counts, (unit_codes, values), 1)
     pairable = counts.sum(axis=1) > 1
-    counts, owners = counts[pairable], of_prompt[first][pairable]
+    counts, owners = counts[pairable], prompt_codes[first][pairable]
     both = counts[:, :, None] * counts[:, None, :] - counts[:, :, None] * np.eye(counts.shape[1])
     summed = np.zeros((len(prompts), *both.shape[1:]))
     np.add.at(summed, owners, both / (counts.sum(axis=1) - 1)[:, None, None])
@@ -216,9 +216,9 @@ def reliable_prompts(parts: pd.DataFrame, *, share: float = 0.5) -> set[str]:
     variances = disagreement["variance"].to_numpy(np.float64)
     excess = round_to(variances - share * largest.to_numpy(np.float64), step_of(variances))
     disagreement["agrees"] = (excess < 0) | ((largest == 0) & disagreement["variance"].notna())
-    wanted = parts[by].drop_duplicates().shape[0]
+    n_rated = parts[by].drop_duplicates().shape[0]
     agreed = disagreement.groupby("prompt_id")["agrees"].agg(["all", "count"])
-    return set(agreed.index[agreed["all"] & (agreed["count"] == wanted)].astype(str))
+    return set(agreed.index[agreed["all"] & (agreed["count"] == n_rated)].astype(str))
 
 
 def _measure_disagreement(parts: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
@@ -226,9 +226,9 @@ def _measure_disagreement(parts: pd.DataFrame, keys: Sequence[str]) -> pd.DataFr
     units = parts.groupby([*keys, "image_id", "part"], dropna=False)
     ratings = parts["rating"].astype(np.float64)
     above = merge_equal((ratings - units["rating"].transform("min")).to_numpy())  # exactly 0 if ratings are equal
-    of_unit = units.ngroup().to_numpy()
-    variance = pd.Series(above).groupby(of_unit).var(ddof=0)
-    owners = parts.assign(unit=of_unit).drop_duplicates("unit").set_index("unit")[list(keys)]
+    unit_codes = units.ngroup().to_numpy()
+    variance = pd.Series(above).groupby(unit_codes).var(ddof=0)
+    owners = parts.assign(unit=unit_codes).drop_duplicates("unit").set_index("unit")[list(keys)]
     groups = owners.assign(variance=variance).groupby(list(keys), dropna=False)
     means = exact_means(groups.obj["variance"].to_numpy(), groups.ngroup().to_numpy(), groups.ngroups)
     return groups.size().index.to_frame(index=False).assign(variance=means)

@@ -91,20 +91,12 @@ WEIGHT_OF_FIRST_BITS = _weight_of_first_bits()
 """Weight of all numbers with the same first bits; UNDECIDED if they have several weights."""
 
 
-def weighted_sums(prompts: NDArray[np.uint64], values: Callable[[slice], Floats]) -> Floats:
-    """Return the sums over prompts of k values, weighted for every resample (k, RESAMPLES).
+def weighted_sums(prompts: NDArray[np.uint64], values: Sequence[Callable[[slice], Floats]]) -> list[Floats]:
+    """Return for each function the sums over prompts of its k values, weighted for every resample (k, RESAMPLES).
 
-    Args:
-        prompts: Hashes of the prompts' ids (n,).
-        values: Returns the values (prompts, k) of a slice of the prompts, so that neither values nor weights of all
-            prompts are in memory at once.
+    `prompts` has hashes of the prompts' ids (n,). A function returns the values (prompts, k) of a slice of the prompts,
+    so that neither values nor weights of all prompts are in memory at once.
     """
-    (sums,) = weighted_sums_of_each(prompts, [values])
-    return sums
-
-
-def weighted_sums_of_each(prompts: NDArray[np.uint64], values: Sequence[Callable[[slice], Floats]]) -> list[Floats]:
-    """Return `weighted_sums` for several functions of the same prompts, whose weights are computed once."""
     sums: list[Floats] = [np.zeros((1, RESAMPLES)) for _ in values]
     for first in range(0, len(prompts), PROMPTS_AT_ONCE):
         block = slice(first, first + PROMPTS_AT_ONCE)

@@ -16,7 +16,7 @@ from plumbline.operators.statistics.running_means import Bounded, excludes, log_
 
 Floats = NDArray[np.float64]
 
-FEWEST_LABELS = 12
+MIN_LABELS = 12
 """Number of labels that an interval requires."""
 MIN_DIFFERENT_LABELS = 6
 """Number of labels that must differ from the median: mostly equal labels would give too small an error."""
@@ -24,7 +24,7 @@ MIN_DIFFERENT_LABELS = 6
 
 def enough_labels(labels: Floats) -> NDArray[np.bool_]:
     """Return True if there are enough labels (..., n) for an interval that is computed once."""
-    return np.asarray((labels.shape[-1] >= FEWEST_LABELS) & (count_different(labels) >= MIN_DIFFERENT_LABELS))
+    return np.asarray((labels.shape[-1] >= MIN_LABELS) & (count_different(labels) >= MIN_DIFFERENT_LABELS))
 
 
 def count_different(labels: Floats) -> NDArray[np.int64]:

@@ -55,7 +55,7 @@ def balanced_order(labels: Sequence[str], seed: int, per_look: int = PER_LOOK) -
     return random.permuted(cells, axis=1).T
 
 
-def in_order(differences: Floats, order: Places) -> Floats:
+def order_differences(differences: Floats, order: Places) -> Floats:
     """Return the differences of prompts (prompts,) in an order (..., looks, per_look), with nan for NOBODY."""
     return np.append(differences, math.nan)[order]
 
@@ -173,7 +173,7 @@ def _moments(excess: Floats, present: NDArray[np.bool_]) -> tuple[Floats, Floats
     return n, m2 * n / np.maximum(slots - 1, 1) - (m1 * n / slots) ** 2, carriers
 
 
-class Decided(NamedTuple):
+class Decisions(NamedTuple):
     """Decisions on pairs (..., pairs)."""
 
     verdict: NDArray[np.int8]
@@ -182,7 +182,7 @@ class Decided(NamedTuple):
     """Look of the decision, from 0; the number of looks if the pair is undecided."""
 
 
-def decide(pairs: Sequence[PairEvidence], alpha: float) -> Decided:
+def decide(pairs: Sequence[PairEvidence], alpha: float) -> Decisions:
     """Decide pairs look by look; the probability of any false decision is at most alpha.
 
     A pair is decided, for good, once an e-process exceeds 2 u / alpha, where u is the number of undecided pairs: Holm's
@@ -209,4 +209,4 @@ def decide(pairs: Sequence[PairEvidence], alpha: float) -> Decided:
             if not now.any():
                 break
             verdict, at = np.where(undecided, now, verdict), np.where(now != UNDECIDED, look, at)
-    return Decided(verdict, at)
+    return Decisions(verdict, at)

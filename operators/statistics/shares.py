@@ -34,12 +34,12 @@ class Share(NamedTuple):
         return exact_interval(self.effective * self.value, self.effective * (1 - self.value))
 
 
-def exact_interval(successes: float, failures: float) -> Interval:
+def exact_interval(successes: float, failures: float, level: float = CONFIDENCE) -> Interval:
     """Return Clopper and Pearson's interval of successes / (successes + failures); undefined if both are 0."""
     if not successes + failures:
         return UNDEFINED
-    low = scipy.special.betaincinv(successes, failures + 1, (1 - CONFIDENCE) / 2) if successes else 0.0
-    high = scipy.special.betaincinv(successes + 1, failures, (1 + CONFIDENCE) / 2) if failures else 1.0
+    low = scipy.special.betaincinv(successes, failures + 1, (1 - level) / 2) if successes > 0 else 0.0
+    high = scipy.special.betaincinv(successes + 1, failures, (1 + level) / 2) if failures > 0 else 1.0
     return Interval(float(low), float(high))
 
 

@@ -29,7 +29,7 @@ def write_section(page: Place, name: str, text: str) -> None:
     with readable_errors(page, "a Markdown page"):
         content = page.read().decode() if page.exists() else f"{begin}\n{end}\n"
     if begin not in content:
-        raise _unmarked(str(page), begin, end)
+        raise _missing_marks(str(page), begin, end)
     page.write(replace_section(content, name, text, str(page)).encode())
 
 
@@ -47,7 +47,7 @@ def replace_section(content: str, name: str, text: str, where: str, comments: Co
 
 
 def split_at_section(content: str, name: str, where: str, comments: Comments = MARKDOWN) -> tuple[str, str]:
-    """Return the text before and after the section, or before and after its place if it is new.
+    """Return the text before and after the section, or before and after its position if it is new.
 
     Raise ConfigError as `replace_section` does.
     """
@@ -58,9 +58,9 @@ def split_at_section(content: str, name: str, where: str, comments: Comments = M
         return f"{content}{gap}", "\n"
     _, ended, after = rest.partition(end)
     if not ended:
-        raise _unmarked(where, begin, end)
+        raise _missing_marks(where, begin, end)
     return before, after
 
 
-def _unmarked(where: str, begin: str, end: str) -> ConfigError:
+def _missing_marks(where: str, begin: str, end: str) -> ConfigError:
     return ConfigError(f"{where}: expected the lines {begin} and {end}, between which the tables go; add both")

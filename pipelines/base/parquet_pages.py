@@ -31,7 +31,7 @@ class PageLocation(NamedTuple):
 
 
 class IndexPlace(NamedTuple):
-    """The place of a column chunk's page index in its file."""
+    """The position of a column chunk's page index in its file."""
 
     offset: int
     length: int
@@ -42,7 +42,7 @@ Indices = Sequence[Sequence[IndexPlace | None]]
 
 
 def locate_indices(footer: pq.FileMetaData) -> Indices:
-    """Return the place of each column chunk's page index; an empty list if the footer is too large to search."""
+    """Return the position of each column chunk's page index; an empty list if the footer is too large to search."""
     if footer.serialized_size > MAX_FOOTER:
         return []
     copy = io.BytesIO()

@@ -50,7 +50,6 @@ class ExactStream(io.RawIOBase):
         self._dropped.clear()
 
     def read(self, size: int = -1) -> bytes:
-        """Return the next bytes."""
         size = max(0, self._size - self._at) if size is None or size < 0 else size
         start = self._at + (self.jump[1] if self._at >= self.jump[0] else 0)
         data = self._bytes(range(start, min(start + size, self._size)))
@@ -95,20 +94,16 @@ class ExactStream(io.RawIOBase):
         self._buffered.clear()
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Go to a position without reading."""
         self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
         return self._at
 
     def tell(self) -> int:
-        """Return the position."""
         return self._at
 
     def readable(self) -> bool:
-        """Return True."""
         return True
 
     def seekable(self) -> bool:
-        """Return True."""
         return True
 
 
@@ -179,7 +174,7 @@ class ParquetReader:
     def _stream_values(self, row_group: int, rows: Sequence[int], path: str) -> Iterator[Any]:
         first, wanted = 0, iter(rows)
         row = next(wanted, None)
-        file = self._reopened(STREAM_BYTES)
+        file = self._reopen(STREAM_BYTES)
         for batch in file.iter_batches(ROWS_AT_ONCE, row_groups=[row_group], columns=[path], use_threads=False):
             while row is not None and row < first + len(batch):
                 yield batch.column(0)[row - first].as_py()
@@ -193,7 +188,7 @@ class ParquetReader:
         self._stream.announce([range(page.offset, min(self._size, page.offset + max(page.size, PAGE_BUFFER)))])
         self._stream.jump = (first, page.offset - first)
         try:
-            batches = self._reopened(PAGE_BUFFER).iter_batches(
+            batches = self._reopen(PAGE_BUFFER).iter_batches(
                 row + 1, row_groups=[row_group], columns=[path], use_threads=False
             )
             return next(batches).column(0)[row].as_py()
@@ -201,7 +196,7 @@ class ParquetReader:
             self._stream.jump = (self._size, 0)
             self._stream.release()
 
-    def _reopened(self, buffer: int) -> pq.ParquetFile:
+    def _reopen(self, buffer: int) -> pq.ParquetFile:
         """Open the file again for reading a column chunk in small steps."""
         return pq.ParquetFile(
             self._stream,

@@ -151,22 +151,22 @@ class Place:
 
     @property
     def fs(self) -> fsspec.AbstractFileSystem:
-        """The fsspec filesystem, for libraries that need one."""
+        """Filesystem of fsspec, for libraries that need one."""
         return self.filesystem.fs
 
     @property
     def path(self) -> str:
-        """The path within its filesystem."""
+        """Path within its filesystem."""
         return self.url if self.is_local else self.url.removeprefix(self.filesystem.root)
 
     @property
     def uri(self) -> str:
-        """The address with a scheme; file:// for a local path."""
+        """Address with a scheme; file:// for a local path."""
         return f"file://{self.url}" if self.is_local else self.url
 
     @property
     def name(self) -> str:
-        """The last part of the address."""
+        """Last part of the address."""
         return self.url.rpartition("/")[2]
 
     @property
@@ -263,14 +263,13 @@ class Place:
         return self.writable().put(draft, self.path, replace=replace)
 
     def copy_to(self, target: "Place") -> None:
-        """Give a file that never changes a second name without reading it; replace any file of that name.
+        """Add a second name for a file that never changes, without reading it; replace any file of that name.
 
         A cloud copies the file within its bucket; on a disk it gets a hard link.
         """
         self.writable().copy(self.path, target.path)
 
     def remove(self) -> None:
-        """Remove a file."""
         self.writable().fs.rm_file(self.path)
 
     def remove_below(self, relatives: Sequence[str]) -> None:

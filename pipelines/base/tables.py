@@ -82,7 +82,7 @@ class Rejection(NamedTuple):
 
     @property
     def in_words(self) -> str:
-        """The place, reason and remedy in one line."""
+        """Address, reason and remedy in one line."""
         line = f", line {self.line}" if self.line is not None else ""
         return f"{self.file}{line}: {self.message}"
 
@@ -137,14 +137,14 @@ def read_records(stream: IO[bytes], url: str, read: Collection[str] | None = Non
     column of `read` occurs twice; None means all columns.
     """
     if is_json_lines(url):
-        records = _all_good(read_json_lines(stream, url), url)
+        records = _require_rows(read_json_lines(stream, url), url)
         return TableRecords(list(dict.fromkeys(name for record in records for name in record)), records)
     table = read_csv(stream, url)
     require_once(table.names, table.names if read is None else read, url)
-    return TableRecords(table.names, _all_good(table.rows, url))
+    return TableRecords(table.names, _require_rows(table.rows, url))
 
 
-def _all_good(rows: Rows, url: str) -> list[dict[str, Any]]:
+def _require_rows(rows: Rows, url: str) -> list[dict[str, Any]]:
     records: list[dict[str, Any]] = []
     for row in rows:
         if isinstance(row, Rejection):
@@ -310,7 +310,7 @@ def _csv_rows(
             ):
                 raise csv.Error("a quote takes in the lines after it")
             if cells:
-                yield Row(line, _named(names, cells))
+                yield Row(line, _name_cells(names, cells))
         except csv.Error as error:
             yield Rejection(record.url, line, UNREADABLE_LINE, f"not CSV ({error}); correct its quotes")
             record.give_back()
@@ -329,7 +329,7 @@ def _rows_alone(texts: Sequence[str], names: list[str], separator: str) -> Itera
             yield dict(zip(names, cells, strict=True))
 
 
-def _named(names: list[str], cells: list[str]) -> dict[str, str]:
+def _name_cells(names: list[str], cells: list[str]) -> dict[str, str]:
     if len(cells) != len(names):
         problem = f"expected {len(names)} fields, found {len(cells)}"
         raise Refused(

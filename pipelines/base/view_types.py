@@ -19,10 +19,10 @@ def schema_without_views(schema: pa.Schema) -> pa.Schema:
 
 
 def _plain_field(field: pa.Field) -> pa.Field:
-    return field.with_type(_plain(field.type))
+    return field.with_type(_without_views(field.type))
 
 
-def _plain(dtype: pa.DataType) -> pa.DataType:
+def _without_views(dtype: pa.DataType) -> pa.DataType:
     """Return a type without views; with 64-bit offsets, because a view's array may exceed 2 GB."""
     if dtype == pa.string_view():
         return pa.large_string()

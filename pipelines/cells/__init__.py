@@ -1,1 +1,1 @@
-"""Cells: their keys, the plan of them, the store that holds them and the runs made of them."""
+"""Cells: their keys, the plan of them, the store that contains them and the runs made of them."""

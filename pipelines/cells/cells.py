@@ -87,8 +87,7 @@ class Shard:
     def source(self, *, compares: bool = False) -> dict[str, Any]:
         """Return the part of a cell's key that identifies the images: the file, and the files that it references.
 
-        Args:
-            compares: Include the sources, masks and captions of edits, because the stage looks at them.
+        If the stage `compares` edits, these include the sources, masks and captions.
         """
         file = {"url": _resolve_links(self.url), "size": self.size, "etag": self.etag, "row_groups": self.row_groups}
         sources = {"sources": self.sources} if compares and self.sources else {}
@@ -150,10 +149,7 @@ class PlannedCell:
     __slots__ = ("_digest", "recipe", "shard")
 
     def __init__(self, recipe: Recipe, shard: Shard, semantic: str) -> None:
-        """
-        Args:
-            semantic: Canonical JSON of everything about the shard that can change a result.
-        """
+        """Name the cell; `semantic` is canonical JSON of everything about the shard that can change a result."""
         self.recipe = recipe
         self.shard = shard
         self._digest = hashlib.sha256(f'{{"recipe":"{recipe.digest}","shard":{semantic}}}'.encode()).digest()

@@ -49,9 +49,7 @@ def encode_json(content: Mapping[str, Any]) -> str:
 def decode_json(text: str) -> Any:
     """Return the content of a JSON file without its digest; accept files that other programs wrote, which have none.
 
-    Raises:
-        DamagedError: The digest does not match.
-        ValueError: The text is not JSON.
+    Raises DamagedError if the digest does not match, ValueError if the text is not JSON.
     """
     if f'"{CHECKSUM}"' in text or DIGEST_MARK in text[-len(NO_DIGEST) - 9 :]:
         check_digest(text.encode(errors="surrogatepass"))

@@ -87,8 +87,6 @@ class LeaseSight(NamedTuple):
 
 
 class Clock:
-    """The monotonic clock of this machine; it need not agree with other machines' clocks."""
-
     def now(self) -> float:
         """Return the seconds since an arbitrary moment."""
         return time.monotonic()
@@ -235,14 +233,10 @@ def take_lease(
     on_wait: Callable[[LeaseSight], None] = lambda sight: None,
     clock: Clock | None = None,
 ) -> Lease:
-    """Take the lease of that name; hold it as a context: `with take_lease(...) as lease`.
+    """Take the named lease, which is held until its context ends.
 
-    Args:
-        wait: Seconds to wait for a living holder. A holder that may be dead is always watched until that is known.
-        on_wait: Called once, with the lease that is waited for.
-
-    Raises:
-        LeaseHeld: Another process still holds it after `wait` seconds.
+    Waits `wait` seconds for a living holder, then raises LeaseHeld. A holder that may be dead is always watched until
+    that is known. `on_wait` is called once, with the lease that is waited for.
     """
     clock = clock or Clock()
     watch = Watch(store, name, clock)

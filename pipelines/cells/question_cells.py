@@ -14,7 +14,6 @@ CellStates = Mapping[str, str]
 
 
 def cell_states(store: Store, run_id: str) -> CellStates:
-    """Return the states of a run's cells."""
     cells = store.read_table(f"runs/{run_id}/cells.parquet", ["path", "state"])
     return dict(zip(*(cells.column(name).to_pylist() for name in ("path", "state")), strict=True))
 
@@ -46,8 +45,7 @@ def read_stored(store: Store, states: CellStates, path: str) -> StoredCell:
 def read_asked(store: Store, run_id: str, metric: str) -> pa.Table:
     """Return all questions that a metric asked (schema QUESTIONS); no rows if the metric asks none.
 
-    Raises:
-        StoreError: A questions cell is damaged or deleted.
+    Raises StoreError if a questions cell is damaged or deleted.
     """
     states = cell_states(store, run_id)
     scores = (read_stored(store, states, path) for path in find_scores_cells(store, states, metric))

@@ -28,10 +28,7 @@ class EarlierCells:
     """Drafts, and cells of the same recipes on earlier versions of prompts or images."""
 
     def __init__(self, stored: Mapping[str, float]) -> None:
-        """
-        Args:
-            stored: Paths in the store that the plan does not name, with their modification times.
-        """
+        """Index the paths in the store that the plan does not name, by their modification times."""
         self.by_likeness: dict[str, list[str]] = defaultdict(list)
         for path in sorted(stored, key=stored.__getitem__, reverse=True):
             for likeness in _likenesses(path):
@@ -109,12 +106,8 @@ class Retried(NamedTuple):
 def find_failed(cells: Iterable[PlannedCell], stored: Set[str], store: Store, benchmark: str) -> dict[PlannedCell, str]:
     """Return the cells that are saved as drafts, and those with failed rows in the benchmark's newest run.
 
-    Args:
-        stored: Paths in the store that the plan does not name.
-
-    Returns:
-        For each cell the path of the cell whose draft has its failed rows: a different one if the images were repaired
-        since.
+    Each comes with the path of the cell whose draft has its failed rows: a different one if the images were repaired
+    since. `stored` are paths in the store that the plan does not name.
     """
     failed = _failed_shards(store, benchmark)
     paths = {cell: path if draft_path(path := cell.path) in stored else failed.get(_shard_of(path)) for cell in cells}
@@ -122,7 +115,7 @@ def find_failed(cells: Iterable[PlannedCell], stored: Set[str], store: Store, be
 
 
 def _failed_shards(store: Store, benchmark: str) -> dict[str, str]:
-    """Return the failed cells of the benchmark's newest run that can be read, by recipe and shard."""
+    """Return the failed cells of the benchmark's newest readable run, by recipe and shard."""
     for run_id in reversed(run_ids(store)):
         try:
             if read_manifest(store, run_id).get("benchmark") == benchmark:

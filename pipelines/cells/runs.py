@@ -116,7 +116,7 @@ DAY = re.compile(r"(\d{4})-(\d\d)-(\d\d)")
 
 
 def _skip_lease_check() -> None:
-    """The default of `assert_lease`, for writers that hold no lease."""
+    """Do nothing, for writers that have no lease."""
 
 
 def name_by_time(store: Store, began: datetime) -> str:
@@ -197,8 +197,7 @@ def commit_run(
 ) -> None:
     """Write a run's manifest, which makes the run exist; it becomes the newest when it is named, once it has a report.
 
-    Args:
-        assert_lease: Raises LeaseLost if the run may not be published any more.
+    `assert_lease` raises LeaseLost if the run may not be published any more.
     """
     with _publish(store, run_id, named=False, assert_lease=assert_lease):
         store.write_json(_manifest_path(run_id), manifest)
@@ -338,7 +337,7 @@ def parse_manifest(text: str, url: str) -> dict[str, Any]:
 
 
 def list_runs(store: Store) -> list[Run]:
-    """Return the runs of a store, oldest first, including those whose manifest is damaged."""
+    """Return the runs of a store, oldest first, even if their manifest is damaged."""
     positions = _positions(store)
     newest = _find_newest(store, positions)
     with ThreadPoolExecutor(READERS) as pool:

@@ -207,9 +207,8 @@ class Store:
     def read_cell(self, path: str, columns: Sequence[str] | None = None) -> StoredCell:
         """Read a cell or draft.
 
-        Raises:
-            BrokenCell: The file is damaged or contains another cell; GoneCell if the file does not exist.
-            StoreError: The store cannot be reached.
+        Raises BrokenCell if the file is damaged or contains another cell, GoneCell if it does not exist, and StoreError
+        if the store cannot be reached.
         """
         cell = path.removesuffix(DRAFT) + ".parquet" if path.endswith(DRAFT) else path
         try:
@@ -259,8 +258,8 @@ class Store:
     def adopt(self, source: str, target: str, columns: Sequence[str]) -> tuple[pa.Table, pa.Table] | None:
         """Copy a file of an earlier run's table to another run.
 
-        Returns:
-            Columns of the table, and the counts in the file's metadata; None if it is missing, damaged or uncounted.
+        Returns columns of the table, and the counts in the file's metadata; None if it is missing, damaged or
+        uncounted.
         """
         try:
             data = _read_bytes(self.place / source)

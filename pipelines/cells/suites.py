@@ -24,7 +24,6 @@ class Suite(NamedTuple):
         return f"{SUITES}/{self.suite_id}"
 
     def page(self, store: Store) -> str:
-        """Return the address of its page."""
         return f"{store.place.url}/{self.folder}/report.html"
 
 
@@ -47,8 +46,7 @@ def find_suite(store: Store, suite_id: str) -> Suite | None:
 def find_named_run(store: Store, name: str, benchmark: str, key: str) -> str | None:
     """Return the id of the run with a name; if the name is a suite's, the suite's run of the benchmark, or None.
 
-    Raises:
-        ConfigError: The run does not exist.
+    Raises ConfigError if the run does not exist.
     """
     suite = find_suite(store, name)
     named = name if suite is None else suite.runs.get(benchmark)

@@ -1,4 +1,4 @@
-"""Units of an input (the rows of a shard, or a tar) are drafted here or in parallel on Ray, and placed in order."""
+"""Drafts the units of an input (the rows of a shard, or a tar) here or in parallel on Ray, and places them in order."""
 
 import os
 import time
@@ -62,7 +62,7 @@ class Source(ABC):
     @property
     @abstractmethod
     def origins(self) -> Origins:
-        """Origins of the prompts and generators; complete once every unit was drafted or restored."""
+        """Origins of the prompts and generators; complete once every unit has been drafted or restored."""
 
     def landmarks(self) -> list[SourceFile]:
         """Return the files that every machine must be able to see."""
@@ -74,9 +74,7 @@ class Source(ABC):
 
     @abstractmethod
     def outline(self, unit: Any, shards: Shards) -> Drafted | None:
-        """Return the content of the unit's shards as far as it is known without the images; None if it cannot be in the
-        output yet.
-        """
+        """Return the content of the unit's shards as far as known without images; None if it cannot be output yet."""
 
     @abstractmethod
     def draft(self, unit: Any, begin: Begin) -> list[Rejection]:
@@ -109,7 +107,6 @@ class Drafter:
         self.drafts: dict[int, list[ShardDraft]] = {}
 
     def draft(self, number: int, unit: Any) -> Drafted:
-        """Draft the unit with this number."""
         drafts = self.drafts[number] = []
 
         def begin(generator: str, content: str) -> ShardDraft:
@@ -120,9 +117,7 @@ class Drafter:
         return Drafted([shard.drafted() for shard in drafts], rejected)
 
     def commit(self, number: int, places: list[Placement | None]) -> list[int]:
-        """Commit the drafts of a unit to their places, drop those without a place; return the size of each shard in
-        bytes.
-        """
+        """Move a unit's drafts to their places, drop those without one; return the size of each shard in bytes."""
         if number not in self.drafts:
             raise WorkerDied
         drafts = zip(self.drafts[number], places, strict=True)
@@ -131,14 +126,14 @@ class Drafter:
         return sizes
 
     def abandon(self, *numbers: int) -> None:
-        """Remove the drafts of these units, by default of all, that were not committed."""
+        """Remove the uncommitted drafts of these units, by default of all."""
         for number in numbers or tuple(self.drafts):
             for shard in self.drafts.pop(number):
                 shard.abandon()
 
 
 class Workers:
-    """The drafter of this process, or after a while drafters on Ray, behind the same calls.
+    """The drafter of this process or, after a while, drafters on Ray, with the same methods.
 
     A worker that dies is restarted with an empty state.
     """
@@ -207,7 +202,7 @@ class Workers:
         self._on_ray = True
 
     def _open_environment(self) -> Callable[[], None]:
-        """Return what prepares a process; raise RunnerError if a machine does not see the input or the output."""
+        """Return a function that prepares a process; raise RunnerError if a machine lacks the input or the output."""
         from plumbline.pipelines.running.driver_environment import VisibilityProbe, driver_environment
 
         locate = self.source.config.storage.locate

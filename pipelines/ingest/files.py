@@ -121,14 +121,14 @@ class FileSource(Source):
 
     @property
     def named(self) -> pa.Schema:
-        """The columns without the settings in images. The keys of existing shards contain this schema."""
+        """Columns without the settings in images. The keys of existing shards contain this schema."""
         columns = [ADDRESS if field.name == "image" and not self.config.copy else field for field in COLUMNS]
         skills = [SKILLS] if self.names.skills is not None else []
         return pa.schema([*columns, *skills, *self._sources, *self.table.schema(self.extras)])
 
     @property
     def _sources(self) -> list[pa.Field]:
-        """The column of the sources of edits, if the input has any."""
+        """Column of the sources of edits, if the input has any."""
         return [] if self.names.source is None else [SOURCE if self.config.copy else SOURCE_ADDRESS]
 
     @property
@@ -147,9 +147,7 @@ class FileSource(Source):
         return [*self.files, *(source_file(image, "images") for image in images)]
 
     def units(self, rejected: list[Rejection]) -> Iterator[FileUnit]:
-        """Yield the rows of each shard; the last, incomplete shards come by generator. Unreadable lines go to
-        `rejected`.
-        """
+        """Yield the rows of each shard, the last, incomplete ones by generator; reject unreadable lines."""
         waiting: dict[str, list[TableRow]] = defaultdict(list)
         for line in self.table.rows(self.names.image or ""):
             row = line if isinstance(line, Rejection) else self._candidate(line)
@@ -184,7 +182,7 @@ class FileSource(Source):
     def outline(self, unit: FileUnit, shards: Shards) -> Drafted | None:
         """Return the content of the unit's shard, a hash of its rows and of each image's size and etag.
 
-        None if the output has no shard in its place.
+        None if the output does not have that shard yet.
         """
         if not shards.next_is_taken(unit.generator):
             return None
@@ -278,7 +276,7 @@ def _read_file(file: ImageFile, folder: Place) -> bytes:
 
 
 def read_image(path: str, folder: Place, config: IngestConfig) -> bytes:
-    """Read the image file that a cell of a table names; raises Refused if the folder has no such image."""
+    """Read the image file that a table's cell names; raises Refused if the folder has no such image."""
     relative = relative_path(path, folder)
     image = _find_image(folder, relative, _roots(folder, config), config.limits.max_bytes)
     with readable_errors(folder, f"{image.place} in images"):
@@ -290,7 +288,7 @@ def _roots(folder: Place, config: IngestConfig) -> list[Path]:
 
 
 def _groups(found_rows: Sequence[FoundRow], limits: IngestConfig) -> Iterator[list[FoundRow]]:
-    """Yield groups of rows whose images fit into one row group."""
+    """Group rows whose images fit into one row group."""
     group: list[FoundRow] = []
     total = 0
     for found in found_rows:

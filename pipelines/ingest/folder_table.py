@@ -72,7 +72,7 @@ class FolderTable(Table):
         return []
 
     def names(self, config: IngestConfig) -> InputColumnsConfig:
-        """Return the names of the values of `rows`."""
+        """Return the names of the columns of `rows`."""
         self._listed[:] = [self._list()]
         return replace(NAMES, source="source" if self._listed[0].source_paths or self.columns.source else None)
 
@@ -91,11 +91,11 @@ class FolderTable(Table):
         return described
 
     def hashed(self, candidate: Candidate) -> Candidate:
-        """Return a row without the line of its description: lines may move and an image is the same."""
+        """Return a row without the line of its description, because lines may move while an image is unchanged."""
         return candidate._replace(file=f"{self.url}/{candidate.image_id}", line=None)
 
     def rows(self, image: str) -> Iterator[Row | Rejection]:
-        """Yield every image, by the usual names of columns; raises ConfigError for a folder of no known layout."""
+        """Yield every image, under the usual names of columns; raises ConfigError for a folder of no known layout."""
         folder = self._listed.pop() if self._listed else self._list()
         descriptions, passed_over = read_layout(folder, self.prompts_from)
         self._passed_over[:] = passed_over

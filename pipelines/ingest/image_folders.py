@@ -92,7 +92,7 @@ class Folder:
         return name_generators(dict.fromkeys(name.partition("/")[0] for name in self.names if "/" in name))
 
     def find(self, path: str) -> str | None:
-        """Return the image of this path, in whichever Unicode form its name is written: é is one character or two."""
+        """Return the image of this path in any Unicode form of its name: é is one character or two."""
         return path if path in self.known_images else self._names_by_nfc.get(normalize("NFC", path))
 
     @cached_property
@@ -143,7 +143,7 @@ class Folder:
         return [name for name in self.names if PurePosixPath(name).suffix[1:].lower() in FOREIGN]
 
     def inside(self, name: str | None) -> "Folder":
-        """Return the folder without the images outside subfolders of this name; the whole folder if it has none.
+        """Return the folder without the images outside subfolders of this name; if it has none, the whole folder.
 
         Other files, which may contain prompts, stay if they are in such a subfolder or in a folder above one.
         """
@@ -161,7 +161,7 @@ class Folder:
 
     @property
     def own_generator(self) -> str:
-        """The generator that the folder itself is named after."""
+        """Generator that the folder itself is named after."""
         return generator_of_folder(PurePosixPath(self.place.path).name)
 
     def generator(self, image: str) -> str:
@@ -203,7 +203,6 @@ class Folder:
         return self.reject(image, Refused("empty_prompt", message))
 
     def reject(self, image: str, refused: Refused) -> Rejection:
-        """Return the rejection of an image for this reason."""
         return refused.at(self.at(image), generator=self.generator(image), image_id=image)
 
     def skip(self, image: str, reason: str) -> Rejection:
@@ -276,7 +275,7 @@ def _differ_in_words(names: Sequence[str], prompts: Sequence[str]) -> bool:
 
 
 def is_contact_sheet(image: str) -> bool:
-    """Return True if an image's name marks it as a picture of several images."""
+    """Return True if an image's name marks it as a contact sheet of several images."""
     return CONTACT_SHEET.fullmatch(PurePosixPath(image).stem) is not None
 
 

@@ -53,7 +53,7 @@ class ImageTableSource(SampleSource):
         """Yield a table's images in order; a bad row is rejected by itself, damage loses all rows after it."""
         number = 0
         try:
-            with _opened(file.place, file.size) as (schema, batches):
+            with _open_table(file.place, file.size) as (schema, batches):
                 images_of_row = _columns_by_image(schema.names, self.config)
                 others = _other_columns(schema, images_of_row)
                 for batch in batches:
@@ -70,7 +70,7 @@ class ImageTableSource(SampleSource):
     def describe(self, file: SampleFile) -> Origins:
         """Return the columns that contain a table's prompts and generators."""
         try:
-            with _opened(file.place, file.size) as (schema, _):
+            with _open_table(file.place, file.size) as (schema, _):
                 images_of_row = _columns_by_image(schema.names, self.config)
                 others = _other_columns(schema, images_of_row)
                 return column_origins(images_of_row, others, self.config.generator, file.place.url)
@@ -78,7 +78,7 @@ class ImageTableSource(SampleSource):
             return Origins(f"{file.place.url}, which cannot be read", f"{file.place.url}, which cannot be read")
 
     def skip_unnamed(self) -> list[Rejection]:
-        """Return the image files of a folder of tables that no row names: they are skipped."""
+        """Skip the image files of a folder of tables that no row names."""
         place = self.config.storage.locate(str(self.config.table))
         if self.config.images is not None or not place.is_folder():
             return []
@@ -134,7 +134,7 @@ def _name_files(paths: Mapping[str, str]) -> dict[str, str]:
 
 
 @contextmanager
-def _opened(
+def _open_table(
     place: Place, size: int | None = None, columns: Sequence[str] | None = None
 ) -> Iterator[tuple[pa.Schema, Iterator[pa.RecordBatch]]]:
     """Open a table; yield its schema and its batches of rows, in Parquet only those of `columns`."""
@@ -172,14 +172,14 @@ class TableInspection(NamedTuple):
 def inspect_table(place: Place, columns: InputColumnsConfig) -> TableInspection:
     """Inspect a table; the result is empty if the table cannot be read, which is reported when it is ingested."""
     try:
-        with _opened(place) as (schema, batches):
+        with _open_table(place) as (schema, batches):
             names = find_names(schema.names, columns)
             usual = () if columns.image else EMBEDDED
             image = next((name for name in (*usual, names.image) if name in schema.names), None)
             return TableInspection(
                 several=images_a_row(schema.names) > 1,
-                generator=names.generator or _numbered("generator", 0, schema.names),
-                paths=image is not None and _holds_paths(image, next(batches, None)),
+                generator=names.generator or _numbered_column("generator", 0, schema.names),
+                paths=image is not None and _has_only_paths(image, next(batches, None)),
                 image=image,
                 prompt=names.prompt,
             )
@@ -189,7 +189,7 @@ def inspect_table(place: Place, columns: InputColumnsConfig) -> TableInspection:
 
 def _has_labels(file: SampleFile) -> bool:
     """Return True if a column of a table is of Hugging Face's class labels."""
-    with suppress(pa.ArrowException, OSError), _opened(file.place, file.size) as (schema, _):
+    with suppress(pa.ArrowException, OSError), _open_table(file.place, file.size) as (schema, _):
         return bool(find_labels(schema))
     return False
 
@@ -198,20 +198,20 @@ def _read_image_paths(file: SampleFile, config: IngestConfig) -> Iterator[str]:
     """Yield the addresses of the image files that a table's rows name, up to any damage."""
     folder = config.storage.locate(file.place.url.rpartition("/")[0])
     with suppress(pa.ArrowException, OSError, UnicodeDecodeError, ConfigError):
-        with _opened(file.place, file.size) as (schema, _):
+        with _open_table(file.place, file.size) as (schema, _):
             names = [each.image for each in _columns_by_image(schema.names, config) if each.image is not None]
             types = {name: schema.field(name).type for name in names}
         columns = {
             name: f"{name}.path" if pa.types.is_struct(of) else name for name, of in types.items() if of not in BINARY
         }
-        with _opened(file.place, file.size, list(columns.values())) as (_, batches):
+        with _open_table(file.place, file.size, list(columns.values())) as (_, batches):
             cells = (cell for batch in batches for name in columns for cell in batch.column(name).to_pylist())
             for path in (cell.get("path") if isinstance(cell, Mapping) else cell for cell in cells):
                 with suppress(Refused):
                     yield f"{folder.url}/{relative_path(path, folder)}"
 
 
-def _holds_paths(image: str, rows: pa.RecordBatch | None) -> bool:
+def _has_only_paths(image: str, rows: pa.RecordBatch | None) -> bool:
     """Return True if the images of the first rows are only paths."""
     cells = [] if rows is None else [value for value in rows.column(image).to_pylist() if value is not None]
     bare = [value.get("path") if isinstance(value, Mapping) and not value.get("bytes") else value for value in cells]
@@ -219,13 +219,14 @@ def _holds_paths(image: str, rows: pa.RecordBatch | None) -> bool:
 
 
 def images_a_row(available: Sequence[str]) -> int:
-    """Return the number of images in a row by its numbered columns; 0 if they are not numbered."""
+    """Return the number of images in a row, by the numbered columns; 0 if these are not numbered."""
     return next(
-        (count for count in range(len(available) + 1) if _numbered("image", count, available) is None), len(available)
+        (count for count in range(len(available) + 1) if _numbered_column("image", count, available) is None),
+        len(available),
     )
 
 
-def _numbered(role: str, number: int, available: Sequence[str]) -> str | None:
+def _numbered_column(role: str, number: int, available: Sequence[str]) -> str | None:
     return next((name.format(number) for name in NUMBERED[role] if name.format(number) in available), None)
 
 
@@ -235,8 +236,8 @@ def _columns_by_image(available: Sequence[str], config: IngestConfig) -> list[In
     asked = [
         replace(
             config.columns,
-            image=_numbered("image", number, available),
-            generator=config.columns.generator or _numbered("generator", number, available),
+            image=_numbered_column("image", number, available),
+            generator=config.columns.generator or _numbered_column("generator", number, available),
         )
         for number in range(count)
     ]

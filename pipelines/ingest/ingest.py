@@ -26,8 +26,6 @@ from plumbline.pipelines.sources.origins import Origins
 
 
 class Ingested(NamedTuple):
-    """The result of an ingest."""
-
     url: str
     shards: list[ShardRecord]
     rejected: list[Rejection]

@@ -116,7 +116,7 @@ class IngestConfig(BoundsChecked):
 
     @property
     def identity(self) -> Identity:
-        """The addresses of the input and the generator, which identify this ingest within an output."""
+        """Addresses of the input and the generator, which identify this ingest within an output."""
         places = {"table": self.table, "images": None if self.tars else self.folder.url, "tars": self.tars}
         urls = {name: self.storage.locate(url).url if url is not None else None for name, url in places.items()}
         return {**urls, "generator": self.generator}

@@ -27,7 +27,7 @@ READERS = 16
 
 
 class OutputError(ConfigError):
-    """A file of an output is damaged, missing, or was not written by an ingest."""
+    """An output's file that is damaged, missing, or not written by an ingest."""
 
 
 class Footer(NamedTuple):
@@ -82,7 +82,7 @@ def _listing(output: Place) -> dict[str, Entry]:
 
 def read_footer(output: Place, path: str, size: int | None = None) -> Footer:
     """Read a shard's metadata; raises ConfigError if the file is damaged, or was not written by an ingest."""
-    with report_damage(output, path), _opened(output, path, size) as stream:
+    with report_damage(output, path), _open_file(output, path, size) as stream:
         values = decode_json((pq.read_metadata(stream).metadata or {})[INGESTED].decode())
         return Footer(values["key"], [Rejection(*row) for row in values["rejected"]], dict(values["source"]))
 
@@ -116,15 +116,15 @@ def _prompts(output: Place, path: str) -> list[OutputPrompt]:
 
 
 def read_columns(output: Place, path: str, names: list[str]) -> list[dict[str, Any]]:
-    """Return the rows of a shard with these columns, as far as it has them; raises ConfigError if it is damaged."""
-    with report_damage(output, path), _opened(output, path) as stream:
+    """Return the rows of a shard with those of the columns that it has; raises ConfigError if it is damaged."""
+    with report_damage(output, path), _open_file(output, path) as stream:
         file = pq.ParquetFile(stream, pre_buffer=False, page_checksum_verification=True)
         rows: list[dict[str, Any]] = file.read(columns=names, use_threads=False).to_pylist()
         return rows
 
 
 @contextmanager
-def _opened(output: Place, path: str, size: int | None = None) -> Iterator[Any]:
+def _open_file(output: Place, path: str, size: int | None = None) -> Iterator[Any]:
     """Open a file to read a few ranges of it; raises ArrowException for damaged content."""
     with readable_errors(output, "output"), (output / path).open(size=size, cache_type="none") as stream:
         try:
@@ -136,7 +136,7 @@ def _opened(output: Place, path: str, size: int | None = None) -> Iterator[Any]:
 
 
 def other_generators(standing: Mapping[str, OutputShard], own: Identity) -> dict[str, str]:
-    """Return the generators of other ingests, each with its ingest's input as a command has it."""
+    """Return the generators of other ingests, each with its ingest's input in the form of a command."""
     sources = {path.partition("/")[0]: shard.footer.source for path, shard in standing.items()}
     return {
         generator: " ".join(f"{name}={value}" for name, value in source.items() if value is not None)
@@ -172,14 +172,14 @@ class Records:
         self.source = source
         self._own = _record_path(source)
         with readable_errors(output, "output"):
-            missing = set(self._named()) - {self._own, *self.listing()}
+            missing = set(self._named_records()) - {self._own, *self.listing()}
         if missing:
             raise OutputError(
                 f"{output / RECORDS}: an ingest that manifest.json names has no record there; "
                 "copy .ingest along with its output, or choose another output"
             )
 
-    def _named(self) -> Iterator[str]:
+    def _named_records(self) -> Iterator[str]:
         """Yield the paths of the records of the ingests in the manifest."""
         manifest = self.output / MANIFEST
         if manifest.exists():

@@ -99,9 +99,7 @@ def require_names(
 def column_origins(
     several: Sequence[InputColumnsConfig], available: Sequence[str], generator: str | None, url: str
 ) -> Origins:
-    """Return the columns that contain the prompts and generators of the images of a row; the others are kept as they
-    are.
-    """
+    """Return the columns with the prompts and generators of a row's images; others are kept unchanged."""
     read = {name for names in several for role, name in asdict(names).items() if role != "generator" or not generator}
     columns = ", ".join(dict.fromkeys(repr(names.generator) for names in several))
     whose = f"generator={generator}" if generator else f"the column {columns} of {url}"
@@ -112,7 +110,7 @@ def column_origins(
 
 
 def refuse_foreign(name: str) -> None:
-    """Raise Refused for a file whose suffix is that of an image or video format that is not decoded."""
+    """Raise Refused for an image or video file of a format that is not decoded."""
     ending = PurePosixPath(name).suffix
     if ending[1:].lower() in FOREIGN_VIDEOS:
         raise Refused("foreign_format", f"videos in {ending} are not decoded here; convert it to MP4 or WebM")

@@ -111,7 +111,7 @@ def _parse_description(folder: Folder, name: str, content: bytes) -> dict[str, A
 
 
 def _prompt_of(image: str) -> str:
-    """Return the prompt in an image's name, or else in that of its folder within a generator's; empty if none is."""
+    """Return the prompt in an image's name, or else in its folder's within a generator's folder; empty if none."""
     path = PurePosixPath(image)
     words = _words(NUMBERED.sub("", path.stem))
     if _is_prompt(words):
@@ -138,8 +138,8 @@ def _images_named_by_prompt(folder: Folder) -> list[str]:
 def _are_prompts(folder: Folder) -> bool:
     """Return True if images' names may be taken as prompts without being asked to.
 
-    This needs a folder without tables, which could contain other prompts, and names that differ by more than a number
-    for each generator: `sdxl_turbo_0001.png` and `sdxl_turbo_0002.png` do not.
+    This needs a folder without tables, which could contain other prompts, and for each generator names that differ by
+    more than a number: `sdxl_turbo_0001.png` and `sdxl_turbo_0002.png` do not.
     """
     prompts: dict[str, set[str]] = {}
     for image in _images_named_by_prompt(folder):
@@ -241,13 +241,11 @@ LAYOUTS = (
 def read_layout(
     folder: Folder, prompts_from: PromptsFrom | None
 ) -> tuple[Iterator[DescribedImage | Rejection], list[str]]:
-    """Read a folder by its layout.
+    """Read a folder by its layout; raise ConfigError if it has no images or no known layout.
 
     Returns:
         Every image with its description, or the reason why it is left out; and the files that are passed over, because
         they are neither images nor descriptions.
-
-    Raises ConfigError if the folder contains no images, or has no known layout.
     """
     if not folder.images:
         kinds = count_suffixes(folder.names)

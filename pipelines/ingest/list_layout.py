@@ -103,9 +103,9 @@ def _warn_of_lines(folder: Folder, lines: Lines, numbers: Mapping[str, int | str
 
 
 def _lines(folder: Folder, name: str) -> Lines:
-    """Return the prompts of a list; of a table with nothing else those of its rows."""
+    """Return the prompts of a list, or of a table with nothing else."""
     if name.lower().endswith((*SEPARATORS, *JSON_LINES)):
-        rows = [_readable(row) for row in read_rows(folder.place / name)]
+        rows = [_require_readable(row) for row in read_rows(folder.place / name)]
         pairs = [(str(value).strip(), row.line) for row in rows for value in row.values.values()]
         return Lines(name, folder.at(name), [text for text, _ in pairs], [line for _, line in pairs])
     try:
@@ -120,8 +120,8 @@ def _lines(folder: Folder, name: str) -> Lines:
     return Lines(name, folder.at(name), lines, range(1, len(lines) + 1))
 
 
-def _readable(row: Row | Rejection) -> Row:
-    """Return a row; raises ConfigError for one that cannot be read, whose number others would get."""
+def _require_readable(row: Row | Rejection) -> Row:
+    """Return a row; raise ConfigError if it cannot be read, because later rows would get its number."""
     if isinstance(row, Rejection):
         raise ConfigError(f"{row.file}:{row.line}: {row.message}")
     return row
@@ -130,8 +130,7 @@ def _readable(row: Row | Rejection) -> Row:
 def image_numbers(images: Sequence[str], of_generators: Container[str] = ()) -> dict[str, int | str]:
     """Return each image's number, or why it has none; paths are relative to the folder of the list.
 
-    Args:
-        of_generators: Images whose names are a generator's name and a number (Folder.generators_in_names).
+    Names of images in `of_generators` are a generator's name and a number (Folder.generators_in_names).
     """
     numbers: dict[str, int | str] = {}
     folders: dict[str, list[str]] = defaultdict(list)
@@ -154,7 +153,7 @@ def first_number(numbers: Mapping[str, int | str], lines: int, url: str) -> int:
     folders: dict[str, list[int]] = defaultdict(list)
     for image, number in numbers.items():
         if isinstance(number, int):
-            folders[_counted_in(image)].append(number)
+            folders[_numbering_folder(image)].append(number)
     firsts = {folder: _first_in(known, lines) for folder, known in folders.items()}
     decided = set(firsts.values()) - {None}
     if len(decided) == 1 or not folders:
@@ -179,7 +178,7 @@ def _first_in(numbers: Sequence[int], lines: int) -> int | None:
 
 
 def _numbered_folder(image: str) -> PurePosixPath | None:
-    """Return the folder named by a number that holds an image, directly or in a folder such as `samples`."""
+    """Return the folder named by a number that contains an image, directly or in a folder such as `samples`."""
     for folder in PurePosixPath(image).parents:
         if folder.name.isdecimal():
             return folder
@@ -188,8 +187,8 @@ def _numbered_folder(image: str) -> PurePosixPath | None:
     return None
 
 
-def _counted_in(image: str) -> str:
-    """Return the folder whose images share one numbering with this image."""
+def _numbering_folder(image: str) -> str:
+    """Return the folder whose images are numbered together with this image."""
     folder = _numbered_folder(image)
     return str(folder.parent if folder is not None else PurePosixPath(image).parent)
 
@@ -223,11 +222,11 @@ def _last_numbers(stems: Mapping[str, str]) -> dict[str, int | str]:
                 numbers[image] = f"{several} could each be its line; begin its name with that number, {WRITE_TABLE}"
             else:
                 numbers[image] = own[positions[0] if positions else -1]
-    return {**numbers, **_doubtful(numbers, stems)}
+    return {**numbers, **_find_doubtful(numbers, stems)}
 
 
-def _doubtful(numbers: Mapping[str, int | str], stems: Mapping[str, str]) -> dict[str, str]:
-    """Return why images of other words than most claim the same line as those do, or as each other."""
+def _find_doubtful(numbers: Mapping[str, int | str], stems: Mapping[str, str]) -> dict[str, str]:
+    """Return the images of other words than most that claim a line of those or of each other, with the reason."""
     words = {image: NUMBER.sub("#", stem) for image, stem in stems.items()}
     counts = Counter(words.values())
     claims: dict[int, list[str]] = defaultdict(list)

@@ -1,9 +1,8 @@
-"""Tables with two images and two captions in a row, such as Winoground's and EqBen's: each image is paired with each
-caption.
+"""Tables with two images and two captions in a row, such as Winoground's and EqBen's.
 
-Sample 7 has the images `7_i0` and `7_i1` and the prompts `7_c0` and `7_c1`, and the protocols `winoground` and `eqben`
-judge scores by these ids. The generator `matched` has each image with its own caption, and `swapped` with the other:
-each of them has an image's id once.
+Each image is paired with each caption. Sample 7 has the images `7_i0` and `7_i1` and the prompts `7_c0` and `7_c1`, and
+the protocols `winoground` and `eqben` judge scores by these ids. The generator `matched` has each image with its own
+caption, and `swapped` with the other: each of them has an image's id once.
 """
 
 from collections.abc import Collection, Iterator
@@ -27,24 +26,24 @@ TYPES = dict.fromkeys(("image", "prompt", "image_id", "prompt_id", "generator"),
 
 
 def holds_pairs(columns: Collection[str]) -> bool:
-    """Return True if the columns are those of a table of pairs."""
+    """Return True if a table with these columns is one of pairs."""
     numbered = ({name.format(number) for name in names for number in (0, 1)} for names in COLUMNS)
     return any(names <= {*columns} for names in (*numbered, {*LABELLED}))
 
 
 def open_pairs(table: Table) -> Table:
-    """Return the table; if it is one of pairs, with a row for each image under each caption."""
+    """Return the table; a table of pairs gets a row for each image under each caption."""
     return PairTable(place=table.place, types=TYPES) if holds_pairs(table.types) else table
 
 
 def unfold(values: Values, place: int) -> Iterator[dict[str, Any]]:
     """Yield a row for each image under each caption of a sample; raise Refused if one of them is missing.
 
-    A sample without an id is named by its place in the table, from 0. An image's name without an ending, as in
+    A sample without an id is named by its row number in the table, from 0. An image's name without an ending, as in
     Winoground's examples.jsonl, is that of a .png.
     """
     if "private_info" in values:
-        yield _labelled(values)
+        yield _read_label(values)
         return
     names = next((names for names in COLUMNS if names[0].format(0) in values), COLUMNS[0])
     sample = values.get("id")
@@ -56,7 +55,7 @@ def unfold(values: Values, place: int) -> Iterator[dict[str, Any]]:
         yield _pairing(str(sample), values[shown], values[said], image, caption)
 
 
-def _labelled(values: Values) -> dict[str, Any]:
+def _read_label(values: Values) -> dict[str, Any]:
     """Return the pairing of a row that names it: `c0i1` is caption 0 with image 1."""
     label = values["private_info"]
     if not isinstance(label, dict):
@@ -93,11 +92,9 @@ class PairTable(Table):
         return Table.names(self, config)
 
     def origins(self, config: IngestConfig) -> Origins:
-        """Return the origins of the captions and of the generators' names."""
         return Origins(f"the captions of {self.url}", "whether an image's caption is its own")
 
     def rows(self, image: str) -> Iterator[Row | Rejection]:
-        """Yield each image under each caption."""
         for place, row in enumerate(read_rows(self.place)):
             if isinstance(row, Rejection):
                 yield row

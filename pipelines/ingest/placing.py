@@ -49,7 +49,7 @@ class Shards:
             self.ledger.add_others(path, prompts)
 
     def next_is_taken(self, generator: str) -> bool:
-        """Return True if the output has a shard in the place of the generator's next one."""
+        """Return True if the output already has a shard with the path of the generator's next one."""
         return _path(generator, self._numbers[generator]) in self.standing
 
     def restore(self, outline: Drafted) -> list[ShardRecord] | None:
@@ -67,8 +67,8 @@ class Shards:
     def place(self, draft: DraftedShard) -> Placement | ShardRecord:
         """Return the place of the next draft, or the record of the same shard if it is in the output already.
 
-        Raises ConfigError if another shard is in its place and `on_change` is not `replace`, or if the generator
-        belongs to another ingest.
+        Raises ConfigError if another shard has its path and `on_change` is not `replace`, or if the generator belongs
+        to another ingest.
         """
         path, key = self._next(draft.generator, draft.content)
         if path in self.standing and self.standing[path].footer.key == key:
@@ -126,7 +126,6 @@ class Shards:
         return record
 
     def committed(self, draft: DraftedShard, placement: Placement, size: int) -> ShardRecord:
-        """Record that a draft was committed."""
         rows = sum(not isinstance(row, Rejection) for row in draft.rows) - len(placement.refused)
         record = ShardRecord(placement.path, draft.generator, rows, size, placement.footer.key, True)
         self.records.append(record)

@@ -38,7 +38,7 @@ class RowMatch(NamedTuple):
     """The folder's generators by image, if names of images contain them."""
 
     def name_generators(self, default: str) -> Mapping[str, str]:
-        """Return generators by image if the first folder of each path is its prompt's, or its name has both; else none.
+        """Return each image's generator if the first folder of its path, or its name, shows the prompt too; else none.
 
         In folders of prompts they are the folders within, or the images' names if images of several prompts share any;
         else the default.
@@ -56,7 +56,7 @@ class RowMatch(NamedTuple):
 
 
 class _ImageKeys:
-    """The names of images by each way of matching, the likeliest way and the likeliest name first."""
+    """The names of images by each way of matching, the likeliest first."""
 
     def __init__(self, images: Sequence[str], generators_in_names: Mapping[str, str]) -> None:
         self.images = images
@@ -81,7 +81,7 @@ class _ImageKeys:
         return {image: [folder.name for folder in path.parents] for image, path in self._paths.items()}
 
     def ways(self) -> Iterator[tuple[str, Mapping[str, Sequence[str]], Callable[[str], str]]]:
-        """Yield each way in words, the names of images by it, and what makes such a name of a cell."""
+        """Yield each way in words, the names of images by it, and a function that turns a cell into such a name."""
         yield "images' names", self.names, str
         yield "images' names", self.folded, str.casefold
         yield NUMBERS, self.numbers, lambda text: str(int(text)) if _is_number(text) else text
@@ -97,11 +97,8 @@ def match_rows(
 ) -> RowMatch | None:
     """Return the rows that images belong to; None if no column matches.
 
-    Args:
-        names: The table's columns by role; rows that name a generator belong to its images alone.
-        asked: The column to match, if one was chosen.
-
-    Raises ConfigError if two columns match equally many images and disagree.
+    `names` has the table's columns by role; rows that name a generator belong to its images alone. If a column was
+    `asked` for, only that one is matched. Raises ConfigError if two columns match equally many images and disagree.
     """
     columns = [asked] if asked else _columns(rows, names)
     prompts = [_cell(row, names.prompt or "") for row in rows]
@@ -148,7 +145,7 @@ def _columns(rows: Sequence[Row], names: InputColumnsConfig) -> list[str]:
 
 
 def _cell(row: Row, column: str) -> str:
-    """Return the text or whole number in a cell; nothing of any other."""
+    """Return the text or whole number in a cell; empty for anything else."""
     value: Any = row.values.get(column)
     return normalize("NFC", str(value).strip()) if isinstance(value, str | int) and value is not True else ""
 
@@ -182,8 +179,8 @@ class _ByGenerator:
 def _matches(keys: _ImageKeys, rows: Sequence[Row], column: str, whose: _ByGenerator) -> Iterator[RowMatch]:
     """Yield the match of a column by each way.
 
-    Ids that are numbers must be in the names of all images, and columns that are not called ids in those of half of
-    them: else they may count from another number, or be in a name by accident.
+    Values that are all numbers must be in the names of all images, and those of a column that is not called ids in half
+    of them. Otherwise they may count from another number, or be in a name by accident.
     """
     numeric = all(_is_number(text) for row in rows if (text := _cell(row, column)))
     least = len(keys.images) if numeric else 1 if _is_id(column) else (len(keys.images) + 1) // 2

@@ -97,7 +97,7 @@ def take_in(config: Taking, report: ShardReport) -> tuple[Taking, Ingested | Non
 def _take_in_by_ids(
     config: Taking, place: Place, folder: Folder, report: ShardReport
 ) -> tuple[Taking, Ingested | None]:
-    """Take in image files whose names contain ids of the benchmark's prompts; tables are as they are."""
+    """Take in image files whose names contain ids of the benchmark's prompts; tables are unchanged."""
     if not folder.images or any(is_table(name, TABLES) for name in folder.names):
         return config, None
     asked = _ingest_config(config, place, {"images": place.url, "copy": False, "prompts_from": "ids"})
@@ -140,8 +140,9 @@ def _inspect(place: Place, folder: Folder, columns: InputColumnsConfig) -> Table
 def _options_for_images(
     config: TakingConfig, place: Place, folder: Folder, inspection: TableInspection | None
 ) -> dict[str, Any] | None:
-    """Return the options to ingest the images; None for tables that sweeps read themselves, which are Parquet files of
-    one generator or in a folder for each generator.
+    """Return the options to ingest the images; None for tables that sweeps read themselves.
+
+    Sweeps read Parquet files of one generator, or in a folder for each generator.
     """
     if inspection is not None:
         one_folder = len({name.rpartition("/")[0] for name in folder.names if is_table(name, TABLES)}) == 1
@@ -166,14 +167,14 @@ def _options_for_images(
 
 
 def _add_found_columns(columns: ColumnsConfig, inspection: TableInspection | None) -> ColumnsConfig:
-    """Return the columns; those of images and prompts may have other usual names, which the table has."""
+    """Return the columns, with those of images and prompts under the usual names that the table has."""
     if inspection is None:
         return columns
     return replace(columns, image=inspection.image or columns.image, prompt=inspection.prompt or columns.prompt)
 
 
 def _ingest_config(config: TakingConfig, place: Place, given: dict[str, Any]) -> IngestConfig:
-    """Return the configuration of an ingest, with an output of its own for each input and each way of reading it."""
+    """Return the configuration of an ingest, whose output is its own for each input and each way to read it."""
     benchmark = config.benchmark
     asked = IngestConfig(
         output=config.store,

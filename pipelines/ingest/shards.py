@@ -153,8 +153,8 @@ class ShardDraft:
     def commit(self, placement: Placement) -> int:
         """Commit the draft to its place without the refused rows; return the file's size in bytes.
 
-        Raises ConfigError if another shard has been written there meanwhile, or if the draft is not the placed one,
-        because its worker died and the input changed.
+        Raises ConfigError if another shard has been written to that path meanwhile, or if the draft is not the placed
+        one, because its worker died and the input changed.
         """
         if placement.content != self.content:
             raise ConfigError(f"{self.output / placement.path}: the input changed while it was read; run again")
@@ -190,7 +190,6 @@ class ShardDraft:
             file.unlink(missing_ok=True)
 
     def abandon(self) -> None:
-        """Remove the draft."""
         with suppress(OSError):  # where the disk is full, closing fails as writing did
             if self._writer is not None:
                 self._writer.close()
@@ -213,7 +212,7 @@ def _without_copy(value: bytes) -> pa.Array:
 
 
 def commit_file(draft: Path, place: Place, *, replace: bool) -> bool:
-    """Move a local file to its place as a whole; return False if another file was there first."""
+    """Move a local file to its path as a whole; return False if another file was there first."""
     try:
         return place.put(draft, replace=replace)
     finally:

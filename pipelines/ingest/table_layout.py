@@ -25,17 +25,19 @@ UNSCORED = frozenset({*EDIT_SOURCES, "mask"})
 
 
 def find_tables(folder: Folder) -> list[str]:
-    """Return the tables that describe images: metadata files, and others with columns of image files and prompts, or of
-    prompts and of ids in the images' names.
+    """Return the tables that describe images.
+
+    They are metadata files, and others with columns of image files and prompts, or of prompts and of ids in the images'
+    names.
     """
-    return [name for name in folder.text_tables if _is_metadata(name) or _tells_of_images(folder, name)]
+    return [name for name in folder.text_tables if _is_metadata(name) or _describes_images(folder, name)]
 
 
 def _is_metadata(table: str) -> bool:
     return PurePosixPath(table).name.lower() in METADATA
 
 
-def _tells_of_images(folder: Folder, table: str) -> bool:
+def _describes_images(folder: Folder, table: str) -> bool:
     try:
         columns = column_names(folder.place / table)
     except ConfigError:  # reported if nothing else contains the prompts
@@ -68,8 +70,9 @@ def _match_rows(folder: Folder, table: str, rows: Sequence[Row]) -> RowMatch | N
 
 
 def read_tables(folder: Folder) -> Iterator[DescribedImage | Rejection]:
-    """Describe the images that rows name by their paths, then those whose names contain the id of a row, then the
-    others by the nearest metadata file whose row names none.
+    """Describe images by the rows that name their paths, then those whose names contain a row's id, then the others.
+
+    The others are described by the nearest metadata file whose row names none.
     """
     left = dict.fromkeys(folder.images)
     nameless: dict[str, _Nameless] = {}
@@ -195,7 +198,7 @@ def _read_nameless(
 
 
 def _folders_above(image: str) -> list[str]:
-    """Return the folders that an image lies in, the nearest first and `` last."""
+    """Return the folders that contain an image, the nearest first and `` last."""
     return ["" if str(parent) == "." else str(parent) for parent in PurePosixPath(image).parents]
 
 
@@ -264,7 +267,7 @@ def _images_of_row(
 
 
 def _find_image(folder: Folder, named: str, table: str) -> str:
-    """Return the image of a path relative to the table's folder, the folder of images, or the latter's parent."""
+    """Return the image of a path relative to the table's folder, to the folder of images, or to its parent."""
     named = named.removeprefix(f"{folder.place.url.rstrip('/')}/")
     base = table.rpartition("/")[0]
     below = str(PurePosixPath(named))
@@ -274,5 +277,5 @@ def _find_image(folder: Folder, named: str, table: str) -> str:
 
 
 def _add_skills(values: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the values with `skills`; GenEval calls a prompt's skill its tag."""
+    """Return the values with `skills`; GenEval calls them tags."""
     return values if "skills" in values or not values.get("tag") else {**values, "skills": [values["tag"]]}

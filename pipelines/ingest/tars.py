@@ -426,7 +426,7 @@ def _take_image(sample: _Sample, tar: SampleFile, config: IngestConfig) -> Image
         sources = [source for source in sample.sources.values() if isinstance(source, bytes)]
         image = _only_image(sample)
         encoded = sample.texts.get("json")
-        fields, names = _described(sample, config)
+        fields, names = _describe_sample(sample, config)
         candidate = make_candidate(
             fields,
             names,
@@ -444,7 +444,7 @@ def _take_image(sample: _Sample, tar: SampleFile, config: IngestConfig) -> Image
 def _read_ids(sample: _Sample, config: IngestConfig) -> dict[str, str | None]:
     """Return the ids in the JSON or text of a sample that is rejected, as Refused.at takes them."""
     with suppress(Refused):
-        fields, names = _described(sample, config)
+        fields, names = _describe_sample(sample, config)
         return read_known_ids(fields, names, config.generator)
     return {"generator": config.generator, "prompt_id": None, "image_id": None}
 
@@ -467,7 +467,7 @@ def _parse_fields(sample: _Sample) -> dict[str, Any]:
     return parse_object(encoded) if encoded is not None else {}
 
 
-def _described(sample: _Sample, config: IngestConfig) -> tuple[dict[str, Any], InputColumnsConfig]:
+def _describe_sample(sample: _Sample, config: IngestConfig) -> tuple[dict[str, Any], InputColumnsConfig]:
     """Return the fields of a sample, its .txt among them, and their names by role."""
     fields = _parse_fields(sample)
     names = _name_fields(sample, fields, config)

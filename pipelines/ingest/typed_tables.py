@@ -52,20 +52,16 @@ TYPES = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Table:
-    """A table of images."""
-
     place: Place
     types: Mapping[str, str] = field(default_factory=dict)
     """Type of each column, a key of TYPES, in the order of the file."""
 
     @property
     def url(self) -> str:
-        """The table's address."""
         return self.place.url
 
     @property
     def files(self) -> list[SourceFile]:
-        """The table."""
         return [source_file(self.place, "table")]
 
     def names(self, config: IngestConfig) -> InputColumnsConfig:
@@ -73,7 +69,7 @@ class Table:
         return require_names(list(self.types), config.columns, config.generator, self.url)
 
     def origins(self, config: IngestConfig) -> Origins:
-        """Return the columns with the prompts and generators; the others are kept as they are."""
+        """Return the columns with the prompts and generators; the others are kept unchanged."""
         return column_origins([self.names(config)], list(self.types), config.generator, self.url)
 
     def source(self, row: Row) -> tuple[str, int | None]:
@@ -94,7 +90,7 @@ class Table:
 
     def values(self, row: Row, names: list[str]) -> dict[str, Any]:
         """Return these columns of a row, converted to the types of the columns."""
-        return {name: _fit(row.values.get(name), self.types[name]) for name in names}
+        return {name: _convert(row.values.get(name), self.types[name]) for name in names}
 
 
 def _names_image(cell: str) -> bool:
@@ -205,7 +201,7 @@ def _join(value_type: str, other: str) -> str:
     )
 
 
-def _fit(value: Any, value_type: str) -> Any:
+def _convert(value: Any, value_type: str) -> Any:
     if value is None:
         return None
     if value_type == "json":

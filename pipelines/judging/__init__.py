@@ -1,1 +1,1 @@
-"""Metrics beside people: protocols, what benchmarks release, and the reproduction of published numbers."""
+"""Meta-evaluation of metrics by people's judgements: protocols, releases, and reproduction of published numbers."""

@@ -1,4 +1,4 @@
-"""Released answers as scores: a row for every image and question in, one for every image and model out."""
+"""Conversion of released answers, with a row per image and question, to scores with a row per image and model."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,13 +10,13 @@ from plumbline.operators.base import rows, schemas
 from plumbline.operators.base.errors import ConfigError, RowError, SourceError
 from plumbline.operators.metrics.questions.dsg import holding
 from plumbline.pipelines.base.storage import StorageConfig
-from plumbline.pipelines.judging.answers import FORMATS, Answer, AnswerColumns, Answered, read_table
+from plumbline.pipelines.judging.answers import FORMATS, Answer, AnswerColumns, read_table
 
 Accumulation = Literal["none", "direct", "recursive"]
-"""Whether a right answer counts by itself (TIFA), where those of its parents are right (the DSG release), or where
-those of all its ancestors are (T2IScoreScore)."""
+"""Condition for a right answer to count: `none` (TIFA), the answers to the question's parents are right too (`direct`,
+the DSG release), or those to all its ancestors (`recursive`, T2IScoreScore)."""
 Missing = Literal["wrong", "left_out"]
-"""What a question without an answer counts as: a wrong answer, or no question."""
+"""Treatment of a question without an answer: wrong, or ignored."""
 
 
 def accumulate(
@@ -25,9 +25,10 @@ def accumulate(
     accumulation: Accumulation,
     missing: Missing,
 ) -> float | None:
-    """The share of an image's questions that count, by whether each was answered right; None where none is left.
+    """Return the share of an image's questions that count; None if no question is left.
 
-    A parent that is no question of the image, or is left out, counts as holding.
+    `right` maps questions to True or False, or None if the answer is missing. Parents that are left out, or are not
+    questions about the image, count as right.
     """
     answered = {name: bool(given) for name, given in right.items() if given is not None or missing == "wrong"}
     if not answered:
@@ -41,7 +42,7 @@ NO_ANSWER = RowError("not_scored", "none of its questions has an answer; answer 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AccumulateConfig:
-    """Which answers, and how they become scores."""
+    """Options of the conversion of answers to scores."""
 
     answers: str
     """A table with a row for every image and question (CSV, JSON, Parquet); with `format`, the release's file or
@@ -49,22 +50,21 @@ class AccumulateConfig:
     output: str
     """The Parquet file of scores to write."""
     format: str | None = None
-    """Whose released files the answers are, such as dsg, tifa or t2iscorescore: one of pipelines/judging/answers; null
-    for a table."""
+    """Release that the answers are from, such as dsg, tifa or t2iscorescore (docs/metaeval.md); null for a table."""
     given: tuple[str, ...] = ()
-    """The models, each a metric of its name: of a table the columns of answers, of released files those wanted (all
-    where empty)."""
+    """Models whose answers are converted; each becomes a metric with the model's name. For a table, the columns of
+    answers; for a release, all models if empty."""
     accumulation: Accumulation = "none"
-    """What must be right for a question to count: `none` but itself, its parents too (`direct`), or all of its
-    ancestors (`recursive`)."""
+    """Answers that must be right for a question to count: its own (`none`), its parents' too (`direct`), or those of
+    all its ancestors (`recursive`)."""
     missing: Missing = "left_out"
-    """What a question without an answer counts as."""
+    """Treatment of a question without an answer: `wrong` or `left_out`."""
     columns: AnswerColumns = field(default_factory=AnswerColumns)
-    """Of a table."""
+    """Names of the columns of a table."""
     separator: str = ","
-    """Between parents, in a table."""
+    """Separator between parents in a cell of a table."""
     no_parent: str = ""
-    """What stands for no parent in a table, besides an empty cell, such as -1."""
+    """Text of a cell that means no parent, such as -1, besides an empty cell."""
     storage: StorageConfig = field(default_factory=StorageConfig)
 
     def __post_init__(self) -> None:
@@ -73,24 +73,27 @@ class AccumulateConfig:
         if self.format is None and not self.given:
             raise ConfigError("given: expected the columns of answers, got none; for example given=[mplug]")
         if not self.separator:
-            raise ConfigError("separator: expected what stands between parents, got an empty string")
+            raise ConfigError("separator: expected the text between parents, got an empty string")
         for name, usual in (("columns", AnswerColumns()), ("separator", ","), ("no_parent", "")):
             if self.format is not None and getattr(self, name) != usual:
                 raise ConfigError(f"{name}: how the files of format={self.format} are written is known; leave it out")
 
 
 class Accumulated(NamedTuple):
-    """What answers come to."""
-
     scores: pa.Table
-    """Schema SCORES."""
+    """Scores of every image by every model (schema SCORES)."""
     notes: tuple[str, ...]
-    """What was read otherwise than it stands."""
+    """Notes on rows that were read differently from the files."""
 
 
-def accumulated(config: AccumulateConfig) -> Accumulated:
-    """Scores of every image by every model; raises SourceError naming file and row."""
-    answered = _answered(config)
+def accumulate_answers(config: AccumulateConfig) -> Accumulated:
+    """Read answers and convert them to scores; raise SourceError naming file and row."""
+    place = config.storage.locate(config.answers)
+    if config.format is not None:
+        answered = FORMATS[config.format](place, config.given)
+    else:
+        columns, separator, no_parent = config.columns, config.separator, config.no_parent
+        answered = read_table(place, config.given, columns, separator=separator, no_parent=no_parent)
     if config.accumulation != "none" and not any(answer.parents for answer in answered.answers):
         raise SourceError(
             f"{config.answers}: accumulation={config.accumulation} needs the questions' parents, and none has any; "
@@ -102,7 +105,7 @@ def accumulated(config: AccumulateConfig) -> Accumulated:
         if answer.question_id in asked:
             raise SourceError(
                 f"{answer.where}: image {answer.image_id!r} is asked question {answer.question_id!r} twice; remove "
-                "one, or set columns.image_id to a column that tells images apart"
+                "one, or set columns.image_id to a column with the ids of images"
             )
         asked[answer.question_id] = answer
     return Accumulated(
@@ -110,15 +113,7 @@ def accumulated(config: AccumulateConfig) -> Accumulated:
     )
 
 
-def _answered(config: AccumulateConfig) -> Answered:
-    place = config.storage.locate(config.answers)
-    if config.format is not None:
-        return FORMATS[config.format](place, config.given)
-    return read_table(place, config.given, config.columns, separator=config.separator, no_parent=config.no_parent)
-
-
 def _score(asked: Mapping[str, Answer], config: AccumulateConfig) -> dict[str, Any]:
-    """The row of an image by a model."""
     score = accumulate(
         {name: answer.right for name, answer in asked.items()},
         {name: answer.parents for name, answer in asked.items()},
@@ -127,14 +122,19 @@ def _score(asked: Mapping[str, Answer], config: AccumulateConfig) -> dict[str, A
     )
     first = next(iter(asked.values()))
     counted = sum(answer.right is not None or config.missing == "wrong" for answer in asked.values())
-    ids = {"image_id": first.image_id, "prompt_id": first.prompt_id, "generator": first.generator}
-    error = rows.error_value(NO_ANSWER if score is None else None)
-    return {**ids, "metric": first.metric, "score": score, "n_questions": counted, "error": error}
+    return {
+        "image_id": first.image_id,
+        "prompt_id": first.prompt_id,
+        "generator": first.generator,
+        "metric": first.metric,
+        "score": score,
+        "n_questions": counted,
+        "error": rows.error_value(NO_ANSWER if score is None else None),
+    }
 
 
 def write_accumulated(config: AccumulateConfig) -> Accumulated:
-    """Writes the scores, which jobs.metaeval takes, and gives them."""
-    found = accumulated(config)
-    place = config.storage.locate(config.output, writable=True)
-    place.write_table(found.scores)
-    return found
+    """Convert answers to scores and write them as a file that jobs.metaeval reads."""
+    result = accumulate_answers(config)
+    config.storage.locate(config.output, writable=True).write_table(result.scores)
+    return result

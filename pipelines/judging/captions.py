@@ -1,6 +1,4 @@
-"""Scores of captions against reference captions of the same images: BLEU-4, METEOR, ROUGE-L, CIDEr and RefCLIPScore
-(VQAScore, table 18).
-"""
+"""Scores of captions by reference captions: BLEU-4, METEOR, ROUGE-L, CIDEr, RefCLIPScore (VQAScore, table 18)."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -34,16 +32,16 @@ from plumbline.pipelines.sources.shards import text_id
 
 REF_CLIPSCORE = "refclipscore"
 MAX_CHARACTERS = 2_000
-"""Characters of a caption or reference. METEOR and ROUGE-L compare every two words."""
+"""Largest number of characters of a text, because METEOR and ROUGE-L compare every two words."""
 MAX_REFERENCES = 100
 EMBEDDED_AT_ONCE = 256
-"""Texts in a model's batch."""
+"""Number of texts in a model's batch."""
 NO_CLIPSCORE = RowError("not_scored", "the scores have no CLIPScore of the image and caption; score the pair first")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CaptionsConfig(ScoresSource):
-    """Captions with references, and CLIPScore with its model for RefCLIPScore."""
+    """Options for scoring captions with references."""
 
     captions: str
     """A table (.csv, .tsv, .jsonl or .parquet) with a row for each image and caption: image_id or the image's path,
@@ -52,13 +50,13 @@ class CaptionsConfig(ScoresSource):
     output: str
     """The Parquet file of scores to write."""
     metric: str = "clipscore"
-    """Name of the original CLIPScore among the scores of `run` or `scores`; without both there is no RefCLIPScore."""
+    """Name of the original CLIPScore among the scores of `run` or `scores`, which RefCLIPScore requires."""
     models: Mapping[str, AnyModel]
     """Models by role; `clip` embeds the texts for RefCLIPScore."""
 
 
 class Caption(NamedTuple):
-    """A caption with what people wrote of the same image."""
+    """A caption with people's captions of the same image."""
 
     image_id: str
     prompt_id: str
@@ -67,7 +65,7 @@ class Caption(NamedTuple):
 
     @property
     def error(self) -> RowError | None:
-        """Return the reason why the caption cannot be compared, if there is one."""
+        """Error if the caption cannot be scored."""
         if not split_words(self.text):
             return RowError("no_caption", "the caption has no word; fill it in, or leave the row out")
         if not self.references or not all(map(split_words, self.references)):
@@ -79,7 +77,7 @@ class Caption(NamedTuple):
 
 
 def read_captions(place: Place) -> list[Caption]:
-    """Return the captions, each once for an image; raise SourceError naming the file and the row."""
+    """Read the captions, each once per image; raise SourceError naming the file and the row."""
     listed = _read_release(place) if place.path.lower().endswith(".json") else _read_table(place)
     found: dict[tuple[str, str], Caption] = {}
     for where, caption in listed:
@@ -93,7 +91,7 @@ def read_captions(place: Place) -> list[Caption]:
 
 
 def _read_table(place: Place) -> Iterator[tuple[str, Caption]]:
-    """Yield the rows; ids that the table lacks are those that plumbline score gives to the rows of the same table."""
+    """Yield the rows; missing ids are those that plumbline score assigns to the same table."""
     sheet, names, image = read_image_rows(place, ("references", "prompt_id", *DEFAULT_NAMES["prompt"]))
     caption = names.prompt or "caption"
     sheet.require([image, caption, "references"], REMEDY)
@@ -103,7 +101,7 @@ def _read_table(place: Place) -> Iterator[tuple[str, Caption]]:
 
 
 def _read_release(place: Place) -> Iterator[tuple[str, Caption]]:
-    """Yield the judged captions of every image; a caption's id is its text, as in protocol=flickr8k_cf."""
+    """Yield the judged captions of every image; a caption's id is its text, as for protocol=flickr8k_cf."""
     for row, (image_id, record) in enumerate(read_objects(place).items()):
         where = row_name(place.url, row, image_id)
         listed = as_list(record.get("ground_truth"), "references (ground_truth)", where)
@@ -134,22 +132,22 @@ def score_captions(config: CaptionsConfig) -> pa.Table:
 
 
 def text_measures(captions: Sequence[Caption]) -> Mapping[str, Callable[[Caption], float]]:
-    """Return the measures that need no model; CIDEr takes its counts from the references of these captions' images."""
+    """Return the measures that need no model; CIDEr counts words in the references of these captions' images."""
     by_image: dict[str, dict[str, Words]] = {}
     for caption in captions:
         by_image.setdefault(caption.image_id, {}).update((text, split_words(text)) for text in caption.references)
     cider = Cider([[*words.values()] for words in by_image.values()])
 
-    def of_words(measure: Callable[[Words, Sequence[Words]], float]) -> Callable[[Caption], float]:
+    def split_first(measure: Callable[[Words, Sequence[Words]], float]) -> Callable[[Caption], float]:
         return lambda caption: measure(
             split_words(caption.text), [by_image[caption.image_id][text] for text in caption.references]
         )
 
     return {
-        "bleu_4": of_words(bleu_4),
+        "bleu_4": split_first(bleu_4),
         "meteor": lambda caption: best_meteor(caption.text, caption.references),
-        "rouge_l": of_words(rouge_l),
-        "cider": of_words(cider.score),
+        "rouge_l": split_first(rouge_l),
+        "cider": split_first(cider.score),
     }
 
 
@@ -160,7 +158,7 @@ def _row(caption: Caption, metric: str, found: float | RowError, truncated: bool
 
 
 def _read_clipscores(table: Place, metric: str) -> dict[tuple[str, str], float]:
-    """Return CLIPScore by image and caption; raise SourceError unless it is in the original scale."""
+    """Return CLIPScore by image and caption; raise SourceError if it is not in the original scale."""
     scores = read_scores(table, [metric]).to_pandas().dropna(subset=["score", "image_id", "prompt_id"])
     if (scores["score"] < 0).any():
         raise SourceError(
@@ -180,10 +178,9 @@ def _load(model: AnyModel) -> TextEmbedder:
 def _ref_clipscores(
     captions: Sequence[Caption], clipscores: Mapping[tuple[str, str], float], embedder: TextEmbedder
 ) -> Iterator[dict[str, Any]]:
-    """Yield the row of each caption, a batch of texts at a time."""
-    say = ClipScoreConfig(variant="original").text
+    add_prefix = ClipScoreConfig(variant="original").text
     texts = {text for caption in captions if caption.error is None for text in (caption.text, *caption.references)}
-    embedded = _embed(sorted(texts), say, embedder)
+    embedded = _embed(sorted(texts), add_prefix, embedder)
     for caption in captions:
         clipscore = clipscores.get((caption.image_id, caption.prompt_id))
         if caption.error is not None:
@@ -202,17 +199,17 @@ class _Embedded(NamedTuple):
     truncated: bool
 
 
-def _embed(texts: Sequence[str], say: Callable[[str], str], embedder: TextEmbedder) -> dict[str, _Embedded]:
+def _embed(texts: Sequence[str], add_prefix: Callable[[str], str], embedder: TextEmbedder) -> dict[str, _Embedded]:
     found: dict[str, _Embedded] = {}
     for first in range(0, len(texts), EMBEDDED_AT_ONCE):
         batch = texts[first : first + EMBEDDED_AT_ONCE]
-        encoded = embedder.encode_texts([say(text) for text in batch])
+        encoded = embedder.encode_texts([add_prefix(text) for text in batch])
         found.update(zip(batch, map(_Embedded, encoded.features, encoded.truncated), strict=True))
     return found
 
 
 def write_captions(config: CaptionsConfig) -> pa.Table:
-    """Write the scores, which jobs.metaeval reads, and return them."""
+    """Score captions, write the scores as a file that jobs.metaeval reads, and return them."""
     scores = score_captions(config)
     config.storage.locate(config.output, writable=True).write_table(scores)
     return scores

@@ -1,4 +1,4 @@
-"""A run's scores compared with people's judgements, into its folder."""
+"""Comparison of a run's scores with people's judgements, written into the run's folder."""
 
 from dataclasses import replace
 
@@ -16,13 +16,13 @@ from plumbline.pipelines.judging.releases.release import Release
 from plumbline.pipelines.judging.releases.scores import read_elements
 
 RESAMPLES = 200
-"""Bootstrap resamples for a run's report; plumbline metaeval draws more."""
+"""Number of bootstrap resamples for a run's report; plumbline metaeval draws more."""
 
 
 def judge_run(store: Store, run_id: str, protocol: ProtocolConfig) -> Findings:
-    """Judges and writes, in place of what was judged before.
+    """Judge a run and write the findings, replacing earlier findings.
 
-    Raises SourceError where the judgements cannot be read, or are of other images; the run stands all the same.
+    Raises SourceError if the judgements cannot be read, or are about other images; the run itself is complete.
     """
     run = store.place / f"runs/{run_id}"
     release = open_release(protocol, store.place.storage)
@@ -41,7 +41,7 @@ def judge_run(store: Store, run_id: str, protocol: ProtocolConfig) -> Findings:
 
 
 def _judged_scores(store: Store, run_id: str, release: Release) -> pa.Table:
-    """The scores of images and prompts that people judged; where there are none, some others, for the message."""
+    """Return the scores of judged images and prompts; if there are none, some other scores for the error message."""
     people = (release.ratings, release.preferences, release.pairings, release.graph_nodes, release.words)
     images, prompts = (
         pa.chunked_array(

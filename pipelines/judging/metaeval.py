@@ -1,4 +1,4 @@
-"""Meta-evaluation: a release's judgements and a table of scores in, how far each metric agrees with people out."""
+"""Meta-evaluation: how far metrics agree with people, from a release's judgements and a table of scores."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,8 +11,7 @@ import pyarrow.compute as pc
 
 from plumbline.operators.base import schemas
 from plumbline.operators.base.errors import ConfigError, SourceError, check_known
-from plumbline.operators.diagnosis.correlations import Correlation, correlate_metrics
-from plumbline.operators.diagnosis.diagnosis import ShownTable
+from plumbline.operators.base.sentences import ShownTable
 from plumbline.operators.judging import matching, people, ratings
 from plumbline.operators.judging.calibration import CALIBRATION, PassMarks, rating_marks
 from plumbline.operators.judging.contradicted_images import (
@@ -40,6 +39,7 @@ from plumbline.operators.judging.ratings import warn_off_scale, warn_several_pro
 from plumbline.operators.judging.relations import relations_tables
 from plumbline.operators.judging.word_ratings import judge_words
 from plumbline.operators.metrics.metric import direction
+from plumbline.operators.results.metric_correlations import Correlation, correlate_metrics
 from plumbline.operators.results.run_scores import RunScores
 from plumbline.operators.statistics.agreement import reliable_prompts
 from plumbline.operators.statistics.bootstrap import SHARES, Scale
@@ -51,15 +51,15 @@ from plumbline.pipelines.judging.releases.readers import read_release
 from plumbline.pipelines.judging.releases.release import Release
 from plumbline.pipelines.judging.releases.scores import (
     SCORES_FILE,
-    of_metrics,
     read_elements,
     read_falling,
     read_scores,
+    select_metrics,
 )
 
 GRAPH_CORRELATIONS = "graph_correlations"
 GRAPH_CONTENTS = "graph_contents"
-TURNED = "a lower score is better, so that its scores count with their signs turned"
+NEGATED = "a lower score is better, so its scores are negated"
 ALONE = "no scores: the judgements alone are analysed; run=latest or scores=PATH judges metrics by them"
 PAGE = "judgements.md"
 INPUTS = "judged: "
@@ -88,47 +88,47 @@ class Findings:
 
     protocol: str
     inputs: str = ""
-    """The ratings and scores that were judged, in words; empty for a run's own judging."""
+    """Description of the ratings and scores; empty for a run's own findings."""
     folder: str = ""
-    """The address of the results."""
+    """Address of the results."""
     files: Sequence[str] = ()
-    """The names of the page and of the tables with rows in it."""
+    """Names of the page and of the tables with rows."""
     judgements: list[Judgement] = field(default_factory=list)
     comparisons: list[Comparison] = field(default_factory=list)
     orders: list[Order] = field(default_factory=list)
     corrected: list[CorrectedMean] = field(default_factory=list)
     """Means of generators by people and each metric together."""
     contradicted: list[ContradictedImage] = field(default_factory=list)
-    """The images about which a metric and people differ most."""
+    """Images that a metric and people disagree about most."""
     correlations: Sequence[Correlation] = ()
-    """Of every two metrics, over the images of each generator that both scored."""
+    """Correlations of every two metrics by generator."""
     frames: dict[str, pd.DataFrame] = field(default_factory=dict)
     """Each metric's values of error graphs (`graphs`, and of their nodes and images) and rated words (`words`),
     correlations between metrics over graphs (`graph_correlations`), contents of the graphs (`graph_contents`), and
     people's ratings of images (`mean_ratings`), in the schemas of TABLES."""
     notes: Sequence[str] = ()
-    """What happened to rows on the way, in words."""
+    """Notes on rows that were changed or left out."""
     warnings: Sequence[str] = ()
-    """What a person should look at before believing the rest."""
+    """Likely errors that should be checked before using the results."""
 
     @property
     def graph_correlations(self) -> list[CorrelationMatrix]:
-        """Return how far metrics find the same error graphs hard, if graphs were judged."""
+        """Correlations of metrics over error graphs, if graphs were judged."""
         found = self.frames.get(GRAPH_CORRELATIONS)
         return [] if found is None else correlation_matrices(found)
 
     @property
     def graph_contents(self) -> list[ShownTable]:
-        """Return where images and prompts of error graphs come from, and types of errors, if graphs were judged."""
+        """Sources of images and prompts of error graphs, and types of errors, if graphs were judged."""
         found = self.frames.get(GRAPH_CONTENTS)
         return [] if found is None else contents_tables(found)
 
 
 def run_metaeval(config: MetaevalConfig) -> Findings:
-    """Read, judge and write; raise SourceError if nothing that was rated has a score.
+    """Read judgements and scores, judge the metrics, and write the findings.
 
-    Without any scores the ratings, choices and error graphs are analysed alone; raise ConfigError if the release has
-    none of them.
+    Without scores, the ratings, choices and error graphs are analysed alone. Raises SourceError if no judged image has
+    a score, and ConfigError if there is nothing to analyse.
     """
     release = open_release(config.protocol, config.storage)
     protocol, table = config.protocol, config.locate_scores()
@@ -136,7 +136,7 @@ def run_metaeval(config: MetaevalConfig) -> Findings:
         scores = read_scores(table, config.metrics)
         protocol = replace(protocol, falling=(*protocol.falling, *read_falling(table)))
     elif len(release.scores):
-        scores = of_metrics(release.scores, config.metrics)
+        scores = select_metrics(release.scores, config.metrics)
     else:
         protocol, scores = _select_unscored_tasks(protocol, release, config.metrics), schemas.SCORES.empty_table()
         release = replace(release, notes=(*release.notes, ALONE))
@@ -151,7 +151,6 @@ def run_metaeval(config: MetaevalConfig) -> Findings:
 
 
 def _name_output(config: MetaevalConfig, rated: Place, table: Place | None) -> str:
-    """Return the folder of the store for the results of these ratings and scores."""
     files = [rated, *([] if table is None else [table.parent if table.name == SCORES_FILE else table])]
     stems = [PurePosixPath(file.path).stem for file in files]
     folder = f"{config.store.rstrip('/')}/metaeval/{config.protocol.name}"
@@ -164,42 +163,40 @@ def _select_unscored_tasks(protocol: ProtocolConfig, release: Release, metrics: 
     tables: dict[Task, list[pa.Table]] = {
         name: [getattr(release, table) for table in TASKS[name][1]] for name in UNSCORED_TASKS
     }
-    tasks = [name for name, its in tables.items() if any(map(len, its))]
+    tasks = [name for name, own in tables.items() if any(map(len, own))]
     if metrics or not tasks:
         raise ConfigError(
-            f"protocol {protocol.name}: the release holds no scores; set run=latest, or scores=PATH to a table"
+            f"protocol {protocol.name}: the release has no scores; set run=latest, or scores=PATH to a table"
         )
     return replace(protocol, tasks=tuple(tasks))
 
 
 def open_release(protocol: ProtocolConfig, storage: StorageConfig) -> Release:
-    """The release's tables, checked against the protocol; raises SourceError naming the file and the row."""
-    read = read_release(protocol.release, storage.locate(protocol.path), protocol.columns)
-    release = _leave_out_skills(protocol, _of_templates(protocol, _select_choices(protocol, read)))
-    release = _in_range(protocol, release)
-    release = _turn_ratings(protocol, release)
-    release = _reliable(protocol, release) if protocol.reliable else release
-    wanted = {name for task in protocol.tasks for name in TASKS[task][1]}
-    unwanted = {name for _, tables in TASKS.values() for name in tables} - wanted
-    release = replace(release, **{name: getattr(release, name).slice(0, 0) for name in unwanted})
+    """Read a release and apply the protocol to it; raise SourceError naming the file and the row."""
+    release = read_release(protocol.release, storage.locate(protocol.path), protocol.columns)
+    for apply in (_select_choices, _select_templates, _leave_out_skills, _check_range, _reverse_ratings):
+        release = apply(protocol, release)
+    release = _select_reliable(protocol, release) if protocol.reliable else release
+    needed = {name for task in protocol.tasks for name in TASKS[task][1]}
+    unneeded = {name for _, tables in TASKS.values() for name in tables} - needed
+    release = replace(release, **{name: getattr(release, name).slice(0, 0) for name in unneeded})
     _require_judgements(protocol, release)
     return release
 
 
 def _require_judgements(protocol: ProtocolConfig, release: Release) -> None:
-    """Raises SourceError where people said nothing that the protocol could set beside scores."""
     columns = {"ratings": release.ratings.column("rating"), "choices": release.preferences.column("preferred")}
     answers = sum(len(column) - column.null_count for column in columns.values())
     if not answers and not any(map(len, (release.pairings, release.graph_nodes, release.words))):
         empty = " and ".join(f"all {len(column)} {name} are empty" for name, column in columns.items() if len(column))
-        found = "; ".join([empty or "it holds no judgement", *release.notes])
+        found = "; ".join([empty or "it has no judgements", *release.notes])
         raise SourceError(
             f"{protocol.path}: nothing to judge by: {found}; fill in the file, or give another by protocol.path"
         )
 
 
 def _select_choices(protocol: ProtocolConfig, release: Release) -> Release:
-    """Return the release with the protocol's choices alone; raise SourceError if the file lacks one of them."""
+    """Select the protocol's choices; raise SourceError if the file lacks any of them."""
     if not protocol.choices:
         return release
     count = len(release.preferences)
@@ -209,25 +206,25 @@ def _select_choices(protocol: ProtocolConfig, release: Release) -> Release:
             "whole file, or other protocol.choices"
         )
     note = f"{len(protocol.choices)} of {count} choices count, by protocol.choices"
-    chosen = release.preferences.take(pa.array(sorted(protocol.choices)))
-    return replace(release, preferences=chosen, notes=(*release.notes, note))
+    selected = release.preferences.take(pa.array(sorted(protocol.choices)))
+    return replace(release, preferences=selected, notes=(*release.notes, note))
 
 
-def _of_templates(protocol: ProtocolConfig, release: Release) -> Release:
-    """The release with ratings and choices of the protocol's templates alone; raises ConfigError for unknown ones."""
+def _select_templates(protocol: ProtocolConfig, release: Release) -> Release:
+    """Select ratings and choices of the protocol's templates; raise ConfigError for unknown templates."""
     if not protocol.templates:
         return release
     tables = _tables_with_template(release)
     known = {name for table in tables.values() for name in table.column("template").unique().to_pylist()}
     for name in protocol.templates:
         check_known("protocol.templates", name, sorted(known))
-    wanted = pa.array(protocol.templates)
-    chosen = {name: table.filter(pc.is_in(table.column("template"), wanted)) for name, table in tables.items()}
-    return replace(release, **chosen)
+    names = pa.array(protocol.templates)
+    selected = {name: table.filter(pc.is_in(table.column("template"), names)) for name, table in tables.items()}
+    return replace(release, **selected)
 
 
 def _leave_out_skills(protocol: ProtocolConfig, release: Release) -> Release:
-    """Return the release without the prompts of protocol.without_skills; raise ConfigError for an unknown skill."""
+    """Leave out the prompts of protocol.without_skills; raise ConfigError for an unknown skill."""
     known = sorted({skill for skills in release.skills.values() for skill in skills})
     for name in protocol.without_skills:
         check_known("protocol.without_skills", name, known)
@@ -258,8 +255,8 @@ def protocol_scales(protocol: ProtocolConfig, templates: Iterable[str]) -> dict[
     return {name: Scale(*scale) for name, scale in found.items() if scale is not None}
 
 
-def _in_range(protocol: ProtocolConfig, release: Release) -> Release:
-    """The release with ratings in the protocol's range only; raises SourceError where others are refused."""
+def _check_range(protocol: ProtocolConfig, release: Release) -> Release:
+    """Leave out ratings outside the protocol's range; raise SourceError if the protocol refuses them."""
     scales = protocol_scales(protocol, release.ratings.column("template").unique().to_pylist())
     unknown = release.ratings.filter(
         pc.invert(pc.is_in(release.ratings.column("template"), pa.array(scales, pa.string())))
@@ -270,23 +267,23 @@ def _in_range(protocol: ProtocolConfig, release: Release) -> Release:
         return release
     first = others.slice(0, 1).to_pylist()[0]
     low, high = scales[first["template"]]
-    said = (
+    found = (
         f"{len(others)} ratings are outside {low:g} to {high:g}, first {first['rating']:g} of image "
         f"{first['image_id']} by rater {first['rater']}"
     )
     if protocol.out_of_range == "refused":
         raise SourceError(
-            f"{protocol.path}: {said}; correct them, or set protocol.rating_range or protocol.out_of_range=left_out"
+            f"{protocol.path}: {found}; correct them, or set protocol.rating_range or protocol.out_of_range=left_out"
         )
     kept = {name: _blank_outside(getattr(release, name), scales) for name in ("ratings", "parts")}
-    return replace(release, **kept, notes=(*release.notes, f"{said}: left out"))
+    return replace(release, **kept, notes=(*release.notes, f"{found}: left out"))
 
 
 def _is_outside(table: pa.Table, scales: Mapping[str, Scale]) -> pa.ChunkedArray:
     names, rating = pa.array(scales, pa.string()), table.column("rating")
-    places = pc.index_in(table.column("template"), names)
+    indices = pc.index_in(table.column("template"), names)
     low, high = (
-        pc.take(pa.array([getattr(scale, end) for scale in scales.values()], pa.float64()), places)
+        pc.take(pa.array([getattr(scale, end) for scale in scales.values()], pa.float64()), indices)
         for end in Scale._fields
     )
     return pc.fill_null(pc.or_(pc.less(rating, low), pc.greater(rating, high)), False)
@@ -297,49 +294,46 @@ def _blank_outside(table: pa.Table, scales: Mapping[str, Scale]) -> pa.Table:
     return table.set_column(table.schema.get_field_index("rating"), "rating", kept)
 
 
-def _turn_ratings(protocol: ProtocolConfig, release: Release) -> Release:
-    """Return the release with ratings that count errors turned round, so that more is better by all of them.
-
-    Raise ConfigError if one of their templates is unknown or has no scale.
-    """
+def _reverse_ratings(protocol: ProtocolConfig, release: Release) -> Release:
+    """Reverse ratings that count errors, so that higher is better; raise ConfigError if a scale is unknown."""
     known = sorted(release.ratings.column("template").unique().to_pylist())
     scales = protocol_scales(protocol, known)
     for name in protocol.fewer_is_better:
         check_known("protocol.fewer_is_better", name, known)
         if name not in scales:
             raise ConfigError(
-                f"protocol.fewer_is_better: ratings by {name!r} are turned round on their scale, which is not known; "
+                f"protocol.fewer_is_better: ratings by {name!r} are reversed on their scale, which is not known; "
                 f"name it, as in 'protocol.scales={{{name}: [0, 9]}}'"
             )
     if not protocol.fewer_is_better:
         return release
-    ends = {name: scales[name].least + scales[name].greatest for name in protocol.fewer_is_better}
-    turned = {name: _turn(getattr(release, name), ends) for name in ("ratings", "parts")}
+    sums = {name: scales[name].least + scales[name].greatest for name in protocol.fewer_is_better}
+    tables = {name: _subtract_ratings(sums, getattr(release, name)) for name in ("ratings", "parts")}
     notes = [
-        f"{name}: fewer is better, so that a rating counts as {end:g} less the rating" for name, end in ends.items()
+        f"{name}: fewer is better, so a rating counts as {total:g} minus the rating" for name, total in sums.items()
     ]
-    return replace(release, **turned, notes=(*release.notes, *notes))
+    return replace(release, **tables, notes=(*release.notes, *notes))
 
 
-def _turn(table: pa.Table, ends: Mapping[str, float]) -> pa.Table:
-    """Return a table with each rating of these templates as the sum of its scale's ends less the rating."""
-    place = pc.index_in(table.column("template"), pa.array(ends, pa.string()))
+def _subtract_ratings(sums: Mapping[str, float], table: pa.Table) -> pa.Table:
+    """Replace each rating of these templates by sum - rating."""
+    index = pc.index_in(table.column("template"), pa.array(sums, pa.string()))
     rating = table.column("rating")
-    turned = pc.subtract(pc.take(pa.array(ends.values(), pa.float64()), place), rating)
-    kept = pc.if_else(pc.is_valid(place), turned, rating)
-    return table.set_column(table.schema.get_field_index("rating"), "rating", kept)
+    reversed_ = pc.subtract(pc.take(pa.array(sums.values(), pa.float64()), index), rating)
+    column = pc.if_else(pc.is_valid(index), reversed_, rating)
+    return table.set_column(table.schema.get_field_index("rating"), "rating", column)
 
 
-def _reliable(protocol: ProtocolConfig, release: Release) -> Release:
-    """The release with only the prompts on which its raters agree; raises SourceError where there is none."""
+def _select_reliable(protocol: ProtocolConfig, release: Release) -> Release:
+    """Select the prompts whose raters agree; raise SourceError if no prompt is left."""
     parts = people.rated_parts(release.ratings, release.parts)
     kept = pa.array(sorted(reliable_prompts(parts.to_pandas())), pa.string())
-    everything = len(pc.unique(release.ratings.column("prompt_id").drop_null()))
+    total = len(pc.unique(release.ratings.column("prompt_id").drop_null()))
     if not len(kept):
-        raise SourceError(f"{protocol.path}: raters agree on none of {everything} prompts; set protocol.reliable=false")
+        raise SourceError(f"{protocol.path}: raters agree on none of {total} prompts; set protocol.reliable=false")
     tables = _tables_with_template(release)
     reliable = {name: table.filter(pc.is_in(table.column("prompt_id"), kept)) for name, table in tables.items()}
-    note = f"{len(kept)} of {everything} prompts are reliable: raters' variance below half of the largest"
+    note = f"{len(kept)} of {total} prompts are reliable: raters' variance below half of the largest"
     return replace(release, **reliable, notes=(*release.notes, note))
 
 
@@ -352,18 +346,25 @@ def judge(
     elements: Iterable[pa.Table] = (),
     run: RunScores | None = None,
 ) -> Findings:
-    """Everything that the protocol asks for, of scores in schema SCORES.
+    """Judge scores by a release, with the tasks of a protocol.
 
-    `elements` are the scores of single questions (read_elements), for the task words. `run` has the scores also of what
-    nobody judged, where `scores` does not. The scores of `protocol.falling` are turned round, so that every statistic
-    is of agreement. Raises SourceError, naming the file `scored_by`, where none of them is of an image that people
-    judged.
+    Args:
+        protocol: The protocol. Scores of its `falling` metrics are negated, so that every statistic measures agreement.
+        release: People's judgements.
+        scores: Scores of judged images (schema SCORES).
+        sampling: Draws of intervals and tests.
+        scored_by: Name of the scores in messages.
+        elements: Scores of single questions (read_elements), for the task words.
+        run: All scores, if `scores` lacks images without judgements.
+
+    Raises:
+        SourceError: No score is of a judged image.
     """
-    run = _as_run(scores) if run is None else run
-    scores = _turned(scores, protocol.falling)
+    run = RunScores([_fill_ids(scores).select]) if run is None else run
+    scores = _negate(scores, protocol.falling)
     judged_ids = [matching.rated_ids(release.ratings), matching.paired_ids(release.preferences)]
     judged = pd.concat([*judged_ids, matching.other_ids(release.words)], ignore_index=True)
-    match = _match(judged, protocol, release, scores, scored_by)
+    match = _find_match(judged, protocol, release, scores, scored_by)
     people = release.ratings
     if match == "image":
         ids = scores.select(matching.IDS).to_pandas()
@@ -373,32 +374,32 @@ def judge(
     matched = len(judged) and len(scores)
     notes = [f"scores and judgements are matched by {' and '.join(MATCH_COLUMNS[match])}"] if matched else []
     metrics = scores.column("metric").unique().to_pylist()
-    notes += [f"{metric}: {TURNED}" for metric in metrics if metric in protocol.falling]
+    notes += [f"{metric}: {NEGATED}" for metric in metrics if metric in protocol.falling]
     findings = Findings(
         protocol=protocol.name,
-        correlations=list(correlate_metrics(_as_run(scores), metrics)),
+        correlations=list(correlate_metrics(RunScores([_fill_ids(scores).select]), metrics)),
         notes=(*release.notes, *notes),
         warnings=(*release.warnings, *(warn_several_prompts(people) if match == "image" else ())),
     )
     case = Case(protocol, release, people, scores, match, sampling, elements, run)
     for name, (judge_task, tables) in TASKS.items():
-        asked = any(len(getattr(release, table)) for table in tables)
-        if name in protocol.tasks and asked:
+        judged_by_people = any(len(getattr(release, table)) for table in tables)
+        if name in protocol.tasks and judged_by_people:
             judge_task(case, findings)
         elif name in protocol.tasks:
-            findings.notes = (*findings.notes, f"task {name}: nobody was asked for what it judges by")
+            findings.notes = (*findings.notes, f"task {name}: the release has no judgements for it")
     return findings
 
 
 class Case(NamedTuple):
-    """What a task judges by."""
+    """Inputs of a task."""
 
     protocol: ProtocolConfig
     release: Release
     people: pa.Table
-    """The ratings, with all the ids that the scores have of their images."""
+    """Ratings, with missing ids filled in from the scores."""
     scores: pa.Table
-    """So turned that more is better."""
+    """Scores; higher is better."""
     match: Match
     sampling: Sampling
     elements: Iterable[pa.Table]
@@ -407,20 +408,20 @@ class Case(NamedTuple):
 
     @property
     def skills(self) -> Mapping[str, Sequence[str]]:
-        """Of the prompts, where the protocol judges by skill."""
+        """Skills by prompt; empty if the protocol does not judge by skill."""
         return self.release.skills if self.protocol.by_skill else {}
 
     @property
     def marks(self) -> PassMarks:
-        """From where on images pass, in the direction of the scores."""
+        """Thresholds for passing an image; higher scores are better."""
         protocol = self.protocol
-        given = (protocol.passing_scores or {}).items()
-        scores = {metric: direction(metric, protocol.falling) * score for metric, score in given}
+        configured = (protocol.passing_scores or {}).items()
+        scores = {metric: direction(metric, protocol.falling) * score for metric, score in configured}
         return PassMarks(rating_marks(self.people, self.scales, protocol.passing_ratings or {}), scores)
 
     @property
     def scales(self) -> Mapping[str, Scale]:
-        """Return the scale of each template, if known; shares of words or questions are from 0 to 1."""
+        """Known scales by template; shares of words or questions are from 0 to 1."""
         templates = self.people.column("template").unique().to_pylist()
         shares = self.release.parts.column("template").unique().to_pylist()
         return dict.fromkeys(shares, SHARES) | protocol_scales(self.protocol, templates)
@@ -442,7 +443,7 @@ def _judge_ratings(case: Case, findings: Findings) -> None:
     findings.judgements += people.judge_unsure(case.people, case.release.parts, case.sampling)
     findings.judgements += people.correlate_templates(case.people, case.match, case.sampling)
     findings.comparisons += ratings.compare_metrics(rated, statistics, case.sampling)
-    scores = _with_ids(case.scores)
+    scores = _fill_ids(case.scores)
     findings.corrected += correct_ratings(case.people, scores, case.run, case.match, case.protocol.falling)
     if CALIBRATION.keys() & set(statistics):
         findings.corrected += correct_shares(rated, case.marks, case.run, case.protocol.falling)
@@ -469,7 +470,7 @@ def _judge_preferences(case: Case, findings: Findings) -> None:
         sampling=case.sampling,
     )
     findings.comparisons += comparisons
-    scores = _with_ids(case.scores)
+    scores = _fill_ids(case.scores)
     findings.corrected += correct_choices(choices, scores, case.run, case.match, case.protocol.falling)
     findings.contradicted += contradicted_choices(choices, scores, case.match)
 
@@ -483,7 +484,7 @@ def _judge_graphs(case: Case, findings: Findings) -> None:
     findings.frames[GRAPH_CONTENTS] = count_contents(case.release.graph_nodes)
     if not len(case.scores):
         return
-    scores = _turned(case.scores, protocol.falling)  # back to the metrics' own, which the graphs' ranks are of
+    scores = _negate(case.scores, protocol.falling)  # back to the metrics' own direction, which decides ranks of ties
     judgements, graphs = judge_graphs(
         case.release.graph_nodes,
         scores,
@@ -507,12 +508,11 @@ def _judge_words(case: Case, findings: Findings) -> None:
 
 
 def _judge_orders(case: Case, findings: Findings) -> None:
-    """The differences of a falling metric's orders are as it gives them."""
     alpha, zeros, falling = case.protocol.alpha, case.protocol.zeros, case.protocol.falling
     orders, judgements = judge_orders(
         case.people, case.release.preferences, case.scores, match=case.match, alpha=alpha, zeros=zeros
     )
-    findings.orders += [
+    findings.orders += [  # with differences in the metrics' own direction
         order._replace(difference=direction(order.judge, falling) * order.difference) for order in orders
     ]
     findings.judgements += judgements
@@ -526,18 +526,11 @@ TASKS: Mapping[Task, tuple[Callable[[Case, Findings], None], Sequence[str]]] = {
     "words": (_judge_words, ["words"]),
     "orders": (_judge_orders, ["ratings", "preferences"]),
 }
-"""How each task is judged, and by which tables of a release."""
+"""Functions by task, with the tables of a release that they need."""
 
 
-def _as_run(scores: pa.Table) -> RunScores:
-    """The scores as a run has them."""
-    return RunScores([_with_ids(scores).select])
-
-
-def _with_ids(scores: pa.Table) -> pa.Table:
-    """The scores with all ids as text: what names no image is its prompt's by its generator, and an image without a
-    prompt is its own.
-    """
+def _fill_ids(scores: pa.Table) -> pa.Table:
+    """Fill missing ids: an image without an id is named by prompt and generator, a prompt by its image."""
     image, prompt, generator = (pc.cast(scores.column(name), pa.string()) for name in matching.IDS)
     generator = pc.fill_null(generator, "")
     image = pc.coalesce(image, pc.binary_join_element_wise(prompt, generator, "/"))
@@ -545,17 +538,19 @@ def _with_ids(scores: pa.Table) -> pa.Table:
     return pa.table({**columns, **{name: scores.column(name) for name in ("metric", "score", "truncated")}})
 
 
-def _turned(scores: pa.Table, falling: Collection[str]) -> pa.Table:
-    """The scores so turned that more is better by every metric."""
+def _negate(scores: pa.Table, falling: Collection[str]) -> pa.Table:
+    """Negate the scores of metrics that prefer lower scores."""
     column = scores.column("metric")
     metrics = column.unique()
     directions = pa.array([direction(metric, falling) for metric in metrics.to_pylist()], pa.float64())
-    turned = pc.multiply(scores.column("score"), directions.take(pc.index_in(column, metrics)))
-    return scores.set_column(scores.schema.get_field_index("score"), "score", turned)
+    negated = pc.multiply(scores.column("score"), directions.take(pc.index_in(column, metrics)))
+    return scores.set_column(scores.schema.get_field_index("score"), "score", negated)
 
 
-def _match(people: pd.DataFrame, protocol: ProtocolConfig, release: Release, scores: pa.Table, scored_by: str) -> Match:
-    """By what the scores meet these ratings and choices; raises SourceError where they meet nothing that was judged."""
+def _find_match(
+    people: pd.DataFrame, protocol: ProtocolConfig, release: Release, scores: pa.Table, scored_by: str
+) -> Match:
+    """Return the ids that match scores with judgements; raise SourceError if no judged image has a score."""
     scored = matching.scored_ids(scores)
     if len(scores) and scored.empty:
         errors = scores.column("error").drop_null()
@@ -575,10 +570,9 @@ def _match(people: pd.DataFrame, protocol: ProtocolConfig, release: Release, sco
 
 
 def write_findings(findings: Findings, folder: Place) -> None:
-    """Writes all that was found as Parquet, a file for each kind, and what a paper shows as Markdown and LaTeX.
+    """Write the findings as Parquet, a file for each kind, and as Markdown and LaTeX tables.
 
-    Graphs with their correlations, and words, have files where they were judged. A warning says which other inputs the
-    folder had results of, if any were replaced.
+    If findings from other inputs are replaced, a warning names them.
     """
     earlier = _read_inputs(folder)
     records: dict[str, Sequence[Mapping[str, Any]] | pd.DataFrame] = {
@@ -587,11 +581,13 @@ def write_findings(findings: Findings, folder: Place) -> None:
         "orders": [order._asdict() for order in findings.orders],
         "corrected": [mean._asdict() for mean in findings.corrected],
         "contradicted": [image._asdict() for image in findings.contradicted],
-        "correlations": [one._asdict() for one in findings.correlations],
+        "correlations": [correlation._asdict() for correlation in findings.correlations],
         **findings.frames,
     }
     for name, rows in records.items():
-        _write_table(folder, name, rows, TABLES[name])
+        frame = pd.DataFrame(rows, columns=TABLES[name].names)
+        table = pa.Table.from_pandas(frame, TABLES[name], preserve_index=False)
+        (folder / f"{name}.parquet").write(encode_table(name, table))
     further = [*shown_means(findings.corrected), *contradictions_table(findings.corrected)]
     further += [*relations_tables(findings.orders), *findings.graph_contents]
     further += [matrix.as_table() for matrix in findings.graph_correlations]
@@ -607,16 +603,7 @@ def write_findings(findings: Findings, folder: Place) -> None:
 
 
 def _read_inputs(folder: Place) -> str:
-    """Return the ratings and scores that the results in a folder were made from; empty without results."""
+    """Return the description of the inputs of the results in a folder; empty without results."""
     page = folder / PAGE
     lines = page.read().decode(errors="replace").splitlines() if page.exists() else []
     return next((line.removeprefix(f"- {INPUTS}") for line in lines if line.startswith(f"- {INPUTS}")), "")
-
-
-def _write_table(
-    folder: Place, name: str, records: Sequence[Mapping[str, Any]] | pd.DataFrame, schema: pa.Schema
-) -> None:
-    """Writes the records' columns that the schema has; what is undefined is null."""
-    frame = pd.DataFrame(records, columns=schema.names)
-    table = pa.Table.from_pandas(frame, schema, preserve_index=False)
-    (folder / f"{name}.parquet").write(encode_table(name, table))

@@ -1,4 +1,4 @@
-"""Protocols of meta-evaluation: which release is read, how its rows meet the scores, and what is computed."""
+"""Protocols of meta-evaluation: the release to read, the matching of its rows with scores, and the tasks."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -21,74 +21,74 @@ from plumbline.pipelines.judging.releases.readers import RELEASES, RatingColumns
 from plumbline.pipelines.judging.scores_source import ScoresSource
 
 OWN = ("long", "annotations")
-"""Readers of ratings of one's own, whose columns have other names."""
+"""Readers of users' own ratings, whose columns can have other names."""
 Task = Literal["ratings", "preferences", "pairings", "graphs", "orders", "words"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProtocolConfig(BoundsChecked):
-    """How a benchmark's judgements are compared with scores."""
+    """Options for comparing a benchmark's judgements with scores."""
 
     section: ClassVar[str] = "protocol."
     name: str
-    """Names the results."""
+    """Name of the protocol and of its results."""
     reader: str | None = None
-    """Which release's file format is read: one of pipelines/judging/releases; null is that of the protocol's name."""
+    """Release whose file format is read (docs/metaeval.md lists them); null is the release with the protocol's name."""
     path: str
-    """The release's file or folder, or its address."""
+    """File or folder of the release, or its address."""
     columns: RatingColumns | None = None
-    """What ratings of one's own (the readers `long` and `annotations`) call their columns."""
+    """Names of the columns of users' own ratings (readers `long` and `annotations`)."""
     tasks: tuple[Task, ...]
-    """What is computed."""
+    """Tasks to compute."""
     templates: tuple[str, ...] = ()
-    """Only ratings and choices of these templates (likert, wl, vote, ...); all where empty."""
+    """Templates whose ratings and choices are used (likert, wl, vote, ...); all if empty."""
     without_skills: tuple[str, ...] = ()
-    """Prompts and samples with one of these skills or tags do not count: VQAScore's table 3a has basic skills without
-    samples that also need advanced ones."""
+    """Skills or tags whose prompts and samples are left out: in VQAScore's table 3a, basic skills exclude samples that
+    also need advanced skills."""
     choices: tuple[int, ...] = ()
-    """Only these choices of Pick-a-Pic's test_captions.json, by their ids; all where empty."""
+    """Ids of the choices of Pick-a-Pic's test_captions.json that are used; all if empty."""
     match: Match | None = None
-    """What tells that a score and a judgement are of the same image; null takes the ids by which most images meet."""
+    """Ids that match a score with a judgement; null uses the ids that match most images."""
     statistics: tuple[RatingStatistic, ...] = ("pearson", "spearman", "kendall_b", "pairwise_accuracy")
-    """For ratings."""
+    """Statistics for ratings."""
     rating_range: tuple[float, float] | None = None
-    """The least and greatest rating, as [1, 5]."""
+    """Least and greatest rating, as [1, 5]."""
     scales: Mapping[str, tuple[float, float]] | None = None
-    """The least and greatest rating of templates with other scales than `rating_range`, as {likert: [1, 5]}."""
+    """Least and greatest rating of templates with other scales than `rating_range`, as {likert: [1, 5]}."""
     out_of_range: Literal["refused", "left_out"] = "refused"
-    """Treatment of any other rating: an error, or no rating, with a note."""
+    """Treatment of other ratings: `refused` is an error, and `left_out` treats them as missing, with a note."""
     fewer_is_better: tuple[str, ...] = ()
-    """Templates whose ratings count errors. Their ratings are turned round on the template's scale: of 0 to 9, 2 errors
-    count as a rating of 7."""
+    """Templates whose ratings count errors. Their ratings are reversed on the template's scale: on a scale from 0 to 9,
+    2 errors count as a rating of 7."""
     passing_ratings: Mapping[str, float] | None = None
-    """By template, the mean rating from which on people pass an image, as {likert: 4}, for `sensitivity` and
-    `specificity`; three quarters up the template's scale where it is not said."""
+    """Least mean rating of images that people pass, by template, as {likert: 4}, for `sensitivity` and `specificity`;
+    by default three quarters of the way up the template's scale."""
     passing_scores: Mapping[str, float] | None = None
-    """By metric, the score from which on it passes an image (down to which, where a lower score is better); where it is
-    not said, the one by which as many rated images pass as by people."""
+    """Least score of images that a metric passes (greatest score if lower is better), by metric; by default, as many
+    rated images pass as by people."""
     agreement: tuple[Level, ...] = ()
-    """Distances of Krippendorff's alpha; of choices, 1 is for the first of two images and -1 for the second."""
+    """Distances of Krippendorff's alpha; a choice of the first image is 1, and of the second -1."""
     by_skill: bool = True
-    """Adds results by skill."""
+    """Add results by skill."""
     by_generator: bool = False
-    """Also judges metrics by the ratings of each generator's images, within each skill too, and by the mean over these
-    groups (LLMScore, table 1 and figure 5)."""
+    """Add results by generator, within each skill too, and their mean over these groups (LLMScore, table 1 and figure
+    5)."""
     reliable: bool = False
-    """Whether only the prompts count on which the raters agree (Gecko, section 4.1)."""
+    """Use only prompts whose raters agree (Gecko, section 4.1)."""
     unsure: Unsure = "left_out"
     """Treatment of pairs of images that people do not decide."""
     equal_scores: EqualScores = "half"
     """Value of a metric's equal scores on pairs that people decide: half a pair, or nothing."""
     alpha: Probability = GECKO_SIGNIFICANCE
-    """The level at which two generators are called different."""
+    """Significance level for differences between two generators."""
     zeros: ZeroHandling = "wilcox"
-    """What the signed-rank test does with prompts on which two generators do not differ."""
+    """Treatment of prompts without a difference in the signed-rank test."""
     conventions: tuple[Convention, ...] = ("published",)
-    """Of T2IScoreScore."""
+    """Conventions of T2IScoreScore."""
     unpublished: tuple[str, ...] = ()
-    """Error graphs that are in no published average, and so not in the convention `published`."""
+    """Error graphs that the published averages, and so the convention `published`, leave out."""
     falling: tuple[str, ...] = ()
-    """Metrics by which a lower score is better; those of a run of ours are known from it and need not be named."""
+    """Metrics that prefer lower scores; those of a plumbline run are known and need not be named."""
 
     def __post_init__(self) -> None:
         BoundsChecked.__post_init__(self)
@@ -110,20 +110,20 @@ class ProtocolConfig(BoundsChecked):
 
     @property
     def release(self) -> str:
-        """The release whose file format is read."""
+        """Release whose file format is read."""
         return self.reader or self.name
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MetaevalConfig(ScoresSource):
-    """One meta-evaluation."""
+    """Options of a meta-evaluation."""
 
     protocol: ProtocolConfig
     output: str | None = None
-    """Folder or cloud prefix of the results: judgements, comparisons and orders, as Parquet, Markdown and LaTeX. Null
-    is a folder below STORE/metaeval that is named after the protocol, the ratings and the scores."""
+    """Folder or cloud prefix of the results, as Parquet, Markdown and LaTeX. Null is a folder below STORE/metaeval that
+    is named after the protocol, the ratings and the scores."""
     metrics: tuple[str, ...] = ()
-    """Only these metrics; all where empty."""
+    """Metrics to judge; all if empty."""
     verbose: bool = False
-    """Prints all tables and conventions, which are in files otherwise."""
+    """Print all tables and conventions, which are otherwise only in files."""
     sampling: Sampling = field(default_factory=Sampling)

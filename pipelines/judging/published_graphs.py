@@ -1,6 +1,4 @@
-"""T2IScoreScore's published numbers, each with ours: tables 1 to 3, figures 2, 4, 9, 12 and 13, section 6, and the
-released files.
-"""
+"""T2IScoreScore's published numbers and ours: tables 1 to 3, figures 2, 4, 9, 12 and 13, section 6, released files."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,7 +15,7 @@ from plumbline.operators.judging.graph_scores import average_nodes, score_nodes
 from plumbline.operators.judging.graphs import measure_graphs, split_subsets
 from plumbline.operators.judging.judgement import OVERALL
 from plumbline.operators.metrics.metric import direction
-from plumbline.pipelines.judging.accumulation import AccumulateConfig, Accumulation, accumulated
+from plumbline.pipelines.judging.accumulation import AccumulateConfig, Accumulation, accumulate_answers
 from plumbline.pipelines.judging.metaeval import open_release
 from plumbline.pipelines.judging.protocols import ProtocolConfig
 from plumbline.pipelines.judging.published_numbers import PublishedNumber, ReproductionConfig
@@ -27,22 +25,22 @@ PAPER = "T2IScoreScore"
 PROTOCOL = "t2iscorescore"
 FOLDER = Path(__file__).parent
 TABLE_3 = FOLDER / "published_table_3.csv"
-"""Table 3 (page 17) by how DSG's questions are accumulated. The headers of its halves are exchanged: the half under
-"DSG w/TIFA accumulation" repeats table 2, whose DSG is `recursive`."""
+"""Table 3 (page 17) by accumulation of DSG's questions. The headers of its halves are exchanged: the half under "DSG
+w/TIFA accumulation" repeats table 2, whose DSG is `recursive`."""
 FIGURES = FOLDER / "published_figures_12_13.csv"
 """Figures 12 and 13 below their diagonals. Figures 6 and 7 (pages 10 and 11) repeat their parts a and d."""
-CLOSE = 1e-9
-"""Greatest difference from a released per-graph number that meets it."""
+MAX_DIFFERENCE = 1e-9
+"""Largest difference from a released per-graph number that counts as equal."""
 PER_GRAPH = {"spearman": "spearman_corrs", "kendall": "kendall", "separation": "kstest", "delta": "delta"}
-"""The released files of per-graph numbers, by measure."""
+"""Released files of per-graph numbers, by measure."""
 MEASURES = {"rho": "ordering", "ks": "separation"}
-"""The measures of table 2."""
+"""Measures of table 2."""
 TITLES = {"ordering": "Ordering", "separation": "Separation"}
 MEANS = {"spearman": "ordering", "ks": "separation"}
-"""The measures of the released means by part. Means of delta are released too, in a unit that is not said."""
+"""Measures of the released means by subset. Means of delta are released too, in an unknown unit."""
 ACCUMULATIONS = {"recursive": "DSG by ancestors", "none": "DSG by single questions"}
 UNACCUMULATED = "{} of single questions"
-"""The name of a DSG metric whose questions count by themselves."""
+"""Name of a DSG metric with the accumulation `none`."""
 TABLE_1 = {
     "prompts": (165, 0),
     "images (thousands)": (2.8, 1),
@@ -52,7 +50,7 @@ TABLE_1 = {
     "greatest number of errors": (5, 0),
     "most nodes of one number of errors": (5, 0),
 }
-"""Table 1, with decimals: the last two are called depth and width."""
+"""Table 1, with decimals; the paper calls the last two depth and width."""
 FIGURE_2 = {"SD2.0": 46, "SD2.1": 18, "DALL-E2": 15, "SDXL": 14, "Natural": 5, "SD1.5": 2}
 """Figure 2a. The release has neither the prompts' origins (2b) nor the types of errors (2c)."""
 FIGURE_4 = {
@@ -60,7 +58,7 @@ FIGURE_4 = {
     "llava_tifa": "0.4 0.4 0.2 0.4 0.4 0.4",
     "llmscore_ec": "6 4 4 4 4 5",
 }
-"""Scores of the first images of graph 28 in figure 4b. Of no graph are the scores that figure 4a prints."""
+"""Scores of the first images of graph 28 in figure 4b. The scores in figure 4a are not those of any graph."""
 FIGURE_9 = {
     "clipscore": "0.82 0.69 0.37",
     "llava_tifa": "0.78 0.44 0.15",
@@ -69,13 +67,13 @@ FIGURE_9 = {
     "mplug_dsg": "1.0 0.89 0.30",
     "llmscore_ec": "0.33 1.6 5.2",
 }
-"""Mean scores of graph 71 by node in figure 9: of both nodes without errors together, of 1a and of 1b. DSG's are of
-single questions."""
+"""Mean scores of graph 71 in figure 9: of both nodes without errors together, of node 1a and of node 1b. DSG's are
+scores of single questions."""
 LAST_DIGIT = "the last digit alone differs"
 NOT_ROUNDED = "the last printed digit is cut and not rounded"
 SECTION_6 = {"synth": 70, "nat": 55, "real": 56}
 PRINTED_DIGITS = 1e-6
-"""Greatest difference from a released score of an image that meets it: scores have nine digits."""
+"""Largest difference from a released score of an image that counts as equal."""
 EXCHANGED = "exchanged with {other}: each of the two cells prints what we find for the other"
 SEG_65 = (
     "graph 65: the released score counts question 3 though its parent is answered wrongly; the parents released "
@@ -84,19 +82,22 @@ SEG_65 = (
 
 
 def graph_numbers(config: ReproductionConfig) -> Iterator[PublishedNumber]:
-    """Yield every published number beside ours; raise SourceError if a file is missing or damaged."""
+    """Compare every published number with ours; raise SourceError if a file is missing or damaged."""
     protocol = config.protocols[PROTOCOL]
     release = open_release(protocol, config.storage)
-    scores = pa.concat_tables([release.scores, _unaccumulated(config)])
+    single = _accumulated(config, "none")
+    names = pa.array([UNACCUMULATED.format(name) for name in single.column("metric").to_pylist()], pa.string())
+    single = single.set_column(single.schema.get_field_index("metric"), "metric", names)
+    scores = pa.concat_tables([release.scores, single])
     measured = measure_graphs(release.graph_nodes, scores, "published", protocol.falling)
     averaged = measured[~measured["graph_id"].isin(protocol.unpublished)]
     yield from _table_1(release.graph_nodes.to_pandas())
     yield from _figure_2(release.graph_nodes)
     yield from _figures_4_and_9(score_nodes(release.graph_nodes, scores))
     table_2, table_3 = _table_2(config, averaged), _table_3(averaged)
-    yield from _name_exchanged(table_2, table_3)
+    yield from _explain_exchanged(table_2, table_3)
     yield from _section_6(table_2)
-    yield from _name_exchanged(table_3, table_2)
+    yield from _explain_exchanged(table_3, table_2)
     yield from _figures(averaged)
     for measure, file in PER_GRAPH.items():
         yield _per_graph(measured, measure, _released(_sheet(config, f"ts2_perseg_{file}")), protocol)
@@ -104,19 +105,12 @@ def graph_numbers(config: ReproductionConfig) -> Iterator[PublishedNumber]:
     yield from _accumulation(config)
 
 
-def _unaccumulated(config: ReproductionConfig) -> pa.Table:
-    """Return DSG's scores by single questions, under other names than the released scores."""
-    scores = _accumulated(config, "none")
-    names = pa.array([UNACCUMULATED.format(name) for name in scores.column("metric").to_pylist()], pa.string())
-    return scores.set_column(scores.schema.get_field_index("metric"), "metric", names)
-
-
 def _accumulated(config: ReproductionConfig, accumulation: Accumulation) -> pa.Table:
     folder = config.protocols[PROTOCOL].path
     answers = AccumulateConfig(
         answers=folder, format=PROTOCOL, output="", accumulation=accumulation, storage=config.storage
     )
-    return accumulated(answers).scores
+    return accumulate_answers(answers).scores
 
 
 def _table_1(nodes: pd.DataFrame) -> Iterator[PublishedNumber]:
@@ -139,12 +133,11 @@ def _figure_2(nodes: pa.Table) -> Iterator[PublishedNumber]:
 
 
 def _figures_4_and_9(images: pd.DataFrame) -> Iterator[PublishedNumber]:
-    """Yield scores of the images of one graph, and mean scores of another by node."""
     by_graph = images.groupby("graph_id").get_group
     for metric, printed in FIGURE_4.items():
         scores = by_graph("28").query("metric == @metric")["score"]
-        for place, (published, ours) in enumerate(zip(printed.split(), scores, strict=False), 1):
-            yield _figure_cell("figure 4b, scores of images of graph 28", metric, f"image {place}", published, ours)
+        for number, (published, ours) in enumerate(zip(printed.split(), scores, strict=False), 1):
+            yield _figure_cell("figure 4b, scores of images of graph 28", metric, f"image {number}", published, ours)
     joined = by_graph("71").assign(node=lambda rows: rows["node"].where(rows["level"] > 0, "0"))
     means = average_nodes(joined).set_index(["metric", "node"])["mean"]
     for metric, printed in FIGURE_9.items():
@@ -206,23 +199,22 @@ def _table_cell(group: str, metric: str, subset: str, published: float, ours: fl
     return PublishedNumber(PAPER, group, metric, subset, published, ours, 1)
 
 
-def _name_exchanged(table: Sequence[PublishedNumber], other: Sequence[PublishedNumber]) -> Iterator[PublishedNumber]:
-    """Yield a table's numbers; explain a number that is exchanged with one of the other table."""
+def _explain_exchanged(table: Sequence[PublishedNumber], other: Sequence[PublishedNumber]) -> Iterator[PublishedNumber]:
+    """Yield a table's numbers; those that are exchanged with a number of the other table get an explanation."""
     for cell in table:
-        exchanged = (
-            its
-            for its in other
-            if its.column == cell.column
-            and not its.matches
-            and its._replace(ours=cell.ours).matches
-            and cell._replace(ours=its.ours).matches
+        candidates = (
+            candidate
+            for candidate in other
+            if candidate.column == cell.column
+            and not candidate.matches
+            and candidate._replace(ours=cell.ours).matches
+            and cell._replace(ours=candidate.ours).matches
         )
-        found = None if cell.matches else next(exchanged, None)
+        found = None if cell.matches else next(candidates, None)
         yield cell if found is None else cell._replace(reason=EXCHANGED.format(other=f"{found.group}, {found.row}"))
 
 
 def _section_6(table_2: Sequence[PublishedNumber]) -> Iterator[PublishedNumber]:
-    """Yield the means of Ordering over the metrics of table 2."""
     group = "section 6, mean Ordering over the metrics of table 2 in percent"
     for subset, published in SECTION_6.items():
         cells = [cell for cell in table_2 if cell.column == subset and TITLES["ordering"] in cell.group]
@@ -232,13 +224,13 @@ def _section_6(table_2: Sequence[PublishedNumber]) -> Iterator[PublishedNumber]:
 
 
 def _figures(averaged: pd.DataFrame) -> Iterator[PublishedNumber]:
-    """Yield correlations between metrics of their scores of graphs; DSG's are of single questions."""
+    """Yield correlations between metrics over graphs; DSG's scores are those of single questions."""
     printed = pd.read_csv(FIGURES)
     metrics = {_name(metric, "none" if metric.endswith("_dsg") else ""): metric for metric in printed["metric"]}
     named = averaged[averaged["metric"].isin(metrics)].replace({"metric": metrics}).assign(convention="published")
     ours = {
-        (one.measure, one.subset, frozenset((one.metric, one.other))): 100 * one.pearson
-        for one in correlate_graphs(named).itertuples()
+        (row.measure, row.subset, frozenset((row.metric, row.other))): 100 * row.pearson
+        for row in correlate_graphs(named).itertuples()
     }
     ids = ["figure", "page", "measure", "subset", "metric"]
     for cell in printed.melt(ids, var_name="other").dropna().itertuples():
@@ -254,7 +246,7 @@ def _sheet(config: ReproductionConfig, name: str) -> Sheet:
 
 
 def _released(sheet: Sheet) -> pd.DataFrame:
-    """Return a released file of per-graph numbers, graphs down and metrics across."""
+    """Read a released file of per-graph numbers: graphs down, metrics across."""
     columns = {name: sheet.numbers(name).to_pylist() for name in sheet.names[1:]}
     return pd.DataFrame(columns, index=sheet.texts(sheet.names[0]))
 
@@ -262,17 +254,17 @@ def _released(sheet: Sheet) -> pd.DataFrame:
 def _per_graph(
     measured: pd.DataFrame, measure: str, released: pd.DataFrame, protocol: ProtocolConfig
 ) -> PublishedNumber:
-    """Return how many of a released file's numbers we meet to CLOSE; its signs are the metrics' own."""
+    """Count the numbers of a released file that equal ours; they are in the metrics' own direction."""
     ours = measured.pivot(index="graph_id", columns="metric", values=measure).loc[released.index, released.columns]
     if measure != "separation":
         ours *= [direction(metric, protocol.falling) for metric in released.columns]
-    met = int(((ours - released).abs() <= CLOSE).to_numpy().sum())
-    group = f"released files of every graph by {len(released.columns)} metrics, numbers met to {CLOSE:g}"
+    met = int(((ours - released).abs() <= MAX_DIFFERENCE).to_numpy().sum())
+    group = f"released files of every graph by {len(released.columns)} metrics, numbers met to {MAX_DIFFERENCE:g}"
     return PublishedNumber(PAPER, group, measure, "", released.size, met, 0)
 
 
 def _released_means(config: ReproductionConfig, averaged: pd.DataFrame) -> Iterator[PublishedNumber]:
-    """Yield each metric's means over graphs as the release has them, with up to ten digits, by part of the graphs."""
+    """Yield each metric's released means over graphs, with up to ten digits, by subset."""
     sheet = _sheet(config, "ts2_partition_means")
     for prefix, measure in MEANS.items():
         percent = _percent_means(averaged, measure)
@@ -284,7 +276,7 @@ def _released_means(config: ReproductionConfig, averaged: pd.DataFrame) -> Itera
 
 
 def _accumulation(config: ReproductionConfig) -> Iterator[PublishedNumber]:
-    """Yield how many released DSG scores of images follow from the correctness of every question."""
+    """Count the released DSG scores of images that follow from the correctness of every question."""
     scores = _sheet(config, "ts2_scores_per_image")
     rows = {name: row for row, name in enumerate(_sheet(config, "ts2_metadata").ids("file_name"))}
     frame = _accumulated(config, "recursive").to_pandas()

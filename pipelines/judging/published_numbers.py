@@ -1,4 +1,4 @@
-"""Numbers of the papers, each with its place in the paper and with our number."""
+"""Published numbers, each with its place in the paper and with our number."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,12 +11,12 @@ from plumbline.pipelines.judging.protocols import ProtocolConfig
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReproductionConfig:
-    """The published files, and the page of the comparison."""
+    """Options for the comparison with published numbers."""
 
     reference: str
-    """The folder of published files, which the protocols' paths are below."""
+    """Folder of published files, which contains the protocols' paths."""
     output: str = "docs/reproduction.md"
-    """The Markdown file to write."""
+    """Markdown file to write."""
     protocols: Mapping[str, ProtocolConfig]
     """Protocols by name. GenAI-Bench's rating_range is null: its published numbers count two typing errors, ratings of
     41 and 33."""
@@ -28,35 +28,35 @@ class ReproductionConfig:
 
 
 class PublishedNumber(NamedTuple):
-    """A published number beside ours."""
+    """A published number and ours."""
 
     paper: str
-    """The paper or release."""
+    """Paper or release."""
     group: str
-    """The table or figure."""
+    """Table or figure."""
     row: str
     column: str
-    """Empty in a table of one column."""
+    """Column; empty in a table with a single column."""
     published: float
     ours: float
     decimals: int
-    """Decimals of the published number."""
+    """Number of decimals of the published number."""
     reason: str = ""
-    """Reason why ours differs; empty if it matches."""
+    """Reason for a difference; empty if ours matches."""
 
     @property
     def table(self) -> str:
-        """Return the paper with its table or figure."""
+        """Paper and table or figure."""
         return f"{self.paper}, {self.group}"
 
     @property
     def place(self) -> str:
-        """Return the number's place in the paper."""
+        """Place of the number in the paper."""
         return ", ".join(filter(None, (self.table, self.row, self.column)))
 
     @property
     def matches(self) -> bool:
-        """Return True if ours rounds to the published number."""
+        """True if ours rounds to the published number."""
         tolerance = 0.5 * 10**-self.decimals
         return bool(abs(self.ours - self.published) <= tolerance * (1 + 1e-9))
 

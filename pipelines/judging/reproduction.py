@@ -1,4 +1,4 @@
-"""Published numbers, computed again from the releases' own files, and the page that compares both."""
+"""Published numbers, recomputed from the releases' own files, and the page that compares both."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -13,18 +13,18 @@ from plumbline.pipelines.judging.published_graphs import graph_numbers
 from plumbline.pipelines.judging.published_numbers import PublishedNumber, ReproductionConfig
 
 POINT = Sampling(resamples=1, permutations=1)
-"""The published numbers have no intervals."""
+"""Published numbers have no intervals, so nothing is resampled."""
 FOLDER = Path(__file__).parent
 PUBLISHED = FOLDER / "published.csv"
-"""Numbers that a protocol computes, as printed. Those of T2IScoreScore come of running src/T2IScoreScore/evaluators of
-michaelsaxon/T2IScoreScore (commit 93ebf89, April 2025): of a metric that has every score, and of four that lack one,
-overall and where graph 164 counts."""
+"""Published numbers that a protocol computes, as printed. Those of T2IScoreScore are results of
+src/T2IScoreScore/evaluators (michaelsaxon/T2IScoreScore, commit 93ebf89, April 2025): of a metric with all scores, and
+of four that lack a score, overall and for the subset of graph 164."""
 MAX_NAMED_COLUMNS = 8
-"""Columns of a table that are headed by names; more are numbered, as the rows are."""
+"""Tables with more columns have numbered rows and columns."""
 
 
 def reproduce(config: ReproductionConfig) -> list[PublishedNumber]:
-    """Return every published number beside ours; raise SourceError if a file is missing or damaged."""
+    """Compare every published number with ours; raise SourceError if a file is missing or damaged."""
     by_protocol = dict(list(pd.read_csv(PUBLISHED, dtype=str, keep_default_na=False).groupby("protocol", sort=False)))
     error_graphs = by_protocol.pop("t2iscorescore")
     return [
@@ -35,7 +35,7 @@ def reproduce(config: ReproductionConfig) -> list[PublishedNumber]:
 
 
 def _computed(config: ReproductionConfig, name: str, numbers: pd.DataFrame) -> Iterator[PublishedNumber]:
-    """Yield numbers of PUBLISHED beside what their protocol finds in the release's own scores."""
+    """Compare numbers of PUBLISHED with what their protocol computes from the release's own scores."""
     protocol = config.protocols[name]
     release = open_release(protocol, config.storage)
     judgements = judge(protocol, release, release.scores, POINT).judgements
@@ -54,7 +54,7 @@ def write_reproduction(checks: Sequence[PublishedNumber], config: ReproductionCo
 
 
 class _Total(NamedTuple):
-    """Number of a paper's numbers that are met."""
+    """Number of a paper's numbers that match."""
 
     paper: str
     met: int
@@ -70,22 +70,21 @@ class _Table(NamedTuple):
 
 
 def reproduction_text(checks: Sequence[PublishedNumber]) -> str:
-    """Return the comparison as Markdown: totals by paper, what does not match, then every number."""
+    """Return the comparison as Markdown: totals by paper, numbers that do not match, and all numbers."""
     environment = Environment(trim_blocks=True, undefined=StrictUndefined)
     template = environment.from_string((FOLDER / "reproduction.md.j2").read_text("utf-8"))
     papers, tables = _group(checks, lambda check: check.paper), _group(checks, lambda check: check.table)
     return template.render(
         checks=checks,
         unmatched=[check for check in checks if not check.matches],
-        totals=[_Total(paper, sum(check.matches for check in its), len(its)) for paper, its in papers.items()],
-        tables=[_table(title, its) for title, its in tables.items()],
+        totals=[_Total(paper, sum(check.matches for check in own), len(own)) for paper, own in papers.items()],
+        tables=[_table(title, own) for title, own in tables.items()],
     )
 
 
 def _group(
     checks: Sequence[PublishedNumber], key: Callable[[PublishedNumber], str]
 ) -> dict[str, list[PublishedNumber]]:
-    """Return the numbers by this key, in order of appearance."""
     groups: dict[str, list[PublishedNumber]] = {}
     for check in checks:
         groups.setdefault(key(check), []).append(check)
@@ -93,7 +92,7 @@ def _group(
 
 
 def _table(title: str, checks: Sequence[PublishedNumber]) -> _Table:
-    """Return rows and columns as published, with ours in brackets if it differs; of one column, both side by side."""
+    """Return the published table, with different numbers of ours in brackets, or in a column if it has a single one."""
     if not checks[0].column:
         lines = [(check.row, _text(check, check.published), _text(check, check.ours)) for check in checks]
         return _Table(title, ("", "published", "ours"), lines)
@@ -102,7 +101,7 @@ def _table(title: str, checks: Sequence[PublishedNumber]) -> _Table:
     if len(columns) <= MAX_NAMED_COLUMNS:
         return _Table(title, ("", *columns), _lines(rows, columns, cells))
     names = list(dict.fromkeys([*columns, *rows]))
-    numbered = [(f"{place} {line[0]}", *line[1:]) for place, line in enumerate(_lines(names, names, cells), 1)]
+    numbered = [(f"{number} {line[0]}", *line[1:]) for number, line in enumerate(_lines(names, names, cells), 1)]
     return _Table(title, ("", *map(str, range(1, len(names) + 1))), numbered)
 
 

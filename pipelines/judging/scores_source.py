@@ -1,4 +1,4 @@
-"""The scores that a job reads: those of a run in a store, or a table of one's own."""
+"""Options of jobs that read scores: those of a run in a store, or of a table."""
 
 from dataclasses import dataclass, field
 
@@ -11,15 +11,15 @@ from plumbline.pipelines.cells.store import open_existing_store
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ScoresSource(BoundsChecked):
-    """The run or the table whose scores a job reads."""
+    """The run or table whose scores a job reads."""
 
     store: str = "store"
-    """Folder or cloud prefix of the store that has the run."""
+    """Folder or cloud prefix of the run's store."""
     run: str | None = None
-    """The run whose scores are read: its id (plumbline status), or `latest` for the newest."""
+    """Id of the run whose scores are read (plumbline status), or `latest` for the newest run."""
     scores: str | None = None
-    """A table of scores (Parquet or CSV) or a run's folder, instead of `run`. Without either, the scores that
-    people's ratings were released with."""
+    """A table of scores (Parquet or CSV) or a run's folder, instead of `run`. Without both, the scores that were
+    released with people's ratings."""
     storage: StorageConfig = field(default_factory=StorageConfig)
 
     def __post_init__(self) -> None:

@@ -49,10 +49,9 @@ def node_costs(
 ) -> dict[str, Cost]:
     """Return, by node, the cost of its calls and of its GPU-seconds, if these have prices.
 
-    Args:
-        held: Seconds that a node's workers had a shard, by node.
+    `held` has the seconds that a node's workers had a shard, by node.
     """
-    priced = {node.name: prices for node, prices in _priced(plan)}
+    priced = {node.name: prices for node, prices in _priced_nodes(plan)}
     costs = {
         name: Cost(priced[name].cost(took), priced[name].currency) for name, took in usage.items() if name in priced
     }
@@ -87,7 +86,7 @@ class MetricCost(NamedTuple):
 def metric_costs(
     plan: Plan, worked: Mapping[str, float], gpus: Mapping[str, float], costs: Mapping[str, Cost]
 ) -> dict[str, MetricCost]:
-    """Return the cost of each metric that called models; `worked` are model seconds by node, `gpus` GPU-seconds."""
+    """Return the cost of each metric that called models; `worked` has model seconds by node, `gpus` GPU-seconds."""
     of_metric: dict[str, MetricCost] = {}
     for item in plan.nodes:
         name, calls = item.node.name, sum(item.calls_of.values())
@@ -126,7 +125,7 @@ def estimate_costs(plan: Plan, store: Store) -> list[Estimate]:
     """Return an estimate for each node with missing cells whose model has prices."""
     calls = {item.node.name: item.model_calls for item in plan.nodes if item.missing}
     estimates = []
-    for node, prices in _priced(plan):
+    for node, prices in _priced_nodes(plan):
         if n_calls := calls.get(node.name):
             run_id, usage = _usage_of_newest_run(node, store) or (None, prices.assumed_usage())
             cost = Cost(prices.cost(usage) / usage.calls * n_calls, prices.currency)
@@ -145,7 +144,7 @@ def list_unpriced_nodes(plan: Plan) -> list[tuple[str, int]]:
     ]  # fmt: skip
 
 
-def _priced(plan: Plan) -> list[tuple[Node, Prices]]:
+def _priced_nodes(plan: Plan) -> list[tuple[Node, Prices]]:
     configs = [(item.node, item.node.model.config) for item in plan.nodes if item.node.model is not None]
     return [(node, config.prices) for node, config in configs if isinstance(config, ServiceModel) and config.prices]
 

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from plumbline.operators.diagnosis.question_quality import mean_content_words
 from plumbline.operators.images.videos import Clips
 from plumbline.operators.metrics.metric import Metric
 from plumbline.operators.models.model import ResolvedModel
 from plumbline.operators.models.resolution import resolve_model
+from plumbline.operators.results.question_quality import mean_content_words
 from plumbline.operators.stages.graph import GraphNode, make_nodes, node_name
 from plumbline.operators.stages.stage import Stage
 from plumbline.operators.stages.table import STAGES
@@ -46,7 +46,7 @@ class Node:
 
     @property
     def model(self) -> ResolvedModel | None:
-        """Its own model, or None."""
+        """Own model of the stage, or None."""
         return next(iter(self.models.values()), None)
 
     def for_metrics(self, metrics: Container[str]) -> "Node":
@@ -56,7 +56,7 @@ class Node:
         return replace(self, metrics=own, models={key: self.models[key] for key in self.models if key in keys})
 
     def pool(self, cluster: ClusterConfig) -> PoolConfig:
-        """Return its pool, without GPUs if none of its models runs on its machine."""
+        """Return the node's pool, without GPUs if none of its models runs on its machine."""
         pool = cluster.pool(self.name)
         return pool if any(model.local for model in self.models.values()) else pool.without_gpu()
 
@@ -82,10 +82,10 @@ class ShardCells:
     def __init__(
         self, recipes: Sequence[Recipe], shards: Iterable[Shard], semantic: Callable[[Shard, Recipe], str]
     ) -> None:
-        """
-        Args:
-            semantic: Returns canonical JSON of everything about a shard that can change the recipe's results. It may
-                use only the recipe's `compares` and `asks`.
+        """Name a cell for each shard and recipe.
+
+        `semantic` returns canonical JSON of everything about a shard that can change the recipe's results. It may use
+        only the recipe's `compares` and `asks`.
         """
         self.recipes = recipes
         self.index = {recipe.digest: index for index, recipe in enumerate(recipes)}
@@ -181,15 +181,12 @@ def make_plan(
     wanted: tuple[str, ...] = ("scores",),
     renew: Set[str] = frozenset(),
 ) -> Plan:
-    """Resolve the models, name every cell and find the committed ones.
+    """Resolve the models, name every cell and find the committed ones; raise ModelError for a bad checkpoint.
 
-    Args:
-        wanted: Stages whose cells are needed. Cells of other stages are computed only if a missing cell reads them.
-        renew: Paths of cells to compute again: committed ones that cannot be used, or deleted ones that an earlier run
-            names. With any of these the whole store is listed.
+    The cells of `wanted` stages are needed. Cells of other stages are computed only if a missing cell reads them.
 
-    Raises:
-        ModelError: A checkpoint is bad.
+    The cells at the paths `renew` are computed again: committed ones that cannot be used, or deleted ones that an
+    earlier run names. With any of these the whole store is listed.
     """
     nodes = resolve_nodes(config, store)
     pack = sources.packed.digest if sources.packed is not None and not sources.packed.by_prompt else ""
@@ -217,10 +214,10 @@ def make_plan(
         renewed=frozenset(renew),
         earlier=EarlierCells(others),
     )
-    missing = _missing(plan, committed, [cell for cell in plan.cells if cell.recipe.stage in wanted])
+    missing = _missing_cells(plan, committed, [cell for cell in plan.cells if cell.recipe.stage in wanted])
     if config.retry_failed:
         failed = find_failed(missing, others.keys(), store, config.benchmark.name)
-        again = _missing(plan, committed, dependents_of_failed(failed.keys(), missing, plan.upstream))
+        again = _missing_cells(plan, committed, dependents_of_failed(failed.keys(), missing, plan.upstream))
         counted = count_failed({cell: path for cell, path in failed.items() if cell.recipe.stage in wanted}, store)
         plan, missing = replace(plan, untried=missing - again, failed=counted), again
     words = mean_content_words(sources.prompts.column("text").to_pylist())
@@ -258,9 +255,7 @@ def metric_recipes(
 ) -> dict[str, Recipe]:
     """Return the recipes of a metric's chain by stage. Each contains the recipes it reads, so changes propagate.
 
-    Args:
-        pack: Digest of the benchmark's own questions, if it has any.
-        skills: Digest of the prompts' skills.
+    `pack` is the digest of the benchmark's own questions, and `skills` that of the prompts' skills.
     """
     node_of = {node.name: node for node in nodes}
     recipes: dict[str, Recipe] = {}
@@ -294,7 +289,7 @@ def _skills_digest(prompts: pa.Table) -> str:
 
 
 def _model_keys(stage: type[Stage], metric: Metric, node: Node) -> dict[str, Any]:
-    """Return what of a node's models can change a metric's result: its own model as `model`, others by their key."""
+    """Return what can change a metric's result of the node's models: its own as `model`, others by option."""
     own, *others = stage.roles(metric) or (None,)
     semantic = {key: node.models[key].semantic() for key in others}
     return semantic if own is None else {"model": node.models[own].semantic(), **semantic}
@@ -333,8 +328,8 @@ def _semantic_of_images(asked: Mapping[Shard, str], limits: Mapping[str, int], s
     return canonical({"source": source, "prompts": shard.prompts, "limits": limits, "asked": own})
 
 
-def _missing(plan: Plan, committed: Set[PlannedCell], cells: Iterable[PlannedCell]) -> frozenset[PlannedCell]:
-    """Return the uncommitted cells among some cells and all that they read. Inputs of committed cells do not count."""
+def _missing_cells(plan: Plan, committed: Set[PlannedCell], cells: Iterable[PlannedCell]) -> frozenset[PlannedCell]:
+    """Return the uncommitted cells among `cells` and all that they read. Inputs of committed cells do not count."""
     missing: set[PlannedCell] = set()
     renewed = {cell for cell in plan.cells if cell.path in plan.renewed} if plan.renewed else set()
     wanted = [*cells, *renewed]

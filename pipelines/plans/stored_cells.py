@@ -28,12 +28,14 @@ def find_stored(
     """Find which cells are committed, and which other files are in the recipes' folders.
 
     Args:
+        of_recipes: The recipes with their cells.
+        store: The store to look in.
         wanted: Stages whose cells are needed. Cells of other stages may be left out if no missing cell reads them.
         named: Returns the index; called only if a folder is large. None lists every folder.
 
     Returns:
         The committed cells, and the paths that the plan does not name with their modification times: 0 if only an
-        earlier run's index names them.
+            earlier run's index names them.
     """
     committed: set[PlannedCell] = set()
     others: dict[str, float] = {}
@@ -57,8 +59,7 @@ def _list_folder(
 ) -> dict[str, float]:
     """Return the files in a recipe's folder, with their modification times.
 
-    Args:
-        lacking: Generators with missing cells that may read this recipe's cells; None if its own cells are wanted.
+    `lacking` are generators with missing cells that may read this recipe's cells; None if its own cells are wanted.
     """
     if named is None:
         return store.listing(recipe.folder)

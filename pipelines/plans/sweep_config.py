@@ -22,7 +22,7 @@ from plumbline.operators.metrics.table import AnyMetric
 from plumbline.operators.models.families.any_model import AnyModel
 from plumbline.operators.models.service_config import ServiceModel
 from plumbline.operators.stages.graph import check_models, make_nodes
-from plumbline.operators.stages.table import STAGES
+from plumbline.operators.stages.table import PLUGIN_STAGES, STAGES
 from plumbline.operators.statistics.options import Adaptive
 from plumbline.pipelines.base.cluster_config import ClusterConfig
 from plumbline.pipelines.base.logs import LogConfig
@@ -88,7 +88,7 @@ class AnySweep(BoundsChecked):
         if not self.metrics:
             raise ConfigError("metrics: expected at least one, got none; for example metric=[vqascore]")
         check_models(make_nodes(self.metrics), self.models)
-        self.cluster.check_pools(STAGES, self.models)
+        self.cluster.check_pools([*STAGES, *PLUGIN_STAGES], self.models)
         self._check_currencies()
 
     def _check_currencies(self) -> None:
@@ -211,7 +211,7 @@ class StatusConfig:
 
 def read_config(values: Mapping[str, Any], schema: type[Config]) -> Config:
     """Return the values as a `schema`; raise ConfigError with the first key that does not fit."""
-    for key, number in _not_finite(values):
+    for key, number in _find_infinite(values):
         raise ConfigError(f"config key {key!r}: expected a finite number, got {number}")
     try:
         return cast(Config, _adapter(cast(Hashable, schema)).validate_python(values, extra="forbid"))
@@ -241,14 +241,14 @@ def _adapter(schema: Any) -> TypeAdapter[Any]:
     return TypeAdapter(schema)
 
 
-def _not_finite(values: Any, key: str = "") -> Iterator[tuple[str, float]]:
+def _find_infinite(values: Any, key: str = "") -> Iterator[tuple[str, float]]:
     """Yield NaN and infinite values with their keys; comparisons with limits would not detect NaN."""
     if isinstance(values, Mapping):
         for name, value in values.items():
-            yield from _not_finite(value, f"{key}.{name}" if key else str(name))
+            yield from _find_infinite(value, f"{key}.{name}" if key else str(name))
     elif isinstance(values, Sequence) and not isinstance(values, (str, bytes)):
         for value in values:
-            yield from _not_finite(value, key)
+            yield from _find_infinite(value, key)
     elif isinstance(values, float) and not math.isfinite(values):
         yield key, values
 

@@ -43,13 +43,9 @@ def find_compared(
 ) -> str:
     """Return the id of the run that a run is compared with.
 
-    Args:
-        compare: `previous` for the newest earlier run that can be compared, or the id of a run or of a suite. The id of
-            a suite means its run of the same benchmark.
-        key: The option that `compare` comes from, for messages.
-
-    Raises:
-        ConfigError: No such run exists. The message has the reason for the newest earlier run.
+    `compare` is `previous` for the newest earlier run that can be compared, or the id of a run or of a suite, which
+    means its run of the same benchmark. Raises ConfigError if there is none, with the reason for the newest earlier
+    run; the message names the option `key`.
     """
     if compare != "previous":
         named = find_named_run(store, compare, str(manifest.get("benchmark")), key)

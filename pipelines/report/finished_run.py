@@ -1,4 +1,4 @@
-"""Reads the prompts and images of a run, its diagnosis, and the agreement of its metrics with people, for a report."""
+"""Reads the prompts and images of a run, and the agreement of its metrics with people, for a report."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -9,14 +9,12 @@ import pyarrow as pa
 
 from plumbline.operators.base import schemas
 from plumbline.operators.base.errors import PlumblineError
-from plumbline.operators.diagnosis.diagnosis import STORED, Diagnosis, parse_diagnosis, shown_tables
 from plumbline.operators.images.decoding import ImageLimits
 from plumbline.operators.judging.contradicted_images import ContradictedImage
 from plumbline.operators.judging.corrected_means import CorrectedMean
 from plumbline.operators.judging.graph_correlations import correlation_matrices
 from plumbline.operators.judging.judgement import Comparison, Judgement, Order
 from plumbline.operators.report.agreement import Agreement
-from plumbline.operators.report.rendering import diagnosis_markdown
 from plumbline.operators.statistics.bootstrap import Interval
 from plumbline.operators.statistics.options import Adaptive
 from plumbline.pipelines.base.storage import first_line, is_storage_error
@@ -87,22 +85,6 @@ def _open_originals(manifest: Mapping[str, Any], store: Store, sources: Sources 
         shards = open_images(benchmark, storage, size, tables, memory).shards
     by_name = {(shard.group, shard.name): shard for shard in shards}
     return Originals(prompts, by_name, prompt_shards, limits, uris)
-
-
-def write_diagnosis(store: Store, run_id: str, diagnosis: Diagnosis) -> None:
-    """Write the tables of a diagnosis as Parquet, and then diagnosis.md."""
-    folder = f"runs/{run_id}/diagnosis"
-    for name, table in diagnosis.tables().items():
-        store.write_table(f"{folder}/{name}.parquet", table)
-    store.write_text(f"{folder}/diagnosis.md", diagnosis_markdown(shown_tables(diagnosis)))
-
-
-def read_diagnosis(store: Store, run_id: str) -> Diagnosis | None:
-    """Read the diagnosis of a run; None if it was not diagnosed."""
-    folder = f"runs/{run_id}/diagnosis"
-    if not store.exists(f"{folder}/diagnosis.md"):  # this file is written last
-        return None
-    return parse_diagnosis({name: store.read_table(f"{folder}/{name}.parquet") for name in STORED})
 
 
 def read_judge_noise(store: Store, run_id: str) -> pa.Table:

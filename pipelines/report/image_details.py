@@ -162,10 +162,8 @@ def show_images(
 ) -> dict[ImageKey, Made | RowError]:
     """Return the result of `make` for each pick's image, or why it cannot be shown.
 
-    Each thread has one image in memory. It reads several images of a file without opening the file again.
-
-    Args:
-        edits: The sources of edits by prompt, if they are in the file of prompts.
+    Each thread has one image in memory. It reads several images of a file without opening the file again. `edits` has
+    the sources of edits by prompt, if they are in the file of prompts.
     """
     stored = _find_rows(picks, cells)
     shown: dict[ImageKey, Made | RowError] = {}
@@ -195,7 +193,7 @@ def _divide(files: Collection[Sequence[PlacedImage]]) -> Iterator[Sequence[Place
 def show_row(
     image: PlacedImage, originals: Originals, make: MakePicture[Made], edit: Mapping[str, Any] = MappingProxyType({})
 ) -> Made | RowError:
-    """Return the result of `make` for one image, like `show_images`; `edit` has the sources of its prompt."""
+    """Return the result of `make` for one image, or why it cannot be shown; `edit` has the sources of its prompt."""
     return _show_placed([image], originals, make, {image.prompt_id: edit})[image.key]
 
 

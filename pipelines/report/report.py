@@ -37,11 +37,11 @@ from plumbline.pipelines.report.finished_run import (
     Originals,
     find_originals,
     read_agreement,
-    read_diagnosis,
     read_judge_noise,
 )
 from plumbline.pipelines.report.image_details import read_details
 from plumbline.pipelines.report.report_record import ReportRecord, read_report_record, write_report_record
+from plumbline.pipelines.report.sections import read_sections
 from plumbline.pipelines.report.usual import read_usual_scores
 from plumbline.pipelines.running.tasks import open_tasks
 from plumbline.pipelines.sources.sources import Sources, skills_of
@@ -141,21 +141,17 @@ def write_report(
     """Write report.html and the summary as CSV, Markdown and LaTeX into the run's folder.
 
     A report that is written again without `compare` is compared with the same run as before. Prompts and images that
-    can no longer be read are shown as missing, with the reason.
+    can no longer be read are shown as missing, with the reason. The run's `sources` are opened unless they are given.
+    The metrics of a large run are compared in parallel on the `cluster`.
 
-    Args:
-        sources: The run's sources if they have just been read; otherwise they are opened.
-        cluster: Where the metrics of a large run are compared in parallel.
-        hold: Called before the run becomes the newest of the store. It can prevent that by raising LeaseLost.
-
-    Raises:
-        ConfigError: There is no such run, or an option names something that the run does not have.
+    `hold` is called before the run becomes the newest of the store, and can prevent that by raising LeaseLost. Raises
+    ConfigError if there is no such run, or an option names something that the run does not have.
     """
     run_id = find_run(store, run)
     rows = read_manifest(store, run_id).get("counts", {}).get("rows", 0)
     with open_tasks(cluster, store, rows=rows) as tasks:
         opened = open_run(store, run_id, sources, tasks.map)
-        before = _earlier(store, opened.gathered, compare, tasks.map)
+        before = _find_earlier(store, opened.gathered, compare, tasks.map)
         _check_names(opened.gathered, reward, baseline)
         page = _make_page(
             store,
@@ -236,7 +232,7 @@ def _make_page(
     return build_page(run, figures, picks=picks, details=details, changes=changes, baseline=baseline)
 
 
-def _earlier(store: Store, run: GatheredRun, compare: str | None, each: OrderedMap) -> EarlierRun:
+def _find_earlier(store: Store, run: GatheredRun, compare: str | None, each: OrderedMap) -> EarlierRun:
     """Return the run to compare with, without its sources: the one named by `compare`, or that of the last report."""
     if compare == NO_RUN:
         return EarlierRun()
@@ -266,7 +262,8 @@ def open_run(store: Store, run_id: str, sources: Sources | None, each: OrderedMa
     originals, unreadable = find_originals(manifest, store, sources)
     skills = Skills(()) if originals is None else skills_of(originals.prompts)
     gathered = _gather(store, run_id, manifest, skills, each, unreadable)
-    return OpenedRun(replace(gathered, usual=read_usual_scores(store, run_id, manifest)), originals)
+    usual, sections = read_usual_scores(store, run_id, manifest), read_sections(store, run_id)
+    return OpenedRun(replace(gathered, usual=usual, sections=sections), originals)
 
 
 def _gather(
@@ -287,7 +284,6 @@ def _gather(
         failures=read_failures(store, folder),
         prompts={},
         skills=skills,
-        diagnosis=read_diagnosis(store, run_id),
         agreement=read_agreement(store, run_id),
         noise=read_judge_noise(store, run_id),
         decisions=store.read_table(f"{folder}/decisions.parquet") if manifest.get("seen") else None,

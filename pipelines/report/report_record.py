@@ -33,7 +33,6 @@ def read_report_record(store: Store, run_id: str) -> ReportRecord | None:
 
 
 def write_report_record(store: Store, run_id: str, record: ReportRecord) -> None:
-    """Write the record of a run's report."""
     store.write_json(_path(run_id), asdict(record))
 
 

@@ -25,7 +25,7 @@ class CounterSpec(NamedTuple):
     """Labels in addition to the stage and the node."""
 
     def exported(self, name: str) -> str:
-        """Return the name in Prometheus."""
+        """Return the counter's name in Prometheus."""
         return f"ray_plumbline_{name}{'_total' if self.kind is Counter else ''}"
 
 

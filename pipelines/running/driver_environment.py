@@ -84,8 +84,7 @@ def _read_version(location: Place) -> tuple[int, str] | None:
 
 
 def sweep_environment(store: Store, workload: Workload) -> AbstractContextManager[DriverEnvironment]:
-    """Return the environment of a sweep: its models' API keys, the store, and a source file of prompts and of images
-    for each plan."""
+    """Return a sweep's environment: its models' API keys, the store, and files of prompts and images for each plan."""
     models = [model for item in workload.nodes for model in item.node.models.values()]
     keys = {model.config.key_variable for model in models if isinstance(model.config, ServiceModel)}
     shards = [
@@ -108,12 +107,8 @@ def driver_environment(
 ) -> Iterator[DriverEnvironment]:
     """Yield the environment of a run, and keep a marker in the folder that its processes write to.
 
-    Args:
-        what: Description of the folder, for error messages.
-        names: Environment variables to pass in addition to those of clouds.
-
-    Raises:
-        RunnerError: A machine does not see the driver's files.
+    Messages describe the folder as `what`. The environment variables `names` are passed in addition to those of clouds.
+    Raises RunnerError if a machine does not see the driver's files.
     """
     marker = folder / f"markers/{uuid.uuid4().hex}"
     marker.write(marker.url.encode())

@@ -13,7 +13,7 @@ class RunnerError(PlumblineError):
 
 
 def one_line(error: BaseException) -> str:
-    """Return an error as one line: a PlumblineError's message; any other error with its type and code location."""
+    """Return an error as one line: a PlumblineError's message, any other error with its type and code location."""
     text = hide_secrets(" ".join(str(error).split()))
     if isinstance(error, PlumblineError):
         return text

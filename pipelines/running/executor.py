@@ -21,14 +21,10 @@ class Executor(Protocol):
 
     @property
     def place(self) -> str:
-        """One line about the place of computation and the option that selects another executor."""
+        """Description of where cells are computed, with the option that selects another executor."""
 
     def compute(self, workload: Workload, watch: Watch) -> dict[str, Outcome]:
-        """Compute the missing cells and return their outcomes, by path.
-
-        Raises:
-            RunnerError: A stage cannot start.
-        """
+        """Compute the missing cells and return their outcomes by path; raise RunnerError if a stage cannot start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +35,6 @@ class Here:
     place = "here, in this process (cluster=local runs it on Ray)"
 
     def compute(self, workload: Workload, watch: Watch) -> dict[str, Outcome]:
-        """Compute the missing cells; see Executor."""
         from plumbline.pipelines.running.here import compute_here
 
         return compute_here(workload, self.cluster, watch)
@@ -53,7 +48,7 @@ class OnRay:
     place = "on Ray (cluster=here runs it in this process)"
 
     def compute(self, workload: Workload, watch: Watch) -> dict[str, Outcome]:
-        """Compute the missing cells; see Executor. Raises RunnerError also if Ray itself fails."""
+        """Compute the missing cells; raise RunnerError also if Ray itself fails."""
         watch(PhaseStarted("starting Ray"))
         os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", RETRIED)  # Ray reads it when it is imported
         from plumbline.pipelines.running.runner import run_workload  # imports Ray, which takes seconds

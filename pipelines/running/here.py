@@ -46,10 +46,8 @@ def compute_here(workload: Workload, cluster: ClusterConfig, watch: Watch) -> di
     """Compute the missing cells and return their outcomes, by path; load the models of one stage at a time.
 
     If this process dies, the run ends: no row is skipped because of it, and pools' deadlines do not apply. After Ctrl-C
-    or SIGTERM, the current batch of the model is finished and complete rows are saved.
-
-    Raises:
-        RunnerError: A stage cannot start, or its device is lost.
+    or SIGTERM, the current batch of the model is finished and complete rows are saved. Raises RunnerError if a stage
+    cannot start, or its device is lost.
     """
     outcomes: dict[str, Outcome] = {}
     shards = [*workload.shards_with_work("prompts"), *workload.shards_with_work("images")]
@@ -89,7 +87,7 @@ def _compute_node(
     """Compute a node's cells and add their outcomes to `outcomes`; free its models at the end."""
     if node.models:
         watch(PhaseStarted(f"loading the models of {node.name}"))
-    with _raising(node):
+    with _name_stage(node):
         set_torch_threads(pool.threads if node.model is not None else None)
         cores = len(os.sched_getaffinity(0))  # all of them, because no other stage computes now
         stages = node_stages(node, workload.contexts, decoders=pool.decoders or cores)
@@ -99,7 +97,7 @@ def _compute_node(
             watch(ShardStarted(node.name, benchmark=work.benchmark))
             cells, spent = _cells(work, node), ModelTime()
             with _log_fields(work, node):
-                with _raising(node), notify_of_calls(calls.note):
+                with _name_stage(node), notify_of_calls(calls.note):
                     computed = _compute_shard(stages[work.benchmark], work, cells, windows, spent)
                 for cell in cells:
                     log_cell(cell, computed[cell.path])
@@ -178,7 +176,7 @@ def _compute_shard(
 
 
 @contextmanager
-def _raising(node: Node) -> Iterator[None]:
+def _name_stage(node: Node) -> Iterator[None]:
     """Convert any error to a RunnerError with the name of the stage."""
     try:
         yield

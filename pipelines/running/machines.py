@@ -60,10 +60,8 @@ class NoRoom(Exception):
 def next_wave(pools: Mapping[str, PoolConfig], wait_seconds: float) -> list[str]:
     """Return the names of the first wave of pools.
 
-    If a pool cannot be placed, ask the cluster's autoscaler for machines and wait for them.
-
-    Raises:
-        PlacementError: The machines did not join within `wait_seconds`.
+    If a pool cannot be placed, asks the cluster's autoscaler for machines; raises PlacementError if none join within
+    `wait_seconds`.
     """
     ends = time.monotonic() + wait_seconds
     asked: PoolConfig | None = None

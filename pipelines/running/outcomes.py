@@ -83,7 +83,7 @@ class MadeRows:
 
     def tables(self) -> dict[str, pa.Table]:
         """Return all rows by metric; if the process stops before they are complete, save them and raise Stopping."""
-        tables = self._joined()
+        tables = self._join_rows()
         if STOP.is_set() and any(STOPPED.kind in error_kinds(table) for table in tables.values()):
             self._save_drafts(tables)
             raise Stopping
@@ -92,9 +92,9 @@ class MadeRows:
     def save_if_due(self) -> None:
         """Save the rows as drafts, merged with rows of existing drafts, if they were last saved long ago."""
         if self._made and time.monotonic() - self._saved >= self._seconds:
-            self._save_drafts(self._joined())
+            self._save_drafts(self._join_rows())
 
-    def _joined(self) -> dict[str, pa.Table]:
+    def _join_rows(self) -> dict[str, pa.Table]:
         return {cell.metric: join_tables([made[cell.metric] for made in self._made]) for cell in self._cells}
 
     def _save_drafts(self, tables: Mapping[str, pa.Table]) -> None:
@@ -126,12 +126,8 @@ def compute_cells(
 ) -> dict[str, Outcome]:
     """Compute a shard's cells and return their outcomes, by path. An error fails only the cells of this shard.
 
-    Args:
-        compute: Returns tables by metric, for cells whose inputs did not fail.
-        committed: Outcomes of cells that need no computing.
-
-    Raises:
-        Exception: The error of a lost device, after which the process must end.
+    `compute` returns tables by metric, for cells whose inputs did not fail; `committed` has the outcomes of cells that
+    need no computing. The error of a lost device is raised, and the process must end.
     """
     blocked = {cell.path: failure for cell in cells if (failure := failed_input(cell, work.outcomes))} | dict(committed)
     able = [cell for cell in cells if cell.path not in blocked]

@@ -44,11 +44,7 @@ def _selects(selector: str, value: str | None) -> bool:
 
 
 def plan_waves(pools: Mapping[str, PoolConfig], machines: Sequence[NodeResources]) -> list[list[str]]:
-    """Split the pools, in order, into as few consecutive waves as fit on the machines.
-
-    Raises:
-        PlacementError: A pool does not fit even alone.
-    """
+    """Split the pools, in order, into as few waves as fit on the machines; raise PlacementError if one never fits."""
     waves: list[list[str]] = []
     for name, pool in pools.items():
         if not fits([pool], machines):

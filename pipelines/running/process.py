@@ -32,10 +32,7 @@ class Deadline:
     """
 
     def __init__(self, seconds: float | None) -> None:
-        """
-        Args:
-            seconds: Time for a body; None sets no deadline.
-        """
+        """Allow each body this many seconds; None sets no deadline."""
         self.seconds = seconds
         self.due: dict[object, float] = {}
         """Time by which each thread in a body must leave it, earliest first."""

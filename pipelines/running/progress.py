@@ -78,10 +78,7 @@ class ProgressLog:
     """Collects the workers' reports. It is an actor, so that it outlives workers and knows their shards."""
 
     def __init__(self, sweep: str = "") -> None:
-        """
-        Args:
-            sweep: Description of the sweep, for other sweeps on the cluster.
-        """
+        """Start without reports; `sweep` describes the sweep to other sweeps on the cluster."""
         self.sweep = sweep
         self.counters = Counters()
         self.waiting: Counter[str] = Counter()
@@ -173,14 +170,7 @@ class ProgressLog:
         self.begun[node, shard].row = row
 
     def report(self, node: str, report: Report, bundle: Sequence[ShardName] = ()) -> bool:
-        """Take a worker's report.
-
-        Args:
-            bundle: Shards of a bundle that the worker has finished.
-
-        Returns:
-            True if the worker must stop.
-        """
+        """Take a worker's report, with the shards of a bundle that it has finished; return True if it must stop."""
         self.lines += report.lines
         if report.calls:
             self.events.append(CallsAnswered(node, report.calls))

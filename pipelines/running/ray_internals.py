@@ -29,7 +29,7 @@ def list_drivers() -> list[Mapping[str, Any]]:
 
 
 def call_while_actors_wait(look: Callable[[], None], interval: float) -> None:
-    """Make Ray Data call `look` at most every `interval` seconds while an actor of a pool is pending or restarting.
+    """Make Ray Data call `look` every `interval` seconds at most, while an actor of a pool is pending or restarting.
 
     An error of `look` ends the dataset. Ray Data would wait forever for actors whose machines are gone.
 

@@ -27,13 +27,13 @@ class RayTasks:
     def map(
         self, function: Callable[[Shared, Item], Result], items: Iterable[Item], *, shared: Shared
     ) -> Iterator[Result]:
-        """Call the function for each item; see Tasks. Raises RunnerError if Ray itself fails."""
+        """Call the function for each item; raise RunnerError if Ray itself fails."""
         argument = ray.put((self.environment, shared))
 
         def begin(item: Item) -> Any:
             return self.task.remote(function, [argument], item)
 
-        yield from in_order(items, begin, _result, ray.cancel, _room)
+        yield from in_order(items, begin, _get_result, ray.cancel, _room)
 
 
 @contextmanager
@@ -49,7 +49,7 @@ def _room() -> int:
     return AHEAD * max(1, int(ray.cluster_resources().get("CPU", 1)))
 
 
-def _result(begun: Any) -> Any:
+def _get_result(begun: Any) -> Any:
     try:
         return ray.get(begun)
     except RayTaskError as error:
@@ -60,11 +60,11 @@ def _result(begun: Any) -> Any:
 
 def _call(function: Callable[[Any, Any], Any], argument: Sequence[Any], item: Any) -> Any:
     """Call the function in a worker. The argument is in a list, because Ray would unpickle it for every task."""
-    return function(_shared(argument[0]), item)
+    return function(_get_shared(argument[0]), item)
 
 
 @lru_cache(maxsize=1)
-def _shared(argument: Any) -> Any:
+def _get_shared(argument: Any) -> Any:
     """Return the value that all items share, unpickled once per process, after applying the driver's environment."""
     environment, shared = ray.get(argument)
     environment.apply()

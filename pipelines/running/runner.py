@@ -103,7 +103,7 @@ class Runner:
         ray.get(self.settings.progress.set_waiting.remote(dict(waiting)))
         bundles = -(-len(shards) // self._bundle_size(len(shards), wave))
         pools = {name: _limit_actors(self.pools[name], bundles) for name in wave}
-        with stopped_between_batches() as raise_now, self._reporting(raise_now):
+        with stopped_between_batches() as raise_now, self._pass_on_news(raise_now):
             try:
                 storage = self.settings.store.place.storage
                 with take_room(pools) as room:
@@ -140,7 +140,7 @@ class Runner:
         return replace(work, outcomes=unsound)
 
     @contextmanager
-    def _reporting(self, raise_now: Callable[[], None]) -> Iterator[None]:
+    def _pass_on_news(self, raise_now: Callable[[], None]) -> Iterator[None]:
         """Pass on workers' news while a dataset runs; when the run stops, end it after workers left their shards."""
         stop = threading.Event()
 
@@ -212,7 +212,7 @@ def run_workload(workload: Workload, cluster: ClusterConfig, watch: Watch) -> di
     """Compute the missing cells. Questions come first, since images of any prompt may be in any shard."""
     first = compute_first(workload, cluster, watch)
     try:
-        with ray_session(cluster) as cluster, _running(workload, cluster, watch) as runner:
+        with ray_session(cluster) as cluster, _open_runner(workload, cluster, watch) as runner:
             runner.outcomes |= first
             runner.run(list(workload.shards_with_work("prompts")))
             runner.run(list(workload.shards_with_work("images")))
@@ -222,7 +222,7 @@ def run_workload(workload: Workload, cluster: ClusterConfig, watch: Watch) -> di
 
 
 @contextmanager
-def _running(workload: Workload, cluster: ClusterConfig, watch: Watch) -> Iterator[Runner]:
+def _open_runner(workload: Workload, cluster: ClusterConfig, watch: Watch) -> Iterator[Runner]:
     silence_ray_data()
     nodes = [item.node for item in workload.nodes if item.missing]
     with (

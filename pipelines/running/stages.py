@@ -69,10 +69,7 @@ class NodeStage:
     """A node's stage on one benchmark; it computes the cells of one shard after another."""
 
     def __init__(self, node: Node, context: StageContext, models: Mapping[str, Any], *, decoders: int = 1) -> None:
-        """
-        Args:
-            decoders: Number of images that are decoded at the same time.
-        """
+        """Make the node's stage, which decodes up to `decoders` images at the same time."""
         declared = STAGES[node.stage]
         self.node, self.context = node, context
         options = StageOptions(context.limits, context.uris.read, decoders=decoders, clips=context.clips)
@@ -106,14 +103,14 @@ class NodeStage:
         ]
 
     def prepare(self, inputs: Inputs) -> Any:
-        """Decode a window; called for the next window while `compute` works on the current one."""
+        """Decode a window while `compute` works on the window before."""
         try:
             return self.stage.prepare(inputs)
         except StaleInput as error:
             raise BrokenCell(error.name, str(error)) from error
 
     def refuse(self, inputs: Inputs, error: RowError) -> Any:
-        """Prepare rows without touching more of them than their ids, so that they get this error."""
+        """Prepare rows that get this error without reading more than their ids."""
         assert isinstance(self.stage, RowStage), "its rows can be tried one by one"
         return self.stage.refuse(inputs, error)
 
@@ -148,7 +145,7 @@ class NodeStage:
         return self._replace_images(append_edit_columns(images, self.context.prompt_shards))
 
     def _replace_images(self, images: pa.Table) -> pa.Table:
-        """Return the rows with the images that the node's metrics see: other ones if they are an ablation."""
+        """Return the rows with the images that the node's metrics see: other ones if an ablation replaces them."""
         metric = next(iter(self.node.metrics.values()))
         return replace_images(images, metric.image_ablation) if self.stage.looks_at_images() else images
 

@@ -34,8 +34,6 @@ class TasksHere:
     def map(
         self, function: Callable[[Shared, Item], Result], items: Iterable[Item], *, shared: Shared
     ) -> Iterator[Result]:
-        """Call the function for each item; see Tasks."""
-
         def begin(item: Item) -> Future[Result]:
             return pool.submit(copy_context().run, function, shared, item)
 
@@ -47,8 +45,7 @@ class TasksHere:
 def open_tasks(cluster: ClusterConfig, store: Store, *, rows: int, sources: Sequence[Place] = ()) -> Iterator[Tasks]:
     """Open tasks for a number of rows: in this process up to `cluster.driver_rows` or with cluster=here, else on Ray.
 
-    Args:
-        sources: Files that every process on Ray must see as the driver does, in addition to the store.
+    Every process on Ray must see the store and the `sources` as the driver does.
     """
     if cluster.executor == "here" or rows <= cluster.driver_rows:
         yield TasksHere()

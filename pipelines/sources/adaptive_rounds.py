@@ -1,6 +1,4 @@
-"""Sources of an adaptive sweep, divided into rounds of prompts; a shard of a round has part of the rows of a file's
-shard.
-"""
+"""Sources of an adaptive sweep in rounds of prompts; a shard of a round has part of the rows of a file's shard."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -100,9 +98,7 @@ def _labels(sources: Sources, ids: Sequence[str]) -> list[str]:
 
 
 def _ends(looks: int, growth: float) -> Iterator[int]:
-    """Yield the number of looks after which each round ends: each round adds the fraction `growth` of the rounds
-    before.
-    """
+    """Yield the number of looks after which each round ends; each adds the fraction `growth` of the rounds before."""
     end = min(looks, -(-FIRST_PROMPTS // PER_LOOK))
     while end < looks:
         yield end
@@ -111,6 +107,6 @@ def _ends(looks: int, growth: float) -> Iterator[int]:
 
 
 def _list_places(order: Places, ends: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Yield every round with each of its places."""
+    """Yield every round with each of its positions in the order."""
     for round, (first, end) in enumerate(zip([0, *ends], ends, strict=False)):
         yield from ((round, int(place)) for place in order[first:end].ravel() if place != NOBODY)

@@ -19,13 +19,13 @@ GENERATORS = ("generator", "model", "model_name")
 
 
 def generator_of_folder(name: str) -> str:
-    """Return the generator of a folder's name, which may name a column, as Spark and DuckDB write partitions."""
+    """Return the generator in a folder's name, which Spark and DuckDB write as COLUMN=GENERATOR for partitions."""
     column, mark, value = name.partition("=")
     return unquote(value) if mark and value and column.lower() in GENERATORS else name
 
 
 def name_generators(folders: Iterable[str]) -> dict[str, str]:
-    """Return the generator of each folder; the folders' own names if two would be of one."""
+    """Return each folder's generator; the folders' own names if two would have the same."""
     named = {folder: generator_of_folder(folder) for folder in folders}
     return named if len({*named.values()}) == len(named) else dict(zip(named, named, strict=True))
 
@@ -91,16 +91,16 @@ class ColumnsConfig:
         those of sources, masks and captions.
         """
         prompt = [("prompt", self.prompt)] if prompts else []
-        return (*_renamed(self, IMAGE_COLUMNS), *self.edit_columns.items(), *prompt)
+        return (*_renamed_columns(self, IMAGE_COLUMNS), *self.edit_columns.items(), *prompt)
 
     @property
     def sources(self) -> list[str]:
-        """The files' names of the columns with sources."""
+        """Names of the columns with sources in the file."""
         return [getattr(self, name) for name in SOURCES if getattr(self, name)]
 
     @property
     def edit_columns(self) -> dict[str, str]:
-        """The files' names of the columns with sources, masks and captions, by our names."""
+        """Names in the file of the columns with sources, masks and captions, by our names."""
         return {name: getattr(self, name) for name in EDIT_COLUMNS if getattr(self, name)}
 
 
@@ -125,7 +125,7 @@ class PromptColumnsConfig:
 
     def renamed(self) -> tuple[tuple[str, str], ...]:
         """Return pairs of our name and the file's name of each column whose names differ."""
-        return _renamed(self, PROMPT_COLUMNS)
+        return _renamed_columns(self, PROMPT_COLUMNS)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -213,7 +213,7 @@ class BenchmarkConfig(PackConfig):
             )
 
 
-def _renamed(config: Any, names: Sequence[str]) -> tuple[tuple[str, str], ...]:
+def _renamed_columns(config: Any, names: Sequence[str]) -> tuple[tuple[str, str], ...]:
     return tuple((name, getattr(config, name) or "") for name in names if getattr(config, name) != name)
 
 

@@ -50,7 +50,7 @@ def append_edit_columns(images: pa.Table, prompts: Sequence[Shard]) -> pa.Table:
     if not names:
         return images
     prompt_ids = [id_text(record["prompt_id"]) or "" for record in image_records(images.select(["prompt_id"]))]
-    pictures = _pictures_of(holders, set(prompt_ids))
+    pictures = _edits_of_prompts(holders, set(prompt_ids))
     for name in names:
         images = images.append_column(name, _column([pictures.get(each, {}).get(name) for each in prompt_ids]))
     return images
@@ -62,9 +62,9 @@ def _column(values: Sequence[Any]) -> pa.Array:
     return pa.array([[value] if listed and not isinstance(value, list) else value for value in values])
 
 
-def _pictures_of(holders: tuple[Shard, ...], prompt_ids: Collection[str]) -> dict[str, Mapping[str, Any]]:
-    """Return the columns of sources, masks and captions of each prompt."""
-    holder_of = _holder_of_prompt(holders)
+def _edits_of_prompts(holders: tuple[Shard, ...], prompt_ids: Collection[str]) -> dict[str, Mapping[str, Any]]:
+    """Return the sources, masks and captions of each prompt."""
+    holder_of = _shard_numbers(holders)
     numbers = {holder_of[prompt_id] for prompt_id in prompt_ids if prompt_id in holder_of}
     read = (
         record for number in sorted(numbers) for record in read_edit_columns(holders[number], holders[number].beside)
@@ -73,7 +73,7 @@ def _pictures_of(holders: tuple[Shard, ...], prompt_ids: Collection[str]) -> dic
 
 
 @lru_cache(maxsize=1)
-def _holder_of_prompt(holders: tuple[Shard, ...]) -> dict[str, int]:
+def _shard_numbers(holders: tuple[Shard, ...]) -> dict[str, int]:
     """Return the number of the shard that contains each prompt."""
     return {
         record["prompt_id"]: number for number, shard in enumerate(holders) for record in read_edit_columns(shard, ())
@@ -88,13 +88,13 @@ def read_edit_columns(shard: Shard, columns: Sequence[str]) -> list[dict[str, An
         record["prompt_id"] = id_text(record["prompt_id"]) or ""
         for name in ADDRESSES:
             if record.get(name):
-                record[name] = _absolute(record[name], folder, shard, row)
+                record[name] = _make_absolute(record[name], folder, shard, row)
     return records
 
 
-def _absolute(address: Any, folder: str, shard: Shard, row: int) -> Any:
+def _make_absolute(address: Any, folder: str, shard: Shard, row: int) -> Any:
     if isinstance(address, list):
-        return [_absolute(each, folder, shard, row) for each in address]
+        return [_make_absolute(each, folder, shard, row) for each in address]
     if not isinstance(address, str):
         found = type(address).__name__
         raise SourceError(f"{where(shard, row)}: expected the address of an image as text, found {found}")

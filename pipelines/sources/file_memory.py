@@ -93,9 +93,7 @@ class FileMemory:
         return footer
 
     def read(self, shards: Sequence[Shard], columns: Sequence[str]) -> list[pa.Table | SourceError]:
-        """Read columns of the shards of one file, as `read_each` does; the file is not opened if its prompts are
-        remembered.
-        """
+        """Read columns of one file's shards, as `read_each` does; a file with remembered prompts is not opened."""
         key = (shards[0].group, resolved(shards[0].place), shards[0].size, shards[0].etag)
         known = self.seen.get(key) or self._recall(key)
         if known is None:
@@ -106,7 +104,7 @@ class FileMemory:
             return [picked_rows(_slice_row_groups(table, shard), shard) for shard in shards]
         tables = read_each(shards, columns, known.metadata)
         looked = set(ADDRESSES) <= set(columns)
-        prompts = _whole(shards, tables, known.metadata.num_rows) if looked else None
+        prompts = _join_shards(shards, tables, known.metadata.num_rows) if looked else None
         if prompts is not None:
             self.seen[key] = known._replace(prompts=prompts)
             self.changed.add(key[0])
@@ -144,7 +142,7 @@ def _make_list(known: Known, column: str) -> pa.ListArray:
     return pa.ListArray.from_arrays([0, len(values)], values)
 
 
-def _whole(shards: Sequence[Shard], tables: Sequence[pa.Table | SourceError], rows: int) -> pa.Table | None:
+def _join_shards(shards: Sequence[Shard], tables: Sequence[pa.Table | SourceError], rows: int) -> pa.Table | None:
     """Return the ids and texts of all rows of a file; None if the shards lack some rows or name images by address."""
     read = [table for table in tables if isinstance(table, pa.Table)]
     names = set(read[0].column_names) if read else set()

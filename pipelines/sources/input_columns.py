@@ -37,7 +37,7 @@ class InputColumnsConfig:
 
 
 def find_names(available: Iterable[str], columns: InputColumnsConfig) -> InputColumnsConfig:
-    """Return the first of each role's names that is among `available`, usual names in any case; None if none is."""
+    """Return the first name of each role that is among `available`, usual names in any case; None if none is."""
     have = {name: name for name in available}
     lower = {name.lower(): name for name in reversed(have)} | have
     chosen: dict[str, str | None] = {}

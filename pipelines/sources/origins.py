@@ -35,7 +35,7 @@ class Origins(NamedTuple):
     """Warnings for people to check before they trust the pairs."""
 
     def lines(self, prompts: int, images: Mapping[str, int]) -> list[str]:
-        """Return lines for people; `images` contains the number of images of each generator."""
+        """Return lines for people; `images` has the number of images of each generator."""
         lines = [f"prompts: {prompts}, from {self.prompts}"]
         if images:
             names = [f"{name} ({count} {'image' if count == 1 else 'images'})" for name, count in images.items()]

@@ -31,8 +31,7 @@ class Piece(NamedTuple):
 
 
 def split_images(shards: Sequence[Shard], round_of: RoundOf, memory: FileMemory) -> Iterator[tuple[Shard, int]]:
-    """Yield the parts of images' shards with their rounds; a shard that cannot be read is in the first round as a
-    whole.
+    """Yield the parts of images' shards with their rounds; a shard that cannot be read is in the first round.
 
     Addresses are read too, because ids are remembered only for rows without addresses.
     """
@@ -49,8 +48,7 @@ def split_images(shards: Sequence[Shard], round_of: RoundOf, memory: FileMemory)
 def split_prompts(table: pa.Table, shards: Sequence[Shard], round_of: RoundOf) -> PromptTables:
     """Return the parts of prompts' shards with their prompts, sorted by round.
 
-    Args:
-        table: The prompts of the shards one after the other (schema PROMPTS).
+    The `table` has the prompts of the shards one after the other (schema PROMPTS).
     """
     starts = accumulate((shard.rows for shard in shards), initial=0)
     pieces: list[tuple[int, Shard, pa.Table]] = []
@@ -67,7 +65,7 @@ def split_prompts(table: pa.Table, shards: Sequence[Shard], round_of: RoundOf) -
 
 
 def _split_shard(shard: Shard, rounds: Sequence[int]) -> Iterator[Piece]:
-    """Yield the rows of each round as a shard; a shard whose rows are all in one round stays as it is."""
+    """Yield the rows of each round as a shard; a shard whose rows are all in one round is unchanged."""
     of_row = np.asarray(rounds)
     for round in np.unique(of_row[of_row != LEFT_OUT]):
         rows = np.flatnonzero(of_row == round)

@@ -1,6 +1,4 @@
-"""Prompt files as the benchmarks release them: CSV with a header, JSON as a list or an object, JSON Lines, and text
-with a prompt a line.
-"""
+"""Prompt files as benchmarks release them: CSV with a header, JSON, JSON Lines, and text with a prompt a line."""
 
 import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -52,7 +50,7 @@ class PromptColumns(NamedTuple):
     """True if a configured column of ids must be in the file."""
 
     def is_default(self, name: str) -> bool:
-        """Return True if the file may call the column otherwise."""
+        """Return True if the file may have another name for the column."""
         return self.names[name] == DEFAULT_NAMES[name]
 
 
@@ -72,7 +70,7 @@ def read_prompts(content: bytes, url: str, columns: PromptColumns) -> list[dict[
         require_columns(record, required, f"{url}, row {row}", key=f"{columns.key}.text or {columns.key}.prompt_id")
     read = [name for name in own if name != "prompt_id" or own_id]
     prompts = [{name: record.get(own[name]) for name in read} for record in table.rows]
-    return _each_once(prompts) if own_id not in (None, columns.names["prompt_id"]) else prompts
+    return _drop_repeats(prompts) if own_id not in (None, columns.names["prompt_id"]) else prompts
 
 
 def with_ids(prompts: Sequence[dict[str, Any]], url: str) -> list[dict[str, Any]]:
@@ -85,10 +83,10 @@ def with_ids(prompts: Sequence[dict[str, Any]], url: str) -> list[dict[str, Any]
     for row, prompt in enumerate(prompts):
         if not isinstance(prompt["text"], str) or not prompt["text"].strip():
             raise SourceError(f"{url}, row {row}: the prompt has no id and no text; fill one in or remove the row")
-    return _each_once([{**prompt, "prompt_id": text_id(prompt["text"])} for prompt in prompts])
+    return _drop_repeats([{**prompt, "prompt_id": text_id(prompt["text"])} for prompt in prompts])
 
 
-def _each_once(prompts: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+def _drop_repeats(prompts: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the first row of each prompt: a file with a row for each question repeats its prompts."""
     first: dict[str | None, dict[str, Any]] = {}
     for prompt in prompts:
@@ -103,7 +101,7 @@ def _text_column(table: TableRecords, columns: PromptColumns, url: str) -> str:
         return configured
     found: list[str] = []
     for group in TEXT_COLUMNS:
-        found = [name for name in table.names if name.lower() in group and _holds_texts(table.rows, name)]
+        found = [name for name in table.names if name.lower() in group and _has_texts(table.rows, name)]
         if len(found) == 1:
             return found[0]
         if found:
@@ -111,7 +109,7 @@ def _text_column(table: TableRecords, columns: PromptColumns, url: str) -> str:
     if configured in table.names or not table.rows:
         return configured
     offered = found or [name for name in table.names if any(hint in name.lower() for hint in TEXT_HINTS)]
-    offered = [name for name in offered if _holds_texts(table.rows, name)] or ["COLUMN"]
+    offered = [name for name in offered if _has_texts(table.rows, name)] or ["COLUMN"]
     known = ", ".join(name for group in TEXT_COLUMNS for name in group)
     raise SourceError(
         f"{url}: expected one column with the prompts ({known}), found {', '.join(table.names[:MAX_NAMES])}; say which "
@@ -127,15 +125,15 @@ def _id_column(table: TableRecords, columns: PromptColumns, text: str) -> str | 
     if not columns.is_default("prompt_id"):
         return None
     named = (name for wanted in ID_COLUMNS for name in table.names if name.lower() == wanted)
-    return next((name for name in named if _holds_ids(table.rows, name, text)), None)
+    return next((name for name in named if _has_ids(table.rows, name, text)), None)
 
 
-def _holds_texts(records: Iterable[Mapping[str, Any]], name: str) -> bool:
-    """Return True if a column holds a text: then another value in it is a fault of its row."""
+def _has_texts(records: Iterable[Mapping[str, Any]], name: str) -> bool:
+    """Return True if a column contains a text: then another value in it is a fault of its row."""
     return any(isinstance(record.get(name), str) for record in records)
 
 
-def _holds_ids(records: Iterable[Mapping[str, Any]], name: str, text: str) -> bool:
+def _has_ids(records: Iterable[Mapping[str, Any]], name: str, text: str) -> bool:
     """Return True if every row has text or a whole number in a column, and rows with the same have the same prompt."""
     prompts: dict[str, Any] = {}
     for record in records:

@@ -135,13 +135,13 @@ def read_texts_without_ids(benchmark: BenchmarkConfig, storage: StorageConfig) -
 
 
 def list_prompt_files(place: Place, suite: str) -> Sequence[ListedFile]:
-    """Return the Parquet files at or below a place, or its file of another kind; raises FileNotFoundError."""
+    """Return a file, or the Parquet files below a folder; raises FileNotFoundError."""
     suffixes = prompt_files.SUFFIXES if place.path.lower().endswith(prompt_files.SUFFIXES) else (".parquet",)
     return list_files(place, suite, suffixes).tables
 
 
 def locate_skills(place: Place, benchmark: BenchmarkConfig) -> Shard | None:
-    """Return the file with the skills of the prompts at this place, as benchmark.skills names it; None if absent."""
+    """Return the file of the prompts' skills here, as benchmark.skills names it; None if absent."""
     if benchmark.skills is None:
         return None
     is_file = place.path.lower().endswith((*prompt_files.SUFFIXES, ".parquet"))
@@ -164,7 +164,7 @@ def _read_skills(file: Shard) -> Mapping[str, Sequence[str]]:
     return prompt_files.read_skills(content, file.url)
 
 
-def _skills_beside(prompt_id: str | None, shard: Shard) -> Sequence[str]:
+def _skills_in_file(prompt_id: str | None, shard: Shard) -> Sequence[str]:
     """Return a prompt's skills in the file of skills; none without such a file."""
     return () if shard.skills is None else _read_skills(shard.skills).get(prompt_id or "", ())
 
@@ -258,7 +258,7 @@ def prompt_shards(
         check_columns(schema, [*read, *edits.values()], read[:1], file.url)
         held = [(name, its) for name, its in edits.items() if its in schema.names]
         divided = (replace(shard, skills=skills) for shard in split_file(file, footer, (*names, *held), shard_size))
-        return _where(divided, benchmark.prompt_columns.where)
+        return _filter_shards(divided, benchmark.prompt_columns.where)
     whole = Shard(
         group=file.group, name=file.name, place=file.place, size=file.size, etag=file.etag, row_groups=(), rows=0,
         columns=names, skills=skills,
@@ -273,10 +273,10 @@ def prompt_shards(
                 f"column by benchmark.columns.{name}_uri"
             )
     shards = [replace(whole, rows=count, columns=(*names, *columns.items()))] if count else []
-    return _where(shards, benchmark.prompt_columns.where)
+    return _filter_shards(shards, benchmark.prompt_columns.where)
 
 
-def _where(shards: Iterable[Shard], conditions: Sequence[str]) -> list[Shard]:
+def _filter_shards(shards: Iterable[Shard], conditions: Sequence[str]) -> list[Shard]:
     """Return the shards with only the rows that meet all conditions (COLUMN:VALUE)."""
     if not conditions:
         return list(shards)
@@ -285,7 +285,7 @@ def _where(shards: Iterable[Shard], conditions: Sequence[str]) -> list[Shard]:
     pieces: list[Shard] = []
     for shard in shards:
         texts = (
-            {*_texts_of(record, columns), *(("skills", skill) for skill in _skills_beside(prompt_id, shard))}
+            {*_texts_of(record, columns), *(("skills", skill) for skill in _skills_in_file(prompt_id, shard))}
             for record in prompt_records(shard, ("prompt_id", *columns))
             for prompt_id in [id_text(record["prompt_id"])]
         )
@@ -418,7 +418,7 @@ def prompts_table(found_rows: Iterable[Mapping[str, Any]], shard: Shard) -> pa.T
             "prompt_id": prompt_id,
             "text": prompt_text(found["text"], shard, row),
             "skills": list(
-                dict.fromkeys([*_skills(found.get("skills"), shard, row), *_skills_beside(prompt_id, shard)])
+                dict.fromkeys([*_skills(found.get("skills"), shard, row), *_skills_in_file(prompt_id, shard)])
             ),
             "suite": shard.group,
         }

@@ -97,12 +97,12 @@ class ListedFile(NamedTuple):
 
     @property
     def url(self) -> str:
-        """Its address, with file:// for a local file."""
+        """Address, with file:// for a local file."""
         return self.place.uri
 
 
 class Listing(NamedTuple):
-    """The files at or below a place, without hidden files and stores."""
+    """A file, or the files below a folder without hidden files and stores."""
 
     tables: list[ListedFile]
     others: list[str]
@@ -110,7 +110,7 @@ class Listing(NamedTuple):
 
 
 def list_files(place: Place, group: str, suffixes: tuple[str, ...]) -> Listing:
-    """List the files at or below a place by name; raises FileNotFoundError if it does not exist."""
+    """List a file, or the files below a folder by name; raises FileNotFoundError if it does not exist."""
     found = dict(place.files())
     if not found and not place.exists():
         raise FileNotFoundError(place.url)
@@ -352,7 +352,7 @@ def _read_run(file: ParquetReader, shards: Sequence[Shard], columns: Sequence[st
     except (pa.ArrowException, OSError, UnicodeDecodeError, SourceError) as error:
         if len(shards) > 1:
             return list(chain.from_iterable(_read_run(file, [shard], columns) for shard in shards))
-        return [error if isinstance(error, SourceError) else _unreadable(shards[0], error)]
+        return [error if isinstance(error, SourceError) else _unreadable_error(shards[0], error)]
 
 
 def _count_rows(footer: pq.FileMetaData, row_groups: Sequence[int]) -> int:
@@ -408,12 +408,12 @@ def opened(shard: Shard) -> Iterator[Any]:
         _check_unchanged(shard)
         if not isinstance(error, (pa.ArrowException, UnicodeDecodeError)) and not is_storage_error(error):
             raise
-        raise _unreadable(shard, error) from error
+        raise _unreadable_error(shard, error) from error
     if not shard.place.filesystem.reads_one_version:
         _check_unchanged(shard)
 
 
-def _unreadable(shard: Shard, error: Exception) -> UnreadableFile:
+def _unreadable_error(shard: Shard, error: Exception) -> UnreadableFile:
     groups = f", row groups {shard.row_groups[0]}-{shard.row_groups[-1]}" if shard.row_groups else ""
     return UnreadableFile(f"{shard.url}{groups}: unreadable ({first_line(error)}); write or upload the file again")
 
@@ -455,11 +455,11 @@ def column_values(table: pa.Table, name: str, shard: Shard) -> list[Any]:
     try:
         return list(column.to_pylist())
     except UnicodeDecodeError as error:
-        row = next(row for row, value in enumerate(column) if not _decodes(value))
+        row = next(row for row, value in enumerate(column) if not _is_utf8(value))
         raise SourceError(f"{where(shard, row)}: {name} is not UTF-8 ({error}); write the file in UTF-8") from error
 
 
-def _decodes(value: pa.Scalar) -> bool:
+def _is_utf8(value: pa.Scalar) -> bool:
     try:
         value.as_py()
     except UnicodeDecodeError:

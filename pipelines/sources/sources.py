@@ -292,12 +292,9 @@ def open_sources(
 ) -> Sources:
     """List the sources, and read their footers, the prompts, and the prompt of each image; no image is read.
 
-    Args:
-        files: The listed image files, if they are listed already.
-        memory: Files that it contains are not opened.
-
-    A Parquet file without rows is read like any other and counts no rows. Raises ConfigError if prompts or images are
-    missing or cannot be reached, or if no file has the columns that the configuration names.
+    Files in `memory` are not opened. `files` are the image files if they are listed already. A Parquet file without
+    rows is read like any other and counts no rows. Raises ConfigError if prompts or images are missing or cannot be
+    reached, or if no file has the columns that the configuration names.
     """
     prompts = open_prompts(benchmark, storage, shard_size) if benchmark.prompts is not None else None
     uris = benchmark_uris(benchmark, storage, ImageLimits())
@@ -323,8 +320,6 @@ def open_sources(
 
 
 class _Selected(NamedTuple):
-    """The part of a benchmark that is scored."""
-
     prompts: PromptTables | None
     """None if the images' rows contain their own prompts."""
     images: list[Shard]
@@ -335,11 +330,11 @@ class _Selected(NamedTuple):
 def _select(
     prompts: PromptTables | None, images: list[Shard], benchmark: BenchmarkConfig, memory: FileMemory
 ) -> _Selected:
-    """Return the limited number of prompts with their images; without a limit all, but no images that are left out."""
+    """Return the limited number of prompts with their images; without a limit all, except images that are left out."""
     if benchmark.limit is None and (prompts is None or benchmark.require_every_image):
         return _Selected(prompts, images)
     ids = own_ids(images, memory) if prompts is None else prompts.table.column("prompt_id").to_pylist()
-    first = _limited(ids, benchmark)
+    first = _limit_ids(ids, benchmark)
     left_out = len(first) < len(ids)
     round_of_prompt = dict.fromkeys(first if left_out else [*ids, ""], 0)
 
@@ -355,7 +350,7 @@ def _select(
     return _Selected(prompts and split_prompts(prompts.table, prompts.shards, round_of), selected, full_size)
 
 
-def _limited(ids: Sequence[str], benchmark: BenchmarkConfig) -> Sequence[str]:
+def _limit_ids(ids: Sequence[str], benchmark: BenchmarkConfig) -> Sequence[str]:
     """Return the first prompts, or those that the seed draws."""
     if benchmark.limit_seed is None:
         return ids[: benchmark.limit]
@@ -560,7 +555,7 @@ def _find_folders(images: Place, benchmark: BenchmarkConfig) -> tuple[dict[str, 
     files = [name for name in sorted(_select_type(entries, "file")) if is_table(name, ("",)) and name != MANIFEST]
     tables = [name for name in files if is_table(name, PARQUET)]
     full = [name for name, folder in folders.items() if tables and list_files(folder, name, PARQUET).tables]
-    beside = [name for name in tables if full and _holds_images(images / name, benchmark)]
+    beside = [name for name in tables if full and _may_have_images(images / name, benchmark)]
     if beside:
         raise ConfigError(
             f"benchmark.images {images.url}: Parquet files ({name_some(beside)}) lie beside folders that have some "
@@ -576,7 +571,7 @@ def _select_type(entries: Mapping[str, Entry], entry_type: str) -> list[str]:
     return [name for name, entry in entries.items() if entry.type == entry_type]
 
 
-def _holds_images(file: Place, benchmark: BenchmarkConfig) -> bool:
+def _may_have_images(file: Place, benchmark: BenchmarkConfig) -> bool:
     """Return True if a Parquet file may contain images; ingest writes tables without any next to its folders."""
     columns = {benchmark.columns.image, benchmark.columns.uri}
     try:
@@ -608,13 +603,11 @@ def _images_file(
     except SourceError as error:
         return BrokenFile(file.group, str(error))
     shards, ingested = split_file(file, footer, names, shard_size), INGESTED in (footer.metadata or {})
-    return _ImagesFile(schema, shards, ingested, "" if ingested else _several(file, footer, benchmark))
+    return _ImagesFile(schema, shards, ingested, "" if ingested else _refuse_several(file, footer, benchmark))
 
 
-def _several(file: ListedFile, footer: pq.FileMetaData, benchmark: BenchmarkConfig) -> str:
-    """Return a message if, by its footer, a file's rows name several generators and the configuration names none for
-    them.
-    """
+def _refuse_several(file: ListedFile, footer: pq.FileMetaData, benchmark: BenchmarkConfig) -> str:
+    """Return a message if a file's footer shows several generators and the configuration has no column for them."""
     if isinstance(benchmark.generators, Mapping):
         return ""
     names = [benchmark.columns.generator] if benchmark.columns.generator else GENERATORS

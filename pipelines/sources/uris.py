@@ -35,7 +35,7 @@ class Uris:
 
     def locate(self, uri: str) -> Place:
         """Return the file at an address; raises RefusedUri, before touching it, if it is outside of the roots."""
-        address = _resolved(uri)
+        address = _resolve(uri)
         if not any(_is_below(address, root) for root in _resolved_roots(self.roots)):
             remedy = f"move the image there, or add its folder to {self.option}"
             raise RefusedUri(f"it lies outside of {self.whose}; {remedy}")
@@ -58,8 +58,9 @@ LocateImage = Callable[[str], Place]
 
 
 class StoredObjects:
-    """Identities of the objects at images' addresses, found without reading any: by a look at each local file, and a
-    listing of each folder on S3.
+    """Identities of the objects at images' addresses, found without reading them.
+
+    Local files are looked at one by one, folders on S3 are listed.
     """
 
     def __init__(self, locate_image: LocateImage) -> None:
@@ -73,9 +74,7 @@ class StoredObjects:
         return digest([self.identity(record[column]) for record in image_records(images.select([column]))])
 
     def digest_beside(self, images: pa.Table, of_prompts: Sequence[str] = ()) -> str:
-        """Return the digest of the objects at addresses of sources and masks, and of those of prompts; empty if there
-        are none.
-        """
+        """Return the digest of the objects at addresses of sources, masks and prompts; empty if there are none."""
         parts = [*(self.digest(images, name) for name in ADDRESSES[1:]), *of_prompts]
         return digest(parts) if any(parts) else ""
 
@@ -101,7 +100,7 @@ class StoredObjects:
 
 
 def _identities(look: Callable[[], Mapping[str, Entry]]) -> dict[str, str]:
-    """Return the identity of every file by name; none if a place is missing or does not answer."""
+    """Return the identity of every file by name; none if a folder is missing or does not answer."""
     try:
         return {name: f"{entry.size} {entry.etag}" for name, entry in look().items() if entry.type == "file"}
     except Exception as error:
@@ -111,16 +110,14 @@ def _identities(look: Callable[[], Mapping[str, Entry]]) -> dict[str, str]:
 
 
 def benchmark_uris(benchmark: BenchmarkConfig, storage: StorageConfig, limits: ImageLimits) -> Uris:
-    """Return the reader of images below the benchmark's images, its `uri_roots`, and its prompts if these name sources
-    and masks.
-    """
+    """Return the reader of images below the benchmark's images, `uri_roots`, and prompts that name sources or masks."""
     generators = benchmark.generators.values() if isinstance(benchmark.generators, Mapping) else ()
     images = [benchmark.images] if benchmark.images is not None else list(generators)
     if benchmark.prompts is not None and {*ADDRESSES} & {*benchmark.columns.edit_columns}:
         images.append(benchmark.prompts)
     files = (".parquet", *SUFFIXES)
     folders = [url[: url.rfind("/") + 1] if url.lower().endswith(files) else url for url in images]
-    roots = tuple(_absolute(url or ".") for url in (*folders, *benchmark.uri_roots))
+    roots = tuple(_make_absolute(url or ".") for url in (*folders, *benchmark.uri_roots))
     return Uris(roots=roots, storage=storage, max_bytes=limits.max_bytes)
 
 
@@ -134,15 +131,15 @@ def _read_regular(path: str, limit: int) -> bytes:
 
 @lru_cache(maxsize=8)
 def _resolved_roots(roots: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(_resolved(root) for root in roots)
+    return tuple(_resolve(root) for root in roots)
 
 
-def _resolved(url: str) -> str:
+def _resolve(url: str) -> str:
     """Return an address with all links of a local path followed."""
-    return os.path.realpath(place) if (place := _absolute(url)).startswith("/") else place
+    return os.path.realpath(place) if (place := _make_absolute(url)).startswith("/") else place
 
 
-def _absolute(url: str) -> str:
+def _make_absolute(url: str) -> str:
     return url if is_remote(url) else StorageConfig().locate(url).url
 
 

@@ -32,16 +32,10 @@ def run_adaptive(
     display: Callable[[], AbstractContextManager[Watch]],
     on_round: Callable[[SeenPrompts], None],
 ) -> tuple[FinishedSweep, PlannedSweep]:
-    """Compute round after round until every pair is decided, and write the run.
+    """Compute round after round until every pair is decided, and write the run; `on_round` gets each round's decisions.
 
-    Args:
-        on_round: Called with the decisions after each round.
-
-    Returns:
-        The run, and the sweep of the prompts that were needed.
-
-    Raises:
-        ConfigError: A score is outside of `adaptive.range`.
+    Returns the run, and the sweep of the prompts that were needed. Raises ConfigError if a score is outside of
+    `adaptive.range`.
     """
     rounds = planned.rounds
     assert rounds is not None, "the sweep was planned as an adaptive one"

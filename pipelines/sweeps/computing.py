@@ -42,9 +42,8 @@ def registered_sweeps(
 ) -> Iterator[tuple[Sequence[PlannedSweep], Watch]]:
     """Register in the store which cells the sweeps use and how far they are, for jobs.gc and jobs.status.
 
-    Yields:
-        The sweeps, planned again if cells may have been deleted since they were planned; and the watch that passes
-        events both to the store and to `watch`. An error of a display does not end the run.
+    Yields the sweeps, planned again if cells may have been deleted since, and a watch that passes events to the store
+    and to `watch`. An error of a display does not end the run.
     """
     store, nodes = sweeps[0].store, workload_of(sweeps).nodes
     recipes = [recipe for sweep in sweeps for recipe in (*sweep.plan.prompts.recipes, *sweep.plan.images.recipes)]
@@ -118,8 +117,7 @@ def compute_whole(
 ) -> tuple[PlannedSweep, dict[str, Outcome], T]:
     """Compute the missing cells, and again the cells that `inspect` finds damaged or computed from replaced cells.
 
-    Returns:
-        The sweep whose plan has all cells that had to be computed as missing, their outcomes, and the last result.
+    Returns the sweep whose plan has all cells that had to be computed as missing, their outcomes, and the last result.
     """
     now, renewed = planned, planned.plan.renewed
     outcomes: dict[str, Outcome] = {}

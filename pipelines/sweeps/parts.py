@@ -125,7 +125,7 @@ class CountedPart(NamedTuple):
 
 
 class _RowPlace(NamedTuple):
-    """The place of a row without a score."""
+    """The file and row of a row without a score."""
 
     file: str | None = None
     row: int | None = None
@@ -161,8 +161,7 @@ def errors_part_path(scores_part: str) -> str:
 def read_bases(store: Store, cells: tuple[WrittenCells, Mapping[str, Outcome]]) -> tuple[Bases, frozenset[str]]:
     """Read the expected bases of the scores of some prompts from their questions and entailment cells.
 
-    Returns:
-        The bases, and the paths of the cells that cannot be used.
+    Returns the bases, and the paths of the cells that cannot be used.
     """
     written, outcomes = cells
     broken: set[str] = set()
@@ -333,7 +332,7 @@ def write_missing_part(gathering: Gathering, part: MissingPart) -> CountedPart:
 
 
 def _missing_places(missing: MissingRows) -> list[_RowPlace]:
-    """Return the place of each row in the input; empty unless an ingest rejected the row."""
+    """Return where each row is in the input; empty unless an ingest rejected the row."""
     if missing.rejected:
         return [_RowPlace(row.file, row.line, row.image_id) for row in missing.rejected]
     return [_RowPlace()] * len(missing.prompts)
@@ -362,9 +361,7 @@ def _count_part(
 ) -> CountedPart:
     """Write the rows without a score of a part, and return the counts of all of its rows.
 
-    Args:
-        shards: Shards of the rows, in order, with their numbers of rows.
-        places: Places of the rows if they are not from shards.
+    `shards` are those of the rows, in order, with their numbers of rows; rows that are not from shards have `places`.
     """
     errors = _errors(table, shards, places)
     if len(errors):
@@ -419,15 +416,15 @@ def _errors(scores: pa.Table, shards: Sequence[tuple[Shard, int]], places: Seque
     columns = {name: taken.column(name) for name in ERROR_COLUMNS[:-1]}
     error = taken.column("error")
     columns |= {name: pc.struct_field(error, name) for name in schemas.ERROR.names}
-    found = list(_places(failed, shards)) if shards else [places[row] for row in failed]
+    found = list(_row_places(failed, shards)) if shards else [places[row] for row in failed]
     columns |= {"file": [place.file for place in found], "row": [place.row for place in found]}
     if not shards:
         columns["image_id"] = [place.image_id for place in found]
     return pa.table(columns, schema=schemas.ERRORS)
 
 
-def _places(table_rows: NDArray[np.uint64], shards: Sequence[tuple[Shard, int]]) -> Iterator[_RowPlace]:
-    """Yield each row's file and its index in the file; an image's own file if an ingest left the image in place."""
+def _row_places(table_rows: NDArray[np.uint64], shards: Sequence[tuple[Shard, int]]) -> Iterator[_RowPlace]:
+    """Yield each row's file and its index there; an image's own file if an ingest left the image in place."""
     first_rows = np.cumsum([0, *(n_rows for _, n_rows in shards)])
     read: tuple[Shard | None, Sequence[str]] = (None, ())
     for row, number in zip(table_rows, np.searchsorted(first_rows, table_rows, side="right") - 1, strict=True):

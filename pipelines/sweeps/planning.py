@@ -114,11 +114,8 @@ class PlannedSweep:
 def plan_sweep(config: SweepConfig, *, wanted: tuple[str, ...] = ("scores",)) -> PlannedSweep:
     """Check the store, the sources and the checkpoints, and name every cell; load no model.
 
-    Args:
-        wanted: Stages whose cells are computed, together with the cells that these read.
-
-    Raises:
-        ConfigError, ModelError: The message is one line with the remedy.
+    The cells of `wanted` stages are computed, with those that they read. Raises ConfigError or ModelError, whose
+    message is one line with the remedy.
     """
     return plan_inputs(list_inputs(config), wanted=wanted)
 
@@ -254,9 +251,7 @@ def check_pack(config: SweepConfig, sources: Sources) -> None:
 def with_model_defaults(config: SweepConfig) -> SweepConfig:
     """Return the configuration with the defaults that metrics take from their models, as keys and the manifest have it.
 
-    Raises:
-        ModelError: A checkpoint is of an unknown kind.
-        ConfigError: A model cannot be shown such images.
+    Raises ModelError for an unknown kind of checkpoint, ConfigError if a model cannot be shown such images.
     """
 
     def profile_of(role: str) -> VqaProfile:

@@ -7,7 +7,7 @@ from typing import Generic, NamedTuple, TypeVar
 import pyarrow as pa
 
 from plumbline.operators.base.usage import Usage
-from plumbline.operators.diagnosis.question_quality import QuestionQuality, assess
+from plumbline.operators.results.question_quality import QuestionQuality, assess
 from plumbline.pipelines.cells.cells import Outcome, PlannedCell, is_draft
 from plumbline.pipelines.cells.reused_rows import NOT_TRIED
 from plumbline.pipelines.cells.store import BrokenCell

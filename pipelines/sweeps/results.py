@@ -86,7 +86,6 @@ class Results:
     """Index of each scores cell's first row within the run's scores."""
 
     def read_scores(self) -> pa.Table:
-        """Read all scores from the store."""
         return self.store.read_table(self.path)
 
     def read_errors(self) -> pa.Table:

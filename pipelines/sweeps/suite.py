@@ -94,8 +94,7 @@ class PlannedSuite:
 def plan_suite(config: SuiteConfig) -> PlannedSuite:
     """Plan every benchmark that has changed, by the metrics that fit it; compute nothing.
 
-    Raises:
-        ConfigError: The sources of a benchmark, which the message names, are not right.
+    Raises ConfigError naming the benchmark whose sources are wrong.
     """
     inputs, lacking = dict[str, SweepInputs](), dict[tuple[str, str], list[str]]()
     unchanged, sweeps = dict[str, FinishedSweep](), dict[str, PlannedSweep]()
@@ -145,8 +144,7 @@ def _check_used(metrics: Iterable[str], inputs: Iterable[SweepInputs], left_out:
 def _fit_metrics(config: SuiteConfig, key: str) -> tuple[SweepConfig, dict[str, str]]:
     """Return the sweep of a benchmark with the metrics that fit, and the reasons why others do not, by metric.
 
-    Raises:
-        ConfigError: A metric that `metrics_of` names explicitly does not fit, or none fits.
+    Raises ConfigError if a metric that `metrics_of` names explicitly does not fit, or none fits.
     """
     wanted = config.metrics_of.get(key)
     asked = {name: metric for name, metric in config.metrics.items() if wanted is None or name in wanted}

@@ -80,10 +80,8 @@ def run_sweep(
     """Compute the missing cells and write the run; Ray is only imported if a cell is missing.
 
     If the newest run is undamaged and has the same inputs, return it and write nothing. A new run becomes the newest
-    only when it is named (`name_newest`), together with its report.
-
-    Args:
-        assert_lease: Called before anything of the run is published; raises if that is no longer allowed.
+    only when it is named (`name_newest`), together with its report. `assert_lease` is called before anything of the run
+    is published; it raises if that is no longer allowed.
     """
     unchanged = find_unchanged_by_plan(planned)
     if unchanged is not None:

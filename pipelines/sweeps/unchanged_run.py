@@ -50,7 +50,7 @@ def find_unchanged_by_listing(inputs: SweepInputs) -> UnchangedRun | None:
     """
     config, store = inputs.config, inputs.store
     plain = config.adaptive is None and not config.retry_failed and not config.verify
-    newest = _newest_like(store, config) if plain else None
+    newest = _newest_similar_run(store, config) if plain else None
     if newest is None or newest.manifest is None:
         return None
     folder = f"runs/{newest.run_id}"
@@ -105,7 +105,7 @@ def find_unchanged_by_plan(planned: PlannedSweep) -> UnchangedRun | None:
 
     A damaged run does not count, and neither does a run without a report, whose sweep died before writing it.
     """
-    newest = None if planned.plan.missing or planned.outcomes else _newest_like(planned.store, planned.config)
+    newest = None if planned.plan.missing or planned.outcomes else _newest_similar_run(planned.store, planned.config)
     if newest is None or newest.manifest is None:
         return None
     store, manifest, folder = planned.store, newest.manifest, f"runs/{newest.run_id}"
@@ -125,7 +125,7 @@ def _ending(manifest: Mapping[str, Any]) -> Ending:
     return Ending(manifest["exit_code"], manifest.get("exit_reason", ""))
 
 
-def _newest_like(store: Store, config: SweepConfig) -> Run | None:
+def _newest_similar_run(store: Store, config: SweepConfig) -> Run | None:
     """Return the newest run of the same benchmark and metrics (sweeps may share a store), or a newer damaged run."""
     kind = (config.benchmark.name, list(config.metrics))
     for run in islice(newest_first(store), MAX_RUNS_SEARCHED):

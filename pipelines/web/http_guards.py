@@ -49,11 +49,11 @@ class OwnOrigin:
 
 
 class PromptConnection(HttpToolsProtocol):
-    """A connection that is closed if a head is longer than MAX_HEAD, or if no request is under way for uvicorn's
-    `timeout_keep_alive` seconds.
+    """A connection that is closed if a head is longer than MAX_HEAD, or if no request comes for too long.
 
-    uvicorn itself keeps a head of any length, because llhttp has no limit. It counts the seconds from the end of a
-    response to the next byte, so a client that sends no head, or one byte of it now and then, keeps its connection.
+    uvicorn itself keeps a head of any length, because llhttp has no limit. It counts its `timeout_keep_alive` from the
+    end of a response to the next byte, so a client that sends no head, or one byte of it now and then, keeps its
+    connection.
     """
 
     unparsed: int = 0

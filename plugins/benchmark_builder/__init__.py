@@ -1,4 +1,4 @@
-"""A benchmark's prompts: tagged with skills, drawn, written from templates, and searched for in training sets."""
+"""Makes a benchmark's prompts: tags, draws and writes them, and searches for them in training sets."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The pictures that a benchmark has: those that are edited, and those that generators made."""
+"""Reads a benchmark's pictures: sources of edits, and generated images."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
@@ -16,106 +16,108 @@ from plumbline.pipelines.sources.benchmark import IMAGE_COLUMNS
 from plumbline.pipelines.sources.edit_columns import read_edit_columns
 from plumbline.pipelines.sources.shards import read_shard, where
 from plumbline.pipelines.sources.uris import Uris
-from plumbline.plugins.benchmark_builder.leaks import Kind, Sought
+from plumbline.plugins.benchmark_builder.leaks import Kind, Target
 from plumbline.plugins.benchmark_builder.picture_leaks import Fingerprint, fingerprint
 
-TOO_PLAIN = RowError("blank_picture", "hardly varies in brightness, so that it cannot be told from others; replace it")
+TOO_PLAIN = RowError("blank_picture", "hardly varies in brightness, so it cannot be compared; replace it")
 
 
-class Reading(NamedTuple):
-    """What is read of every shard, and how."""
+class PictureOptions(NamedTuple):
+    """The pictures to read, and how."""
 
     limits: ImageLimits
     uris: Uris
     kinds: Sequence[Kind]
     prompts: Mapping[str, str]
-    """The texts by id; pictures of other prompts are passed over."""
+    """Texts by prompt_id; pictures of other prompts are skipped."""
 
 
 class Picture(NamedTuple):
-    """A picture that is looked for, with what it is compared by."""
+    """A picture to search for."""
 
-    sought: Sought
+    target: Target
     kind: Kind
     fingerprint: Fingerprint
 
 
 class BenchmarkPictures(NamedTuple):
-    """Each picture once, and those that cannot be read or are too plain to be compared."""
+    """The distinct pictures, and those that cannot be read or compared."""
 
     pictures: Sequence[Picture]
     rejections: Sequence[Rejection]
 
 
-class _Shown(NamedTuple):
-    """A picture as a row holds it."""
+class _RowPicture(NamedTuple):
+    """A picture in a row of a table."""
 
-    sought: Sought
+    target: Target
     kind: Kind
     row: int
     record: Mapping[str, Any]
-    """With `image` and `uri`."""
+    """The columns `image` and `uri`."""
 
 
 def read_pictures(
-    prompt_shards: Iterable[Shard], image_shards: Iterable[Shard], reading: Reading, tasks: Tasks
+    prompt_shards: Iterable[Shard], image_shards: Iterable[Shard], options: PictureOptions, tasks: Tasks
 ) -> BenchmarkPictures:
-    """The pictures that the prompts' and the images' tables hold or name."""
-    unique: dict[tuple[Sought, int], Picture] = {}  # the tables of several generators repeat a source
+    """Return the pictures in the tables of prompts and of images."""
+    unique: dict[tuple[Target, int], Picture] = {}  # the tables of several generators repeat a source
     rejections: list[Rejection] = []
-    holders = [shard for shard in prompt_shards if shard.beside and not shard.holds_prompts]
-    read = (
-        tasks.map(_read_prompts_shard, holders, shared=reading),
-        tasks.map(_read_images_shard, image_shards, shared=reading),
-    )
-    for of_shard in chain(*read):
-        rejections += of_shard.rejections
-        for picture in of_shard.pictures:
-            unique.setdefault((picture.sought, picture.fingerprint.bits), picture)
+    with_sources = [shard for shard in prompt_shards if shard.beside and not shard.holds_prompts]
+    for found in chain(
+        tasks.map(_read_prompts_shard, with_sources, shared=options),
+        tasks.map(_read_images_shard, image_shards, shared=options),
+    ):
+        rejections += found.rejections
+        for picture in found.pictures:
+            unique.setdefault((picture.target, picture.fingerprint.bits), picture)
     return BenchmarkPictures(list(unique.values()), rejections)
 
 
-def _read_prompts_shard(reading: Reading, shard: Shard) -> BenchmarkPictures:
-    def shown() -> Iterator[_Shown]:
+def _read_prompts_shard(options: PictureOptions, shard: Shard) -> BenchmarkPictures:
+    def pictures() -> Iterator[_RowPicture]:
         for row, record in enumerate(read_edit_columns(shard, shard.beside)):
-            yield from _source(record, record["prompt_id"], row, reading)
+            yield from _find_source(record, record["prompt_id"], row, options)
 
-    return _fingerprints(shown(), shard, reading)
+    return _compute_fingerprints(pictures(), shard, options)
 
 
-def _read_images_shard(reading: Reading, shard: Shard) -> BenchmarkPictures:
-    def shown() -> Iterator[_Shown]:
+def _read_images_shard(options: PictureOptions, shard: Shard) -> BenchmarkPictures:
+    def pictures() -> Iterator[_RowPicture]:
         for row, record in enumerate(image_records(read_shard(shard, (*IMAGE_COLUMNS, *SOURCES)))):
             ids = identify(record, shard.group)
-            text = reading.prompts.get(ids.prompt_id or "")
-            if text is not None and "image" in reading.kinds:
-                sought = Sought(str(ids.prompt_id), text, ids.generator, ids.image_id)
-                yield _Shown(sought, "image", row, record)
-            yield from _source(record, ids.prompt_id, row, reading)
+            text = options.prompts.get(ids.prompt_id or "")
+            if text is not None and "image" in options.kinds:
+                target = Target(str(ids.prompt_id), text, ids.generator, ids.image_id)
+                yield _RowPicture(target, "image", row, record)
+            yield from _find_source(record, ids.prompt_id, row, options)
 
-    return _fingerprints(shown(), shard, reading)
+    return _compute_fingerprints(pictures(), shard, options)
 
 
-def _source(record: Mapping[str, Any], prompt_id: str | None, row: int, reading: Reading) -> Iterator[_Shown]:
-    """What is edited, of a row that has it."""
+def _find_source(
+    record: Mapping[str, Any], prompt_id: str | None, row: int, options: PictureOptions
+) -> Iterator[_RowPicture]:
     image, uri = (record.get(name) for name in SOURCES)
-    text = reading.prompts.get(prompt_id or "")
-    if text is not None and "source" in reading.kinds and (image or uri):
-        yield _Shown(Sought(str(prompt_id), text), "source", row, {"image": image, "uri": uri})
+    text = options.prompts.get(prompt_id or "")
+    if text is not None and "source" in options.kinds and (image or uri):
+        yield _RowPicture(Target(str(prompt_id), text), "source", row, {"image": image, "uri": uri})
 
 
-def _fingerprints(every_shown: Iterator[_Shown], shard: Shard, reading: Reading) -> BenchmarkPictures:
+def _compute_fingerprints(
+    row_pictures: Iterator[_RowPicture], shard: Shard, options: PictureOptions
+) -> BenchmarkPictures:
     pictures: list[Picture] = []
     rejections: list[Rejection] = []
     try:
-        for shown in every_shown:
-            decoded = decode_picture(shown.record, reading.limits, reading.uris.read)
-            own = decoded if isinstance(decoded, RowError) else fingerprint(decoded) or TOO_PLAIN
-            if isinstance(own, RowError):
-                name = f"{where(shard, shown.row)}, {shown.kind}"
-                rejections.append(Rejection(name, None, own.kind, own.message))
+        for picture in row_pictures:
+            decoded = decode_picture(picture.record, options.limits, options.uris.read)
+            result = decoded if isinstance(decoded, RowError) else fingerprint(decoded) or TOO_PLAIN
+            if isinstance(result, RowError):
+                name = f"{where(shard, picture.row)}, {picture.kind}"
+                rejections.append(Rejection(name, None, result.kind, result.message))
             else:
-                pictures.append(Picture(shown.sought, shown.kind, own))
+                pictures.append(Picture(picture.target, picture.kind, result))
     except SourceError as error:
         rejections.append(Rejection(shard.url, None, "broken_file", first_line(error)))
     return BenchmarkPictures(pictures, rejections)

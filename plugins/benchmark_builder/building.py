@@ -1,6 +1,7 @@
-"""A benchmark's making: prompts are read, tagged, drawn and written, and all that becomes of them is told."""
+"""Makes a benchmark: reads, tags, draws and writes prompts, and reports each prompt that is left out."""
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
@@ -10,10 +11,10 @@ import pyarrow as pa
 
 from plumbline.operators.base import rows, schemas
 from plumbline.operators.base.errors import PlumblineError, SourceError
+from plumbline.operators.base.sentences import ShownTable
 from plumbline.operators.base.usage import Usage
-from plumbline.operators.diagnosis.diagnosis import ShownTable
-from plumbline.operators.diagnosis.texts import Property, properties
 from plumbline.operators.report.rendering import diagnosis_markdown
+from plumbline.operators.results.prompt_properties import Property, properties
 from plumbline.pipelines.base.exit_codes import exit_code
 from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.cells.cells import Outcome
@@ -24,9 +25,14 @@ from plumbline.pipelines.sweeps.computing import Inspection, compute_whole, mode
 from plumbline.pipelines.sweeps.planning import PlannedSweep, plan_sweep
 from plumbline.pipelines.sweeps.questions import read_cells, read_if_complete
 from plumbline.plugins.benchmark_builder.building_config import BuildConfig
-from plumbline.plugins.benchmark_builder.generation import PromptGeneration, read_prompt_request, requests
-from plumbline.plugins.benchmark_builder.given_prompts import GECKO, GivenPrompt, read_gecko, read_prompts
-from plumbline.plugins.benchmark_builder.prompt_sets import by_skill, drawn, near_duplicates, shown_statistics
+from plumbline.plugins.benchmark_builder.generation import PromptGeneration, make_requests, read_prompt_request
+from plumbline.plugins.benchmark_builder.input_prompts import GECKO, DraftPrompt, read_gecko, read_prompts
+from plumbline.plugins.benchmark_builder.prompt_sets import (
+    draw_balanced,
+    find_near_duplicates,
+    make_statistics_table,
+    summarize_skills,
+)
 from plumbline.plugins.benchmark_builder.tagging import Tagging
 from plumbline.plugins.benchmark_builder.taxonomy import Tag
 
@@ -34,100 +40,101 @@ Reason = Literal["near_duplicate", "not_drawn", "no_skill", "failed"]
 
 
 class LeftOut(NamedTuple):
-    """A prompt that is not of the benchmark, or was not written."""
+    """A prompt that is left out, or could not be written."""
 
-    prompt: GivenPrompt
+    prompt: DraftPrompt
     reason: Reason
     repeats: str | None = None
-    """The prompt that it is a near-duplicate of."""
+    """The prompt_id of its near-duplicate."""
     error: Mapping[str, Any] | None = None
 
 
-class Parted(NamedTuple):
-    """Prompts that stay, and those that do not."""
+class Selection(NamedTuple):
+    """Prompts that are kept, and those that are left out."""
 
-    kept: list[GivenPrompt]
+    kept: list[DraftPrompt]
     left_out: list[LeftOut]
 
 
 class PlannedBuild(NamedTuple):
-    """All that is known before a model is asked."""
+    """A build before any model is asked."""
 
     config: BuildConfig
-    read: Parted
+    read: Selection
     writings: Mapping[str, PlannedSweep]
-    """By what is written, tagging and generation, what it takes."""
-    published: Sequence[GivenPrompt]
-    """Gecko2K's, where the reference is there."""
+    """Sweeps of writing models: `tagging` and `generation`."""
+    published: Sequence[DraftPrompt]
+    """Gecko2K's prompts, if the reference is configured."""
     properties: Mapping[str, Property]
 
 
 class WrittenTexts(NamedTuple):
-    """What a model wrote of texts."""
+    """A model's output."""
 
     rows: list[dict[str, Any]]
-    """Of the schema QUESTIONS."""
+    """Rows of the schema QUESTIONS."""
     usage: Usage
     cost: Cost | None
-    """Where the model has prices."""
+    """None if the model has no prices."""
 
 
 class Built(NamedTuple):
-    """A benchmark that stands."""
+    """A finished benchmark."""
 
     url: str
     prompts: int
     left_out: Mapping[Reason, int]
     failed: Sequence[str]
-    """Why prompts have no tags and requests no prompts, each as a line."""
+    """Errors of prompts without tags, and of requests without a prompt."""
     table: ShownTable
     usage: Mapping[str, Usage]
-    """By what was written, of this run's calls."""
+    """Usage of this run's calls, by kind of writing."""
     costs: Mapping[str, Cost]
     exit_code: int
 
 
 def plan_build(config: BuildConfig) -> PlannedBuild:
-    """Reads what there is, and plans what models are to write; writes the tables of it below output/.build.
+    """Read the prompts and plan the models' work; its tables are written below output/.build.
 
-    Raises ConfigError, SourceError or ModelError, whose message is one line with the remedy.
+    Raises ConfigError, SourceError or ModelError.
     """
     reference = config.storage.locate(f"{config.reference}/{GECKO}") if config.reference else None
     published = read_gecko(reference) if reference is not None else []
     parse = None
     if config.parser is not None:
-        from plumbline.operators.diagnosis.texts import open_parser
+        from plumbline.operators.results.prompt_properties import open_parser
 
         parse = open_parser(config.parser)
     prompts = read_prompts(config.storage.locate(config.prompts), config.prompt_columns) if config.prompts else []
     _require_skills(prompts, config)
-    read = _unrepeated(prompts, config.near_duplicates)
+    read = _drop_near_duplicates(prompts, config.near_duplicates)
     writings: dict[str, PlannedSweep] = {}
     if config.tagging is not None:
         tagging = Tagging(options=config.tagging, taxonomy=config.taxonomy)
         writings[tagging.kind] = _plan(config, tagging, [(prompt.prompt_id, prompt.text) for prompt in read.kept])
     if config.generation is not None:
-        asked = config.generation
-        templates = config.taxonomy.templates(asked.sub_skills)
-        texts = [one.text() for one in requests(templates, asked.per_sub_skill, asked.controls, asked.seed)]
-        generation = PromptGeneration(options=asked)
+        options = config.generation
+        templates = config.taxonomy.templates(options.sub_skills)
+        requests = make_requests(templates, options.per_sub_skill, options.controls, options.seed)
+        texts = [request.text() for request in requests]
+        generation = PromptGeneration(options=options)
         writings[generation.kind] = _plan(config, generation, [(text_id(text), text) for text in texts])
     return PlannedBuild(config, read, writings, published, properties({}, parse))
 
 
-def _require_skills(prompts: Sequence[GivenPrompt], config: BuildConfig) -> None:
-    """Raises SourceError where prompts are to be drawn by skill and none has one, nor would get one."""
+def _require_skills(prompts: Sequence[DraftPrompt], config: BuildConfig) -> None:
+    """Raise SourceError if prompts are drawn by skill, but neither have skills nor get tags."""
     if config.drawing is None or config.tagging is not None or any(prompt.skills for prompt in prompts):
         return
     raise SourceError(
-        f"{config.prompts}: drawing balances skills, and none of {len(prompts)} prompts has one as "
-        f"{config.prompt_columns.skills}; set prompt_columns.skills to what the file calls them, or tagging=llm to "
-        "have a model tag the prompts, or drawing=null to keep all"
+        f"{config.prompts}: drawing balances skills, and none of {len(prompts)} prompts has a skill in the column "
+        f"{config.prompt_columns.skills}; set prompt_columns.skills to the column's name, or tagging=llm to have a "
+        "model tag the prompts, or drawing=null to keep all"
     )
 
 
 def _plan(config: BuildConfig, metric: Tagging | PromptGeneration, texts: Sequence[tuple[str, str]]) -> PlannedSweep:
-    """What it takes to have a model write about the texts, which are kept as a table of prompts."""
+    """Write the texts as a table of prompts, and plan the sweep of the model that reads them."""
     place = config.storage.locate(f"{config.output}/.build/{metric.kind}.parquet")
     records = [{"prompt_id": text_id, "text": text} for text_id, text in texts]
     table = rows.table(records, schemas.PROMPTS).select(["prompt_id", "text"])
@@ -136,77 +143,74 @@ def _plan(config: BuildConfig, metric: Tagging | PromptGeneration, texts: Sequen
 
 
 def write(planned: PlannedSweep, watch: Watch) -> WrittenTexts:
-    """Has the model write what is missing; raises PlumblineError where a shard could not be computed."""
+    """Let the model write all missing texts; raise PlumblineError if a shard fails."""
     (kind,) = planned.config.metrics
     with registered_sweep(planned, watch) as (planned, watch):
-        planned, outcomes, table = compute_whole(planned, watch, partial(_look, kind))
+        planned, outcomes, table = compute_whole(planned, watch, partial(_read_written, kind))
     if isinstance(table, str):
-        raise PlumblineError(f"{kind}: {table}; what was written is kept, run again")
+        raise PlumblineError(f"{kind}: {table}; finished texts are kept, run the same command again")
     usage = model_usage(planned.plan, outcomes)
     (node,) = (item.node.name for item in planned.plan.nodes)
     return WrittenTexts(table.to_pylist(), usage.get(node, Usage()), node_costs(planned.plan, usage).get(node))
 
 
-def _look(kind: str, planned: PlannedSweep, outcomes: Mapping[str, Outcome]) -> Inspection[pa.Table | str]:
-    """What was written, or why some of it is not there."""
+def _read_written(kind: str, planned: PlannedSweep, outcomes: Mapping[str, Outcome]) -> Inspection[pa.Table | str]:
+    """Return the table of written texts, or the reason why it is not complete."""
     cells = planned.plan.prompt_cells("questions")[kind]
     table, failed, broken = read_if_complete(planned, outcomes, cells, lambda: read_cells(cells, planned, outcomes))
     return Inspection(failed if table is None else table, broken)
 
 
 def build(planned: PlannedBuild, written: Mapping[str, WrittenTexts]) -> Built:
-    """Writes the benchmark of what was read and written."""
+    """Write the benchmark from the prompts that were read and written."""
     config = planned.config
     tags = written["tagging"].rows if "tagging" in written else []
     generated = written["generation"].rows if "generation" in written else []
-    tagged = _tagged(planned.read.kept, tags, config)
-    chosen = _drawn(tagged, tags, config)
-    wrote = _written_prompts(generated)
-    whole = _unrepeated([*chosen.kept, *wrote.kept], config.near_duplicates)
-    left_out = [*planned.read.left_out, *chosen.left_out, *wrote.left_out, *whole.left_out]
-    table = _statistics(planned, whole.kept)
+    tagged = _add_tags(planned.read.kept, tags, config)
+    drawn = _draw(tagged, tags, config)
+    generation = _read_generated(generated)
+    final = _drop_near_duplicates([*drawn.kept, *generation.kept], config.near_duplicates)
+    left_out = [*planned.read.left_out, *drawn.left_out, *generation.left_out, *final.left_out]
+    table = _make_statistics(planned, final.kept)
     failed = [row for row in (*tags, *generated) if row["error"] is not None]
-    asked = len({row["prompt_id"] for row in (*tags, *generated)})
-    counts = {
-        reason: sum(one.reason == reason for one in left_out) for reason in dict.fromkeys(o.reason for o in left_out)
-    }
+    n_requests = len({row["prompt_id"] for row in (*tags, *generated)})
     place = config.storage.locate(config.output, writable=True)
-    _write(place, config, whole.kept, left_out, tags, table)
+    _write(place, config, final.kept, left_out, tags, table)
     return Built(
         url=place.url,
-        prompts=len(whole.kept),
-        left_out=counts,
+        prompts=len(final.kept),
+        left_out=Counter(omission.reason for omission in left_out),
         failed=[f"{row['prompt_id']}: {row['error']['message']}" for row in failed],
         table=table,
-        usage={kind: one.usage for kind, one in written.items() if one.usage.calls},
-        costs={kind: one.cost for kind, one in written.items() if one.cost is not None},
-        exit_code=exit_code(len(failed), asked, config.max_failed),
+        usage={kind: texts.usage for kind, texts in written.items() if texts.usage.calls},
+        costs={kind: texts.cost for kind, texts in written.items() if texts.cost is not None},
+        exit_code=exit_code(len(failed), n_requests, config.max_failed),
     )
 
 
-def _unrepeated(prompts: Sequence[GivenPrompt], threshold: float | None) -> Parted:
-    """The prompts without near-duplicates, of which the first stays."""
+def _drop_near_duplicates(prompts: Sequence[DraftPrompt], threshold: float | None) -> Selection:
+    """Keep the first of several near-duplicates."""
     if threshold is None:
-        return Parted([*prompts], [])
-    repeats = near_duplicates([prompt.text for prompt in prompts], threshold)
+        return Selection([*prompts], [])
+    repeats = find_near_duplicates([prompt.text for prompt in prompts], threshold)
     pairs = list(zip(prompts, repeats, strict=True))
-    return Parted(
+    return Selection(
         [prompt for prompt, first in pairs if first is None],
         [LeftOut(prompt, "near_duplicate", prompts[first].prompt_id) for prompt, first in pairs if first is not None],
     )
 
 
-def _tags_of(row: Mapping[str, Any], config: BuildConfig) -> Tag | None:
+def _find_tag(row: Mapping[str, Any], config: BuildConfig) -> Tag | None:
     return config.taxonomy.find(row["kind"]) if row["kind"] is not None else None
 
 
-def _tagged(
-    prompts: Sequence[GivenPrompt], tags: Sequence[Mapping[str, Any]], config: BuildConfig
-) -> list[GivenPrompt]:
-    """The prompts with their tags among their skills, behind those that they had."""
+def _add_tags(
+    prompts: Sequence[DraftPrompt], tags: Sequence[Mapping[str, Any]], config: BuildConfig
+) -> list[DraftPrompt]:
+    """Append the tags to the prompts' skills."""
     names: dict[str, list[str]] = {}
     for row in tags:
-        tag = _tags_of(row, config)
+        tag = _find_tag(row, config)
         names.setdefault(row["prompt_id"], []).extend(tag.names if tag is not None else ())
     return [
         prompt._replace(skills=tuple(dict.fromkeys((*prompt.skills, *names.get(prompt.prompt_id, ())))))
@@ -214,73 +218,75 @@ def _tagged(
     ]
 
 
-def _drawn(prompts: Sequence[GivenPrompt], tags: Sequence[Mapping[str, Any]], config: BuildConfig) -> Parted:
-    """Those of the prompts that are drawn; of those without any skill none is, for nothing says what they test."""
+def _draw(prompts: Sequence[DraftPrompt], tags: Sequence[Mapping[str, Any]], config: BuildConfig) -> Selection:
+    """Draw prompts that have skills."""
     if config.drawing is None:
-        return Parted([*prompts], [])
-    asked = config.drawing
-    ids, skills, lengths = zip(*((one.prompt_id, one.skills, len(one.text)) for one in prompts), strict=True)
-    places = frozenset(drawn(ids, skills, lengths, asked.count, asked.lengths, asked.seed))
+        return Selection([*prompts], [])
+    options = config.drawing
+    ids, skills, lengths = zip(
+        *((prompt.prompt_id, prompt.skills, len(prompt.text)) for prompt in prompts), strict=True
+    )
+    drawn = frozenset(draw_balanced(ids, skills, lengths, options.count, options.lengths, options.seed))
     errors = {row["prompt_id"]: row["error"] for row in tags if row["error"] is not None}
-    others = [prompt for place, prompt in enumerate(prompts) if place not in places]
-    return Parted(
-        [prompts[place] for place in sorted(places)],
+    return Selection(
+        [prompts[place] for place in sorted(drawn)],
         [
             LeftOut(prompt, "failed", error=errors[prompt.prompt_id])
             if prompt.prompt_id in errors
             else LeftOut(prompt, "not_drawn" if prompt.skills else "no_skill")
-            for prompt in others
+            for place, prompt in enumerate(prompts)
+            if place not in drawn
         ],
     )
 
 
-def _written_prompts(generated: Sequence[Mapping[str, Any]]) -> Parted:
-    """The prompts that were written, each under a hash of its text, and the requests that have none."""
-    kept: dict[str, GivenPrompt] = {}
+def _read_generated(generated: Sequence[Mapping[str, Any]]) -> Selection:
+    """Return the written prompts, with a hash of the text as id, and the requests that failed."""
+    kept: dict[str, DraftPrompt] = {}
     failed: list[LeftOut] = []
     for row in generated:
         skill = row["kind"] or read_prompt_request(row["prompt"]).sub_skill
         skills = (skill.partition(":")[0], skill)
         if row["error"] is not None:
-            failed.append(LeftOut(GivenPrompt(row["prompt_id"], "", skills, "written"), "failed", error=row["error"]))
+            failed.append(LeftOut(DraftPrompt(row["prompt_id"], "", skills, "written"), "failed", error=row["error"]))
         else:
-            prompt = GivenPrompt(text_id(row["text"]), row["text"], skills, "written")
+            prompt = DraftPrompt(text_id(row["text"]), row["text"], skills, "written")
             first = kept.setdefault(prompt.prompt_id, prompt)
             kept[prompt.prompt_id] = first._replace(skills=tuple(dict.fromkeys((*first.skills, *skills))))
-    return Parted([*kept.values()], failed)
+    return Selection([*kept.values()], failed)
 
 
-def _statistics(planned: PlannedBuild, prompts: Sequence[GivenPrompt]) -> ShownTable:
+def _make_statistics(planned: PlannedBuild, prompts: Sequence[DraftPrompt]) -> ShownTable:
     own, published = (
-        by_skill([one.text for one in listed], [one.skills for one in listed], planned.properties)
-        for listed in (prompts, planned.published)
+        summarize_skills([prompt.text for prompt in group], [prompt.skills for prompt in group], planned.properties)
+        for group in (prompts, planned.published)
     )
-    return shown_statistics(own, {"Gecko2K": published} if planned.published else {})
+    return make_statistics_table(own, {"Gecko2K": published} if planned.published else {})
 
 
 def _write(
     place: Place,
     config: BuildConfig,
-    prompts: Sequence[GivenPrompt],
+    prompts: Sequence[DraftPrompt],
     left_out: Sequence[LeftOut],
     tags: Sequence[Mapping[str, Any]],
     table: ShownTable,
 ) -> None:
-    """The benchmark's tables; the manifest comes last, so it says that all is there."""
-    made = [{**one._asdict(), "suite": config.name} for one in prompts]
-    (place / "prompts.parquet").write_table(rows.table(made, schemas.BUILT_PROMPTS))
-    others = [{**one.prompt._asdict(), **one._asdict()} for one in left_out]
-    (place / "left_out.parquet").write_table(rows.table(others, schemas.LEFT_OUT))
-    (place / "tags.parquet").write_table(rows.table(list(_tag_rows(tags, config)), schemas.TAGS))
+    """Write the benchmark's tables; the manifest comes last, so its existence marks a complete benchmark."""
+    records = [{**prompt._asdict(), "suite": config.name} for prompt in prompts]
+    (place / "prompts.parquet").write_table(rows.table(records, schemas.BUILT_PROMPTS))
+    omissions = [{**omission.prompt._asdict(), **omission._asdict()} for omission in left_out]
+    (place / "left_out.parquet").write_table(rows.table(omissions, schemas.LEFT_OUT))
+    (place / "tags.parquet").write_table(rows.table(list(_make_tag_rows(tags, config)), schemas.TAGS))
     (place / "statistics.md").write(f"{diagnosis_markdown([table]).strip()}\n".encode())
     options = {name: value for name, value in asdict(config).items() if name != "storage"}
     manifest = {"config": options, "prompts": len(prompts), "left_out": len(left_out)}
     (place / "manifest.json").write((json.dumps(manifest, indent=1) + "\n").encode())
 
 
-def _tag_rows(tags: Sequence[Mapping[str, Any]], config: BuildConfig) -> Iterator[dict[str, Any]]:
+def _make_tag_rows(tags: Sequence[Mapping[str, Any]], config: BuildConfig) -> Iterator[dict[str, Any]]:
     for row in tags:
-        tag = _tags_of(row, config)
+        tag = _find_tag(row, config)
         yield {
             **{name: row[name] for name in ("prompt_id", "start", "end", "error")},
             "skill": tag.skill if tag is not None else None,

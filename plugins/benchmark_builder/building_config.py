@@ -1,4 +1,4 @@
-"""What a benchmark is made of, and how."""
+"""Configuration of jobs.build_benchmark."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -22,11 +22,11 @@ class GenerationConfig(WriterOptions):
 
     section: ClassVar[str] = "generation."
     per_sub_skill: Positive = 20
-    """How many are asked for of each."""
+    """Prompts to request for each sub-skill."""
     sub_skills: tuple[str, ...] | None = None
-    """Skills and sub-skills, as `att/count` or `att/count:additive`; null takes all that have a template."""
+    """Skills and sub-skills, such as `att/count` or `att/count:additive`; null takes all that have a template."""
     controls: Mapping[str, tuple[Value, ...]] = field(default_factory=dict)
-    """Values that take the place of the templates' own, as `{Words: [20-40]}`."""
+    """Values that replace the templates' own, such as `{Words: [20-40]}`."""
 
     def __post_init__(self) -> None:
         BoundsChecked.__post_init__(self)
@@ -36,70 +36,70 @@ class GenerationConfig(WriterOptions):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DrawingConfig(BoundsChecked):
-    """Which of the prompts that were read are kept."""
+    """Random selection of prompts."""
 
     section: ClassVar[str] = "drawing."
     count: Positive
-    """How many prompts are kept."""
+    """Prompts to keep."""
     lengths: tuple[int, ...] = (50, 100, 200)
-    """Characters between which lengths are balanced too; [] leaves lengths alone."""
+    """Limits in characters of the length classes that are balanced too; [] ignores lengths."""
     seed: int = 0
-    """Of the draws."""
+    """Seed of the draws."""
 
     def __post_init__(self) -> None:
         BoundsChecked.__post_init__(self)
         if list(self.lengths) != sorted(set(self.lengths)):
-            raise ConfigError(f"drawing.lengths: expected growing numbers, got {list(self.lengths)}")
+            raise ConfigError(f"drawing.lengths: expected increasing numbers, got {list(self.lengths)}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BuildConfig(BoundsChecked):
-    """A benchmark's prompts in the making."""
+    """The prompts of a new benchmark, and how to make them."""
 
     output: str
     """Folder or cloud prefix of the benchmark."""
     name: str = "own"
-    """What it is called."""
+    """Name of the benchmark."""
     prompts: str | None = None
-    """A file of prompts (.parquet, .csv, .tsv, .json, .jsonl, or .txt with one a line); null reads none."""
+    """A file of prompts (.parquet, .csv, .tsv, .json, .jsonl, or .txt with a prompt per line); null reads none."""
     prompt_columns: PromptColumnsConfig = field(default_factory=PromptColumnsConfig)
-    """What the file of prompts calls its columns; prompt_id and skills may be absent."""
+    """Names of the columns in the file of prompts; prompt_id and skills may be missing."""
     taxonomy: Taxonomy
     tagging: WriterOptions | None = None
-    """Who tags the prompts that are read; null keeps the skills that the file has."""
+    """The model that tags the file's prompts; null keeps the skills in the file."""
     drawing: DrawingConfig | None = None
-    """Which prompts are kept; null keeps all."""
+    """Selection of the file's prompts; null keeps all."""
     generation: GenerationConfig | None = None
-    """Who writes further prompts; null writes none."""
+    """The model that writes further prompts; null writes none."""
     near_duplicates: SomeShare | None = 0.8
-    """The share of all their runs of three words that two prompts have in common to be one; null keeps both."""
+    """Fraction of all their runs of three words that two near-duplicates share; null keeps near-duplicates."""
     parser: str | None = None
     """An installed spaCy pipeline, such as en_core_web_sm, for the depth of prompts in the statistics."""
     reference: str = ""
-    """The folder of published files, for Gecko2K's statistics beside; empty leaves them out."""
+    """Folder of published files, to compare with Gecko2K's statistics; empty leaves them out."""
     store: str = "store"
-    """Folder or cloud prefix of the store that keeps what models wrote, which is never asked for again."""
+    """Folder or cloud prefix of the store with the models' texts, which are never requested twice."""
     models: Mapping[str, AnyModel]
     cluster: ClusterConfig
     storage: StorageConfig = field(default_factory=StorageConfig)
     shard_rows: Positive = 256
-    """Prompts that are worked on together."""
+    """Prompts of a shard."""
     max_failed: Share = 0.01
-    """Share of prompts without tags, and of requests without a prompt, up to which the exit code is 2 instead of 1."""
+    """Largest fraction of untagged prompts, and of requests without a prompt, for exit code 2; above it, 1."""
     dry_run: bool = False
-    """Show what models would be asked, and stop."""
+    """Show the models' work, and stop."""
     log: LogConfig = field(default_factory=LogConfig)
-    """What is written of each cell while the job goes on (docs/observing.md)."""
+    """Log of each cell (docs/observing.md)."""
 
     def __post_init__(self) -> None:
         BoundsChecked.__post_init__(self)
         if self.prompts is None and self.generation is None:
             raise ConfigError("prompts: expected a file of prompts, or generation=llm to have some written")
         if self.prompts is None and (self.tagging is not None or self.drawing is not None):
-            raise ConfigError("prompts: tagging and drawing are of prompts that are read; name their file")
+            raise ConfigError("prompts: tagging and drawing need a file of prompts; name it")
 
     def writing(self, metric: TextWriter, texts: str) -> SweepConfig:
-        """What has the model write about a table of texts: a sweep without images."""
+        """Return a sweep of a model over a table of texts, without images."""
         return SweepConfig(
             store=self.store,
             benchmark=BenchmarkConfig(name=self.name, prompts=texts, images=None, generators={}),

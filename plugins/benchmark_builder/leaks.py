@@ -1,4 +1,4 @@
-"""Which prompts of a benchmark are among the captions of a training set, and what all kinds of leaks have in common."""
+"""Finds a benchmark's prompts among the captions of a training set; defines tables and shares of all leaks."""
 
 import math
 import unicodedata
@@ -15,17 +15,17 @@ from plumbline.plugins.benchmark_builder.prompt_sets import shingles, words_of
 
 Kind = Literal["exact", "reordered", "near", "contained", "source", "image"]
 TEXTS: tuple[Kind, ...] = ("exact", "reordered", "near", "contained")
-"""The surest first: the same words; the same words in another order; most runs of three words; all of a long prompt's
-words, one after the other, within a longer caption."""
+"""Kinds of text matches, the surest first: the same words; the same words in another order; most runs of three words;
+all words of a long prompt in order within a longer caption."""
 PICTURES: tuple[Kind, ...] = ("source", "image")
-"""A picture of the benchmark's that is edited, and one that a generator made."""
+"""Kinds of picture matches: the source of an edit, and a generated image."""
 KINDS = (*TEXTS, *PICTURES)
-CONTAINED_WORDS = 8
+MIN_CONTAINED_WORDS = 8
 """Shorter prompts are within many captions by chance."""
 SOURCES = "sources"
-"""What pictures that are edited are called beside generators."""
-KEPT_ROWS = 5
-"""Of a prompt or picture, the training rows that are named; all are counted."""
+"""Name of the group of sources among the generators."""
+MAX_ROWS = 5
+"""Training rows that are listed for a prompt or picture; all are counted."""
 
 LEAKS = pa.schema(
     [
@@ -35,20 +35,19 @@ LEAKS = pa.schema(
         ("training_rows", pa.int64()),
     ]
 )
-"""The training rows that a prompt or its picture stands in, the surest first. `generator` and `image_id` name a
-generated picture. `similarity` is the share of all their runs of three words that two texts have in common, or the
-correlation of two pictures' colours. `text` is the caption, or the training image's own id. `training_rows` is how many
-rows the prompt or picture stands in."""
+"""Training rows that match a prompt or picture, the surest first. `generator` and `image_id` name a generated picture.
+`similarity` is the fraction of all their runs of three words that two texts share, or the correlation of two pictures'
+colours. `text` is the caption, or the id of the training image. `training_rows` counts the matching rows."""
 
 
-class Sought(NamedTuple):
-    """A prompt that is looked for, or a picture of it."""
+class Target(NamedTuple):
+    """A prompt or a picture to search for."""
 
     prompt_id: str
     prompt: str
     generator: str | None = None
     image_id: str | None = None
-    """Of a picture that a generator made."""
+    """Set for generated pictures only."""
 
 
 class Caption(NamedTuple):
@@ -56,17 +55,17 @@ class Caption(NamedTuple):
 
     file: str
     row: str
-    """Its row, line or sample there."""
+    """Its row, line or sample."""
     text: str
 
 
 class Match(NamedTuple):
-    """A row of a training set in which a prompt or picture stands; of two the lower is the surer."""
+    """A row of a training set that matches a target; surer matches sort first."""
 
     kind: int
-    """Its place in KINDS."""
-    unlike: float
-    """1 less the similarity."""
+    """Index into KINDS."""
+    distance: float
+    """1 minus the similarity."""
     file: str
     row: str
     text: str
@@ -74,32 +73,33 @@ class Match(NamedTuple):
 
 @dataclass(slots=True)
 class Matches:
-    """What was found in some rows."""
+    """Matches in some rows of a training set."""
 
-    looked: int = 0
-    """How many rows."""
+    scanned: int = 0
+    """Number of rows."""
     rows: Counter[int] = field(default_factory=Counter)
-    """By place of what is sought, how many rows it stands in."""
+    """Number of matching rows by index of the target."""
     surest: dict[int, list[Match]] = field(default_factory=dict)
+    """The surest matches by index of the target."""
 
     def add(self, place: int, matches: Sequence[Match], rows: int) -> None:
-        """Adds so many rows in which what is sought stands; `matches` are the surest of them."""
+        """Add a target's matching rows; `matches` are the surest of them."""
         self.rows[place] += rows
-        self.surest[place] = sorted([*self.surest.get(place, ()), *matches])[:KEPT_ROWS]
+        self.surest[place] = sorted([*self.surest.get(place, ()), *matches])[:MAX_ROWS]
 
 
 class LeakFinder:
-    """Compares captions with all prompts at once; what it holds grows with the prompts alone.
+    """Compares captions with all prompts at once; its memory depends only on the prompts.
 
-    Every pair that is as similar as the threshold is found: a prompt that shares so many runs of words with a caption
-    shares one of its rarest with it, so that only these are looked up (Bayardo, Ma and Srikant 2007, prefix filter).
+    All pairs above the threshold are found: a prompt that shares enough runs of words with a caption also shares one of
+    its rarest runs, so only these are looked up (Bayardo, Ma and Srikant 2007, prefix filter).
     """
 
-    def __init__(self, prompts: Sequence[Sought], threshold: float, kinds: Iterable[Kind] = TEXTS) -> None:
-        """`threshold` is the share, in (0, 1], that a near-duplicate has in common."""
+    def __init__(self, prompts: Sequence[Target], threshold: float, kinds: Iterable[Kind] = TEXTS) -> None:
+        """`threshold` is the fraction of runs, in (0, 1], that near-duplicates share."""
         self.threshold, self.kinds = threshold, frozenset(kinds)
-        self._words = [tuple(words_of(_plain(sought.prompt))) for sought in prompts]
-        self._runs = [shingles(_plain(sought.prompt)) for sought in prompts]
+        self._words = [tuple(words_of(_normalize(target.prompt))) for target in prompts]
+        self._runs = [shingles(_normalize(target.prompt)) for target in prompts]
         self._sorted: dict[tuple[str, ...], list[int]] = defaultdict(list)
         for place, words in enumerate(self._words):
             self._sorted[tuple(sorted(words))].append(place)
@@ -111,16 +111,16 @@ class LeakFinder:
                 self._by_rare_run[run].append(place)
 
     def find(self, captions: Iterable[Caption]) -> Matches:
-        """The prompts that stand in the captions."""
+        """Return the matches of all prompts in the captions."""
         matches = Matches()
         for caption in captions:
-            matches.looked += 1
-            for place, match in self._in(caption).items():
+            matches.scanned += 1
+            for place, match in self._compare(caption).items():
                 matches.add(place, [match], 1)
         return matches
 
-    def _in(self, caption: Caption) -> dict[int, Match]:
-        text = _plain(caption.text)
+    def _compare(self, caption: Caption) -> dict[int, Match]:
+        text = _normalize(caption.text)
         words, runs = tuple(words_of(text)), shingles(text)
         places = {*self._sorted.get(tuple(sorted(words)), ())}
         for run in runs:
@@ -130,12 +130,12 @@ class LeakFinder:
             own = self._runs[place]
             shared = len(own & runs)
             similarity = shared / (len(own) + len(runs) - shared)
-            kind = self._kind(place, words, similarity, whole=shared == len(own))
+            kind = self._classify(place, words, similarity, whole=shared == len(own))
             if kind in self.kinds:
                 found[place] = Match(KINDS.index(kind), 1 - similarity, *caption)
         return found
 
-    def _kind(self, place: int, words: Sequence[str], similarity: float, *, whole: bool) -> Kind | None:
+    def _classify(self, place: int, words: Sequence[str], similarity: float, *, whole: bool) -> Kind | None:
         own = self._words[place]
         if own == words:
             return "exact"
@@ -143,83 +143,86 @@ class LeakFinder:
             return "reordered"
         if similarity >= self.threshold:
             return "near"
-        return "contained" if whole and len(own) >= CONTAINED_WORDS else None
+        return "contained" if whole and len(own) >= MIN_CONTAINED_WORDS else None
 
 
-def _plain(text: str) -> str:
-    """Without what is another way to write the same letters, such as full-width ones."""
+def _normalize(text: str) -> str:
+    """Replace variants of the same letters, such as full-width letters."""
     return unicodedata.normalize("NFKC", text)
 
 
-def merge(found: Iterable[Matches]) -> Matches:
-    """What was found in several files."""
+def merge(parts: Iterable[Matches]) -> Matches:
+    """Merge the matches of several files."""
     merged = Matches()
-    for matches in found:
-        merged.looked += matches.looked
-        for place, of_place in matches.surest.items():
-            merged.add(place, of_place, matches.rows[place])
+    for matches in parts:
+        merged.scanned += matches.scanned
+        for place, surest in matches.surest.items():
+            merged.add(place, surest, matches.rows[place])
     return merged
 
 
-class Found(NamedTuple):
-    """What was sought in a training set's captions or images, and found."""
+class SearchResult(NamedTuple):
+    """Targets, and their matches in a training set."""
 
-    sought: Sequence[Sought]
+    targets: Sequence[Target]
     matches: Matches
 
-    def by_place(self) -> Iterator[tuple[int, Sought, Sequence[Match]]]:
-        """What stands in the training set, in the order of what was sought, with its surest rows."""
-        return ((place, self.sought[place], matches) for place, matches in sorted(self.matches.surest.items()))
+    def leaked(self) -> Iterator[tuple[int, Target, Sequence[Match]]]:
+        """Yield each target with matches, with its index and its surest matches."""
+        return ((place, self.targets[place], matches) for place, matches in sorted(self.matches.surest.items()))
 
 
-def leaks_table(every_found: Iterable[Found]) -> pa.Table:
-    """The leaks (schema LEAKS)."""
+def leaks_table(results: Iterable[SearchResult]) -> pa.Table:
+    """Return the leaks as a table of the schema LEAKS."""
     records = [
         {
-            **sought._asdict(),
+            **target._asdict(),
             **match._asdict(),
             "kind": KINDS[match.kind],
-            "similarity": 1 - match.unlike,
-            "training_rows": found.matches.rows[place],
+            "similarity": 1 - match.distance,
+            "training_rows": result.matches.rows[place],
         }
-        for found in every_found
-        for place, sought, matches in found.by_place()
+        for result in results
+        for place, target, matches in result.leaked()
         for match in matches
     ]
     return rows.table(records, LEAKS)
 
 
-def kinds_of_prompts(every_found: Iterable[Found]) -> dict[str, str]:
-    """The surest kind of each prompt that stands in the training set, itself or by a picture, in order."""
+def find_surest_kinds(results: Iterable[SearchResult]) -> dict[str, str]:
+    """Return the surest kind of match of each prompt that is leaked, by its text or a picture."""
     kinds: dict[str, int] = {}
-    for found in every_found:
-        for _, sought, (surest, *_) in found.by_place():
-            kinds[sought.prompt_id] = min(surest.kind, kinds.get(sought.prompt_id, surest.kind))
+    for result in results:
+        for _, target, (surest, *_) in result.leaked():
+            kinds[target.prompt_id] = min(surest.kind, kinds.get(target.prompt_id, surest.kind))
     return {prompt_id: KINDS[kind] for prompt_id, kind in kinds.items()}
 
 
-def picture_shares(found: Found) -> list["Share"]:
-    """How many pictures of each generator, and how many sources, stand in the training set."""
-    surest = {str(place): KINDS[matches[0].kind] for place, _, matches in found.by_place()}
-    return shares({str(place): (sought.generator or SOURCES,) for place, sought in enumerate(found.sought)}, surest)
+def picture_shares(result: SearchResult) -> list["Share"]:
+    """Count the leaked pictures of each generator, and the leaked sources."""
+    surest = {str(place): KINDS[matches[0].kind] for place, _, matches in result.leaked()}
+    return shares({str(place): (target.generator or SOURCES,) for place, target in enumerate(result.targets)}, surest)
 
 
 class Share(NamedTuple):
-    """How many prompts of a skill, or pictures of a generator, are leaked."""
+    """Leaked prompts of a skill, or leaked pictures of a generator."""
 
     name: str
     total: int
     leaked: int
     by_kind: Mapping[str, int]
-    """By the surest kind of each."""
+    """Leaks by their surest kind."""
 
 
 def shares(groups: Mapping[str, Sequence[str]], kind_of: Mapping[str, str]) -> list[Share]:
-    """Of all and of each group, the largest share first; `groups` and `kind_of` are by id."""
+    """Count the leaks of all ids and of each group, the largest share first.
+
+    `groups` has the groups of each id, `kind_of` the kind of each leaked id.
+    """
     members: dict[str, list[str]] = defaultdict(list)
-    for one, own in groups.items():
+    for own_id, own in groups.items():
         for name in dict.fromkeys((OVERALL, *own)):
-            members[name].append(one)
-    found = {name: Counter(kind_of[one] for one in ids if one in kind_of) for name, ids in members.items()}
-    counted = [Share(name, len(ids), found[name].total(), found[name]) for name, ids in members.items()]
+            members[name].append(own_id)
+    kinds = {name: Counter(kind_of[own_id] for own_id in ids if own_id in kind_of) for name, ids in members.items()}
+    counted = [Share(name, len(ids), kinds[name].total(), kinds[name]) for name, ids in members.items()]
     return sorted(counted, key=lambda share: (share.name != OVERALL, -share.leaked / share.total, share.name))

@@ -1,4 +1,4 @@
-"""Which pictures of a benchmark are among the images of a training set, encoded or resized anew."""
+"""Finds a benchmark's pictures among the images of a training set, even if they were resized or encoded again."""
 
 from collections.abc import Iterable, Sequence
 from itertools import islice
@@ -12,24 +12,23 @@ from scipy.fft import dctn
 from plumbline.plugins.benchmark_builder.leaks import KINDS, Kind, Match, Matches
 
 SIDE, LOWEST, CELLS = 64, 8, 16
-"""Pixels of the side that pictures are scaled to; the frequencies in each direction that are hashed; and the cells of
-the side whose colours are compared."""
-MOST_BITS = 14
-"""Of 63, that differ between the hashes of pictures whose colours are compared."""
-LEAST_CORRELATION = 0.95
-PLAIN = 4.0
-"""The standard deviation of the cells' brightness, of 255, below which a picture cannot be told from others."""
+"""Per side: pixels after scaling, hashed frequencies, and cells with a mean colour."""
+MAX_BITS = 14
+"""Pictures whose hashes differ in more bits, of 63, are different; the colours of the others are compared."""
+MIN_CORRELATION = 0.95
+MIN_DEVIATION = 4.0
+"""Standard deviation of the cells' brightness (of 255) below which a picture cannot be compared."""
 PAIRS_AT_ONCE, IMAGES_AT_ONCE = 2**20, 1024
 GREY = np.array([0.299, 0.587, 0.114], dtype=np.float32)
 
 
 class Fingerprint(NamedTuple):
-    """What pictures are compared by."""
+    """A compact description of a picture, for comparisons."""
 
     bits: int
-    """Which of the lowest frequencies of the brightness are above their median."""
+    """The lowest frequencies of the brightness, each 1 if above their median."""
     colours: NDArray[np.uint8]
-    """The mean colour of each cell, flat: CELLS x CELLS x 3 values."""
+    """Mean colours of the cells, flat: CELLS x CELLS x 3 values."""
 
 
 class TrainingImage(NamedTuple):
@@ -37,15 +36,15 @@ class TrainingImage(NamedTuple):
 
     file: str
     row: str
-    """Its row or sample there."""
+    """Its row or sample."""
     name: str
-    """Its own id; empty where it has none."""
+    """Its id, or an empty text."""
     fingerprint: Fingerprint | None
-    """None where it is too plain to be compared."""
+    """None if it is too plain to be compared."""
 
 
 def fingerprint(image: Image.Image) -> Fingerprint | None:
-    """The fingerprint of an RGB picture, None where it is too plain to be told from others.
+    """Return the fingerprint of an RGB picture, or None if it is too plain to be compared.
 
     The bits are the DCT hash of Zauner ("Implementation and benchmarking of perceptual image hash functions", 2010,
     section 3.2.1) without the mean brightness.
@@ -53,7 +52,7 @@ def fingerprint(image: Image.Image) -> Fingerprint | None:
     small = np.asarray(image.resize((SIDE, SIDE), Image.Resampling.BILINEAR, reducing_gap=3), dtype=np.float32)
     width = SIDE // CELLS
     colours = small.reshape(CELLS, width, CELLS, width, 3).mean(axis=(1, 3))
-    if (colours @ GREY).std() < PLAIN:  # also of a fine pattern, whose cells have one colour
+    if (colours @ GREY).std() < MIN_DEVIATION:  # a fine pattern has cells of one colour, too
         return None
     frequencies = dctn(small @ GREY)[:LOWEST, :LOWEST].ravel()[1:]
     bits = int.from_bytes(np.packbits(frequencies > np.median(frequencies)).tobytes())
@@ -61,46 +60,47 @@ def fingerprint(image: Image.Image) -> Fingerprint | None:
 
 
 class PictureFinder:
-    """Compares images with all pictures of a benchmark at once; what it holds grows with these pictures alone.
+    """Compares images with all pictures of a benchmark at once; its memory depends only on these pictures.
 
-    The hash, at 64 bits a pair, chooses the pairs whose colours are compared.
+    Colours are compared only for pairs with similar hashes.
     """
 
-    def __init__(self, pictures: Sequence[tuple[Kind, Fingerprint]], least_correlation: float = LEAST_CORRELATION):
-        self.least_correlation = least_correlation
+    def __init__(self, pictures: Sequence[tuple[Kind, Fingerprint]], min_correlation: float = MIN_CORRELATION):
+        self.min_correlation = min_correlation
         self._kinds = [KINDS.index(kind) for kind, _ in pictures]
-        self._bits, self._colours = _stacked([own for _, own in pictures])
+        self._bits, self._colours = _stack([fingerprint for _, fingerprint in pictures])
 
     def find(self, images: Iterable[TrainingImage]) -> Matches:
-        """The pictures that stand among the images."""
-        matches, each = Matches(), iter(images)
+        """Return the matches of all pictures among the images."""
+        matches, remaining = Matches(), iter(images)
         size = max(1, min(IMAGES_AT_ONCE, PAIRS_AT_ONCE // max(1, len(self._kinds))))
-        while block := list(islice(each, size)):
-            matches.looked += len(block)
+        while block := list(islice(remaining, size)):
+            matches.scanned += len(block)
             self._find([image for image in block if image.fingerprint is not None], matches)
         return matches
 
     def _find(self, images: Sequence[TrainingImage], matches: Matches) -> None:
-        bits, colours = _stacked([image.fingerprint for image in images if image.fingerprint is not None])
-        theirs, own = np.nonzero(np.bitwise_count(bits[:, None] ^ self._bits) <= MOST_BITS)
+        bits, colours = _stack([image.fingerprint for image in images if image.fingerprint is not None])
+        theirs, own = np.nonzero(np.bitwise_count(bits[:, None] ^ self._bits) <= MAX_BITS)
         for first in range(0, len(own), IMAGES_AT_ONCE):
             rows, places = (found[first : first + IMAGES_AT_ONCE] for found in (theirs, own))
-            alike = _correlation(colours[rows], self._colours[places])
-            for pair in np.nonzero(alike >= self.least_correlation)[0].tolist():
+            correlations = _correlate(colours[rows], self._colours[places])
+            for pair in np.nonzero(correlations >= self.min_correlation)[0].tolist():
                 image, place = images[rows[pair]], int(places[pair])
-                match = Match(self._kinds[place], 1 - float(alike[pair]), image.file, image.row, image.name)
+                match = Match(self._kinds[place], 1 - float(correlations[pair]), image.file, image.row, image.name)
                 matches.add(place, [match], 1)
 
 
-def _stacked(fingerprints: Sequence[Fingerprint]) -> tuple[NDArray[np.uint64], NDArray[np.uint8]]:
-    """The bits, and the colours with a row for each."""
-    colours = np.array([own.colours for own in fingerprints], dtype=np.uint8)
-    return np.array([own.bits for own in fingerprints], dtype=np.uint64), colours.reshape(-1, CELLS * CELLS * 3)
+def _stack(fingerprints: Sequence[Fingerprint]) -> tuple[NDArray[np.uint64], NDArray[np.uint8]]:
+    """Return the bits, and the colours with a row for each fingerprint."""
+    colours = np.array([fingerprint.colours for fingerprint in fingerprints], dtype=np.uint8)
+    bits = np.array([fingerprint.bits for fingerprint in fingerprints], dtype=np.uint64)
+    return bits, colours.reshape(-1, CELLS * CELLS * 3)
 
 
-def _correlation(some: NDArray[np.uint8], others: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """Pearson's correlation of each pair of rows, at most 1."""
-    centred = [colours - colours.mean(axis=1, keepdims=True, dtype=np.float32) for colours in (some, others)]
+def _correlate(first: NDArray[np.uint8], second: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """Return Pearson's correlation of each pair of rows, at most 1."""
+    centred = [colours - colours.mean(axis=1, keepdims=True, dtype=np.float32) for colours in (first, second)]
     scaled = [colours / np.linalg.norm(colours, axis=1, keepdims=True) for colours in centred]
-    alike: NDArray[np.float32] = np.minimum(np.einsum("ij,ij->i", *scaled), 1)
-    return alike
+    correlations: NDArray[np.float32] = np.minimum(np.einsum("ij,ij->i", *scaled), 1)
+    return correlations

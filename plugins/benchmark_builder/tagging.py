@@ -1,4 +1,4 @@
-"""Tags of prompts by a language model: which skills each takes (Gecko, appendix B.1, listing 1)."""
+"""Lets a language model tag prompts with skills (Gecko, appendix B.1, listing 1)."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,9 +26,9 @@ from plumbline.plugins.benchmark_builder.taxonomy import Taxonomy
 from plumbline.plugins.benchmark_builder.writer import TextWriter
 
 NONE = "none"
-"""What a model writes of a prompt that takes none of the skills."""
+"""The reply for a prompt without any of the skills."""
 STOP = ("\ninput:",)
-"""Where a base model goes on with a further example."""
+"""Base models continue with a further example here."""
 _FORMS: Mapping[Replies, str] = {
     "text": 'Write one line for each: number | tag (words of the text); or "0 | none" where no tag fits.',
     "json": 'Write {"tags": [{"tag": ..., "words": the words of the text}, ...]}, with the tag "none" where none fits.',
@@ -36,11 +36,11 @@ _FORMS: Mapping[Replies, str] = {
 _LINE = re.compile(r"([^()]+?) ?(?:\((.*)\))?\W*")
 _TOKENS_OF_ENTRY = 40
 MAX_LINE = 1000
-"""Characters of the longest line that is split into a tag and its words; a longer line is not a tag."""
+"""Characters of a line with a tag; a longer line is not a tag."""
 
 
 class WrittenTag(NamedTuple):
-    """A tag as a model wrote it."""
+    """A tag with its words in the prompt."""
 
     tag: str
     words: str
@@ -48,100 +48,97 @@ class WrittenTag(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tagging(TextWriter):
-    """A row for every tag of a prompt: `kind` is the tag, null where the prompt has none, `span` its words."""
+    """Writes a row for each tag of a prompt: `kind` is the tag, null if the prompt has no tag; `span` is its words."""
 
     kind: Literal["tagging"] = "tagging"
     taxonomy: Taxonomy
 
     def asking(self) -> dict[str, Any]:
-        """All that decides the tags."""
+        """Return everything that decides the tags."""
         identity = (*self._form.identity, *STOP)
         return {"templates": template_digest(*identity), "sampling": self.options.sampling._asdict()}
 
     def write(self, prompt: str) -> Writing[list[WrittenQuestion]]:
-        """The program that has a prompt tagged; raises UnreadableReply for a reply that has not only tags."""
+        """Request a prompt's tags; raise UnreadableReply if the reply contains anything but tags of the taxonomy."""
         request = self._form.request(self.options.sampling, f"input: {parsing.one_line(prompt)}\noutput:")
-        said = yield from ask(request._replace(stop=STOP), partial(_read, self._form, self.taxonomy))
-        return list(_questions(said, prompt))
+        tags = yield from ask(request._replace(stop=STOP), partial(_read_reply, self._form, self.taxonomy))
+        return list(_make_questions(tags, prompt))
 
     @property
     def _form(self) -> Form[WrittenTag]:
-        instructions = _instructions(self.taxonomy, self.options.replies)
+        instructions = _write_instructions(self.taxonomy, self.options.replies)
         if self.options.replies == "text":
-            return Form(instructions, text_tags)
-        names = [tag.written for tag in self.taxonomy.tags()]
+            return Form(instructions, parse_text_tags)
+        names = [tag.label for tag in self.taxonomy.tags()]
         entry = record(tag=one_of([*names, NONE]), words=string(80))
-        return Form(instructions, json_tags, listing("tags", entry, _TOKENS_OF_ENTRY))
+        return Form(instructions, _parse_json_tags, listing("tags", entry, _TOKENS_OF_ENTRY))
 
 
-def _instructions(taxonomy: Taxonomy, replies: Replies) -> str:
-    """The tags that there are, the form, and the examples."""
+def _write_instructions(taxonomy: Taxonomy, replies: Replies) -> str:
     lines = [
         "Say which skills it takes to draw each text: tag its words. Use these tags and no others.",
-        *_described(taxonomy),
+        *_describe_tags(taxonomy),
         _FORMS[replies],
         "",
     ]
     for example in taxonomy.examples:
-        lines += [f"input: {example.prompt}", f"output: {_shown(example.tags, replies)}", ""]
+        lines += [f"input: {example.prompt}", f"output: {_write_example(example.tags, replies)}", ""]
     return "\n".join(lines) + "\n"
 
 
-def _described(taxonomy: Taxonomy) -> Iterator[str]:
+def _describe_tags(taxonomy: Taxonomy) -> Iterator[str]:
     for tag in taxonomy.tags():
         skill = taxonomy.skills[tag.skill]
         about = skill.about if tag.sub_skill is None else skill.sub_skills[tag.sub_skill].about
-        yield f"{tag.written}: {about}" if about else tag.written
+        yield f"{tag.label}: {about}" if about else tag.label
 
 
-def _shown(tags: Sequence[str], replies: Replies) -> str:
+def _write_example(tags: Sequence[str], replies: Replies) -> str:
     if replies == "text":
         return "\n".join(f"{number} | {tag}" for number, tag in enumerate(tags, start=1)) or f"0 | {NONE}"
-    said = [_split(tag) for tag in tags] or [WrittenTag(NONE, NONE)]
-    listed = ", ".join(f'{{"tag": "{one.tag}", "words": "{one.words}"}}' for one in said)
+    split = [_split(tag) for tag in tags] or [WrittenTag(NONE, NONE)]
+    listed = ", ".join(f'{{"tag": "{tag}", "words": "{words}"}}' for tag, words in split)
     return f'{{"tags": [{listed}]}}'
 
 
-def text_tags(reply: str) -> list[WrittenTag]:
-    """Lines `1 | entity - whole (man)`; raises UnreadableReply where there are none."""
-    said = [_split(line.text) for line in parsing.numbered(reply)]
-    if not said:
+def parse_text_tags(reply: str) -> list[WrittenTag]:
+    """Parse lines such as `1 | entity - whole (man)`; raise UnreadableReply if the reply has no such line."""
+    tags = [_split(line.text) for line in parsing.numbered(reply)]
+    if not tags:
         raise UnreadableReply("expected lines such as 1 | tag (words), found none")
-    return said
+    return tags
 
 
-def _split(written: str) -> WrittenTag:
-    match = _LINE.fullmatch(written) if len(written) <= MAX_LINE else None
-    return WrittenTag(written, "") if match is None else WrittenTag(match[1], match[2] or "")
+def _split(text: str) -> WrittenTag:
+    match = _LINE.fullmatch(text) if len(text) <= MAX_LINE else None
+    return WrittenTag(text, "") if match is None else WrittenTag(match[1], match[2] or "")
 
 
-def json_tags(reply: str) -> list[WrittenTag]:
-    """The tags of a reply in JSON."""
+def _parse_json_tags(reply: str) -> list[WrittenTag]:
     return [
         WrittenTag(spelled(field(entry, "tag")), spelled(entry.get("words")) if isinstance(entry, dict) else "")
         for entry in entries(reply, "tags")
     ]
 
 
-def _read(form: Form[WrittenTag], taxonomy: Taxonomy, reply: str) -> list[WrittenTag]:
-    """The tags of a reply as the taxonomy spells them, none where it says so; each tag of some words once."""
-    said = [one for one in form.pieces(reply) if parsing.key(one.tag) != NONE]
+def _read_reply(form: Form[WrittenTag], taxonomy: Taxonomy, reply: str) -> list[WrittenTag]:
+    """Return the distinct tags of a reply in the taxonomy's spelling."""
+    pieces = [piece for piece in form.pieces(reply) if parsing.key(piece.tag) != NONE]
     try:
-        return list(
-            dict.fromkeys(WrittenTag(taxonomy.find(one.tag).written, parsing.one_line(one.words)) for one in said)
-        )
+        tags = [WrittenTag(taxonomy.find(piece.tag).label, parsing.one_line(piece.words)) for piece in pieces]
     except ConfigError as error:
         raise UnreadableReply(str(error)) from error
+    return list(dict.fromkeys(tags))
 
 
-def _questions(said: Sequence[WrittenTag], prompt: str) -> Iterator[WrittenQuestion]:
-    """As rows; the row of a prompt without tags has no kind."""
-    if not said:
+def _make_questions(tags: Sequence[WrittenTag], prompt: str) -> Iterator[WrittenQuestion]:
+    """Yield a row for each tag; a prompt without tags has one row without a kind."""
+    if not tags:
         yield WrittenQuestion("1", NONE, ())
     taken: list[TextSpan] = []
-    for number, (tag, words) in enumerate(said, start=1):
-        place = parsing.find(words, prompt, taken=taken) if words else None
-        taken += [place] if place else []
-        start, end = place or (None, None)
+    for number, (tag, words) in enumerate(tags, start=1):
+        span = parsing.find(words, prompt, taken=taken) if words else None
+        taken += [span] if span else []
+        start, end = span or (None, None)
         text = f"{tag} ({words})" if words else tag
         yield WrittenQuestion(str(number), text, (), kind=tag, span=words or None, start=start, end=end)

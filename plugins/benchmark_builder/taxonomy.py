@@ -1,4 +1,4 @@
-"""Skills and sub-skills of prompts as data, with the templates by which prompts of a sub-skill are written."""
+"""Taxonomies: skills and sub-skills of prompts, with templates to write prompts of a sub-skill."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -13,43 +13,43 @@ EMPTY = "nothing"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Check:
-    """What must hold of a field that the model wrote; one of the three is set."""
+    """A condition on a field that the model writes; exactly one of the three options is set."""
 
     field: str
     words: str | None = None
-    """The control that says how many words it has: a number, or `8-15`."""
+    """The control with the number of words, such as `12` or `8-15`."""
     characters: str | None = None
-    """The control that says how many characters it has, quotes around it apart."""
+    """The control with the number of characters, without quotes around the text."""
     contains: str | None = None
-    """The control or the field whose words must stand in it."""
+    """The control or the field whose words the field must contain."""
 
     @property
     def other(self) -> str:
-        """The control or field that it is held against; raises ConfigError unless it is exactly one."""
-        named = [name for name in (self.words, self.characters, self.contains) if name is not None]
-        if len(named) != 1:
+        """The control or field to compare with; raises ConfigError unless exactly one is set."""
+        options = [name for name in (self.words, self.characters, self.contains) if name is not None]
+        if len(options) != 1:
             raise ConfigError(
-                f"a template's check of {self.field!r}: expected one of words, characters, contains, got {len(named)}"
+                f"a template's check of {self.field!r}: expected one of words, characters, contains, got {len(options)}"
             )
-        return named[0]
+        return options[0]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Template:
-    """How prompts of a sub-skill are written (Gecko, appendix B.3, listing 2)."""
+    """Instructions to write prompts of a sub-skill (Gecko, appendix B.3, listing 2)."""
 
     instructions: str
     controls: Mapping[str, tuple[Value, ...]] = field(default_factory=dict)
-    """What a prompt is to be like: by name the values that are asked for, each as often as the others."""
+    """Properties of a prompt, each with values that are requested equally often."""
     fields: tuple[str, ...] = ("Caption",)
-    """What the model writes, in this order; the last one is the prompt."""
+    """Fields that the model writes in order; the last field is the prompt."""
     examples: tuple[Mapping[str, Value], ...] = ()
-    """Each with every control and field."""
+    """Examples with all controls and fields."""
     checks: tuple[Check, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.fields:
-            raise ConfigError("a template's fields: expected the name of what the model writes, got none")
+            raise ConfigError("a template's fields: expected the names of the fields to write, got none")
         if empty := [name for name, values in self.controls.items() if not values]:
             raise ConfigError(f"a template's control {empty[0]!r}: expected some values, got none")
         names = (*self.controls, *self.fields)
@@ -71,41 +71,41 @@ class SubSkill:
     """A part of a skill."""
 
     about: str = ""
-    """What it is, for the model that tags."""
+    """Its description for the model that tags."""
     template: Template | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Skill:
-    """Something that images are asked for."""
+    """An ability that prompts require of generators."""
 
     about: str = ""
-    """What it is, for the model that tags."""
+    """Its description for the model that tags."""
     sub_skills: Mapping[str, SubSkill] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TaggedExample:
-    """A prompt with its tags, as the model is to write them: `entity - whole (man)`."""
+    """A prompt with its tags in the form that the model must write: `entity - whole (man)`."""
 
     prompt: str
     tags: tuple[str, ...]
 
 
 class Tag(NamedTuple):
-    """A skill, or a part of one."""
+    """A skill or a sub-skill."""
 
     skill: str
     sub_skill: str | None
 
     @property
-    def written(self) -> str:
-        """As a model writes it (listing 1)."""
+    def label(self) -> str:
+        """The form that models write (listing 1)."""
         return self.skill if self.sub_skill is None else f"{self.skill} - {self.sub_skill}"
 
     @property
     def names(self) -> tuple[str, ...]:
-        """As the skills of a prompt have it: the skill, and the part as `skill:part`, as Gecko2K writes it."""
+        """Return the skill, and the part as `skill:part`, the notation of Gecko2K."""
         return (self.skill,) if self.sub_skill is None else (self.skill, f"{self.skill}:{self.sub_skill}")
 
 
@@ -116,7 +116,7 @@ class Taxonomy:
     name: str
     skills: Mapping[str, Skill]
     examples: tuple[TaggedExample, ...] = ()
-    """What the model that tags is shown."""
+    """Examples for the model that tags."""
 
     def __post_init__(self) -> None:
         if not self.skills:
@@ -126,46 +126,46 @@ class Taxonomy:
                 self.find(tag.partition("(")[0])
 
     def tags(self) -> Iterator[Tag]:
-        """Each skill, and behind it its parts."""
+        """Yield each skill, followed by its sub-skills."""
         for name, skill in self.skills.items():
             yield Tag(name, None)
             yield from (Tag(name, part) for part in skill.sub_skills)
 
-    def find(self, written: str) -> Tag:
-        """The tag that these words are, whatever their case; what follows a skill without parts says nothing.
+    def find(self, label: str) -> Tag:
+        """Return the tag with this label in any case; text after a skill without sub-skills is ignored.
 
-        Raises ConfigError for a tag that is not in the taxonomy, with the nearest one.
+        Raises ConfigError with the nearest tag if the taxonomy has no such tag.
         """
-        by_name = {_plain(name): tag for tag in self.tags() for name in (tag.written, tag.names[-1])}
-        whole = {_plain(name): Tag(name, None) for name, skill in self.skills.items() if not skill.sub_skills}
-        tag = by_name.get(_plain(written)) or whole.get(_plain(written.partition(" - ")[0]))
+        by_name = {_normalize(name): tag for tag in self.tags() for name in (tag.label, tag.names[-1])}
+        whole = {_normalize(name): Tag(name, None) for name, skill in self.skills.items() if not skill.sub_skills}
+        tag = by_name.get(_normalize(label)) or whole.get(_normalize(label.partition(" - ")[0]))
         if tag is None:
-            names = [tag.written for tag in self.tags()]
-            raise ConfigError(f"{written.strip()!r} is no tag of the taxonomy {self.name}; {suggest(written, names)}")
+            names = [tag.label for tag in self.tags()]
+            raise ConfigError(f"{label.strip()!r} is no tag of the taxonomy {self.name}; {suggest(label, names)}")
         return tag
 
     def templates(self, chosen: Iterable[str] | None = None) -> dict[Tag, Template]:
-        """The sub-skills that have one; of `chosen` skills and sub-skills, where they are given, those alone.
+        """Return the templates of all sub-skills, or only of the `chosen` skills and sub-skills.
 
-        Raises ConfigError for a name that has none.
+        Raises ConfigError if a name has no template.
         """
-        all_of_them = {
+        templates = {
             Tag(name, part): sub_skill.template
             for name, skill in self.skills.items()
             for part, sub_skill in skill.sub_skills.items()
             if sub_skill.template is not None
         }
         if chosen is None:
-            return all_of_them
-        wanted = set(chosen)
-        if absent := wanted - {name for tag in all_of_them for name in tag.names}:
-            names = list(dict.fromkeys(name for tag in all_of_them for name in tag.names))
+            return templates
+        selected = set(chosen)
+        if absent := selected - {name for tag in templates for name in tag.names}:
+            names = list(dict.fromkeys(name for tag in templates for name in tag.names))
             raise ConfigError(
                 f"generation.sub_skills: {min(absent)!r} has no template in the taxonomy {self.name}; "
                 f"{suggest(min(absent), names)}"
             )
-        return {tag: template for tag, template in all_of_them.items() if wanted & set(tag.names)}
+        return {tag: template for tag, template in templates.items() if selected & set(tag.names)}
 
 
-def _plain(written: str) -> str:
-    return key(written).replace(" ", "")
+def _normalize(label: str) -> str:
+    return key(label).replace(" ", "")

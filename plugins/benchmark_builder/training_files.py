@@ -1,4 +1,4 @@
-"""The files of a training set, listed, and read one after the other by what their names end in."""
+"""Lists and reads the files of a training set."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,28 +18,26 @@ Row = TypeVar("Row")
 
 
 class TrainingFile(NamedTuple):
-    """A file of a training set, as the listing shows it."""
+    """A file of a training set."""
 
     place: Place
     size: int
     etag: str
     column: str | None
-    """The column or field that is read; null takes a usual one."""
+    """The column or field to read; None for a common name."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainingReader(Generic[Row]):
-    """Reads the captions, or the images, of a training set."""
+    """Reads captions or images of a training set."""
 
     key: str
-    """What the configuration calls the place of the files."""
+    """Configuration key of the files' path."""
     readers: Mapping[str, Callable[[TrainingFile], Iterator[Row | Rejection]]]
-    """By how a file's name ends."""
+    """Readers by suffix of the file."""
 
     def files(self, storage: StorageConfig, url: str | None, column: str | None) -> list[TrainingFile]:
-        """The file, those below a folder, or those that a pattern with * matches, by name; raises ConfigError for
-        none.
-        """
+        """List a file, the files below a folder, or the matches of a pattern; raise ConfigError if there are none."""
         place = storage.locate(url or "")
         with readable_errors(place, self.key):
             if "*" in place.path:
@@ -56,28 +54,26 @@ class TrainingReader(Generic[Row]):
         return sorted(found, key=lambda file: file.place.url)
 
     def read(self, file: TrainingFile) -> Iterator[Row | Rejection]:
-        """A file's rows in order, a few in memory at a time, and what cannot be read as a rejection.
-
-        Raises ConfigError where no column is the one that is read.
-        """
+        """Yield a file's rows in order, and rejections; raise ConfigError if the file lacks the column."""
         ending = next(ending for ending in self.readers if file.place.name.lower().endswith(ending))
         with readable_errors(file.place, self.key):
             try:
                 yield from self.readers[ending](file)
             except (pa.ArrowException, SourceError, UnicodeDecodeError, OSError) as error:
-                if isinstance(error, OSError) and error.errno is not None:  # Arrow's own have none
+                if isinstance(error, OSError) and error.errno is not None:  # Arrow's own errors have no errno
                     raise
                 message = f"{first_line(error)}; write or download it again"
                 yield Rejection(file.place.url, None, "damaged_table", message)
 
 
-def choose_column(names: Sequence[str], file: TrainingFile, usual: Sequence[str], key: str) -> str:
-    """The column that is named, or the first usual one; raises ConfigError where it is not there."""
-    wanted = (file.column,) if file.column else usual
-    column = next((name for name in wanted if name in names), None)
+def choose_column(names: Sequence[str], file: TrainingFile, common: Sequence[str], key: str) -> str:
+    """Return the configured column, or the first common one; raise ConfigError if the file lacks it."""
+    accepted = (file.column,) if file.column else common
+    column = next((name for name in accepted if name in names), None)
     if column is None:
+        expected = " or ".join(accepted)
         raise ConfigError(
-            f"{file.place}: expected a column {' or '.join(wanted)}, found {', '.join(names)}; name it by {key}=NAME"
+            f"{file.place}: expected a column {expected}, found {', '.join(names)}; name it with {key}=NAME"
         )
     return column
 
@@ -85,7 +81,7 @@ def choose_column(names: Sequence[str], file: TrainingFile, usual: Sequence[str]
 def read_parquet(
     file: TrainingFile, columns: Callable[[Sequence[str]], Sequence[str]], at_once: int
 ) -> Iterator[pa.Table]:
-    """The columns that are chosen of a table's, some rows at a time."""
+    """Yield the chosen columns of a table in batches."""
     with file.place.open(size=file.size, block_size=BLOCK_BYTES) as stream, pq.ParquetFile(stream) as table:
         chosen = list(columns(table.schema_arrow.names))
         for batch in table.iter_batches(at_once, columns=chosen, use_threads=False):
@@ -93,7 +89,7 @@ def read_parquet(
 
 
 def read_tar(file: TrainingFile, max_bytes: int) -> Iterator[Member | Rejection]:
-    """The files of a WebDataset tar in order; no image of more bytes is read."""
+    """Yield the files of a WebDataset tar in order; larger images are not read."""
     tar = SampleFile(place=file.place, size=file.size, etag=file.etag, name=file.place.name)
     try:
         yield from read_members(tar, max_bytes)

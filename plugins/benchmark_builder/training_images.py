@@ -1,4 +1,4 @@
-"""The images of a training set, decoded within limits one after the other: Parquet tables and WebDataset tars."""
+"""Reads the images of a training set from Parquet tables and WebDataset tars, and decodes them within limits."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -21,23 +21,22 @@ from plumbline.plugins.benchmark_builder.training_files import (
     read_tar,
 )
 
-USUAL = ("image", "jpg", "png", "webp", "img", "uri")
-"""What columns of images are called, bytes or {bytes, path}, and one of addresses; the first that is there is taken."""
+COMMON_COLUMNS = ("image", "jpg", "png", "webp", "img", "uri")
+"""Common names of columns with images (bytes or {bytes, path}) or addresses; the first that exists is used."""
 IDS = ("image_id", "id", "key", "__key__")
-"""What the column of the images' ids is called."""
+"""Common names of columns with ids of images."""
 ROWS_AT_ONCE = 16
 
 Images = Iterator[TrainingImage | Rejection]
 
 
 def image_reader(limits: ImageLimits, uri_roots: Sequence[str]) -> TrainingReader[TrainingImage]:
-    """Reads images within the limits; at addresses only those below their table's own folder and `uri_roots`."""
-    readers = {".parquet": partial(_parquet, limits, uri_roots), **dict.fromkeys(TARS, partial(_tar, limits))}
+    """Return a reader of images; addresses must be below the table's folder or `uri_roots`."""
+    readers = {".parquet": partial(_read_parquet, limits, uri_roots), **dict.fromkeys(TARS, partial(_read_tar, limits))}
     return TrainingReader(key="images", readers=readers)
 
 
-def _parquet(limits: ImageLimits, uri_roots: Sequence[str], file: TrainingFile) -> Images:
-    """The images of a table's column, and the ids where it has some."""
+def _read_parquet(limits: ImageLimits, uri_roots: Sequence[str], file: TrainingFile) -> Images:
     uris = Uris(
         roots=(file.place.parent.url, *uri_roots),
         storage=file.place.storage,
@@ -47,18 +46,22 @@ def _parquet(limits: ImageLimits, uri_roots: Sequence[str], file: TrainingFile) 
     )
 
     def columns(names: Sequence[str]) -> list[str]:
-        return [choose_column(names, file, USUAL, "image_column"), *[name for name in IDS if name in names][:1]]
+        return [
+            choose_column(names, file, COMMON_COLUMNS, "image_column"),
+            *[name for name in IDS if name in names][:1],
+        ]
 
     row = 0
     for table in read_parquet(file, columns, ROWS_AT_ONCE):
         for value, *ids in (record.values() for record in image_records(table)):
             record = {"uri" if isinstance(value, str) else "image": value}
-            yield _image(record, limits, uris.read, file, f"row {row}", "".join(id_text(one) or "" for one in ids))
+            name = "".join(id_text(image_id) or "" for image_id in ids)
+            yield _read_image(record, limits, uris.read, file, f"row {row}", name)
             row += 1
 
 
-def _tar(limits: ImageLimits, file: TrainingFile) -> Images:
-    """Every image file of a tar; its sample's name is its id."""
+def _read_tar(limits: ImageLimits, file: TrainingFile) -> Images:
+    """Yield the images of a tar; the sample's name is the id."""
     for member in read_tar(file, limits.max_bytes):
         if isinstance(member, Rejection):
             yield member
@@ -66,10 +69,10 @@ def _tar(limits: ImageLimits, file: TrainingFile) -> Images:
             yield member.content.at(file.place.url)
         elif member.suffix.rpartition(".")[2] in IMAGES:
             where = f"sample {member.key}"
-            yield _image({"image": member.content}, limits, _no_addresses, file, where, member.key)
+            yield _read_image({"image": member.content}, limits, _refuse_address, file, where, member.key)
 
 
-def _image(
+def _read_image(
     record: Mapping[str, Any], limits: ImageLimits, fetch: FetchUri, file: TrainingFile, row: str, name: str
 ) -> TrainingImage | Rejection:
     picture = decode_picture(record, limits, fetch)
@@ -78,5 +81,5 @@ def _image(
     return TrainingImage(file.place.url, row, name, fingerprint(picture))
 
 
-def _no_addresses(uri: str) -> bytes:
+def _refuse_address(uri: str) -> bytes:
     raise FileNotFoundError(uri)

@@ -1,4 +1,4 @@
-"""What tagging and generation share: a language model writes about texts, and no image is scored by it."""
+"""Base classes of tagging and generation: a language model writes about texts, without images."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -11,29 +11,28 @@ from plumbline.operators.metrics.writing import ReplySampling
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WriterOptions(BoundsChecked):
-    """Who writes, and how replies are drawn and asked for."""
+    """The model that writes, and its sampling."""
 
     section: ClassVar[str] = "writer "
     writer: str = "llm"
-    """The role of the language model among the models."""
+    """Role of the language model."""
     max_tokens: Positive = 512
     """Tokens after which a reply is cut."""
     temperature: NotNegative = 0.0
-    """0 takes the likeliest token each time."""
+    """0 always takes the likeliest token."""
     seed: int = 0
-    """Of the replies at a temperature above 0, and of the order in which generation asks for the values of controls."""
+    """Seed of replies at a temperature above 0, and of the order of control values in generation."""
     replies: Replies = "text"
-    """`text`, as the paper has it, or `json`, held to a schema, so that a small model's replies can be read too."""
+    """`text`, as in the paper, or `json`, restricted to a schema, which helps small models."""
 
     @property
     def sampling(self) -> ReplySampling:
-        """How the replies are drawn."""
         return ReplySampling(self.max_tokens, self.temperature, self.seed)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TextWriter(GenerationChain):
-    """A chain that ends where a language model has written: its rows are those of the table QUESTIONS."""
+    """A chain that ends after a language model has written; its rows have the schema QUESTIONS."""
 
     chain: ClassVar[tuple[str, ...]] = ("questions",)
     final_stage: ClassVar[str] = "questions"
@@ -42,5 +41,5 @@ class TextWriter(GenerationChain):
 
     @property
     def writer(self) -> str:
-        """The role of its model."""
+        """Role of its model."""
         return self.options.writer

@@ -8,7 +8,7 @@ from typing import Any
 from plumbline.operators.base.errors import SourceError
 from plumbline.pipelines.base.storage import Place, readable_errors
 from plumbline.pipelines.judging.releases.release import Rating, Release, rating_value, released, remember, skills_of
-from plumbline.pipelines.judging.releases.scores import Score, listed_scores
+from plumbline.pipelines.judging.releases.scores import Score, make_scores
 from plumbline.pipelines.judging.releases.sheets import (
     Sheet,
     as_list,
@@ -28,7 +28,7 @@ PAIR = re.compile(r"\[\s*([^,\s]+)\s*,\s*([^,\s]+)\s*\]")
 
 
 def read_imagenhub(place: Place) -> Release:
-    """The ratings of edits as the templates SC, PQ and O, the judges' scores of the same three, and the measures'.
+    """Return ratings of edits as the templates SC, PQ and O, judges' scores of the same three, and the measures.
 
     ImagenHub: edits by nine text-guided, four mask-guided and three subject-driven editors, each rated by three people
     for semantic consistency and perceptual quality with 0, 0.5 or 1.
@@ -37,15 +37,17 @@ def read_imagenhub(place: Place) -> Release:
     - _human_annotations/ImagenHub_human_eval_results/ImagenHub_<task>_IE/*_rater<n>.tsv: uid, and by editor `[SC, PQ]`;
     - _answers/results_<judge>/ImagenHub_<task>_IE/<editor>/SC.json and PQ.json: `{uid: {"score": [0-10, ...]}}`;
     - _answers/results_autometrics/ImagenHub_<task>_IE/<editor>.json: `{uid: {"LPIPS": number}}`.
-    The arithmetic is that of analyze_json.ipynb there: a judge's SC and PQ are the least of a reply's whole numbers, by
-    ten and within 0 to 1, where both were answered; O is the root of SC times PQ, for a person as for a judge. Metrics
-    are named `<judge>_SC`, and measures as in their files. A prompt's skill is its task. An image is named
+
+    As in its analyze_json.ipynb, a judge's SC and PQ are the lowest of a reply's whole numbers, divided by ten and
+    clipped to 0 to 1, if both were answered. O is the root of SC times PQ, for a person as for a judge.
+
+    Metrics are named `<judge>_SC`, and measures as in their files. A prompt's skill is its task. An image is named
     `<task>/<editor>/<uid>`, its prompt `<task>/<uid>`. The tasks of generation are not read.
     """
     ratings = [
         rating
-        for file, task, rater in _files(place / RATERS, OF_RATER)
-        for rating in _ratings(read_sheet(file), task, rater)
+        for file, task, rater in _find_files(place / RATERS, OF_RATER)
+        for rating in _read_ratings(read_sheet(file), task, rater)
     ]
     if not ratings:
         raise SourceError(
@@ -53,33 +55,33 @@ def read_imagenhub(place: Place) -> Release:
             "the path"
         )
     skills = skills_of((rating.prompt_id, str(rating.prompt_id).partition("/")[0]) for rating in ratings)
-    return released(ratings=ratings, scores=listed_scores(_scores(place / ANSWERS)), skills=skills)
+    return released(ratings=ratings, scores=make_scores(_read_scores(place / ANSWERS)), skills=skills)
 
 
-def _files(folder: Place, pattern: re.Pattern[str]) -> Iterator[tuple[Any, ...]]:
-    """The files below a folder whose paths match, with the groups that match; none where there is no folder."""
+def _find_files(folder: Place, pattern: re.Pattern[str]) -> Iterator[tuple[Any, ...]]:
+    """Yield each file below a folder whose path matches, with the matched groups; nothing if the folder is missing."""
     with readable_errors(folder, "release"):
         names = sorted(name for name, _ in folder.files()) if folder.is_folder() else []
     for found in filter(None, map(pattern.fullmatch, names)):
         yield folder / found.string, *found.groups()
 
 
-def _named(task: str, editor: str, uid: str) -> tuple[str, str, str]:
-    """Image, prompt and generator."""
+def _make_ids(task: str, editor: str, uid: str) -> tuple[str, str, str]:
+    """Return the ids of image and prompt, and the name of the generator."""
     return f"{task}/{editor}/{uid}", f"{task}/{uid}", editor
 
 
-def _ratings(sheet: Sheet, task: str, rater: str) -> Iterator[Rating]:
+def _read_ratings(sheet: Sheet, task: str, rater: str) -> Iterator[Rating]:
     uids = sheet.require(["uid"], "is this VIEScore's file of a rater?").ids("uid")
     for editor in (name for name in sheet.names if name != "uid"):
         for row, (uid, cell) in enumerate(zip(uids, sheet.texts(editor), strict=True)):
             where = sheet.where(row)
-            for template, value in zip(("SC", "PQ", "O"), _rated(cell, editor, where), strict=True):
-                yield Rating(*_named(task, editor, uid), rater, template, value, where)
+            for template, value in zip(("SC", "PQ", "O"), _parse_ratings(cell, editor, where), strict=True):
+                yield Rating(*_make_ids(task, editor, uid), rater, template, value, where)
 
 
-def _rated(cell: str | None, editor: str, where: str) -> tuple[float, float, float]:
-    """What a person said, and the root of the product."""
+def _parse_ratings(cell: str | None, editor: str, where: str) -> tuple[float, float, float]:
+    """Return a person's SC and PQ, and the root of their product."""
     found = PAIR.fullmatch(cell or "")
     values = [rating_value(text, where) for text in found.groups()] if found else []
     shares = [value for value in values if value is not None and 0 <= value <= 1]
@@ -90,20 +92,20 @@ def _rated(cell: str | None, editor: str, where: str) -> tuple[float, float, flo
     return shares[0], shares[1], math.sqrt(shares[0] * shares[1])
 
 
-def _scores(folder: Place) -> Iterator[Score]:
-    """Of all judges and measures."""
-    for file, judge, task, editor in _files(folder, OF_JUDGE):
+def _read_scores(folder: Place) -> Iterator[Score]:
+    """Yield the scores of all judges and measures."""
+    for file, judge, task, editor in _find_files(folder, OF_JUDGE):
         consistency, quality = _replies(file), _replies(file.parent / "PQ.json")
         for uid in (uid for uid in consistency if uid in quality):
             sc, pq = consistency[uid], quality[uid]
             overall = None if sc is None or pq is None else math.sqrt(sc * pq)
             for aspect, score in {"SC": sc, "PQ": pq, "O": overall}.items():
-                yield Score(f"{judge}_{aspect}", *_named(task, editor, uid), score)
-    for file, task, editor in _files(folder, OF_MEASURES):
+                yield Score(f"{judge}_{aspect}", *_make_ids(task, editor, uid), score)
+    for file, task, editor in _find_files(folder, OF_MEASURES):
         for row, (uid, measures) in enumerate(read_objects(file).items()):
             for measure, value in measures.items():
                 number = rating_value(value, row_name(file.url, row, uid))
-                yield Score(measure, *_named(task, editor, uid), number)
+                yield Score(measure, *_make_ids(task, editor, uid), number)
 
 
 def _replies(file: Place) -> dict[str, float | None]:
@@ -112,7 +114,7 @@ def _replies(file: Place) -> dict[str, float | None]:
 
 
 def _least(reply: Any, where: str) -> float | None:
-    """The least of a reply's numbers, each without its fraction, by ten and within 0 to 1."""
+    """Return the lowest of a reply's numbers as a whole number, divided by ten and clipped to 0 to 1."""
     values = as_list(reply if isinstance(reply, list) else [reply], "scores", where)
     numbers = [rating_value(value, where) for value in values]
     whole = [int(number) for number in numbers if number is not None]
@@ -134,22 +136,22 @@ VERDICTS = {
 
 
 def read_genai_arena(place: Place) -> Release:
-    """The votes, the left image being `a`, and the models' verdicts as scores: 1 and 0, or a half each.
+    """Return the votes, with the left image as `a`, and the models' verdicts as scores: 1 and 0, or a half each.
 
-    GenAI-Bench of TIGER-AI-Lab: people's votes in GenAI-Arena between two edits of a picture, and what models chose.
+    GenAI-Bench of TIGER-AI-Lab: people's votes in GenAI-Arena between two edits of an image, and models' votes.
 
     Source: the folder results/image_edition of TIGER-AI-Lab/GenAI-Bench (read at f0b0334), or its image_generation,
     which is alike: <model>/pairwise.json, `[{"idx", "human_vote", "model_vote"}]`. A pair is named by its `idx`, its
-    place in the hub's split test_v1, and its images are `<idx>/left` and `<idx>/right`. Ties, where both are good or
-    both are bad, are `unsure`. A reply in which the release found no verdict is no score.
+    position in the hub's split test_v1, and its images are `<idx>/left` and `<idx>/right`. Ties are `unsure`, whether
+    both are good or both are bad. A reply in which the release found no verdict is no score.
     """
     votes: dict[str, str] = {}
     places: dict[tuple[str, str], str] = {}
     scores: list[Score] = []
-    for file, model in _files(place, OF_MODEL):
+    for file, model in _find_files(place, OF_MODEL):
         for where, record in read_list(file, "votes"):
             pair, vote = as_text(record, "idx", where), as_text(record, "human_vote", where)
-            remember(places, (model, pair), where, f"pair {pair} stands twice")
+            remember(places, (model, pair), where, f"pair {pair} occurs twice")
             if vote not in PREFERRED or votes.setdefault(pair, vote) != vote:
                 wanted = votes.get(pair) or " or ".join(PREFERRED)
                 raise SourceError(
@@ -173,4 +175,4 @@ def read_genai_arena(place: Place) -> Release:
         }
         for pair, vote in votes.items()
     ]
-    return released(preferences=choices, scores=listed_scores(scores))
+    return released(preferences=choices, scores=make_scores(scores))

@@ -1,4 +1,4 @@
-"""A run's scores where people work: as a table that others query, in an experiment tracker, in a model's repository."""
+"""Exports of a run's scores: to Iceberg and Lance tables, experiment trackers and model repositories."""
 
 from pathlib import Path
 

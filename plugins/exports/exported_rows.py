@@ -1,4 +1,4 @@
-"""Scores as an exported table has them: flat, each row with a key of its own and the part that it stands on."""
+"""Rows of exported tables: flat, each with a unique key and the part of the run that it comes from."""
 
 import hashlib
 from collections.abc import Iterator, Sequence
@@ -14,7 +14,7 @@ from plumbline.operators.base import schemas
 from plumbline.operators.base.errors import ConfigError
 
 KEY = ("benchmark", "generator", "metric", "row_id")
-"""The columns whose values no two rows of a table share."""
+"""Columns that together identify a row."""
 _ERROR_COLUMNS = {f"error_{name}": name for name in schemas.ERROR.names}
 EXPORTED = pa.schema(
     [
@@ -26,38 +26,37 @@ EXPORTED = pa.schema(
         *schemas.texts("run_id", "part"),
     ]
 )
-"""Scores, with their errors spread into columns.
+"""Scores, with one column per field of an error.
 
-`row_id` is the image_id. A row that names no image has `missing/` and its prompt's id instead, and the second row of
-one name has `#2` after it. `part` is a digest of the file of the run's scores that the row is from, and `run_id` the
-run that it was exported from when it was first written.
+`row_id` is the image_id, or `missing/` and the prompt_id for a row without an image; a repeated one ends in `#2`, `#3`
+and so on. `part` is a digest of the scores file that the row comes from, and `run_id` the run that first exported it.
 """
 
 
 class PartRows(NamedTuple):
-    """A part of a run's scores, ready for a table."""
+    """Rows of one file of a run's scores, ready to be written."""
 
     name: str
-    """What stands in the column `part`."""
+    """Value of the column `part`."""
     table: pa.Table
-    """Schema EXPORTED, further columns after it."""
+    """Schema EXPORTED, then extra columns."""
 
 
 class RowMaker:
-    """Makes the rows of one run, part by part; it remembers eight bytes of each, to tell names that come again."""
+    """Makes the rows of one run part by part, and keeps eight bytes per row to recognize repeated names."""
 
     def __init__(self, benchmark: str, run_id: str, columns: Sequence[str] | None) -> None:
-        """`columns` are the further ones to take along, None being all."""
+        """`columns` are the extra columns to keep; None keeps all."""
         self.benchmark, self.run_id, self.columns = benchmark, run_id, columns
         self._seen: dict[tuple[str, str], list[NDArray[np.uint64]]] = {}
 
     def make(self, scores: pa.Table, digest: str) -> PartRows:
-        """The rows of a part (schema SCORES, further columns after it), whose file has this digest.
+        """Return the rows of a part (schema SCORES, then extra columns), whose file has this digest.
 
-        Raises ConfigError where a further column is not there, or is called as one of the table's own.
+        Raise ConfigError if an extra column is missing, or is named like a column of the table.
         """
-        further = self._further(scores)
-        row_ids, renamed = self._row_ids(scores)
+        extra = self._select_extra(scores)
+        row_ids, renamed = self._make_row_ids(scores)
         name = hashlib.sha256(f"{digest}{self.columns}{renamed}".encode()).hexdigest()[:32] if len(scores) else ""
         error = scores.column("error").combine_chunks()
         constant = {"benchmark": self.benchmark, "run_id": self.run_id, "part": name}
@@ -66,46 +65,46 @@ class RowMaker:
         made |= {"row_id": row_ids}
         columns = {column: made.get(column, _column(scores, column)) for column in EXPORTED.names}
         table = pa.table(columns, schema=EXPORTED)
-        for column in further:
+        for column in extra:
             values = scores.column(column)
             if pa.types.is_dictionary(values.type):
                 values = values.cast(values.type.value_type)
             table = table.append_column(column, values)
         return PartRows(name, table)
 
-    def _further(self, scores: pa.Table) -> Sequence[str]:
-        there = [column for column in scores.column_names if column not in schemas.SCORES.names]
+    def _select_extra(self, scores: pa.Table) -> Sequence[str]:
+        available = [column for column in scores.column_names if column not in schemas.SCORES.names]
         for column in self.columns or ():
-            if column not in there:
+            if column not in available:
                 raise ConfigError(
-                    f"columns: the run has no further column {column!r}; it has {', '.join(there) or 'none'}"
+                    f"columns: the run has no extra column {column!r}; it has {', '.join(available) or 'none'}"
                 )
-        taken = there if self.columns is None else self.columns
-        taken = [column for column in taken if not _is_untyped(scores.schema.field(column).type)]
-        if own := [column for column in taken if column in EXPORTED.names]:
+        kept = available if self.columns is None else self.columns
+        kept = [column for column in kept if not _is_untyped(scores.schema.field(column).type)]
+        if own := [column for column in kept if column in EXPORTED.names]:
             raise ConfigError(
                 f"columns: {own[0]!r} is a column of the table's own; name the others, as in columns=[seed]"
             )
-        return taken
+        return kept
 
-    def _row_ids(self, scores: pa.Table) -> tuple[pa.Array, list[tuple[int, str]]]:
-        """Every row's name, and of those that had come before in its generator and metric the place and new name."""
+    def _make_row_ids(self, scores: pa.Table) -> tuple[pa.Array, list[tuple[int, str]]]:
+        """Return each row's name, and position and new name of rows whose name was taken."""
         missing = pc.binary_join_element_wise("missing", pc.fill_null(scores.column("prompt_id"), ""), "/")
         names = pc.coalesce(scores.column("image_id"), missing).to_numpy(zero_copy_only=False).astype(object)
         renamed: list[tuple[int, str]] = []
-        for group, places in _groups(scores):
+        for group, places in _group_rows(scores):
             seen = self._seen.setdefault(group, [])
             hashes = pd.util.hash_array(names[places], categorize=False)
-            again = _known(hashes, seen) | pd.Series(hashes).duplicated().to_numpy()
+            again = _find_known(hashes, seen) | pd.Series(hashes).duplicated().to_numpy()
             _remember(hashes, seen)
             for place in places[again]:
-                names[place] = _free_name(str(names[place]), seen)
+                names[place] = _make_unique(str(names[place]), seen)
                 renamed.append((int(place), names[place]))
         return pa.array(names, pa.string()), renamed
 
 
 def _is_untyped(dtype: pa.DataType) -> bool:
-    """Return True for columns without any value: the run does not record their type, which a table needs."""
+    """Return True for the type of a column without values; tables need a type, which the run does not record."""
     return bool(pa.types.is_null(dtype) or (pa.types.is_list(dtype) and _is_untyped(dtype.value_type)))
 
 
@@ -113,16 +112,16 @@ def _column(scores: pa.Table, column: str) -> pa.ChunkedArray | None:
     return scores.column(column) if column in scores.column_names else None
 
 
-def _groups(scores: pa.Table) -> Iterator[tuple[tuple[str, str], NDArray[np.int64]]]:
-    """By generator and metric, the places of its rows."""
+def _group_rows(scores: pa.Table) -> Iterator[tuple[tuple[str, str], NDArray[np.int64]]]:
+    """Yield each pair of generator and metric with the positions of its rows."""
     frame = scores.select(["generator", "metric"]).to_pandas()
     for group, places in frame.groupby(["generator", "metric"], sort=False, observed=True).indices.items():
         generator, metric = group
         yield (str(generator), str(metric)), np.asarray(places, np.int64)
 
 
-def _known(hashes: NDArray[np.uint64], seen: Sequence[NDArray[np.uint64]]) -> NDArray[np.bool_]:
-    """Which hashes stand in any of the sorted arrays."""
+def _find_known(hashes: NDArray[np.uint64], seen: Sequence[NDArray[np.uint64]]) -> NDArray[np.bool_]:
+    """Return a mask of the hashes that any of the sorted arrays contains."""
     known = np.zeros(len(hashes), bool)
     for chunk in seen:
         places = np.minimum(np.searchsorted(chunk, hashes), len(chunk) - 1)
@@ -131,17 +130,17 @@ def _known(hashes: NDArray[np.uint64], seen: Sequence[NDArray[np.uint64]]) -> ND
 
 
 def _remember(hashes: NDArray[np.uint64], seen: list[NDArray[np.uint64]]) -> None:
-    """Adds hashes to the sorted arrays, each of which is kept longer than the next, so that they are few."""
+    """Add hashes to the sorted arrays; each array is kept longer than the next, so that available are few."""
     chunk = np.sort(hashes)
     while seen and len(seen[-1]) <= len(chunk):
         chunk = np.sort(np.concatenate([seen.pop(), chunk]), kind="stable")
     seen.append(chunk)
 
 
-def _free_name(name: str, seen: list[NDArray[np.uint64]]) -> str:
-    """The first of `name#2`, `name#3`, ... that no row has; it is taken from then on."""
+def _make_unique(name: str, seen: list[NDArray[np.uint64]]) -> str:
+    """Return the first of `name#2`, `name#3`, ... that no row has, and remember it."""
     number = 2
-    while _known(taken := pd.util.hash_array(np.array([f"{name}#{number}"], object), categorize=False), seen)[0]:
+    while _find_known(digest := pd.util.hash_array(np.array([f"{name}#{number}"], object), categorize=False), seen)[0]:
         number += 1
-    _remember(taken, seen)
+    _remember(digest, seen)
     return f"{name}#{number}"

@@ -1,4 +1,4 @@
-"""An export of a run's scores: part by part into one table, the parts that stand in it left alone."""
+"""Exports a run's scores into a table part by part, and skips parts that the table already has."""
 
 import re
 from collections import Counter
@@ -22,7 +22,7 @@ TABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ExportConfig:
-    """Of which run, into which table."""
+    """Options of `plumbline export`."""
 
     store: str = "store"
     """Folder or cloud prefix of the store."""
@@ -33,12 +33,12 @@ class ExportConfig:
     run: str = "latest"
     """A run's id (plumbline status); `latest` is the newest."""
     table: str = "scores"
-    """The table's name; in Iceberg it stands in the namespace `plumbline`."""
+    """The table's name; in Iceberg its namespace is `plumbline`."""
     catalog: str | None = None
     """Iceberg's catalog, as SQLAlchemy names a database (sqlite:////absolute/path.db), or a REST catalog's https://
     address; null is `catalog.db` in the output folder."""
     columns: tuple[str, ...] | None = None
-    """Of the further columns of scores.parquet (benchmark.columns.extra), those to take along; null takes all."""
+    """Extra columns of scores.parquet (benchmark.columns.extra) to export; null exports all."""
     storage: StorageConfig = field(default_factory=StorageConfig)
 
     def __post_init__(self) -> None:
@@ -47,27 +47,27 @@ class ExportConfig:
             raise ConfigError(f"table: expected letters, digits and _, got {self.table!r}")
 
 
-ROWS_AT_ONCE = 1 << 18
-"""About as many are written by one commit, and are in memory together."""
+ROWS_PER_COMMIT = 1 << 18
+"""Approximate; this many rows are in memory at a time."""
 
 
 class ExportedScores(NamedTuple):
-    """A run whose scores stand in a table."""
+    """Result of an export."""
 
     run_id: str
     url: str
     rows: int
-    """Of the run."""
+    """Rows of the run."""
     written: int
-    """Rows that this call wrote."""
+    """Rows written by this call."""
     removed: int
-    """Rows without an image that this call removed: the run has images where an earlier one lacked them."""
+    """Rows without an image removed by this call, because this run has the images that an earlier one lacked."""
 
 
 def export_scores(config: ExportConfig, report: Callable[[int], None] = lambda written: None) -> ExportedScores:
-    """Writes what the table lacks of the run; `report` gets the number of rows after each commit.
+    """Write the rows that the table lacks, and call `report` with the number of rows written after each commit.
 
-    Raises ConfigError where the run or the table cannot be used, and ExportError where it cannot be written.
+    Raise ConfigError if the run or the table cannot be used, and ExportError if the table cannot be written.
     """
     store = open_existing_store(config)
     run_id = find_run(store, config.run)
@@ -75,49 +75,49 @@ def export_scores(config: ExportConfig, report: Callable[[int], None] = lambda w
     benchmark = str(manifest.get("benchmark", ""))
     target = Target(config.storage.locate(config.output, writable=True), config.table, config.catalog)
     maker = RowMaker(benchmark, run_id, config.columns)
-    parts = _parts(store, run_id, maker)
+    parts = _read_parts(store, run_id, maker)
     first = next(parts)
     table = FORMATS[config.format](target, first.table.schema)
     writer = _Writer(table, table.stored_parts(benchmark), report)
     for part in chain([first], parts):
-        writer.take(part)
+        writer.add(part)
     writer.flush()
     removed = writer.remove_stale(benchmark, manifest)
     return ExportedScores(run_id, table.url, writer.rows, writer.written, removed)
 
 
-def _parts(store: Store, run_id: str, maker: RowMaker) -> Iterator[PartRows]:
+def _read_parts(store: Store, run_id: str, maker: RowMaker) -> Iterator[PartRows]:
     for path in store.files(f"runs/{run_id}/scores.parquet"):
         part = store.read_part(path)
         yield maker.make(part.table, part.sha256)
 
 
 class _Writer:
-    """Writes parts that do not stand, several by one commit."""
+    """Writes parts that the table lacks, several per commit."""
 
     def __init__(self, table: ScoreTable, stored_parts: Sequence[StoredPart], report: Callable[[int], None]) -> None:
         self._table, self._stored_parts, self._report = table, stored_parts, report
         self._groups = {(part.generator, part.metric) for part in stored_parts}
-        self._rows_of: Counter[str] = Counter()
+        self._row_counts: Counter[str] = Counter()
         for part in stored_parts:
-            self._rows_of[part.part] += part.rows
+            self._row_counts[part.part] += part.rows
         self._pending: list[pa.Table] = []
-        self._of_run: set[str] = set()
+        self._run_parts: set[str] = set()
         self.rows = self.written = 0
 
-    def take(self, part: PartRows) -> None:
-        """Writes a part at once, soon, or, where all of its rows stand, not at all."""
+    def add(self, part: PartRows) -> None:
+        """Queue a part unless the table has all of its rows, and write the queue once it is long enough."""
         self.rows += len(part.table)
-        self._of_run.add(part.name)
-        if self._rows_of[part.name] < len(part.table):
+        self._run_parts.add(part.name)
+        if self._row_counts[part.name] < len(part.table):
             self._pending.append(part.table)
-        if sum(map(len, self._pending)) >= ROWS_AT_ONCE:
+        if sum(map(len, self._pending)) >= ROWS_PER_COMMIT:
             self.flush()
 
     def flush(self) -> None:
-        """Writes what is waiting: what is new to the table by one commit, what may replace rows of it by another."""
-        fresh = [rows for rows in self._pending if not self._groups & _groups(rows)]
-        others = [rows for rows in self._pending if self._groups & _groups(rows)]
+        """Write the queue: rows of new generators and metrics in one commit, other rows in a second."""
+        fresh = [rows for rows in self._pending if not self._groups & _list_groups(rows)]
+        others = [rows for rows in self._pending if self._groups & _list_groups(rows)]
         self._pending = []
         for tables, is_fresh in ((fresh, True), (others, False)):
             if tables:
@@ -127,7 +127,7 @@ class _Writer:
                 self._report(self.written)
 
     def remove_stale(self, benchmark: str, manifest: Mapping[str, Any]) -> int:
-        """Removes what the table says is missing of the run's generators and metrics, and the run does not."""
+        """Remove rows without an image that the table has of this run's generators and metrics, but the run has not."""
         if not any(self._is_stale(part, manifest) for part in self._stored_parts):
             return 0
         stale = [part for part in self._table.stored_parts(benchmark) if self._is_stale(part, manifest)]
@@ -136,11 +136,11 @@ class _Writer:
         return sum(part.unnamed for part in stale)
 
     def _is_stale(self, part: StoredPart, manifest: Mapping[str, Any]) -> bool:
-        of_run = part.generator in manifest.get("generators", ()) and part.metric in manifest.get("metrics", ())
-        return bool(part.unnamed) and of_run and part.part not in self._of_run
+        in_run = part.generator in manifest.get("generators", ()) and part.metric in manifest.get("metrics", ())
+        return bool(part.unnamed) and in_run and part.part not in self._run_parts
 
 
-def _groups(rows: pa.Table) -> set[tuple[str, str]]:
-    """The generators and metrics of rows."""
+def _list_groups(rows: pa.Table) -> set[tuple[str, str]]:
+    """Return the pairs of generator and metric."""
     pairs = pa.TableGroupBy(rows, ["generator", "metric"], use_threads=False).aggregate([])
     return set(zip(*(column.to_pylist() for column in pairs.columns), strict=True))

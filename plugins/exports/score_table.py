@@ -1,4 +1,4 @@
-"""What a format does for an export: say what stands in its table, take rows in by their key, remove what is stale."""
+"""The interface of table formats: list stored parts, write rows by key and remove stale rows."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -12,46 +12,46 @@ from plumbline.pipelines.base.storage import Place, first_line
 
 
 class ExportError(PlumblineError):
-    """Scores cannot be written into a table."""
+    """Scores could not be written into a table."""
 
 
 class StoredPart(NamedTuple):
-    """Rows of a table that are from the same part of a run's scores."""
+    """Number of rows that a table has from one part of a run's scores."""
 
     generator: str
     metric: str
     part: str
     rows: int
     unnamed: int
-    """Those of them that name no image."""
+    """Rows without an image."""
 
 
 class ScoreTable(Protocol):
-    """A table of schema EXPORTED with further columns, in some format."""
+    """A table of schema EXPORTED with extra columns."""
 
     @property
     def url(self) -> str:
-        """Where it stands."""
+        """Address of the table."""
 
     @property
     def schema(self) -> pa.Schema:
-        """The table's columns with their types."""
+        """Columns of the table."""
 
     def stored_parts(self, benchmark: str) -> Sequence[StoredPart]:
-        """What stands in it of a benchmark, read from a few columns, a batch at a time."""
+        """Count the stored rows of a benchmark by part; reads few columns, batch by batch."""
 
     def write(self, rows: pa.Table, *, fresh: bool) -> None:
-        """Takes rows of one benchmark in, in place of those of the same key, by one commit.
+        """Write rows of one benchmark in one commit; they replace rows with the same key.
 
-        `fresh` says that the table has no row of their generators and metrics. Raises ExportError.
+        `fresh` means that the table has no rows of their generators and metrics. Raise ExportError on failure.
         """
 
     def remove_unnamed(self, benchmark: str, stale: Sequence[StoredPart]) -> None:
-        """Removes the rows of these parts that name no image, by one commit."""
+        """Remove the rows of these parts without an image, in one commit."""
 
 
 class Target(NamedTuple):
-    """Where a table is to be."""
+    """Location of a table."""
 
     place: Place
     table: str
@@ -59,12 +59,12 @@ class Target(NamedTuple):
 
 
 OpenTable = Callable[[Target, pa.Schema], ScoreTable]
-"""Opens a table, which is made where there is none, and gets the columns of the schema that it lacks."""
+"""Opens a table, creates it if it does not exist, and adds columns of the schema that it lacks."""
 
 
 @contextmanager
 def export_errors(url: str) -> Iterator[None]:
-    """Turns whatever a format's library raises into an ExportError that names the table."""
+    """Turn any exception of a format's library into an ExportError that names the table."""
     try:
         yield
     except PlumblineError:
@@ -77,9 +77,9 @@ def export_errors(url: str) -> Iterator[None]:
 
 
 def fit_types(rows: pa.Table, schema: pa.Schema, url: str) -> pa.Table:
-    """Return rows with the columns of a table in its types; raise ExportError if some value has no such form.
+    """Return rows cast to the table's types; raise ExportError if a value cannot be cast.
 
-    Another run may have a further column, such as a seed, as another type, or not at all: then it is null.
+    Runs may differ in the type of an extra column, such as a seed, or lack it: then it is null.
     """
     for position, field in enumerate(rows.schema):
         stored = schema.field(field.name).type
@@ -103,7 +103,7 @@ PART_COLUMNS = ("generator", "metric", "part", "image_id")
 
 
 def count_parts(batches: Iterable[pa.RecordBatch]) -> list[StoredPart]:
-    """The parts of batches with the columns PART_COLUMNS."""
+    """Count rows by part, from batches with the columns PART_COLUMNS."""
     rows: Counter[tuple[str, str, str]] = Counter()
     named: Counter[tuple[str, str, str]] = Counter()
     for batch in batches:

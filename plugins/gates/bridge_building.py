@@ -1,4 +1,4 @@
-"""Bridges built from two versions' scores of the same images: the map, its errors, and what it does not explain."""
+"""Builds bridges from two versions' scores of the same images: the map, its errors, and the unexplained differences."""
 
 import math
 from collections.abc import Mapping

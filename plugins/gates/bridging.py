@@ -110,7 +110,6 @@ def side_of_run(store: Store, run: str, metric: str, key: str) -> Side:
 
 def score_held_set(planned: PlannedSweep, watch: Watch) -> RunScores:
     """Compute the missing cells of a sweep and return its scores, without writing a run."""
-
     with registered_sweep(planned, watch) as (working, both):
         _, _, scores = compute_whole(
             working, both, lambda now, outcomes: inspect_cells(now, outcomes, CellTables.scores)

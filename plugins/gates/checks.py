@@ -166,8 +166,8 @@ def check_rules(gate: Gate, judged: JudgedRun) -> None:
             )
         if rule.compares and not (rule.baseline or judged.other):
             raise ConfigError(
-                f"{at}: {rule.kind}: there is nothing to compare with; name a run (against=RUN), or a generator of "
-                "this one (baseline=NAME)"
+                f"{at}: {rule.kind}: there is nothing to compare with; name another run (against=RUN), or a "
+                "generator of the same run (baseline=NAME)"
             )
         if rule.baseline is not None and rule.baseline == rule.candidate:
             raise ConfigError(f"{at}: baseline: is the candidate itself, {rule.baseline!r}; name another generator")

@@ -22,24 +22,24 @@ MAX_BYTES = 1 << 20
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GateConfig:
-    """Which run must pass which rules."""
+    """The run to judge, and the rules that it must pass."""
 
     store: str = "store"
     """Folder or cloud prefix of the store."""
     run: str = "latest"
     """A run's id (plumbline status), or a suite's, whose runs must all pass; `latest` is the newest run."""
     rules: str
-    """The file of rules (plugins/gates/README.md), a path or an address."""
+    """File of rules (plugins/gates/README.md), a path or an address."""
     against: str | None = None
-    """The run whose generators of the same names it is compared with: its id or that of its suite, or `previous`, the
-    newest before it that can be compared."""
+    """The run to compare with, generator by generator: its id, its suite's id, or `previous` for the newest earlier run
+    that can be compared."""
     candidate: str | None = None
-    """The generator that is judged; null is every one."""
+    """The generator to judge; null judges all."""
     baseline: str | None = None
-    """The generator of the same run that it is compared with, in place of another run."""
+    """The generator of the same run to compare with, instead of another run."""
     settings: Choice = "compare"
-    """`compare`: a rule cannot tell where the two sides were generated with different settings; `ignore`: it looks at
-    the scores all the same."""
+    """`compare`: a rule cannot tell if the two sides were generated with different settings; `ignore`: it compares the
+    scores anyway."""
     junit: str | None = None
     """A file for the result as JUnit XML, which CI systems show: a path or an address."""
     summary: str | None = None

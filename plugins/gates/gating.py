@@ -94,7 +94,7 @@ def run_gate(store: Store, gate: Gate, config: GateConfig) -> list[GateResult]:
         gate.check({manifest["benchmark"]: manifest["metrics"] for manifest in manifests.values()})
     results = list[GateResult]()
     for run_id, manifest in manifests.items():
-        rules = gate.for_benchmark(manifest["benchmark"])
+        rules = gate.select_benchmark(manifest["benchmark"])
         if not rules.rules:
             continue
         against = None

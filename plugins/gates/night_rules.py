@@ -33,7 +33,7 @@ class NightRules(NightGate):
         settings: Choice,
         sources: Sources | None,
     ) -> GateVerdict | None:
-        gate = self.rules.for_benchmark(read_manifest(store, run_id)["benchmark"])
+        gate = self.rules.select_benchmark(read_manifest(store, run_id)["benchmark"])
         if not gate.rules:
             return None
         result = judge_run(store, gate, run_id, against=against, no_other=no_other, settings=settings, sources=sources)

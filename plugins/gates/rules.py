@@ -58,9 +58,9 @@ class Rule(BoundsChecked):
         if self.metric is None and self.coverage is None:
             raise ConfigError(f"metric: {given[0]} wants one; add metric: NAME")
         if self.surely and not self.is_floor:
-            raise ConfigError(f"surely: belongs to at_least and at_most, got it beside {given[0]}; remove it")
+            raise ConfigError(f"surely: belongs to at_least and at_most, got it with {given[0]}; remove it")
         if self.baseline is not None and not self.compares:
-            raise ConfigError(f"baseline: belongs to {' and '.join(COMPARING)}, got it beside {given[0]}; remove it")
+            raise ConfigError(f"baseline: belongs to {' and '.join(COMPARING)}, got it with {given[0]}; remove it")
 
     @property
     def kind(self) -> str:
@@ -113,7 +113,7 @@ class Gate(NamedTuple):
     rules: Mapping[str, Rule]
     """Rules by name."""
 
-    def for_benchmark(self, benchmark: str) -> "Gate":
+    def select_benchmark(self, benchmark: str) -> "Gate":
         """Return the gate with only the rules for runs of a benchmark, possibly none."""
         return self._replace(
             rules={name: rule for name, rule in self.rules.items() if rule.benchmark in (None, benchmark)}

@@ -72,8 +72,7 @@ def _components(fields: Fields) -> dict[str, tuple[str, str]]:
 
 
 def find_tensors(part: Part, only: str | None) -> list[str]:
-    """Return the tensors of every component of a folder; for a hub repository, only the names of its files with
-    weights.
+    """Return the tensors of every component of a folder; of a hub repository, only the names of its weight files.
 
     Raises ModelError for a component that is missing or has no complete safetensors files.
     """

@@ -1,4 +1,4 @@
-"""The call `draw` of image generators: what a model is asked for, and what it returns."""
+"""The call `draw` of image generators: its requests, settings and results."""
 
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol

@@ -25,24 +25,24 @@ SWEEP_KEYS = ("benchmark", "pictures", "cluster", "storage", "limits", "max_fail
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GenerateConfig(BoundsChecked):
-    """Prompts x generator x settings."""
+    """Settings of jobs.generate: prompts, an image generator and its settings."""
 
     benchmark: BenchmarkConfig
-    """Its prompts are drawn; its `images` is the folder that the generator's own folder is put into."""
+    """Benchmark whose prompts are drawn; its `images` is the folder that will contain the generator's folder."""
     image_model: AnyModel
-    """What draws: a pipeline of diffusers, or a service."""
+    """Image generator: a pipeline of diffusers, or a service."""
     pictures: PicturesConfig = field(default_factory=PicturesConfig)
     cluster: ClusterConfig
     storage: StorageConfig = field(default_factory=StorageConfig)
     limits: ImageLimits = field(default_factory=ImageLimits)
     shard_rows: Positive = 64
-    """Pictures of a file, which are committed together."""
+    """Number of pictures in a file; they are committed together."""
     max_failed: Share = 0.01
-    """Share of pictures that could not be made up to which the exit code is 2 instead of 1."""
+    """Largest share of failed pictures for exit code 2; above it, the exit code is 1."""
     dry_run: bool = False
     """Show how many pictures would be made, and stop."""
     log: LogConfig = field(default_factory=LogConfig)
-    """What is written of each shard while the job goes on (docs/observing.md)."""
+    """Log of each shard (docs/observing.md)."""
 
     def __post_init__(self) -> None:
         BoundsChecked.__post_init__(self)
@@ -78,13 +78,13 @@ class GenerateConfig(BoundsChecked):
         return self.images / self.generator
 
     @property
-    def kept(self) -> Place:
+    def image_store(self) -> Place:
         """Store of the generated images."""
         return self.images / KEPT
 
     @property
-    def wanted_folder(self) -> str:
-        """Folder of the tables that list the generator's wanted pictures, relative to the store `kept`."""
+    def prompts_folder(self) -> str:
+        """Folder of the tables that list the pictures to draw, relative to `image_store`."""
         return f"wanted/{self.generator}"
 
     @property
@@ -95,9 +95,9 @@ class GenerateConfig(BoundsChecked):
     def drawing(self) -> SweepConfig:
         """Return the sweep that generates the images: one prompt per image, and no images to read."""
         return SweepConfig(
-            store=self.kept.url,
+            store=self.image_store.url,
             benchmark=BenchmarkConfig(
-                name=self.generator, prompts=(self.kept / self.wanted_folder).url, images=None, generators={}
+                name=self.generator, prompts=(self.image_store / self.prompts_folder).url, images=None, generators={}
             ),
             models={ROLE: self.image_model},
             metrics={"pictures": Pictures(options=self.pictures)},

@@ -23,7 +23,7 @@ from plumbline.pipelines.sources.sources import open_sources
 from plumbline.pipelines.sweeps.computing import Inspection, compute_whole, model_usage, registered_sweep
 from plumbline.pipelines.sweeps.planning import PlannedSweep, plan_sweep
 from plumbline.plugins.generation.generate_config import GenerateConfig
-from plumbline.plugins.generation.wanted import wanted_pictures, write_wanted
+from plumbline.plugins.generation.wanted import list_pictures, write_wanted
 
 OURS = re.compile(r"\d{5}-[0-9a-f]{8}(\.draft)?\.parquet")
 """Names of the files that a generation writes into a generator's folder."""
@@ -69,15 +69,15 @@ def plan_generation(config: GenerateConfig) -> PlannedGeneration:
     strangers = [name for name in _tables(config.folder) if OURS.fullmatch(name) is None]
     if strangers:
         raise ConfigError(
-            f"{config.folder / strangers[0]}: not made by jobs.generate, whose pictures are to be put beside it; "
+            f"{config.folder / strangers[0]}: not made by jobs.generate, which would put its pictures there; "
             "choose another name=NAME or another folder"
         )
     memory = FileMemory(None, config.texts)
     prompts = open_sources(config.texts, config.storage, shard_size=ShardSize(), memory=memory).prompts
-    wanted = wanted_pictures(prompts, config.pictures.seeds)
+    wanted = list_pictures(prompts, config.pictures.seeds)
     if not wanted:
         raise ConfigError(f"benchmark.prompts {config.benchmark.prompts}: expected prompts, found none")
-    write_wanted(Store(config.kept), config.wanted_folder, wanted, config.shard_rows)
+    write_wanted(Store(config.image_store), config.prompts_folder, wanted, config.shard_rows)
     return PlannedGeneration(config, plan_sweep(config.drawing(), wanted=("pictures",)), len(prompts), len(wanted))
 
 
@@ -142,14 +142,14 @@ class GeneratorFolder:
         failed, problems = sum(cell.shard.rows for cell in lost), [outcomes[cell.path].message for cell in lost]
         broken = set[str]()
 
-        def put(name: str) -> StoredCell | BrokenCell:
+        def publish_cell(name: str) -> StoredCell | BrokenCell:
             try:
-                return self._put(name, made[name], drawing.store, is_there=name in there)
+                return self._publish_cell(name, made[name], drawing.store, is_there=name in there)
             except BrokenCell as error:
                 return error
 
         with ThreadPoolExecutor(MAX_READERS) as pool:
-            for cell, result in zip(made.values(), pool.map(put, made), strict=True):
+            for cell, result in zip(made.values(), pool.map(publish_cell, made), strict=True):
                 if isinstance(result, BrokenCell):
                     broken.add(cell.path)
                     problems.append(str(result))
@@ -159,8 +159,8 @@ class GeneratorFolder:
         self.folder.remove_below([name for name in there if name not in made])
         return Inspection(Published(failed, tuple(dict.fromkeys(problems))), broken)
 
-    def _put(self, name: str, cell: PlannedCell, store: Store, *, is_there: bool) -> StoredCell:
-        """Put a cell into the folder unless the same bytes are there; raise BrokenCell if neither copy is sound."""
+    def _publish_cell(self, name: str, cell: PlannedCell, store: Store, *, is_there: bool) -> StoredCell:
+        """Copy a cell into the folder unless the same bytes are there; raise BrokenCell if both copies are damaged."""
         place = store.place / f"{cell.path.rpartition('/')[0]}/{name}"
         target, is_draft_file = self.folder / name, name.endswith(".draft.parquet")
         linked = is_there and _is_linked(place, target)

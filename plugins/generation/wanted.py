@@ -13,7 +13,7 @@ Texts = Mapping[str, str]
 """Prompts by image_id, in order."""
 
 
-def wanted_pictures(prompts: pa.Table, seeds: int) -> Texts:
+def list_pictures(prompts: pa.Table, seeds: int) -> Texts:
     """Return the prompt of each wanted picture: `seeds` pictures of each prompt (schema PROMPTS)."""
     pairs = zip(*(prompts.column(name).to_pylist() for name in ("prompt_id", "text")), strict=True)
     return {PictureName(prompt_id, number).image_id: text or "" for prompt_id, text in pairs for number in range(seeds)}

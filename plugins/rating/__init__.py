@@ -1,4 +1,4 @@
-"""Studies: what people are asked about the images of a run or a folder, served as pages, and their answers kept."""
+"""Studies: people rate the images of a run or a folder in a browser, and their answers are stored."""
 
 from pathlib import Path
 

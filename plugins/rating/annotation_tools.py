@@ -1,4 +1,4 @@
-"""A study's tasks for teams who rate in Label Studio or Argilla, and their answers back into the study."""
+"""Exports a study's tasks to Label Studio or Argilla, and imports the answers."""
 
 import base64
 import json
@@ -16,7 +16,7 @@ from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.judging.releases.release import words_in
 from plumbline.pipelines.web.person_names import BadName, clean_name
 from plumbline.plugins.rating.annotations import Annotation, read_export
-from plumbline.plugins.rating.answers import LONGEST_NOTE, Answer
+from plumbline.plugins.rating.answers import MAX_NOTE, Answer
 from plumbline.plugins.rating.pictures import Pictures
 from plumbline.plugins.rating.question_templates import (
     CANNOT_TELL,
@@ -25,7 +25,7 @@ from plumbline.plugins.rating.question_templates import (
     TEMPLATES,
     UNSURE,
     WHOLE,
-    what_is_wrong,
+    find_problem,
 )
 from plumbline.plugins.rating.rate_config import ToolName
 from plumbline.plugins.rating.study import Study
@@ -40,17 +40,17 @@ CHOICES: Mapping[str, Sequence[str]] = {
     "side_by_side": ["left", "right", "tie"],
     "vote": ["left", "right", "tie"],
 }
-"""What a rater may choose by each template, besides `unsure` and `cannot tell`."""
-SPOKEN = {CANNOT_TELL: "cannot tell"}
+"""Choices of each template, without `unsure` and `cannot tell`."""
+LABELS = {CANNOT_TELL: "cannot tell"}
 MARKED_WORDS, NOTE = "wrong_words", "note"
-"""Names of the questions beside that of the template's name."""
+"""Names of the further questions; the main question has the template's name."""
 IMAGES = ("source", "image", "left", "right")
 SHOWN = ("prompt", "question", *IMAGES)
-"""Fields of records that raters see, in this order."""
-PART = 50_000_000
-"""Characters of a file of tasks, of which the last may go beyond."""
+"""Fields of records that raters see, in order."""
+PART_SIZE = 50_000_000
+"""Characters after which a new file of tasks begins."""
 HINTS = {
-    "words": f'Mark the words, then choose "{MARKED}", also where none is wrong.',
+    "words": f'Mark the words, then choose "{MARKED}", even if no word is wrong.',
     **{
         name: ", ".join(f"{grade}: {anchor.rstrip('.')}" for grade, anchor in template.anchors.items())
         for name, template in GRADED.items()
@@ -61,82 +61,82 @@ HINTS = {
 
 
 class Exported(NamedTuple):
-    """What was written."""
+    """Exported files."""
 
     files: Sequence[Place]
     notes: Sequence[str]
-    """What is left out, in a line each."""
+    """Descriptions of omitted tasks and images."""
 
 
 def export_tasks(study: Study, name: ToolName, raters: int) -> Exported:
-    """Writes every task of a study with its pictures, by template, and how the tool is to ask so many raters.
+    """Write the study's tasks with their images, and the tool's configuration, for each template.
 
-    The files are in the study's folder, exports/TOOL. Nothing in them tells generators, images or right answers:
-    `task_id` alone leads back.
+    The files are in exports/TOOL of the study's folder. They contain no generators, image ids or right answers; an
+    answer is matched by its `task_id`.
     """
     tool, folder, files, notes = TOOLS[name], study.place / f"exports/{name}", list[Place](), list[str]()
-    tasks = list(study.opened.tasks.values())
-    for template in dict.fromkeys(task.template for task in tasks):
-        asked = [task for task in tasks if task.template == template]
-        for number, part in enumerate(_parts(_records(asked, study.opened.pictures, notes))):
-            made = [tool.record(record, [name for name in SHOWN if name in record]) for record in part]
+    all_tasks = list(study.opened.tasks.values())
+    for template in dict.fromkeys(task.template for task in all_tasks):
+        tasks = [task for task in all_tasks if task.template == template]
+        for number, part in enumerate(_split(_make_records(tasks, study.opened.pictures, notes))):
+            records = [tool.make_record(record, [name for name in SHOWN if name in record]) for record in part]
             files.append(folder / f"{template}.{number}.json")
-            files[-1].write(json.dumps(made).encode())
+            files[-1].write(json.dumps(records).encode())
             if number == 0:
                 shown = [name for name in SHOWN if name in part[0]]
-                files.append(folder / f"{template}.{tool.ending}")
-                files[-1].write(tool.asking(template, shown, raters).encode())
+                files.append(folder / f"{template}.{tool.suffix}")
+                files[-1].write(tool.configure(template, shown, raters).encode())
     return Exported(files, notes)
 
 
-def _parts(records: Iterable[dict[str, str]]) -> Iterator[list[dict[str, str]]]:
-    """The records in lists of some `PART` characters, as tools take them at once."""
+def _split(records: Iterable[dict[str, str]]) -> Iterator[list[dict[str, str]]]:
+    """Split the records into lists of about PART_SIZE characters, which tools can import."""
     part, size = list[dict[str, str]](), 0
     for record in records:
         part.append(record)
         size += sum(map(len, record.values()))
-        if size >= PART:
+        if size >= PART_SIZE:
             yield part
             part, size = [], 0
     if part:
         yield part
 
 
-def _records(tasks: Iterable[Task], pictures: Pictures, notes: list[str]) -> Iterator[dict[str, str]]:
-    """The tasks as tools hold them, flat and with their pictures, a record for each question; `notes` get more."""
+def _make_records(tasks: Iterable[Task], pictures: Pictures, notes: list[str]) -> Iterator[dict[str, str]]:
+    """Yield a flat record for each task, or for each of its questions; append omissions to `notes`."""
     for task in tasks:
         names = ("image",) if len(task.places) == 1 else ("left", "right")
-        images = [pictures.image(task, place) for place in _shown(task)]
+        images = [pictures.image(task, index) for index in _image_order(task)]
         sources = pictures.sources(task)
-        problem = next((one.message for one in (*images, *sources) if isinstance(one, RowError)), None)
+        problem = next((picture.message for picture in (*images, *sources) if isinstance(picture, RowError)), None)
         if problem is not None:
-            notes.append(f"task {task.task_id} is left out, a picture has gone: {problem}")
+            notes.append(f"task {task.task_id} is left out, an image is missing: {problem}")
             continue
         if len(sources) > 1:
             notes.append(f"task {task.task_id} shows the first of its {len(sources)} sources")
         shown = zip(("source",) * len(sources[:1]) + names, (*sources[:1], *images), strict=True)
-        uris = {name: _uri(picture) for name, picture in shown if isinstance(picture, bytes)}
+        uris = {
+            name: f"data:image/webp;base64,{base64.b64encode(picture).decode()}"
+            for name, picture in shown
+            if isinstance(picture, bytes)
+        }
         record = {"task_id": task.task_id, "prompt": task.prompt, **uris}
-        questions = [{"question_id": one.question_id, "question": one.text} for one in task.questions]
+        questions = [{"question_id": question.question_id, "question": question.text} for question in task.questions]
         yield from ({**record, **question} for question in questions or [{}])
 
 
-def _shown(task: Task) -> tuple[int, ...]:
-    """A task's images from left to right, which its id, a hash, decides."""
-    places = tuple(range(len(task.places)))
-    return places[::-1] if int(task.task_id, 16) % 2 else places
+def _image_order(task: Task) -> tuple[int, ...]:
+    """Return the indices of a task's images from left to right; the task's id, a hash, decides them."""
+    indices = tuple(range(len(task.places)))
+    return indices[::-1] if int(task.task_id, 16) % 2 else indices
 
 
-def _uri(picture: bytes) -> str:
-    return f"data:image/webp;base64,{base64.b64encode(picture).decode()}"
+def _list_choices(template: str) -> list[str]:
+    return [*CHOICES[template], *(LABELS.get(name, name) for name in WHOLE)]
 
 
-def _choices(template: str) -> list[str]:
-    return [*CHOICES[template], *(SPOKEN.get(name, name) for name in WHOLE)]
-
-
-def _label_studio_view(template: str, shown: Sequence[str], raters: int) -> str:
-    """The labelling configuration of a project."""
+def _configure_label_studio(template: str, shown: Sequence[str], raters: int) -> str:
+    """Return the labelling configuration of a project."""
     view = ElementTree.Element("View")
     for text in (TEMPLATES[template].asks, *filter(None, [HINTS.get(template)])):
         ElementTree.SubElement(view, "Header", value=text)
@@ -148,20 +148,20 @@ def _label_studio_view(template: str, shown: Sequence[str], raters: int) -> str:
             ElementTree.SubElement(labels, "Label", value=mark)
     about, options = shown[-1], {"choice": "single-radio", "required": "true", "showInline": "true"}
     choices = ElementTree.SubElement(view, "Choices", {"name": template, "toName": about, **options})
-    for choice in _choices(template):
+    for choice in _list_choices(template):
         ElementTree.SubElement(choices, "Choice", value=choice)
     ElementTree.SubElement(view, "TextArea", name=NOTE, toName=about, placeholder="a note")
     ElementTree.indent(view)
     return ElementTree.tostring(view, encoding="unicode")
 
 
-def _argilla_settings(template: str, shown: Sequence[str], raters: int) -> str:
-    """The settings of a dataset of version 2."""
+def _configure_argilla(template: str, shown: Sequence[str], raters: int) -> str:
+    """Return the settings of a dataset of Argilla 2."""
     fields = [{"name": name, "settings": {"type": "image" if name in IMAGES else "text"}} for name in shown]
-    choices: dict[str, Any] = {"type": "label_selection", "options": _options(_choices(template))}
+    choices: dict[str, Any] = {"type": "label_selection", "options": _list_options(_list_choices(template))}
     questions = [{"name": template, "title": TEMPLATES[template].asks, "required": True, "settings": choices}]
     if template == "words":
-        marks = {"type": "span", "field": "prompt", "options": _options(MARKS)}
+        marks = {"type": "span", "field": "prompt", "options": _list_options(MARKS)}
         questions.append({"name": MARKED_WORDS, "required": False, "settings": marks})
     questions.append({"name": NOTE, "required": False, "settings": {"type": "text"}})
     settings = {
@@ -174,83 +174,83 @@ def _argilla_settings(template: str, shown: Sequence[str], raters: int) -> str:
     return json.dumps(settings, indent=1)
 
 
-def _argilla_record(record: Mapping[str, str], shown: Sequence[str]) -> dict[str, Any]:
+def _make_argilla_record(record: Mapping[str, str], shown: Sequence[str]) -> dict[str, Any]:
     ids = {name: record[name] for name in ("task_id", "question_id") if name in record}
     empty: dict[str, Any] = {name: {} for name in ("suggestions", "responses", "vectors")}
     return {"id": "/".join(ids.values()), "fields": {name: record[name] for name in shown}, "metadata": ids, **empty}
 
 
-def _options(names: Sequence[str]) -> list[dict[str, str]]:
+def _list_options(names: Sequence[str]) -> list[dict[str, str]]:
     return [{"value": name, "text": name} for name in names]
 
 
 class Tool(NamedTuple):
-    """A tool in which people rate."""
+    """An annotation tool."""
 
-    record: Callable[[Mapping[str, str], Sequence[str]], dict[str, Any]]
-    """A record as the tool takes it, of the fields that it shows."""
-    asking: Callable[[str, Sequence[str], int], str]
-    """How it is to ask by a template, with these fields, of so many raters."""
-    ending: str
-    """Of the file with that."""
+    make_record: Callable[[Mapping[str, str], Sequence[str]], dict[str, Any]]
+    """Returns a record in the tool's form; the second argument names the fields to show."""
+    configure: Callable[[str, Sequence[str], int], str]
+    """Returns the tool's configuration for a template, the fields to show, and the raters of each task."""
+    suffix: str
+    """Suffix of the configuration's file."""
 
 
 TOOLS: Mapping[ToolName, Tool] = {
-    "label_studio": Tool(lambda record, shown: {"data": record}, _label_studio_view, "xml"),
-    "argilla": Tool(_argilla_record, _argilla_settings, "settings.json"),
+    "label_studio": Tool(lambda record, shown: {"data": record}, _configure_label_studio, "xml"),
+    "argilla": Tool(_make_argilla_record, _configure_argilla, "settings.json"),
 }
 
 
 class Imported(NamedTuple):
-    """What became of the answers of an export."""
+    """Counts of imported answers."""
 
     kept: int
     known: int
-    """That the study had already."""
+    """Answers that the study had already."""
     notes: Sequence[str]
 
 
 def import_answers(study: Study, export: Place) -> Imported:
-    """Keeps the answers that people gave elsewhere to tasks of `export_tasks`; what is known already is kept once.
+    """Add the answers in a tool's export to the study; a changed answer becomes the next revision.
 
-    An answer that is other than the one kept is its next revision. Raises SourceError naming the record that is none
-    of the study's, or whose answer is not valid, before anything is kept.
+    Raises SourceError before anything is added if a record does not belong to the study or its answer is not valid.
     """
     annotations, notes = read_export(export)
     by_task: dict[tuple[str, str], list[Annotation]] = {}
-    for one in annotations:
-        if "task_id" not in one.fields:
+    for annotation in annotations:
+        if "task_id" not in annotation.fields:
             raise SourceError(
-                f"{one.where}: no task_id, so it is none of a study's tasks (export_to=); judge by such ratings with "
+                f"{annotation.where}: no task_id, so it is not a study's task (export_to=); judge by such ratings with "
                 "protocol=annotations"
             )
-        by_task.setdefault((str(one.fields["task_id"]), _rater(one)), []).append(one)
-    opened, answers, left_out = study.opened, list[Answer](), Counter[str]()
-    for (task_id, rater), said in by_task.items():
+        by_task.setdefault((str(annotation.fields["task_id"]), _clean_rater(annotation)), []).append(annotation)
+    opened, answers, omitted = study.opened, list[Answer](), Counter[str]()
+    for (task_id, rater), group in by_task.items():
         task = opened.tasks.get(task_id)
-        answer = None if task is None else _said(task, said)
+        answer = None if task is None else _read_answer(task, group)
         if task is None:
-            left_out[f"to tasks that version {opened.version} of the study does not ask, left out"] += 1
+            omitted[f"to tasks that version {opened.version} of the study does not ask, left out"] += 1
         elif answer is None:
-            left_out["not given to the end, left out"] += 1
+            omitted["not complete, left out"] += 1
         else:
-            answers.append(_checked(task, opened.version, rater, answer, said))
-    kept = sum(study.keep_elsewhere(answer) for answer in answers)
-    notes += [f"{plural(count, 'answer')} {reason}" for reason, count in left_out.items()]
+            answers.append(_make_answer(task, opened.version, rater, answer, group))
+    kept = sum(study.add_imported(answer) for answer in answers)
+    notes += [f"{plural(count, 'answer')} {reason}" for reason, count in omitted.items()]
     return Imported(kept, len(answers) - kept, notes)
 
 
-def _rater(one: Annotation) -> str:
+def _clean_rater(annotation: Annotation) -> str:
     try:
-        return clean_name(one.rater, "rater")
+        return clean_name(annotation.rater, "rater")
     except BadName as error:
-        raise SourceError(f"{one.where}: {error}; rename the person in the file") from error
+        raise SourceError(f"{annotation.where}: {error}; rename the person in the file") from error
 
 
-def _checked(task: Task, version: int, rater: str, answer: Any, said: Sequence[Annotation]) -> Answer:
-    """The answer as the study keeps it; raises SourceError where it is not valid."""
-    if (problem := what_is_wrong(TEMPLATES[task.template], answer, task.asked)) is not None:
-        raise SourceError(f"{said[-1].where}: {problem}; was the project's configuration edited? Correct the answer")
+def _make_answer(task: Task, version: int, rater: str, answer: Any, annotations: Sequence[Annotation]) -> Answer:
+    where = annotations[-1].where
+    if (problem := find_problem(TEMPLATES[task.template], answer, task.scope)) is not None:
+        raise SourceError(f"{where}: {problem}; was the project's configuration edited? Correct the answer")
+    times = [annotation.seconds for annotation in annotations if annotation.seconds is not None]
     try:
         return Answer(
             version=version,
@@ -259,51 +259,51 @@ def _checked(task: Task, version: int, rater: str, answer: Any, said: Sequence[A
             prompt_id=task.prompt_id,
             image_ids=task.image_ids,
             generators=task.generators,
-            shown=_shown(task),
+            shown=_image_order(task),
             gold=task.gold,
             rater=rater,
             answer=answer,
-            note=" ".join(filter(None, (_text(one, NOTE) for one in said)))[:LONGEST_NOTE],
-            seconds=sum(timed) if (timed := [one.seconds for one in said if one.seconds is not None]) else None,
-            at=max(one.at for one in said) or datetime.now(UTC).isoformat(timespec="milliseconds"),
+            note=" ".join(filter(None, (_read_text(annotation, NOTE) for annotation in annotations)))[:MAX_NOTE],
+            seconds=sum(times) if times else None,
+            at=max(row.at for row in annotations) or datetime.now(UTC).isoformat(timespec="milliseconds"),
         )
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
-        raise SourceError(f"{said[-1].where}: {first['loc'][0]}: {first['msg']}; correct the file") from error
+        raise SourceError(f"{where}: {first['loc'][0]}: {first['msg']}; correct the file") from error
 
 
-def _said(task: Task, said: Sequence[Annotation]) -> Any:
-    """What was answered, in the form that the task's template takes; None where something was left open."""
+def _read_answer(task: Task, annotations: Sequence[Annotation]) -> Any:
+    """Return the answer in the form of the task's template, or None if it is not complete."""
     if task.template == "questions":
-        replies = {str(one.fields.get("question_id")): _choice(one, task) for one in said}
+        replies = {str(row.fields.get("question_id")): _read_choice(row, task) for row in annotations}
         return None if None in replies.values() or len(replies) < len(task.questions) else replies
-    last = said[-1]
-    choice = _choice(last, task)
+    last = annotations[-1]
+    choice = _read_choice(last, task)
     if choice is None or choice in WHOLE:
         return choice
-    return READ[task.template](task, last, choice)
+    return CONVERTERS[task.template](task, last, choice)
 
 
-def _choice(one: Annotation, task: Task) -> str | None:
-    choice = _text(one, task.template)
-    return CANNOT_TELL if choice == SPOKEN[CANNOT_TELL] else choice
+def _read_choice(annotation: Annotation, task: Task) -> str | None:
+    choice = _read_text(annotation, task.template)
+    return CANNOT_TELL if choice == LABELS[CANNOT_TELL] else choice
 
 
-def _text(one: Annotation, question: str) -> str | None:
-    """An answer; Label Studio's JSON-MIN has it among the fields."""
-    text = one.answers.get(question, one.fields.get(question))
+def _read_text(annotation: Annotation, question: str) -> str | None:
+    """Return an answer; in Label Studio's JSON-MIN it is among the fields."""
+    text = annotation.answers.get(question, annotation.fields.get(question))
     return None if text is None else str(text)
 
 
-def _side(task: Task, one: Annotation, choice: str) -> str:
-    left, right = ("ab"[place] for place in _shown(task))
+def _convert_side(task: Task, annotation: Annotation, choice: str) -> str:
+    left, right = ("ab"[index] for index in _image_order(task))
     return {"left": left, "right": right}.get(choice, choice)
 
 
-def _marks(task: Task, one: Annotation, choice: str) -> dict[str, list[int]]:
-    """The words that were marked, each as the worst of what it was marked as."""
+def _convert_marks(task: Task, annotation: Annotation, choice: str) -> dict[str, list[int]]:
+    """Return the marked words; a word with both marks is wrong."""
     marked: dict[str, set[int]] = {mark: set() for mark in MARKS}
-    for span in one.spans.get(MARKED_WORDS, ()):
+    for span in annotation.spans.get(MARKED_WORDS, ()):
         words = enumerate(words_in(task.prompt))
         marked.setdefault(span.label, set()).update(
             n for n, (_, start, end) in words if start < span.end and span.start < end
@@ -312,10 +312,10 @@ def _marks(task: Task, one: Annotation, choice: str) -> dict[str, list[int]]:
     return {mark: sorted(words) for mark, words in marked.items()}
 
 
-READ: Mapping[str, Callable[[Task, Annotation, str], Any]] = {
-    **dict.fromkeys(GRADED, lambda task, one, choice: int(choice) if choice.isdecimal() else choice),
-    "words": _marks,
-    "side_by_side": _side,
-    "vote": _side,
+CONVERTERS: Mapping[str, Callable[[Task, Annotation, str], Any]] = {
+    **dict.fromkeys(GRADED, lambda task, annotation, choice: int(choice) if choice.isdecimal() else choice),
+    "words": _convert_marks,
+    "side_by_side": _convert_side,
+    "vote": _convert_side,
 }
-"""By template, the answer that a choice is."""
+"""Functions by template that convert a choice to an answer."""

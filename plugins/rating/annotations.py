@@ -1,4 +1,4 @@
-"""Exports of Label Studio and Argilla: what each person said of each record, and the ratings in it."""
+"""Reads exports of Label Studio and Argilla: each person's answers about each record, as ratings."""
 
 import math
 import re
@@ -19,18 +19,18 @@ from plumbline.pipelines.judging.releases.sheets import as_list, read_json, read
 AGAIN = "export it again as JSON"
 NO_RATING = "no answer is a number, yes, no, unsure or a side"
 MAX_LABELS = 8
-"""Labels of one question that a remedy names."""
+"""Number of labels of one question that an error message lists."""
 UNSURE = ("unsure", "cannot tell", "cannot_tell")
-"""Labels of choices and of marked words by which nothing is said."""
+"""Labels of choices and of marked words that count as no answer."""
 SHOWN = ("shown", "aligned", "yes")
-"""Labels of marked words that are in the image; every other label is of words that are not."""
+"""Labels of marked words that the image shows; with any other label, it does not show the word."""
 REPLIES: Mapping[str, float | None] = {"yes": 1, "no": 0, **dict.fromkeys(UNSURE)}
 SIDES: Mapping[str, float | None] = {
     **{"a": 1, "left": 1, "b": -1, "right": -1},
     **dict.fromkeys(("tie", "equal", "same", "both", "neither"), 0),
     **dict.fromkeys(UNSURE),
 }
-"""Labels of a choice between two images: 1 is the first, -1 the second, 0 neither."""
+"""Labels of a choice between two images: 1 prefers the first, -1 the second, 0 neither."""
 
 
 class Span(NamedTuple):
@@ -40,94 +40,98 @@ class Span(NamedTuple):
     end: int
     label: str
     text: str | None = None
-    """As the tool repeats it, where it does."""
+    """The marked text, if the export repeats it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Annotation:
-    """What one person said of one record."""
+    """One person's answers about one record."""
 
     where: str
     """The file and the record."""
     fields: Mapping[str, Any]
-    """What the record shows and names: ids, texts, images."""
+    """The record's fields: ids, texts, images."""
     rater: str
     answers: Mapping[str, str] = field(default_factory=dict)
-    """By question, the number that was given, or the label that was chosen, as text."""
+    """Number or chosen label as text, by question."""
     spans: Mapping[str, Sequence[Span]] = field(default_factory=dict)
-    """By question, what was marked."""
+    """Marked parts of the text, by question."""
     at: str = ""
-    """When; empty where the tool does not say."""
+    """Time of the answer in ISO 8601; empty if the export does not contain it."""
     seconds: float | None = None
     dropped: str = ""
-    """Why it does not count (skipped, a draft); empty where it does."""
+    """Reason why it does not count (skipped, draft); empty if it counts."""
 
 
 def read_annotations(place: Place, columns: RatingColumns = USUAL) -> Release:
-    """The ratings, choices and marked words of an export, by the names of their questions.
+    """Read the ratings, choices and marked words of an export; each question becomes a template.
 
     Label Studio: its exports JSON (`annotations` of tasks) and JSON-MIN (an object for each annotation), as
     label-studio-sdk 2.1.2 writes them (converter/converter.py, convert_to_json_min; converter/utils.py,
     prettify_result). Argilla: records as JSON, of version 2 nested (`records.to_json`, `to_list`) or flattened (argilla
     2.8.0, records/_io/_generic.py), of version 1 (`responses` by user, with `values` and `status`) and its table for
-    the Hub (a column of answers for each question). Neither says what its questions mean, which is guessed:
+    the Hub (a column of answers for each question). The exports do not define their questions' meaning, so it is
+    guessed:
 
-    - a number (Rating, Number, RatingQuestion) is a rating;
-    - a label (Choices, LabelQuestion) is one too where it is a number, yes, no, unsure or "cannot tell"; where the
-      record has two images, it is a choice between these, as Pairwise is: left or a, right or b, tie, unsure;
-    - marked text (Labels of a Text, SpanQuestion) is of words that the image does not show, unless its label is shown,
-      aligned or yes, or unsure. The share of words shown is a rating.
+    - A number (Rating, Number, RatingQuestion) is a rating.
+    - A label (Choices, LabelQuestion) is a rating if it is a number, yes, no, unsure or "cannot tell". If the record
+      has two images, it is a choice between them, as Pairwise is: left or a, right or b, tie, unsure.
+    - Marked text (Labels of a Text, SpanQuestion) marks words that the image does not show, unless its label is shown,
+      aligned, yes or unsure. The share of words shown is a rating.
 
-    `columns.values` give other labels their numbers. A question of which no answer is any of this is left out with a
-    note. `columns` name fields of the record: Label Studio's `data`, Argilla's fields, metadata and `id`. In JSON-MIN,
-    Choices look like data: `columns.rating` names them. What was skipped or discarded, and drafts where the export
-    tells them, do not count.
+    `columns.values` assigns numbers to other labels. Questions whose answers have none of these forms are left out
+    with a note. `columns` names fields of the record: Label Studio's `data`, Argilla's fields, metadata and `id`. In
+    JSON-MIN, Choices look like data, so `columns.rating` names the question. Skipped and discarded annotations do not
+    count; neither do drafts, if the export marks them.
     """
     annotations, notes = read_export(place, columns)
-    readable = _readable(annotations, columns)
+    readable = _find_readable(annotations, columns)
     parts, words = list[Part](), list[Word]()
     preferences: list[dict[str, Any]] = []
     marking = {question for one in annotations for question in one.spans}
     for one in annotations:
-        pair = _pair(one, columns)
+        pair = _find_pair(one, columns)
         for question in (name for name in one.answers if name in readable):
-            value = _meaning(one.answers[question], pair is not None, columns)
+            value = _parse_answer(one.answers[question], pair is not None, columns)
             if pair:
-                preferences.append({**pair, "rater": one.rater, "template": question, "preferred": _side(value)})
+                preferences.append({**pair, "rater": one.rater, "template": question, "preferred": _name_side(value)})
             else:
-                about = _text(one, columns.question_id) or ""
-                parts.append(Part(*_ids(one, columns), one.rater, question, about, value, one.where))
+                about = _find_text(one, columns.question_id) or ""
+                parts.append(Part(*_find_ids(one, columns), one.rater, question, about, value, one.where))
         for question in sorted(marking) if pair is None else ():
-            marked = list(_marked_words(one, question, columns))
-            parts += _word_parts(marked, question)
+            marked = list(_read_marked_words(one, question, columns))
+            parts += _make_word_parts(marked, question)
             words += marked
     unread = sorted({question for one in annotations for question in one.answers} - readable)
-    notes += [f"question {name!r} is not read: {NO_RATING}; {_own_labels(annotations, name)}" for name in unread]
-    skills = skills_of((_text(one, columns.prompt_id), skill) for one in annotations for skill in _skills(one, columns))
+    notes += [f"question {name!r} is not read: {NO_RATING}; {_suggest_values(annotations, name)}" for name in unread]
+    skills = skills_of(
+        (_find_text(one, columns.prompt_id), skill) for one in annotations for skill in _read_skills(one, columns)
+    )
     return released(parts=parts, preferences=preferences, words=words, skills=skills, notes=notes)
 
 
-def _readable(annotations: Sequence[Annotation], columns: RatingColumns) -> set[str]:
-    """The questions that are answered by ratings or choices; raises SourceError naming an answer that is neither, where
-    others to the question are.
+def _find_readable(annotations: Sequence[Annotation], columns: RatingColumns) -> set[str]:
+    """Return the questions that are answered by ratings or choices.
+
+    Raises SourceError if only some of a question's answers can be read as ratings or choices.
     """
     good: dict[str, Annotation] = {}
     bad: dict[str, Annotation] = {}
     for one in annotations:
-        of_pair = _pair(one, columns) is not None
+        of_pair = _find_pair(one, columns) is not None
         for question, answer in one.answers.items():
             (good if _is_known(answer, of_pair, columns) else bad).setdefault(question, one)
     for question in good.keys() & bad.keys():
         one = bad[question]
         raise SourceError(
             f"{one.where}: {question!r} is answered by {one.answers[question]!r}, and elsewhere by "
-            f"{good[question].answers[question]!r}; correct it, or {_own_labels([one], question)}"
+            f"{good[question].answers[question]!r}; correct it, or {_suggest_values([one], question)}"
         )
     return set(good)
 
 
-def _own_labels(annotations: Sequence[Annotation], question: str) -> str:
-    """Return the remedy for labels without a meaning: the option that gives each its number."""
+def _suggest_values(annotations: Sequence[Annotation], question: str) -> str:
+    """Return the remedy for unknown labels: the option that assigns a number to each."""
     given = dict.fromkeys(one.answers[question].strip() for one in annotations if question in one.answers)
     named = [label for label in given if re.fullmatch(r"\w[\w .-]{0,40}", label)][:MAX_LABELS] or ["LABEL"]
     return f"set +protocol.columns.values={{{', '.join(f'{label}: NUMBER' for label in named)}}}"
@@ -135,14 +139,14 @@ def _own_labels(annotations: Sequence[Annotation], question: str) -> str:
 
 def _is_known(answer: str, of_pair: bool, columns: RatingColumns) -> bool:
     try:
-        _meaning(answer, of_pair, columns)
+        _parse_answer(answer, of_pair, columns)
     except ValueError:
         return False
     return True
 
 
-def _meaning(answer: str, of_pair: bool, columns: RatingColumns) -> float | None:
-    """An answer as a rating, or as one of SIDES; None where nothing is said. Raises ValueError where it is neither."""
+def _parse_answer(answer: str, of_pair: bool, columns: RatingColumns) -> float | None:
+    """Return an answer's number: a rating, or the side of a pair (SIDES); None if unsure, ValueError if neither."""
     label = answer.strip().lower()
     own = {name.lower(): value for name, value in columns.values.items()}
     for meanings in (own, SIDES if of_pair else REPLIES):
@@ -153,66 +157,66 @@ def _meaning(answer: str, of_pair: bool, columns: RatingColumns) -> float | None
     return number
 
 
-def _side(value: float | None) -> str | None:
+def _name_side(value: float | None) -> str | None:
     if value is None:
         return None
     return "a" if value > 0 else "b" if value < 0 else "unsure"
 
 
-def _text(one: Annotation, name: str) -> str | None:
+def _find_text(one: Annotation, name: str) -> str | None:
     value = one.fields.get(name)
     return None if value in (None, "") else str(value)
 
 
-def _required(one: Annotation, name: str, remedy: str) -> str:
-    text = _text(one, name)
+def _require_text(one: Annotation, name: str, remedy: str) -> str:
+    text = _find_text(one, name)
     if text is None:
         raise SourceError(f"{one.where}: no {name} among its fields {', '.join(one.fields)}; {remedy}")
     return text
 
 
-def _skills(one: Annotation, columns: RatingColumns) -> Sequence[str | None]:
+def _read_skills(one: Annotation, columns: RatingColumns) -> Sequence[str | None]:
     skills = tables.as_list(one.fields.get(columns.skills))
     return [str(name) for name in skills] if isinstance(skills, list) and skills else [None]
 
 
-def _ids(one: Annotation, columns: RatingColumns) -> tuple[str, str | None, str | None]:
-    """The image, prompt and generator that an annotation is of; raises SourceError where nothing names the image."""
-    prompt_id, generator = _text(one, columns.prompt_id), _text(one, columns.generator)
-    image_id = _text(one, columns.image_id)
+def _find_ids(one: Annotation, columns: RatingColumns) -> tuple[str, str | None, str | None]:
+    """Return the ids of the annotated image, prompt and generator; raise SourceError if no field names the image."""
+    prompt_id, generator = _find_text(one, columns.prompt_id), _find_text(one, columns.generator)
+    image_id = _find_text(one, columns.image_id)
     if image_id is None and prompt_id and generator:
         image_id = f"{prompt_id}/{generator}"
     remedy = f"set protocol.columns.image_id to the field that names the image, or add {columns.prompt_id} and "
-    return image_id or _required(one, columns.image_id, f"{remedy}{columns.generator}"), prompt_id, generator
+    return image_id or _require_text(one, columns.image_id, f"{remedy}{columns.generator}"), prompt_id, generator
 
 
-def _pair(one: Annotation, columns: RatingColumns) -> dict[str, str | None] | None:
-    """The two images that an annotation chooses from, as in schemas.PREFERENCES; None where it is of one."""
-    prompt_id = _text(one, columns.prompt_id) or _text(one, columns.prompt)
+def _find_pair(one: Annotation, columns: RatingColumns) -> dict[str, str | None] | None:
+    """Return the ids of a pair of images, as in schemas.PREFERENCES, or None if the record has one image."""
+    prompt_id = _find_text(one, columns.prompt_id) or _find_text(one, columns.prompt)
     pair: dict[str, str | None] = {"prompt_id": prompt_id}
     for side, image, generator in (
         ("a", columns.image_a, columns.generator_a),
         ("b", columns.image_b, columns.generator_b),
     ):
-        name, made_by = _text(one, image), _text(one, generator)
+        name, made_by = _find_text(one, image), _find_text(one, generator)
         if name is None and (prompt_id is None or made_by is None):
             return None
         pair |= {f"image_{side}": name or f"{prompt_id}/{made_by}", f"generator_{side}": made_by}
     return pair
 
 
-def _word_parts(marked: Sequence[Word], question: str) -> Iterator[Part]:
+def _make_word_parts(marked: Sequence[Word], question: str) -> Iterator[Part]:
     """Yield the marks of a prompt's words as parts of the rating by a question."""
     for number, word in enumerate(marked):
         ids = (word.image_id, word.prompt_id, word.generator, word.rater)
         yield Part(*ids, question, str(number), word.aligned, word.where)
 
 
-def _marked_words(one: Annotation, question: str, columns: RatingColumns) -> Iterator[Word]:
-    """Every word of the prompt, with what a person marked of it; of a word that is marked twice, the worst."""
-    ids = _ids(one, columns)
+def _read_marked_words(one: Annotation, question: str, columns: RatingColumns) -> Iterator[Word]:
+    """Yield every word of the prompt with the person's mark; the worst mark counts if a word has several."""
+    ids = _find_ids(one, columns)
     remedy = "set protocol.columns.prompt to the field whose text was marked"
-    prompt = _required(one, columns.prompt, remedy)
+    prompt = _require_text(one, columns.prompt, remedy)
     spans = one.spans.get(question, ())
     for span in spans:
         if span.end > len(prompt) or span.text not in (None, prompt[span.start : span.end]):
@@ -222,28 +226,28 @@ def _marked_words(one: Annotation, question: str, columns: RatingColumns) -> Ite
             )
     for word, start, end in words_in(prompt):
         labels = [span.label.lower() for span in spans if span.start < end and start < span.end]
-        said = [1.0 if label in SHOWN else None if label in UNSURE else 0.0 for label in labels] or [1.0]
-        aligned = 0.0 if 0.0 in said else None if None in said else 1.0
+        shown = [1.0 if label in SHOWN else None if label in UNSURE else 0.0 for label in labels] or [1.0]
+        aligned = 0.0 if 0.0 in shown else None if None in shown else 1.0
         yield Word(*ids, one.rater, word, start, end, aligned, one.where)
 
 
 class Export(NamedTuple):
-    """What an export holds."""
+    """Contents of an export."""
 
     annotations: Sequence[Annotation]
-    """The last of each person and record."""
+    """The last annotation of each person and record."""
     notes: list[str]
 
 
 def read_export(place: Place, columns: RatingColumns = USUAL) -> Export:
-    """What an export of either tool holds; raises SourceError naming the record that is of none."""
+    """Read an export of either tool; raise SourceError naming a record in neither tool's form."""
     annotations: list[Annotation] = []
-    for number, record in enumerate(_records(place)):
+    for number, record in enumerate(_read_records(place)):
         where = f"{place.url}, record {number}"
-        read = _reader_of(as_object(record, where), where)
+        read = _choose_reader(as_object(record, where), where)
         annotations += read(record, where, columns)
     if not annotations:
-        raise SourceError(f"{place.url}: nobody has annotated a record; {AGAIN} when somebody has")
+        raise SourceError(f"{place.url}: no record has an annotation; {AGAIN} when there are annotations")
     dropped = Counter(one.dropped for one in annotations if one.dropped)
     counted = [one for one in annotations if not one.dropped]
     last = {(one.where, one.rater): one for one in sorted(counted, key=lambda one: one.at)}
@@ -253,8 +257,8 @@ def read_export(place: Place, columns: RatingColumns = USUAL) -> Export:
     return Export(list(last.values()), notes)
 
 
-def _records(place: Place) -> Sequence[Any]:
-    """The records of a JSON list, of an object of records by id, or of JSON Lines."""
+def _read_records(place: Place) -> Sequence[Any]:
+    """Read the records of a JSON list, of a JSON object by id, or of JSON Lines."""
     if tables.is_json_lines(place.url):
         lines = enumerate(tables.split_lines(read_text(place)), start=1)
         return [tables.read_json(line.encode(), f"{place.url}, line {n}") for n, line in lines if line.strip()]
@@ -263,43 +267,43 @@ def _records(place: Place) -> Sequence[Any]:
 
 
 Reader = Callable[[Mapping[str, Any], str, RatingColumns], Iterator[Annotation]]
-"""Of a record, with where it stands."""
+"""Yields the annotations of a record; the second argument is the file and the record, for messages."""
 
 
-def _reader_of(record: Mapping[str, Any], where: str) -> Reader:
+def _choose_reader(record: Mapping[str, Any], where: str) -> Reader:
     if any(name in record for name in ("annotations", "completions", "annotation_id", "data")):
-        return _label_studio
+        return _read_label_studio
     if any(name in ("responses", "external_id") or name.endswith(RESPONSES) for name in record):
-        return _argilla
+        return _read_argilla
     raise SourceError(
         f"{where}: expected a task of Label Studio with annotations, or a record of Argilla with responses; found "
         f"{', '.join(record) or 'nothing'}; {AGAIN}"
     )
 
 
-def _label_studio(record: Mapping[str, Any], where: str, columns: RatingColumns) -> Iterator[Annotation]:
+def _read_label_studio(record: Mapping[str, Any], where: str, columns: RatingColumns) -> Iterator[Annotation]:
     if "annotation_id" in record:
-        yield _minimal(record, where, columns)
+        yield _read_json_min(record, where, columns)
         return
     data = as_object(record.get("data"), f"{where}, data")
-    for given in _listed(record.get("annotations") or record.get("completions"), f"{where}, annotations"):
+    for given in _require_list(record.get("annotations") or record.get("completions"), f"{where}, annotations"):
         annotation = as_object(given, f"{where}, annotations")
         skipped = annotation.get("was_cancelled") or annotation.get("skipped")
         answers: dict[str, list[Mapping[str, Any]]] = {}
-        for one in _listed(annotation.get("result"), f"{where}, result"):
+        for one in _require_list(annotation.get("result"), f"{where}, result"):
             result = as_object(one, f"{where}, result")
             if "from_name" in result:
                 value = as_object(result.get("value"), f"{where}, {result['from_name']}")
                 answers.setdefault(str(result["from_name"]), []).append({"kind": result.get("type"), **value})
         yield replace(
-            _said(data, where, answers, annotation),
-            rater=_annotator(annotation.get("completed_by")),
+            _make_annotation(data, where, answers, annotation),
+            rater=_name_annotator(annotation.get("completed_by")),
             dropped="skipped" * bool(skipped),
         )
 
 
-def _minimal(record: Mapping[str, Any], where: str, columns: RatingColumns) -> Annotation:
-    """An annotation of JSON-MIN, in which the data and the answers are mixed."""
+def _read_json_min(record: Mapping[str, Any], where: str, columns: RatingColumns) -> Annotation:
+    """Return an annotation of JSON-MIN, whose objects mix the task's data with the answers."""
     answers = {
         name: [value if isinstance(value, dict) else {"choices": [value]} for value in values]
         for name, given in record.items()
@@ -307,44 +311,44 @@ def _minimal(record: Mapping[str, Any], where: str, columns: RatingColumns) -> A
         and (name == columns.rating or isinstance(values[0], dict))
     }
     data = {name: value for name, value in record.items() if name not in answers}
-    return replace(_said(data, where, answers, record), rater=_annotator(record.get("annotator")))
+    return replace(_make_annotation(data, where, answers, record), rater=_name_annotator(record.get("annotator")))
 
 
-def _annotator(given: Any) -> str:
+def _name_annotator(given: Any) -> str:
     named = (given.get("email") or given.get("id")) if isinstance(given, dict) else given
     return "0" if named is None else str(named)
 
 
-LONGEST = 1e7
-"""Seconds; a longer time, as a shorter one than none, is no time."""
+MAX_SECONDS = 1e7
+"""Longer and negative times are ignored."""
 VALUES = ("rating", "number", "selected", "choices", "text")
-"""Fields of a value in Label Studio that are an answer by themselves."""
+"""Fields of a Label Studio value that contain an answer."""
 
 
-def _said(
+def _make_annotation(
     data: Mapping[str, Any],
     where: str,
     values: Mapping[str, Sequence[Mapping[str, Any]]],
     annotation: Mapping[str, Any],
 ) -> Annotation:
-    """An annotation of Label Studio's values by question."""
+    """Return an annotation of Label Studio from its values by question."""
     answers: dict[str, str] = {}
     spans: dict[str, list[Span]] = {}
     for question, of_question in values.items():
         for value in of_question:
             if "labels" in value and "start" in value:
-                label = ", ".join(map(str, _listed(value["labels"], f"{where}, {question}, labels")))
-                spans.setdefault(question, []).append(_span(value, label, f"{where}, {question}"))
+                label = ", ".join(map(str, _require_list(value["labels"], f"{where}, {question}, labels")))
+                spans.setdefault(question, []).append(_make_span(value, label, f"{where}, {question}"))
             else:
                 given = next((value[name] for name in VALUES if name in value), value.get("kind", "something"))
                 answers[question] = "; ".join(map(str, given)) if isinstance(given, list) else str(given)
     at = str(annotation.get("updated_at") or annotation.get("created_at") or "")
     lead_time = annotation.get("lead_time")
-    seconds = float(lead_time) if isinstance(lead_time, int | float) and 0 <= lead_time <= LONGEST else None
+    seconds = float(lead_time) if isinstance(lead_time, int | float) and 0 <= lead_time <= MAX_SECONDS else None
     return Annotation(where=where, fields=data, rater="", answers=answers, spans=spans, at=at, seconds=seconds)
 
 
-def _span(value: Mapping[str, Any], label: str, where: str) -> Span:
+def _make_span(value: Mapping[str, Any], label: str, where: str) -> Span:
     start, end = value.get("start"), value.get("end")
     if not isinstance(start, int) or not isinstance(end, int) or not 0 <= start <= end:
         raise SourceError(f"{where}: expected the first and last character of marked text, found {start!r} to {end!r}")
@@ -363,24 +367,24 @@ class Response(NamedTuple):
     status: str | None
 
 
-def _argilla(record: Mapping[str, Any], where: str, columns: RatingColumns) -> Iterator[Annotation]:
+def _read_argilla(record: Mapping[str, Any], where: str, columns: RatingColumns) -> Iterator[Annotation]:
     metadata = record.get("metadata") or {}
     fields = {**record, **as_object(record.get("fields") or {}, f"{where}, fields")}
     fields |= as_object(
         tables.read_json(metadata.encode(), where) if isinstance(metadata, str) else metadata, f"{where}, metadata"
     )
     by_user: dict[str, list[Response]] = {}
-    for response in _responses(record, where):
+    for response in _read_responses(record, where):
         by_user.setdefault(response.user, []).append(response)
     for user, responses in by_user.items():
         status = next((one.status for one in responses if one.status not in (None, "submitted")), "")
-        said = [one for one in responses if one.value is not None and not _are_spans(one.value)]
+        answered = [one for one in responses if one.value is not None and not _are_spans(one.value)]
         spans = {
-            one.question: [_span(span, str(span.get("label")), f"{where}, {one.question}") for span in one.value]
+            one.question: [_make_span(span, str(span.get("label")), f"{where}, {one.question}") for span in one.value]
             for one in responses
             if _are_spans(one.value)
         }
-        answers = {one.question: str(one.value) for one in said}
+        answers = {one.question: str(one.value) for one in answered}
         yield Annotation(where=where, fields=fields, rater=user, answers=answers, spans=spans, dropped=f"{status}")
 
 
@@ -388,21 +392,22 @@ def _are_spans(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(part, dict) and "start" in part for part in value)
 
 
-def _responses(record: Mapping[str, Any], where: str) -> Iterator[Response]:
-    """The answers of a record in whichever of Argilla's four forms it is."""
+def _read_responses(record: Mapping[str, Any], where: str) -> Iterator[Response]:
+    """Yield the answers of a record in any of Argilla's four forms."""
     given = record.get("responses")
     for one in given if isinstance(given, list) else ():  # version 1
         response = as_object(one, f"{where}, responses")
         for question, value in as_object(response.get("values"), f"{where}, responses").items():
             answer = as_object(value, f"{where}, {question}")
             yield Response(question, str(response.get("user_id")), answer.get("value"), response.get("status"))
-    for question, said in (given if isinstance(given, dict) else _columns_of(record)).items():
-        for response in _listed(said, f"{where}, {question}"):
+    for question, listed in (given if isinstance(given, dict) else _find_question_columns(record)).items():
+        for response in _require_list(listed, f"{where}, {question}"):
             answer = as_object(response, f"{where}, {question}")
             yield Response(question, str(answer.get("user_id")), answer.get("value"), answer.get("status"))
     for name in (name for name in record if name.endswith(RESPONSES)):  # version 2, flattened
         parts = [
-            _listed(record.get(column), f"{where}, {column}") for column in (name, f"{name}.users", f"{name}.status")
+            _require_list(record.get(column), f"{where}, {column}")
+            for column in (name, f"{name}.users", f"{name}.status")
         ]
         values, users, statuses = parts[0], parts[1], parts[2] or [None] * len(parts[0])
         if not len(values) == len(users) == len(statuses):
@@ -411,15 +416,15 @@ def _responses(record: Mapping[str, Any], where: str) -> Iterator[Response]:
             yield Response(name.removesuffix(RESPONSES), str(user), value, status)
 
 
-def _listed(value: Any, where: str) -> list[Any]:
-    """A list, empty where there is none; raises SourceError where it is something else."""
+def _require_list(value: Any, where: str) -> list[Any]:
+    """Return a list, empty if the value is missing; raise SourceError if it is not a list."""
     if value is not None and not isinstance(value, list):
         raise SourceError(f"{where}: expected a list, found {type(value).__name__}; {AGAIN}")
     return value or []
 
 
-def _columns_of(record: Mapping[str, Any]) -> dict[str, Any]:
-    """The questions of version 1's table for the Hub: lists of answers with who gave them."""
+def _find_question_columns(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the questions of version 1's table for the Hub: columns whose lists have answers with their users."""
     return {
         name: value
         for name, value in record.items()

@@ -1,4 +1,4 @@
-"""One person's answer to a task of a study, and its form as JSON."""
+"""One person's answer to a task of a study, and its JSON."""
 
 from typing import Annotated, Any
 
@@ -7,64 +7,65 @@ from pydantic.dataclasses import dataclass as checked
 
 from plumbline.operators.base.errors import SourceError
 from plumbline.pipelines.web.person_names import is_clean
-from plumbline.plugins.rating.question_templates import TEMPLATES, what_is_wrong
+from plumbline.plugins.rating.question_templates import TEMPLATES, find_problem
 
-LONGEST_NOTE = 2000
+MAX_NOTE = 2000
+"""Characters of a note."""
 TASK_ID = r"[0-9a-f]{16}"
-MOST_REPEATS, MOST_REVISIONS = 100, 1000
+MAX_REPEATS, MAX_REVISIONS = 100, 1000
 Id = Annotated[str, Field(min_length=1)]
 TaskId = Annotated[str, Field(pattern=f"^{TASK_ID}$")]
-Repeat = Annotated[int, Field(ge=0, lt=MOST_REPEATS)]
-RevisionNumber = Annotated[int, Field(ge=0, lt=MOST_REVISIONS)]
+Repeat = Annotated[int, Field(ge=0, lt=MAX_REPEATS)]
+RevisionNumber = Annotated[int, Field(ge=0, lt=MAX_REVISIONS)]
 Version = Annotated[int, Field(ge=1)]
-Note = Annotated[str, Field(max_length=LONGEST_NOTE)]
+Note = Annotated[str, Field(max_length=MAX_NOTE)]
 Seconds = Annotated[float, Field(ge=0, le=1e7, allow_inf_nan=False)]
 
 
 class BadAnswer(SourceError):
-    """An answer is not of its form."""
+    """An answer that does not fit its form."""
 
 
 @checked(frozen=True, kw_only=True, slots=True, config=ConfigDict(extra="forbid"))
 class Answer:
-    """What one person said of one task; it holds all that is needed to read it without the study's other files."""
+    """One person's answer to one task, readable without the study's other files."""
 
     version: Version
-    """Of the study that asked."""
+    """Version of the study."""
     task_id: TaskId
     template: Id
     prompt_id: Id
     image_ids: tuple[Id, ...]
     generators: tuple[Id, ...]
-    """Of the images, in their order."""
+    """Generator of each image."""
     shown: tuple[int, ...]
-    """The images by their places in `image_ids`, from left to right as they were shown."""
+    """Indices of the images from left to right."""
     repeat: Repeat = 0
-    """How often the same rater had been asked the same before."""
+    """Number of earlier answers by the same rater to the same task."""
     gold: Any = None
-    """The right answer, where the task has one."""
+    """The right answer of a gold question."""
     rater: str
     answer: Any
-    """As `template` takes it (plugins/rating/question_templates.py)."""
+    """The form depends on `template` (plugins/rating/question_templates.py)."""
     note: Note = ""
     seconds: Seconds | None
-    """From when the page was shown to when the answer was given; null where another tool does not say."""
+    """Seconds from showing the page to the answer; null if another tool did not record them."""
     at: Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d")]
-    """When it was given: ISO 8601, in UTC."""
+    """Time of the answer: ISO 8601, in UTC."""
 
 
 _ANSWER = TypeAdapter(Answer)
 
 
 def parse_answer(content: bytes, where: str) -> Answer:
-    """The answer that a file holds; raises BadAnswer naming the file, what is wrong in it and the remedy."""
+    """Return the answer in a file; raise BadAnswer with the file, the problem and the remedy."""
     try:
         answer = _ANSWER.validate_json(content, strict=True)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         field = ".".join(map(str, first["loc"]))
         raise BadAnswer(f"{where}: not an answer ({field}{': ' * bool(field)}{first['msg']}); {REMEDY}") from error
-    if (problem := _problem(answer)) is not None:
+    if (problem := _find_problem(answer)) is not None:
         raise BadAnswer(f"{where}: not an answer ({problem}); {REMEDY}")
     return answer
 
@@ -72,20 +73,20 @@ def parse_answer(content: bytes, where: str) -> Answer:
 REMEDY = "restore the file, or delete it: its task is asked again"
 
 
-def _problem(answer: Answer) -> str | None:
+def _find_problem(answer: Answer) -> str | None:
     template = TEMPLATES.get(answer.template)
     if template is None:
         return f"template: expected one of {', '.join(TEMPLATES)}, got {answer.template[:80]!r}"
     if len(answer.image_ids) != template.images or len(answer.generators) != template.images:
         return f"image_ids, generators: expected {template.images} of each for {template.name}"
     if sorted(answer.shown) != list(range(template.images)):
-        return f"shown: expected the images' places, each once, got {list(answer.shown)}"
+        return f"shown: expected the index of each image once, got {list(answer.shown)}"
     if not is_clean(answer.rater):
-        return f"rater: {answer.rater[:80]!r} is not a name that a rater may have"
-    gold = None if answer.gold is None else what_is_wrong(template, answer.gold)
-    return what_is_wrong(template, answer.answer) or (gold and f"gold {gold}")
+        return f"rater: {answer.rater[:80]!r} is not a valid name"
+    gold = None if answer.gold is None else find_problem(template, answer.gold)
+    return find_problem(template, answer.answer) or (gold and f"gold {gold}")
 
 
 def encode_answer(answer: Answer) -> bytes:
-    """The answer as a line of JSON."""
+    """Return the answer as a line of JSON."""
     return _ANSWER.dump_json(answer) + b"\n"

@@ -1,8 +1,8 @@
-"""A study over HTTP: its pages, the tasks of each rater, their pictures, and the answers that come in."""
+"""The HTTP application of a study: pages, tasks, images and answers."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 from urllib.parse import urlencode
 
 from pydantic import TypeAdapter, ValidationError
@@ -20,76 +20,75 @@ from plumbline.pipelines.web.json_bodies import read_json_body
 from plumbline.pipelines.web.mistakes import describe_mistake
 from plumbline.pipelines.web.page_guards import page_guards
 from plumbline.pipelines.web.person_names import BadName, clean_name
-from plumbline.plugins.rating.answers import MOST_REPEATS, BadAnswer
-from plumbline.plugins.rating.progress_page import progress_page
+from plumbline.plugins.rating.answers import MAX_REPEATS, BadAnswer
+from plumbline.plugins.rating.progress_page import make_progress_page
 from plumbline.plugins.rating.question_templates import TEMPLATES
-from plumbline.plugins.rating.study import GONE, Given, RefusedAnswer, Study
+from plumbline.plugins.rating.study import IMAGE_MISSING, RefusedAnswer, SentAnswer, Study
 from plumbline.plugins.rating.study_files import AnswerKey, Revision
 from plumbline.plugins.rating.tasks import Task
 
 PAGES = ServedPages(Path(__file__).parent / "templates", styles=("rate.css",), scripts=("rate.js", "rate_progress.js"))
-MOST_AT_ONCE = 20
-"""Tasks that a page may ask for."""
+MAX_TASKS = 20
+"""Tasks that a page may request at once."""
 REFRESH_SECONDS = 10
-"""After which the page of a study's progress asks for itself again."""
-_GIVEN = TypeAdapter(Given)
+"""Seconds after which the page with the progress reloads itself."""
+_SENT = TypeAdapter(SentAnswer)
 
 
 class Pages:
-    """Answers every address of a study."""
+    """Handles all requests to a study."""
 
     def __init__(self, study: Study) -> None:
         self.study = study
-        self._progress_of: object = None
+        self._progress_state: object = None
         self._progress: dict[str, Any] = {}
 
     def start(self, request: Request) -> Response:
-        """Asks for the rater's name, or goes on with the one that the address has."""
+        """Ask for the rater's name, or continue with the name in the URL."""
         if "rater" not in request.query_params:
-            return self._page("start")
-        return RedirectResponse("/rate?" + urlencode({"rater": _rater(request)}), 303)
+            return self._render("start")
+        return RedirectResponse("/rate?" + urlencode({"rater": _parse_rater(request)}), 303)
 
     def rate(self, request: Request) -> Response:
-        """The page that a rater works on."""
-        return self._page("task", _rater(request))
+        """Show a rater's page of tasks."""
+        return self._render("task", _parse_rater(request))
 
     def progress(self, request: Request) -> Response:
-        """How far the study is, and what is left out of it."""
-        self.study.look()
+        """Show the study's progress, and omitted files and tasks."""
+        self.study.refresh()
         queue, answers = self.study.opened.queue, self.study.answers.all()
         state = queue, len(answers), max((answer.at for answer in answers), default="")
-        if state != self._progress_of:
-            self._progress = progress_page(queue, answers)
-            self._progress_of = state
-        left_out = [f"task {task_id}: left out, a picture has gone: {why}" for task_id, why in self.study.gone.items()]
-        problems = [*self.study.answers.problems.values(), *left_out]
-        return self._page("progress", seconds=REFRESH_SECONDS, problems=problems, **self._progress)
+        if state != self._progress_state:
+            self._progress = make_progress_page(queue, answers)
+            self._progress_state = state
+        omitted = [f"task {task_id}: left out, an image is missing: {why}" for task_id, why in self.study.gone.items()]
+        problems = [*self.study.answers.problems.values(), *omitted]
+        return self._render("progress", seconds=REFRESH_SECONDS, problems=problems, **self._progress)
 
-    def _page(self, name: str, rater: str = "", problem: str = "", status: int = 200, **content: Any) -> Response:
+    def _render(self, name: str, rater: str = "", problem: str = "", status: int = 200, **content: Any) -> Response:
         common = {"title": "Rate images", "study": self.study.place.name, "rater": rater, "problem": problem}
         return HTMLResponse(PAGES.render(f"rate_{name}.html.j2", common | content), status)
 
     def tasks(self, request: Request) -> Response:
-        """What a rater is asked next."""
-        rater, count = _rater(request), _whole(request, "count", 3, MOST_AT_ONCE)
-        left = self.study.left_for(rater, count)
-        progress = left._asdict() | {"left_out": len(self.study.gone)}
-        progress.pop("turns")
-        return JSONResponse([self._shown(turn.task, rater, turn.repeat) | progress for turn in left.turns])
+        """Send a rater's next tasks."""
+        rater, count = _parse_rater(request), _parse_number(request, "count", 3, MAX_TASKS)
+        progress = self.study.choose_turns(rater, count)._asdict() | {"left_out": len(self.study.gone)}
+        turns = progress.pop("turns")
+        return JSONResponse([self._show(turn.task, rater, turn.repeat) | progress for turn in turns])
 
     def task(self, request: Request) -> Response:
-        """A task with the last answer of a rater."""
-        rater, repeat = _rater(request), _whole(request, "repeat", 0, MOST_REPEATS)
-        self.study.look(rater)
-        task = self._task(request)
+        """Send a task with a rater's last answer to it."""
+        rater, repeat = _parse_rater(request), _parse_number(request, "repeat", 0, MAX_REPEATS)
+        self.study.refresh(rater)
+        task = self._find_task(request)
         last = self.study.answers.last(AnswerKey(rater, task.task_id, repeat))
-        kept = {"answer": None, "note": "", "revision": None} if last is None else _kept(last)
-        return JSONResponse(kept | self._shown(task, rater, repeat) | {"version": self.study.opened.version})
+        stored = {"answer": None, "note": "", "revision": None} if last is None else _show_answer(last)
+        return JSONResponse(stored | self._show(task, rater, repeat) | {"version": self.study.opened.version})
 
-    def _shown(self, task: Task, rater: str, repeat: int) -> dict[str, Any]:
-        """A task as its page needs it; nothing tells which generator made a picture, or whether the answer is known."""
+    def _show(self, task: Task, rater: str, repeat: int) -> dict[str, Any]:
+        """Return a task as JSON without the generators, and without a sign that it is a gold question."""
         sources = range(len(self.study.opened.pictures.sources(task)))
-        shown, template = self.study.shown(task, rater, repeat), TEMPLATES[task.template]
+        shown, template = self.study.image_order(task, rater, repeat), TEMPLATES[task.template]
         return {
             "task_id": task.task_id,
             "repeat": repeat,
@@ -104,97 +103,83 @@ class Pages:
             "sources": [f"/sources/{task.task_id}/{number}" for number in sources],
         }
 
-    def _task(self, request: Request) -> Task:
+    def _find_task(self, request: Request) -> Task:
         task = self.study.opened.tasks.get(request.path_params["task"])
-        return task if task is not None else _missing("there is no such task in the study's newest version")
+        if task is None:
+            raise HTTPException(404, "the study's newest version does not contain this task")
+        return task
 
     def picture(self, request: Request) -> Response:
-        """A picture of a task."""
-        task, number = self._task(request), request.path_params["number"]
+        """Send an image of a task."""
+        task, number = self._find_task(request), request.path_params["number"]
         if number >= len(task.places):
-            _missing("the task has no such picture")
-        return _picture(self.study.opened.pictures.image(task, number))
+            raise HTTPException(404, "the task has no such picture")
+        return _send_picture(self.study.opened.pictures.image(task, number))
 
     def source(self, request: Request) -> Response:
-        """One of the pictures that those of a task were edited from."""
-        sources, number = self.study.opened.pictures.sources(self._task(request)), request.path_params["number"]
+        """Send a source of a task's edited images."""
+        sources, number = self.study.opened.pictures.sources(self._find_task(request)), request.path_params["number"]
         if number >= len(sources):
-            _missing("the task has no such source")
-        return _picture(sources[number])
+            raise HTTPException(404, "the task has no such source")
+        return _send_picture(sources[number])
 
     async def answer(self, request: Request) -> Response:
-        """Keeps an answer."""
-        given = parse_answer(await read_json_body(request, "an answer"))
-        kept = await run_in_threadpool(self.study.keep, given)
-        return JSONResponse(_kept(kept.revision), 201 if kept.new else 200)
+        """Store an answer."""
+        sent = parse_answer(await read_json_body(request, "an answer"))
+        stored = await run_in_threadpool(self.study.add, sent)
+        return JSONResponse(_show_answer(stored.revision), 201 if stored.new else 200)
 
     def refuse(self, request: Request, error: Exception) -> Response:
-        """A request that asks for what is not there, or is not of its form."""
-        assert isinstance(error, HTTPException)
-        return self._refusal(request, error.detail, error.status_code)
-
-    def refuse_answer(self, request: Request, error: Exception) -> Response:
-        """An answer that is not kept, with the one that is."""
-        assert isinstance(error, RefusedAnswer)
-        kept = {} if error.kept is None else {"kept": _kept(error.kept)}
-        return self._refusal(request, first_line(error), error.status, **kept)
-
-    def refuse_form(self, request: Request, error: Exception) -> Response:
-        """A name or an answer that is none."""
-        return self._refusal(request, first_line(error), 400)
-
-    def fail(self, request: Request, error: Exception) -> Response:
-        """What the server cannot do."""
-        return self._refusal(request, first_line(error), 500)
-
-    def _refusal(self, request: Request, message: str, status: int, **content: Any) -> Response:
-        """What is wrong, in one line: where a person asked for a page, on the page that asks for a name."""
+        """Report an error in one line: on the page that asks for a name if a page was requested, otherwise as JSON."""
+        message, content = first_line(error), {}
+        if isinstance(error, HTTPException):
+            message, status = error.detail, error.status_code
+        elif isinstance(error, RefusedAnswer):
+            status = error.status
+            content = {} if error.kept is None else {"kept": _show_answer(error.kept)}
+        else:
+            status = 400 if isinstance(error, (BadAnswer, BadName)) else 500
         if request.url.path in ("/", "/rate"):
-            return self._page("start", problem=message, status=status)
+            return self._render("start", problem=message, status=status)
         return JSONResponse({"error": message, **content}, status)
 
 
-def _kept(kept: Revision) -> dict[str, Any]:
-    """What a rater is told of an answer that is kept."""
-    answer = kept.answer
-    named = ("version", "task_id", "repeat", "rater", "answer", "note", "seconds", "at")
-    return {name: getattr(answer, name) for name in named} | {"revision": kept.revision}
+def _show_answer(stored: Revision) -> dict[str, Any]:
+    """Return an answer as JSON for its rater."""
+    fields = ("version", "task_id", "repeat", "rater", "answer", "note", "seconds", "at")
+    return {name: getattr(stored.answer, name) for name in fields} | {"revision": stored.revision}
 
 
-def _picture(made: bytes | RowError) -> Response:
-    if isinstance(made, RowError):
-        _missing(GONE, 410)
-    return Response(made, media_type="image/webp", headers={"Cache-Control": "private, max-age=3600"})
+def _send_picture(picture: bytes | RowError) -> Response:
+    if isinstance(picture, RowError):
+        raise HTTPException(410, IMAGE_MISSING)
+    return Response(picture, media_type="image/webp", headers={"Cache-Control": "private, max-age=3600"})
 
 
-def _missing(message: str, status: int = 404) -> NoReturn:
-    raise HTTPException(status, message)
-
-
-def _rater(request: Request) -> str:
+def _parse_rater(request: Request) -> str:
     return clean_name(request.query_params.get("rater", ""), "rater")
 
 
-def _whole(request: Request, name: str, default: int, most: int) -> int:
-    given = request.query_params.get(name, str(default))
-    if not (given.isascii() and given.isdecimal()) or len(given) > 3 or int(given) > most:
-        _missing(f"{name}: expected a whole number up to {most}, got {given[:20]!r}", 400)
-    return int(given)
+def _parse_number(request: Request, name: str, default: int, highest: int) -> int:
+    text = request.query_params.get(name, str(default))
+    if not (text.isascii() and text.isdecimal()) or len(text) > 3 or int(text) > highest:
+        raise HTTPException(400, f"{name}: expected a whole number up to {highest}, got {text[:20]!r}")
+    return int(text)
 
 
-def parse_answer(body: bytes) -> Given:
-    """The answer that a body has; raises BadAnswer or BadName."""
+def parse_answer(body: bytes) -> SentAnswer:
+    """Return the answer in a request's body; raise BadAnswer or BadName."""
     try:
-        given = _GIVEN.validate_json(body, strict=True)
+        sent = _SENT.validate_json(body, strict=True)
     except ValidationError as error:
         raise BadAnswer(describe_mistake(error)) from error
-    if (name := clean_name(given.rater, "rater")) != given.rater:
-        raise BadAnswer(f"rater: expected {name!r}, got {given.rater!r}")
-    return given
+    if (name := clean_name(sent.rater, "rater")) != sent.rater:
+        raise BadAnswer(f"rater: expected {name!r}, got {sent.rater!r}")
+    return sent
 
 
 def make_app(study: Study, token: str | None, names: Sequence[str]) -> Starlette:
-    """Every address of a study, for who asks by one of the server's names."""
+    """Return the application of a study; `names` are the host names under which it answers."""
     pages = Pages(study)
     routes: Mapping[str, Callable[[Request], Response]] = {
         "/": pages.start,
@@ -212,12 +197,5 @@ def make_app(study: Study, token: str | None, names: Sequence[str]) -> Starlette
             Route("/answers", pages.answer, methods=["POST"]),
         ],
         middleware=page_guards(names, token, PAGES.policy()),
-        exception_handlers={
-            HTTPException: pages.refuse,
-            RefusedAnswer: pages.refuse_answer,
-            BadAnswer: pages.refuse_form,
-            BadName: pages.refuse_form,
-            PlumblineError: pages.fail,
-            OSError: pages.fail,
-        },
+        exception_handlers=dict.fromkeys((HTTPException, BadName, PlumblineError, OSError), pages.refuse),
     )

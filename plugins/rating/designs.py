@@ -1,4 +1,4 @@
-"""From a configuration to the tasks of a study: which images, of which prompts, asked about how."""
+"""Makes the tasks of a study from its configuration: chooses prompts and images, and applies the templates."""
 
 import hashlib
 import json
@@ -33,36 +33,36 @@ from plumbline.plugins.rating.tasks import ImagePlace, Task, TaskQuestion, task_
 
 YES_NO = {"yes", "no"}
 MADE_FROM = ("benchmark", "limits", "shard_rows", "shard_bytes", "adaptive")
-"""What of a run's configuration tells its images and prompts."""
+"""The parts of a run's configuration that decide its images and prompts."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Design:
-    """What decides the tasks of a version of a study."""
+    """The options that decide the tasks of a version of a study."""
 
     templates: tuple[str, ...]
     run: str | None
     images: str | None
     generators: tuple[str, ...]
-    """All of them where empty."""
+    """Empty for all generators."""
     pictures: int | None
     questions: str | None
     gold: str | None = None
-    """Where the table of gold questions is."""
+    """URL of the table of gold questions."""
     seed: int
     store: str
     sources: Mapping[str, Any]
-    """As a run's manifest has them, the configuration of prompts and images, and what an adaptive run looked at."""
+    """Configuration of prompts and images in the form of a run's manifest, and the images that an adaptive run read."""
 
     def as_json(self) -> dict[str, Any]:
-        """As the study's file has it."""
+        """Return the content of the study's file."""
         values: dict[str, Any] = json.loads(json.dumps(asdict(self)))
         return values
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OwnImages:
-    """Images that are taken in for a study as for a sweep."""
+    """Configuration to ingest a user's own images, as for a sweep."""
 
     store: str
     benchmark: BenchmarkConfig
@@ -73,7 +73,7 @@ class OwnImages:
 
 
 class UnreadableImages(ConfigError):
-    """The images of a design cannot be read, or were written anew meanwhile."""
+    """Images that cannot be read, or that another process is writing."""
 
 
 class DesignedTasks(NamedTuple):
@@ -81,11 +81,11 @@ class DesignedTasks(NamedTuple):
 
     tasks: Sequence[Task]
     notes: Sequence[str]
-    """What is left out, in a line each."""
+    """Descriptions of omitted images and questions."""
 
 
 class SourceImage(NamedTuple):
-    """An image of the sources."""
+    """An image of the study's run or folder."""
 
     image_id: str
     prompt_id: str
@@ -94,25 +94,24 @@ class SourceImage(NamedTuple):
 
 
 def make_design(config: RateConfig, own: Mapping[str, Any] | None) -> Design:
-    """The design that a configuration asks for; what it leaves out is as in the study's `own`, if there is one.
+    """Return the configured design; options that are not configured keep the values of the study's `own` design.
 
-    Raises ConfigError where there is no such run, or no images.
+    Raises ConfigError if the run or its images do not exist.
     """
-    usual = {"templates": ("likert",), "generators": (), "pictures": None, "questions": None, "gold": None, "seed": 0}
-    given = {name: getattr(config, name) for name in usual}
+    values: dict[str, Any] = {"templates": ("likert",), "generators": (), "seed": 0}
+    values |= dict.fromkeys(("pictures", "questions", "gold"))
+    values = {name: (own or {}).get(name, default) for name, default in values.items()}
+    values |= {name: value for name in values if (value := getattr(config, name)) is not None}
     if config.gold is not None:
-        given["gold"] = config.storage.locate(config.gold).url
-    known = usual | {name: (own or {}).get(name, value) for name, value in usual.items()}
-    chosen = {name: value if value is not None else known[name] for name, value in given.items()}
+        values["gold"] = config.storage.locate(config.gold).url
     if own is not None and config.run is None and config.images is None:
-        source = {name: own[name] for name in ("run", "images", "store", "sources")}
+        values |= {name: own[name] for name in ("run", "images", "store", "sources")}
     else:
-        source = _of_images(config, config.images) if config.images is not None else _of_run(config)
-    lists = {name: tuple(chosen[name]) for name in ("templates", "generators")}
-    return Design(**(chosen | source | lists))
+        values |= _use_images(config, config.images) if config.images is not None else _use_run(config)
+    return Design(**(values | {name: tuple(values[name]) for name in ("templates", "generators")}))
 
 
-def _of_run(config: RateConfig) -> dict[str, Any]:
+def _use_run(config: RateConfig) -> dict[str, Any]:
     store = open_existing_store(config)
     run_id = find_run(store, config.run or "latest")
     manifest = read_manifest(store, run_id)
@@ -121,7 +120,7 @@ def _of_run(config: RateConfig) -> dict[str, Any]:
     return {"run": run_id, "images": None, "store": store.place.url, "sources": sources}
 
 
-def _of_images(config: RateConfig, images: str) -> dict[str, Any]:
+def _use_images(config: RateConfig, images: str) -> dict[str, Any]:
     place = config.storage.locate(images)
     benchmark = BenchmarkConfig(name=place.name, prompts=None, images=place.url, require_every_prompt=False)
     store = config.storage.locate(config.store).url
@@ -133,94 +132,94 @@ def _of_images(config: RateConfig, images: str) -> dict[str, Any]:
 
 
 def open_originals(design: Design, storage: StorageConfig) -> Originals:
-    """The prompts and images of a design; raises UnreadableImages with the reason where they cannot be read."""
+    """Return the prompts and images of a design; raise UnreadableImages with the reason."""
     originals, unreadable = find_originals(design.sources, Store(storage.locate(design.store)))
     if originals is None:
         raise UnreadableImages(
-            f"{_named(design)}: its images cannot be read ({unreadable}); put them back, or name others"
+            f"{_describe(design)}: its images cannot be read ({unreadable}); put them back, or name others"
         )
     return originals
 
 
-def _named(design: Design) -> str:
+def _describe(design: Design) -> str:
     return f"images {design.images}" if design.images is not None else f"run {design.run}"
 
 
 def make_tasks(design: Design, originals: Originals, storage: StorageConfig) -> DesignedTasks:
-    """The tasks of a design, prompt by prompt; raises ConfigError where there are none of a template."""
-    images = list(_images(originals, design))
-    texts = {row["prompt_id"]: row for row in originals.prompts.to_pylist() if (row["text"] or "").strip()}
-    of_prompt: dict[str, dict[str, list[SourceImage]]] = {}
+    """Return the tasks of a design, prompt by prompt; raise ConfigError if a template has no task."""
+    images = list(_read_images(originals, design))
+    prompts = {row["prompt_id"]: row for row in originals.prompts.to_pylist() if (row["text"] or "").strip()}
+    by_prompt: dict[str, dict[str, list[SourceImage]]] = {}
     for image in images:
-        if image.prompt_id in texts:
-            of_prompt.setdefault(image.prompt_id, {}).setdefault(image.generator, []).append(image)
-    drawn = sorted(of_prompt, key=lambda prompt_id: _draw(design.seed, prompt_id))[: design.pictures]
-    gold = [] if design.gold is None else _gold(storage.locate(design.gold))
-    named = {name for one in gold for name in one.names}
-    known = dict.fromkeys(image.prompt_id for image in images if named & {image.prompt_id, image.image_id})
-    asked = _Questions({}, []) if "questions" not in design.templates else _questions(design, storage)
-    tasks = [
-        task
-        for prompt_id in dict.fromkeys([*drawn, *(prompt for prompt in known if prompt in of_prompt)])
+        if image.prompt_id in prompts:
+            by_prompt.setdefault(image.prompt_id, {}).setdefault(image.generator, []).append(image)
+    drawn = sorted(by_prompt, key=lambda prompt_id: _hash(design.seed, prompt_id))[: design.pictures]
+    gold = [] if design.gold is None else _read_gold(storage.locate(design.gold))
+    ids = {name for question in gold for name in question.names}
+    gold_prompts = [image.prompt_id for image in images if ids & {image.prompt_id, image.image_id}]
+    questions = _Questions({}, []) if "questions" not in design.templates else _read_questions(design, storage)
+    tasks = {
+        task.task_id: task
+        for prompt_id in dict.fromkeys([*drawn, *(prompt for prompt in gold_prompts if prompt in by_prompt)])
         for template in map(TEMPLATES.__getitem__, design.templates)
-        for task in _tasks_of(template, texts[prompt_id], of_prompt[prompt_id], asked.of_prompt.get(prompt_id, ()))
-    ]
-    kept, once = set(drawn), list({task.task_id: task for task in tasks}.values())
-    tasks = [task for task in with_gold(once, gold) if task.gold is not None or task.prompt_id in kept]
+        for task in _apply(template, prompts[prompt_id], by_prompt[prompt_id], questions.by_prompt.get(prompt_id, ()))
+    }
+    rated = set(drawn)
+    chosen = [task for task in with_gold([*tasks.values()], gold) if task.gold is not None or task.prompt_id in rated]
     for template in design.templates:
-        if not any(task.template == template for task in tasks):
-            raise ConfigError(f"templates: {template} has nothing to ask of {_named(design)}; {_lack(template, drawn)}")
-    left_out = sum(image.prompt_id not in texts for image in images)
-    notes = [f"left out {plural(left_out, 'image')} whose prompt has no text"] if left_out else []
-    return DesignedTasks(tasks, [*notes, *asked.notes])
+        if not any(task.template == template for task in chosen):
+            reason = _explain_no_task(template, drawn)
+            raise ConfigError(f"templates: {template} has nothing to ask of {_describe(design)}; {reason}")
+    omitted = sum(image.prompt_id not in prompts for image in images)
+    notes = [f"left out {plural(omitted, 'image')} whose prompt has no text"] if omitted else []
+    return DesignedTasks(chosen, [*notes, *questions.notes])
 
 
-def _gold(place: Place) -> list[Gold]:
-    """The gold questions of a table; raises SourceError naming a row that is none."""
+def _read_gold(place: Place) -> list[Gold]:
     sheet = read_sheet(place).require(("template", "answer"), f"a gold question has {', '.join(GOLD_COLUMNS)}")
-    return [read_gold(row, sheet.where(place)) for place, row in enumerate(sheet.table.to_pylist())]
+    return [read_gold(row, sheet.where(number)) for number, row in enumerate(sheet.table.to_pylist())]
 
 
-def _lack(template: str, prompts: Sequence[str]) -> str:
+def _explain_no_task(template: str, prompts: Sequence[str]) -> str:
     if not prompts:
-        return "expected images whose prompts have a text, found none"
+        return "none of its images has a prompt with a text"
     if template == "questions":
         return "none of its prompts has yes-no questions; name another metric, as in questions=dsg"
     return "no prompt has images of two generators; score another generator, or ask another template"
 
 
-def _draw(seed: int, name: str) -> str:
-    """A place in an order that tells nothing, whichever others there are."""
+def _hash(seed: int, name: str) -> str:
+    """Return a sort key for a random order that does not depend on the other names."""
     return hashlib.sha256(f"{seed}\0{name}".encode()).hexdigest()
 
 
-def _images(originals: Originals, design: Design) -> Iterator[SourceImage]:
-    """The images of the design's generators, in the order of the sources."""
+def _read_images(originals: Originals, design: Design) -> Iterator[SourceImage]:
+    """Yield the images of the design's generators in the order of the sources."""
     generators = list(dict.fromkeys(generator for generator, _ in originals.shards))
     for name in design.generators:
         if name not in generators:
-            raise ConfigError(f"generators: {_named(design)} has no {name!r}; {suggest(name, generators)}")
+            raise ConfigError(f"generators: {_describe(design)} has no {name!r}; {suggest(name, generators)}")
     for (generator, name), shard in originals.shards.items():
         if design.generators and generator not in design.generators:
             continue
         try:
-            records = image_records(_with_ids(shard))
+            records = image_records(_read_ids(shard))
         except SourceError as error:
-            raise UnreadableImages(f"{_named(design)}: {error}") from error
+            raise UnreadableImages(f"{_describe(design)}: {error}") from error
         for row, record in enumerate(records):
             ids = identify(record, generator)
             if ids.prompt_id is not None and ids.image_id is not None:
                 yield SourceImage(ids.image_id, ids.prompt_id, generator, ImagePlace(name, row))
 
 
-def _with_ids(shard: Any) -> pa.Table:
-    """The ids of a shard's rows, and where they have none of their own, what these are made of."""
+def _read_ids(shard: Any) -> pa.Table:
+    """Read the ids of a shard's rows, or all columns if image ids must be derived from them."""
     table = read_shard(shard, ("image_id", "prompt_id"))
-    named = "image_id" in table.column_names and not table.column("image_id").null_count
-    return table if named else read_shard(shard, IMAGE_COLUMNS)
+    has_ids = "image_id" in table.column_names and not table.column("image_id").null_count
+    return table if has_ids else read_shard(shard, IMAGE_COLUMNS)
 
 
-def _tasks_of(
+def _apply(
     template: Template,
     prompt: Mapping[str, Any],
     images: Mapping[str, Sequence[SourceImage]],
@@ -230,27 +229,27 @@ def _tasks_of(
         return
     groups: Iterator[tuple[SourceImage, ...]]
     if template.images == 1:
-        groups = ((image,) for of_generator in images.values() for image in of_generator)
+        groups = ((image,) for generator_images in images.values() for image in generator_images)
     else:
-        pairs = (both for a, b in combinations(images.values(), 2) for both in zip(a, b, strict=False))
-        groups = (tuple(sorted(both, key=lambda image: _draw(0, "\0".join(image[:3])))) for both in pairs)
+        pairs = (pair for a, b in combinations(images.values(), 2) for pair in zip(a, b, strict=False))
+        groups = (tuple(sorted(pair, key=lambda image: _hash(0, "\0".join(image[:3])))) for pair in pairs)
     for group in groups:
-        yield _task(template.name, prompt, group, questions if template.name == "questions" else ())
+        yield _make_task(template.name, prompt, group, questions if template.name == "questions" else ())
 
 
-def _task(
+def _make_task(
     template: str, prompt: Mapping[str, Any], group: Sequence[SourceImage], questions: Sequence[TaskQuestion]
 ) -> Task:
-    seen = ([image.image_id for image in group], [image.generator for image in group])
+    image_ids, generators = (tuple(image.image_id for image in group), tuple(image.generator for image in group))
     text = str(prompt["text"])
     return Task(
-        task_id=task_id_of(template, prompt["prompt_id"], text, *seen, questions),
+        task_id=task_id_of(template, prompt["prompt_id"], text, image_ids, generators, questions),
         template=template,
         prompt_id=prompt["prompt_id"],
         prompt=text,
         skills=tuple(prompt["skills"] or ()),
-        image_ids=tuple(seen[0]),
-        generators=tuple(seen[1]),
+        image_ids=image_ids,
+        generators=generators,
         words=tuple(word for word, _, _ in words_in(text)) if template == "words" else (),
         questions=tuple(questions),
         places=tuple(image.place for image in group),
@@ -258,55 +257,53 @@ def _task(
 
 
 class _Questions(NamedTuple):
-    of_prompt: Mapping[str, Sequence[TaskQuestion]]
+    by_prompt: Mapping[str, Sequence[TaskQuestion]]
     notes: Sequence[str]
 
 
-def _questions(design: Design, storage: StorageConfig) -> _Questions:
-    """The yes-no questions of the metric that the design names, or of the first of the run's that has any."""
+class _StoreAddress(NamedTuple):
+    store: str
+    storage: StorageConfig
+
+
+def _read_questions(design: Design, storage: StorageConfig) -> _Questions:
+    """Read the yes-no questions of the design's metric, or of the run's first metric with questions."""
     if design.run is None:
         raise ConfigError(
-            "templates: questions are those of a run's metric, and images= have none; score the images first "
+            "templates: questions need a run's metric, and images= have no run; score the images first "
             "(plumbline score images=PATH metrics=[dsg]) and name run=latest"
         )
-    store = open_existing_store(_StoreOf(design.store, storage))
+    store = open_existing_store(_StoreAddress(design.store, storage))
     metrics = read_manifest(store, design.run)["metrics"]
     if design.questions is not None and design.questions not in metrics:
         raise ConfigError(
             f"questions={design.questions}: run {design.run} has no such metric; it has {', '.join(metrics)}"
         )
     for metric in metrics if design.questions is None else [design.questions]:
-        asked = read_asked(store, design.run, metric).to_pandas()
-        asked = asked[asked["question_id"].notna() & (asked["keep"] != False)]  # noqa: E712  # null has no filter
-        if len(asked):
-            return _yes_no(asked, metric)
+        questions = read_asked(store, design.run, metric).to_pandas()
+        used = questions["question_id"].notna() & (questions["keep"] != False)  # noqa: E712  # null was not filtered
+        if used.any():
+            return _select_yes_no(questions[used], metric)
     raise ConfigError(
-        f"templates: run {design.run} asked no questions; add a metric that does, as in metric=[dsg], or leave "
+        f"templates: run {design.run} has no metric with questions; add one, such as metric=[dsg], or leave "
         "`questions` out"
     )
 
 
-def _yes_no(asked: pd.DataFrame, metric: str) -> _Questions:
-    plain = asked["choices"].map(lambda choices: {str(choice).lower() for choice in choices} == YES_NO)
-    kept = asked[plain].drop_duplicates(["prompt_id", "question_id"])
-    of_prompt = {
-        str(prompt_id): [TaskQuestion(*one) for one in rows[["question_id", "text"]].itertuples(index=False)]
-        for prompt_id, rows in kept.groupby("prompt_id", sort=False)
+def _select_yes_no(questions: pd.DataFrame, metric: str) -> _Questions:
+    is_yes_no = questions["choices"].map(lambda choices: {str(choice).lower() for choice in choices} == YES_NO)
+    distinct = questions[is_yes_no].drop_duplicates(["prompt_id", "question_id"])
+    by_prompt = {
+        str(prompt_id): [TaskQuestion(*row) for row in rows[["question_id", "text"]].itertuples(index=False)]
+        for prompt_id, rows in distinct.groupby("prompt_id", sort=False)
     }
-    others = int((~plain).sum())
+    others = int((~is_yes_no).sum())
     notes = [f"left out {plural(others, 'question')} of {metric} whose answers are not yes and no"] if others else []
-    return _Questions(of_prompt, notes)
-
-
-class _StoreOf(NamedTuple):
-    """A store as it is opened."""
-
-    store: str
-    storage: StorageConfig
+    return _Questions(by_prompt, notes)
 
 
 def study_place(config: RateConfig) -> Place:
-    """Where the study is: a folder by its name among the store's studies, or anywhere."""
+    """Return the study's folder: STORE/studies/NAME for a bare name, otherwise the path itself."""
     name = config.study
     if name is None and config.images is not None:
         name = config.storage.locate(config.images).name

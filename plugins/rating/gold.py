@@ -1,38 +1,39 @@
-"""Gold questions of a study: tasks whose right answer is known, told from its table and found among the tasks."""
+"""Gold questions of a study: tasks with a known answer, which a table lists."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 from plumbline.operators.base.errors import SourceError
 from plumbline.operators.base.sentences import names
-from plumbline.plugins.rating.question_templates import TEMPLATES, Asked, what_is_wrong
+from plumbline.plugins.rating.question_templates import TEMPLATES, Scope, find_problem
 from plumbline.plugins.rating.tasks import Task
 
 COLUMNS = ("template", "prompt_id", "generator", "image_id", "generator_b", "image_id_b", "answer")
-"""Of the table. An image is told by prompt_id and generator, or by image_id; the second one of two by the columns
-that end in b."""
+"""Columns of the table. An image is named by prompt_id and generator, or by image_id; the columns that end in b name
+the second image of a pair."""
 
 
 class Gold(NamedTuple):
-    """A task whose right answer is known."""
+    """A task with a known answer."""
 
     template: str
     prompt_id: str | None
     images: Sequence[tuple[str | None, str | None]]
-    """Of each image, its generator and its image_id, one of which may be None."""
+    """Generator and image_id of each image; either may be None."""
     answer: Any
     where: str
     """The file and row."""
 
     @property
     def names(self) -> set[str]:
-        """The ids that say of which prompt it is: the prompt's or an image's."""
+        """The ids of the prompt and the images, as far as they are known."""
         return {name for name in (self.prompt_id, *(image_id for _, image_id in self.images)) if name is not None}
 
-    def is_of(self, task: Task) -> bool:
-        """Whether this is what a task asks."""
+    def matches(self, task: Task) -> bool:
+        """Return True if this is the answer to the task."""
         if task.template != self.template or self.prompt_id not in (None, task.prompt_id):
             return False
         shown = zip(task.generators, task.image_ids, strict=True)
@@ -43,61 +44,56 @@ class Gold(NamedTuple):
 
 
 def read_gold(row: Mapping[str, Any], where: str) -> Gold:
-    """The gold question of a row; raises SourceError naming what is missing or wrong in it."""
-    given = {name: None if row.get(name) in (None, "") else str(row[name]) for name in COLUMNS[:-1]}
-    template = TEMPLATES.get(str(given["template"]))
+    """Return the gold question in a row; raise SourceError with the problem."""
+    cells = {name: None if row.get(name) in (None, "") else str(row[name]) for name in COLUMNS[:-1]}
+    template = TEMPLATES.get(str(cells["template"]))
     if template is None:
-        raise SourceError(f"{where}: template: expected one of {', '.join(TEMPLATES)}, got {given['template']!r}")
-    answer = _answer_of(row.get("answer"))
-    if (problem := what_is_wrong(template, answer)) is not None:
+        raise SourceError(f"{where}: template: expected one of {', '.join(TEMPLATES)}, got {cells['template']!r}")
+    answer = row.get("answer")
+    with suppress(ValueError):
+        answer = json.loads(answer) if isinstance(answer, str) else answer
+    if (problem := find_problem(template, answer)) is not None:
         raise SourceError(f"{where}: {problem}")
-    images = [(given[f"generator{side}"], given[f"image_id{side}"]) for side in ("", "_b")[: template.images]]
+    images = [(cells[f"generator{side}"], cells[f"image_id{side}"]) for side in ("", "_b")[: template.images]]
     if any(image == (None, None) for image in images):
         raise SourceError(
             f"{where}: expected prompt_id and generator, or image_id, of {template.images} images "
             "(the second in generator_b or image_id_b); add them"
         )
-    return Gold(template.name, given["prompt_id"], images, answer, where)
-
-
-def _answer_of(value: Any) -> Any:
-    """An answer from a cell of a table, which may be JSON."""
-    try:
-        return json.loads(value) if isinstance(value, str) else value
-    except ValueError:
-        return value
+    return Gold(template.name, cells["prompt_id"], images, answer, where)
 
 
 def with_gold(tasks: Sequence[Task], gold: Iterable[Gold]) -> list[Task]:
-    """The tasks, with the right answer of those that gold questions are of.
+    """Return the tasks, with the right answers of gold questions.
 
-    Raises SourceError naming the row that no task is like, that several are like, or whose answer does not fit.
+    Raises SourceError if a row of the table matches no task or several, or its answer does not fit.
     """
-    known = list(tasks)
-    places: dict[tuple[str, str], list[int]] = {}
-    for place, task in enumerate(known):
+    result = list(tasks)
+    indices: dict[tuple[str, str], list[int]] = {}
+    for index, task in enumerate(result):
         for key in {(task.template, task.prompt_id), *((task.template, image_id) for image_id in task.image_ids)}:
-            places.setdefault(key, []).append(place)
-    for one in gold:
-        key = (one.template, one.prompt_id or str(one.images[0][1]))
-        alike = [place for place in places.get(key, ()) if one.is_of(known[place])]
-        if len(alike) != 1:
+            indices.setdefault(key, []).append(index)
+    for question in gold:
+        key = (question.template, question.prompt_id or str(question.images[0][1]))
+        matching = [index for index in indices.get(key, ()) if question.matches(result[index])]
+        if len(matching) != 1:
             raise SourceError(
-                f"{one.where}: {len(alike) or 'no'} tasks of the study are like this gold question, where one is "
-                "expected; correct its prompt_id, generator and image_id, or add its template to templates"
+                f"{question.where}: expected one task of the study that matches this gold question, found "
+                f"{len(matching) or 'none'}; correct its prompt_id, generator and image_id, or add its template to "
+                "templates"
             )
-        (place,) = alike
-        _check(one, known[place])
-        known[place] = replace(known[place], gold=one.answer)
-    return known
+        (index,) = matching
+        _check(question, result[index])
+        result[index] = replace(result[index], gold=question.answer)
+    return result
 
 
 def _check(gold: Gold, task: Task) -> None:
-    """Raises SourceError where the answer is about words or questions that the task does not have."""
-    problem = what_is_wrong(TEMPLATES[task.template], gold.answer, Asked(words=len(task.words)))
-    asked = [question.question_id for question in task.questions]
-    strangers = [name for name in gold.answer if name not in asked] if gold.template == "questions" else []
-    if strangers and isinstance(gold.answer, dict):
-        problem = f"answer: the task asks {names(asked)}, and not {names(strangers)}"
+    """Raise SourceError if the answer is about words or questions that the task does not have."""
+    problem = find_problem(TEMPLATES[task.template], gold.answer, Scope(words=len(task.words)))
+    known = [question.question_id for question in task.questions]
+    unknown = [name for name in gold.answer if name not in known] if gold.template == "questions" else []
+    if unknown and isinstance(gold.answer, dict):
+        problem = f"answer: expected questions among {names(known)}, got {names(unknown)}"
     if problem is not None:
         raise SourceError(f"{gold.where}: {problem}")

@@ -1,4 +1,4 @@
-"""How surely people's ratings tell generators apart so far, which prompts to rate next, and how many are wanted."""
+"""Estimates the differences between generators from the ratings so far, and selects the images to rate next."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from plumbline.operators.base.sentences import number, signed
 from plumbline.operators.judging.judgement import group_means
 from plumbline.operators.statistics.prediction_powered import (
-    FEWEST_LABELS,
+    MIN_LABELS,
     Powered,
     labels_needed,
     powered_mean,
@@ -24,23 +24,24 @@ NOT_KNOWN = "–"
 
 
 class PairLabels(NamedTuple):
-    """Two generators, as far as people have rated them."""
+    """Two generators with the ratings of their images so far."""
 
     a: str
     b: str
     people: Floats
-    """By prompt, people's rating of a's image less that of b's; nan where one is not rated."""
+    """People's rating of a's image minus that of b's, by prompt; nan unless both are rated."""
     metric: Floats
-    """Likewise by the metric, in the direction in which more is better."""
+    """The metric's score of a's image minus that of b's, by prompt; positive if a's is better."""
     found: Powered | None
-    """None if too few prompts are rated."""
+    """The estimated difference; None if too few prompts are rated."""
     level: float
+    """Confidence level of the interval."""
     widest: float
     """The greatest difference between two ratings."""
 
     @property
     def labels(self) -> Floats:
-        """People's differences on the prompts of which both images are rated and scored."""
+        """People's differences, for the prompts whose images are both rated and scored."""
         return np.asarray(self.people[np.isfinite(self.people) & np.isfinite(self.metric)])
 
     @property
@@ -50,7 +51,7 @@ class PairLabels(NamedTuple):
 
     @property
     def better(self) -> str | None:
-        """The generator that people find better, where the interval tells."""
+        """The generator that people prefer; None if the interval contains 0."""
         if self.found is None or not self.found.excludes(np.zeros(()), self.level, self.widest):
             return None
         return self.a if self.found.residuals.mean() > 0 else self.b
@@ -58,19 +59,19 @@ class PairLabels(NamedTuple):
     def needed(self, chance: float) -> int | None:
         """Return how many more prompts to rate, or None if rating all scored prompts would not be enough."""
         if self.found is None:
-            return FEWEST_LABELS - self.rated
+            return MIN_LABELS - self.rated
         wanted = labels_needed(self.found, self.level, chance, self.widest)
         return None if wanted is None else max(wanted - self.rated, 0)
 
 
-def by_generator(frame: pd.DataFrame) -> pd.DataFrame:
+def pivot_by_generator(frame: pd.DataFrame) -> pd.DataFrame:
     """Return scores or ratings (prompt_id, generator, score) as prompts x generators, averaged over images."""
     known = frame.dropna(subset=["prompt_id", "generator", "score"])
     return group_means(known, ("prompt_id", "generator"), "score").unstack("generator")
 
 
-def pair_differences(wide: pd.DataFrame) -> pd.DataFrame:
-    """Of every two columns (prompts x generators), the first less the second: prompts x pairs."""
+def subtract_pairs(wide: pd.DataFrame) -> pd.DataFrame:
+    """Return the first column minus the second for every two of a table (prompts x generators): prompts x pairs."""
     pairs = {(a, b): wide[a] - wide[b] for a, b in combinations(map(str, wide), 2)}
     return pd.DataFrame(pairs, index=wide.index, dtype=np.float64)
 
@@ -81,30 +82,30 @@ def estimate_pairs(people: pd.DataFrame, metric: pd.DataFrame, level: float, wid
     Args:
         people: Differences of people's ratings (prompts x pairs).
         metric: Differences of a metric's scores; zeros leave the metric out.
-        level: Of each pair's interval.
+        level: Confidence level of each pair's interval.
         widest: The greatest difference between two ratings.
     """
     for a, b in metric:
-        said, scored = (of[a, b].to_numpy(np.float64) for of in (people, metric))
-        labelled = np.isfinite(said) & np.isfinite(scored)
+        rated, scored = (of[a, b].to_numpy(np.float64) for of in (people, metric))
+        labelled = np.isfinite(rated) & np.isfinite(scored)
         others = np.isfinite(scored) & ~labelled
         known = scored[labelled], scored[others]
-        if others.sum() < 2:  # all are rated: there is nothing that the metric could add
+        if others.sum() < 2:  # all are rated, so the metric adds nothing
             known = np.zeros(labelled.sum()), np.zeros(2)
-        found = powered_mean(said[labelled], *known) if labelled.sum() >= FEWEST_LABELS else None
-        yield PairLabels(a, b, said, scored, found, level, widest)
+        found = powered_mean(rated[labelled], *known) if labelled.sum() >= MIN_LABELS else None
+        yield PairLabels(a, b, rated, scored, found, level, widest)
 
 
-def prompts_in_order(prompts: Sequence[str], skills: Mapping[str, Sequence[str]], seed: int) -> list[int]:
-    """Places of prompts in a random order in which every few have of each skill its share."""
+def order_prompts(prompts: Sequence[str], skills: Mapping[str, Sequence[str]], seed: int) -> list[int]:
+    """Return the prompts' indices in random order, spreading each skill evenly over the order."""
     labels = ["\0".join(sorted(skills.get(prompt, ()))) for prompt in prompts]
     return [int(place) for place in balanced_order(labels, seed).ravel() if place != NOBODY]
 
 
-def wanted_images(
+def select_images(
     pairs: Sequence[PairLabels], prompts: Sequence[str], order: Sequence[int], chance: float
 ) -> list[tuple[str, str]]:
-    """Images (prompt, generator) of undecided pairs that nobody rated, prompts in order, as many as are needed."""
+    """Return as many unrated images (prompt, generator) as the undecided pairs need, in the order of the prompts."""
     wanted: set[tuple[int, str]] = set()
     for pair in (pair for pair in pairs if pair.better is None):
         unrated = [place for place in order if np.isnan(pair.people[place]) and np.isfinite(pair.metric[place])]
@@ -119,12 +120,12 @@ def format_pair(pair: PairLabels, chance: float) -> tuple[str, ...]:
     wanted = pair.needed(chance)
     further = "more than there are" if wanted is None else str(wanted)
     if pair.found is None:
-        return name, rated, NOT_KNOWN, NOT_KNOWN, NOT_KNOWN, _why_not(pair), further
+        return name, rated, NOT_KNOWN, NOT_KNOWN, NOT_KNOWN, _explain_undecided(pair), further
     low, high = pair.found.interval(pair.level, pair.widest)
     interval = f"{signed(float(low))} to {signed(float(high))}"
-    told = (number(float(pair.found.worth), 2), signed(float(pair.found.estimate)), interval)
-    return name, rated, *told, pair.better or "undecided", "0" if pair.better else further
+    estimates = (number(float(pair.found.worth), 2), signed(float(pair.found.estimate)), interval)
+    return name, rated, *estimates, pair.better or "undecided", "0" if pair.better else further
 
 
-def _why_not(pair: PairLabels) -> str:
-    return f"not told below {FEWEST_LABELS} prompts" if pair.rated else "nobody rated both"
+def _explain_undecided(pair: PairLabels) -> str:
+    return f"not told below {MIN_LABELS} prompts" if pair.rated else "nobody rated both"

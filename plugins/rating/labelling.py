@@ -1,4 +1,4 @@
-"""Which images people should still rate to tell two generators apart, where a metric has scored all of them."""
+"""Plans which images to rate next to decide which generators are better, given a metric's scores of all images."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from plumbline.operators.base.bounds import Probability
 from plumbline.operators.base.errors import ConfigError, SourceError
-from plumbline.operators.base.sentences import number
-from plumbline.operators.diagnosis.diagnosis import ShownTable, percent
+from plumbline.operators.base.sentences import ShownTable, number, percent
 from plumbline.operators.judging.matching import IDS, complete_ids
 from plumbline.operators.judging.preferences import mean_choices
 from plumbline.operators.judging.ratings import mean_ratings
@@ -26,44 +25,45 @@ from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.judging.metaeval import open_release
 from plumbline.pipelines.judging.protocols import ProtocolConfig
 from plumbline.pipelines.judging.releases.release import Release
-from plumbline.pipelines.judging.releases.scores import of_metrics, read_falling, read_scores
+from plumbline.pipelines.judging.releases.scores import read_falling, read_scores, select_metrics
 from plumbline.pipelines.judging.scores_source import ScoresSource
 from plumbline.plugins.rating.label_plan import (
     PairLabels,
-    by_generator,
     estimate_pairs,
     format_pair,
-    pair_differences,
-    prompts_in_order,
-    wanted_images,
+    order_prompts,
+    pivot_by_generator,
+    select_images,
+    subtract_pairs,
 )
 
 Floats = NDArray[np.float64]
 
 MEASURED = (12, 16, 20, 25, 30, 40, 50)
-"""Numbers of labels at which the coverage is measured."""
+"""Numbers of rated prompts for which the coverage is measured."""
 CHOICES = (-0.5, 0.5)
-"""Limits of the images of a choice, whose difference is 1 for one of them, -1 for the other, or 0."""
+"""Limits if people choose between two images: a choice of the first is the difference 1, of the second -1."""
 DRAWS = 1000
+"""Number of draws of rated prompts for each pair and metric when the coverage is measured."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LabelsConfig(ScoresSource):
-    """The ratings so far, a metric's scores of all images, and the labels that are still wanted."""
+    """Settings of jobs.labels: the ratings so far, a metric's scores of all images, and the required certainty."""
 
     protocol: ProtocolConfig
     output: str = "labels.csv"
-    """The CSV file of what to rate next: prompt_id, generator, image_id."""
+    """CSV file of the images to rate next: prompt_id, generator, image_id."""
     metrics: tuple[str, ...] = ()
-    """The one whose scores stand beside the ratings, as [vqascore]; may be left out where there is one."""
+    """The metric whose scores narrow the intervals, such as [vqascore]; not needed if there is only one metric."""
     generators: tuple[str, ...] = ()
-    """The two, or more, to be told apart, as [a, b]; all where empty."""
+    """Two or more generators to compare, such as [a, b]; all if empty."""
     alpha: Probability = SIGNIFICANCE
-    """The probability of error of all intervals together, which share it evenly, however often one looks."""
+    """Probability that any interval is wrong, shared evenly by all pairs, however often you look."""
     chance: Probability = 0.8
-    """With which the labels that are asked for show the difference, if it is what it seems."""
+    """Probability that the requested ratings show a difference, if it is as large as measured."""
     seed: int = 0
-    """Of the order in which prompts are to be rated."""
+    """Seed of the order of the prompts to rate."""
 
     def __post_init__(self) -> None:
         ScoresSource.__post_init__(self)
@@ -72,40 +72,42 @@ class LabelsConfig(ScoresSource):
 
 
 class LabelPlan(NamedTuple):
-    """What is known, and what to rate next."""
+    """Estimates of all pairs, and the images to rate next."""
 
     metric: str
     pairs: Sequence[PairLabels]
     next_prompts: pa.Table
-    """prompt_id, generator, image_id: images to rate, the most needed first."""
+    """prompt_id, generator, image_id: images to rate, in this order."""
     limits: tuple[float, float]
-    """The least and the greatest rating, or choice between two images, that the intervals count on."""
+    """The lowest and highest rating that the intervals assume; CHOICES for choices between two images."""
 
 
 def plan_labels(config: LabelsConfig) -> LabelPlan:
-    """Estimates every pair, and lists which images to rate next, of pairs that are not decided.
+    """Estimate every pair's difference, and list the images to rate next for the undecided pairs.
 
-    Raises ConfigError where the metric or a generator is not there, SourceError where nobody rated what was scored.
+    Raises ConfigError if the metric or a generator is missing, SourceError if no scored image is rated.
     """
     release = open_release(config.protocol, config.storage)
-    scores, falls = _scores(config, release)
+    scores, falls = _read_scores(config, release)
     metric = str(scores.column("metric")[0].as_py())
-    predicted = by_generator(scores.to_pandas())
+    predicted = pivot_by_generator(scores.to_pandas())
     generators = config.generators or tuple(str(name) for name in predicted)
     for name in generators:
         if name not in predicted:
             raise ConfigError(f"generators: {metric} scored none of {name!r}; it scored {', '.join(predicted)}")
-    differences = pair_differences(direction(metric, {metric} if falls else ()) * predicted[list(generators)])
-    people = _said(release, scores, generators).reindex(index=differences.index, columns=differences.columns)
+    differences = subtract_pairs(direction(metric, {metric} if falls else ()) * predicted[list(generators)])
+    people = _subtract_ratings(release, scores, generators).reindex(
+        index=differences.index, columns=differences.columns
+    )
     if not people.notna().to_numpy().any():
         raise SourceError(f"{config.protocol.path}: rates no image that {metric} scored; write the same ids into both")
     low, high = _find_limits(release, config.protocol)
     found = list(estimate_pairs(people, differences, 1 - config.alpha / len(differences.columns), high - low))
-    return LabelPlan(metric, found, _next(found, scores, release, config), (low, high))
+    return LabelPlan(metric, found, _select_images(found, scores, release, config), (low, high))
 
 
 def _find_limits(release: Release, protocol: ProtocolConfig) -> tuple[float, float]:
-    """Return the least and the greatest rating: those of the protocol, or else of all ratings.
+    """Return the lowest and highest rating that the protocol names, or else those among the ratings.
 
     Choices between two images are differences already. Raises SourceError if all ratings are equal.
     """
@@ -122,10 +124,10 @@ def _find_limits(release: Release, protocol: ProtocolConfig) -> tuple[float, flo
     return ratings["min"], ratings["max"]
 
 
-def _said(release: Release, scores: pa.Table, generators: Sequence[str]) -> pd.DataFrame:
-    """By prompt and pair of generators, people's rating of the first less that of the second, or what they chose.
+def _subtract_ratings(release: Release, scores: pa.Table, generators: Sequence[str]) -> pd.DataFrame:
+    """Return the differences of people's ratings, or their mean choices (prompts x pairs of generators).
 
-    Raises ConfigError where raters were asked by several templates, whose answers are on no common scale.
+    Raises ConfigError if the ratings have several templates, since their scales differ.
     """
     judged = (release.ratings, release.preferences)
     asked = list(dict.fromkeys(name for table in judged for name in table.column("template").unique().to_pylist()))
@@ -137,11 +139,11 @@ def _said(release: Release, scores: pa.Table, generators: Sequence[str]) -> pd.D
     if len(release.preferences):
         return mean_choices(complete_ids(complete_ids(release.preferences, ids, "a"), ids, "b"))
     rated = mean_ratings(complete_ids(release.ratings, ids), "image").rename(columns={"human": "score"})
-    return pair_differences(by_generator(rated).reindex(columns=list(generators)))
+    return subtract_pairs(pivot_by_generator(rated).reindex(columns=list(generators)))
 
 
-def _scores(config: LabelsConfig, release: Release) -> tuple[pa.Table, bool]:
-    """The scores of the one metric, and whether lower ones are better."""
+def _read_scores(config: LabelsConfig, release: Release) -> tuple[pa.Table, bool]:
+    """Return the scores of the selected metric, and True if its lower scores are better."""
     falling = frozenset(config.protocol.falling)
     scores = release.scores
     if (table := config.locate_scores()) is not None:
@@ -152,16 +154,16 @@ def _scores(config: LabelsConfig, release: Release) -> tuple[pa.Table, bool]:
     if len(config.metrics or metrics) > 1:
         raise ConfigError(f"metrics: expected one of {', '.join(metrics)}; set metrics=[NAME]")
     (metric,) = config.metrics or metrics
-    return of_metrics(scores, [metric]), metric in falling
+    return select_metrics(scores, [metric]), metric in falling
 
 
-def _next(pairs: Sequence[PairLabels], scores: pa.Table, release: Release, config: LabelsConfig) -> pa.Table:
-    """Images of undecided pairs that nobody rated, prompts in a balanced random order; as many as are needed."""
+def _select_images(pairs: Sequence[PairLabels], scores: pa.Table, release: Release, config: LabelsConfig) -> pa.Table:
+    """Return the unrated images that undecided pairs need, prompts in random order balanced by skill."""
     scored = scores.to_pandas().dropna(subset=["score", "prompt_id", "generator"])
     images = {(row.prompt_id, row.generator): row.image_id for row in scored.itertuples()}
     prompts = sorted({prompt for prompt, _ in images})
-    order = prompts_in_order(prompts, release.skills, config.seed)
-    wanted = wanted_images(pairs, prompts, order, config.chance)
+    order = order_prompts(prompts, release.skills, config.seed)
+    wanted = select_images(pairs, prompts, order, config.chance)
     return pa.table(
         {
             "prompt_id": pa.array([prompt for prompt, _ in wanted], pa.string()),
@@ -172,40 +174,40 @@ def _next(pairs: Sequence[PairLabels], scores: pa.Table, release: Release, confi
 
 
 def write_labels(config: LabelsConfig, plan: LabelPlan) -> None:
-    """Writes what to rate next as CSV."""
+    """Write the images to rate next as CSV."""
     sink = pa.BufferOutputStream()
     pcsv.write_csv(plan.next_prompts, sink)
     place = config.storage.locate(config.output, writable=True)
     place.write(sink.getvalue().to_pybytes())
 
 
-def shown_labels(config: LabelsConfig, plan: LabelPlan) -> ShownTable:
-    """What is known of every pair, and what it still wants."""
+def tabulate_pairs(config: LabelsConfig, plan: LabelPlan) -> ShownTable:
+    """Return a table with the estimate of every pair, and how many more prompts to rate for it."""
     return ShownTable(
         f"{config.protocol.name}: people's ratings with {plan.metric}",
         "Difference: of people's mean ratings, by prediction-powered inference, with intervals that cover all pairs "
-        f"with {1 - config.alpha:.0%}, however often one looks while ratings come in{_assumed(config, plan)}. Worth: "
-        "to how many ratings one amounts beside the metric's scores; the metric sharpens what people say and replaces "
-        "nobody. The intervals hold where the rated prompts were chosen by chance.",
+        f"with {1 - config.alpha:.0%}, however often one looks while ratings come in{_describe_limits(config, plan)}. "
+        "Worth: to how many ratings one amounts beside the metric's scores; the metric sharpens what people say and "
+        "replaces nobody. The intervals hold where the rated prompts were chosen by chance.",
         ("pair", "prompts rated", "worth", "difference", "interval", "better", "further prompts"),
         [format_pair(pair, config.chance) for pair in plan.pairs],
     )
 
 
-def _assumed(config: LabelsConfig, plan: LabelPlan) -> str:
+def _describe_limits(config: LabelsConfig, plan: LabelPlan) -> str:
     if config.protocol.rating_range is not None or plan.limits == CHOICES:
         return ""
     low, high = plan.limits
     return f", if ratings lie from {number(low)} to {number(high)}, as all so far (protocol.rating_range says so)"
 
 
-def coverage_table(protocols: Sequence[ProtocolConfig], storage: StorageConfig, seed: int = 0) -> ShownTable:
+def measure_coverage(protocols: Sequence[ProtocolConfig], storage: StorageConfig, seed: int = 0) -> ShownTable:
     """Return how often the intervals cover the truth, by number of labels, for prompts drawn from a release."""
     rows = []
     random = np.random.default_rng(seed)
     for protocol in protocols:
         release = open_release(protocol, storage)
-        pools = list(_pools(release))
+        pools = list(_find_differences(release))
         if not pools:
             continue
         low, high = _find_limits(release, protocol)
@@ -236,13 +238,13 @@ def coverage_table(protocols: Sequence[ProtocolConfig], storage: StorageConfig, 
     )
 
 
-def _pools(release: Release) -> Iterator[tuple[Floats, Floats]]:
-    """Of each metric and pair, people's and the metric's differences by prompt."""
+def _find_differences(release: Release) -> Iterator[tuple[Floats, Floats]]:
+    """Yield people's and the metric's differences by prompt, for each metric and pair of generators."""
     if not len(release.ratings) or not len(release.scores):
         return
-    people = by_generator(mean_ratings(release.ratings, "image").rename(columns={"human": "score"}))
+    people = pivot_by_generator(mean_ratings(release.ratings, "image").rename(columns={"human": "score"}))
     for _, of_metric in release.scores.to_pandas().groupby("metric", sort=False):
-        scored = by_generator(of_metric).reindex(index=people.index, columns=people.columns)
+        scored = pivot_by_generator(of_metric).reindex(index=people.index, columns=people.columns)
         for a, b in combinations(people, 2):
             both = pd.DataFrame({"people": people[a] - people[b], "metric": scored[a] - scored[b]}).dropna()
             yield both["people"].to_numpy(np.float64), both["metric"].to_numpy(np.float64)
@@ -253,8 +255,8 @@ def _measure_intervals(
 ) -> list[tuple[float, float, float]]:
     """Return a triple for each number of labels in MEASURED.
 
-    It has the share of draws whose interval covers the mean, the share with an interval that missed it up to this
-    number, and the labels' median worth.
+    The triple has the share of draws whose interval covers the mean, the share of draws with an interval that missed
+    the mean at this or a smaller number, and the median worth of a label.
     """
     rated = random.integers(len(people), size=(DRAWS, MEASURED[-1]))
     others = metric[random.integers(len(people), size=(DRAWS, len(people)))]

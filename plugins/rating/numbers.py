@@ -1,4 +1,4 @@
-"""Answers of people as numbers: one for each answer, and one for each thing that it says something of."""
+"""Converts people's answers to numbers: one for each answer, and one for each word or question in it."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -10,25 +10,26 @@ import pandas as pd
 
 from plumbline.operators.judging.judgement import group_means
 from plumbline.plugins.rating.answers import Answer
-from plumbline.plugins.rating.label_plan import by_generator, pair_differences
+from plumbline.plugins.rating.label_plan import pivot_by_generator, subtract_pairs
 from plumbline.plugins.rating.question_templates import TEMPLATES, WHOLE
 from plumbline.plugins.rating.tasks import Task
 
 SIGNS = {"a": 1.0, "tie": 0.0, "b": -1.0}
 REPLIED = {"yes": 1.0, "no": 0.0}
-WITHIN = 1
-"""A grade this far from another says the same."""
+MAX_GRADE_DIFFERENCE = 1
+"""Grades that differ by this much count as equal."""
 Parts = Mapping[str, float]
+"""Numbers by word or question; the key is empty for the image or the pair as a whole."""
 
 
 def _grade(answer: Any, task: Task) -> Parts:
-    """Return the grade; a number of errors is subtracted from the highest one, so that more is better."""
+    """Return the grade; errors are subtracted from the highest number, so that higher is better."""
     template = TEMPLATES[task.template]
     return {"": float(template.grades[-1] - answer if template.counts_errors else answer)}
 
 
 def _words(answer: Any, task: Task) -> Parts:
-    """Of every word of which the rater was sure, whether the image shows it."""
+    """Return 1 for each word that the image shows, 0 for the others; unsure words are left out."""
     unsure, wrong = set(answer["unsure"]), set(answer["wrong"])
     return {str(word): float(word not in wrong) for word in range(len(task.words)) if word not in unsure}
 
@@ -48,88 +49,80 @@ PARTS: Mapping[str, Callable[[Any, Task], Parts]] = {
     "side_by_side": _side,
     "vote": _side,
 }
-"""By template, what an answer says of each thing that it is asked about, more being better for the first image."""
+"""Functions by template that return an answer's numbers; higher is better, or better for the first image."""
 
 
 def parts_of(answer: Answer, task: Task) -> Parts:
-    """What an answer says of each thing; nothing where the rater was unsure of all."""
-    whole = isinstance(answer.answer, str) and answer.answer in WHOLE
-    return {} if whole else PARTS[answer.template](answer.answer, task)
+    """Return the numbers of an answer; empty if the rater was unsure of everything."""
+    is_unsure = isinstance(answer.answer, str) and answer.answer in WHOLE
+    return {} if is_unsure else PARTS[answer.template](answer.answer, task)
 
 
 def is_right(answer: Answer) -> bool:
-    """Whether an answer to a gold question is the right one: a grade may be one off, and to be unsure is not right."""
-    return says_the_same(answer, answer.gold)
+    """Return True if an answer to a gold question is right; grades may differ by one, and unsure is wrong."""
+    return is_same(answer, answer.gold)
 
 
-def says_the_same(answer: Answer, other: Any) -> bool:
-    """Whether an answer says what another one to the same task does; grades may be one apart."""
-    said = answer.answer
-    if TEMPLATES[answer.template].grades and said not in WHOLE and other not in WHOLE:
-        return bool(abs(said - other) <= WITHIN)
-    if answer.template == "questions" and isinstance(said, dict) and isinstance(other, dict):
-        return all(said.get(question) == reply for question, reply in other.items())
-    return written(said) == written(other)
+def is_same(answer: Answer, other: Any) -> bool:
+    """Return True if two answers to the same task agree; grades may differ by one."""
+    own = answer.answer
+    if TEMPLATES[answer.template].grades and own not in WHOLE and other not in WHOLE:
+        return bool(abs(own - other) <= MAX_GRADE_DIFFERENCE)
+    if answer.template == "questions" and isinstance(own, dict) and isinstance(other, dict):
+        return all(own.get(question) == reply for question, reply in other.items())
+    return _serialize(own) == _serialize(other)
 
 
-def written(answer: Any) -> str:
-    """An answer as text, the same of all that say the same."""
+def _serialize(answer: Any) -> str:
+    """Return the same text for equal answers."""
     if isinstance(answer, dict):
         answer = {key: sorted(value) if isinstance(value, list) else value for key, value in answer.items()}
     return json.dumps(answer, sort_keys=True, ensure_ascii=False)
 
 
-class Rated(NamedTuple):
-    """A study's first answers to all but gold questions."""
+class StudyRatings(NamedTuple):
+    """A study's answers as numbers, without gold questions and repeats."""
 
     tasks: Sequence[Task]
     answers: pd.DataFrame
-    """rater, task_id, template, number (mean over its parts; nan where unsure), said (text), seconds (nan of none)."""
+    """rater, task_id, template, number (mean of its parts; nan if unsure), said (text), seconds (nan if unknown)."""
     parts: pd.DataFrame
-    """unit, prompt_id, template, rater, rating: each thing that was said."""
+    """unit, prompt_id, template, rater, rating: a row for each number of an answer."""
 
 
-def rated(answers: Sequence[Answer], tasks: Sequence[Task]) -> Rated:
-    """The answers that count as ratings; those to a task that is not among `tasks` are left out."""
+def collect_ratings(answers: Sequence[Answer], tasks: Sequence[Task]) -> StudyRatings:
+    """Return the answers to these tasks that count as ratings."""
     by_id = {task.task_id: task for task in tasks}
-    counted = [one for one in answers if one.gold is None and not one.repeat and one.task_id in by_id]
-    said = [(one, parts_of(one, by_id[one.task_id])) for one in counted]
-    rows = [
-        (one.rater, one.task_id, one.template, _mean(parts), written(one.answer), _timed(one)) for one, parts in said
-    ]
-    things = [
-        (f"{one.task_id} {thing}", one.prompt_id, one.template, one.rater, rating)
-        for one, parts in said
-        for thing, rating in parts.items()
-    ]
-    return Rated(
+    rows, parts = [], []
+    for answer in answers:
+        if answer.gold is not None or answer.repeat or answer.task_id not in by_id:
+            continue
+        numbers = parts_of(answer, by_id[answer.task_id])
+        number = fmean(numbers.values()) if numbers else np.nan
+        seconds = np.nan if answer.seconds is None else answer.seconds
+        rows.append((answer.rater, answer.task_id, answer.template, number, _serialize(answer.answer), seconds))
+        for name, rating in numbers.items():
+            parts.append((f"{answer.task_id} {name}", answer.prompt_id, answer.template, answer.rater, rating))
+    return StudyRatings(
         tasks,
         pd.DataFrame(rows, columns=["rater", "task_id", "template", "number", "said", "seconds"]),
-        pd.DataFrame(things, columns=["unit", "prompt_id", "template", "rater", "rating"]),
+        pd.DataFrame(parts, columns=["unit", "prompt_id", "template", "rater", "rating"]),
     )
 
 
-def _timed(answer: Answer) -> float:
-    return np.nan if answer.seconds is None else answer.seconds
-
-
-def _mean(parts: Parts) -> float:
-    return fmean(parts.values()) if parts else np.nan
-
-
-def pairs_rated(study: Rated, template: str) -> pd.DataFrame:
+def find_differences(ratings: StudyRatings, template: str) -> pd.DataFrame:
     """Return people's mean differences between every two generators by a template: prompts x pairs, nan if not rated.
 
-    It contains all prompts and generators that the template asks about, sorted.
+    It contains all prompts and generators of the template's tasks, sorted.
     """
-    asked = [task for task in study.tasks if task.template == template and task.gold is None]
-    means = group_means(study.answers[study.answers["template"] == template], ["task_id"], "number")
-    prompts = sorted({task.prompt_id for task in asked})
-    rows = [(task.prompt_id, *task.generators, means.get(task.task_id, np.nan)) for task in asked]
+    tasks = [task for task in ratings.tasks if task.template == template and task.gold is None]
+    means = group_means(ratings.answers[ratings.answers["template"] == template], ["task_id"], "number")
+    prompts = sorted({task.prompt_id for task in tasks})
+    rows = [(task.prompt_id, *task.generators, means.get(task.task_id, np.nan)) for task in tasks]
     if TEMPLATES[template].images == 1:
         frame = pd.DataFrame(rows, columns=["prompt_id", "generator", "score"])
         generators = sorted(frame["generator"].unique())
-        return pair_differences(by_generator(frame).reindex(index=prompts, columns=generators))
-    turned = [(prompt, a, b, score) if a < b else (prompt, b, a, -score) for prompt, a, b, score in rows]
-    frame = pd.DataFrame(turned, columns=["prompt_id", "a", "b", "score"])
+        return subtract_pairs(pivot_by_generator(frame).reindex(index=prompts, columns=generators))
+    ordered = [(prompt, a, b, score) if a < b else (prompt, b, a, -score) for prompt, a, b, score in rows]
+    frame = pd.DataFrame(ordered, columns=["prompt_id", "a", "b", "score"])
     return group_means(frame, ("prompt_id", "a", "b"), "score").unstack(["a", "b"]).reindex(index=prompts)

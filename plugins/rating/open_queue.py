@@ -1,4 +1,4 @@
-"""The queue of a study that is open: in which order its tasks are asked, and beside which scores of its run."""
+"""Makes the queue of a study from its configuration, with a metric's scores from the run."""
 
 from collections.abc import Sequence
 
@@ -6,23 +6,23 @@ from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.metrics.metric import direction
 from plumbline.pipelines.judging.releases.scores import read_falling, read_scores
 from plumbline.plugins.rating.designs import Design
-from plumbline.plugins.rating.label_plan import by_generator
+from plumbline.plugins.rating.label_plan import pivot_by_generator
 from plumbline.plugins.rating.order import Sequencing
-from plumbline.plugins.rating.progress import Telling
-from plumbline.plugins.rating.queue import Beside, Queue, QueueOptions
+from plumbline.plugins.rating.progress import Confidence
+from plumbline.plugins.rating.queue import MetricScores, Queue, QueueOptions
 from plumbline.plugins.rating.rate_config import RateConfig
 from plumbline.plugins.rating.tasks import Task
 
 
 def open_queue(tasks: Sequence[Task], design: Design, config: RateConfig) -> Queue:
-    """The queue of a version's tasks; raises ConfigError where the metric is not one of the run's."""
-    telling = Telling(alpha=config.alpha, chance=config.chance)
-    options = QueueOptions(config.queue, config.stop, telling, _beside(design, config))
+    """Return the queue of a version's tasks; raise ConfigError if the run lacks the metric."""
+    confidence = Confidence(alpha=config.alpha, chance=config.chance)
+    options = QueueOptions(config.queue, config.stop, confidence, _read_metric(design, config))
     return Queue(tasks, Sequencing(design.seed, config.raters, config.repeats), options)
 
 
-def _beside(design: Design, config: RateConfig) -> Beside | None:
-    """The scores of the metric that is named, or for queue=labels of the run's first."""
+def _read_metric(design: Design, config: RateConfig) -> MetricScores | None:
+    """Return the scores of the configured metric; for queue=labels the default is the run's first metric."""
     if design.run is None and config.metrics:
         raise ConfigError("metrics: a study of images= has no scores; score them and name the run, or leave it out")
     if design.run is None or (not config.metrics and config.queue == "seeded"):
@@ -31,5 +31,5 @@ def _beside(design: Design, config: RateConfig) -> Beside | None:
     scores = read_scores(run, config.metrics)
     metric = str(scores.column("metric")[0].as_py())
     frame = scores.to_pandas()
-    wide = by_generator(frame[frame["metric"] == metric])
-    return Beside(metric, direction(metric, {metric} & read_falling(run)) * wide)
+    wide = pivot_by_generator(frame[frame["metric"] == metric])
+    return MetricScores(metric, direction(metric, {metric} & read_falling(run)) * wide)

@@ -1,7 +1,6 @@
-"""The order in which a rater gets a study's tasks: rounds that all raters share, each in an order of the rater's own.
+"""Orders a study's tasks: all raters share the rounds, and each rater has an order of their own within a round.
 
-Nothing is kept but the answers: all that is drawn is drawn again from the study's seed, so that a page that is opened
-again and a second server ask the same.
+Everything is drawn from the study's seed and the answers so far, so a reloaded page and a second server ask the same.
 """
 
 import hashlib
@@ -13,40 +12,40 @@ from plumbline.operators.statistics.sequential import NOBODY, balanced_order
 from plumbline.plugins.rating.answers import Answer
 from plumbline.plugins.rating.tasks import Task
 
-APART = 20
-"""A task comes again after at least so many others, so that it is rated and not remembered."""
+MIN_DISTANCE = 20
+"""Tasks between a task and its repeat, so that the answer is not remembered."""
 GOLD_SHARE = 0.1
-"""Of what a rater is asked, until all gold questions have been."""
+"""Fraction of gold questions among a rater's tasks, until all have been asked."""
 
 
 class Turn(NamedTuple):
-    """A task as a rater is asked it next."""
+    """A task that a rater is asked next."""
 
     task: Task
     repeat: int
-    """How often this rater was asked it before."""
+    """Number of earlier answers by this rater."""
     shown: tuple[int, ...]
-    """Its images by their places, from left to right."""
+    """Indices of its images from left to right."""
 
 
 class Sequencing(NamedTuple):
-    """What the order depends on besides the tasks."""
+    """Parameters of the order."""
 
     seed: int
     raters: int
-    """Answers wanted of each task, by as many raters."""
+    """Raters who answer each task."""
     repeats: float
-    """Share of what a rater is asked that the rater was asked before."""
+    """Fraction of repeated tasks."""
 
 
-class Given:
-    """What has been answered so far, and in what order each rater did."""
+class History:
+    """All answers, and each rater's order of tasks."""
 
     def __init__(self, answers: Collection[Answer]) -> None:
         self.raters: dict[str, set[str]] = defaultdict(set)
-        """By task, who has answered it."""
+        """Raters by task."""
         self.turns: dict[str, list[tuple[str, int]]] = defaultdict(list)
-        """By rater, the tasks with their repeats."""
+        """Tasks and repeats by rater."""
         for answer in sorted(answers, key=lambda answer: answer.at):
             self.add(answer.rater, answer.task_id, answer.repeat)
 
@@ -56,9 +55,9 @@ class Given:
 
 
 def rounds_of(tasks: Sequence[Task], seed: int) -> list[list[Task]]:
-    """The tasks of every eight prompts, in a random order in which each round has of every skill its share.
+    """Return the tasks in rounds of eight prompts, in a random order that spreads the skills evenly.
 
-    Gold questions are in none: they are mixed in.
+    Gold questions are left out, because they are inserted later.
     """
     by_prompt: dict[str, list[Task]] = defaultdict(list)
     for task in tasks:
@@ -66,41 +65,36 @@ def rounds_of(tasks: Sequence[Task], seed: int) -> list[list[Task]]:
             by_prompt[task.prompt_id].append(task)
     prompts = sorted(by_prompt)
     labels = ["\0".join(sorted(by_prompt[prompt][0].skills)) for prompt in prompts]
-    looks = balanced_order(labels, seed).tolist()
-    return [[task for place in look if place != NOBODY for task in by_prompt[prompts[place]]] for look in looks]
+    rounds = balanced_order(labels, seed).tolist()
+    return [[task for place in part if place != NOBODY for task in by_prompt[prompts[place]]] for part in rounds]
 
 
-def put_first(rounds: Sequence[Sequence[Task]], urgent: Collection[str]) -> list[list[Task]]:
-    """The rounds of the urgent tasks, by their ids, and then those of all others."""
+def move_first(rounds: Sequence[Sequence[Task]], urgent: Collection[str]) -> list[list[Task]]:
+    """Return rounds of the urgent tasks, then rounds of all others."""
     parts = ([task for task in part if (task.task_id in urgent) is first] for first in (True, False) for part in rounds)
     return [part for part in parts if part]
 
 
-def next_turns(
+def choose_turns(
     tasks: Sequence[Task],
     rounds: Sequence[Sequence[Task]],
-    given: Given,
+    history: History,
     rater: str,
     count: int,
     sequencing: Sequencing,
 ) -> list[Turn]:
-    """What a rater is asked next, at most so many; none where every task has its answers or the rater gave one."""
-    own = _Own(tasks, given, rater, sequencing)
+    """Return a rater's next turns, at most `count`; fewer if no other task needs an answer of this rater."""
+    chooser = _Chooser(tasks, history, rater, sequencing)
     turns: list[Turn] = []
-    for _ in range(count):
-        ordinary = own.ordinary(rounds)
-        if ordinary is None:
-            break
-        turn = own.turn(own.gold(ordinary.template) or own.repeat(ordinary.template) or (ordinary, 0))
-        own.answered(turn)
+    while len(turns) < count and (turn := chooser.choose(rounds)) is not None:
         turns.append(turn)
     return turns
 
 
-def tasks_left(rounds: Sequence[Sequence[Task]], given: Given, rater: str, raters: int) -> Iterator[Task]:
-    """Tasks that want further answers, and this rater's among them."""
+def find_open_tasks(rounds: Sequence[Sequence[Task]], history: History, rater: str, raters: int) -> Iterator[Task]:
+    """Yield the tasks that need an answer of this rater."""
     for task in (task for part in rounds for task in part):
-        if _is_open(given.raters.get(task.task_id, ()), rater, raters):
+        if _is_open(history.raters.get(task.task_id, ()), rater, raters):
             yield task
 
 
@@ -108,84 +102,88 @@ def _is_open(answered_by: Collection[str], rater: str, raters: int) -> bool:
     return rater not in answered_by and len(answered_by) < raters
 
 
-class _Own:
-    """One rater's way through a study, as far as it has come, and as it would go on."""
+class _Chooser:
+    """Chooses one rater's turns; each chosen turn counts as answered when the next is chosen."""
 
-    def __init__(self, tasks: Sequence[Task], given: Given, rater: str, sequencing: Sequencing) -> None:
+    def __init__(self, tasks: Sequence[Task], history: History, rater: str, sequencing: Sequencing) -> None:
         self.by_id = {task.task_id: task for task in tasks}
         self.gold_tasks = [task for task in tasks if task.gold is not None]
-        self.given, self.rater, self.sequencing = given, rater, sequencing
-        self.turns = list(given.turns.get(rater, ()))
+        self.history, self.rater, self.sequencing = history, rater, sequencing
+        self.turns = list(history.turns.get(rater, ()))
 
-    def ordinary(self, rounds: Sequence[Sequence[Task]]) -> Task | None:
-        """The next task that still wants answers, of the first round that has any.
+    def choose(self, rounds: Sequence[Sequence[Task]]) -> Turn | None:
+        """Return the next turn: a gold question or a repeat if one is due, else an ordinary task."""
+        ordinary = self._choose_ordinary(rounds)
+        if ordinary is None:
+            return None
+        template = ordinary.template
+        gold, repeated = self._choose_gold(template), None
+        if gold is None:
+            repeated = self._choose_repeat(template)
+        task, repeat = gold or repeated or ordinary, int(repeated is not None)
+        self.turns.append((task.task_id, repeat))
+        return Turn(task, repeat, draw_image_order(self.sequencing.seed, self.rater, task, repeat))
 
-        Within a round the templates come one after the other, the last of a round first in the next.
+    def _choose_ordinary(self, rounds: Sequence[Sequence[Task]]) -> Task | None:
+        """Return the next task that needs answers, from the first round that has any.
+
+        Within a round the templates follow each other; every second round has them in reverse order.
         """
         seen = {task_id for task_id, _ in self.turns}
-        for place, part in enumerate(rounds):
-            is_open = [task for task in part if task.task_id not in seen and self._wants_answers(task)]
-            if is_open:
-                backwards = -1 if place % 2 else 1
+        raters = self.sequencing.raters
+        for number, part in enumerate(rounds):
+            open_tasks = [
+                task
+                for task in part
+                if task.task_id not in seen and _is_open(self.history.raters.get(task.task_id, ()), self.rater, raters)
+            ]
+            if open_tasks:
+                sign = -1 if number % 2 else 1
                 return min(
-                    is_open,
-                    key=lambda task: (backwards * self._draw("template", task.template), self._draw(task.task_id)),
+                    open_tasks,
+                    key=lambda task: (sign * self._draw("template", task.template), self._draw(task.task_id)),
                 )
         return None
 
-    def _wants_answers(self, task: Task) -> bool:
-        return _is_open(self.given.raters.get(task.task_id, ()), self.rater, self.sequencing.raters)
-
-    def gold(self, template: str) -> tuple[Task, int] | None:
-        """A gold question of this template, where it is time for one."""
+    def _choose_gold(self, template: str) -> Task | None:
         seen = {task_id for task_id, _ in self.turns}
         asked = sum(task.task_id in seen for task in self.gold_tasks)
-        is_open = [task for task in self.gold_tasks if task.template == template and task.task_id not in seen]
-        if not is_open or asked >= self._due("gold", GOLD_SHARE, len(self.turns)):
+        unseen = [task for task in self.gold_tasks if task.template == template and task.task_id not in seen]
+        if not unseen or asked >= self._count_due("gold", GOLD_SHARE, len(self.turns)):
             return None
-        return min(is_open, key=lambda task: self._draw(task.task_id)), 0
+        return min(unseen, key=lambda task: self._draw(task.task_id))
 
-    def repeat(self, template: str) -> tuple[Task, int] | None:
-        """An earlier task of this template again, where it is time for one."""
-        again = {task_id for task_id, repeat in self.turns if repeat}
-        if len(again) >= self._due("repeat", self.sequencing.repeats, len(self.turns) - APART):
+    def _choose_repeat(self, template: str) -> Task | None:
+        repeated = {task_id for task_id, repeat in self.turns if repeat}
+        if len(repeated) >= self._count_due("repeat", self.sequencing.repeats, len(self.turns) - MIN_DISTANCE):
             return None
-        earlier = (self.by_id.get(task_id) for task_id, _ in self.turns[: len(self.turns) - APART])
-        able = [
+        earlier = (self.by_id.get(task_id) for task_id, _ in self.turns[: len(self.turns) - MIN_DISTANCE])
+        candidates = [
             task
             for task in earlier
-            if task is not None and task.gold is None and task.template == template and task.task_id not in again
+            if task is not None and task.gold is None and task.template == template and task.task_id not in repeated
         ]
-        return (min(able, key=lambda task: self._draw("again", task.task_id)), 1) if able else None
+        return min(candidates, key=lambda task: self._draw("again", task.task_id), default=None)
 
-    def _due(self, kind: str, share: float, turns: int) -> int:
-        """How many of a kind are due after so many turns: one at a place drawn from each stretch of 1 / share turns."""
+    def _count_due(self, kind: str, share: float, turns: int) -> int:
+        """Return how many of a kind are due after this number of turns: one at a random turn in each 1 / share."""
         if share <= 0 or turns < 0:
             return 0
         stretch = max(round(1 / share), 1)
         places = (start + int(stretch * self._draw(kind, start)) for start in range(0, turns + 1, stretch))
         return sum(place <= turns for place in places)
 
-    def turn(self, asked: tuple[Task, int]) -> Turn:
-        """The task with its images in the order in which this rater sees them."""
-        task, repeat = asked
-        return Turn(task, repeat, shown_order(self.sequencing.seed, self.rater, task, repeat))
-
-    def answered(self, turn: Turn) -> None:
-        """Goes on as if this had been answered."""
-        self.turns.append((turn.task.task_id, turn.repeat))
-
     def _draw(self, *parts: object) -> float:
         return draw(self.sequencing.seed, self.rater, *parts)
 
 
 def draw(*parts: object) -> float:
-    """A random number in [0, 1), the same of the same parts."""
+    """Return a pseudo-random number in [0, 1) that depends only on the arguments."""
     digest = hashlib.sha256("\0".join(map(str, parts)).encode()).digest()
     return int.from_bytes(digest[:6], "big") / 2**48
 
 
-def shown_order(seed: int, rater: str, task: Task, repeat: int) -> tuple[int, ...]:
-    """The images of a task by their places, from left to right as a rater sees them."""
-    places = range(len(task.image_ids))
-    return tuple(sorted(places, key=lambda place: draw(seed, rater, "shown", task.task_id, repeat, place)))
+def draw_image_order(seed: int, rater: str, task: Task, repeat: int) -> tuple[int, ...]:
+    """Return the indices of a task's images from left to right."""
+    indices = range(len(task.image_ids))
+    return tuple(sorted(indices, key=lambda index: draw(seed, rater, "shown", task.task_id, repeat, index)))

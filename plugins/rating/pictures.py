@@ -1,4 +1,4 @@
-"""The pictures of a study's tasks: read where the sources have them, made anew within limits, kept a while."""
+"""Reads the images of a study's tasks, encodes them again within limits, and caches them."""
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache, partial
@@ -12,14 +12,15 @@ from plumbline.pipelines.report.finished_run import Originals
 from plumbline.pipelines.report.image_details import Made, MakePicture, PlacedImage, read_edit_sources, show_row
 from plumbline.plugins.rating.tasks import Task
 
-SIDE, MOST_BYTES = 1024, 400_000
-KEPT = 200
-"""Pictures of tasks that are kept, and as many lists of sources: at most 160 MB."""
-DECODED_AT_ONCE = 4
+SIDE, MAX_BYTES = 1024, 400_000
+MAX_CACHED = 200
+"""Cached images, and as many lists of sources: at most 160 MB."""
+MAX_DECODING = 4
+"""Images that are decoded at once."""
 
 
 class _Missing(Exception):
-    """There is no picture, which may pass, so that it is not kept."""
+    """An image that cannot be read now; an exception, because the cache does not store exceptions."""
 
     def __init__(self, error: RowError) -> None:
         super().__init__(error.message)
@@ -27,48 +28,47 @@ class _Missing(Exception):
 
 
 class Pictures:
-    """Makes the pictures of tasks."""
+    """Reads the images of tasks."""
 
     def __init__(self, originals: Originals) -> None:
         self._originals = originals
-        self._decoding = BoundedSemaphore(DECODED_AT_ONCE)
-        picture = partial(make_picture, side=SIDE, most=MOST_BYTES)
-        sources = partial(make_sources, side=SIDE, most=MOST_BYTES)
-        self._image = lru_cache(KEPT)(partial(self._made, picture))
-        self._sources = lru_cache(KEPT)(partial(self._made, sources, edited=True))
+        self._decoding = BoundedSemaphore(MAX_DECODING)
+        picture = partial(make_picture, side=SIDE, most=MAX_BYTES)
+        sources = partial(make_sources, side=SIDE, most=MAX_BYTES)
+        self._image = lru_cache(MAX_CACHED)(partial(self._make, picture))
+        self._sources = lru_cache(MAX_CACHED)(partial(self._make, sources, edited=True))
 
     def image(self, task: Task, number: int) -> bytes | RowError:
-        """A picture of a task as WebP, or why there is none."""
+        """Return an image of a task as WebP, or an error."""
         try:
-            return self._image(*_place_of(task, number))
+            return self._image(*_locate(task, number))
         except _Missing as missing:
             return missing.error
 
     def sources(self, task: Task) -> Sequence[bytes | RowError]:
-        """What the pictures of a task were edited from, each as WebP or why there is none; nothing where they are no
-        edits."""
+        """Return the sources of a task's edited images, each as WebP or an error; empty if nothing was edited."""
         try:
-            return self._sources(*_place_of(task, 0))
+            return self._sources(*_locate(task, 0))
         except _Missing:
             return []
 
     def problem(self, task: Task) -> str | None:
-        """Why a rater cannot see all of a task; None where everything is there."""
-        made = [*(self.image(task, number) for number in range(len(task.places))), *self.sources(task)]
-        return next((one.message for one in made if isinstance(one, RowError)), None)
+        """Return the reason why an image or source of the task cannot be shown, or None."""
+        shown = [*(self.image(task, number) for number in range(len(task.places))), *self.sources(task)]
+        return next((picture.message for picture in shown if isinstance(picture, RowError)), None)
 
-    def _made(
+    def _make(
         self, make: MakePicture[Made], key: ImageKey, prompt_id: str, shard: str, row: int, *, edited: bool = False
     ) -> Made:
         with self._decoding:
             edits: Mapping[str, Mapping[str, Any]] = read_edit_sources([prompt_id], self._originals) if edited else {}
             image = PlacedImage(key, prompt_id, shard, row)
-            made = show_row(image, self._originals, make, edits.get(prompt_id, {}))
-        if isinstance(made, RowError):
-            raise _Missing(made)
-        return made
+            result = show_row(image, self._originals, make, edits.get(prompt_id, {}))
+        if isinstance(result, RowError):
+            raise _Missing(result)
+        return result
 
 
-def _place_of(task: Task, number: int) -> tuple[ImageKey, str, str, int]:
+def _locate(task: Task, number: int) -> tuple[ImageKey, str, str, int]:
     key = ImageKey(task.generators[number], task.image_ids[number])
     return key, task.prompt_id, *task.places[number]

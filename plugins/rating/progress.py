@@ -1,4 +1,4 @@
-"""How far a study has come: what is answered, whom people find better so far, and which tasks would tell it sooner."""
+"""Progress of a study: answers by template, estimates for each pair of generators, and the most urgent tasks."""
 
 import math
 from collections.abc import Collection, Mapping, Sequence
@@ -11,186 +11,187 @@ import pandas as pd
 
 from plumbline.operators.base.bounds import BoundsChecked, Probability
 from plumbline.operators.statistics.levels import SIGNIFICANCE
-from plumbline.plugins.rating.label_plan import PairLabels, estimate_pairs, pair_differences, wanted_images
-from plumbline.plugins.rating.numbers import Rated, pairs_rated
+from plumbline.plugins.rating.label_plan import PairLabels, estimate_pairs, select_images, subtract_pairs
+from plumbline.plugins.rating.numbers import StudyRatings, find_differences
 from plumbline.plugins.rating.question_templates import TEMPLATES
 from plumbline.plugins.rating.tasks import Task
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Telling(BoundsChecked):
-    """How surely generators are to be told apart."""
+class Confidence(BoundsChecked):
+    """Error probabilities of decisions about pairs of generators."""
 
     alpha: Probability = SIGNIFICANCE
-    """The probability that any interval is wrong, over all pairs and templates, however often one looks."""
+    """Probability that any interval is wrong, over all pairs and templates, however often you look."""
     chance: Probability = 0.8
-    """With which the answers that are asked for show a difference, if it is what it seems."""
+    """Probability that the requested answers show a difference, if it is as large as it seems."""
 
 
 class TemplateProgress(NamedTuple):
-    """The answers to one template's tasks, gold questions and repeats left out."""
+    """Numbers of answers to one template's tasks, without gold questions and repeats."""
 
     template: str
     tasks: int
     wanted: int
-    """Answers of all tasks."""
+    """Required answers of all tasks."""
     given: int
-    """Of those; what a task has beyond its number is not counted."""
+    """Number of answers; surplus answers to a task are not counted."""
     seconds: float
-    """Median of an answer; nan of none."""
+    """Median time of an answer; nan without answers."""
 
 
-class Standing(NamedTuple):
-    """A generator by one template, beside the others."""
+class RankedGenerator(NamedTuple):
+    """A generator's rank by one template."""
 
     template: str
     generator: str
     difference: float
-    """Of people's mean answers, to those about the other generators on the same prompts, mean over these generators;
-    nan where none of them shares a rated prompt."""
+    """People's mean answer minus that for each other generator on the same prompts, averaged over the generators; nan
+    if no rated prompt is shared."""
     better_than: Sequence[str]
-    """The generators from which it is told apart, as the better one."""
+    """Generators that are clearly worse."""
 
 
 class PairProgress(NamedTuple):
-    """Two generators by one template, and what telling them apart still takes."""
+    """Two generators by one template, and the effort that a decision still takes."""
 
     template: str
     pair: PairLabels
     prompts: int | None
-    """Further prompts to rate: 0 of a decided pair, None where all that there are would not do."""
+    """Further prompts to rate: 0 if the pair is decided, None if all prompts would not suffice."""
     minutes: float
-    """Of rating that these take, of all raters together, at their pace so far; nan where it is not known."""
+    """Minutes of rating by all raters together at their present pace; nan if unknown."""
 
 
-def template_progress(study: Rated, raters: int) -> list[TemplateProgress]:
-    """What is wanted and there by each template, where so many raters are wanted for each task."""
-    return [
-        _template_progress(template, study, raters) for template in dict.fromkeys(task.template for task in study.tasks)
-    ]
+def find_template_progress(ratings: StudyRatings, raters: int) -> list[TemplateProgress]:
+    """Count the required and existing answers of each template, with this number of raters for each task."""
+    rows = []
+    for template in _templates_of(ratings):
+        n_tasks = sum(task.template == template and task.gold is None for task in ratings.tasks)
+        answers = ratings.answers[ratings.answers["template"] == template]
+        given = int(np.minimum(answers["task_id"].value_counts(), raters).sum())
+        seconds = float(answers["seconds"].median())
+        rows.append(TemplateProgress(template, n_tasks, raters * n_tasks, given, seconds))
+    return rows
 
 
-def _template_progress(template: str, study: Rated, raters: int) -> TemplateProgress:
-    tasks = [task for task in study.tasks if task.template == template and task.gold is None]
-    answers = study.answers[study.answers["template"] == template]
-    by_task = answers["task_id"].value_counts()
-    given = int(np.minimum(by_task, raters).sum())
-    return TemplateProgress(template, len(tasks), raters * len(tasks), given, float(answers["seconds"].median()))
+def _templates_of(ratings: StudyRatings) -> list[str]:
+    return list(dict.fromkeys(task.template for task in ratings.tasks))
 
 
-def pairs_so_far(study: Rated, scores: pd.DataFrame | None, telling: Telling) -> dict[str, list[PairLabels]]:
+def estimate_differences(
+    ratings: StudyRatings, scores: pd.DataFrame | None, confidence: Confidence
+) -> dict[str, list[PairLabels]]:
     """Return an estimate for every two generators, by template, from people's answers and a metric's scores.
 
-    `scores` are prompts x generators, where more is better; without them people's answers count alone. The pairs of all
+    `scores` are prompts x generators, where higher is better; None uses only people's answers. The pairs of all
     templates share alpha evenly.
     """
-    rated = {
-        template: pairs_rated(study, template) for template in dict.fromkeys(task.template for task in study.tasks)
-    }
-    every = sum(len(people.columns) for people in rated.values())
-    level = 1 - telling.alpha / max(every, 1)
+    differences = {template: find_differences(ratings, template) for template in _templates_of(ratings)}
+    n_pairs = sum(len(people.columns) for people in differences.values())
+    level = 1 - confidence.alpha / max(n_pairs, 1)
     return {
-        template: list(estimate_pairs(people, _by_metric(people, scores), level, TEMPLATES[template].widest))
-        for template, people in rated.items()
+        template: list(estimate_pairs(people, _match_metric(people, scores), level, TEMPLATES[template].widest))
+        for template, people in differences.items()
     }
 
 
-def _by_metric(people: pd.DataFrame, scores: pd.DataFrame | None) -> pd.DataFrame:
-    """The metric's differences on the same prompts and pairs; zeros, which say nothing, where it lacks a generator."""
-    nothing = pd.DataFrame(0.0, index=people.index, columns=people.columns)
+def _match_metric(people: pd.DataFrame, scores: pd.DataFrame | None) -> pd.DataFrame:
+    """Return the metric's differences for the same prompts and pairs; 0, which has no effect, if it has no score."""
+    result = pd.DataFrame(0.0, index=people.index, columns=people.columns)
     if scores is None:
-        return nothing
-    differences = pair_differences(scores.reindex(index=people.index, columns=sorted(scores)))
+        return result
+    differences = subtract_pairs(scores.reindex(index=people.index, columns=sorted(scores)))
     known = [pair for pair in people if pair in differences]
-    nothing[known] = differences[known]
-    return nothing
+    result[known] = differences[known]
+    return result
 
 
-def standings(pairs: Mapping[str, Sequence[PairLabels]]) -> list[Standing]:
-    """Every generator by each template, the best so far first."""
-    return [one for template, of_template in pairs.items() for one in _standings(template, of_template)]
+def rank_generators(pairs: Mapping[str, Sequence[PairLabels]]) -> list[RankedGenerator]:
+    """Rank the generators by each template, the best first."""
+    return [row for template, template_pairs in pairs.items() for row in _rank_by_template(template, template_pairs)]
 
 
-def _standings(template: str, pairs: Sequence[PairLabels]) -> list[Standing]:
+def _rank_by_template(template: str, pairs: Sequence[PairLabels]) -> list[RankedGenerator]:
     differences: dict[str, list[float]] = {name: [] for pair in pairs for name in (pair.a, pair.b)}
-    better: dict[str, list[str]] = {name: [] for name in differences}
+    worse: dict[str, list[str]] = {name: [] for name in differences}
     for pair in pairs:
         if pair.rated:
             mean = float(pair.labels.mean())
             differences[pair.a].append(mean)
             differences[pair.b].append(-mean)
         if pair.better is not None:
-            better[pair.better].append(pair.b if pair.better == pair.a else pair.a)
-    standing = [
-        Standing(template, name, fmean(of) if of else math.nan, better[name]) for name, of in differences.items()
+            worse[pair.better].append(pair.b if pair.better == pair.a else pair.a)
+    rows = [
+        RankedGenerator(template, name, fmean(values) if values else math.nan, worse[name])
+        for name, values in differences.items()
     ]
-    return sorted(standing, key=lambda one: (math.isnan(one.difference), -one.difference))
+    return sorted(rows, key=lambda row: (math.isnan(row.difference), -row.difference))
 
 
-def pair_progress(
-    pairs: Mapping[str, Sequence[PairLabels]], templates: Sequence[TemplateProgress], raters: int, telling: Telling
+def find_pair_progress(
+    pairs: Mapping[str, Sequence[PairLabels]],
+    templates: Sequence[TemplateProgress],
+    raters: int,
+    confidence: Confidence,
 ) -> list[PairProgress]:
-    """What telling each pair apart still takes."""
-    seconds = {one.template: one.seconds for one in templates}
-    return [
-        PairProgress(template, pair, prompts, _minutes(template, prompts, raters * seconds[template]))
-        for template, of_template in pairs.items()
-        for pair in of_template
-        for prompts in [0 if pair.better else pair.needed(telling.chance)]
-    ]
+    """Return the effort that a decision about each pair still takes."""
+    seconds = {row.template: row.seconds for row in templates}
+    rows = []
+    for template, template_pairs in pairs.items():
+        tasks_per_prompt = 2 // TEMPLATES[template].images
+        for pair in template_pairs:
+            prompts = 0 if pair.better else pair.needed(confidence.chance)
+            answers = math.nan if prompts is None else prompts * tasks_per_prompt * raters
+            rows.append(PairProgress(template, pair, prompts, answers * seconds[template] / 60))
+    return rows
 
 
-def _minutes(template: str, prompts: int | None, seconds: float) -> float:
-    images_a_task = TEMPLATES[template].images
-    return math.nan if prompts is None else prompts * (2 // images_a_task) * seconds / 60
+def are_all_decided(pairs: Mapping[str, Sequence[PairLabels]]) -> bool:
+    """Return True if every pair is decided by every template."""
+    all_pairs = [pair for template_pairs in pairs.values() for pair in template_pairs]
+    return bool(all_pairs) and all(pair.better is not None for pair in all_pairs)
 
 
-def all_decided(pairs: Mapping[str, Sequence[PairLabels]]) -> bool:
-    """Whether every pair is told apart by every template."""
-    every = [pair for of_template in pairs.values() for pair in of_template]
-    return bool(every) and all(pair.better is not None for pair in every)
-
-
-def urgent_tasks(
+def find_urgent_tasks(
     tasks: Sequence[Task],
     pairs: Mapping[str, Sequence[PairLabels]],
     rounds: Sequence[Sequence[Task]],
-    begun: Collection[str],
+    started: Collection[str],
     chance: float,
 ) -> set[str]:
-    """The tasks that would tell generators apart soonest, by their ids.
+    """Return the ids of the tasks that decide pairs of generators soonest.
 
-    These are the tasks of pairs that are not decided: those that are `begun`, so that they get all their answers, and
-    the next in the order of prompts, as many as are needed. Chance has drawn that order: which pairs are undecided
-    says what is asked first, and nothing else of the answers does.
+    These are tasks about undecided pairs: those that have answers already, so that they get all their answers, and as
+    many of the next prompts as are needed. The order of prompts is random and does not depend on the answers, so the
+    intervals stay valid.
     """
-    order = {
-        prompt: place for place, prompt in enumerate(dict.fromkeys(task.prompt_id for of in rounds for task in of))
-    }
-    wanted = {template: _wanted(tasks, template, of_template, order, chance) for template, of_template in pairs.items()}
+    prompts = dict.fromkeys(task.prompt_id for part in rounds for task in part)
+    order = {prompt: place for place, prompt in enumerate(prompts)}
+    needed = {template: _find_needed(tasks, template, found, order, chance) for template, found in pairs.items()}
     undecided = {
-        template: {(pair.a, pair.b) for pair in of_template if pair.better is None}
-        for template, of_template in pairs.items()
+        template: {(pair.a, pair.b) for pair in found if pair.better is None} for template, found in pairs.items()
     }
     return {
         task.task_id
         for task in tasks
         if task.gold is None
-        and _may_tell(task, undecided.get(task.template, set()))
-        and (task.task_id in begun or all((task.prompt_id, name) in wanted[task.template] for name in task.generators))
+        and _is_about_any(task, undecided.get(task.template, set()))
+        and (
+            task.task_id in started or all((task.prompt_id, name) in needed[task.template] for name in task.generators)
+        )
     }
 
 
-def _wanted(
+def _find_needed(
     tasks: Sequence[Task], template: str, pairs: Sequence[PairLabels], order: Mapping[str, int], chance: float
 ) -> set[tuple[str, str]]:
     prompts = sorted({task.prompt_id for task in tasks if task.template == template and task.gold is None})
     places = sorted(range(len(prompts)), key=lambda place: order[prompts[place]])
-    return set(wanted_images(pairs, prompts, places, chance))
+    return set(select_images(pairs, prompts, places, chance))
 
 
-def _may_tell(task: Task, undecided: Collection[tuple[str, str]]) -> bool:
-    """Whether an answer to a task says something of a pair that is not decided."""
+def _is_about_any(task: Task, undecided: Collection[tuple[str, str]]) -> bool:
     if len(task.generators) == 1:
         return any(task.generators[0] in pair for pair in undecided)
     return tuple(sorted(task.generators)) in undecided

@@ -1,4 +1,4 @@
-"""What the page of a study's progress says."""
+"""The content of the page with a study's progress."""
 
 import math
 from collections.abc import Sequence
@@ -11,62 +11,61 @@ from plumbline.plugins.rating.label_plan import format_pair
 from plumbline.plugins.rating.progress import (
     PairProgress,
     TemplateProgress,
-    pair_progress,
-    standings,
-    template_progress,
+    find_pair_progress,
+    find_template_progress,
+    rank_generators,
 )
-from plumbline.plugins.rating.queue import Look, Queue
-from plumbline.plugins.rating.raters import agreement, judge_raters
+from plumbline.plugins.rating.queue import Queue, Snapshot
+from plumbline.plugins.rating.raters import find_agreement, judge_raters
 
 SAMPLING = Sampling()
 
 
-class ShownProgress(NamedTuple):
-    """A pair of generators as the page shows it."""
+class ShownPair(NamedTuple):
+    """A pair of generators on the page."""
 
     template: str
     row: Sequence[str]
-    """As jobs.labels shows it."""
+    """The columns of jobs.labels."""
     minutes: float
 
 
-def progress_page(queue: Queue, answers: Sequence[Answer]) -> dict[str, Any]:
-    """The page's content, of all answers with repeats and gold questions."""
-    look = queue.look(answers, growth=0)
-    raters, telling, beside = queue.sequencing.raters, queue.options.telling, queue.options.beside
-    templates = template_progress(look.study, raters)
-    pairs = pair_progress(look.pairs, templates, raters, telling)
+def make_progress_page(queue: Queue, answers: Sequence[Answer]) -> dict[str, Any]:
+    """Return the page's content; `answers` include repeats and gold questions."""
+    snapshot = queue.evaluate(answers, growth=0)
+    raters, confidence, metric = queue.sequencing.raters, queue.options.confidence, queue.options.metric
+    templates = find_template_progress(snapshot.ratings, raters)
+    pairs = find_pair_progress(snapshot.pairs, templates, raters, confidence)
     return {
         "answers": len(answers),
-        "standing": standing(look, templates, pairs),
+        "standing": _summarize(snapshot, templates, pairs),
         "templates": templates,
-        "agreement": {one.template: one for one in agreement(look.study, SAMPLING)},
-        "standings": standings(look.pairs),
-        "pairs": [ShownProgress(one.template, format_pair(one.pair, telling.chance), one.minutes) for one in pairs],
-        "alpha": telling.alpha,
-        "metric": None if beside is None else beside.metric,
-        "raters": judge_raters(look.study, answers),
+        "agreement": {row.template: row for row in find_agreement(snapshot.ratings, SAMPLING)},
+        "standings": rank_generators(snapshot.pairs),
+        "pairs": [ShownPair(row.template, format_pair(row.pair, confidence.chance), row.minutes) for row in pairs],
+        "alpha": confidence.alpha,
+        "metric": None if metric is None else metric.metric,
+        "raters": judge_raters(snapshot.ratings, answers),
     }
 
 
-def standing(look: Look, templates: Sequence[TemplateProgress], pairs: Sequence[PairProgress]) -> str:
-    """How far the study has come, in a sentence or two."""
-    given, wanted = (sum(getattr(one, name) for one in templates) for name in ("given", "wanted"))
-    there = f"{count(given)} of {plural(wanted, 'answer')} are there"
-    if look.finished:
-        return f"Every pair of generators is told apart, and the study is done: {there}."
+def _summarize(snapshot: Snapshot, templates: Sequence[TemplateProgress], pairs: Sequence[PairProgress]) -> str:
+    answered, required = sum(row.given for row in templates), sum(row.wanted for row in templates)
+    answers = f"{count(answered)} of {plural(required, 'answer')}"
+    if snapshot.finished:
+        return f"Every pair of generators differs clearly, and the study is done: {answers}."
     if not pairs:
-        return f"{there[0].upper()}{there[1:]}."
-    told = sum(one.pair.better is not None for one in pairs)
-    return f"Told apart: {told} of {plural(len(pairs), 'pair')}; {there}.{_next(pairs)}"
+        return f"{answers}."
+    decided = sum(row.pair.better is not None for row in pairs)
+    return f"{decided} of {plural(len(pairs), 'pair')} of generators decided; {answers}.{_describe_next(pairs)}"
 
 
-def _next(pairs: Sequence[PairProgress]) -> str:
-    """Which pair is told apart next, and what that takes."""
-    able = [one for one in pairs if one.prompts and one.minutes == one.minutes]
-    if not able:
+def _describe_next(pairs: Sequence[PairProgress]) -> str:
+    """Name the pair that can be decided soonest, and its effort."""
+    open_pairs = [row for row in pairs if row.prompts and row.minutes == row.minutes]
+    if not open_pairs:
         return ""
-    soonest = min(able, key=lambda one: one.minutes)
+    soonest = min(open_pairs, key=lambda row: row.minutes)
     prompts, minutes = plural(soonest.prompts or 0, "further prompt"), plural(math.ceil(soonest.minutes), "minute")
-    takes = f"{prompts}, about {minutes} of rating"
-    return f" Next, if they differ as it seems, {soonest.pair.a} and {soonest.pair.b} by {soonest.template}: {takes}."
+    names = f"{soonest.pair.a} and {soonest.pair.b} by {soonest.template}"
+    return f" Next, if they differ as it seems, {names}: {prompts}, about {minutes} of rating."

@@ -1,4 +1,4 @@
-"""The templates by which people rate: what each one asks, of how many images, and which answers are valid."""
+"""The templates of rating tasks: the question, the number of images, and the valid answers."""
 
 from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
@@ -6,52 +6,51 @@ from typing import Any, NamedTuple
 
 UNSURE, CANNOT_TELL, INVALID = "unsure", "cannot_tell", "invalid"
 WHOLE = (UNSURE, CANNOT_TELL)
-"""Answers that every template takes."""
+"""Answers that are valid for every template."""
 MARKS = ("wrong", "unsure")
 """Marks of a word; the image shows a word without a mark."""
 REPLIES = ("yes", "no", UNSURE, "subjective", INVALID, CANNOT_TELL)
 """The answers of Gecko's DSG(H) (gecko.txt, D.1), whose `I do not know the answer` is `cannot_tell` here. A question
 that contradicts another is `invalid`."""
 SIDES = ("a", "b", "tie")
-"""`a` is the first of a task's images, whichever was shown on the left."""
+"""`a` is the first of a task's images, also if it was shown on the right."""
 
 
-class Asked(NamedTuple):
-    """What a task asks about, as far as it is known where an answer is checked."""
+class Scope(NamedTuple):
+    """The words and questions that an answer must be about; None if unknown."""
 
     words: int | None = None
-    """Of the prompt."""
+    """Number of words of the prompt."""
     questions: Collection[str] | None = None
-    """Their question_ids."""
+    """The question_ids."""
 
 
-ANY = Asked()
-"""Where nothing is known of the task."""
+UNKNOWN_SCOPE = Scope()
 
 
 class Template(NamedTuple):
-    """A way to ask."""
+    """A kind of task."""
 
     name: str
     asks: str
-    """What a rater reads above the image."""
+    """The text above the image."""
     images: int
-    """Of a task."""
+    """Images of a task."""
     expected: str
     """Valid answers in words, after `expected`."""
-    holds: Callable[[Any, Asked], bool]
+    is_valid: Callable[[Any, Scope], bool]
     """Returns True if an answer is valid; the answers of `WHOLE` are valid too."""
     widest: float = 1.0
-    """The greatest difference that answers can make between two images."""
+    """The largest possible difference between two images."""
     grades: range = range(0)
-    """The numbers that answer it; empty for a template of another kind."""
+    """The numbers that answer it; empty if answers are not numbers."""
     anchors: Mapping[int, str] = MappingProxyType({})
-    """Words that explain grades."""
+    """Explanations of grades."""
     counts_errors: bool = False
     """True if a lower grade is better."""
 
 
-def _are_marks(answer: Any, asked: Asked) -> bool:
+def _are_marks(answer: Any, scope: Scope) -> bool:
     if (
         not isinstance(answer, dict)
         or answer.keys() != set(MARKS)
@@ -59,17 +58,17 @@ def _are_marks(answer: Any, asked: Asked) -> bool:
     ):
         return False
     marked = [word for mark in MARKS for word in answer[mark]]
-    known = all(type(word) is int and word >= 0 and (asked.words is None or word < asked.words) for word in marked)
+    known = all(type(word) is int and word >= 0 and (scope.words is None or word < scope.words) for word in marked)
     return known and len(set(marked)) == len(marked)
 
 
-def _are_replies(answer: Any, asked: Asked) -> bool:
+def _are_replies(answer: Any, scope: Scope) -> bool:
     if not isinstance(answer, dict) or not answer or not all(reply in REPLIES for reply in answer.values()):
         return False
-    return asked.questions is None or answer.keys() == set(asked.questions)
+    return scope.questions is None or answer.keys() == set(scope.questions)
 
 
-def _is_side(answer: Any, asked: Asked) -> bool:
+def _is_side(answer: Any, scope: Scope) -> bool:
     return answer in SIDES
 
 
@@ -81,7 +80,7 @@ def _graded(name: str, asks: str, grades: range, *anchors: str, counts_errors: b
         asks,
         images=1,
         expected=f"a whole number from {grades[0]} to {grades[-1]}",
-        holds=lambda answer, asked: type(answer) is int and answer in grades,
+        is_valid=lambda answer, scope: type(answer) is int and answer in grades,
         widest=grades[-1] - grades[0],
         grades=grades,
         anchors=MappingProxyType(dict(zip(anchored, anchors, strict=True))),
@@ -89,11 +88,7 @@ def _graded(name: str, asks: str, grades: range, *anchors: str, counts_errors: b
     )
 
 
-def _by_name(*templates: Template) -> dict[str, Template]:
-    return {template.name: template for template in templates}
-
-
-TEMPLATES = _by_name(
+_ALL = (
     _graded(
         "likert",
         "How well does the image show the prompt?",
@@ -138,7 +133,7 @@ TEMPLATES = _by_name(
         "words",
         "Which words of the prompt does the image not show?",
         1,
-        'an object {"wrong": [...], "unsure": [...]} of the numbers of words, from 0, none of them twice',
+        'an object {"wrong": [...], "unsure": [...]} with indices of words, each at most once',
         _are_marks,
     ),
     Template(
@@ -151,10 +146,11 @@ TEMPLATES = _by_name(
     Template("side_by_side", "Which image shows the prompt better?", 2, " or ".join(SIDES), _is_side),
     Template("vote", "Which image is better?", 2, " or ".join(SIDES), _is_side),
 )
+TEMPLATES = {template.name: template for template in _ALL}
 
 
-def what_is_wrong(template: Template, answer: Any, asked: Asked = ANY) -> str | None:
-    """Why an answer is not valid, in words; None where it is."""
-    if (isinstance(answer, str) and answer in WHOLE) or template.holds(answer, asked):
+def find_problem(template: Template, answer: Any, scope: Scope = UNKNOWN_SCOPE) -> str | None:
+    """Return why an answer is not valid, or None."""
+    if (isinstance(answer, str) and answer in WHOLE) or template.is_valid(answer, scope):
         return None
     return f"answer: expected {template.expected}, or {' or '.join(WHOLE)}, got {str(answer)[:80]!r}"

@@ -1,4 +1,4 @@
-"""What the raters of a study are asked next: by its seed alone, or first what would tell generators apart soonest."""
+"""Chooses the next tasks of each rater: in random order, or first those that decide pairs of generators soonest."""
 
 from collections.abc import Mapping, Sequence
 from threading import Lock
@@ -8,96 +8,105 @@ import pandas as pd
 
 from plumbline.plugins.rating.answers import Answer
 from plumbline.plugins.rating.label_plan import PairLabels
-from plumbline.plugins.rating.numbers import Rated, rated
-from plumbline.plugins.rating.order import Given, Sequencing, Turn, next_turns, put_first, rounds_of, tasks_left
-from plumbline.plugins.rating.progress import Telling, all_decided, pairs_so_far, urgent_tasks
+from plumbline.plugins.rating.numbers import StudyRatings, collect_ratings
+from plumbline.plugins.rating.order import (
+    History,
+    Sequencing,
+    Turn,
+    choose_turns,
+    find_open_tasks,
+    move_first,
+    rounds_of,
+)
+from plumbline.plugins.rating.progress import Confidence, are_all_decided, estimate_differences, find_urgent_tasks
 from plumbline.plugins.rating.tasks import Task
 
 Order = Literal["seeded", "labels"]
 GROWTH = 0.05
-"""Share by which the answers grow before the pairs are looked at again."""
-FEWEST_NEW = 8
-"""And at least by so many answers."""
+"""The pairs are evaluated again after the answers have grown by this fraction."""
+MIN_NEW = 8
+"""Answers that must be new before the pairs are evaluated again."""
 
 
-class Look(NamedTuple):
-    """What the answers said when they were last looked at."""
+class Snapshot(NamedTuple):
+    """The evaluation of a study's answers."""
 
     answers: int
-    """How many there were."""
-    study: Rated
+    """Number of evaluated answers."""
+    ratings: StudyRatings
     pairs: Mapping[str, Sequence[PairLabels]]
-    """By template."""
+    """Pairs of generators by template."""
     rounds: Sequence[Sequence[Task]]
-    """What is asked, in this order."""
+    """All tasks, the urgent ones first."""
     finished: bool
-    """Whether nothing more is asked: every pair is told apart, and the study stops there."""
+    """True if every pair is decided and the study stops."""
 
 
-class Beside(NamedTuple):
-    """A metric's scores that stand beside what people say."""
+class MetricScores(NamedTuple):
+    """A metric's scores, which narrow the intervals of people's ratings."""
 
     metric: str
     scores: pd.DataFrame
-    """Prompts x generators, more being better."""
+    """Prompts x generators; higher is better."""
 
 
 class QueueOptions(NamedTuple):
-    """What a queue does besides asking everything in a seeded order."""
+    """Options of a queue; the default asks all tasks in random order."""
 
     order: Order = "seeded"
-    """`labels` asks first what tells generators apart soonest."""
+    """`labels` starts with the tasks that decide pairs of generators soonest."""
     stops: bool = False
-    """Whether nothing more is asked where every pair is told apart."""
-    telling: Telling = Telling()
-    beside: Beside | None = None
+    """Stop when every pair is decided."""
+    confidence: Confidence = Confidence()
+    metric: MetricScores | None = None
 
 
 SEEDED = QueueOptions()
 
 
 class Queue:
-    """The tasks of a study in the order in which they are asked, as far as the answers so far decide it."""
+    """The tasks of a study, in an order that may depend on the answers."""
 
     def __init__(self, tasks: Sequence[Task], sequencing: Sequencing, options: QueueOptions = SEEDED) -> None:
         self.tasks, self.sequencing, self.options = tasks, sequencing, options
         self._rounds = rounds_of(tasks, sequencing.seed)
-        self._look: Look | None = None
-        self._looking = Lock()
+        self._snapshot: Snapshot | None = None
+        self._lock = Lock()
 
-    def only(self, tasks: Sequence[Task]) -> "Queue":
-        """The queue of some of the tasks."""
+    def restrict(self, tasks: Sequence[Task]) -> "Queue":
+        """Return the queue of only these tasks."""
         return Queue(tasks, self.sequencing, self.options)
 
     def next(self, answers: Sequence[Answer], rater: str, count: int) -> list[Turn]:
-        """What a rater is asked next; nothing where the rater or the study is done."""
-        rounds = self._rounds_now(answers)
-        return next_turns(self.tasks, rounds, Given(answers), rater, count, self.sequencing)
+        """Return a rater's next turns; empty if the rater or the study is done."""
+        rounds = self._order_rounds(answers)
+        return choose_turns(self.tasks, rounds, History(answers), rater, count, self.sequencing)
 
-    def left(self, answers: Sequence[Answer], rater: str) -> list[Task]:
-        """The tasks that still want this rater's answers, gold questions and repeats left out."""
-        return list(tasks_left(self._rounds_now(answers), Given(answers), rater, self.sequencing.raters))
+    def open_tasks(self, answers: Sequence[Answer], rater: str) -> list[Task]:
+        """Return the tasks that still need an answer of this rater, without gold questions and repeats."""
+        rounds = self._order_rounds(answers)
+        return list(find_open_tasks(rounds, History(answers), rater, self.sequencing.raters))
 
-    def look(self, answers: Sequence[Answer], growth: float = GROWTH) -> Look:
-        """What the answers say; looked at again where they have grown by this share since the last time."""
-        with self._looking:
-            last = self._look
+    def evaluate(self, answers: Sequence[Answer], growth: float = GROWTH) -> Snapshot:
+        """Evaluate the answers, or return the last evaluation if they have grown by a smaller fraction since."""
+        with self._lock:
+            last = self._snapshot
             new = len(answers) - (last.answers if last is not None else 0)
-            if last is None or new < 0 or new >= max(growth * last.answers, FEWEST_NEW if growth else 1):
-                self._look = last = self._looked(answers)
+            if last is None or new < 0 or new >= max(growth * last.answers, MIN_NEW if growth else 1):
+                self._snapshot = last = self._evaluate(answers)
             return last
 
-    def _rounds_now(self, answers: Sequence[Answer]) -> Sequence[Sequence[Task]]:
+    def _order_rounds(self, answers: Sequence[Answer]) -> Sequence[Sequence[Task]]:
         if self.options.order == "seeded":
             return self._rounds
-        look = self.look(answers)
-        return () if look.finished else look.rounds
+        snapshot = self.evaluate(answers)
+        return () if snapshot.finished else snapshot.rounds
 
-    def _looked(self, answers: Sequence[Answer]) -> Look:
-        study = rated(answers, self.tasks)
-        beside, telling = self.options.beside, self.options.telling
-        pairs = pairs_so_far(study, None if beside is None else beside.scores, telling)
-        begun = set(study.answers["task_id"])
-        urgent = urgent_tasks(self.tasks, pairs, self._rounds, begun, telling.chance)
-        finished = self.options.order == "labels" and self.options.stops and all_decided(pairs)
-        return Look(len(answers), study, pairs, put_first(self._rounds, urgent), finished)
+    def _evaluate(self, answers: Sequence[Answer]) -> Snapshot:
+        ratings = collect_ratings(answers, self.tasks)
+        metric, confidence = self.options.metric, self.options.confidence
+        pairs = estimate_differences(ratings, None if metric is None else metric.scores, confidence)
+        started = set(ratings.answers["task_id"])
+        urgent = find_urgent_tasks(self.tasks, pairs, self._rounds, started, confidence.chance)
+        finished = self.options.order == "labels" and self.options.stops and are_all_decided(pairs)
+        return Snapshot(len(answers), ratings, pairs, move_first(self._rounds, urgent), finished)

@@ -1,4 +1,4 @@
-"""What a study asks and how it is served, as a configuration says it."""
+"""Configuration of a study and its server."""
 
 from dataclasses import dataclass, field
 from typing import Literal
@@ -16,61 +16,61 @@ ToolName = Literal["label_studio", "argilla"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RateConfig(BoundsChecked):
-    """Which study to serve; what is left out of its design stays as the study has it."""
+    """A study and its server. Null values of the design keep those of an existing study."""
 
     study: str | None = None
-    """The study's folder, or its address; a name alone means STORE/studies/NAME. Null names it after the run or the
-    folder of images."""
+    """The study's folder or URL; a bare name means STORE/studies/NAME. Null names it after the run or the folder of
+    images."""
     store: str = "store"
     """Folder or cloud prefix of the store."""
     run: str | None = None
     """The run whose images are rated: its id or `latest`. Null keeps the study's; a new study takes the newest."""
     images: str | None = None
-    """Rates these images with their prompts instead of a run's; anything that jobs.score takes."""
+    """Rate these images and prompts instead of a run's; in any form that jobs.score accepts."""
     templates: tuple[str, ...] | None = None
     """The questions that raters answer: likert, genai_bench, gecko_likert, llmscore_overall, llmscore_errors, words,
     questions, side_by_side, vote. Null keeps the study's; a new study asks likert."""
     generators: tuple[str, ...] | None = None
     """The generators whose images are rated, as [a, b]. Null keeps the study's; a new study takes all."""
     pictures: Positive | None = None
-    """How many prompts to draw, by `seed`; a larger number keeps the prompts drawn before. Null keeps the study's; a
+    """Prompts to draw at random by `seed`; a larger number keeps the prompts drawn before. Null keeps the study's; a
     new study takes all."""
     questions: str | None = None
     """The run's metric whose yes-no questions are asked. Null keeps the study's; a new study takes the first metric
-    that has any."""
+    that has such questions."""
     seed: int | None = None
     """Draws the prompts and each rater's order. Null keeps the study's; a new study takes 0."""
     raters: Positive = 3
-    """How many raters answer each task."""
+    """Raters who answer each task."""
     repeats: Share = 0.05
-    """Share of a rater's tasks that the same rater answered before, at least 20 tasks earlier; shows how consistent
-    each rater is."""
+    """Fraction of a rater's tasks that the same rater answered before, at least 20 tasks earlier; they show how
+    consistent each rater is."""
     gold: str | None = None
-    """A table (CSV, Parquet) of tasks whose right answer is known, with template, answer, and prompt_id and generator,
-    or image_id. Every rater gets them among the others; they do not count as ratings. Null keeps the study's."""
+    """A table (CSV, Parquet) of tasks with a known answer: template, answer, and prompt_id and generator, or image_id.
+    Every rater gets them among the others; they do not count as ratings. Null keeps the study's."""
     queue: Order = "seeded"
-    """`seeded` asks in random order; `labels` first asks the tasks that tell generators apart soonest, as jobs.labels
-    lists them."""
+    """`seeded` asks in random order; `labels` starts with the tasks that decide pairs of generators soonest, as listed
+    by jobs.labels."""
     stop: bool = False
-    """With queue=labels: ends the study once every pair of generators is told apart."""
+    """End the study when every pair of generators is decided; needs queue=labels."""
     metrics: tuple[str, ...] = ()
-    """The run's metric whose scores sharpen what people say, as [vqascore]. If left out, queue=labels takes the first
-    one and queue=seeded none."""
+    """The run's metric whose scores narrow the intervals (prediction-powered), such as [vqascore]. The default of
+    queue=labels is the run's first metric; queue=seeded uses none."""
     alpha: Probability = SIGNIFICANCE
-    """The probability of error of all intervals together, which share it evenly, however often one looks."""
+    """Probability that any interval is wrong, shared evenly by all pairs, however often you look."""
     chance: Probability = 0.8
-    """The probability that the answers asked for show a difference, if it is as large as it seems so far."""
+    """Probability that the requested answers show a difference, if it is as large as measured."""
     export_to: ToolName | None = None
-    """Writes the tasks as files for Label Studio or Argilla instead of serving them."""
+    """Write the tasks as files for Label Studio or Argilla instead of serving them."""
     import_from: str | None = None
-    """Takes in the answers from that tool's export file instead of serving."""
+    """Import the answers from that tool's export file instead of serving."""
     host: str = "127.0.0.1"
-    """Where it listens; a host that others reach needs a token."""
+    """Address to listen on; an address that other machines can reach needs a token."""
     hosts: tuple[str, ...] = ()
-    """Names by which it is asked beside this machine's own and `host`, as [rate.example.org] behind a reverse proxy;
-    ["*"] is any."""
+    """Host names to accept besides this machine's own and `host`, such as [rate.example.org] behind a reverse proxy;
+    ["*"] accepts any."""
     port: int = 8009
-    """The port that it listens on; 0 is any that is free."""
+    """Port to listen on; 0 takes a free port."""
     token_variable: str = "PLUMBLINE_TOKEN"
     """The environment variable that holds the token, which a browser asks for as a password."""
     storage: StorageConfig = field(default_factory=StorageConfig)
@@ -83,12 +83,10 @@ class RateConfig(BoundsChecked):
         if self.templates == ():
             raise ConfigError(f"templates: expected some of {', '.join(TEMPLATES)}, got none")
         if len(self.metrics) > 1:
-            raise ConfigError(
-                f"metrics: expected one, got {', '.join(self.metrics)}; name it, as in metrics=[vqascore]"
-            )
+            raise ConfigError(f"metrics: expected one, such as metrics=[vqascore], got {', '.join(self.metrics)}")
         if self.stop and self.queue != "labels":
-            raise ConfigError("stop: only queue=labels knows when to; set it too, or leave stop out")
+            raise ConfigError("stop: it needs queue=labels, which decides when to stop; set it too, or leave stop out")
         if self.export_to is not None and self.import_from is not None:
             raise ConfigError(f"export_to: expected it or import_from, got both; export to {self.export_to} first")
         if self.run is not None and self.images is not None:
-            raise ConfigError(f"run: expected a run or images, got {self.run!r} beside images={self.images}; name one")
+            raise ConfigError(f"run: expected a run or images, got {self.run!r} and images={self.images}; name one")

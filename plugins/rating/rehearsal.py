@@ -1,4 +1,4 @@
-"""What an adaptive comparison would have cost, and how often it would have been wrong, on scores that are all there."""
+"""Replays finished scores in random orders to measure the cost and the errors of adaptive comparisons."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -19,22 +19,23 @@ from plumbline.operators.statistics.sequential import (
     B_BETTER,
     PER_LOOK,
     UNDECIDED,
-    Decided,
+    Decisions,
     Places,
     balanced_order,
     decide,
     evidence,
-    in_order,
+    order_differences,
     with_indifference,
 )
 
 Floats = NDArray[np.float64]
 
-FEWEST_PROMPTS = 30
-"""Two generators with fewer prompts in common are not compared."""
-NAIVE_FIRST = 10
-"""Prompts before the first naive look."""
+MIN_PROMPTS = 30
+"""Generators that share fewer prompts are not compared."""
+MIN_NAIVE_PROMPTS = 10
+"""Number of prompts at the first naive look."""
 ORDERS_AT_ONCE = 100
+"""Number of orders that are drawn at a time, to limit memory."""
 
 
 class GeneratorPair(NamedTuple):
@@ -43,49 +44,49 @@ class GeneratorPair(NamedTuple):
     a: str
     b: str
     differences: Floats
-    """By prompt; nan of those that one of the two lacks."""
+    """Score of a's image minus that of b's, by prompt; nan unless both have a score."""
 
     @property
     def difference(self) -> float:
-        """Of their means, over all prompts that both have."""
+        """Difference of their means over all shared prompts."""
         return float(np.nanmean(self.differences))
 
 
 class Rehearsed(NamedTuple):
-    """Many orders of the same prompts, each looked at until every pair was decided."""
+    """Decisions about every pair in many random orders of the same prompts."""
 
     pairs: Sequence[GeneratorPair]
     prompts: int
-    decided: Decided
-    """By order and pair."""
+    decided: Decisions
+    """Decisions (orders, pairs)."""
     indifference: float
 
-    def used(self) -> Floats:
-        """By order and pair, the share of the prompts after which it was decided; 1 where it was not."""
+    def measure_cost(self) -> Floats:
+        """Return the share of the prompts that decided each pair (orders, pairs); 1 if a pair was not decided."""
         return np.minimum((self.decided.look + 1) * PER_LOOK / self.prompts, 1)
 
-    def used_in_all(self) -> Floats:
-        """By order, the share of the prompts after which all pairs were decided."""
-        return np.asarray(self.used().max(axis=-1))
+    def measure_total_cost(self) -> Floats:
+        """Return the share of the prompts that decided all pairs (orders,)."""
+        return np.asarray(self.measure_cost().max(axis=-1))
 
-    def usually_early(self) -> NDArray[np.bool_]:
-        """By pair, whether it was decided before the last prompt in half of the orders or more."""
-        early: NDArray[np.bool_] = (self.used() < 1).mean(axis=0) >= 0.5
+    def find_early_pairs(self) -> NDArray[np.bool_]:
+        """Return True for pairs that at least half of the orders decided before their last prompt (pairs,)."""
+        early: NDArray[np.bool_] = (self.measure_cost() < 1).mean(axis=0) >= 0.5
         return early
 
-    def false(self) -> NDArray[np.bool_]:
-        """By order and pair, whether what was decided is not so of all prompts."""
-        return false_decisions(self.decided.verdict, self.pairs, self.indifference)
+    def find_false(self) -> NDArray[np.bool_]:
+        """Return True for decisions that all prompts together contradict (orders, pairs)."""
+        return find_false_decisions(self.decided.verdict, self.pairs, self.indifference)
 
-    def any_false(self) -> float:
-        """The share of orders with a false decision."""
-        return float(self.false().any(axis=-1).mean())
+    def measure_false_share(self) -> float:
+        """Return the share of orders with a false decision."""
+        return float(self.find_false().any(axis=-1).mean())
 
 
-def false_decisions(
+def find_false_decisions(
     verdict: NDArray[np.int8], pairs: Sequence[GeneratorPair], indifference: float
 ) -> NDArray[np.bool_]:
-    """Which verdicts (..., pairs) are not so of all prompts; means that are equal but for rounding are equal."""
+    """Return True for verdicts (..., pairs) that all prompts together contradict, beyond rounding errors."""
     truth = np.array([pair.difference for pair in pairs])
     slack = 1e-9 * max(1.0, float(np.abs(truth).max(initial=0)))
     false: NDArray[np.bool_] = (
@@ -96,16 +97,16 @@ def false_decisions(
     return false
 
 
-def compared_pairs(scores: pd.DataFrame) -> list[GeneratorPair]:
-    """Every two generators of a table (prompts x generators) that share enough prompts."""
+def pair_generators(scores: pd.DataFrame) -> list[GeneratorPair]:
+    """Return every pair of generators of a table (prompts x generators) that share enough prompts."""
     pairs = [
         GeneratorPair(str(a), str(b), (scores[a] - scores[b]).to_numpy(np.float64)) for a, b in combinations(scores, 2)
     ]
-    return [pair for pair in pairs if np.isfinite(pair.differences).sum() >= FEWEST_PROMPTS]
+    return [pair for pair in pairs if np.isfinite(pair.differences).sum() >= MIN_PROMPTS]
 
 
-def tied(pairs: Sequence[GeneratorPair]) -> list[GeneratorPair]:
-    """The pairs with their differences so shifted that no generator is better: whatever is decided of them is false."""
+def equalise_means(pairs: Sequence[GeneratorPair]) -> list[GeneratorPair]:
+    """Return the pairs with differences shifted to a mean of 0, so that a decision for either generator is false."""
     return [pair._replace(differences=pair.differences - pair.difference) for pair in pairs]
 
 
@@ -116,57 +117,57 @@ def rehearse(
     indifferences: Sequence[float],
     orders: int,
 ) -> list[Rehearsed]:
-    """Looks at the pairs in so many balanced random orders of their prompts, each with a label; by indifference."""
-    found: list[list[Decided]] = [[] for _ in indifferences]
-    for drawn in _orders(labels, orders, options.seed):
-        differences = [in_order(pair.differences, drawn) for pair in pairs]
-        known = [evidence(of_pair, options, 0, len(pairs)) for of_pair in differences]
+    """Decide the pairs in random orders balanced by the prompts' labels; return a result for each indifference."""
+    found: list[list[Decisions]] = [[] for _ in indifferences]
+    for drawn in _draw_orders(labels, orders, options.seed):
+        differences = [order_differences(pair.differences, drawn) for pair in pairs]
+        evidences = [evidence(of_pair, options, 0, len(pairs)) for of_pair in differences]
         for indifference, decided in zip(indifferences, found, strict=True):
             of_pairs = [
                 with_indifference(one, of_pair, options, indifference, len(pairs))
-                for one, of_pair in zip(known, differences, strict=True)
+                for one, of_pair in zip(evidences, differences, strict=True)
             ]
             decided.append(decide(of_pairs, options.alpha))
     return [
-        Rehearsed(pairs, len(labels), Decided(*map(np.concatenate, zip(*decided, strict=True))), indifference)
+        Rehearsed(pairs, len(labels), Decisions(*map(np.concatenate, zip(*decided, strict=True))), indifference)
         for indifference, decided in zip(indifferences, found, strict=True)
     ]
 
 
-def _orders(labels: Sequence[str], orders: int, seed: int) -> Iterator[Places]:
-    """Balanced random orders, some at a time: (orders, looks, per_look)."""
+def _draw_orders(labels: Sequence[str], orders: int, seed: int) -> Iterator[Places]:
+    """Yield balanced random orders in arrays (orders, looks, per_look) of at most ORDERS_AT_ONCE."""
     for first in range(seed, seed + orders, ORDERS_AT_ONCE):
         seeds = range(first, min(first + ORDERS_AT_ONCE, seed + orders))
         yield np.stack([balanced_order(labels, one) for one in seeds])
 
 
-def naive(pairs: Sequence[GeneratorPair], labels: Sequence[str], orders: int, seed: int) -> NDArray[np.int8]:
-    """What a t-test after every prompt would say, the first to pass 5% counting: verdicts (orders, pairs)."""
+def decide_naively(pairs: Sequence[GeneratorPair], labels: Sequence[str], orders: int, seed: int) -> NDArray[np.int8]:
+    """Return the verdicts (orders, pairs) of a t-test after every prompt, stopped at the first below 5%."""
     return np.concatenate(
         [
-            np.stack([_first_significant(in_order(pair.differences, drawn)) for pair in pairs], axis=-1)
-            for drawn in _orders(labels, orders, seed)
+            np.stack([_find_first_significant(order_differences(pair.differences, drawn)) for pair in pairs], axis=-1)
+            for drawn in _draw_orders(labels, orders, seed)
         ]
     )
 
 
-def _first_significant(differences: Floats) -> NDArray[np.int8]:
-    """By order, who is better at the first look at which Student's test of the mean is significant."""
+def _find_first_significant(differences: Floats) -> NDArray[np.int8]:
+    """Return the verdict of each order at the first prompt where Student's t-test of the mean is significant."""
     in_turn = differences.reshape(len(differences), -1)
     there = np.isfinite(in_turn)
     seen, n = np.where(there, in_turn, 0), np.cumsum(there, axis=1)
     with np.errstate(invalid="ignore", divide="ignore"):
         mean = np.cumsum(seen, axis=1) / n
         error = np.sqrt(np.maximum(np.cumsum(seen**2, axis=1) / n - mean**2, 0) / (n - 1))
-        significant = np.abs(mean) > _critical(in_turn.shape[1])[n] * error
-    significant &= (n >= NAIVE_FIRST) & (n < n[:, -1:])
+        significant = np.abs(mean) > _find_critical_values(in_turn.shape[1])[n] * error
+    significant &= (n >= MIN_NAIVE_PROMPTS) & (n < n[:, -1:])
     first = significant.argmax(axis=1)
     every = np.arange(len(in_turn))
     return np.where(significant[every, first], np.sign(mean[every, first]), UNDECIDED).astype(np.int8)
 
 
 @lru_cache
-def _critical(most: int) -> Floats:
-    """Student's two-sided critical values by number of prompts, 0 to `most`."""
+def _find_critical_values(most: int) -> Floats:
+    """Return Student's two-sided critical values for 0 to `most` prompts."""
     freedom = np.arange(-1, most)
     return np.where(freedom > 0, scipy.stats.t.ppf(1 - SIGNIFICANCE / 2, np.maximum(freedom, 1)), math.inf)

@@ -1,4 +1,4 @@
-"""Rehearsals of adaptive sweeps: on scores or ratings that are all there, how many prompts would have done?"""
+"""Rehearses adaptive sweeps: finds how many prompts of finished scores or ratings would have been enough."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,8 +13,7 @@ import pyarrow as pa
 
 from plumbline.operators.base.bounds import Positive
 from plumbline.operators.base.errors import ConfigError
-from plumbline.operators.base.sentences import names, number, plural
-from plumbline.operators.diagnosis.diagnosis import ShownTable, percent
+from plumbline.operators.base.sentences import ShownTable, names, number, percent, plural
 from plumbline.operators.judging.judgement import PEOPLE
 from plumbline.operators.judging.ratings import mean_ratings
 from plumbline.operators.report.rendering import diagnosis_markdown
@@ -22,20 +21,20 @@ from plumbline.operators.statistics.options import Adaptive
 from plumbline.pipelines.base.markdown_sections import write_section
 from plumbline.pipelines.judging.metaeval import open_release
 from plumbline.pipelines.judging.protocols import ProtocolConfig
-from plumbline.pipelines.judging.releases.scores import of_metrics, read_scores
+from plumbline.pipelines.judging.releases.scores import read_scores, select_metrics
 from plumbline.pipelines.judging.scores_source import ScoresSource
-from plumbline.plugins.rating.label_plan import by_generator
-from plumbline.plugins.rating.labelling import coverage_table
+from plumbline.plugins.rating.label_plan import pivot_by_generator
+from plumbline.plugins.rating.labelling import measure_coverage
 from plumbline.plugins.rating.rehearsal import (
-    FEWEST_PROMPTS,
-    NAIVE_FIRST,
+    MIN_NAIVE_PROMPTS,
+    MIN_PROMPTS,
     GeneratorPair,
     Rehearsed,
-    compared_pairs,
-    false_decisions,
-    naive,
+    decide_naively,
+    equalise_means,
+    find_false_decisions,
+    pair_generators,
     rehearse,
-    tied,
 )
 
 EMPTY = "–"
@@ -43,23 +42,23 @@ EMPTY = "–"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RehearseConfig(ScoresSource):
-    """The scores or ratings that are rehearsed in random orders of their prompts."""
+    """Settings of jobs.rehearse: the scores or ratings, and how adaptive sweeps would look at them."""
 
     metrics: tuple[str, ...] = ()
-    """Only these metrics; all where empty."""
+    """The metrics to rehearse; all if empty."""
     adaptive: Adaptive = field(default_factory=Adaptive)
     spreads: tuple[float, ...] = (0.05, 0.1, 0.2, 0.3)
-    """Indifferences whose cost is told, in standard deviations of the scores; that of `adaptive` comes after them."""
+    """Indifferences to rehearse, in standard deviations of the scores; the one of `adaptive` is added."""
     orders: Positive = 1000
-    """Random orders of the prompts."""
+    """Number of random orders of the prompts."""
     protocol: ProtocolConfig | None = None
-    """People's ratings, with the scores that their release holds."""
+    """People's ratings, with the metrics' scores that their release contains."""
     reference: str | None = None
-    """The folder of published files that `protocols` are of."""
+    """Folder with the published files that `protocols` read."""
     protocols: Mapping[str, ProtocolConfig] = field(default_factory=dict)
-    """By name, where the published files are in that folder; read where `reference` is set."""
+    """Releases in the folder `reference`, by name; not read unless `reference` is set."""
     page: str | None = None
-    """A Markdown page that gets the tables too, in its section `rehearsal`, as plugins/rating/planning.md does."""
+    """Markdown page whose section `rehearsal` is replaced by the tables, such as plugins/rating/planning.md."""
 
     def __post_init__(self) -> None:
         ScoresSource.__post_init__(self)
@@ -71,61 +70,61 @@ class RehearseConfig(ScoresSource):
 
 
 class Judged(NamedTuple):
-    """One judge's scores of images: a metric's, or people's ratings."""
+    """One judge's scores of images: a metric's scores or people's ratings."""
 
     source: str
-    """The release, or the file or folder of scores."""
+    """Name of the release, or of the file or folder of scores."""
     judge: str
     pairs: Sequence[GeneratorPair]
     labels: Sequence[str]
-    """Of each prompt, the skills that orders are balanced over."""
+    """Skills of each prompt, over which the orders are balanced."""
     options: Adaptive
     within: bool
-    """Whether its scores keep to the range."""
+    """True if all scores are within the range."""
     deviation: float
-    """Of its scores, the standard one."""
+    """Standard deviation of the scores."""
     by_pair: bool
-    """Whether its pairs are shown one by one: people's, and those of a table of one's own."""
+    """True if a table lists each pair: for people's ratings and the user's own scores."""
 
     @property
     def methods(self) -> list[Adaptive]:
-        """By which ways it can be looked at: betting wants a range."""
+        """The methods that apply to the scores; betting needs scores within the range."""
         ways = [replace(self.options, method="betting")] if self.within else []
         return [*ways, replace(self.options, method="asymptotic")]
 
 
 class Rehearsal(NamedTuple):
-    """What was found of all judges."""
+    """Results of all judges."""
 
     answers: Sequence[str]
-    """How many prompts would have done, a sentence for each judge."""
+    """A sentence for each judge: how many prompts would have been enough."""
     tables: Sequence[ShownTable]
-    """False decisions, costs by indifference, and of people or of scores of one's own the costs by pair."""
+    """False decisions, costs by indifference, costs by pair for some judges, and the coverage of published ratings."""
 
 
 def rehearse_all(config: RehearseConfig) -> Rehearsal:
-    """Looks at every judge's scores, in every way that they can be looked at.
+    """Rehearse every judge's scores by every method that applies to them.
 
-    Raises ConfigError where no two generators share prompts, SourceError where a table cannot be read.
+    Raises ConfigError if no two generators share enough prompts, SourceError if a table cannot be read.
     """
-    judges = list(_judges(config))
+    judges = list(_read_judges(config))
     if not judges:
-        raise ConfigError(f"rehearse: no two generators have scores of {FEWEST_PROMPTS} prompts in common")
-    told = [[_rehearse_judge(judged, options, config) for options in judged.methods] for judged in judges]
-    flat = list(chain.from_iterable(told))
-    labels = [coverage_table(published, config.storage)] if (published := _published(config)) else []
-    by_pair = [_pairs_table(of_judge) for of_judge in told if of_judge[0].judged.by_pair]
-    tables = [_false_table(flat, config), _cost_table(flat, config), *by_pair, *labels]
-    return Rehearsal([_answer(of_judge[0], config) for of_judge in told], tables)
+        raise ConfigError(f"rehearse: no two generators have scores of {MIN_PROMPTS} prompts in common")
+    outcomes = [[_rehearse_judge(judged, options, config) for options in judged.methods] for judged in judges]
+    flat = list(chain.from_iterable(outcomes))
+    labels = [measure_coverage(published, config.storage)] if (published := _list_releases(config)) else []
+    by_pair = [_tabulate_pairs(of_judge) for of_judge in outcomes if of_judge[0].judged.by_pair]
+    tables = [_tabulate_false(flat, config), _tabulate_cost(flat, config), *by_pair, *labels]
+    return Rehearsal([_describe_result(of_judge[0], config) for of_judge in outcomes], tables)
 
 
-def _published(config: RehearseConfig) -> list[ProtocolConfig]:
-    """The releases below the folder of published files."""
+def _list_releases(config: RehearseConfig) -> list[ProtocolConfig]:
+    """Return the releases in the folder of published files, or none if it is not set."""
     return list(config.protocols.values()) if config.reference is not None else []
 
 
-def _judges(config: RehearseConfig) -> Iterator[Judged]:
-    for protocol in (*([] if config.protocol is None else [config.protocol]), *_published(config)):
+def _read_judges(config: RehearseConfig) -> Iterator[Judged]:
+    for protocol in (*([] if config.protocol is None else [config.protocol]), *_list_releases(config)):
         release = open_release(protocol, config.storage)
         labels = {prompt: "\0".join(skills) for prompt, skills in release.skills.items()}
         rated = mean_ratings(release.ratings, "image").rename(columns={"human": "score"})
@@ -133,43 +132,46 @@ def _judges(config: RehearseConfig) -> Iterator[Judged]:
             judge = PEOPLE if rated["template"].nunique() == 1 else f"{PEOPLE}, {template}"
             scale = protocol.rating_range or (float(rated["score"].min()), float(rated["score"].max()))
             options = replace(config.adaptive, range=scale)
-            yield from _judged(protocol.name, judge, ratings, labels, options, by_pair=True)
-        yield from _metrics(protocol.name, of_metrics(release.scores, config.metrics), labels, config, by_pair=False)
+            yield from _make_judge(protocol.name, judge, ratings, labels, options, by_pair=True)
+        yield from _read_metrics(
+            protocol.name, select_metrics(release.scores, config.metrics), labels, config, by_pair=False
+        )
     if (place := config.locate_scores()) is not None:
         name = PurePosixPath(place.path).name
-        yield from _metrics(name, read_scores(place, config.metrics), {}, config, by_pair=True)
+        yield from _read_metrics(name, read_scores(place, config.metrics), {}, config, by_pair=True)
 
 
-def _metrics(
+def _read_metrics(
     source: str, scores: pa.Table, labels: Mapping[str, str], config: RehearseConfig, *, by_pair: bool
 ) -> Iterator[Judged]:
     frame = scores.select(["metric", "generator", "prompt_id", "score"]).to_pandas()
     for metric, of_metric in frame.groupby("metric", sort=False):
-        yield from _judged(source, str(metric), of_metric, labels, config.adaptive, by_pair=by_pair)
+        yield from _make_judge(source, str(metric), of_metric, labels, config.adaptive, by_pair=by_pair)
 
 
-def _judged(
+def _make_judge(
     source: str, judge: str, frame: pd.DataFrame, labels: Mapping[str, str], options: Adaptive, *, by_pair: bool
 ) -> Iterator[Judged]:
-    """The judge, where it scored two generators on enough prompts; several images of a prompt are averaged."""
-    wide = by_generator(frame)
+    """Yield the judge if it scored two generators on enough prompts; several images of a prompt are averaged."""
+    wide = pivot_by_generator(frame)
     low, high = options.range
     values = wide.to_numpy(np.float64)
     within = bool(np.nanmin(values, initial=high) >= low and np.nanmax(values, initial=low) <= high)
-    pairs = compared_pairs(wide)
+    pairs = pair_generators(wide)
     if pairs:
         of_prompts = [labels.get(str(prompt), "") for prompt in wide.index]
         yield Judged(source, judge, pairs, of_prompts, options, within, float(np.nanstd(values)), by_pair)
 
 
 class _Outcome(NamedTuple):
-    """What was found of a judge, looked at in one way."""
+    """One judge's result under one method."""
 
     judged: Judged
     options: Adaptive
     found: Sequence[Rehearsed]
-    """By indifference, of which the first is 0."""
+    """Results by indifference; the first is that of 0."""
     of_tied: Rehearsed
+    """Result of scores that are shifted so that no generator is better."""
 
     @property
     def row(self) -> tuple[str, str, str]:
@@ -177,40 +179,43 @@ class _Outcome(NamedTuple):
 
 
 def _rehearse_judge(judged: Judged, options: Adaptive, config: RehearseConfig) -> _Outcome:
-    zones = [0.0, *_zones(judged, config).values()]
+    zones = [0.0, *_name_indifferences(judged, config).values()]
     found = rehearse(judged.pairs, judged.labels, options, zones, config.orders)
     low, high = options.range
     shift = max(abs(pair.difference) for pair in judged.pairs)
-    wider = replace(options, range=(low - shift / 2, high + shift / 2))  # the shifted scores need so much
-    (of_tied,) = rehearse(tied(judged.pairs), judged.labels, wider, [0.0], config.orders)
+    # Half of a shift is added to one generator's scores and subtracted from the other's, beyond the range.
+    wider = replace(options, range=(low - shift / 2, high + shift / 2))
+    (of_tied,) = rehearse(equalise_means(judged.pairs), judged.labels, wider, [0.0], config.orders)
     return _Outcome(judged, options, found, of_tied)
 
 
-def _zones(judged: Judged, config: RehearseConfig) -> dict[str, float]:
-    """Indifferences in the unit of the judge's scores, by what they are called."""
+def _name_indifferences(judged: Judged, config: RehearseConfig) -> dict[str, float]:
+    """Return the indifferences above 0 in units of the judge's scores, by their name in the table."""
     own = config.adaptive.indifference_of(judged.judge)
-    return {name_of(spread): spread * judged.deviation for spread in config.spreads} | ({"given": own} if own else {})
+    indifferences = {name_spread(spread): spread * judged.deviation for spread in config.spreads}
+    return indifferences | ({"given": own} if own else {})
 
 
-def name_of(spread: float) -> str:
-    """An indifference that is told in standard deviations of the scores."""
+def name_spread(spread: float) -> str:
+    """Return the name of an indifference in standard deviations of the scores."""
     return f"{spread:g} sd"
 
 
-def _answer(told: _Outcome, config: RehearseConfig) -> str:
-    """How many prompts would have done by a judge, at the indifference that is given; and how often that was wrong."""
-    own = config.adaptive.indifference_of(told.judged.judge)
-    found = told.found[-1 if own else 0]
+def _describe_result(outcome: _Outcome, config: RehearseConfig) -> str:
+    """Return a sentence: how many prompts would have been enough for a judge, and how often decisions were false."""
+    own = config.adaptive.indifference_of(outcome.judged.judge)
+    found = outcome.found[-1 if own else 0]
     within = f", or as alike as {own:g}" if own else ""
-    wrong = f"In {percent(found.any_false())} of {config.orders} orders a decision was false."
-    return f"{told.judged.source}, {told.judged.judge}: {_enough(found, within)} ({told.options.method}). {wrong}"
+    wrong = f"In {percent(found.measure_false_share())} of {config.orders} orders a decision was false."
+    need = f"{_describe_need(found, within)} ({outcome.options.method})"
+    return f"{outcome.judged.source}, {outcome.judged.judge}: {need}. {wrong}"
 
 
-def _enough(found: Rehearsed, within: str) -> str:
-    """How many prompts tell the pairs apart, but for those that take all prompts."""
-    early = found.usually_early()
+def _describe_need(found: Rehearsed, within: str) -> str:
+    """Return a sentence: how many prompts decide the pairs, and which pairs take all prompts."""
+    early = found.find_early_pairs()
     late = [f"{pair.a} and {pair.b}" for pair, known in zip(found.pairs, early, strict=True) if not known]
-    needed = math.ceil(found.prompts * float(found.used()[:, early].max(axis=1, initial=0).mean()))
+    needed = math.ceil(found.prompts * float(found.measure_cost()[:, early].max(axis=1, initial=0).mean()))
     pairs = f"{'the other' if late else 'all'} {plural(int(early.sum()), 'pair')}"
     enough = f"{needed} of {found.prompts} prompts tell {pairs} apart{within}, on average"
     if not late:
@@ -219,55 +224,55 @@ def _enough(found: Rehearsed, within: str) -> str:
     return f"{lacking}; {enough}" if early.any() else lacking
 
 
-def _false_table(told: Sequence[_Outcome], config: RehearseConfig) -> ShownTable:
+def _tabulate_false(outcomes: Sequence[_Outcome], config: RehearseConfig) -> ShownTable:
     return ShownTable(
         "False decisions",
         f"Of {config.orders} random orders, those with any false decision, all pairs together, where at most "
         f"{config.adaptive.alpha:.0%} are promised by betting. As scored: what is not so of all prompts is false. "
         "Tied: the scores are so shifted that all generators have one mean, and any decision is false. Naive: "
         "Student's t-test "
-        f"at 5% after every prompt from number {NAIVE_FIRST} on, the first that is significant counts; in brackets "
-        "the share of pairs.",
+        f"at 5% after every prompt from number {MIN_NAIVE_PROMPTS} on, the first that is significant counts; in "
+        "brackets the share of pairs.",
         ("scores", "judge", "method", "pairs", "prompts", "as scored", "tied", "naive, as scored", "naive, tied"),
-        [_false_row(one, config) for one in told],
+        [_make_false_row(one, config) for one in outcomes],
     )
 
 
-def _false_row(one: _Outcome, config: RehearseConfig) -> tuple[str, ...]:
+def _make_false_row(one: _Outcome, config: RehearseConfig) -> tuple[str, ...]:
     judged = one.judged
-    shares = [percent(found.any_false()) for found in (one.found[0], one.of_tied)]
-    looked = [_naive_false(pairs, judged, config) for pairs in (judged.pairs, tied(judged.pairs))]
+    shares = [percent(found.measure_false_share()) for found in (one.found[0], one.of_tied)]
+    looked = [_measure_naive(pairs, judged, config) for pairs in (judged.pairs, equalise_means(judged.pairs))]
     return (*one.row, str(len(judged.pairs)), str(len(judged.labels)), *shares, *looked)
 
 
-def _naive_false(pairs: Sequence[GeneratorPair], judged: Judged, config: RehearseConfig) -> str:
-    false = false_decisions(naive(pairs, judged.labels, config.orders, config.adaptive.seed), pairs, 0)
+def _measure_naive(pairs: Sequence[GeneratorPair], judged: Judged, config: RehearseConfig) -> str:
+    false = find_false_decisions(decide_naively(pairs, judged.labels, config.orders, config.adaptive.seed), pairs, 0)
     return f"{percent(float(false.any(axis=-1).mean()))} ({percent(float(false.mean()))})"
 
 
-def _cost_table(told: Sequence[_Outcome], config: RehearseConfig) -> ShownTable:
-    zones = list(dict.fromkeys(name for one in told for name in _zones(one.judged, config)))
+def _tabulate_cost(outcomes: Sequence[_Outcome], config: RehearseConfig) -> ShownTable:
+    zones = list(dict.fromkeys(name for one in outcomes for name in _name_indifferences(one.judged, config)))
     return ShownTable(
         "What it costs, by indifference",
         "The share of the prompts, and so of the images, after which every pair is decided or found to differ by no "
         f"more than the indifference: the mean of {config.orders} orders. Indifferences are told in standard "
         "deviations (sd) of the judge's scores, whose size stands beside. Without any, the closest pair decides.",
         ("scores", "judge", "method", "sd", "none", *zones),
-        [_cost_row(one, zones, config) for one in told],
+        [_make_cost_row(one, zones, config) for one in outcomes],
     )
 
 
-def _cost_row(one: _Outcome, zones: Sequence[str], config: RehearseConfig) -> tuple[str, ...]:
-    shares = [percent(float(found.used_in_all().mean())) for found in one.found]
-    by_name = dict(zip(_zones(one.judged, config), shares[1:], strict=True))
+def _make_cost_row(one: _Outcome, zones: Sequence[str], config: RehearseConfig) -> tuple[str, ...]:
+    shares = [percent(float(found.measure_total_cost().mean())) for found in one.found]
+    by_name = dict(zip(_name_indifferences(one.judged, config), shares[1:], strict=True))
     return (*one.row, number(one.judged.deviation), shares[0], *(by_name.get(name, EMPTY) for name in zones))
 
 
-def _pairs_table(told: Sequence[_Outcome]) -> ShownTable:
-    """One judge's pairs, by each method that it can be looked at."""
-    judged = told[0].judged
+def _tabulate_pairs(outcomes: Sequence[_Outcome]) -> ShownTable:
+    """Return a table of one judge's pairs with their cost under each method."""
+    judged = outcomes[0].judged
     ordered = sorted(range(len(judged.pairs)), key=lambda place: -abs(judged.pairs[place].difference))
-    used = [one.found[0].used() for one in told]
+    used = [one.found[0].measure_cost() for one in outcomes]
     rows = []
     for rank, place in enumerate(ordered, start=1):
         pair = judged.pairs[place]
@@ -278,7 +283,7 @@ def _pairs_table(told: Sequence[_Outcome]) -> ShownTable:
         ]
         both = str(int(np.isfinite(pair.differences).sum()))
         rows.append((f"{pair.a}, {pair.b}", both, number(abs(pair.difference)), *costs))
-    heads = [name for one in told for name in (f"{one.options.method}: this pair", "with all above it")]
+    heads = [name for one in outcomes for name in (f"{one.options.method}: this pair", "with all above it")]
     return ShownTable(
         f"Pair by pair: {' '.join(filter(None, (judged.source, judged.judge)))}",
         "The share of the prompts after which a pair is decided, without indifference; and after which it and all that "
@@ -289,6 +294,6 @@ def _pairs_table(told: Sequence[_Outcome]) -> ShownTable:
 
 
 def write_page(config: RehearseConfig, tables: Sequence[ShownTable]) -> None:
-    """Writes the tables into the section `rehearsal` of the page."""
+    """Write the tables into the section `rehearsal` of the page."""
     assert config.page is not None, "a page was asked for"
     write_section(config.storage.locate(config.page), "rehearsal", diagnosis_markdown(tables, 3))

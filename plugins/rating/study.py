@@ -1,4 +1,4 @@
-"""A study that is open: its newest version, its answers as they come in, and how one more is kept."""
+"""An open study: its newest version, its answers, and the rules for new answers."""
 
 import math
 import statistics
@@ -39,15 +39,15 @@ from plumbline.plugins.rating.designs import (
     study_place,
 )
 from plumbline.plugins.rating.open_queue import open_queue
-from plumbline.plugins.rating.order import Turn, shown_order
+from plumbline.plugins.rating.order import Turn, draw_image_order
 from plumbline.plugins.rating.pictures import Pictures
-from plumbline.plugins.rating.question_templates import TEMPLATES, what_is_wrong
+from plumbline.plugins.rating.question_templates import TEMPLATES, find_problem
 from plumbline.plugins.rating.queue import Queue
 from plumbline.plugins.rating.rate_config import RateConfig
 from plumbline.plugins.rating.study_files import (
     AnswerReader,
-    AskedVersion,
     Revision,
+    StudyVersion,
     answer_path,
     key_of,
     read_revision,
@@ -60,34 +60,34 @@ from plumbline.plugins.rating.study_files import (
 from plumbline.plugins.rating.tasks import Task, task_table
 
 MARK = "study.json"
-"""By which a folder is a study's, and its server is known to honour create-only writes."""
-DECIDING = ("templates", "run", "images", "generators", "pictures", "questions", "gold", "seed")
-"""Keys of the configuration that decide what is asked."""
-GONE = "a picture of this task has gone; whoever runs the study is told"
-"""What a rater is told, whom the picture's address would tell its generator."""
-TRIES = 4
-Found = TypeVar("Found")
-LOOK_SECONDS = 1.0
-"""After which the study's folder is listed again for what other servers kept."""
-FEWEST_TIMED = 5
-"""Answers from which on it is said how long the rest takes."""
+"""Marks a study's folder; writing it also tests that the storage supports create-only writes."""
+DESIGN_OPTIONS = ("templates", "run", "images", "generators", "pictures", "questions", "gold", "seed")
+"""Options that decide the tasks."""
+IMAGE_MISSING = "an image of this task is missing; the study's organizer has been informed"
+"""Message to raters, without the image's path, which may contain the generator's name."""
+MAX_TRIES = 4
+Result = TypeVar("Result")
+REFRESH_SECONDS = 1.0
+"""Seconds after which the study's folder is listed again for answers of other servers."""
+MIN_TIMED = 5
+"""Answers that are needed to estimate the remaining time."""
 Report = Callable[[str], None]
-"""Told what people should know, a line each."""
+"""Prints a warning."""
 
 
 class RefusedAnswer(PlumblineError):
-    """An answer that is not kept; with its HTTP status."""
+    """An answer that is not stored, with its HTTP status."""
 
     def __init__(self, status: Literal[400, 404, 409, 410], message: str, kept: Revision | None = None) -> None:
         super().__init__(message)
         self.status = status
         self.kept = kept
-        """What is kept instead."""
+        """The answer that is stored instead."""
 
 
 @checked(frozen=True, kw_only=True, slots=True, config=ConfigDict(extra="forbid"))
-class Given:
-    """An answer as a rater's page brings it."""
+class SentAnswer:
+    """An answer that a rater's page sends."""
 
     task_id: TaskId
     repeat: Repeat = 0
@@ -99,140 +99,137 @@ class Given:
     seconds: Seconds
 
 
-class Kept(NamedTuple):
-    """An answer that is in the study."""
+class StoredAnswer(NamedTuple):
+    """An answer in the study."""
 
     revision: Revision
     new: bool
-    """Whether it was not there before."""
+    """False if it was stored before."""
 
 
-class Left(NamedTuple):
-    """How far a rater is."""
+class RaterProgress(NamedTuple):
+    """A rater's progress and next turns."""
 
     version: int
     turns: Sequence[Turn]
     done: int
     total: int
     remaining_minutes: float | None
-    """None where too few answers were timed."""
+    """None if too few answers were timed."""
 
 
-class Opened(NamedTuple):
-    """The version that is asked."""
+class OpenVersion(NamedTuple):
+    """The version that is served."""
 
     version: int
     tasks: Mapping[str, Task]
-    """By id."""
+    """Tasks by id."""
     pictures: Pictures
     queue: Queue
-    """Of the tasks whose pictures are there."""
+    """The queue of the tasks without missing images."""
 
 
 class Study:
-    """A study as its server has it: what is asked, and what was answered so far by way of any server."""
+    """A study for its server; other servers may add answers at the same time."""
 
     def __init__(self, place: Place, config: RateConfig, report: Report) -> None:
-        """Opens the newest version; raises PlumblineError where it cannot be read."""
+        """Open the newest version; raise PlumblineError if it cannot be read."""
         self.place = place
         self.answers = AnswerReader(place)
         self.gone: dict[str, str] = {}
-        """By task whose pictures cannot all be shown, why."""
-        self._told: set[str] = set()
+        """Tasks with a missing image, with the reason."""
+        self._reported: set[str] = set()
         self._config, self._report = config, report
         self._opened = self._open(read_study(place))
-        self._changing, self._looking = Lock(), Lock()
-        self._looked = -math.inf
-        self.look()
+        self._changing, self._refreshing = Lock(), Lock()
+        self._refreshed_at = -math.inf
+        self.refresh()
 
-    def _open(self, version: AskedVersion) -> Opened:
+    def _open(self, version: StudyVersion) -> OpenVersion:
         design = read_config(version.design, Design)
-        pictures = Pictures(_read_again(lambda: open_originals(design, self.place.storage)))
+        pictures = Pictures(_retry(lambda: open_originals(design, self.place.storage)))
         tasks = {task.task_id: task for task in version.tasks}
-        return Opened(version.version, tasks, pictures, open_queue(version.tasks, design, self._config))
+        return OpenVersion(version.version, tasks, pictures, open_queue(version.tasks, design, self._config))
 
-    def _leave_out(self, gone: dict[str, str]) -> None:
-        """Asks all tasks but those of pictures that have gone."""
-        left = [task for task in self._opened.tasks.values() if task.task_id not in gone]
+    def _omit(self, gone: dict[str, str]) -> None:
+        """Serve all tasks except these."""
+        tasks = [task for task in self._opened.tasks.values() if task.task_id not in gone]
         self.gone = gone
-        self._opened = self._opened._replace(queue=self._opened.queue.only(left))
+        self._opened = self._opened._replace(queue=self._opened.queue.restrict(tasks))
 
     @property
-    def opened(self) -> Opened:
-        """The version that is asked now."""
+    def opened(self) -> OpenVersion:
+        """The version that is served now."""
         return self._opened
 
-    def look(self, rater: str = "") -> None:
-        """Takes in what other servers kept: of this rater all, else not more often than each `LOOK_SECONDS`."""
-        with self._looking:
-            if time.monotonic() - self._looked > LOOK_SECONDS:
-                self.answers.look()
-                self._take_newest()
-                self._looked = time.monotonic()
+    def refresh(self, rater: str = "") -> None:
+        """Read new versions and answers if `REFRESH_SECONDS` have passed, otherwise only this rater's answers."""
+        with self._refreshing:
+            if time.monotonic() - self._refreshed_at > REFRESH_SECONDS:
+                self.answers.refresh()
+                newest = study_versions(self.place)[-1:]
+                if newest and newest[0] > self._opened.version:
+                    self._opened = self._open(read_version(self.place, newest[0]))
+                    self.gone = {}
+                    self._report(f"the study was edited: version {newest[0]} is asked from now on")
+                self._refreshed_at = time.monotonic()
             elif rater:
-                self.answers.look(rater)
+                self.answers.refresh(rater)
         for name, problem in list(self.answers.problems.items()):
-            self._tell(name, f"not among the answers: {problem}")
+            self._report_once(name, f"not among the answers: {problem}")
 
-    def _take_newest(self) -> None:
-        newest = study_versions(self.place)[-1:]
-        if newest and newest[0] > self._opened.version:
-            self._opened = self._open(read_version(self.place, newest[0]))
-            self.gone = {}
-            self._report(f"the study was edited: version {newest[0]} is asked from now on")
-
-    def _tell(self, what: str, line: str) -> None:
-        """Tells something once."""
-        if what not in self._told:
-            self._told.add(what)
+    def _report_once(self, key: str, line: str) -> None:
+        if key not in self._reported:
+            self._reported.add(key)
             self._report(line)
 
-    def left_for(self, rater: str, count: int) -> Left:
-        """What a rater is asked next, tasks with a picture that has gone left out and told.
+    def choose_turns(self, rater: str, count: int) -> RaterProgress:
+        """Return a rater's next turns, without tasks with a missing image.
 
-        Where nothing else is left these are tried again: the pictures may be back.
+        If no other task is left, these are tried again, because the images may be back.
         """
-        self.look(rater)
+        self.refresh(rater)
         answers = [answer for answer in self.answers.all() if answer.task_id in self._opened.tasks]
-        opened, turns = self._turns(answers, rater, count)
+        opened, turns = self._find_complete_turns(answers, rater, count)
         if not turns and self.gone:
             with self._changing:
-                self._leave_out({})
-            opened, turns = self._turns(answers, rater, count)
-        own, left = [answer for answer in answers if answer.rater == rater], len(opened.queue.left(answers, rater))
-        return Left(opened.version, turns, len(own), len(own) + left, _minutes(own, left))
+                self._omit({})
+            opened, turns = self._find_complete_turns(answers, rater, count)
+        own = [answer for answer in answers if answer.rater == rater]
+        left = len(opened.queue.open_tasks(answers, rater))
+        return RaterProgress(opened.version, turns, len(own), len(own) + left, _estimate_minutes(own, left))
 
-    def _turns(self, answers: Sequence[Answer], rater: str, count: int) -> tuple[Opened, list[Turn]]:
-        """The next turns whose pictures are all there, of the version that asks them."""
+    def _find_complete_turns(self, answers: Sequence[Answer], rater: str, count: int) -> tuple[OpenVersion, list[Turn]]:
+        """Return the next turns whose images all exist, and their version."""
         while True:
             opened = self._opened
             turns = opened.queue.next(answers, rater, count)
             if not any(self._is_gone(opened, turn.task) for turn in turns):
                 return opened, turns
 
-    def _is_gone(self, opened: Opened, task: Task) -> bool:
-        """Whether a picture of a task has gone, which is then left out."""
+    def _is_gone(self, opened: OpenVersion, task: Task) -> bool:
+        """Return True if an image of the task is missing, and omit the task."""
         problem = opened.pictures.problem(task)
         if problem is None:
             return False
         with self._changing:
             if self._opened.version == opened.version and task.task_id not in self.gone:
-                self._leave_out({**self.gone, task.task_id: problem})
-                self._tell(task.task_id, f"task {task.task_id} is left out, a picture has gone: {problem}")
+                self._omit({**self.gone, task.task_id: problem})
+                self._report_once(task.task_id, f"task {task.task_id} is left out, an image is missing: {problem}")
         return True
 
-    def shown(self, task: Task, rater: str, repeat: int) -> tuple[int, ...]:
-        """The task's pictures from left to right, as this rater sees them."""
-        return shown_order(self._opened.queue.sequencing.seed, rater, task, repeat)
+    def image_order(self, task: Task, rater: str, repeat: int) -> tuple[int, ...]:
+        """Return the indices of a task's images from left to right for this rater."""
+        return draw_image_order(self._opened.queue.sequencing.seed, rater, task, repeat)
 
-    def keep(self, given: Given) -> Kept:
-        """Keeps an answer by one create-only write; the same answer once more changes nothing.
+    def add(self, sent: SentAnswer) -> StoredAnswer:
+        """Store an answer by one create-only write; repeating the request changes nothing.
 
-        Raises RefusedAnswer where it is not valid or another is kept, WriteError where it cannot be written.
+        Raises RefusedAnswer if the answer is not valid or another is stored, WriteError if it cannot be written.
         """
-        self.look(given.rater)
+        self.refresh(sent.rater)
         opened = self._opened
-        task = self._asked(given, opened)
+        task = self._check(sent, opened)
         answer = Answer(
             version=opened.version,
             task_id=task.task_id,
@@ -240,36 +237,33 @@ class Study:
             prompt_id=task.prompt_id,
             image_ids=task.image_ids,
             generators=task.generators,
-            shown=self.shown(task, given.rater, given.repeat),
-            repeat=given.repeat,
+            shown=self.image_order(task, sent.rater, sent.repeat),
+            repeat=sent.repeat,
             gold=task.gold,
-            rater=given.rater,
-            answer=given.answer,
-            note=given.note,
-            seconds=given.seconds,
+            rater=sent.rater,
+            answer=sent.answer,
+            note=sent.note,
+            seconds=sent.seconds,
             at=_now(),
         )
-        key, place = key_of(answer), self.place / answer_path(key_of(answer), given.revision)
-        if given.revision > (following := self.answers.next_revision(key)):
-            raise RefusedAnswer(400, f"revision: expected at most {following}, got {given.revision}")
+        key, place = key_of(answer), self.place / answer_path(key_of(answer), sent.revision)
+        if sent.revision > (following := self.answers.next_revision(key)):
+            raise RefusedAnswer(400, f"revision: expected at most {following}, got {sent.revision}")
         new = place.create(encode_answer(answer))
         try:
-            kept = Revision(given.revision, answer) if new else read_revision(place, given.revision)
+            stored = Revision(sent.revision, answer) if new else read_revision(place, sent.revision)
         except BadAnswer as error:
-            self.answers.take(key, given.revision)
-            message = f"revision {given.revision} is kept and damaged; send revision"
+            self.answers.note_revision(key, sent.revision)
+            message = f"revision {sent.revision} is kept and damaged; send revision"
             raise RefusedAnswer(409, f"{message} {self.answers.next_revision(key)}") from error
-        self.answers.add(kept)
-        if not _are_same(kept.answer, answer):
-            message = f"another answer is kept as revision {given.revision}; to change it, send revision"
+        self.answers.add(stored)
+        if not _are_same(stored.answer, answer):
+            message = f"another answer is kept as revision {sent.revision}; to change it, send revision"
             raise RefusedAnswer(409, f"{message} {self.answers.next_revision(key)}", self.answers.last(key))
-        return Kept(kept, new)
+        return StoredAnswer(stored, new)
 
-    def keep_elsewhere(self, answer: Answer) -> bool:
-        """Keeps an answer that was given in another tool as the next revision; False where nothing is new in it.
-
-        That is so where the last one says the same or came later.
-        """
+    def add_imported(self, answer: Answer) -> bool:
+        """Store another tool's answer as the next revision; return False if the last revision is equal or newer."""
         key = key_of(answer)
         last = self.answers.last(key)
         if last is not None and (last.answer.at >= answer.at or _are_same(last.answer, answer)):
@@ -280,37 +274,37 @@ class Study:
         self.answers.add(Revision(revision, answer))
         return True
 
-    def _asked(self, given: Given, opened: Opened) -> Task:
-        """The task that an answer is to; raises RefusedAnswer."""
+    def _check(self, sent: SentAnswer, opened: OpenVersion) -> Task:
+        """Return the answer's task; raise RefusedAnswer if it does not exist or the answer is not valid."""
         version = opened.version
-        task = opened.tasks.get(given.task_id)
-        if task is None and given.version != version:
-            raise RefusedAnswer(409, f"version {given.version} of the study asked this; now version {version} is asked")
+        task = opened.tasks.get(sent.task_id)
+        if task is None and sent.version != version:
+            raise RefusedAnswer(409, f"version {sent.version} of the study asked this; now version {version} is asked")
         if task is None:
-            raise RefusedAnswer(404, f"task {given.task_id}: version {version} of the study has no such task")
+            raise RefusedAnswer(404, f"task {sent.task_id}: version {version} of the study has no such task")
         if task.task_id in self.gone:
-            raise RefusedAnswer(410, GONE)
-        if (problem := what_is_wrong(TEMPLATES[task.template], given.answer, task.asked)) is not None:
+            raise RefusedAnswer(410, IMAGE_MISSING)
+        if (problem := find_problem(TEMPLATES[task.template], sent.answer, task.scope)) is not None:
             raise RefusedAnswer(400, problem)
         return task
 
 
 def open_study(config: RateConfig, report: Report) -> Study:
-    """The study that a configuration names: made where there is none, and a new version where its design was edited.
+    """Open the configured study; create it if it does not exist, and a new version if its tasks change.
 
-    Raises ConfigError where there is nothing to ask, SourceError where a file of the study is damaged.
+    Raises ConfigError if there is nothing to ask, SourceError if a file of the study is damaged.
     """
     place = study_place(config)
     with readable_errors(place, "study"):
         (place / MARK).create_mark(b'{"plumbline_study": 1}\n')
     versions = study_versions(place)
     own = read_version(place, versions[-1]) if versions else None
-    if own is None or any(getattr(config, name) is not None for name in DECIDING):
-        design, made = _read_again(lambda: _make(config, None if own is None else own.design))
-        for note in made.notes:
+    if own is None or any(getattr(config, name) is not None for name in DESIGN_OPTIONS):
+        design, designed = _retry(lambda: _make(config, None if own is None else own.design))
+        for note in designed.notes:
             report(note)
-        if own is None or not (_is_of(own, design) and own.tasks == made.tasks):
-            version = _keep_version(place, design, made.tasks, 1 if own is None else own.version + 1)
+        if own is None or not (_has_design(own, design) and own.tasks == designed.tasks):
+            version = _write_version(place, design, designed.tasks, 1 if own is None else own.version + 1)
             if own is not None:
                 report(f"the study was edited: version {version} is asked from now on, and its answers say so")
     return Study(place, config, report)
@@ -321,27 +315,27 @@ def _make(config: RateConfig, own: Mapping[str, Any] | None) -> tuple[Design, De
     return design, make_tasks(design, open_originals(design, config.storage), config.storage)
 
 
-def _read_again(read: Callable[[], Found]) -> Found:
-    """What is read of images, which another server that takes in the same ones may just be writing anew."""
-    for _ in range(TRIES - 1):
+def _retry(read: Callable[[], Result]) -> Result:
+    """Retry unreadable images, because another server may be ingesting the same images."""
+    for _ in range(MAX_TRIES - 1):
         with suppress(UnreadableImages):
             return read()
     return read()
 
 
-def _is_of(version: AskedVersion, design: Design) -> bool:
-    """Whether a version has this design; keys that are younger than its file are as they are by default."""
+def _has_design(version: StudyVersion, design: Design) -> bool:
+    """Return True if a version has this design; options that its file lacks have their defaults."""
     return read_config(version.design, Design).as_json() == design.as_json()
 
 
-def _keep_version(place: Place, design: Design, tasks: Sequence[Task], version: int) -> int:
-    """Writes a version, by create-only writes; gives the number that it has, or had where another server wrote it."""
+def _write_version(place: Place, design: Design, tasks: Sequence[Task], version: int) -> int:
+    """Write a version by create-only writes and return its number; another server may have written the same."""
     data = encode_table("tasks", task_table(tasks))
     while True:
         table, file = place / tasks_path(version), place / version_path(version)
         if table.create(data) or table.read() == data:
-            made = {"version": version, "made": _now(), "design": design.as_json()}
-            if file.create(encode_json(made).encode()) or _is_of(read_version(place, version), design):
+            content = {"version": version, "made": _now(), "design": design.as_json()}
+            if file.create(encode_json(content).encode()) or _has_design(read_version(place, version), design):
                 return version
         version += 1
 
@@ -350,12 +344,11 @@ def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
-def _are_same(kept: Answer, given: Answer) -> bool:
-    """Whether two answers say the same of the same, whenever they came."""
-    return replace(kept, at=given.at, version=given.version, seconds=given.seconds) == given
+def _are_same(first: Answer, second: Answer) -> bool:
+    """Return True if two answers differ at most in their times and versions."""
+    return replace(first, at=second.at, version=second.version, seconds=second.seconds) == second
 
 
-def _minutes(own: Sequence[Answer], left: int) -> float | None:
-    """How long the rest takes a rater at the pace so far."""
-    timed = [answer.seconds for answer in own if answer.seconds is not None]
-    return round(statistics.median(timed) * left / 60, 1) if len(timed) >= FEWEST_TIMED else None
+def _estimate_minutes(own: Sequence[Answer], left: int) -> float | None:
+    times = [answer.seconds for answer in own if answer.seconds is not None]
+    return round(statistics.median(times) * left / 60, 1) if len(times) >= MIN_TIMED else None

@@ -1,4 +1,4 @@
-"""What people said in a study as judgements of images: ratings, choices between two images, and words."""
+"""Reads a study's answers as human judgements: ratings, choices between two images, and words."""
 
 from collections import Counter
 from collections.abc import Container, Iterator
@@ -20,83 +20,83 @@ RATED = {
     "words": "wl",
     "questions": "dsg_h",
 }
-"""What releases call the templates that ask about one image."""
+"""Names of ratings in releases by template, for templates with one image."""
 PREFERRED = {1.0: "a", 0.0: "unsure", -1.0: "b"}
 
 
 def read_study(place: Place) -> Release:
-    """The answers to the newest version's tasks, by template, with the prompts' skills.
+    """Return the answers to the newest version's tasks, with the prompts' skills.
 
-    A graded template such as `likert` gives ratings of its own name, of `llmscore_errors` 9 less the errors; `words`
-    the share of a prompt's words that the image shows (wl) and each word's rating, `questions` the share answered yes
-    (dsg_h), of those that the rater was sure of; `side_by_side` and `vote` are choices, in which a tie is unsure. Of an
-    answer that was corrected the last counts. Who was unsure or could not tell said nothing, which is null. Answers to
-    gold questions and to repeats are left out; so are answers to tasks that the newest version no longer asks. A note
-    counts each of these.
+    - Graded templates such as `likert` give ratings of their own name; `llmscore_errors` gives 9 minus the errors.
+    - `words` gives the fraction of a prompt's words that the image shows (wl), and a rating of each word.
+    - `questions` gives the fraction answered yes (dsg_h).
+    - `side_by_side` and `vote` give choices; a tie is unsure.
 
-    Raises SourceError naming a file that is damaged, or where nobody has answered.
+    Words and questions that the rater was unsure about do not count; answers that are unsure as a whole are null. The
+    last revision of an answer counts. Answers to gold questions, to repeats and to tasks that the newest version no
+    longer asks are left out. Notes count all of these.
+
+    Raises SourceError if a file is damaged or the study has no answers.
     """
-    asked = study_files.read_study(place)
-    tasks = {task.task_id: task for task in asked.tasks}
+    study = study_files.read_study(place)
+    tasks = {task.task_id: task for task in study.tasks}
     answers = study_files.read_answers(place)
     if not answers:
-        raise SourceError(f"{place}: nobody has answered yet; rate at plumbline rate study={place}")
-    reasons = [_why_left_out(one, tasks, asked.version) for one in answers]
-    kept = [one for one, reason in zip(answers, reasons, strict=True) if reason is None]
-    earlier = sum(one.version != asked.version for one in kept)
+        raise SourceError(f"{place}: the study has no answers yet; rate at plumbline rate study={place}")
+    reasons = [_explain_omission(answer, tasks, study.version) for answer in answers]
+    used = [answer for answer, reason in zip(answers, reasons, strict=True) if reason is None]
     counts = Counter(reason for reason in reasons if reason is not None)
-    counts[f"of earlier versions of the study, kept: version {asked.version} asks the same"] = earlier
+    earlier = sum(answer.version != study.version for answer in used)
+    counts[f"of earlier versions of the study, kept: version {study.version} asks the same"] = earlier
     notes = [f"{plural(count, 'answer')} {reason}" for reason, count in counts.items() if count]
-    whole = Counter(one.answer for one in kept if isinstance(one.answer, str))
-    notes += [f"{plural(whole[said], 'answer')} {said.replace('_', ' ')}: no rating" for said in WHOLE if whole[said]]
-    parts = [(one, tasks[one.task_id], parts_of(one, tasks[one.task_id])) for one in kept]
+    whole = Counter(answer.answer for answer in used if isinstance(answer.answer, str))
+    notes += [f"{plural(whole[name], 'answer')} {name.replace('_', ' ')}: no rating" for name in WHOLE if whole[name]]
+    rows = [(answer, tasks[answer.task_id], parts_of(answer, tasks[answer.task_id])) for answer in used]
     return released(
-        parts=[part for one, task, said in parts if one.template in RATED for part in _parts(one, task, said, place)],
-        preferences=[_choice(one, said) for one, _, said in parts if one.template not in RATED],
-        words=[word for one, task, said in parts if one.template == "words" for word in _words(one, task, said, place)],
-        skills={task.prompt_id: task.skills for task in asked.tasks},
+        parts=[part for row in rows if row[0].template in RATED for part in _parts(*row, place)],
+        preferences=[_choice(answer, parts) for answer, _, parts in rows if answer.template not in RATED],
+        words=[word for row in rows if row[0].template == "words" for word in _words(*row, place)],
+        skills={task.prompt_id: task.skills for task in study.tasks},
         notes=notes,
     )
 
 
-def _why_left_out(one: Answer, tasks: Container[str], version: int) -> str | None:
-    """Why an answer is no judgement, in words; None where it is one."""
-    if one.gold is not None:
+def _explain_omission(answer: Answer, tasks: Container[str], version: int) -> str | None:
+    if answer.gold is not None:
         return "to gold questions, left out"
-    if one.repeat:
+    if answer.repeat:
         return "to repeats, left out"
-    return None if one.task_id in tasks else f"to tasks that version {version} no longer asks, left out"
+    return None if answer.task_id in tasks else f"to tasks that version {version} no longer asks, left out"
 
 
-def _parts(one: Answer, task: Task, said: Parts, place: Place) -> Iterator[Part]:
-    """Yield a Part for each word or question that is asked about, or for the image; without a rating if unsure.
+def _parts(answer: Answer, task: Task, parts: Parts, place: Place) -> Iterator[Part]:
+    """Yield a Part for each word or question, or for the image; its rating is None if the rater is unsure.
 
     Questions that the rater calls invalid are left out; if all are, there is one Part without a rating.
     """
-    ids = (one.image_ids[0], one.prompt_id, one.generators[0], one.rater, RATED[one.template])
-    replies = one.answer if isinstance(one.answer, dict) else {}
+    ids = (answer.image_ids[0], answer.prompt_id, answer.generators[0], answer.rater, RATED[answer.template])
+    replies = answer.answer if isinstance(answer.answer, dict) else {}
     words, questions = map(str, range(len(task.words))), (question.question_id for question in task.questions)
-    for part in [part for part in (*words, *questions) if replies.get(part) != INVALID] or [""]:
-        yield Part(*ids, part, said.get(part), _where(one, place))
+    for name in [name for name in (*words, *questions) if replies.get(name) != INVALID] or [""]:
+        yield Part(*ids, name, parts.get(name), _describe(answer, place))
 
 
-def _words(one: Answer, task: Task, said: Parts, place: Place) -> Iterator[Word]:
-    ids = (one.image_ids[0], one.prompt_id, one.generators[0], one.rater)
+def _words(answer: Answer, task: Task, parts: Parts, place: Place) -> Iterator[Word]:
+    ids = (answer.image_ids[0], answer.prompt_id, answer.generators[0], answer.rater)
     for number, (word, start, end) in enumerate(words_in(task.prompt)):
-        yield Word(*ids, word, start, end, said.get(str(number)), _where(one, place))
+        yield Word(*ids, word, start, end, parts.get(str(number)), _describe(answer, place))
 
 
-def _choice(one: Answer, said: Parts) -> dict[str, Any]:
-    images, generators = (dict(zip("ab", pair, strict=True)) for pair in (one.image_ids, one.generators))
+def _choice(answer: Answer, parts: Parts) -> dict[str, Any]:
+    columns = ("image_a", "image_b", "generator_a", "generator_b")
     return {
-        **{f"image_{side}": image for side, image in images.items()},
-        **{f"generator_{side}": generator for side, generator in generators.items()},
-        "prompt_id": one.prompt_id,
-        "rater": one.rater,
-        "template": one.template,
-        "preferred": next((PREFERRED[sign] for sign in said.values()), None),
+        **dict(zip(columns, (*answer.image_ids, *answer.generators), strict=True)),
+        "prompt_id": answer.prompt_id,
+        "rater": answer.rater,
+        "template": answer.template,
+        "preferred": next((PREFERRED[sign] for sign in parts.values()), None),
     }
 
 
-def _where(one: Answer, place: Place) -> str:
-    return f"{place}, the answer of {one.rater!r} to task {one.task_id}"
+def _describe(answer: Answer, place: Place) -> str:
+    return f"{place}, the answer of {answer.rater!r} to task {answer.task_id}"

@@ -92,8 +92,9 @@ class TokenReward(LoadedImageModel):
 
     @abstractmethod
     def rewards(self, states: torch.Tensor) -> list[Compared]:
-        """Compute rewards from the states (pairs, reward tokens, width) of each pair's reward tokens; with several
-        instructions, the tokens of one come after those of the other.
+        """Compute rewards from the states (pairs, reward tokens, width) of each pair's reward tokens.
+
+        With several instructions, the tokens of one come after those of the other.
         """
 
     def preprocess(self, image: Image.Image, rule: PixelRule = "processor") -> tuple[Pixels, ...]:
@@ -144,8 +145,7 @@ class TokenReward(LoadedImageModel):
         return ids.repeat_interleave(repeats)
 
     def _states(self, read: Sequence[tuple[torch.Tensor, Seen]]) -> list[torch.Tensor]:
-        """Return the states (reward tokens, width) of each conversation at its reward tokens; conversations are padded
-        on the right.
+        """Return the states (reward tokens, width) of each conversation at its reward tokens, padded on the right.
 
         The releases were trained without Qwen2-VL's positions in time, row and column: they pass no grid to their
         language half, so image tokens are numbered one after the other like words.
@@ -225,8 +225,7 @@ class VideoRewardSimilarity(TokenReward):
         return self.preprocess_video([image], 0.0)
 
     def preprocess_video(self, frames: Sequence[Image.Image], seconds: float) -> tuple[Pixels, ...]:
-        """Prepare the frames of one video, which are resized as in the release before the processor; the model does not
-        use `seconds`.
+        """Prepare the frames of one video, resized as in the release before the processor; `seconds` are not used.
 
         All frames are resized to one size, based on the first. If their number is odd, the last frame is repeated.
         """
@@ -268,8 +267,9 @@ EDIT_RATINGS = ("instruction_following", "visual_quality")
 
 
 class EditReward(Qwen2_5_VLPreTrainedModel):  # type: ignore[misc]
-    """Wu et al. 2025: two heads, each at the token of its own instruction. Weights have transformers' names for
-    Qwen2.5-VL, the heads have the release's.
+    """Wu et al. 2025: two heads, each at the token of its own instruction.
+
+    Weights have transformers' names for Qwen2.5-VL, the heads have the release's.
     """
 
     config: Qwen2_5_VLConfig

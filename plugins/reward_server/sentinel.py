@@ -26,12 +26,10 @@ class Sentinel:
     """Compares each `images` images with a baseline; keeps only a row of sums for each prompt."""
 
     def __init__(self, reward: str, metrics: Mapping[str, Metric], images: int, baseline: Floats | None = None) -> None:
-        """Watch these metrics.
+        """Watch these metrics: several others, and the reward unless it is a combination.
 
-        Args:
-            metrics: The watched metrics, and the reward unless it is a combination.
-            baseline: Mean scores with a row for each prompt: the reward first, then each metric. By default, the first
-                `images` images are the baseline.
+        The `baseline` has mean scores with a row for each prompt: the reward first, then each metric. By default, the
+        first `images` images are the baseline.
         """
         self.reward, self.metrics, self.images = reward, metrics, images
         self.names = tuple(dict.fromkeys([reward, *metrics]))

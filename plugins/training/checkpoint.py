@@ -1,4 +1,4 @@
-"""Loads a checkpoint for training; a CLIP-FlanT5 is written in the layout that was released."""
+"""Loads and writes checkpoints of trainings; a CLIP-FlanT5 is written in its released layout."""
 
 import shutil
 from collections.abc import Sequence
@@ -56,30 +56,26 @@ class ClipFlanT5Trainee(Trainee):
         if folder is None:
             copy_whole(self.network, {})
             return
-        network = _stored_network(model)
+        network = _load_stored(model)
         with torch.no_grad():
             copy_whole(self.network, dict(network.named_parameters()))
         _save(network, self.likelihood.tokenizer, model.parts["vision_tower"], folder)
 
 
 def load_trainee(model: ResolvedModel, device: torch.device, *, sharded: bool = False) -> Trainee:
-    """Return the checkpoint's network on a device, or this worker's part of it.
-
-    Raises:
-        ModelError: It does not load.
-    """
+    """Return the checkpoint's network on a device, or this worker's part of it; raise ModelError if loading fails."""
     if isinstance(model.config, ChatModel):
         from plumbline.plugins.training.llava import load_llava
 
         return load_llava(model, device)
-    network = _stored_network(model)
+    network = _load_stored(model)
     precisions = {name: parameter.dtype for name, parameter in network.named_parameters()}
     network = shard_network(network, device) if sharded else network.to(device=device, dtype=torch.float32)
     return ClipFlanT5Trainee(network, ClipFlanT5Likelihood.load(model, network), precisions)
 
 
-def _stored_network(model: ResolvedModel) -> ClipFlanT5:
-    """The checkpoint's network in the checkpoint's precision, in main memory."""
+def _load_stored(model: ResolvedModel) -> ClipFlanT5:
+    """Return the network in the checkpoint's precision, in main memory."""
     return load_network(model.folder("checkpoint"), tower=model.folder("vision_tower"))
 
 
@@ -96,9 +92,7 @@ def begin(language: Part, tower: Part, folder: Path, *, family: str, seed: int) 
 
 
 def _save(network: ClipFlanT5, tokenizer: Any, tower: Part, folder: Path) -> None:
-    """The checkpoint with its tokenizer; a tower that is a local folder goes along, but for its weights, which are in
-    the checkpoint.
-    """
+    """Write the checkpoint with its tokenizer, and the configuration of a local tower (not its weights again)."""
     save_clip_flant5(network, folder, tower_name=f"./{TOWER_FOLDER}" if tower.commit is None else tower.source)
     tokenizer.save_pretrained(folder)
     if tower.commit is None:

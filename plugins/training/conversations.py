@@ -24,44 +24,41 @@ MAX_RECORD = 2**22
 MAX_TURNS = 1_000
 """Questions of one conversation."""
 MAX_REASONS = 20
-"""Reasons that are kept of records that are left out."""
+"""Stored reasons for omitted conversations."""
 ROWS_OF_A_FILE = 50_000
 ROWS_OF_A_GROUP = 256
 VERSION = 1
-"""Version of the rows that are made of a record; in the name of their folder."""
+"""Version of the rows; part of their folder's name."""
 
 
 class SplitConversations(NamedTuple):
-    """The rows of a file of conversations, as Parquet."""
+    """Counts of a file of conversations, and its rows as Parquet."""
 
     folder: str
-    """The address of the Parquet files."""
+    """URL of the Parquet files."""
     records: int
     rows: int
     without_image: int
-    """Conversations that are not about an image, which nothing is trained on."""
+    """Conversations without an image; they are skipped."""
     left_out: int
     """Conversations that cannot be read."""
     reasons: list[str]
     """The first reasons, each with file and row."""
 
     @property
-    def words(self) -> str:
-        """Return what became of the conversations."""
-        said = [f"{plural(self.records, 'conversation')} split into {plural(self.rows, 'row')} of one turn"]
-        said += [f"{self.without_image} without an image"] if self.without_image else []
-        said += [f"{self.left_out} left out, first {self.reasons[0]}"] if self.left_out else []
-        return ", ".join(said)
+    def summary(self) -> str:
+        parts = [f"{plural(self.records, 'conversation')} split into {plural(self.rows, 'row')} of one turn"]
+        parts += [f"{self.without_image} without an image"] if self.without_image else []
+        parts += [f"{self.left_out} left out, first {self.reasons[0]}"] if self.left_out else []
+        return ", ".join(parts)
 
 
 def split_conversations(source: Place, output: Place, kind: Literal["captions", "questions"]) -> SplitConversations:
-    """Write a row for each turn below the output, once for each content of the file.
-
-    Raises SourceError unless the file is a JSON list.
+    """Write a row for each turn below the output, unless that was done for the same content of the file.
 
     The file is a list of `{"image": path, "conversations": [{"from": "human", "value": question}, {"from": "gpt",
-    "value": answer}, ...]}`, such as llava_v1_5_mix665k.json. Paths are below the file's folder. Every question is
-    asked with the image; for `captions` answers are captions.
+    "value": answer}, ...]}`, such as llava_v1_5_mix665k.json. Paths are relative to the file's folder. Every question
+    is asked with the image; with `captions` the answers are captions. Raises SourceError if it is not a JSON list.
     """
     with readable_errors(source, "data"):
         entry = source.entry()
@@ -73,7 +70,6 @@ def split_conversations(source: Place, output: Place, kind: Literal["captions", 
 
 
 def _write(source: Place, folder: Place, kind: str) -> SplitConversations:
-    """Write the rows, many at a time."""
     rows: list[dict[str, str]] = []
     records = written = without_image = left_out = 0
     reasons: list[str] = []
@@ -81,13 +77,13 @@ def _write(source: Place, folder: Place, kind: str) -> SplitConversations:
         where = f"{source.url}, row {records}"
         records += 1
         try:
-            turns = list(_turns(record))
+            turns = list(_read_turns(record))
         except Refused as error:
             left_out += 1
             reasons += [f"{where}: {error}"] if len(reasons) < MAX_REASONS else []
             continue
         without_image += not turns
-        rows += [_row(source, *turn, kind) for turn in turns]
+        rows += [_make_row(source, *turn, kind) for turn in turns]
         if len(rows) >= ROWS_OF_A_FILE:
             written += _flush(rows, folder, written)
     written += _flush(rows, folder, written)
@@ -98,7 +94,7 @@ def _write(source: Place, folder: Place, kind: str) -> SplitConversations:
 
 
 def _flush(rows: list[dict[str, str]], folder: Place, written: int) -> int:
-    """Write the rows as the next file, named by its first row, and return their number."""
+    """Write the rows as a file named after the index of its first row, and return their number."""
     count = len(rows)
     if rows:
         table = pa.Table.from_pylist(rows)
@@ -107,7 +103,7 @@ def _flush(rows: list[dict[str, str]], folder: Place, written: int) -> int:
     return count
 
 
-def _row(source: Place, image: str, question: str, answer: str, kind: str) -> dict[str, str]:
+def _make_row(source: Place, image: str, question: str, answer: str, kind: str) -> dict[str, str]:
     texts = {"caption": answer} if kind == "captions" else {"question": question, "answer": answer}
     return {"uri": (source.parent / image).url, **texts}
 
@@ -120,48 +116,46 @@ class Turn(NamedTuple):
     answer: str
 
 
-def _turns(record: Any) -> Iterator[Turn]:
-    """Yield the turns, none if the conversation is not about an image; raise Refused if it cannot be read."""
+def _read_turns(record: Any) -> Iterator[Turn]:
+    """Yield the turns; none if the conversation has no image. Raise Refused if it cannot be read."""
     if not isinstance(record, Mapping):
         raise Refused("unreadable", f"expected an object, found {type(record).__name__}")
-    image, said = record.get("image"), record.get("conversations")
+    image, parts = record.get("image"), record.get("conversations")
     if image is None:
         return
     if not isinstance(image, str) or not image:
         raise Refused("unreadable", f"expected the image's path as image, found {image!r:.80}")
-    if not isinstance(said, list) or not said or len(said) % 2:
+    if not isinstance(parts, list) or not parts or len(parts) % 2:
         raise Refused("unreadable", "expected conversations as a list of questions, each with its answer")
-    if len(said) > 2 * MAX_TURNS:
-        raise Refused("unreadable", f"expected at most {MAX_TURNS:,} questions, found {len(said) // 2:,}")
-    texts = [_text(turn, SPEAKERS[place % 2], place) for place, turn in enumerate(said)]
+    if len(parts) > 2 * MAX_TURNS:
+        raise Refused("unreadable", f"expected at most {MAX_TURNS:,} questions, found {len(parts) // 2:,}")
+    texts = [_read_text(part, SPEAKERS[index % 2], index) for index, part in enumerate(parts)]
     require_utf8(image)
     for question, answer in zip(texts[::2], texts[1::2], strict=True):
         yield Turn(image, question, answer)
 
 
-def _text(turn: Any, speaker: str, place: int) -> str:
-    """Return the text of a turn without the image's mark; raise Refused if another speaker has it."""
-    if not isinstance(turn, Mapping) or turn.get("from") != speaker or not isinstance(turn.get("value"), str):
-        raise Refused(
-            "unreadable", f"expected a text by {speaker} as part {place} of conversations, found {turn!r:.80}"
-        )
-    text = str(turn["value"]).replace(IMAGE_TOKEN, "").strip()
+def _read_text(part: Any, speaker: str, index: int) -> str:
+    """Return a part's text without the image token; raise Refused if it is by another speaker."""
+    text = part.get("value") if isinstance(part, Mapping) and part.get("from") == speaker else None
+    text = text.replace(IMAGE_TOKEN, "").strip() if isinstance(text, str) else None
     if not text:
-        raise Refused("unreadable", f"expected a text by {speaker} as part {place} of conversations, found none")
+        found = "none" if text == "" else f"{part!r:.80}"
+        raise Refused("unreadable", f"expected a text by {speaker} as part {index} of conversations, found {found}")
     require_utf8(text)
     return text
 
 
 def read_list(source: Place) -> Iterator[Any]:
-    """Yield the values of a JSON list of any length; raise SourceError naming the row that cannot be read."""
+    """Yield the values of a JSON list of any length; raise SourceError with the row that cannot be read."""
     with readable_errors(source, "data"), source.open() as stream:
         try:
-            yield from _values(io.TextIOWrapper(stream, "utf-8"), source.url)
+            yield from _parse_values(io.TextIOWrapper(stream, "utf-8"), source.url)
         except UnicodeDecodeError as error:
             raise SourceError(f"{source.url}: not UTF-8 ({error.reason}); save the file as UTF-8") from error
 
 
-def _values(text: io.TextIOWrapper, url: str) -> Iterator[Any]:
+def _parse_values(text: io.TextIOWrapper, url: str) -> Iterator[Any]:
     decoder, unread, row = json.JSONDecoder(), text.read(MAX_RECORD).lstrip(WHITE), 0
     if not unread.startswith("["):
         raise SourceError(f"{url}: expected a JSON list of conversations, found {unread[:40]!r}; {AGAIN}")

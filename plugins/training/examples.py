@@ -1,4 +1,4 @@
-"""The rows that are trained on: which shards hold them, in which order they come, and how they become exercises."""
+"""The rows of a training: their shards, their order, and their conversion to exercises."""
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -30,18 +30,18 @@ class RatedImage(NamedTuple):
     image_id: str | None
     prompt_id: str
     question: str
-    """What VQAScore asks about the prompt."""
+    """VQAScore's question about the prompt."""
     share: float
-    """Its mean rating, 0 at the scale's least and 1 at its greatest."""
+    """Its mean rating, mapped from the rating scale to 0 to 1."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ExampleShard:
-    """A shard with the rows of it that are trained on, or scored."""
+    """A shard, and its rows that are trained on or scored."""
 
     shard: Shard
     rated: Mapping[int, RatedImage] | None = None
-    """By place in the shard; None where the rows hold their own texts, and all are taken."""
+    """Rated images by index in the shard; None if the rows have texts of their own, and all are used."""
 
     @property
     def places(self) -> Sequence[int]:
@@ -49,7 +49,7 @@ class ExampleShard:
 
 
 class TrainingExample(NamedTuple):
-    """A row, by its shard's number and its place there."""
+    """A row: the number of its shard, and its index there."""
 
     shard: int
     place: int
@@ -57,56 +57,55 @@ class TrainingExample(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RowOrder:
-    """In which order rows come, epoch after epoch: a function of the seed alone, whatever the number of workers.
+    """The random order of rows in each epoch; it depends only on the seed, not on the number of workers.
 
-    The shards are shuffled, and then the rows of each `mixed` of them together, so that few shards are open at once.
+    The shards are shuffled, then the rows of each `mixed` shards together, so that only few shards are open at once.
     """
 
     places: Sequence[Sequence[int]]
-    """Of each shard, the rows that are taken."""
+    """The used rows of each shard."""
     seed: int
     mixed: int
 
     @cached_property
     def rows(self) -> int:
-        """In an epoch."""
+        """Rows of an epoch."""
         return sum(map(len, self.places))
 
-    def at(self, position: int) -> TrainingExample:
-        """The row that comes at a position, counted from the first of all."""
+    def row_at(self, position: int) -> TrainingExample:
+        """Return the row at a position, counted over all epochs."""
         epoch, place = divmod(position, self.rows)
-        ends = self._ends(epoch)
+        ends = self._find_ends(epoch)
         mix = int(np.searchsorted(ends, place, side="right"))
-        return TrainingExample(*map(int, self._mix(epoch, mix)[place - (ends[mix - 1] if mix else 0)]))
+        return TrainingExample(*map(int, self._shuffle_mix(epoch, mix)[place - (ends[mix - 1] if mix else 0)]))
 
     @lru_cache(maxsize=2)  # noqa: B019 - an order lives as long as its process
-    def _shards(self, epoch: int) -> NDArray[np.int64]:
-        """The shards' numbers as an epoch has them."""
+    def _shuffle_shards(self, epoch: int) -> NDArray[np.int64]:
         return np.random.default_rng([self.seed, epoch]).permutation(len(self.places))
 
     @lru_cache(maxsize=2)  # noqa: B019
-    def _ends(self, epoch: int) -> NDArray[np.int64]:
-        """Where in an epoch each mix of shards ends."""
-        sizes = [len(self.places[shard]) for shard in self._shards(epoch)]
+    def _find_ends(self, epoch: int) -> NDArray[np.int64]:
+        """Return the position after each mix of shards in an epoch."""
+        sizes = [len(self.places[shard]) for shard in self._shuffle_shards(epoch)]
         return np.cumsum([sum(sizes[first : first + self.mixed]) for first in range(0, len(sizes), self.mixed)])
 
     @lru_cache(maxsize=4)  # noqa: B019
-    def _mix(self, epoch: int, number: int) -> NDArray[np.int64]:
-        """(rows, 2): shard and place of the rows of one mix, shuffled."""
-        shards = self._shards(epoch)[number * self.mixed : (number + 1) * self.mixed]
-        both = np.array([(shard, place) for shard in shards for place in self.places[shard]], dtype=np.int64)
-        return np.random.default_rng([self.seed, epoch, number]).permutation(both)
+    def _shuffle_mix(self, epoch: int, number: int) -> NDArray[np.int64]:
+        """Return the shuffled rows of a mix: (rows, 2), the shard and the index of each."""
+        shards = self._shuffle_shards(epoch)[number * self.mixed : (number + 1) * self.mixed]
+        examples = np.array([(shard, place) for shard in shards for place in self.places[shard]], dtype=np.int64)
+        return np.random.default_rng([self.seed, epoch, number]).permutation(examples)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Examples:
-    """All rows of a training, for any process to read."""
+    """All rows of a training, in a form that every process can read."""
 
     kind: str
     """`captions`, `questions` or `finetune`."""
     shards: Sequence[ExampleShard]
     texts: tuple[str, ...]
-    """The columns with texts, by our names."""
+    """Our names of the columns with texts."""
     uris: Uris
     limits: ImageLimits
     clips: Clips
@@ -116,46 +115,46 @@ class Examples:
         return (*IMAGE_COLUMNS, *self.texts)
 
     def read(self, number: int) -> pa.Table:
-        """A shard; raises SourceError naming its file."""
+        """Read a shard; raise SourceError with its file."""
         return read_shard(self.shards[number].shard, self.columns)
 
 
 class ReadRow(NamedTuple):
-    """What became of a row."""
+    """A row's images and texts, or the reason why it cannot be read."""
 
     example: TrainingExample
     pixels: Sequence[Any]
-    """Of its images; empty where it cannot be read."""
+    """Preprocessed images; empty if the row cannot be read."""
     texts: Mapping[str, Any]
     problem: str | None
-    """Why it cannot be read, with file and row."""
+    """The reason with file and row."""
 
 
 @dataclass(kw_only=True)
 class RowReader:
-    """Reads rows and decodes their images; the last few shards are kept."""
+    """Reads rows and decodes their images; keeps the last shards in memory."""
 
     examples: Examples
     preprocess: Preprocess
     keep: int
     decoders: int = 1
     tables: dict[int, pa.Table] = field(default_factory=dict)
-    """The shards that are kept, the newest last."""
+    """Shards in memory, the newest last."""
 
-    def read(self, wanted: Sequence[TrainingExample]) -> list[ReadRow]:
-        """The rows in their order; raises SourceError for a whole shard that cannot be read."""
+    def read(self, examples: Sequence[TrainingExample]) -> list[ReadRow]:
+        """Return the rows in order; raise SourceError if a whole shard cannot be read."""
         read: dict[TrainingExample, ReadRow] = {}
-        for number, rows_of_shard in groupby(sorted(wanted), key=lambda example: example.shard):
-            for row in self._read_shard(number, [example.place for example in rows_of_shard]):
+        for number, group in groupby(sorted(examples), key=lambda example: example.shard):
+            for row in self._read_shard(number, [example.place for example in group]):
                 read[row.example] = row
-        return [read[example] for example in wanted]
+        return [read[example] for example in examples]
 
     def _read_shard(self, number: int, places: Sequence[int]) -> list[ReadRow]:
-        table = self._table(number).take(pa.array(places, pa.int64()))
+        table = self._load_table(number).take(pa.array(places, pa.int64()))
         texts = table.select([name for name in self.examples.texts if name in table.column_names]).to_pylist()
         shard = self.examples.shards[number].shard
         prepared = prepare_images(
-            _with_prompt(table),
+            _add_prompt_ids(table),
             shard.group,
             preprocess=self.preprocess,
             limits=self.examples.limits,
@@ -164,16 +163,16 @@ class RowReader:
             decoders=self.decoders,
         )
         pixels = iter(prepared.pixels)
-        read = []
+        rows = []
         for place, text, error, count in zip(places, texts, prepared.errors, prepared.counts, strict=True):
             images = [next(pixels) for _ in range(count)]
-            lacking = [name for name, value in text.items() if not isinstance(value, str) or not value.strip()]
-            problem = error.message if error is not None else f"no text in {lacking[0]!r}" if lacking else None
-            said = None if problem is None else f"{where(shard, place)}: {problem}"
-            read.append(ReadRow(TrainingExample(number, place), images if problem is None else [], text, said))
-        return read
+            missing = [name for name, value in text.items() if not isinstance(value, str) or not value.strip()]
+            reason = error.message if error is not None else f"no text in {missing[0]!r}" if missing else None
+            problem = None if reason is None else f"{where(shard, place)}: {reason}"
+            rows.append(ReadRow(TrainingExample(number, place), images if problem is None else [], text, problem))
+        return rows
 
-    def _table(self, number: int) -> pa.Table:
+    def _load_table(self, number: int) -> pa.Table:
         table = self.tables.pop(number) if number in self.tables else self.examples.read(number)
         self.tables[number] = table
         while len(self.tables) > self.keep:
@@ -181,20 +180,20 @@ class RowReader:
         return table
 
 
-def _with_prompt(table: pa.Table) -> pa.Table:
-    """Training tables name no prompts, and images are refused without."""
+def _add_prompt_ids(table: pa.Table) -> pa.Table:
+    """Add empty prompt ids, which images must have, to training tables without them."""
     if "prompt_id" in table.column_names:
         return table
     return table.append_column("prompt_id", pa.array([""] * len(table)))
 
 
 class Batches:
-    """The batches of one worker, each read while the step before it is taken."""
+    """One worker's batches; the next batch is read while a step is computed."""
 
     def __init__(
         self, reader: RowReader, trainee: Trainee, order: RowOrder, *, size: int, number: int, count: int
     ) -> None:
-        """`size` rows are a batch of all `count` workers, of which this is the one with this number, from 0."""
+        """A batch of all `count` workers has `size` rows; this worker has the given number, counted from 0."""
         self.reader = reader
         self.trainee = trainee
         self.order = order
@@ -202,19 +201,33 @@ class Batches:
         self.size = size
         self.number = number
         self.problems: list[str] = []
-        """Why rows of the last batch were left out."""
+        """Reasons why rows of the last batch were left out."""
         self.pool = ThreadPoolExecutor(1)
         self.ahead: tuple[int, Future[list[ReadRow]]] | None = None
 
     def batch(self, step: int) -> Any:
-        """The worker's share of the batch of a step; raises SourceError where none of its rows can be read."""
+        """Return the worker's part of a step's batch; raise SourceError if none of its rows can be read."""
         step_ahead, ahead = self.ahead or (None, None)
-        read = ahead.result() if ahead is not None and step_ahead == step else self._read(step)
+        rows = ahead.result() if ahead is not None and step_ahead == step else self._read(step)
         self.ahead = (step + 1, self.pool.submit(self._read, step + 1))
-        self.problems = [row.problem for row in read if row.problem is not None]
-        pixels, exercises = self._exercises(step, read)
+        self.problems = [row.problem for row in rows if row.problem is not None]
+        pixels: list[Any] = []
+        exercises: list[Any] = []
+        for position, row in zip(self._positions(step), rows, strict=True):
+            try:
+                row_exercises = [
+                    exercise
+                    for image, own in enumerate(row.pixels, len(pixels))
+                    for exercise in self._make_exercises(image, own, row, position)
+                ]
+            except HopelessRow as refused:
+                shard = self.reader.examples.shards[row.example.shard].shard
+                self.problems.append(f"{where(shard, row.example.place)}: {refused.error.message}")
+                continue
+            pixels += row.pixels
+            exercises += row_exercises
         if not exercises:
-            raise SourceError(f"no row of a worker's {len(read)} in step {step} can be read; first {self.problems[0]}")
+            raise SourceError(f"no row of a worker's {len(rows)} in step {step} can be read; first {self.problems[0]}")
         return self.trainee.batch(pixels, exercises)
 
     def _positions(self, step: int) -> range:
@@ -222,28 +235,9 @@ class Batches:
         return range(first, first + self.share)
 
     def _read(self, step: int) -> list[ReadRow]:
-        return self.reader.read([self.order.at(position) for position in self._positions(step)])
+        return self.reader.read([self.order.row_at(position) for position in self._positions(step)])
 
-    def _exercises(self, step: int, read: Sequence[ReadRow]) -> tuple[list[Any], list[Any]]:
-        """Return the images of the rows, and the exercises on them; rows that the network cannot take are problems."""
-        pixels: list[Any] = []
-        exercises: list[Any] = []
-        for position, row in zip(self._positions(step), read, strict=True):
-            try:
-                made = [
-                    exercise
-                    for image, own in enumerate(row.pixels, len(pixels))
-                    for exercise in self._image_exercises(image, own, row, position)
-                ]
-            except HopelessRow as refused:
-                shard = self.reader.examples.shards[row.example.shard].shard
-                self.problems.append(f"{where(shard, row.example.place)}: {refused.error.message}")
-                continue
-            pixels += row.pixels
-            exercises += made
-        return pixels, exercises
-
-    def _image_exercises(self, image: int, pixels: Any, row: ReadRow, position: int) -> list[Any]:
+    def _make_exercises(self, image: int, pixels: Any, row: ReadRow, position: int) -> list[Any]:
         match self.reader.examples.kind:
             case "captions":
                 rng = Random(f"{self.order.seed}/{position}")
@@ -252,5 +246,5 @@ class Batches:
                 return [self.trainee.ask(image, pixels, row.texts["question"], row.texts["answer"])]
         rated = self.reader.examples.shards[row.example.shard].rated
         assert rated is not None, "finetuning reads rated images"
-        image_rated = rated[row.example.place]
-        return rate(self.trainee.likelihood.tokenizer, image, image_rated.question, image_rated.share)
+        own = rated[row.example.place]
+        return rate(self.trainee.likelihood.tokenizer, image, own.question, own.share)

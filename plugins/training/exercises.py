@@ -1,8 +1,8 @@
-"""What CLIP-FlanT5 is taught by: captions split in two, questions with answers, and people's ratings of images.
+"""CLIP-FlanT5's exercises: captions split in two, questions with answers, and people's ratings of images.
 
-VQAScore paper (Lin et al. 2024), appendix D: stage 1 trains the projector on captions, of which the encoder reads the
-first part and the decoder writes the rest (BLIP-2's split text); stage 2 trains all but the vision tower on questions
-in the form of inference.
+VQAScore paper (Lin et al. 2024), appendix D: stage 1 trains the projector on captions; the encoder reads the first part
+and the decoder writes the rest (BLIP-2's split text). Stage 2 trains everything except the vision tower on questions in
+the form of inference.
 """
 
 from collections.abc import Sequence
@@ -19,20 +19,20 @@ from plumbline.operators.models.networks.clip_flant5 import AFTER_IMAGE, BEFORE_
 CAPTION_INPUT = "\n{}"
 YES, NO = "Yes", "No"
 PARTS = ("mm_projector", "language_model")
-"""What may be trained; the vision tower stays as it was."""
+"""Parts that may be trained; the vision tower stays frozen."""
 
 
 class Exercise(NamedTuple):
-    """What the network reads beside one image, and what it must answer."""
+    """A text to read with one image, and the answer to learn."""
 
     image: int
     """Index into the batch's images."""
     before: str
-    """Stands before the image; the same in a whole batch."""
+    """Text before the image; the same in a whole batch."""
     after: str
     answer: str
     weight: float = 1.0
-    """How much each token of the answer counts."""
+    """Weight of each token of the answer."""
 
 
 class ExerciseBatch(NamedTuple):
@@ -43,35 +43,34 @@ class ExerciseBatch(NamedTuple):
     images: torch.Tensor
     """(n,), the image of each exercise."""
     before: torch.Tensor
-    """Token ids that stand before every image."""
+    """Token ids before every image."""
     after: torch.Tensor
     """(n, tokens), right-padded."""
     labels: torch.Tensor
     """(n, tokens), right-padded."""
     weights: torch.Tensor
-    """(n,), of each exercise."""
+    """(n,), the weight of each exercise."""
 
     def to(self, device: torch.device) -> "ExerciseBatch":
-        """The same on a device."""
         return ExerciseBatch(*(tensor.to(device, non_blocking=True) for tensor in self))
 
 
 def split_caption(image: int, caption: str, rng: Random) -> Exercise:
-    """A caption cut at a random word: the first part, which may be empty, is read, the second written."""
+    """Cut a caption at a random word: the first part, which may be empty, is read, the second is written."""
     words = caption.split()
     cut = rng.randrange(len(words))
     return Exercise(image, "", CAPTION_INPUT.format(" ".join(words[:cut])), " ".join(words[cut:]))
 
 
 def ask(image: int, question: str, answer: str, weight: float = 1.0) -> Exercise:
-    """A question in the conversation in which CLIP-FlanT5 is asked."""
+    """Return a question in CLIP-FlanT5's conversation."""
     return Exercise(image, BEFORE_IMAGE, AFTER_IMAGE.format(question=question), answer, weight)
 
 
 def rate(tokenizer: PreTrainedTokenizerBase, image: int, question: str, share: float) -> list[Exercise]:
-    """A rating as what VQAScore is to be: cross-entropy against some of Yes and the rest of No.
+    """Return exercises whose cross-entropy is least if VQAScore equals the rating's share.
 
-    The score is the geometric mean over Yes's tokens, so that their product is to be a power of the rating's `share`.
+    The score is the geometric mean over the tokens of Yes, so the likelihood of Yes is a power of the share.
     """
     likelihood = share ** len(tokenizer(YES).input_ids)
     return [ask(image, question, YES, likelihood), ask(image, question, NO, 1 - likelihood)]
@@ -80,7 +79,7 @@ def rate(tokenizer: PreTrainedTokenizerBase, image: int, question: str, share: f
 def make_batch(
     tokenizer: PreTrainedTokenizerBase, pixels: torch.Tensor, exercises: Sequence[Exercise]
 ) -> ExerciseBatch:
-    """The exercises, all with the same words before the image, as tensors."""
+    """Return the exercises as tensors; all must have the same text before the image."""
     return ExerciseBatch(
         pixels=pixels,
         images=torch.tensor([exercise.image for exercise in exercises]),
@@ -97,9 +96,7 @@ def _pad(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> torch.Tens
 
 
 def exercise_loss(model: ClipFlanT5, batch: ExerciseBatch) -> torch.Tensor:
-    """Mean cross-entropy over the answers' tokens, EOS included, by the exercises' weights; every image is encoded
-    once.
-    """
+    """Return the weighted mean cross-entropy over the answers' tokens, EOS included; each image is encoded once."""
     features = model.encode_images(batch.pixels)[batch.images]
     logits = model.decode(model.encode_questions(features, batch.before, batch.after), batch.labels)
     tokens = cross_entropy(logits.float().transpose(1, 2), batch.labels, ignore_index=model.pad_id, reduction="none")

@@ -1,7 +1,7 @@
-"""A LLaVA trained as CLIP-FlanT5 is: the VQAScore paper's Llama-2 of 7B and 13B (appendix D, table 12).
+"""Training of a LLaVA, such as the VQAScore paper's Llama-2 with 7B and 13B (appendix D, table 12).
 
-As LLaVA-1.5 (Liu et al. 2023): stage 1 has the language model write the caption right after the image, stage 2 the
-answer to a question in the form of inference. The loss is on the tokens that are written alone.
+It follows LLaVA-1.5 (Liu et al. 2023): in stage 1 the language model writes the caption right after the image, in stage
+2 the answer to a question in the form of inference. Only written tokens have a loss.
 """
 
 import shutil
@@ -31,8 +31,8 @@ from plumbline.operators.models.networks.image_prompts import Pixels
 from plumbline.operators.models.processing import load_pretrained, load_tokenizer, readable_load
 from plumbline.plugins.training.trainee import Trainee
 
-UNTAUGHT = -100
-"""The label of a token that is read and not written."""
+NO_LABEL = -100
+"""The label of tokens that are only read."""
 IMAGE_FILES = ("preprocessor_config.json", "processor_config.json")
 IMAGE, PADDING = "<image>", "<pad>"
 PENULTIMATE = -2
@@ -47,12 +47,12 @@ TEMPLATE = (
 
 
 class WrittenText(NamedTuple):
-    """The tokens that the network reads, an image among them, and the tokens that it must write."""
+    """The tokens that the network reads and writes."""
 
     image: int
     """Index into the batch's images."""
     read: list[int]
-    """The image's tokens are among them."""
+    """Tokens to read, with those of the image."""
     written: list[int]
 
 
@@ -60,14 +60,13 @@ class WritingBatch(NamedTuple):
     """One training step's input."""
 
     pixels: torch.Tensor
-    """(n, 3, side, side), of each text's image."""
+    """(n, 3, side, side), the image of each text."""
     ids: torch.Tensor
     """(n, tokens), right-padded."""
     labels: torch.Tensor
-    """(n, tokens), UNTAUGHT for tokens that are only read."""
+    """(n, tokens), NO_LABEL for tokens that are only read."""
 
     def to(self, device: torch.device) -> "WritingBatch":
-        """The same on a device."""
         return WritingBatch(*(tensor.to(device, non_blocking=True) for tensor in self))
 
 
@@ -84,18 +83,18 @@ class LlavaTrainee(Trainee):
         prompts, begin = self.likelihood.prompts, self.likelihood.prompts.tokenizer.bos_token_id
         shown = [token for token in pixels.ids if token == prompts.image_id]
         written = prompts.tokenizer(f"{caption}\n", add_special_tokens=False).input_ids
-        return self._fitting(WrittenText(image, [*([] if begin is None else [begin]), *shown], written))
+        return self._require_fit(WrittenText(image, [*([] if begin is None else [begin]), *shown], written))
 
     def ask(self, image: int, pixels: Pixels, question: str, answer: str) -> WrittenText:
         prompts = self.likelihood.prompts
-        asked = prompts.following([Message("user", question)], pixels.closing)
-        return self._fitting(WrittenText(image, [*pixels.ids, *asked], prompts.choice(question, answer)))
+        tokens = prompts.following([Message("user", question)], pixels.closing)
+        return self._require_fit(WrittenText(image, [*pixels.ids, *tokens], prompts.choice(question, answer)))
 
-    def _fitting(self, text: WrittenText) -> WrittenText:
-        """Return the text; raise HopelessRow if it contains an image's mark, or is too long."""
+    def _require_fit(self, text: WrittenText) -> WrittenText:
+        """Return the text; raise HopelessRow if it contains an image token, or is too long."""
         prompts = self.likelihood.prompts
         if prompts.image_id in text.written:
-            message = f"the text has {prompts.mark!r} in it, which to this model is a second image; remove it"
+            message = f"the text contains {prompts.mark!r}, which this model reads as a second image; remove it"
             raise HopelessRow(RowError("request_refused", message))
         tokens, context = len(text.read) + len(text.written), self.likelihood.context
         if context is not None and tokens > context:
@@ -105,28 +104,28 @@ class LlavaTrainee(Trainee):
 
     def batch(self, pixels: Sequence[Pixels], exercises: Sequence[WrittenText]) -> WritingBatch:
         rows = [torch.tensor([*text.read, *text.written]) for text in exercises]
-        labels = [torch.tensor([UNTAUGHT] * len(text.read) + text.written) for text in exercises]
+        labels = [torch.tensor([NO_LABEL] * len(text.read) + text.written) for text in exercises]
         inputs = self.likelihood.reader.inputs([pixels[text.image] for text in exercises])
         return WritingBatch(
             inputs["pixel_values"],
             pad_sequence(rows, batch_first=True),
-            pad_sequence(labels, batch_first=True, padding_value=UNTAUGHT),
+            pad_sequence(labels, batch_first=True, padding_value=NO_LABEL),
         )
 
     def loss(self, network: Any, batch: WritingBatch) -> torch.Tensor:
-        """Return the mean over all tokens that are written, the end of an answer included.
+        """Return the mean loss over all written tokens, including the end of an answer.
 
-        No token sees those after it, so that padding on the right needs no mask.
+        Tokens do not attend to later tokens, so padding on the right needs no mask.
         """
         states = network.model(
             input_ids=batch.ids, pixel_values=batch.pixels, attention_mask=torch.ones_like(batch.ids), use_cache=False
         ).last_hidden_state[:, :-1]
-        following = batch.labels[:, 1:]
-        taught = following != UNTAUGHT
-        return cross_entropy(network.lm_head(states[taught]).float(), following[taught])
+        labels = batch.labels[:, 1:]
+        is_written = labels != NO_LABEL
+        return cross_entropy(network.lm_head(states[is_written]).float(), labels[is_written])
 
     def save(self, model: ResolvedModel, folder: Path | None) -> None:
-        """Write the weights, and the tokenizer's and the processor's files as they were."""
+        """Write the weights, and unchanged files of the tokenizer and the processor."""
         assert folder is not None, "a LLaVA's weights are not sharded"
         for name, parameter in self.network.named_parameters():
             parameter.data = parameter.data.to(self.precisions[name])
@@ -150,15 +149,15 @@ def load_llava(model: ResolvedModel[Any], device: torch.device) -> LlavaTrainee:
 
 
 def _plain_generation(network: Any) -> GenerationConfig:
-    """Return the settings with the tokens that begin and end a reply, and no sampling, which some cannot save again."""
+    """Return only the special tokens; transformers refuses to save the sampling options of some checkpoints."""
     names = ("bos_token_id", "eos_token_id", "pad_token_id")
     return GenerationConfig(**{name: getattr(network.generation_config, name) for name in names})
 
 
 def begin_llava(language: Part, tower: Part, folder: Path, *, seed: int) -> None:
-    """Write the LLaVA that stage 1 begins with: a Llama, a CLIP's tower, and between them a fresh projector.
+    """Write the LLaVA that stage 1 starts from: a Llama, a CLIP's tower, and a new projector between them.
 
-    Raise ModelError if the language model is no Llama, or if weights do not load.
+    Raises ModelError if the language model is not a Llama, or if weights do not load.
     """
     kind = read_fields(language)["model_type"]
     if kind != "llama":

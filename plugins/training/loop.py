@@ -1,4 +1,4 @@
-"""The one loop of optimiser steps: of the pack's networks, of CLIP-FlanT5's two stages and of finetuning."""
+"""The loop of optimiser steps for all trainings."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -16,39 +16,39 @@ Report = Callable[[str], None]
 Network = TypeVar("Network", bound=nn.Module)
 Batch = TypeVar("Batch")
 Average = Callable[[Sequence[torch.Tensor]], None]
-"""Puts the mean over all workers in the place of each tensor."""
+"""Replaces each tensor by its mean over all workers."""
 REPORT_EVERY = 100
-MOST_NORM = 1.0
-"""Of all gradients together; longer ones are shortened."""
+MAX_NORM = 1.0
+"""Maximum norm of the gradients."""
 STATE = {"weights": "weights.", "optimiser": "optimiser."}
-"""How the names of a state's tensors begin."""
+"""Prefixes of the names of a state's tensors."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainingStage:
-    """One training stage's size and pace."""
+    """Length, batch size and learning rate of a training stage."""
 
     steps: int
     """Optimiser steps."""
     peak: float
     """Highest learning rate, after warm-up and before cosine decay."""
     size: int
-    """Images in a batch; of a language model, texts."""
+    """Images of a batch; texts for a language model."""
     each: int = 1
     """Exercises on every image."""
     warm_up: float = 0.03
-    """Share of the steps in which the rate rises to its peak."""
+    """Fraction of the steps spent raising the rate to its peak."""
     final: float = 0.05
-    """Share of the peak that the rate ends at."""
+    """Final rate as a fraction of the peak."""
     decay: float = 0.01
     """AdamW's weight decay."""
     momentum: tuple[float, float] = (0.9, 0.98)
     """AdamW's betas."""
     quick: Mapping[str, float] = field(default_factory=dict)
-    """Multiples of the rate, for parameters with these words in their names."""
+    """Factors of the rate for parameters whose names contain these words."""
 
     def rate(self, step: int) -> float:
-        """The learning rate: a linear warm-up, then a cosine to the final share of the peak."""
+        """Return the learning rate: a linear warm-up, then a cosine decay."""
         warm = max(1, round(self.warm_up * self.steps))
         if step < warm:
             return self.peak * (step + 1) / warm
@@ -56,19 +56,19 @@ class TrainingStage:
         return self.peak * (self.final + (1 - self.final) * (1 + math.cos(math.pi * progress)) / 2)
 
     def multiple(self, name: str) -> float:
-        """Of the rate, for a parameter of this name."""
+        """Return the factor of the rate for a parameter."""
         return math.prod(multiple for words, multiple in self.quick.items() if words in name)
 
 
 def alone(tensors: Sequence[torch.Tensor]) -> None:
-    """The mean of a single worker is its own."""
+    """Do nothing: a single worker needs no mean."""
 
 
 class Course(Generic[Network]):
-    """A network on its way through a stage: AdamW on all that is not frozen, and the steps taken so far."""
+    """A network in a training stage, with AdamW for all parameters that are not frozen."""
 
     def __init__(self, model: Network, stage: TrainingStage, *, seed: str = "") -> None:
-        """`seed` decides what is dropped out in each step."""
+        """`seed` decides the dropout of each step."""
         self.model = model.train()
         self.stage = stage
         self.seed = seed
@@ -86,7 +86,7 @@ class Course(Generic[Network]):
         )
 
     def take(self, loss: Callable[[Network, Batch], torch.Tensor], batch: Batch, average: Average) -> float:
-        """Takes a step and gives the loss; on a GPU in bfloat16 where autocast has it so."""
+        """Take a step and return the loss; GPUs use autocast to bfloat16."""
         torch.manual_seed(Random(f"{self.seed}/{self.step}").getrandbits(63))
         parameters = list(self.trained.values())
         for group in self.optimiser.param_groups:
@@ -98,16 +98,13 @@ class Course(Generic[Network]):
         torch.autograd.backward(value)
         value = value.detach()
         average([value, *select_unaveraged([parameter.grad for parameter in parameters])])
-        nn.utils.clip_grad_norm_(parameters, MOST_NORM)
+        nn.utils.clip_grad_norm_(parameters, MAX_NORM)
         self.optimiser.step()
         self.step += 1
         return value.item()
 
     def state(self) -> dict[str, torch.Tensor]:
-        """Return the weights and AdamW's moments by name: all that the next steps need but their number and batches.
-
-        Of sharded weights, this worker's part.
-        """
+        """Return the weights and AdamW's moments by name; of sharded weights only this worker's part."""
         tensors = {
             STATE["weights"] + name: get_local_part(parameter.detach()) for name, parameter in self.trained.items()
         }
@@ -117,7 +114,7 @@ class Course(Generic[Network]):
         return tensors
 
     def restore(self, tensors: Mapping[str, torch.Tensor], step: int) -> None:
-        """Goes on from a state after so many steps; raises KeyError where it is of another network."""
+        """Continue from a state after `step` steps; raise KeyError if it belongs to another network."""
         with torch.no_grad():
             for name, parameter in self.trained.items():
                 get_local_part(parameter).copy_(tensors[STATE["weights"] + name])
@@ -125,7 +122,7 @@ class Course(Generic[Network]):
             if stored.startswith(STATE["optimiser"]):
                 moment, _, name = stored.removeprefix(STATE["optimiser"]).partition(".")
                 parameter = self.trained[name]
-                if moment == "step":  # which a fused AdamW counts on the parameter's device
+                if moment == "step":  # a fused AdamW counts steps on the parameter's device
                     self.optimiser.state[parameter][moment] = tensor.to(parameter.device, copy=True)
                 else:
                     self.optimiser.state[parameter][moment] = restored = torch.zeros_like(parameter.detach())
@@ -143,7 +140,7 @@ def train(
     average: Average = alone,
     after: Callable[[], None] = lambda: None,
 ) -> None:
-    """Takes the steps that the course has left; `batch_of` makes the batch of a step, `after` follows each."""
+    """Take the remaining steps of the course; `batch_of` returns a step's batch, `after` is called after each step."""
     began, losses = monotonic(), []
     while course.step < course.stage.steps:
         losses.append(course.take(loss, batch_of(course.step), average))

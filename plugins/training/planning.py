@@ -1,4 +1,4 @@
-"""What a training stands on, pinned before anything of it is loaded: its checkpoint, its rows and its recipe."""
+"""Plans a training before any model loads: resolves its checkpoint, its rows and its recipe."""
 
 import json
 import tempfile
@@ -43,36 +43,37 @@ TRAINED_TYPES = ("clip_t5", "llava")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlannedTraining:
-    """A training before anything of it is loaded."""
+    """A training before any model is loaded."""
 
     config: StageConfig | FinetuneConfig
     task: Task
     release: Release | None
-    """What people said of the held-out images."""
+    """People's ratings of the held-out images."""
     recipe: Mapping[str, Any]
-    """All that its result follows from."""
-    words: str
-    """What is trained on, for a person."""
+    """Everything that decides the result."""
+    summary: str
+    """Description of the training's data."""
 
 
 def plan_training(config: StageConfig | FinetuneConfig) -> PlannedTraining:
-    """Pins the checkpoint and the rows; raises ConfigError, ModelError or SourceError for what cannot be trained."""
+    """Resolve the checkpoint and the rows; raise ConfigError, ModelError or SourceError if they cannot be used."""
     if isinstance(config, FinetuneConfig):
         return _plan_finetune(config, resolve_model(config.model, on_gpu=config.pool.num_gpus > 0))
-    config, said = _split_turns(config)
-    examples = _table_examples(config)
-    chosen = config.model if config.begin is None else _begun(config, config.begin)
-    model = resolve_model(chosen, on_gpu=config.pool.num_gpus > 0)
+    config, split_summary = _split_turns(config)
+    examples = _list_examples(config)
+    model_config = config.model if config.begin is None else _assemble(config, config.begin)
+    model = resolve_model(model_config, on_gpu=config.pool.num_gpus > 0)
     if (kind := read_fields(model.parts["checkpoint"])["model_type"]) not in TRAINED_TYPES:
-        raise ConfigError(f"model.checkpoint {chosen.checkpoint}: a {kind}; trained are {' and '.join(TRAINED_TYPES)}")
-    words = f"{sum(shard.shard.rows for shard in examples.shards)} rows of {config.data}{said}"
-    return _planned(config, model, examples, words)
+        known = " and ".join(TRAINED_TYPES)
+        raise ConfigError(f"model.checkpoint {model_config.checkpoint}: a {kind}; trained are {known}")
+    summary = f"{sum(shard.shard.rows for shard in examples.shards)} rows of {config.data}{split_summary}"
+    return _make_plan(config, model, examples, summary)
 
 
 def _split_turns(config: StageConfig) -> tuple[StageConfig, str]:
-    """Return the training on a row for each turn if its data are conversations, and what became of them.
+    """If the data are conversations, return a configuration for rows of one turn, and a summary.
 
-    Raise SourceError if more conversations are left out than `max_failed` allows.
+    Raises SourceError if more conversations are left out than `max_failed` allows.
     """
     source = config.storage.locate(config.data)
     if not source.path.lower().endswith(CONVERSATIONS):
@@ -84,47 +85,43 @@ def _split_turns(config: StageConfig) -> tuple[StageConfig, str]:
             f"raise max_failed={config.max_failed:g}"
         )
     roots = (*config.uri_roots, source.parent.url)
-    return replace(config, data=split.folder, columns=TextColumnsConfig(), uri_roots=roots), f" ({split.words})"
+    return replace(config, data=split.folder, columns=TextColumnsConfig(), uri_roots=roots), f" ({split.summary})"
 
 
-def _begun(config: StageConfig, parts: BeginConfig) -> ModelConfig:
-    """The model with the checkpoint that the parts make, which is written into the output."""
+def _assemble(config: StageConfig, parts: BeginConfig) -> ModelConfig:
+    """Write a checkpoint assembled from the parts into the output, and return the model with this checkpoint."""
     if is_remote(config.output):
-        raise ConfigError(f"output {config.output}: a training that begins with parts wants a folder for them")
+        raise ConfigError(f"output {config.output}: expected a local folder, because begin= writes a checkpoint there")
     folder = Path(config.storage.locate(config.output).path) / BEGUN
     if not (folder / CONFIG).exists():
         language, tower = (
             find_part(source, None, digest_file) for source in (parts.language_model, parts.vision_tower)
         )
-        with tempfile.TemporaryDirectory(dir=_made(folder.parent)) as draft:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent) as draft:
             begin(language, tower, Path(draft) / BEGUN, family=config.model.family, seed=config.seed)
             (Path(draft) / BEGUN).replace(folder)
-    named: dict[str, Any] = {"revision": None, "tokenizer": None}
+    unset: dict[str, Any] = {"revision": None, "tokenizer": None}
     if isinstance(config.model, ClipFlanT5Model):
-        named |= {"vision_tower": None, "vision_tower_revision": None}
-    return replace(config.model, checkpoint=str(folder), **named)
-
-
-def _made(folder: Path) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
+        unset |= {"vision_tower": None, "vision_tower_revision": None}
+    return replace(config.model, checkpoint=str(folder), **unset)
 
 
 def _plan_finetune(config: FinetuneConfig, model: ResolvedModel) -> PlannedTraining:
     assert model.profile is not None, "CLIP-FlanT5 is a VQA model"
     rated = read_rated(config, model.profile)
-    trained, held_out = (_rated_examples(config, shards) for shards in (rated.trained, rated.held_out))
+    trained, held_out = (_make_examples(config, shards) for shards in (rated.trained, rated.held_out))
     counts = [sum(len(shard.places) for shard in examples.shards) for examples in (trained, held_out)]
     low, high = rated.range
-    words = f"{counts[0]} images rated from {low:g} to {high:g}, {counts[1]} of other prompts held out"
-    return _planned(config, model, trained, words, held_out, rated.release)
+    summary = f"{counts[0]} images rated from {low:g} to {high:g}, {counts[1]} of other prompts held out"
+    return _make_plan(config, model, trained, summary, held_out, rated.release)
 
 
-def _planned(
+def _make_plan(
     config: StageConfig | FinetuneConfig,
     model: ResolvedModel,
     examples: Examples,
-    words: str,
+    summary: str,
     held_out: Examples | None = None,
     release: Release | None = None,
 ) -> PlannedTraining:
@@ -140,7 +137,7 @@ def _planned(
         seed=config.seed,
         mixed=config.mixed,
         save_every=config.save_every,
-        most_failed=int(config.max_failed * stage.steps * stage.size),
+        max_failed=int(config.max_failed * stage.steps * stage.size),
         output=config.storage.locate(config.output, writable=True),
         threads=config.pool.threads,
         sharded=isinstance(config, StageConfig) and config.sharded,
@@ -155,21 +152,21 @@ def _planned(
         "workers": config.workers,
         "sharded": task.sharded,
         "mixed": config.mixed,
-        "rows": digest([[shard.shard.source(), _rated_content(shard)] for shard in examples.shards]),
+        "rows": digest([[shard.shard.source(), _list_ratings(shard)] for shard in examples.shards]),
         "limits": config.limits.semantic(),
         "clips": asdict(config.clips),
     }
-    words = f"{config.kind}: {words}; {stage.steps} steps of {stage.size} images on {config.workers} workers"
+    summary = f"{config.kind}: {summary}; {stage.steps} steps of {stage.size} images on {config.workers} workers"
     return PlannedTraining(
-        config=config, task=task, release=release, recipe=json.loads(json.dumps(recipe)), words=words
+        config=config, task=task, release=release, recipe=json.loads(json.dumps(recipe)), summary=summary
     )
 
 
-def _rated_content(shard: ExampleShard) -> list[Any]:
+def _list_ratings(shard: ExampleShard) -> list[Any]:
     return [[place, image.question, image.share] for place, image in (shard.rated or {}).items()]
 
 
-def _rated_examples(config: FinetuneConfig, shards: Sequence[ExampleShard]) -> Examples:
+def _make_examples(config: FinetuneConfig, shards: Sequence[ExampleShard]) -> Examples:
     return Examples(
         kind=config.kind,
         shards=shards,
@@ -180,13 +177,13 @@ def _rated_examples(config: FinetuneConfig, shards: Sequence[ExampleShard]) -> E
     )
 
 
-def _table_examples(config: StageConfig) -> Examples:
-    """The rows of the data's Parquet files; raises ConfigError or SourceError for one that lacks a column."""
+def _list_examples(config: StageConfig) -> Examples:
+    """Return the rows of the data's Parquet files; raise ConfigError or SourceError if a column is missing."""
     place = config.storage.locate(config.data)
     with readable_errors(place, "data"):
         files = list_files(place, config.kind, (".parquet",)).tables
     if not files:
-        raise ConfigError(f"data {place.url}: expected Parquet files, found none")
+        raise ConfigError(f"data {place.url}: expected Parquet files; check the path")
     columns = {name: getattr(config.columns, name) for name in ("image", "uri", *config.texts)}
     names = tuple((name, column) for name, column in columns.items() if name != column)
     shards = []
@@ -199,7 +196,7 @@ def _table_examples(config: StageConfig) -> Examples:
         check_columns(schema, list(columns.values()), (), file.url)
         shards += [ExampleShard(shard=shard) for shard in split_file(file, footer, names, ShardSize(config.shard_rows))]
     if not shards:
-        raise ConfigError(f"data {place.url}: its files hold no rows")
+        raise ConfigError(f"data {place.url}: its files have no rows")
     folder = place.url.rpartition("/")[0] if place.path.endswith(".parquet") else place.url
     return Examples(
         kind=config.kind,

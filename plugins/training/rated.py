@@ -1,4 +1,4 @@
-"""People's ratings as what a model is finetuned on: beside the images and prompts of a benchmark, some held out."""
+"""Joins people's ratings with a benchmark's images and prompts, and splits them for finetuning and evaluation."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -22,24 +22,24 @@ from plumbline.pipelines.judging.protocols import ProtocolConfig
 from plumbline.pipelines.judging.releases.release import Release
 from plumbline.pipelines.sources.file_memory import FileMemory
 from plumbline.pipelines.sources.shards import ShardSize, read_shard
-from plumbline.pipelines.sources.sources import Sources, open_sources
+from plumbline.pipelines.sources.sources import open_sources
 from plumbline.plugins.training.examples import ExampleShard, RatedImage
 from plumbline.plugins.training.training_config import FinetuneConfig
 
 
 class RatedShards(NamedTuple):
-    """The rated images of a benchmark, and what people said of the held-out ones."""
+    """The rated images of a benchmark, and the ratings of the held-out images."""
 
     trained: list[ExampleShard]
     held_out: list[ExampleShard]
     release: Release
-    """With the ratings of the held-out images alone."""
+    """Ratings of the held-out images only."""
     range: tuple[float, float]
-    """The ratings that count as 0 and as 1."""
+    """The ratings that are mapped to 0 and to 1."""
 
 
 def read_rated(config: FinetuneConfig, profile: VqaProfile) -> RatedShards:
-    """The images that both benchmark and protocol have; raises SourceError or ConfigError where none is left."""
+    """Return the benchmark's rated images; raise SourceError or ConfigError if a part has no images."""
     release = open_release(config.protocol, config.storage)
     sources = open_sources(
         config.benchmark,
@@ -48,14 +48,13 @@ def read_rated(config: FinetuneConfig, profile: VqaProfile) -> RatedShards:
         memory=FileMemory(None, config.benchmark),
     )
     if sources.broken:
-        raise SourceError(f"{sources.broken[0].message}; a training wants all images of its benchmark")
-    images = pd.concat([_ids(shard, number, config) for number, shard in enumerate(sources.image_shards)])
+        raise SourceError(f"{sources.broken[0].message}; a training needs all images of its benchmark")
+    images = pd.concat([_read_ids(shard, number) for number, shard in enumerate(sources.image_shards)])
     ratings = matching.complete_ids(release.ratings, images)
     match = config.protocol.match or matching.best_match(matching.rated_ids(ratings), images)
-    scale = _scale(ratings, config.protocol)
-    rated = images.merge(
-        _shares(ratings, match, scale, config.protocol.path), on=list(MATCH_COLUMNS[match]), validate="m:1"
-    )
+    scale = _find_scale(ratings, config.protocol)
+    shares = _compute_shares(ratings, match, scale, config.protocol.path)
+    rated = images.merge(shares, on=list(MATCH_COLUMNS[match]), validate="m:1")
     if rated.empty:
         columns = matching.examples(matching.rated_ids(ratings), matching.IDS)
         raise SourceError(
@@ -63,25 +62,27 @@ def read_rated(config: FinetuneConfig, profile: VqaProfile) -> RatedShards:
             f"{matching.examples(images, matching.IDS)}; write the same ids into both"
         )
     rated["held_out"] = [is_held_out(prompt_id, config) for prompt_id in rated["prompt_id"]]
-    for name, held_out in (("trained on", False), ("held out", True)):
-        if not (rated["held_out"] == held_out).any():
+    for name, value in (("trained on", False), ("held out", True)):
+        if not (rated["held_out"] == value).any():
             raise ConfigError(f"held_out: of {rated['prompt_id'].nunique()} rated prompts none is {name}; set another")
-    asked = _questions(sources, profile)
-    trained, other = (_shards(sources.image_shards, rows, asked) for _, rows in rated.groupby("held_out"))
-    wanted = pa.array(rated.loc[rated["held_out"], "prompt_id"].unique())
-    of_held_out = replace(release, ratings=ratings.filter(pc.is_in(ratings.column("prompt_id"), wanted)))
-    return RatedShards(trained, other, of_held_out, scale)
+    metric = VqaScoreConfig().with_model_defaults(lambda role: profile)
+    ids, texts = (sources.prompts.column(name).to_pylist() for name in ("prompt_id", "text"))
+    questions = {prompt_id: metric.question(text) for prompt_id, text in zip(ids, texts, strict=True) if text}
+    trained, held_out = (_select_rated(sources.image_shards, rows, questions) for _, rows in rated.groupby("held_out"))
+    prompts = pa.array(rated.loc[rated["held_out"], "prompt_id"].unique())
+    held_out_release = replace(release, ratings=ratings.filter(pc.is_in(ratings.column("prompt_id"), prompts)))
+    return RatedShards(trained, held_out, held_out_release, scale)
 
 
-def _ids(shard: Shard, number: int, config: FinetuneConfig) -> pd.DataFrame:
-    """A shard's images: image_id, prompt_id, generator, and their shard's number and places."""
+def _read_ids(shard: Shard, number: int) -> pd.DataFrame:
+    """Return a shard's images: image_id, prompt_id, generator, the shard's number, and the index."""
     records = image_records(read_shard(shard, ("image_id", "prompt_id")))
     frame = pd.DataFrame([identify(record, shard.group) for record in records])
     return frame.assign(shard=number, place=range(len(frame)))
 
 
-def _scale(ratings: pa.Table, protocol: ProtocolConfig) -> tuple[float, float]:
-    """The least and the greatest rating, as the protocol says or as they are; raises SourceError for a single one."""
+def _find_scale(ratings: pa.Table, protocol: ProtocolConfig) -> tuple[float, float]:
+    """Return the protocol's rating range, or the lowest and the highest rating; raise SourceError if they are equal."""
     if protocol.rating_range is not None:
         return protocol.rating_range
     extremes = pc.min_max(ratings.column("rating")).as_py()
@@ -90,13 +91,13 @@ def _scale(ratings: pa.Table, protocol: ProtocolConfig) -> tuple[float, float]:
     return extremes["min"], extremes["max"]
 
 
-def _shares(ratings: pa.Table, match: Match, scale: tuple[float, float], path: str) -> pd.DataFrame:
-    """By what tells an image, its mean rating as a share of the scale."""
+def _compute_shares(ratings: pa.Table, match: Match, scale: tuple[float, float], path: str) -> pd.DataFrame:
+    """Return each image's mean rating, mapped from the scale to 0 to 1, with the columns that identify the image."""
     templates = pc.unique(ratings.column("template")).to_pylist()
     if len(templates) > 1:
         raise SourceError(
-            f"{path}: ratings of several templates ({', '.join(map(str, templates))}), which may mean "
-            "different things; keep one of them in the file"
+            f"{path}: expected ratings of one template, got {', '.join(map(str, templates))}; keep one of them in the "
+            "file"
         )
     low, high = scale
     human = mean_ratings(ratings, match)
@@ -104,34 +105,26 @@ def _shares(ratings: pa.Table, match: Match, scale: tuple[float, float], path: s
 
 
 def is_held_out(prompt_id: str, config: FinetuneConfig) -> bool:
-    """Whether a prompt is not trained on: by a hash of its id and the seed, whatever the other prompts."""
+    """Return True if a prompt is not trained on; only its id and the seed decide."""
     digest = hashlib.sha256(f"{config.seed}\0{prompt_id}".encode()).digest()
     return int.from_bytes(digest[:8], "big") < config.held_out * 2**64
 
 
-def _questions(sources: Sources, profile: VqaProfile) -> Mapping[str, str]:
-    """By prompt_id, what VQAScore asks a model of this profile."""
-    metric = VqaScoreConfig().with_model_defaults(lambda role: profile)
-    ids, texts = (sources.prompts.column(name).to_pylist() for name in ("prompt_id", "text"))
-    return {prompt_id: metric.question(text) for prompt_id, text in zip(ids, texts, strict=True) if text}
-
-
-def _shards(shards: Sequence[Shard], rated: pd.DataFrame, asked: Mapping[str, str]) -> list[ExampleShard]:
-    """The shards that have some of these images, with them; raises SourceError for a prompt without text."""
-    found = []
+def _select_rated(shards: Sequence[Shard], rated: pd.DataFrame, questions: Mapping[str, str]) -> list[ExampleShard]:
+    """Return the shards with rated images; raise SourceError if a rated prompt has no text."""
+    selected = []
     for number, images in rated.groupby("shard"):
-        by_place = {}
+        by_index = {}
         for image in images.sort_values("place").itertuples():
-            if image.prompt_id not in asked:
-                raise SourceError(
-                    f"prompt_id {image.prompt_id!r}: rated, and not among the prompts with a text; add it"
-                )
-            by_place[image.place] = RatedImage(image.image_id, image.prompt_id, asked[image.prompt_id], image.share)
-        found.append(ExampleShard(shard=shards[number], rated=by_place))
-    return found
+            if image.prompt_id not in questions:
+                raise SourceError(f"prompt_id {image.prompt_id!r}: it is rated, but has no text; add it to the prompts")
+            question = questions[image.prompt_id]
+            by_index[image.place] = RatedImage(image.image_id, image.prompt_id, question, image.share)
+        selected.append(ExampleShard(shard=shards[number], rated=by_index))
+    return selected
 
 
 def judge_held_out(config: FinetuneConfig, release: Release, scores: pa.Table, url: str) -> Findings:
-    """How far the scores before and after agree with people on the held-out prompts."""
+    """Compare the agreement with people before and after the training on the held-out prompts."""
     protocol = replace(config.protocol, tasks=("ratings",), agreement=())
     return judge(protocol, release, scores, config.sampling, url)

@@ -1,4 +1,4 @@
-"""Weights that several workers hold in parts (FSDP), so that networks too large for one GPU can be trained."""
+"""Splits weights among several workers (FSDP), so that networks too large for one GPU can be trained."""
 
 from collections.abc import Mapping, Sequence
 
@@ -10,14 +10,14 @@ from torch.distributed.tensor import DTensor
 from plumbline.operators.models.networks.clip_flant5 import ClipFlanT5
 
 FORWARD_METHODS = ("encode_images", "encode_questions", "decode")
-"""The network's methods that training calls, before which its weights are gathered."""
+"""The methods that training calls; FSDP gathers the weights before each call."""
 
 
 def shard_network(network: ClipFlanT5, device: torch.device) -> ClipFlanT5:
-    """Leave each worker its part of the weights, in single precision on its device.
+    """Keep only this worker's part of the weights, in single precision on its device.
 
     A block's weights are gathered while it computes and dropped afterwards. The vision tower, which is never trained,
-    stays whole on each worker. One block at a time is converted, so that a worker's memory never holds the network in
+    stays whole on each worker. Blocks are converted one at a time, so that the whole network never needs memory in
     single precision.
     """
     network.vision_tower.to(device=device, dtype=torch.float32)
@@ -40,9 +40,9 @@ def get_local_part(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def copy_whole(network: nn.Module, targets: Mapping[str, torch.Tensor]) -> None:
-    """Copy a network's weights, gathered one by one, into the tensors of the same names.
+    """Gather a network's weights one by one, and copy them to the tensors of the same names.
 
-    All workers must call this; a worker that keeps nothing passes no tensors.
+    All workers must call this; a worker that needs no copy passes no tensors.
     """
     for name, parameter in network.named_parameters():
         whole = parameter.full_tensor() if isinstance(parameter, DTensor) else parameter
@@ -51,5 +51,5 @@ def copy_whole(network: nn.Module, targets: Mapping[str, torch.Tensor]) -> None:
 
 
 def select_unaveraged(gradients: Sequence[torch.Tensor | None]) -> list[torch.Tensor]:
-    """Return the gradients of whole weights, which each worker has for itself; FSDP averages those of sharded ones."""
+    """Return the gradients of weights that are not sharded; FSDP itself averages those of sharded weights."""
     return [gradient for gradient in gradients if gradient is not None and not isinstance(gradient, DTensor)]

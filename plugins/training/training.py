@@ -1,4 +1,4 @@
-"""A planned training run by Ray Train, to its checkpoint and how far that agrees with people."""
+"""Runs a planned training with Ray Train, and measures the checkpoint's agreement with people."""
 
 import json
 import tempfile
@@ -29,75 +29,74 @@ from plumbline.plugins.training.worker import CHECKPOINT, CONFIG, HELD_OUT, OUTC
 
 
 class Notices:
-    """Lines, and why the training cannot go on; run as an actor, so that it outlives the workers."""
+    """Lines of the workers, and a fatal error; an actor, so that it outlives the workers."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
-        self.refusal: str | None = None
+        self.fatal_error: str | None = None
 
-    def say(self, line: str) -> None:
+    def add(self, line: str) -> None:
         self.lines.append(line)
 
     def take(self) -> list[str]:
-        """The lines that came since the last time."""
+        """Return the lines since the last call."""
         lines, self.lines = self.lines, []
         return lines
 
-    def refuse(self, message: str) -> None:
-        """Notes why the training cannot go on, so that it is not begun again in vain."""
-        self.refusal = self.refusal or message
+    def fail(self, message: str) -> None:
+        """Note an error that makes further attempts useless."""
+        self.fatal_error = self.fatal_error or message
 
-    def refused(self) -> str | None:
-        return self.refusal
+    def error(self) -> str | None:
+        return self.fatal_error
 
 
 RECIPE = "training.json"
 AGREEMENT = "agreement"
-LISTENING_SECONDS = 0.5
+POLL_SECONDS = 0.5
 
 
 class Trained(NamedTuple):
-    """What a training came to."""
+    """The result of a training."""
 
     checkpoint: str
     failed: int
-    """Rows that were left out because they could not be read."""
+    """Unreadable rows that were left out."""
     findings: Findings | None
-    """How far VQAScore agrees with people on held-out prompts before and after."""
+    """VQAScore's agreement with people on held-out prompts, before and after."""
 
 
 def run_training(planned: PlannedTraining, report: Report) -> Trained:
-    """Trains, or goes on where the same training was ended; what was finished before is not done again.
+    """Train, or continue an interrupted training; a finished training is not repeated.
 
-    Raises ConfigError where the output holds another training, RunnerError where the workers end again and again.
+    Raises ConfigError if the output contains another training, RunnerError if the workers keep failing.
     """
     output = planned.task.output
     checkpoint = output / CHECKPOINT
-    _claim(planned)
+    _check_recipe(planned)
     if (checkpoint / CONFIG).exists():
         report(f"{checkpoint.url} is trained already")
     else:
         _run_workers(planned, report)
     outcome = json.loads((output / OUTCOME).read())
-    return Trained(checkpoint.url, outcome["failed"], _findings(planned))
+    return Trained(checkpoint.url, outcome["failed"], _measure_agreement(planned))
 
 
-def _claim(planned: PlannedTraining) -> None:
-    """Writes the recipe into the output; raises ConfigError where it holds the training of another one."""
+def _check_recipe(planned: PlannedTraining) -> None:
+    """Write the recipe into the output; raise ConfigError if the output has another recipe."""
     output = planned.task.output
     recipe = output / RECIPE
     with write_errors(recipe):
         if recipe.create((json.dumps(planned.recipe, indent=2) + "\n").encode()):
             return
-        standing = json.loads(recipe.read())
-    different = [name for name, value in planned.recipe.items() if standing.get(name) != value]
+        existing = json.loads(recipe.read())
+    different = [name for name, value in planned.recipe.items() if existing.get(name) != value]
     if different:
-        raise ConfigError(
-            f"{output.url}: holds a training with other {' and '.join(different)}; give another output, or remove it"
-        )
+        names = " and ".join(different)
+        raise ConfigError(f"{output.url}: contains a training with other {names}; choose another output, or remove it")
 
 
-def _findings(planned: PlannedTraining) -> Findings | None:
+def _measure_agreement(planned: PlannedTraining) -> Findings | None:
     if planned.release is None or not isinstance(planned.config, FinetuneConfig):
         return None
     output = planned.task.output
@@ -108,25 +107,25 @@ def _findings(planned: PlannedTraining) -> Findings | None:
 
 
 def _run_workers(planned: PlannedTraining, report: Report) -> None:
-    """Runs the workers to the end, started again where one of them dies."""
+    """Run the workers to the end; Ray Train restarts them if one dies."""
     config, task = planned.config, planned.task
     output = task.output
     with ray_session(config.cluster) as cluster:
         next_wave({POOL: config.pool}, cluster.wait_seconds)
         shard = task.examples.shards[0].shard
         source = VisibilityProbe(f"source {shard.place}", shard.place, shard.size, shard.etag)
-        with driver_environment(f"output {output}", output, [source], VARIABLES) as given:
+        with driver_environment(f"output {output}", output, [source], VARIABLES) as environment:
             notices = ray.remote(num_cpus=0)(Notices).remote()
-            _listen(_fitting(planned, given, notices), notices, report)
+            _wait(_make_trainer(planned, environment, notices), notices, report)
 
 
-def _fitting(planned: PlannedTraining, given: DriverEnvironment, notices: Any) -> "Fitting":
+def _make_trainer(planned: PlannedTraining, environment: DriverEnvironment, notices: Any) -> "TrainerThread":
     from ray.train import FailureConfig, RunConfig, ScalingConfig
     from ray.train.torch import TorchTrainer
 
     pool, scratch = planned.config.pool, tempfile.TemporaryDirectory(prefix="plumbline-training-")
     trainer = TorchTrainer(
-        partial(_work, planned.task, given, notices),
+        partial(_work, planned.task, environment, notices),
         scaling_config=ScalingConfig(
             num_workers=planned.config.workers,
             use_gpu=pool.num_gpus > 0,
@@ -140,11 +139,11 @@ def _fitting(planned: PlannedTraining, given: DriverEnvironment, notices: Any) -
             failure_config=FailureConfig(max_failures=planned.config.cluster.max_attempts - 1),
         ),
     )
-    return Fitting(trainer, scratch)
+    return TrainerThread(trainer, scratch)
 
 
-class Fitting(threading.Thread):
-    """Ray Train's own wait for its workers, in a thread: in the main one it takes the signals that end a job."""
+class TrainerThread(threading.Thread):
+    """Runs Ray Train outside the main thread, because there it would handle the signals that end a job."""
 
     def __init__(self, trainer: Any, scratch: "tempfile.TemporaryDirectory[str]") -> None:
         super().__init__(daemon=True)
@@ -160,34 +159,34 @@ class Fitting(threading.Thread):
                 self.error = error
 
 
-def _listen(fitting: Fitting, notices: Any, report: Report) -> None:
-    """Passes on what the workers say until they have ended; raises RunnerError where they did not come to the end."""
-    fitting.start()
+def _wait(trainer: TrainerThread, notices: Any, report: Report) -> None:
+    """Report the workers' lines until they end; raise RunnerError if the training did not finish."""
+    trainer.start()
     ended = False
     while not ended:
-        fitting.join(LISTENING_SECONDS)
-        ended = not fitting.is_alive()
+        trainer.join(POLL_SECONDS)
+        ended = not trainer.is_alive()
         for line in ray.get(notices.take.remote()):
             report(line)
-    refusal = ray.get(notices.refused.remote())
-    if refusal is not None:
-        raise RunnerError(refusal)
-    if fitting.error is not None:
-        raise RunnerError(f"training: {one_line(fitting.error)}; run the same command to go on from the last state")
+    fatal_error = ray.get(notices.error.remote())
+    if fatal_error is not None:
+        raise RunnerError(fatal_error)
+    if trainer.error is not None:
+        raise RunnerError(f"training: {one_line(trainer.error)}; run the same command to continue from the last state")
 
 
-def _work(task: Task, given: DriverEnvironment, notices: Any) -> None:
-    """What Ray Train runs in each worker; an error that a person must act on ends the training for good."""
+def _work(task: Task, environment: DriverEnvironment, notices: Any) -> None:
+    """Run a worker; our own errors are fatal, because a restart would not help."""
     from ray.train import get_context
     from ray.train.torch import get_device
 
-    if ray.get(notices.refused.remote()) is not None:
+    if ray.get(notices.error.remote()) is not None:
         return
     context = get_context()
     seat = Seat(context.get_world_rank(), context.get_world_size(), get_device())
     try:
-        given.apply()
-        work(task, seat, lambda line: ray.get(notices.say.remote(line)))
+        environment.apply()
+        work(task, seat, lambda line: ray.get(notices.add.remote(line)))
     except PlumblineError as error:
-        ray.get(notices.refuse.remote(str(error)))
+        ray.get(notices.fail.remote(str(error)))
         raise

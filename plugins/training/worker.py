@@ -1,11 +1,11 @@
-"""One worker of a training: it reads its share of every batch and takes the steps with the others; the first saves."""
+"""A worker of a training: reads its part of each batch, and takes steps together with the others."""
 
 import json
 import re
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from math import isnan, nan
@@ -40,25 +40,25 @@ NOT_SCORED = RowError("not_scored", "the image could not be read; the training's
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Task:
-    """All that a worker needs to know."""
+    """Everything that a worker needs to know."""
 
     model: ResolvedModel
     examples: Examples
     held_out: Examples | None
-    """Rated images that are scored before and after; of finetuning alone."""
+    """Rated images that finetuning scores before and after."""
     stage: TrainingStage
     trained: tuple[str, ...]
     blend: float
-    """The trained weights' share of the result, beside those that it began with."""
+    """Fraction of the trained weights in the result; the rest are the initial weights."""
     seed: int
     mixed: int
     save_every: int
-    most_failed: int
+    max_failed: int
     """Rows that may be left out."""
     output: Place
     threads: int | None
     sharded: bool = False
-    """Each worker holds a part of the weights; held-out images are not scored then."""
+    """Weights are split among the workers; held-out images are then not scored."""
 
     @property
     def order(self) -> RowOrder:
@@ -66,22 +66,22 @@ class Task:
 
 
 class Seat(NamedTuple):
-    """A worker's place among all, which torch.distributed joins where there are several."""
+    """A worker's number among all workers, which communicate by torch.distributed."""
 
     number: int
     workers: int
     device: torch.device
 
     def total(self, tensor: torch.Tensor) -> None:
-        """Puts the sum over all workers in the tensor's place."""
+        """Replace a tensor by its sum over all workers."""
         if self.workers > 1:
             distributed.all_reduce(tensor)
 
     def average(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Puts the mean over all workers in the place of each tensor.
+        """Replace each tensor by its mean over all workers.
 
-        One by one and in their order: DistributedDataParallel's buckets change after the first step of a process, and
-        with them, from three workers on, the order of the sums, so that a training resumed would not be the same.
+        The tensors are averaged one by one: DistributedDataParallel's buckets change after the first step of a process,
+        and with three or more workers also the order of sums, so a resumed training would differ.
         """
         for tensor in tensors:
             self.total(tensor)
@@ -89,18 +89,20 @@ class Seat(NamedTuple):
 
 
 def work(task: Task, seat: Seat, report: Report) -> None:
-    """Train from the newest state on, or from the checkpoint; the first worker writes the results."""
+    """Train from the newest state, or from the checkpoint; the first worker writes the results."""
     set_torch_threads(task.threads)
     output = task.output
     trainee = load_trainee(task.model, seat.device, sharded=task.sharded)
-    before = _held_out_scores(task, trainee, seat)
-    first = {name: parameter.clone() for name, parameter in _parameters(task, trainee)} if task.blend < 1 else {}
+    before = _score_held_out(task, trainee, seat)
+    prefixes = trainee.name_prefixes(task.trained)
+    trained = {name: weight for name, weight in trainee.network.named_parameters() if name.startswith(prefixes)}
+    initial = {name: weight.clone() for name, weight in trained.items()} if task.blend < 1 else {}
     failed = _train(task, trainee, seat, output, report)
     with torch.no_grad():
-        for name, parameter in _parameters(task, trainee) if first else ():
-            parameter.lerp_(first[name], 1 - task.blend)
+        for name, weight in initial.items():
+            trained[name].lerp_(weight, 1 - task.blend)
     trainee.round()
-    after = _held_out_scores(task, trainee, seat)
+    after = _score_held_out(task, trainee, seat)
     if seat.number == 0:
         outcome = {"steps": task.stage.steps, "failed": failed}
         (output / OUTCOME).write(json.dumps(outcome).encode())
@@ -112,25 +114,20 @@ def work(task: Task, seat: Seat, report: Report) -> None:
         trainee.save(task.model, None)
 
 
-def _parameters(task: Task, trainee: Trainee) -> Iterator[tuple[str, torch.nn.Parameter]]:
-    """Those that are trained, by name."""
-    prefixes = trainee.name_prefixes(task.trained)
-    return ((name, each) for name, each in trainee.network.named_parameters() if name.startswith(prefixes))
-
-
 def _train(task: Task, trainee: Trainee, seat: Seat, output: Place, report: Report) -> int:
-    """Takes the steps that are left; gives the number of rows that all workers left out."""
+    """Take the remaining steps, and return the number of rows that all workers left out."""
+    report_once = report if seat.number == 0 else lambda line: None
     train_only(trainee.network, trainee.name_prefixes(task.trained))
     course = Course(trainee.network, task.stage, seed=f"{task.seed}/{seat.number}")
     failed = torch.zeros(1, device=seat.device)
-    keeper = Keeper(seat.number, seat.workers) if task.sharded else Keeper(0, 1)
-    state = newest_state(output / STATES, keeper)
+    own_part = StatePart(seat.number, seat.workers) if task.sharded else StatePart(0, 1)
+    state = newest_state(output / STATES, own_part)
     if state is not None:
         course.restore(state.tensors, state.step)
         failed += state.failed
-        _say(seat, report, f"resumed after step {state.step}")
+        report_once(f"resumed after step {state.step}")
     batches = Batches(
-        _reader(task, trainee, task.examples, keep=task.mixed),
+        _make_reader(task, trainee, task.examples, keep=task.mixed),
         trainee,
         task.order,
         size=task.stage.size,
@@ -138,23 +135,23 @@ def _train(task: Task, trainee: Trainee, seat: Seat, output: Place, report: Repo
         count=seat.workers,
     )
 
-    def after_step() -> None:
+    def finish_step() -> None:
         left_out = torch.tensor([float(len(batches.problems))], device=seat.device)
         for problem in batches.problems:
             report(f"left out: {problem}")
         seat.total(left_out)
         failed.add_(left_out)
-        if failed > task.most_failed:
+        if failed > task.max_failed:
             raise SourceError(
-                f"{int(failed)} rows could not be read, where max_failed allows {task.most_failed} in this training; "
-                "mend the rows named above, or raise max_failed"
+                f"{int(failed)} rows could not be read, and max_failed allows {task.max_failed} in this training; "
+                "correct the rows named above, or raise max_failed"
             )
         last = course.step == task.stage.steps
         if not last and course.step % task.save_every:
             return
-        if keeper.part == seat.number:
-            save_state(output / STATES, TrainingState(course.state(), course.step, int(failed)), keeper)
-        seat.total(torch.zeros(1, device=seat.device))  # only when all parts are written are the older ones removed
+        if own_part.part == seat.number:
+            save_state(output / STATES, TrainingState(course.state(), course.step, int(failed)), own_part)
+        seat.total(torch.zeros(1, device=seat.device))  # wait for all parts before removing older states
         if seat.number == 0:
             remove_states(output / STATES, before=course.step)
 
@@ -163,60 +160,54 @@ def _train(task: Task, trainee: Trainee, seat: Seat, output: Place, report: Repo
         course,
         trainee.loss,
         lambda step: batches.batch(step).to(seat.device),
-        lambda line: _say(seat, report, line),
+        report_once,
         average=seat.average,
-        after=after_step,
+        after=finish_step,
     )
     return int(failed)
 
 
-def _say(seat: Seat, report: Report, line: str) -> None:
-    """Reports what all workers would say alike once."""
-    if seat.number == 0:
-        report(line)
-
-
-def _held_out_scores(task: Task, trainee: Trainee, seat: Seat) -> torch.Tensor:
-    """VQAScore of every held-out image, in order, NaN where one cannot be read; each worker scores some shards."""
+def _score_held_out(task: Task, trainee: Trainee, seat: Seat) -> torch.Tensor:
+    """Return VQAScore of each held-out image in order, NaN if unreadable; each worker scores some of the shards."""
     shards = task.held_out.shards if task.held_out is not None else ()
     ends = list(accumulate((len(shard.places) for shard in shards), initial=0))
     scores = torch.zeros(ends[-1], dtype=torch.float64)
     trainee.network.eval()
     for number in range(seat.number, len(shards), seat.workers):
-        scores[ends[number] : ends[number + 1]] = torch.tensor(_shard_scores(task, trainee, number))
+        scores[ends[number] : ends[number + 1]] = torch.tensor(_score_shard(task, trainee, number))
     scores = scores.to(seat.device)
     seat.total(scores)
     return scores.cpu()
 
 
-def _shard_scores(task: Task, trainee: Trainee, number: int) -> list[float]:
-    """The scores of a shard's images as production computes them: of a row of several, the mean of theirs."""
+def _score_shard(task: Task, trainee: Trainee, number: int) -> list[float]:
+    """Return the scores of a shard's rows, computed like in a sweep; a row of several images has their mean."""
     assert task.held_out is not None and task.model.profile is not None, "VQAScore is asked of a VQA model"
     asks, rated = DEFAULT_QUESTIONS[task.model.profile.question], task.held_out.shards[number].rated or {}
-    reader = _reader(task, trainee, task.held_out, keep=1)
+    reader = _make_reader(task, trainee, task.held_out, keep=1)
     rows = reader.read([TrainingExample(number, place) for place in rated])
     batch = task.model.config.image_batch
     pixels = [image for row in rows for image in row.pixels]
     features = [
-        made
+        feature
         for first in range(0, len(pixels), batch)
-        for made in trainee.likelihood.encode(pixels[first : first + batch])
+        for feature in trainee.likelihood.encode(pixels[first : first + batch])
     ]
     texts = [rated[row.example.place].question for row in rows for _ in row.pixels]
     questions = [Question(image, text, (asks.answer,)) for image, text in enumerate(texts)]
     with torch.inference_mode():
         answers = trainee.likelihood.likelihood(features, questions)
     values = iter([reduce_answer(choices[0], asks.reduction) for choices in answers])
-    each = [[next(values) for _ in row.pixels] for row in rows]
-    return [fmean(of_row) if of_row else nan for of_row in each]
+    scores = [[next(values) for _ in row.pixels] for row in rows]
+    return [fmean(row_scores) if row_scores else nan for row_scores in scores]
 
 
-def _reader(task: Task, trainee: Trainee, examples: Examples, *, keep: int) -> RowReader:
+def _make_reader(task: Task, trainee: Trainee, examples: Examples, *, keep: int) -> RowReader:
     return RowReader(examples=examples, preprocess=trainee.likelihood.preprocess, keep=keep, decoders=task.threads or 1)
 
 
 def _write_scores(task: Task, output: Place, scores: Mapping[str, torch.Tensor]) -> None:
-    """The held-out scores as a table in schema SCORES, of two metrics."""
+    """Write the held-out scores as a table of the schema SCORES, with a metric for each time."""
     assert task.held_out is not None
     images = [(shard.shard.group, image) for shard in task.held_out.shards for image in (shard.rated or {}).values()]
     table = rows.table(
@@ -232,7 +223,7 @@ def _write_scores(task: Task, output: Place, scores: Mapping[str, torch.Tensor])
 
 
 def _write_checkpoint(task: Task, trainee: Trainee, output: Place) -> None:
-    """Writes the checkpoint's files, the one that makes it one last."""
+    """Write the checkpoint's files; its configuration comes last, because its existence marks a complete checkpoint."""
     folder = output / CHECKPOINT
     with tempfile.TemporaryDirectory() as drafts:
         trainee.save(task.model, Path(drafts))
@@ -246,8 +237,8 @@ SUFFIX = ".safetensors"
 STATE_NAME = re.compile(r"step-(?P<step>\d+)-(?P<part>\d+)-of-(?P<parts>\d+)\.safetensors")
 
 
-class Keeper(NamedTuple):
-    """The part of a state that a worker writes and reads: the whole, or that of its own weights if they are sharded."""
+class StatePart(NamedTuple):
+    """The part of a state that a worker writes and reads: all, or only its own weights if they are sharded."""
 
     part: int
     parts: int
@@ -257,47 +248,43 @@ class Keeper(NamedTuple):
 
 
 class TrainingState(NamedTuple):
-    """A training after so many steps."""
+    """A training after a number of steps."""
 
     tensors: Mapping[str, torch.Tensor]
     step: int
     failed: int
-    """Rows that were left out so far, by all workers."""
+    """Rows left out by all workers."""
 
 
-def save_state(folder: Place, state: TrainingState, keeper: Keeper) -> None:
-    """Write a worker's part of a state, complete or not at all."""
-    facts = {"step": str(state.step), "failed": str(state.failed)}
-    with (folder / keeper.name(state.step)).writing() as draft:
-        save_file({name: tensor.contiguous() for name, tensor in state.tensors.items()}, draft, metadata=facts)
+def save_state(folder: Place, state: TrainingState, part: StatePart) -> None:
+    """Write a worker's part of a state, atomically."""
+    metadata = {"step": str(state.step), "failed": str(state.failed)}
+    with (folder / part.name(state.step)).writing() as draft:
+        save_file({name: tensor.contiguous() for name, tensor in state.tensors.items()}, draft, metadata=metadata)
 
 
-def newest_state(folder: Place, keeper: Keeper) -> TrainingState | None:
-    """Return a worker's part of the state after the most steps, or None if no state has all its parts.
-
-    Raises:
-        SourceError: The file is not a state of a training.
-    """
-    parts = Counter(step for step, count in _states(folder).values() if count == keeper.parts)
-    complete = [step for step, written in parts.items() if written == keeper.parts]
+def newest_state(folder: Place, part: StatePart) -> TrainingState | None:
+    """Return a worker's part of the newest complete state, or None; raise SourceError if its file is damaged."""
+    written = Counter(step for step, parts in _list_states(folder).values() if parts == part.parts)
+    complete = [step for step, count in written.items() if count == part.parts]
     if not complete:
         return None
-    newest = folder / keeper.name(max(complete))
+    newest = folder / part.name(max(complete))
     with tempfile.TemporaryDirectory() as copies:
         local = newest.path if newest.is_local else f"{copies}/state{SUFFIX}"
         try:
             if not newest.is_local:
                 newest.fs.get_file(newest.path, local)
             with safe_open(local, framework="pt") as file:
-                facts = file.metadata()
+                metadata = file.metadata()
                 tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
-                return TrainingState(tensors, int(facts["step"]), int(facts["failed"]))
+                return TrainingState(tensors, int(metadata["step"]), int(metadata["failed"]))
         except (SafetensorError, KeyError, TypeError, ValueError) as error:
             raise SourceError(f"{newest}: not a state of a training ({error}); remove it and run again") from error
 
 
-def _states(folder: Place) -> dict[str, tuple[int, int]]:
-    """Return each part of a state by its file name: after how many steps, and of how many parts."""
+def _list_states(folder: Place) -> dict[str, tuple[int, int]]:
+    """Return the step and the number of parts of each file of a state."""
     try:
         found = map(STATE_NAME.fullmatch, folder.list())
     except FileNotFoundError:
@@ -306,5 +293,5 @@ def _states(folder: Place) -> dict[str, tuple[int, int]]:
 
 
 def remove_states(folder: Place, *, before: int | None = None) -> None:
-    """Remove the states, all or those after fewer steps."""
-    folder.remove_below([name for name, (step, _) in _states(folder).items() if before is None or step < before])
+    """Remove all states, or those of earlier steps."""
+    folder.remove_below([name for name, (step, _) in _list_states(folder).items() if before is None or step < before])

@@ -1,4 +1,4 @@
-"""A browser of a store: its runs, their rows, questions and images, as pages for this machine alone."""
+"""Shows a store in a web browser: runs, scores, questions, images and notes."""
 
 from pathlib import Path
 

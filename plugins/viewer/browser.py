@@ -1,4 +1,4 @@
-"""A store as it is browsed: its runs as they stand, the few that are open, and the pictures of their images."""
+"""Reads a store for its pages: lists runs, keeps a few of them open, and decodes images."""
 
 import time
 from collections import OrderedDict
@@ -28,76 +28,77 @@ from plumbline.pipelines.report.image_details import (
     show_images,
 )
 from plumbline.pipelines.report.usual import read_usual_scores
-from plumbline.plugins.viewer.notes import LOOK_SECONDS
+from plumbline.plugins.viewer.notes import LIST_SECONDS
 from plumbline.plugins.viewer.run_database import Database, RunRows, Score
 
-MOST_OPEN = 8
-"""Runs whose rows are kept; the one that was looked at longest ago goes first."""
-SMALL, LARGE = 1000, 48
-"""Pictures that are kept, of either size, and as many sources as large ones: some 12, 19 and 19 MB."""
+MAX_OPEN_RUNS = 8
+"""Runs whose rows are kept; the least recently used is dropped first."""
+MAX_SMALL, MAX_LARGE = 1000, 48
+"""Cached images of each size, and as many sources as large images: about 12, 19 and 19 MB."""
 LARGE_SIDE, LARGE_BYTES = 1024, 400_000
-DECODED_AT_ONCE = 4
+MAX_DECODING = 4
+"""Images that are decoded at once."""
 
 
-class NotThere(PlumblineError):
-    """What a page was asked for is not in the store."""
+class NotFound(PlumblineError):
+    """A name in a URL that the store does not have."""
 
 
 class NoPicture(PlumblineError):
-    """An image cannot be shown."""
+    """An image that cannot be shown."""
 
 
 class BrowsedRun(NamedTuple):
-    """A run with all that its pages need."""
+    """A run with everything that its pages need."""
 
     run_id: str
     manifest: Mapping[str, Any]
     falling: frozenset[str]
-    """The metrics by which a lower score is better."""
+    """Metrics for which a lower score is better."""
     rows: RunRows
     cells: Sequence[ScoresCell]
     originals: Originals | None
     unreadable: str
-    """Why there are no originals; empty where there are."""
+    """The reason why `originals` is None."""
     usual: UsualScores
-    """The scores of all images of its benchmark, as the store had them when the run was opened."""
+    """The scores of all images of its benchmark that the store had when the run was opened."""
 
 
-class _Opening:
-    """A run that is being opened, or stands open, for as long as the files of its scores are the same."""
+class _OpenRun:
+    """A run that is open or being opened."""
 
     def __init__(self, list_parts: Callable[[], Mapping[str, float]], read: Callable[[], "Future[BrowsedRun]"]) -> None:
-        self._list_parts, self._looked = list_parts, time.monotonic()
+        self._list_parts, self._listed_at = list_parts, time.monotonic()
         self._parts = list_parts()
         self.run = read()
 
-    def stands(self) -> bool:
-        """Whether it need not be opened anew; looks at the files no more often than each `LOOK_SECONDS`."""
+    def is_current(self) -> bool:
+        """Return True unless opening failed or the files of its scores changed; list them every `LIST_SECONDS`."""
         if self.run.done() and self.run.exception() is not None:
             return False
-        if time.monotonic() - self._looked < LOOK_SECONDS:
+        if time.monotonic() - self._listed_at < LIST_SECONDS:
             return True
-        self._looked = time.monotonic()
+        self._listed_at = time.monotonic()
         return self._list_parts() == self._parts
 
 
 class Browser:
-    """What is read of a store for its pages; nothing in it is written."""
+    """Reads a store for its pages; writes nothing."""
 
     def __init__(self, store: Store, database: Database) -> None:
         self.store, self._database = store, database
-        self._open: OrderedDict[str, _Opening] = OrderedDict()
-        self._opening = Lock()
+        self._open: OrderedDict[str, _OpenRun] = OrderedDict()
+        self._lock = Lock()
         self._openers = ThreadPoolExecutor(2)
-        self._decoding = BoundedSemaphore(DECODED_AT_ONCE)
-        self._small = lru_cache(SMALL)(partial(self._made, make_picture))
+        self._decoding = BoundedSemaphore(MAX_DECODING)
+        self._small = lru_cache(MAX_SMALL)(partial(self._make, make_picture))
         large = partial(make_picture, side=LARGE_SIDE, most=LARGE_BYTES)
-        self._large = lru_cache(LARGE)(partial(self._made, large))
+        self._large = lru_cache(MAX_LARGE)(partial(self._make, large))
         sources = partial(make_sources, side=LARGE_SIDE, most=LARGE_BYTES)
-        self._sources = lru_cache(LARGE)(partial(self._made, sources, edited=True))
+        self._sources = lru_cache(MAX_LARGE)(partial(self._make, sources, edited=True))
 
     def check(self) -> None:
-        """Raises ConfigError where the store has no run."""
+        """Raise ConfigError if the store has no run."""
         if not run_ids(self.store):
             url = self.store.place.url
             raise ConfigError(f"store {url}: has no runs yet; start one with: plumbline sweep store={url}")
@@ -107,76 +108,76 @@ class Browser:
         self._database.close()
 
     def runs(self) -> list[Run]:
-        """Newest first, those with a damaged manifest among them."""
+        """Return all runs, newest first, including those with a damaged manifest."""
         return list_runs(self.store)[::-1]
 
-    def suites(self, most: int) -> list[Suite]:
-        """Those of several benchmarks, newest first."""
-        return list(islice(newest_suites(self.store), most))
+    def suites(self, limit: int) -> list[Suite]:
+        """Return the newest suites, which are runs of several benchmarks."""
+        return list(islice(newest_suites(self.store), limit))
 
     def suite_page(self, suite_id: str) -> str | None:
-        """The HTML of a suite of the store."""
-        there = suite_id in self.store.folders(SUITES)
-        return self.store.read_text(f"{SUITES}/{suite_id}/report.html") if there else None
+        """Return the HTML of a suite, or None if the store does not have it."""
+        exists = suite_id in self.store.folders(SUITES)
+        return self.store.read_text(f"{SUITES}/{suite_id}/report.html") if exists else None
 
     def manifest(self, run_id: str) -> Mapping[str, Any]:
-        """What a run of the store says; raises NotThere, and ConfigError where it is damaged."""
+        """Return a run's manifest; raise NotFound if the run does not exist, ConfigError if its manifest is damaged."""
         if run_id not in run_ids(self.store):
-            raise NotThere(f"run {run_id}: no such run in {self.store.place.url}")
+            raise NotFound(f"run {run_id}: no such run in {self.store.place.url}")
         return read_manifest(self.store, run_id)
 
     def open(self, run_id: str) -> "Future[BrowsedRun]":
-        """A run that is being opened, or stands open; raises as `manifest`."""
-        with self._opening:
-            known = self._open.get(run_id)
-            if known is None or not known.stands():
-                read = partial(self._openers.submit, self._opened, run_id, self.manifest(run_id))
-                known = _Opening(partial(self.store.listing, f"runs/{run_id}/scores.parquet"), read)
-                self._open[run_id] = known
+        """Open a run in the background unless it is open; raise like `manifest`."""
+        with self._lock:
+            opened = self._open.get(run_id)
+            if opened is None or not opened.is_current():
+                read = partial(self._openers.submit, self._read_run, run_id, self.manifest(run_id))
+                opened = _OpenRun(partial(self.store.listing, f"runs/{run_id}/scores.parquet"), read)
+                self._open[run_id] = opened
             self._open.move_to_end(run_id)
-            while len(self._open) > MOST_OPEN:
+            while len(self._open) > MAX_OPEN_RUNS:
                 self._open.popitem(last=False)
-            return known.run
+            return opened.run
 
-    def _opened(self, run_id: str, manifest: Mapping[str, Any]) -> BrowsedRun:
+    def _read_run(self, run_id: str, manifest: Mapping[str, Any]) -> BrowsedRun:
         originals, unreadable = find_originals(manifest, self.store)
         prompts = originals.prompts if originals is not None else PROMPTS.empty_table()
-        falling = falling_metrics(manifest)
-        rows = RunRows(self._database, self.store, run_id, prompts, falling)
+        lower_is_better = falling_metrics(manifest)
+        rows = RunRows(self._database, self.store, run_id, prompts, lower_is_better)
         cells = read_scores_cells(self.store, run_id)
         usual = read_usual_scores(self.store, run_id, manifest)
-        return BrowsedRun(run_id, manifest, falling, rows, cells, originals, unreadable, usual)
+        return BrowsedRun(run_id, manifest, lower_is_better, rows, cells, originals, unreadable, usual)
 
     def details(self, run: BrowsedRun, picks: Sequence[Pick]) -> Mapping[ImageKey, ImageDetail]:
-        """The questions, ratings and reasons that the run's cells have of images."""
+        """Return the questions, ratings and reasons in the run's cells for these images."""
         return read_elements(picks, run.cells, self.store)
 
     def picture(self, run_id: str, row: int, *, large: bool) -> bytes:
-        """The image of a row as WebP; raises NoPicture with the reason, and what `open` raises."""
+        """Return the image of a row as WebP; raise NoPicture with the reason, or like `open`."""
         return (self._large if large else self._small)(run_id, row)
 
     def sources(self, run_id: str, row: int) -> Sequence[bytes | RowError]:
-        """What the image of a row was edited from, each as WebP or why it cannot be shown; raises as `picture`."""
+        """Return the sources of a row's edited image as WebP or errors; raise like `picture`."""
         return self._sources(run_id, row)
 
-    def _made(self, make: MakePicture[Made], run_id: str, row: int, *, edited: bool = False) -> Made:
+    def _make(self, make: MakePicture[Made], run_id: str, row: int, *, edited: bool = False) -> Made:
         run = self.open(run_id).result()
         score = run.rows.at(row)
         if score is None:
-            raise NotThere(f"run {run_id}: has no row {row}")
+            raise NotFound(f"run {run_id}: has no row {row}")
         if run.originals is None or score.image_id is None:
             raise NoPicture(run.unreadable or score.message or "the row names no image")
         with self._decoding:
             pick = pick_of([score])
             edits = read_edit_sources([pick.prompt_id], run.originals) if edited else {}
-            (made,) = show_images([pick], run.cells, run.originals, make, edits).values()
-        if isinstance(made, RowError):
-            raise NoPicture(made.message)
-        return made
+            (result,) = show_images([pick], run.cells, run.originals, make, edits).values()
+        if isinstance(result, RowError):
+            raise NoPicture(result.message)
+        return result
 
 
 def pick_of(scores: Sequence[Score]) -> Pick:
-    """Return an image by what metrics say of it."""
+    """Return the image that these rows are about, with its scores."""
     first = scores[0]
     scored = [score for score in scores if score.score is not None]
     return Pick(

@@ -1,4 +1,4 @@
-"""Notes that people leave on a store's images: a file each, written create-only and never changed."""
+"""People's notes on a store's images: each is a file that is created once and never changed."""
 
 import hashlib
 import json
@@ -25,24 +25,25 @@ from plumbline.plugins.viewer.run_database import NamedImage, Score
 
 NOTES = "notes"
 FILE = re.compile(rf"{NOTES}/(?P<image>[0-9a-f]{{32}})/(?P<number>\d{{6}})\.json")
-LONGEST_NOTE, LONGEST_TAG = 2000, 24
-MOST_OF_IMAGE = 1000
-MOST_READ = 5000
-"""Notes that are kept in memory, and that are looked through for words or images: the newest."""
-LOOK_SECONDS = 2.0
-"""After which the store is listed again for what others wrote."""
+MAX_NOTE, MAX_TAG = 2000, 24
+"""Characters of a note, and of a tag."""
+MAX_PER_IMAGE = 1000
+MAX_READ = 5000
+"""Newest notes that are kept in memory and searched."""
+LIST_SECONDS = 2.0
+"""Seconds after which the store is listed again."""
 
-Text = Annotated[str, Field(min_length=1, max_length=LONGEST_NOTE)]
-Tag = Annotated[str, Field(pattern=rf"^[\w-]{{0,{LONGEST_TAG}}}$")]
+Text = Annotated[str, Field(min_length=1, max_length=MAX_NOTE)]
+Tag = Annotated[str, Field(pattern=rf"^[\w-]{{0,{MAX_TAG}}}$")]
 
 
 class BadNote(PlumblineError):
-    """A note is not of its form."""
+    """A note that does not fit its form, or cannot be added."""
 
 
 @checked(frozen=True, kw_only=True, slots=True, config=ConfigDict(extra="forbid", str_strip_whitespace=True))
-class GivenNote:
-    """A note as a page sends it."""
+class SentNote:
+    """A note that a page sends."""
 
     author: str
     text: Text
@@ -51,15 +52,14 @@ class GivenNote:
 
 @checked(frozen=True, kw_only=True, slots=True)
 class Note:
-    """A note as it is kept; it holds all that is needed to find its image."""
+    """A note as stored, with everything needed to find its image."""
 
     generator: str
     image_id: str
     prompt_id: str
     run_id: str
-    """Where its author saw the image."""
     row: int
-    """Of that run's scores."""
+    """The row of that run's scores that its author saw."""
     author: str
     text: Text
     tag: Tag
@@ -68,47 +68,49 @@ class Note:
 
 
 class StoredNote(NamedTuple):
-    """A note's file with what it holds."""
+    """A note's file with its content."""
 
     path: str
     note: Note | None
     problem: str
-    """Why there is no note; empty where there is."""
+    """The reason why `note` is None."""
 
 
-_GIVEN, _NOTE = TypeAdapter(GivenNote), TypeAdapter(Note)
+_SENT, _NOTE = TypeAdapter(SentNote), TypeAdapter(Note)
 
 
-def parse_note(body: bytes) -> GivenNote:
-    """The note that a page sends; raises BadNote with what is wrong."""
+def parse_note(body: bytes) -> SentNote:
+    """Return the note that a page sends; raise BadNote."""
     try:
-        given = _GIVEN.validate_json(body, strict=True)
-        return GivenNote(author=clean_name(given.author, "author"), text=given.text, tag=given.tag)
+        sent = _SENT.validate_json(body, strict=True)
+        return SentNote(author=clean_name(sent.author, "author"), text=sent.text, tag=sent.tag)
     except ValidationError as error:
         raise BadNote(describe_mistake(error)) from error
     except BadName as error:
         raise BadNote(str(error)) from error
 
 
-def image_of(score: Score) -> str:
-    """By what an image's notes are found, whichever run shows it."""
-    named = json.dumps([score.generator, score.image_id, score.prompt_id])
-    return hashlib.sha256(named.encode()).hexdigest()[:32]
+def hash_image(score: Score) -> str:
+    """Return the name of the folder with an image's notes; it does not depend on the run."""
+    names = json.dumps([score.generator, score.image_id, score.prompt_id])
+    return hashlib.sha256(names.encode()).hexdigest()[:32]
 
 
 class Notes:
-    """The notes of a store, as all its viewers wrote them."""
+    """The notes in a store, by all viewers."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._looked = -math.inf
-        self._written: Mapping[str, float] = {}
-        self._of_image: Mapping[str, Sequence[str]] = {}
-        self._looking = Lock()
-        self._read = lru_cache(MOST_READ)(self._read_file)
+        self._listed_at = -math.inf
+        self._times: Mapping[str, float] = {}
+        """Time of writing by path."""
+        self._by_image: Mapping[str, Sequence[str]] = {}
+        """Paths by image, the oldest first."""
+        self._lock = Lock()
+        self._read = lru_cache(MAX_READ)(self._read_file)
 
     def may_be_written(self) -> bool:
-        """Whether the store takes writes at all."""
+        """Return True if the store can be written."""
         try:
             self._store.place.writable()
         except ConfigError:
@@ -116,41 +118,41 @@ class Notes:
         return True
 
     def count(self, image: str) -> int:
-        """How many an image has."""
-        self._look()
-        return len(self._of_image.get(image, ()))
+        """Return the number of notes on an image."""
+        self._list()
+        return len(self._by_image.get(image, ()))
 
     def images(self) -> tuple[NamedImage, ...]:
-        """The images that the newest notes are on."""
-        self._look()
-        notes = (stored.note for stored in self._read_all(self._newest_paths()[:MOST_READ]))
+        """Return the images of the newest notes."""
+        self._list()
+        notes = (stored.note for stored in self._read_all(self._newest_paths()[:MAX_READ]))
         return tuple(dict.fromkeys((note.generator, note.image_id, note.prompt_id) for note in notes if note))
 
-    def of(self, image: str) -> list[StoredNote]:
-        """An image's notes, the newest first."""
-        self._look()
-        return self._read_all(self._of_image.get(image, ())[::-1])
+    def read(self, image: str) -> list[StoredNote]:
+        """Return an image's notes, newest first."""
+        self._list()
+        return self._read_all(self._by_image.get(image, ())[::-1])
 
-    def newest(self, words: str, tag: str, first: int, most: int) -> tuple[int, list[StoredNote]]:
-        """How many notes have all of the words and the tag, and some of them, the newest first."""
-        self._look()
+    def find(self, words: str, tag: str, first: int, limit: int) -> tuple[int, list[StoredNote]]:
+        """Return the number of notes with all words and the tag, and a page of them, newest first."""
+        self._list()
         paths = self._newest_paths()
         if not words and not tag:
-            return len(paths), self._read_all(paths[first : first + most])
-        wanted = [word.lower() for word in words.split()]
-        found = [one for one in self._read_all(paths[:MOST_READ]) if _holds(one.note, wanted, tag)]
-        return len(found), found[first : first + most]
+            return len(paths), self._read_all(paths[first : first + limit])
+        terms = [word.lower() for word in words.split()]
+        found = [stored for stored in self._read_all(paths[:MAX_READ]) if _matches(stored.note, terms, tag)]
+        return len(found), found[first : first + limit]
 
-    def add(self, run_id: str, score: Score, given: GivenNote) -> Note:
-        """Keeps a note on the image of a row as the next of its files; the last one once more changes nothing.
+    def add(self, run_id: str, score: Score, sent: SentNote) -> Note:
+        """Store a note on the image of a row, unless it repeats the image's last note.
 
-        Raises BadNote where the row names no image, or that has too many notes; ConfigError for a store that does not
-        keep what is there; and WriteError.
+        Raises BadNote if the row names no image or the image has too many notes, ConfigError if the store does not
+        support create-only writes, and WriteError.
         """
         if score.image_id is None or score.prompt_id is None:
-            raise BadNote("the row names no image that a note could be on")
+            raise BadNote("the row names no image, so it cannot have a note")
         self._store.check()
-        image = image_of(score)
+        image = hash_image(score)
         note = Note(
             generator=score.generator,
             image_id=score.image_id,
@@ -158,34 +160,34 @@ class Notes:
             run_id=run_id,
             row=score.row,
             at=datetime.now(UTC).isoformat(timespec="seconds"),
-            **asdict(given),
+            **asdict(sent),
         )
-        self._look(at_once=True)
-        paths = self._of_image.get(image, ())
+        self._list(now=True)
+        paths = self._by_image.get(image, ())
         last = self._read(paths[-1]).note if paths else None
         if last is not None and (last.author, last.text, last.tag) == (note.author, note.text, note.tag):
             return last
         number = int(paths[-1][-11:-5]) + 1 if paths else 0
-        while number < MOST_OF_IMAGE:
+        while number < MAX_PER_IMAGE:
             if self._store.create_json(f"{NOTES}/{image}/{number:06d}.json", asdict(note)):
-                self._look(at_once=True)
+                self._list(now=True)
                 return note
             number += 1
-        raise BadNote(f"the image has {MOST_OF_IMAGE} notes already")
+        raise BadNote(f"the image has {MAX_PER_IMAGE} notes already")
 
     def _newest_paths(self) -> list[str]:
-        return sorted(self._written, key=lambda path: (-self._written[path], path))
+        return sorted(self._times, key=lambda path: (-self._times[path], path))
 
-    def _look(self, *, at_once: bool = False) -> None:
-        """Lists what there is, but not more often than each `LOOK_SECONDS`."""
-        with self._looking:
-            if not at_once and time.monotonic() - self._looked < LOOK_SECONDS:
+    def _list(self, *, now: bool = False) -> None:
+        """List the store's notes unless that was done in the last `LIST_SECONDS`."""
+        with self._lock:
+            if not now and time.monotonic() - self._listed_at < LIST_SECONDS:
                 return
-            listed = {path: written for path, written in self._store.listing(NOTES).items() if FILE.fullmatch(path)}
-            of_image: dict[str, list[str]] = {}
-            for path in sorted(listed):
-                of_image.setdefault(path.split("/")[1], []).append(path)
-            self._written, self._of_image, self._looked = listed, of_image, time.monotonic()
+            times = {path: written for path, written in self._store.listing(NOTES).items() if FILE.fullmatch(path)}
+            by_image: dict[str, list[str]] = {}
+            for path in sorted(times):
+                by_image.setdefault(path.split("/")[1], []).append(path)
+            self._times, self._by_image, self._listed_at = times, by_image, time.monotonic()
 
     def _read_all(self, paths: Sequence[str]) -> list[StoredNote]:
         with ThreadPoolExecutor(READERS) as pool:
@@ -198,8 +200,8 @@ class Notes:
             return StoredNote(path, None, f"{path}: not a note ({describe_mistake(error)}); delete the file")
 
 
-def _holds(note: Note | None, words: Sequence[str], tag: str) -> bool:
+def _matches(note: Note | None, words: Sequence[str], tag: str) -> bool:
     if note is None or tag not in ("", note.tag):
         return False
-    said = " ".join((note.author, note.text, note.tag, note.generator, note.image_id, note.prompt_id)).lower()
-    return all(word in said for word in words)
+    text = " ".join((note.author, note.text, note.tag, note.generator, note.image_id, note.prompt_id)).lower()
+    return all(word in text for word in words)

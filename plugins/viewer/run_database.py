@@ -1,6 +1,6 @@
-"""The rows of opened runs in DuckDB, which has no way to any file of this machine: what is asked of them, and how fast.
+"""Queries the rows of opened runs in DuckDB, which may not open other files.
 
-Statements are made of the names below and of nothing else; whatever comes from a page is a bound value.
+SQL is built only from the names in this file; values from pages are always bound parameters.
 """
 
 import weakref
@@ -43,51 +43,51 @@ ORDERS = {
     "generator": "generator, row",
     "metric": "metric, row",
 }
-"""By what a page may sort scores; the first is the order of the run, or beside another metric APART."""
-APART = "apart DESC, row"
-MOST_ORDERS = 4
-"""Of a run, that are kept: what two metrics rank differently takes a join and a sort of all its scores to find."""
+"""Sort orders of scores; the default is the run's order, or BY_DISAGREEMENT if two metrics are compared."""
+BY_DISAGREEMENT = "apart DESC, row"
+MAX_ORDERS = 4
+"""Cached orders of a run by two metrics; each takes a join and a sort of all its scores."""
 MOVES = {
     "": "abs(later.mean - earlier.mean) DESC NULLS LAST",
     "up": "later.mean - earlier.mean DESC NULLS LAST",
     "down": "later.mean - earlier.mean NULLS LAST",
 }
-"""By what a page may sort moves; the first is how far a score moved, whichever way."""
+"""Sort orders of moves; the default is by absolute difference."""
 RANK = "(2 * worse + equal) / (2 * total)"
 """`percentile_rank` in SQL."""
-MOST_WORDS = 16
+MAX_WORDS = 16
 SETTING = "\x1f"
-"""Stands around each setting in the text of them all; no value has it."""
+"""Separator before and after each setting in the `settings` column; no value contains it."""
 PART_ROWS = 1 << 15
-"""Of the scores that are compared, at once."""
-MOST_BESIDE = 2000
-"""Rows of the images on a page of moves, on either side."""
+"""Scores that are compared at once."""
+MAX_ROWS_OF_PAGE = 2000
+"""Rows of the images of one side on a page of moves."""
 
 
 Settings = tuple[tuple[str, str], ...]
-"""That images were generated with, by name."""
+"""Names and values of generation settings."""
 NamedImage = tuple[str, str, str]
-"""An image by its generator, its own id and its prompt's."""
+"""An image as generator, image id and prompt id."""
 
 
 class WantedRows(NamedTuple):
-    """Which scores are looked for, and in which order."""
+    """A filter of scores, and their order."""
 
     generator: str = ""
     metric: str = ""
     skill: str = ""
     kind: str = ""
-    """Why a row has no score; `any` is any reason."""
+    """The kind of error of rows without a score; `any` selects all kinds."""
     low: float | None = None
     high: float | None = None
     words: str = ""
-    """That the prompt holds, each of them; or its id, or the image's."""
+    """Words of the prompt, all required; or the id of the prompt or the image."""
     sort: str = ""
     settings: Settings = ()
     noted: tuple[NamedImage, ...] | None = None
-    """The images that have notes, where only these are looked for."""
+    """The images with notes, if only those are selected."""
     against: str = ""
-    """Another metric, that its image has a score by too: sorted by how far apart the two rank it."""
+    """Another metric: select images with a score by both, sorted by the difference of their ranks."""
 
 
 class Score(NamedTuple):
@@ -103,19 +103,19 @@ class Score(NamedTuple):
     kind: str | None
     message: str | None
     settings: str | None
-    """That the image was generated with, a SETTING around each."""
+    """Generation settings, with a SETTING before and after each."""
     text: str | None
-    """Of the prompt; None where it cannot be read."""
+    """The prompt's text; None if it cannot be read."""
     rank: float | None = None
-    """Percentile rank among the metric's rows; None if it was not asked for."""
+    """Percentile rank among the metric's rows, if requested."""
     other: float | None = None
-    """The image's score by the metric that this one is set against."""
+    """The image's score by the other metric, if two are compared."""
     other_rank: float | None = None
 
     @property
     def settings_in_words(self) -> str:
-        """As `cfg 7.5, steps 20`."""
-        return ", ".join(one.replace("=", " ", 1) for one in (self.settings or "").split(SETTING) if one)
+        """Settings as text, such as `cfg 7.5, steps 20`."""
+        return ", ".join(setting.replace("=", " ", 1) for setting in (self.settings or "").split(SETTING) if setting)
 
 
 class Move(NamedTuple):
@@ -125,12 +125,12 @@ class Move(NamedTuple):
     left_generator: str
     right_generator: str
     left: float | None
-    """None where none of its images has a score; else on the scale of the right side's metric."""
+    """The mean on the scale of the right side's metric; None without any score."""
     right: float | None
 
 
 class StoredQuestion(NamedTuple):
-    """A question that was put about every image of a prompt."""
+    """A question about the images of a prompt."""
 
     prompt_id: str | None
     question_id: str
@@ -147,14 +147,14 @@ class Fill(Protocol):
 
 
 class Database:
-    """DuckDB in a folder of its own, with all tables of the opened runs."""
+    """A DuckDB database with the tables of all opened runs."""
 
     def __init__(self, folder: Path, memory: int) -> None:
-        """`memory` is in megabytes. Raises ConfigError where DuckDB is not installed."""
+        """Create the database in an empty folder, with at most `memory` megabytes in memory."""
         try:
             import duckdb
         except ImportError as error:
-            raise ConfigError(f"expected DuckDB, found none; {install('view')}") from error
+            raise ConfigError(f"expected DuckDB; {install('view')}") from error
         options: dict[str, str | bool | int | float | list[str]] = {
             "memory_limit": f"{memory}MB",
             "temp_directory": str(folder / "spilled"),
@@ -171,7 +171,7 @@ class Database:
         self._connection.close()
 
     def number(self) -> int:
-        """One that no other table has in its name."""
+        """Return a new number for the names of tables."""
         return next(self._numbers)
 
     def select(self, statement: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
@@ -183,7 +183,7 @@ class Database:
             return cursor.sql(statement, params=list(values)).to_arrow_table()
 
     def drop(self, *tables: str) -> None:
-        """Takes tables off; nothing where all of them have gone with the database."""
+        """Drop tables, unless the database is closed."""
         if self._closed:
             return
         with closing(self._connection.cursor()) as cursor:
@@ -191,8 +191,8 @@ class Database:
                 cursor.execute(f"DROP TABLE IF EXISTS {table}")
 
     @contextmanager
-    def filling(self) -> Iterator[Fill]:
-        """Statements of which all hold, or none does."""
+    def transaction(self) -> Iterator[Fill]:
+        """Yield a function that executes statements; roll them all back after an error."""
         with closing(self._connection.cursor()) as cursor:
 
             def fill(statement: str, table: pa.Table | None = None, values: Sequence[object] = ()) -> None:
@@ -209,43 +209,42 @@ class Database:
                 raise
 
 
-class KeptOrder:
-    """Rows in their order, in a table that goes with this."""
+class SortedRows:
+    """Sorted rows in a table, which is dropped with this object."""
 
     def __init__(self, database: Database, rows: str, values: tuple[object, ...], order: str) -> None:
-        """`rows` is a statement with their number, ranks and other score."""
+        """`rows` is a statement with the columns row, rank, other and other_rank."""
         self.table = f"order_{database.number()}"
         weakref.finalize(self, database.drop, self.table).atexit = False
-        placed = f"row, rank, other, other_rank, row_number() OVER (ORDER BY {order}) - 1 AS place"
-        with database.filling() as fill:
-            fill(f"CREATE TABLE {self.table} AS SELECT {placed} FROM ({rows}) ORDER BY place", values=values)
+        columns = f"row, rank, other, other_rank, row_number() OVER (ORDER BY {order}) - 1 AS place"
+        with database.transaction() as fill:
+            fill(f"CREATE TABLE {self.table} AS SELECT {columns} FROM ({rows}) ORDER BY place", values=values)
         self.total = int(database.select(f"SELECT count(*) FROM {self.table}")[0][0])
 
 
 class RunRows:
-    """A run's rows: its scores at once, its questions once they are asked for."""
+    """A run's rows in the database: scores are read at once, questions when they are first needed."""
 
     def __init__(
-        self, database: Database, store: Store, run_id: str, prompts: pa.Table, falling: Collection[str]
+        self, database: Database, store: Store, run_id: str, prompts: pa.Table, lower_is_better: Collection[str]
     ) -> None:
-        """Reads the scores part by part; `prompts` has the schema PROMPTS, and is empty where they are not known. By
-        the metrics `falling` a lower score is better.
+        """Read the scores part by part; `prompts` has the schema PROMPTS, and may be empty.
 
-        Raises StoreError where a part is damaged or out of reach.
+        Raises StoreError if a part is damaged or cannot be read.
         """
         self._database, self._store, self._run_id = database, store, run_id
         self.number = number = database.number()
-        """No other run has it, nor this one when it is read anew."""
+        """A different number whenever a run is read."""
         self._scores, self._prompts, self._questions = f"scores_{number}", f"prompts_{number}", f"questions_{number}"
-        self._ranks, self._falling = f"ranks_{number}", sorted(falling)
+        self._ranks, self._lower_is_better = f"ranks_{number}", sorted(lower_is_better)
         tables = (self._scores, self._prompts, self._questions, self._ranks)
         weakref.finalize(self, database.drop, *tables).atexit = False
-        self._asking = Lock()
-        self._asked = self._are_ranked = False
-        self._kept_order = lru_cache(MOST_ORDERS)(partial(KeptOrder, database))
+        self._lock = Lock()
+        self._has_questions = self._has_ranks = False
+        self._cached_order = lru_cache(MAX_ORDERS)(partial(SortedRows, database))
         parts = store.files(f"runs/{run_id}/scores.parquet")
         read = partial(store.read_file, columns=SCORE_COLUMNS, encoded=SHARED)
-        with database.filling() as fill:
+        with database.transaction() as fill:
             fill(f"CREATE TABLE {self._scores} ({SCORES})")
             first = 0
             for table in _read_ahead(parts, read):
@@ -253,103 +252,104 @@ class RunRows:
                 fill(
                     f"INSERT INTO {self._scores} SELECT row, image_id, prompt_id, generator, metric, score, truncated, "
                     "error.kind, error.message, settings FROM given",
-                    _with_settings(numbered),
+                    _join_settings(numbered),
                 )
                 first += len(table)
-            known = prompts.select(PROMPT_COLUMNS)
-            fill(f"CREATE TABLE {self._prompts} AS SELECT * FROM given", known)
+            fill(f"CREATE TABLE {self._prompts} AS SELECT * FROM given", prompts.select(PROMPT_COLUMNS))
 
     def count(self, wanted: WantedRows) -> int:
-        """How many scores are as wanted."""
+        """Return the number of scores that match the filter."""
         if wanted.against:
-            return self._apart(wanted).total
+            return self._sort_by_two(wanted).total
         where, values = self._where(wanted)
         return int(self._database.select(f"SELECT count(*) FROM {self._scores} WHERE {where}", values)[0][0])
 
-    def find(self, wanted: WantedRows, first: int, most: int) -> list[Score]:
-        """The scores that are wanted, from the one at the place `first` on."""
+    def find(self, wanted: WantedRows, first: int, limit: int) -> list[Score]:
+        """Return matching scores in order, from the index `first` on."""
         if wanted.against:
-            kept = self._apart(wanted)
-            placed = f"SELECT * FROM {kept.table} WHERE place >= ? AND place < ?"
-            found = f"SELECT * FROM {self._scores} JOIN ({placed}) USING (row)"
-            return self._with_texts(found, [first, first + most], "place", ", f.rank, f.other, f.other_rank")
+            page = f"SELECT * FROM {self._sort_by_two(wanted).table} WHERE place >= ? AND place < ?"
+            found = f"SELECT * FROM {self._scores} JOIN ({page}) USING (row)"
+            return self._add_texts(found, [first, first + limit], "place", ", f.rank, f.other, f.other_rank")
         where, values = self._where(wanted)
         order = ORDERS[wanted.sort]
         found = f"SELECT * FROM {self._scores} WHERE {where} ORDER BY {order} LIMIT ? OFFSET ?"
-        return self._with_texts(found, [*values, most, first], order)
+        return self._add_texts(found, [*values, limit, first], order)
 
-    def _apart(self, wanted: WantedRows) -> KeptOrder:
-        """The scores that are wanted beside those of another metric, in their order."""
-        self._rank_all()
+    def _sort_by_two(self, wanted: WantedRows) -> SortedRows:
+        """Return the matching scores whose image also has a score by the metric `against`."""
+        self._rank_scores()
         where, values = self._where(wanted)
         image = "o.generator = r.generator AND o.image_id = r.image_id AND o.prompt_id = r.prompt_id"
-        beside = (
+        pairs = (
             f"SELECT s.*, r.rank, o.score AS other, o.rank AS other_rank, abs(r.rank - o.rank) AS apart "
             f"FROM (SELECT * FROM {self._scores} WHERE {where}) s JOIN {self._ranks} r USING (row) "
             f"JOIN {self._ranks} o ON {image} WHERE o.metric = ?"
         )
-        return self._kept_order(beside, (*values, wanted.against), ORDERS[wanted.sort] if wanted.sort else APART)
+        order = ORDERS[wanted.sort] if wanted.sort else BY_DISAGREEMENT
+        return self._cached_order(pairs, (*values, wanted.against), order)
 
-    def _rank_all(self) -> None:
-        """Ranks every score by its metric, the first time, so that a higher rank is better."""
-        with self._asking:
-            if not self._are_ranked:
-                towards = "CASE WHEN metric IN (SELECT metric FROM given) THEN -1 ELSE 1 END"
-                columns = "row, generator, image_id, prompt_id, metric, score"
-                worths = f"SELECT {columns}, {towards} * score AS worth FROM {self._scores} WHERE score IS NOT NULL"
-                counts = (
-                    "rank() OVER (PARTITION BY metric ORDER BY worth) - 1 AS worse, "
-                    "count(*) OVER (PARTITION BY metric, worth) AS equal, "
-                    "count(*) OVER (PARTITION BY metric) AS total"
-                )
-                scored = f"SELECT {columns}, {RANK} AS rank FROM (SELECT *, {counts} FROM ({worths}))"
-                with self._database.filling() as fill:
-                    falling = pa.table({"metric": pa.array(self._falling, pa.string())})
-                    fill(f"CREATE TABLE {self._ranks} AS {scored}", falling)
-                self._are_ranked = True
+    def _rank_scores(self) -> None:
+        """Create the table of percentile ranks within each metric, unless it exists; a higher rank is better."""
+        with self._lock:
+            if self._has_ranks:
+                return
+            sign = "CASE WHEN metric IN (SELECT metric FROM given) THEN -1 ELSE 1 END"
+            columns = "row, generator, image_id, prompt_id, metric, score"
+            worths = f"SELECT {columns}, {sign} * score AS worth FROM {self._scores} WHERE score IS NOT NULL"
+            counts = (
+                "rank() OVER (PARTITION BY metric ORDER BY worth) - 1 AS worse, "
+                "count(*) OVER (PARTITION BY metric, worth) AS equal, "
+                "count(*) OVER (PARTITION BY metric) AS total"
+            )
+            ranks = f"SELECT {columns}, {RANK} AS rank FROM (SELECT *, {counts} FROM ({worths}))"
+            with self._database.transaction() as fill:
+                metrics = pa.table({"metric": pa.array(self._lower_is_better, pa.string())})
+                fill(f"CREATE TABLE {self._ranks} AS {ranks}", metrics)
+            self._has_ranks = True
 
     def at(self, row: int) -> Score | None:
-        """The row of this number."""
-        return next(iter(self._with_texts(f"SELECT * FROM {self._scores} WHERE row = ?", [row], "row")), None)
+        """Return the row with this number."""
+        return next(iter(self._add_texts(f"SELECT * FROM {self._scores} WHERE row = ?", [row], "row")), None)
 
     def of_image(self, score: Score) -> list[Score]:
-        """What all metrics say of a row's image."""
+        """Return the scores of a row's image by all metrics, with their ranks."""
         same = "generator = ? AND image_id IS NOT DISTINCT FROM ? AND prompt_id IS NOT DISTINCT FROM ?"
-        return self._ranked(same, [score.generator, score.image_id, score.prompt_id])
+        return self._find_ranked(same, [score.generator, score.image_id, score.prompt_id])
 
-    def of_prompt(self, prompt_id: str, most: int) -> list[Score]:
-        """What all metrics say of the images of a prompt, of so many rows at most."""
-        return self._ranked("prompt_id = ?", [prompt_id], most)
+    def of_prompt(self, prompt_id: str, limit: int) -> list[Score]:
+        """Return the scores of a prompt's images by all metrics, with their ranks."""
+        return self._find_ranked("prompt_id = ?", [prompt_id], limit)
 
     def settings(self, wanted: WantedRows) -> dict[str, Known]:
-        """By generator, what the images of the rows that are wanted were generated with, but for seeds."""
+        """Return the generation settings of matching rows by generator, without seeds."""
         where, values = self._where(wanted)
-        each = f"SELECT generator, unnest(string_split(settings, ?)) AS one FROM {self._scores} WHERE {where}"
+        split = f"SELECT generator, unnest(string_split(settings, ?)) AS setting FROM {self._scores} WHERE {where}"
         counted = (
-            f"SELECT generator, one, count(*) FROM ({each}) WHERE one <> '' AND NOT starts_with(one, ?) GROUP BY ALL"
+            f"SELECT generator, setting, count(*) FROM ({split}) "
+            "WHERE setting <> '' AND NOT starts_with(setting, ?) GROUP BY ALL"
         )
-        known: dict[str, Known] = {}
-        for generator, one, rows_of in self._database.select(counted, [SETTING, *values, f"{REPEATS}="]):
-            name, _, value = one.partition("=")
-            known[generator] = add_settings(known.get(generator, {}), {name: {value: rows_of}})
-        return known
+        settings: dict[str, Known] = {}
+        for generator, setting, rows in self._database.select(counted, [SETTING, *values, f"{REPEATS}="]):
+            name, _, value = setting.partition("=")
+            settings[generator] = add_settings(settings.get(generator, {}), {name: {value: rows}})
+        return settings
 
     def compared(self, wanted: WantedRows, name: str = "") -> RunScores:
-        """The scores that are wanted, as they are compared: those of one generator by another name, if one is given."""
-        whose, values = self._where(wanted)
-        parts = f"SELECT DISTINCT row // {PART_ROWS} AS part FROM {self._scores} WHERE {whose} ORDER BY part"
+        """Return matching scores for a comparison; a `name` replaces the generator's name."""
+        where, values = self._where(wanted)
+        parts = f"SELECT DISTINCT row // {PART_ROWS} AS part FROM {self._scores} WHERE {where} ORDER BY part"
         numbers = [int(number) for (number,) in self._database.select(parts, values)]
-        return RunScores([self._part(number, whose, values, name) for number in numbers])
+        return RunScores([self._part_reader(number, where, values, name) for number in numbers])
 
-    def _part(self, number: int, whose: str, values: Sequence[object], name: str) -> ReadPart:
+    def _part_reader(self, number: int, where: str, values: Sequence[object], name: str) -> ReadPart:
         def read(columns: Sequence[str]) -> pa.Table:
-            within = f"row >= {number * PART_ROWS} AND row < {(number + 1) * PART_ROWS} AND {whose}"
+            within = f"row >= {number * PART_ROWS} AND row < {(number + 1) * PART_ROWS} AND {where}"
             part = f"SELECT {', '.join(columns)} FROM {self._scores} WHERE {within}"
             table = self._database.select_table(part, values)
             if not name:
                 return table
-            named = pa.array([name] * len(table), pa.string())
-            return table.set_column(table.column_names.index("generator"), "generator", named)
+            names = pa.array([name] * len(table), pa.string())
+            return table.set_column(table.column_names.index("generator"), "generator", names)
 
         return read
 
@@ -360,15 +360,18 @@ class RunRows:
         line: Line,
         edited: Sequence[str],
         first: int,
-        most: int,
+        limit: int,
     ) -> tuple[int, list[Move]]:
-        """Return how many prompts both this run and another scored, without the edited prompts, and some of them.
+        """Return the number of prompts that both this run and another scored, and a page of them.
 
-        `wanted` selects the rows of each side. If it names generators, these are compared with each other; otherwise
-        each generator is compared with itself. The line maps this run's scores to the other run's. If `wanted` names a
-        kind of error, return the prompts with an image on either side that has no score for this reason.
+        If the filters (`wanted`, one per side) name generators, these are compared with each other; otherwise each
+        generator is compared with itself. If they name a kind of error, prompts with this error on either side are
+        returned instead.
+
+        The `line` maps this run's scores to the other run's. Prompts in `edited` are left out, because their texts
+        differ.
         """
-        (earlier, of_earlier), (later, of_later) = self._prompt_means(wanted[0]), right._prompt_means(wanted[1])
+        (earlier, left_values), (later, right_values) = self._prompt_means(wanted[0]), right._prompt_means(wanted[1])
         mapped = f"SELECT * REPLACE (? + ? * mean AS mean) FROM ({earlier})"
         same = "prompt_id" if wanted[0].generator else "prompt_id, generator"
         scored = "earlier.mean IS NOT NULL AND later.mean IS NOT NULL"
@@ -379,163 +382,161 @@ class RunRows:
             f"AND (earlier.has_note OR later.has_note) AND NOT list_contains(CAST(? AS VARCHAR[]), prompt_id) "
             f"ORDER BY {MOVES[wanted[1].sort]}, prompt_id, later.generator LIMIT ? OFFSET ?"
         )
-        found = self._database.select(statement, [*line, *of_earlier, *of_later, [*edited], most, first])
+        found = self._database.select(statement, [*line, *left_values, *right_values, [*edited], limit, first])
         return found[0][0] if found else 0, [Move(*row[1:]) for row in found]
 
     def _prompt_means(self, wanted: WantedRows) -> tuple[str, list[object]]:
-        """Every prompt's mean score by a generator, whether an image of it failed for the reason that is wanted, and
-        whether one has a note, if that is wanted.
-        """
+        """Return a statement with each prompt's mean by generator, if an image has the error, and if one has a note."""
         where, values = self._where(wanted._replace(kind="", noted=None))
         kind = {"": "false", "any": "kind IS NOT NULL"}.get(wanted.kind, "kind = ?")
-        noted, images = ("true", []) if wanted.noted is None else _is_one_of(wanted.noted)
-        means = f"SELECT prompt_id, generator, avg(score) AS mean, coalesce(bool_or({kind}), false) AS failed, "
-        grouped = f"FROM {self._scores} WHERE prompt_id IS NOT NULL AND {where} GROUP BY prompt_id, generator"
-        noted_too = f"bool_or({noted}) AS has_note {grouped}"
-        return means + noted_too, [*([wanted.kind] if "?" in kind else []), *images, *values]
+        noted, images = ("true", []) if wanted.noted is None else _match_images(wanted.noted)
+        statement = (
+            f"SELECT prompt_id, generator, avg(score) AS mean, coalesce(bool_or({kind}), false) AS failed, "
+            f"bool_or({noted}) AS has_note "
+            f"FROM {self._scores} WHERE prompt_id IS NOT NULL AND {where} GROUP BY prompt_id, generator"
+        )
+        return statement, [*([wanted.kind] if "?" in kind else []), *images, *values]
 
     def of_prompts(self, wanted: WantedRows, generators: Sequence[str], prompt_ids: Sequence[str]) -> list[Score]:
-        """The wanted rows of images of some prompts by some generators."""
+        """Return the matching rows of these prompts and generators."""
         where, values = self._where(wanted)
-        which = f"{where} AND list_contains(?, generator) AND list_contains(?, prompt_id)"
-        found = f"SELECT * FROM {self._scores} WHERE {which} ORDER BY row LIMIT {MOST_BESIDE}"
-        return self._with_texts(found, [*values, [*generators], [*prompt_ids]], "row")
+        condition = f"{where} AND list_contains(?, generator) AND list_contains(?, prompt_id)"
+        found = f"SELECT * FROM {self._scores} WHERE {condition} ORDER BY row LIMIT {MAX_ROWS_OF_PAGE}"
+        return self._add_texts(found, [*values, [*generators], [*prompt_ids]], "row")
 
     def prompt_ids(self, hashes: Hashes) -> list[str]:
-        """Return the ids of the scored prompts that have these hashes."""
+        """Return the ids of scored prompts with these hashes."""
         found = self._database.select(f"SELECT DISTINCT prompt_id FROM {self._scores} WHERE prompt_id IS NOT NULL")
         ids = [prompt_id for (prompt_id,) in found]
         return [ids[place] for place in np.flatnonzero(np.isin(hash_ids(ids), hashes))]
 
-    def text(self, prompt_id: str) -> str | None:
-        """Of a prompt."""
-        found = self._database.select(f"SELECT text FROM {self._prompts} WHERE prompt_id = ?", [prompt_id])
-        return found[0][0] if found else None
-
     def skills(self) -> list[str]:
-        """Of all prompts, by name."""
+        """Return the skills of all prompts, sorted by name."""
         unnested = f"SELECT DISTINCT unnest(skills) AS skill FROM {self._prompts}"
         return [skill for (skill,) in self._database.select(f"SELECT skill FROM ({unnested}) ORDER BY skill") if skill]
 
-    def questions(self, words: str, first: int, most: int) -> tuple[int, list[StoredQuestion]]:
-        """How many questions hold these words, and some of them; reads the questions' cells the first time.
+    def questions(self, words: str, first: int, limit: int) -> tuple[int, list[StoredQuestion]]:
+        """Return the number of questions with these words, and a page of them.
 
-        Raises StoreError where one of them is damaged or gone.
+        The first call reads the cells of questions; raises StoreError if one of them is damaged or missing.
         """
         self._read_questions()
-        holds, values = _holds("q.text", words)
-        found = f"{self._questions} q WHERE {holds}"
+        condition, values = _match_words("q.text", words)
+        found = f"{self._questions} q WHERE {condition}"
         total = int(self._database.select(f"SELECT count(*) FROM {found}", values)[0][0])
         columns = ", ".join(f"f.{name}" for name in QUESTION_COLUMNS)
         statement = (
             f"SELECT {columns}, p.text FROM (SELECT * FROM {found} ORDER BY prompt_id, question_id LIMIT ? OFFSET ?) f "
             f"LEFT JOIN {self._prompts} p USING (prompt_id) ORDER BY prompt_id, question_id"
         )
-        return total, [StoredQuestion(*row) for row in self._database.select(statement, [*values, most, first])]
+        return total, [StoredQuestion(*row) for row in self._database.select(statement, [*values, limit, first])]
 
     def _read_questions(self) -> None:
-        with self._asking:
-            if self._asked:
+        with self._lock:
+            if self._has_questions:
                 return
-            with self._database.filling() as fill:
-                fill(f"CREATE TABLE {self._questions} AS SELECT * FROM given", _of_questions(QUESTIONS.empty_table()))
-                for table in _read_ahead(self._question_cells(), self._store.read_cell):
-                    fill(f"INSERT INTO {self._questions} SELECT * FROM given", _of_questions(table.table))
-                each = "SELECT DISTINCT ON (prompt_id, question_id) *"
-                asked = f"FROM {self._questions} WHERE question_id IS NOT NULL"
-                fill(f"CREATE OR REPLACE TABLE {self._questions} AS {each} {asked}")
-            self._asked = True
-
-    def _question_cells(self) -> list[str]:
-        cells = self._store.read_table(f"runs/{self._run_id}/cells.parquet", ["path", "state"]).to_pylist()
-        return [
-            draft_path(cell["path"]) if cell["state"] == "draft" else cell["path"]
-            for cell in cells
-            if cell["path"].startswith("questions/") and cell["state"] not in ("failed", "missing")
-        ]
+            cells = self._store.read_table(f"runs/{self._run_id}/cells.parquet", ["path", "state"]).to_pylist()
+            paths = [
+                draft_path(cell["path"]) if cell["state"] == "draft" else cell["path"]
+                for cell in cells
+                if cell["path"].startswith("questions/") and cell["state"] not in ("failed", "missing")
+            ]
+            with self._database.transaction() as fill:
+                empty = QUESTIONS.empty_table().select(QUESTION_COLUMNS)
+                fill(f"CREATE TABLE {self._questions} AS SELECT * FROM given", empty)
+                for cell in _read_ahead(paths, self._store.read_cell):
+                    fill(f"INSERT INTO {self._questions} SELECT * FROM given", cell.table.select(QUESTION_COLUMNS))
+                distinct = "SELECT DISTINCT ON (prompt_id, question_id) *"
+                valid = f"FROM {self._questions} WHERE question_id IS NOT NULL"
+                fill(f"CREATE OR REPLACE TABLE {self._questions} AS {distinct} {valid}")
+            self._has_questions = True
 
     def _where(self, wanted: WantedRows) -> tuple[str, list[object]]:
-        """A condition and its values."""
-        holds, words = _holds("text", wanted.words)
-        given: list[tuple[bool, str, list[object]]] = [
-            (bool(wanted.generator), "generator = ?", [wanted.generator]),
-            (bool(wanted.metric), "metric = ?", [wanted.metric]),
-            (wanted.kind == "any", "kind IS NOT NULL", []),
-            (wanted.kind not in ("", "any"), "kind = ?", [wanted.kind]),
-            (wanted.low is not None, "score >= ?", [wanted.low]),
-            (wanted.high is not None, "score <= ?", [wanted.high]),
-            (bool(wanted.skill), f"{self._named} list_contains(skills, ?))", [wanted.skill]),
-            (
-                bool(words),
-                f"({self._named} {holds}) OR prompt_id = ? OR image_id = ?)",
-                [*words, wanted.words.strip(), wanted.words.strip()],
-            ),
-        ]
+        """Return the SQL condition of a filter, and its values."""
+        prompt = f"prompt_id IN (SELECT prompt_id FROM {self._prompts} WHERE"
+        conditions: list[str] = []
+        values: list[object] = []
+
+        def add(condition: str, *bound: object) -> None:
+            conditions.append(condition)
+            values.extend(bound)
+
+        for column in ("generator", "metric"):
+            if name := getattr(wanted, column):
+                add(f"{column} = ?", name)
+        if wanted.kind:
+            add("kind IS NOT NULL") if wanted.kind == "any" else add("kind = ?", wanted.kind)
+        if wanted.low is not None:
+            add("score >= ?", wanted.low)
+        if wanted.high is not None:
+            add("score <= ?", wanted.high)
+        if wanted.skill:
+            add(f"{prompt} list_contains(skills, ?))", wanted.skill)
+        condition, words = _match_words("text", wanted.words)
+        if words:
+            word_id = wanted.words.strip()
+            add(f"({prompt} {condition}) OR prompt_id = ? OR image_id = ?)", *words, word_id, word_id)
         if wanted.noted is not None:
-            given.append((True, *_is_one_of(wanted.noted)))
+            condition, images = _match_images(wanted.noted)
+            add(condition, *images)
         for name, value in wanted.settings:
-            given.append((True, "contains(settings, ?)", [f"{SETTING}{name}={value}{SETTING}"]))
-        conditions = [condition for is_asked, condition, _ in given if is_asked]
-        return " AND ".join(conditions) or "true", [value for is_asked, _, of in given if is_asked for value in of]
+            add("contains(settings, ?)", f"{SETTING}{name}={value}{SETTING}")
+        return " AND ".join(conditions) or "true", values
 
-    @property
-    def _named(self) -> str:
-        return f"prompt_id IN (SELECT prompt_id FROM {self._prompts} WHERE"
-
-    def _with_texts(self, statement: str, values: Sequence[object], order: str, ranks: str = "") -> list[Score]:
+    def _add_texts(self, statement: str, values: Sequence[object], order: str, ranks: str = "") -> list[Score]:
+        """Return the selected scores, with the texts of their prompts."""
         columns = ", ".join(f"f.{name}" for name in Score._fields[: Score._fields.index("text")])
         joined = f"SELECT {columns}, p.text{ranks} FROM ({statement}) f LEFT JOIN {self._prompts} p USING (prompt_id)"
         return [Score(*row) for row in self._database.select(f"{joined} ORDER BY {order}", values)]
 
-    def _ranked(self, condition: str, values: Sequence[object], most: int = 1000) -> list[Score]:
-        found = self._with_texts(
-            f"SELECT * FROM {self._scores} WHERE {condition} ORDER BY row LIMIT {most:d}", values, "row"
+    def _find_ranked(self, condition: str, values: Sequence[object], limit: int = 1000) -> list[Score]:
+        """Return the scores that match the condition, with their percentile ranks within the metric."""
+        found = self._add_texts(
+            f"SELECT * FROM {self._scores} WHERE {condition} ORDER BY row LIMIT {limit:d}", values, "row"
         )
         counts = "count_if(o.score < m.score), count_if(o.score = m.score), count_if(o.score > m.score)"
         counted = self._database.select(
             f"SELECT m.row, m.metric, {counts} FROM (SELECT row, metric, score FROM {self._scores} WHERE {condition} "
-            f"AND score IS NOT NULL ORDER BY row LIMIT {most:d}) m JOIN {self._scores} o USING (metric) "
+            f"AND score IS NOT NULL ORDER BY row LIMIT {limit:d}) m JOIN {self._scores} o USING (metric) "
             "WHERE o.score IS NOT NULL GROUP BY m.row, m.metric",
             values,
         )
-        ranks = {
-            row: percentile_rank(float(above if metric in self._falling else below), equal, below + equal + above)
-            for row, metric, below, equal, above in counted
-        }
+        ranks = {}
+        for row, metric, lower, equal, higher in counted:
+            worse = higher if metric in self._lower_is_better else lower
+            ranks[row] = percentile_rank(float(worse), equal, lower + equal + higher)
         return [score._replace(rank=ranks.get(score.row)) for score in found]
 
 
-def _is_one_of(images: Sequence[NamedImage]) -> tuple[str, list[object]]:
-    """That a row is of one of these images."""
-    each = [[image[place] for image in images] for place in range(3)]
-    values: list[object] = [tuple(names) for names in each]
+def _match_images(images: Sequence[NamedImage]) -> tuple[str, list[object]]:
+    """Return the condition that a row is about one of the images."""
+    values: list[object] = [tuple(image[column] for image in images) for column in range(3)]
     return "(generator, image_id, prompt_id) IN (SELECT unnest(?), unnest(?), unnest(?))", values
 
 
-def _holds(column: str, words: str) -> tuple[str, list[object]]:
-    """That a text has each of the words in it, in any case."""
-    each: list[object] = [*words.split()[:MOST_WORDS]]
-    return " AND ".join([f"contains(lower({column}), lower(?))"] * len(each)) or "true", each
+def _match_words(column: str, words: str) -> tuple[str, list[object]]:
+    """Return the condition that a text contains all words, in any case."""
+    values: list[object] = [*words.split()[:MAX_WORDS]]
+    return " AND ".join([f"contains(lower({column}), lower(?))"] * len(values)) or "true", values
 
 
-def _with_settings(part: pa.Table) -> pa.Table:
-    """Scores whose settings are one text for each row; null for one that has none."""
+def _join_settings(part: pa.Table) -> pa.Table:
+    """Replace the settings by a text for each row; null without settings."""
     texts = pa.nulls(len(part), pa.string())
     if is_kept(part.schema):
         column = part.column(COLUMN).combine_chunks()
-        named = zip((field.name for field in column.type), column.flatten(), strict=True)
-        each = [pc.binary_join_element_wise(f"{SETTING}{name}", value, "=") for name, value in named]
-        texts = pc.binary_join_element_wise(*each, SETTING, "", null_handling="skip")
-    kept = part.drop_columns([COLUMN]) if COLUMN in part.column_names else part
-    return kept.append_column(COLUMN, texts)
-
-
-def _of_questions(cell: pa.Table) -> pa.Table:
-    return cell.select(QUESTION_COLUMNS)
+        names = (field.name for field in column.type)
+        settings = [
+            pc.binary_join_element_wise(f"{SETTING}{name}", values, "=")
+            for name, values in zip(names, column.flatten(), strict=True)
+        ]
+        texts = pc.binary_join_element_wise(*settings, SETTING, "", null_handling="skip")
+    others = part.drop_columns([COLUMN]) if COLUMN in part.column_names else part
+    return others.append_column(COLUMN, texts)
 
 
 def _read_ahead(paths: Sequence[str], read: Callable[[str], Any]) -> Iterator[Any]:
-    """What is read of each path in turn, a few at once."""
+    """Yield the content of each path in order; read a few at once."""
     with ThreadPoolExecutor(READERS) as pool:
         for first in range(0, len(paths), READERS):
             yield from pool.map(read, paths[first : first + READERS])

@@ -1,4 +1,4 @@
-"""Two runs, two generators or two settings side by side: what moved, and the pictures that moved most."""
+"""Compares two runs, generators or settings: changes of means, and the images whose scores moved most."""
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -18,47 +18,46 @@ from plumbline.pipelines.cells.run_scores import read_prompt_texts
 from plumbline.pipelines.report.bridges import read_bridges
 from plumbline.pipelines.report.comparable_runs import obstacle_between
 from plumbline.pipelines.sources.sources import skills_of
-from plumbline.plugins.viewer.addresses import Choice, Side, check_named, check_settings
-from plumbline.plugins.viewer.browser import BrowsedRun, Browser, NotThere, pick_of
+from plumbline.plugins.viewer.addresses import Choice, Side, check_name, check_settings
+from plumbline.plugins.viewer.browser import BrowsedRun, Browser, NotFound, pick_of
 from plumbline.plugins.viewer.run_database import Move, Score, WantedRows
 
-COMPARED = 32
-"""Comparisons that are kept."""
-MOST_ANSWERS = 12
-"""Of two images, those that changed."""
-MOST_CHARACTERS = 700
-"""Of a judge's reasons."""
-SAME_SIDES = "choose two runs, or two generators or settings of one run"
+MAX_COMPARISONS = 32
+"""Comparisons in the cache."""
+MAX_ANSWERS = 12
+"""Changed answers of two images."""
+MAX_REASON = 700
+"""Characters of a judge's reason."""
 
 
 class Sides(NamedTuple):
-    """What is known of the two."""
+    """The two opened sides of a comparison."""
 
     choice: Choice
     left: BrowsedRun
     right: BrowsedRun
     manifests: tuple[Mapping[str, Any], Mapping[str, Any]]
-    """As if what is chosen were all of its run."""
+    """The runs' manifests, reduced to the selected generator and settings."""
     bridges: Sequence[Bridge]
-    """Of the store, those of the benchmark."""
+    """All bridges of the benchmark."""
     between: Mapping[str, Bridge | None]
-    """By metric that is another one on the right, the bridge from the left one, where there is one."""
+    """Metrics whose version differs between the sides, each with the bridge from left to right, if there is one."""
     obstacle: str
-    """Why a difference between them may be none of the generators; empty where nothing is known."""
+    """A reason why a difference may not be due to the generators; empty if none is known."""
 
-    def joining(self, metric: str) -> Bridge | None:
-        """The bridge by which the left scores are mapped."""
+    def find_bridge(self, metric: str) -> Bridge | None:
+        """Return the bridge that maps the left scores."""
         bridge = self.between.get(metric)
         return bridge if bridge is not None and bridge.joins else None
 
     @property
     def unbridged(self) -> list[str]:
-        """The metrics that are others on the right, and that no bridge leads to."""
+        """Metrics whose versions differ, without a bridge."""
         return [metric for metric, bridge in self.between.items() if bridge is None]
 
 
 class ShownSide(NamedTuple):
-    """A prompt's image on one side: of several, the one whose score is nearest to their mean."""
+    """A prompt's image on one side; of several images, the image whose score is closest to their mean."""
 
     run_id: str
     score: Score
@@ -66,18 +65,18 @@ class ShownSide(NamedTuple):
     images: int
     alt: str
     mapped: float | None = None
-    """The mean on the scale of the other side's metric, where a bridge maps it."""
+    """The mean on the scale of the right side's metric, if a bridge maps it."""
 
 
 class ChangedAnswer(NamedTuple):
-    """A question that was answered otherwise, or scored so that another thing is said of it."""
+    """A question whose answer, or whose mark, differs between the sides."""
 
     left: MarkedQuestion
     right: MarkedQuestion
 
 
 class ShownMove(NamedTuple):
-    """A prompt that moved, with its images on both sides."""
+    """A prompt whose score moved, with its images on both sides."""
 
     prompt_id: str
     text: str
@@ -85,41 +84,41 @@ class ShownMove(NamedTuple):
     sides: tuple[ShownSide, ShownSide]
     answers: FirstRows[ChangedAnswer]
     rewritten: bool
-    """Whether the two were asked different questions."""
+    """True if the sides have no question in common."""
     reasons: tuple[str, str] | None
-    """A judge's, where they changed."""
+    """A judge's reasons, if they differ."""
 
 
 class Comparisons:
-    """Compares sides of a store, and keeps what it found."""
+    """Compares sides, and caches the results."""
 
     def __init__(self, browser: Browser) -> None:
         self._browser = browser
-        self._kept = lru_cache(COMPARED)(self._changes)
-        self._kept_edited = lru_cache(COMPARED)(self._edited)
+        self._cached_changes = lru_cache(MAX_COMPARISONS)(self._compare)
+        self._cached_edited = lru_cache(MAX_COMPARISONS)(self._find_edited)
 
     def open(self, choice: Choice) -> Sides:
-        """The two sides; raises NotThere with what is missing."""
+        """Open both sides; raise NotFound if one of them does not exist."""
         if choice.left == choice.right:
-            raise NotThere(SAME_SIDES)
+            raise NotFound("choose two runs, or two generators or settings of one run")
         opening = [self._browser.open(side.run) for side in choice]
         left, right = (run.result() for run in opening)
         if bool(choice.left.generator) != bool(choice.right.generator):
-            raise NotThere("choose a generator on both sides, or on neither")
+            raise NotFound("choose a generator on both sides, or on neither")
         for run, side in zip((left, right), choice, strict=True):
-            check_named("generator", side.generator, run.manifest.get("generators"), run.run_id)
+            check_name("generator", side.generator, run.manifest.get("generators"), run.run_id)
             check_settings(run, side.settings)
-        manifests = (_as_chosen(left, choice.left, choice), _as_chosen(right, choice.right, choice))
+        manifests = (_reduce_manifest(left, choice.left, choice), _reduce_manifest(right, choice.right, choice))
         bridges = read_bridges(self._browser.store, right.manifest.get("benchmark"))
         between = {metric: altered.bridge for metric, altered in altered_metrics(*manifests, bridges).items()}
         return Sides(choice, left, right, manifests, bridges, between, obstacle_between(*manifests, bridges))
 
     def changes(self, sides: Sides) -> Changes:
-        """What moved from one side to the other, paired by prompt; kept until a run is read anew or a bridge comes."""
+        """Return the changes from left to right, paired by prompt; cached until the rows or the bridges change."""
         opened = sides.left.rows.number, sides.right.rows.number
-        return self._kept(sides.choice, opened, tuple(bridge.bridge_id for bridge in sides.bridges))
+        return self._cached_changes(sides.choice, opened, tuple(bridge.bridge_id for bridge in sides.bridges))
 
-    def _changes(self, choice: Choice, opened: tuple[int, int], bridges: tuple[str, ...]) -> Changes:
+    def _compare(self, choice: Choice, opened: tuple[int, int], bridges: tuple[str, ...]) -> Changes:
         """Compare the two sides; the last two arguments are only part of the cache's key."""
         sides = self.open(choice)
         left, right = (WantedRows(generator=side.generator, settings=side.settings) for side in choice)
@@ -134,7 +133,7 @@ class Comparisons:
     def _texts(self, side: Side) -> PromptTexts | None:
         return read_prompt_texts(self._browser.store, side.run)
 
-    def _edited(self, choice: Choice, opened: tuple[int, int]) -> list[str]:
+    def _find_edited(self, choice: Choice, opened: tuple[int, int]) -> list[str]:
         """Return the prompts whose texts differ between the two runs; `opened` is only part of the cache's key."""
         left, right = (self._texts(side) for side in choice)
         if left is None or right is None:
@@ -143,89 +142,89 @@ class Comparisons:
         edited = prompts[left.edited(right, prompts)]
         return self.open(choice).left.rows.prompt_ids(edited) if len(edited) else []
 
-    def moves(self, sides: Sides, wanted: WantedRows, first: int, most: int) -> tuple[int, list[ShownMove]]:
-        """How many prompts are as wanted, and some of them with an image of either side."""
+    def moves(self, sides: Sides, wanted: WantedRows, first: int, limit: int) -> tuple[int, list[ShownMove]]:
+        """Return the number of prompts that match the filter, and a page of them with an image of each side."""
         left, right = (
             wanted._replace(generator=side.generator or wanted.generator, settings=(*wanted.settings, *side.settings))
             for side in sides.choice
         )
-        bridge = sides.joining(wanted.metric)
+        bridge = sides.find_bridge(wanted.metric)
         line = UNCHANGED if bridge is None else bridge.line
-        both = (left._replace(skill="", words=""), right)
-        edited = self._kept_edited(sides.choice, (sides.left.rows.number, sides.right.rows.number))
-        total, moves = sides.left.rows.moves(sides.right.rows, both, line, edited, first, most)
-        lefts = self._shown(sides.left, left, [(one.left_generator, one.prompt_id) for one in moves])
-        rights = self._shown(sides.right, right, [(one.right_generator, one.prompt_id) for one in moves])
-        shown_moves = [_move(*one, wanted.metric) for one in zip(moves, lefts, rights, strict=True)]
-        return total, [_mapped(move, of.left) if bridge else move for move, of in zip(shown_moves, moves, strict=True)]
+        filters = (left._replace(skill="", words=""), right)
+        edited = self._cached_edited(sides.choice, (sides.left.rows.number, sides.right.rows.number))
+        total, moves = sides.left.rows.moves(sides.right.rows, filters, line, edited, first, limit)
+        lefts = self._show_images(sides.left, left, [(move.left_generator, move.prompt_id) for move in moves])
+        rights = self._show_images(sides.right, right, [(move.right_generator, move.prompt_id) for move in moves])
+        rows = zip(moves, lefts, rights, strict=True)
+        return total, [_show_move(*row, wanted.metric, has_bridge=bridge is not None) for row in rows]
 
-    def _shown(
-        self, run: BrowsedRun, wanted: WantedRows, places: Sequence[tuple[str, str]]
+    def _show_images(
+        self, run: BrowsedRun, wanted: WantedRows, pairs: Sequence[tuple[str, str]]
     ) -> list[tuple[ShownSide, ImageDetail]]:
-        """An image of each generator and prompt, with what the metric says of it."""
+        """Return an image of each generator and prompt, with its answers."""
         rows = WantedRows(metric=wanted.metric, settings=wanted.settings)
-        scores = run.rows.of_prompts(rows, [generator for generator, _ in places], [prompt for _, prompt in places])
-        sides = []
-        for place in places:
-            own = [score for score in scores if (score.generator, score.prompt_id) == place]
-            sides.append(_typical(run.run_id, own))
+        scores = run.rows.of_prompts(rows, [generator for generator, _ in pairs], [prompt for _, prompt in pairs])
+        sides = [
+            _choose_typical(run.run_id, [score for score in scores if (score.generator, score.prompt_id) == pair])
+            for pair in pairs
+        ]
         picks = [pick_of([side.score]) for side in sides]
         details = self._browser.details(run, picks)
         return [(side, details[pick.key]) for side, pick in zip(sides, picks, strict=True)]
 
 
-def _as_chosen(run: BrowsedRun, side: Side, choice: Choice) -> Mapping[str, Any]:
-    """A run's manifest as if what is chosen were all of it; of two generators, by the right one's name.
+def _reduce_manifest(run: BrowsedRun, side: Side, choice: Choice) -> Mapping[str, Any]:
+    """Return a run's manifest as if the run had only the side's generator and settings.
 
-    Settings that are chosen are what is compared, and so none that must not differ.
+    Two generators both get the right generator's name. The selected settings are left out, because they are what is
+    compared.
     """
-    chosen = {name for each in choice for name, _ in each.settings}
-    if not chosen and choice.pair is None:
+    selected = {name for either in choice for name, _ in either.settings}
+    if not selected and choice.pair is None:
         return run.manifest
-    known = all_settings(run.manifest, COMPARE)
-    if chosen:
+    settings = all_settings(run.manifest, COMPARE)
+    if selected:
         counted = run.rows.settings(WantedRows(generator=side.generator, settings=side.settings))
-        known = {
-            generator: {name: values for name, values in of_generator.items() if name not in chosen}
-            for generator, of_generator in counted.items()
+        settings = {
+            generator: {name: values for name, values in known.items() if name not in selected}
+            for generator, known in counted.items()
         }
     if choice.pair is None:
-        return {**run.manifest, COLUMN: known}
+        return {**run.manifest, COLUMN: settings}
     name = choice.right.generator
-    return {**run.manifest, "generators": [name], COLUMN: {name: known.get(side.generator, {})}}
+    return {**run.manifest, "generators": [name], COLUMN: {name: settings.get(side.generator, {})}}
 
 
-def _typical(run_id: str, scores: Sequence[Score]) -> ShownSide:
+def _choose_typical(run_id: str, scores: Sequence[Score]) -> ShownSide:
     scored = [(score, score.score) for score in scores if score.score is not None]
     mean = sum(value for _, value in scored) / len(scored) if scored else None
-    nearest = min(scored, key=lambda one: abs(one[1] - (mean or 0.0)))[0] if scored else scores[0]
+    nearest = min(scored, key=lambda pair: abs(pair[1] - (mean or 0.0)))[0] if scored else scores[0]
     text = cut(nearest.text or nearest.prompt_id, 200)
     alt = f"Image by {nearest.generator} in run {run_id} for the prompt: {text}"
     return ShownSide(run_id, nearest, mean, len(scores), alt)
 
 
-def _move(
-    move: Move, left: tuple[ShownSide, ImageDetail], right: tuple[ShownSide, ImageDetail], metric: str
+def _show_move(
+    move: Move,
+    left: tuple[ShownSide, ImageDetail],
+    right: tuple[ShownSide, ImageDetail],
+    metric: str,
+    *,
+    has_bridge: bool,
 ) -> ShownMove:
-    answers = [
+    before, after = (
         {element["question_id"]: mark_question(element) for element in detail.elements.get(metric, ())}
         for _, detail in (left, right)
-    ]
-    both = [ChangedAnswer(question, answers[1][known]) for known, question in answers[0].items() if known in answers[1]]
-    changed = [one for one in both if (one.left.state, one.left.given) != (one.right.state, one.right.given)]
-    reasons = tuple(cut(detail.rationales.get(metric), MOST_CHARACTERS) for _, detail in (left, right))
+    )
+    shared = [ChangedAnswer(question, after[key]) for key, question in before.items() if key in after]
+    changed = [pair for pair in shared if (pair.left.state, pair.left.given) != (pair.right.state, pair.right.given)]
+    reasons = tuple(cut(detail.rationales.get(metric), MAX_REASON) for _, detail in (left, right))
     return ShownMove(
         prompt_id=move.prompt_id,
         text=right[0].score.text or left[0].score.text or move.prompt_id,
         move=None if move.left is None or move.right is None else move.right - move.left,
-        sides=(left[0], right[0]),
-        answers=first_rows(changed, MOST_ANSWERS),
-        rewritten=all(answers) and not both,
+        sides=(left[0]._replace(mapped=move.left) if has_bridge else left[0], right[0]),
+        answers=first_rows(changed, MAX_ANSWERS),
+        rewritten=bool(before and after and not shared),
         reasons=(reasons[0], reasons[1]) if reasons[0] != reasons[1] else None,
     )
-
-
-def _mapped(move: ShownMove, mean: float | None) -> ShownMove:
-    """With the left mean on the scale of the right side's metric."""
-    left, right = move.sides
-    return move._replace(sides=(left._replace(mapped=mean), right))

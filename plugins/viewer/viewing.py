@@ -1,4 +1,4 @@
-"""A browser of a store from its configuration to its end."""
+"""Runs the web server of a store's pages."""
 
 import tempfile
 from collections.abc import Callable
@@ -17,23 +17,23 @@ from plumbline.plugins.viewer.run_database import Database
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ViewConfig(BoundsChecked):
-    """Of which store to show the pages, and where."""
+    """The store to show, and the address."""
 
     store: str = "store"
     """Folder or cloud prefix of the store."""
     host: str = "127.0.0.1"
-    """Where it listens; a host that others reach needs a token."""
+    """Address to listen on; an address that other machines can reach needs a token."""
     hosts: tuple[str, ...] = ()
-    """Names by which it is asked beside this machine's own and `host`, as [rewards.example.org] behind a reverse proxy;
-    ["*"] is any."""
+    """Host names to accept besides this machine's own and `host`, such as [plumbline.example.org] behind a reverse
+    proxy; ["*"] accepts any."""
     port: int = 8008
-    """The port that it listens on; 0 is any that is free."""
+    """Port to listen on; 0 takes a free port."""
     token_variable: str = "PLUMBLINE_TOKEN"
     """The environment variable that holds the token, which a browser asks for as a password."""
     memory: Annotated[int, at_least(100, " megabytes")] = 1000
-    """Megabytes that the rows of opened runs may take in memory; what is more stands in a temporary folder."""
+    """Megabytes of memory for the rows of opened runs; further rows go to a temporary folder."""
     notes: bool = True
-    """Whether people may write notes on images, which are kept in the store; they are shown in any case."""
+    """Allow people to write notes on images into the store; existing notes are always shown."""
     storage: StorageConfig = field(default_factory=StorageConfig)
 
     def __post_init__(self) -> None:
@@ -41,22 +41,21 @@ class ViewConfig(BoundsChecked):
         check_address(self.port, self.hosts)
 
 
-PAGE_SECONDS = 10
-"""That a page which is being made is waited for at the end."""
+SHUTDOWN_SECONDS = 10
+"""Seconds that unfinished pages get when the server stops."""
 
 
 def view(config: ViewConfig, ready: Callable[[str], None]) -> None:
-    """Serves the pages until the process is told to stop; `ready` is told the address.
+    """Serve the pages until the process is stopped; call `ready` with the address.
 
-    Raises ConfigError where there is no store, or what the pages need is not installed; OSError where the port is
-    taken.
+    Raises ConfigError if the store does not exist or a library is missing, and OSError if the port is in use.
     """
     try:
         import uvicorn  # noqa: F401
 
         from plumbline.plugins.viewer.app import make_app
     except ImportError as error:
-        raise ConfigError(f"expected {error.name}, found none; {install('view')}") from error
+        raise ConfigError(f"expected {error.name}; {install('view')}") from error
     token = take_token(config.host, config.token_variable)
     with tempfile.TemporaryDirectory(prefix="plumbline-view-") as folder:
         browser = Browser(open_existing_store(config), Database(Path(folder), config.memory))
@@ -65,6 +64,6 @@ def view(config: ViewConfig, ready: Callable[[str], None]) -> None:
             with listening(config.host, config.port) as listener:
                 ready(server_url(config.host, listener))
                 app = make_app(browser, token, allowed_hosts(config.host, config.hosts), notes=config.notes)
-                run_app(app, listener, patience=PAGE_SECONDS)
+                run_app(app, listener, patience=SHUTDOWN_SECONDS)
         finally:
             browser.close()

@@ -35,8 +35,7 @@ def _want_texts(row: PackRow, texts: Sequence[str]) -> Iterator[PackRow]:
 
 
 def read_longtext_bench(place: Place, convention: Convention) -> PackRows:
-    """Read the texts of text_prompts.jsonl, or of text_prompts_zh.jsonl; a prompt's skills are its category and its
-    length.
+    """Read the texts of text_prompts.jsonl or text_prompts_zh.jsonl; a prompt's skills are its category and length.
 
     LongText-Bench (Geng et al. 2025, X-Omni): 160 prompts with texts, in English or Chinese.
 
@@ -62,13 +61,13 @@ _TEXT = re.compile(r"""'((?:[^'\\]|\\.)*)'|"((?:[^"\\]|\\.)*)\"""")
 
 
 def read_oneig_text(place: Place, convention: Convention) -> PackRows:
-    """Read the texts of text_content.csv, or of text_content_zh.csv.
+    r"""Read the texts of text_content.csv, or of text_content_zh.csv.
 
     OneIG-Bench's text part (Chang et al. 2025): 200 prompts with texts, in English or Chinese.
 
     Source: OneIG-Bench/OneIG-Benchmark, `scripts/text`: rows with `id`, `prompt_en` or `prompt_cn`, and `text_content`,
     a list in Python's notation. `text_score.py` does not parse the list but compares its notation, so that a line break
-    in it, written `\\n`, is a letter n: `released` reads it like this, `fixed` as a space. A prompt has its own id.
+    in it, written `\n`, is a letter n: `released` reads it like this, `fixed` as a space. A prompt has its own id.
     """
     return read_rows(read_lines(place), partial(_read_oneig_text, fixed=convention == "fixed"))
 

@@ -73,8 +73,7 @@ class RenderedTextConfig(Metric):
         return CallEstimate(0, 1)
 
     def want(self, prompt: str, texts: Sequence[str]) -> list[WrittenQuestion] | RowError:
-        """Return a question for each of the texts, or for each text that the prompt quotes, or an error if there are
-        none."""
+        """Return a question for each of the texts, or each text that the prompt quotes; an error if there are none."""
         if texts:
             places = _locate(prompt, texts)
         else:
@@ -145,8 +144,7 @@ class WantedWord(NamedTuple):
 
 
 def word_elements(questions: Sequence[WrittenQuestion], read: str) -> tuple[Element, ...]:
-    """Return an element for each wanted word: 1 if it was read, else 0, with a misspelling that was read if one is
-    near.
+    """Return an element for each wanted word: 1 if it was read, else 0, with a near misspelling that was read.
 
     The last element has the extra words and no score.
     """

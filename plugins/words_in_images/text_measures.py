@@ -58,8 +58,7 @@ def word_count(wanted: Sequence[str], measure: Measure) -> int:
 
 
 def _cvtg_2k(wanted: Sequence[str], read: str) -> dict[str, float]:
-    """Return the share of words that were read anywhere, and the mean similarity of each to its nearest word by
-    difflib."""
+    """Return the share of words read anywhere, and each word's mean similarity to its nearest word by difflib."""
     words, others = _cvtg_words(wanted), read.lower().split() or [""]
     nearest = [difflib.get_close_matches(word, others, n=1, cutoff=0)[0] for word in words]
     similar = [

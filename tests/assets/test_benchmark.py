@@ -35,7 +35,7 @@ def rows(name: str) -> list[dict[str, object]]:
     return committed
 
 
-def test_prompts_are_distinct_held_out_and_even_over_the_skills() -> None:
+def test_prompts_are_distinct_and_held_out_and_every_skill_has_as_many() -> None:
     prompts = make_prompts(SEED, PROMPTS_PER_SKILL)
     assert len({prompt.prompt_id for prompt in prompts}) == len(prompts) == PROMPTS_PER_SKILL * len(SKILLS)
     assert all(is_held_out(prompt.text) for prompt in prompts)
@@ -67,8 +67,8 @@ def test_images_show_the_scenes_that_truth_is_read_from(benchmark: Benchmark) ->
             assert np.array_equal(pixels, draw_scene(depiction.scene, name))
 
 
-def test_profiles_show_in_the_truth(benchmark: Benchmark) -> None:
-    """Of the requirements whose parents are met, each generator breaks about the share that its profile says."""
+def test_generators_break_requirements_as_often_as_their_profiles_say(benchmark: Benchmark) -> None:
+    """Each generator breaks about the fraction in its profile, among the requirements whose parents are met."""
     for generator in GENERATORS:
         for kind in SKILLS:
             outcomes = [
@@ -91,7 +91,7 @@ def test_two_generators_tie_and_the_others_differ(benchmark: Benchmark) -> None:
         assert difference < 0.05 if {first, second} == tied else difference > 0.05
 
 
-def test_ratings_rise_with_the_requirements_met(benchmark: Benchmark) -> None:
+def test_ratings_rise_with_the_number_of_requirements_met(benchmark: Benchmark) -> None:
     ratings: dict[object, list[int]] = {}
     for row in rows("ratings.parquet"):
         rating = row["rating"]
@@ -105,7 +105,7 @@ def test_ratings_rise_with_the_requirements_met(benchmark: Benchmark) -> None:
     assert mean[True] > mean[False] + 1
 
 
-def test_drawing_is_deterministic_and_the_seed_shows() -> None:
+def test_drawing_is_deterministic_and_depends_on_the_seed() -> None:
     scene = Scene(entities=(Entity(shape="heart", colour="red", size="large", part="dot", cell=(1, 2)),))
     assert np.array_equal(draw_scene(scene, "a"), draw_scene(scene, "a"))
     assert not np.array_equal(draw_scene(scene, "a"), draw_scene(scene, "b"))

@@ -1,4 +1,4 @@
-"""Claims mean one thing each, and mean it of hand-made scenes."""
+"""Each claim means one thing, checked on hand-made scenes."""
 
 import pytest
 
@@ -66,7 +66,7 @@ HEART = Description(shape="heart")
         (Every(HEART, "colour", "red"), False),
     ],
 )
-def test_claim_holds_exactly_where_the_scene_bears_it_out(claim: Claim, holds: bool) -> None:
+def test_a_claim_holds_exactly_if_it_is_true_of_the_scene(claim: Claim, holds: bool) -> None:
     assert claim.holds(SCENE) is holds
 
 
@@ -100,10 +100,10 @@ def test_claim_reads_as_english(claim: Claim, text: str, question: str) -> None:
         (Description(shape="circle", colour="red", part="dot"), "part"),
     ],
 )
-def test_existence_takes_the_skill_of_the_most_specific_property_named(what: Description, kind: str) -> None:
+def test_an_existence_claim_has_the_skill_of_its_most_specific_property(what: Description, kind: str) -> None:
     assert Exists(what).kind == kind
 
 
-def test_a_cell_holds_one_entity() -> None:
+def test_a_cell_contains_at_most_one_entity() -> None:
     with pytest.raises(ValueError, match="one entity in a cell"):
         Scene(entities=(entity("large red circle", 0, 0), entity("small red star", 0, 0)))

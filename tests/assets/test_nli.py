@@ -1,4 +1,4 @@
-"""The entailment model is taught what follows and what does not, and the committed one catches what is imagined."""
+"""The entailment model learns what follows and what does not, and the committed model catches imagined questions."""
 
 import json
 from pathlib import Path
@@ -7,19 +7,19 @@ from random import Random
 import torch
 from transformers import AutoTokenizer
 
-from plumbline.assets.making.accuracy import held_out_pairs, pair_accuracy
+from plumbline.assets.making.accuracy import pair_accuracy, sample_held_out_pairs
 from plumbline.assets.making.claims import Claim
 from plumbline.assets.making.lessons import choice_question, planted, yes_no_question
 from plumbline.assets.making.networks import NLI_FOLDER, build_nli, resolve_checkpoint
 from plumbline.assets.making.prompts import is_held_out, make_prompts
 from plumbline.assets.making.scenes import edit_scene, random_palette
 from plumbline.assets.making.text_training import (
-    entailed,
     hypothesis,
     nli_batch,
     nli_loss,
-    not_entailed,
+    sample_entailed,
     sample_illustrated,
+    sample_not_entailed,
     sample_pair,
     vary,
 )
@@ -30,34 +30,34 @@ ASSETS = Path(__file__).parents[2] / "assets"
 FOLDER = ASSETS / "nli-shapes"
 
 
-def test_what_is_entailed_holds_wherever_the_prompt_does() -> None:
+def test_an_entailed_claim_holds_in_every_scene_in_which_the_prompt_does() -> None:
     rng = Random("entailed")
     for _ in range(200):
         prompt, scene = sample_illustrated(rng, held_out=False)
-        claim = entailed(rng, prompt)
+        claim = sample_entailed(rng, prompt)
         scenes = [scene, *(edit_scene(rng, scene, random_palette(rng)) for _ in range(20))]
         assert all(claim.holds(scene) for scene in scenes if prompt.holds(scene)), (prompt.text, claim)
 
 
-def test_what_is_not_entailed_is_never_a_requirement() -> None:
+def test_a_claim_that_is_not_entailed_is_never_a_requirement() -> None:
     rng = Random("not entailed")
     claims: list[Claim | None] = []
     for _ in range(200):
         illustrated = sample_illustrated(rng, held_out=False)
-        claim = not_entailed(rng, illustrated)
+        claim = sample_not_entailed(rng, illustrated)
         assert claim not in {node.claim for node in illustrated.prompt.requirements}
         claims.append(claim)
     assert claims.count(None) < 10
 
 
-def test_varied_claims_are_other_claims() -> None:
+def test_varying_a_claim_changes_it() -> None:
     rng = Random("vary")
     for _ in range(200):
         for node in sample_illustrated(rng, held_out=False).prompt.requirements:
             assert vary(rng, node.claim) != node.claim
 
 
-def test_pairs_are_half_entailed_and_keep_to_their_side_of_the_wordings() -> None:
+def test_half_of_the_pairs_are_entailed_and_none_mixes_training_with_held_out_wordings() -> None:
     rng = Random("pairs")
     for held_out in (True, False):
         pairs = [sample_pair(rng, held_out=held_out) for _ in range(200)]
@@ -90,12 +90,12 @@ def test_a_few_steps_lower_the_loss() -> None:
 
 def test_committed_model_judges_as_well_as_its_accuracy_file_says() -> None:
     committed = json.loads((ASSETS / "accuracy.json").read_text())["nli"]
-    measured = pair_accuracy(load(resolve_checkpoint(ASSETS, NLI_FOLDER), "entailment"), held_out_pairs(1, 400))
+    measured = pair_accuracy(load(resolve_checkpoint(ASSETS, NLI_FOLDER), "entailment"), sample_held_out_pairs(1, 400))
     assert abs(measured["accuracy"] - committed["accuracy"]) < 0.05
     assert (FOLDER / "model.safetensors").stat().st_size <= 6_000_000
 
 
-def test_committed_model_tells_planted_questions_from_those_that_the_prompt_implies() -> None:
+def test_committed_model_separates_planted_questions_from_implied_ones() -> None:
     model = load(resolve_checkpoint(ASSETS, NLI_FOLDER), "entailment")
     prompts = [prompt for prompt in make_prompts(0, 32) if planted(prompt.text)]
     imagined = [

@@ -1,4 +1,4 @@
-"""Gold answers follow from the scene, checked by reading the question's words again."""
+"""Gold answers follow from the scene, checked by parsing the question's words again."""
 
 import re
 from collections import Counter
@@ -24,7 +24,7 @@ PLURALS = {f"{shape}es" if shape == "cross" else f"{shape}s": shape for shape in
 
 
 def read_description(words: str) -> Description:
-    """The description that a noun phrase stands for, read from its words alone."""
+    """Parse a noun phrase into a description, from its words alone."""
     listed = words.replace("?", "").split()
     shapes = [PLURALS.get(word, word) for word in listed if PLURALS.get(word, word) in SHAPES]
     return Description(
@@ -35,7 +35,7 @@ def read_description(words: str) -> Description:
     )
 
 
-def fitting(scene: Scene, words: str) -> list[Entity]:
+def find_fitting(scene: Scene, words: str) -> list[Entity]:
     what = read_description(words)
     return [
         entity
@@ -50,43 +50,45 @@ def fitting(scene: Scene, words: str) -> list[Entity]:
 OFFSETS = {"to the left of": (1, -1), "to the right of": (1, 1), "above": (0, -1), "below": (0, 1)}
 
 
-def stands(one: Entity, relation: str, other: Entity) -> bool:
+def is_placed(one: Entity, relation: str, other: Entity) -> bool:
     axis, sign = OFFSETS[relation]
     return (one.cell[axis] - other.cell[axis]) * sign > 0
 
 
-def brute_force(scene: Scene, text: str) -> bool:
-    """The truth of a prompt without a tail, by parsing it."""
+def evaluate(scene: Scene, text: str) -> bool:
+    """Evaluate a prompt without a tail by parsing it."""
     numbers = "|".join(NUMBERS)
     if match := re.fullmatch(r"(more|fewer) (.+) than (.+)", text):
-        one, other = (len(fitting(scene, match[group])) for group in (2, 3))
+        one, other = (len(find_fitting(scene, match[group])) for group in (2, 3))
         return min(one, other) > 0 and (one > other if match[1] == "more" else one < other)
     if match := re.fullmatch(r"(.+) (larger|smaller) than (.+)", text):
-        pairs = [(one.size, other.size) for one in fitting(scene, match[1]) for other in fitting(scene, match[3])]
+        pairs = [
+            (one.size, other.size) for one in find_fitting(scene, match[1]) for other in find_fitting(scene, match[3])
+        ]
         return (("large", "small") if match[2] == "larger" else ("small", "large")) in pairs
     if match := re.fullmatch(rf"(.+) ({'|'.join(OFFSETS)}) (.+)", text):
-        others = fitting(scene, match[3])
-        return any(stands(one, match[2], other) for one in fitting(scene, match[1]) for other in others)
+        others = find_fitting(scene, match[3])
+        return any(is_placed(one, match[2], other) for one in find_fitting(scene, match[1]) for other in others)
     if match := re.fullmatch(r"(.+) and no (.+)", text):
-        return bool(fitting(scene, match[1])) and not fitting(scene, match[2])
+        return bool(find_fitting(scene, match[1])) and not find_fitting(scene, match[2])
     phrases = re.split(r", | and ", text)
     if re.match(r"every|all", text):
         return all(_every(scene, phrase) for phrase in phrases)
     if re.match(rf"({numbers}) ", text):
-        return all(len(fitting(scene, phrase)) == NUMBERS.index(phrase.split()[0]) for phrase in phrases)
-    return all(fitting(scene, phrase) for phrase in phrases)
+        return all(len(find_fitting(scene, phrase)) == NUMBERS.index(phrase.split()[0]) for phrase in phrases)
+    return all(find_fitting(scene, phrase) for phrase in phrases)
 
 
 def _every(scene: Scene, phrase: str) -> bool:
     match = re.fullmatch(r"(?:every|all) (\w+) (?:is|are|has a|have a) (\w+)", phrase)
     assert match, phrase
-    members = fitting(scene, match[1])
+    members = find_fitting(scene, match[1])
     return bool(members) and all(match[2] in (entity.colour, entity.size, entity.part) for entity in members)
 
 
 @pytest.mark.parametrize("skill", SKILLS)
 @pytest.mark.parametrize("truth", [True, False])
-def test_prompt_is_as_true_as_its_words_read_again(skill: str, truth: bool) -> None:
+def test_a_prompt_has_the_truth_that_parsing_its_words_gives(skill: str, truth: bool) -> None:
     rng, checked = Random(f"{skill}/{truth}"), 0
     while checked < 60:
         scene = random_scene(rng)
@@ -94,12 +96,12 @@ def test_prompt_is_as_true_as_its_words_read_again(skill: str, truth: bool) -> N
         if prompt is not None and len({claim.kind for claim in prompt.claims}) == 1 + (skill == "negation"):
             if any(claim.kind == "universality" for claim in prompt.claims) and skill != "universality":
                 continue
-            assert brute_force(scene, prompt.text) is truth, (prompt.text, scene)
+            assert evaluate(scene, prompt.text) is truth, (prompt.text, scene)
             checked += 1
 
 
 @pytest.mark.parametrize("skill", SKILLS)
-def test_yes_and_no_are_asked_as_wanted(skill: str) -> None:
+def test_questions_have_the_requested_answer(skill: str) -> None:
     rng = Random(skill)
     for truth, answer in ((True, "Yes"), (False, "No")):
         asked = [ask_vqascore(rng, random_scene(rng), skill, truth=truth, held_out=False) for _ in range(20)]
@@ -108,7 +110,7 @@ def test_yes_and_no_are_asked_as_wanted(skill: str) -> None:
         assert set(answers) == {answer} and answers[answer] > 15
 
 
-def test_held_out_wordings_and_training_wordings_are_apart() -> None:
+def test_held_out_wordings_and_training_wordings_do_not_overlap() -> None:
     rng = Random(3)
     for held_out in (True, False):
         questions = [ask_vqascore(rng, random_scene(rng), skill, truth=True, held_out=held_out) for skill in SKILLS * 5]
@@ -116,7 +118,7 @@ def test_held_out_wordings_and_training_wordings_are_apart() -> None:
         assert texts and all(is_held_out(text) is held_out for text in texts)
 
 
-def test_training_asks_nothing_of_held_out_wording() -> None:
+def test_training_never_uses_a_held_out_wording() -> None:
     rng = Random(4)
     for _ in range(60):
         for question in training_questions(rng, random_scene(rng), MIXTURES["question"], 6):
@@ -124,21 +126,21 @@ def test_training_asks_nothing_of_held_out_wording() -> None:
                 assert not is_held_out(question.text.split('"')[1])
 
 
-def test_open_answers_are_what_the_scene_shows() -> None:
+def test_answers_to_open_questions_are_true_of_the_scene() -> None:
     rng = Random(5)
     for _ in range(300):
         scene = random_scene(rng)
         colour, count, where = (ask_openly(rng, scene, topic) for topic in ("color", "count", "place"))
         if colour:
-            assert {entity.colour for entity in fitting(scene, colour.text)} == {colour.answer}
+            assert {entity.colour for entity in find_fitting(scene, colour.text)} == {colour.answer}
         if count:
-            number = len(fitting(scene, count.text))
+            number = len(find_fitting(scene, count.text))
             assert count.answer in (str(number), NUMBERS[number])
         if where:
-            assert [place(entity) for entity in fitting(scene, where.text)] == [where.answer]
+            assert [place(entity) for entity in find_fitting(scene, where.text)] == [where.answer]
 
 
-def test_a_question_asked_both_ways_is_true_one_way_and_false_the_other() -> None:
+def test_swapping_the_two_things_of_a_question_makes_it_false() -> None:
     first = Entity(shape="circle", colour="red", size="small", part=None, cell=(0, 1))
     second = Entity(shape="star", colour="blue", size="small", part=None, cell=(2, 0))
     rng = Random(6)

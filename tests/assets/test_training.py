@@ -1,4 +1,4 @@
-"""What training sees is what inference sees, and the committed checkpoints are what production loads."""
+"""Training gets the same input as inference, and production loads the committed checkpoints."""
 
 import io
 import json
@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 from transformers import AutoTokenizer, CLIPModel
 
-from plumbline.assets.making.accuracy import held_out_questions, order_accuracy, vqa_accuracy
+from plumbline.assets.making.accuracy import order_accuracy, sample_held_out_questions, vqa_accuracy
 from plumbline.assets.making.networks import (
     VQA_FOLDER,
     build_clip_flant5,
@@ -47,7 +47,7 @@ def sentences() -> list[str]:
     return world_sentences(0)
 
 
-def test_training_pixels_equal_those_of_a_decoded_png() -> None:
+def test_training_pixels_equal_the_pixels_of_a_decoded_png() -> None:
     transform = PixelTransform(image_processor(), pad_to_square=True)
     scenes = [random_scene(Random(seed)) for seed in range(5)]
     seeds = Random(1)
@@ -57,7 +57,7 @@ def test_training_pixels_equal_those_of_a_decoded_png() -> None:
         assert torch.equal(pixels, pixel_input(transform, device="cpu", dtype=torch.float32)([shown[None]])[0])
 
 
-def test_a_chunk_keeps_its_end_of_sequence_and_fixed_phrases_are_single_tokens(sentences: list[str]) -> None:
+def test_a_chunk_keeps_its_end_of_sequence_token_and_fixed_phrases_are_single_tokens(sentences: list[str]) -> None:
     tokenizer = t5_tokenizer(sentences)
     assert (tokenizer.pad_token_id, tokenizer.eos_token_id, tokenizer.unk_token_id) == (0, 1, 2)
     assert len(tokenizer(BEFORE_IMAGE).input_ids) == 4
@@ -65,7 +65,7 @@ def test_a_chunk_keeps_its_end_of_sequence_and_fixed_phrases_are_single_tokens(s
     assert len(yes) == 2 and yes[-1] == 1
 
 
-def test_every_word_of_the_world_is_one_token_and_unknown_words_fall_apart(sentences: list[str]) -> None:
+def test_every_word_of_the_world_is_one_token_and_unknown_words_are_spelt_out(sentences: list[str]) -> None:
     tokenizer = t5_tokenizer(sentences)
     text = "two large red circles with a stripe to the left of every heart"
     assert len(tokenizer(text).input_ids) == len(text.split()) + 1
@@ -73,14 +73,14 @@ def test_every_word_of_the_world_is_one_token_and_unknown_words_fall_apart(sente
     assert len(zebra) > 3 and tokenizer.unk_token_id not in zebra
 
 
-def test_clip_pools_where_its_tokenizer_ends_a_text(sentences: list[str]) -> None:
+def test_clip_pools_at_the_token_that_ends_a_text(sentences: list[str]) -> None:
     tokenizer = clip_tokenizer(sentences)
     ids = tokenizer("a red circle").input_ids
     assert (ids[0], ids[-1]) == (tokenizer.bos_token_id, tokenizer.eos_token_id)
     assert len({tokenizer.pad_token_id, tokenizer.eos_token_id, 2}) == 3
 
 
-def test_cells_are_labelled_by_what_stands_in_them() -> None:
+def test_cells_are_labelled_by_their_content() -> None:
     entity = Entity(shape="star", colour="blue", size="small", part=None, cell=(1, 2))
     labels = cell_labels([Scene(entities=(entity,))])
     read = {field: [FIELDS[field][index] for index in labels[field][0].tolist()] for field in FIELDS}
@@ -102,7 +102,7 @@ def test_a_few_caption_steps_lower_the_loss_and_leave_the_tower_alone(sentences:
     assert all(torch.equal(tower[name], tensor) for name, tensor in model.vision_tower.state_dict().items())
 
 
-def test_two_heads_look_at_the_words_before_and_after_from_the_first_step(sentences: list[str]) -> None:
+def test_two_heads_attend_to_the_words_before_and_after_from_the_first_step(sentences: list[str]) -> None:
     torch.manual_seed(0)
     attention = build_clip_flant5(t5_tokenizer(sentences)).language_model.encoder.block[0].layer[0].SelfAttention
     before, after = attention.compute_bias(6, 6)[0, :2].argmax(-1).tolist()
@@ -124,19 +124,19 @@ def test_the_first_lesson_asks_where_two_things_are_in_the_order_of_their_names(
     assert answers == {("heart", "star"): "top left and bottom", ("star", "heart"): "bottom and top left"}
 
 
-def test_a_scene_that_a_lesson_has_no_question_about_has_none_and_ends() -> None:
+def test_a_scene_without_anything_to_ask_about_has_no_questions() -> None:
     alone = Scene(entities=(Entity(shape="star", colour="red", size="small", part=None, cell=(0, 0)),))
     assert training_questions(Random(0), alone, Mixture(forms={"open": 1}, topics={"relation": 1}), 4) == []
 
 
-def test_rate_warms_up_and_decays_and_scenes_grow() -> None:
+def test_learning_rate_warms_up_and_decays_and_scenes_grow() -> None:
     stage = TrainingStage(steps=100, peak=1.0, size=1)
     rates = [stage.rate(step) for step in range(100)]
     assert max(rates) == pytest.approx(1.0) and rates[0] < 0.5 and rates[-1] < 0.1
     assert [most_entities(stage, step) for step in (0, 15, 30, 99)] == [2, 4, 6, 6]
 
 
-def test_committed_clip_loads_plainly_and_agrees_with_its_tokenizer() -> None:
+def test_committed_clip_loads_in_transformers_and_agrees_with_its_tokenizer() -> None:
     model = CLIPModel.from_pretrained(ASSETS / "clip-shapes")
     tokenizer = AutoTokenizer.from_pretrained(ASSETS / "clip-shapes")
     text = model.config.text_config
@@ -151,13 +151,14 @@ def test_committed_clip_loads_plainly_and_agrees_with_its_tokenizer() -> None:
 
 def test_committed_vqa_model_answers_as_well_as_its_accuracy_file_says() -> None:
     committed = json.loads((ASSETS / "accuracy.json").read_text())["vqa"]
-    measured = vqa_accuracy(load(resolve_checkpoint(ASSETS, VQA_FOLDER), "likelihood"), held_out_questions(1, 30))
+    model = load(resolve_checkpoint(ASSETS, VQA_FOLDER), "likelihood")
+    measured = vqa_accuracy(model, sample_held_out_questions(1, 30))
     assert measured.keys() == committed.keys()
     mean = [sum(share["accuracy"] for share in shares.values()) / len(shares) for shares in (measured, committed)]
     assert abs(mean[0] - mean[1]) < 0.05
 
 
-def test_committed_vqa_model_tells_orders_of_words_apart_as_its_accuracy_file_says() -> None:
+def test_committed_vqa_model_distinguishes_word_orders_as_its_accuracy_file_says() -> None:
     committed = json.loads((ASSETS / "accuracy.json").read_text())["order"]
     measured = order_accuracy(load(resolve_checkpoint(ASSETS, VQA_FOLDER), "likelihood"), 1, 60)
     assert abs(measured["told_apart"] - committed["told_apart"]) < 0.1

@@ -1,4 +1,4 @@
-"""The embedded world is made by steps, all checked before the first begins, and its card says what was measured."""
+"""The embedded world is made in steps that are all checked first, and its README has the measurements."""
 
 import json
 from pathlib import Path
@@ -11,7 +11,7 @@ from plumbline.operators.base.errors import ConfigError
 ASSETS = Path(__file__).parents[2] / "assets"
 
 
-def test_a_step_that_is_none_is_refused_with_the_nearest() -> None:
+def test_an_unknown_step_is_refused_with_the_nearest_name() -> None:
     with pytest.raises(ConfigError, match="got 'write'; did you mean writer"):
         WorldConfig(steps=("data", "write"))
 
@@ -22,7 +22,7 @@ def test_numbers_below_one_are_refused(name: str) -> None:
         WorldConfig(**{name: 0})
 
 
-def test_a_shortened_recipe_keeps_all_but_the_steps() -> None:
+def test_a_shortened_recipe_only_changes_the_number_of_steps() -> None:
     config = WorldConfig(shorten=1000)
     assert config.recipe == {
         "seed": 0,
@@ -38,6 +38,6 @@ def test_a_shortened_recipe_keeps_all_but_the_steps() -> None:
     assert config.stage("question").peak == STAGES["question"].peak
 
 
-def test_committed_card_says_what_the_accuracy_file_says() -> None:
+def test_committed_readme_has_the_numbers_of_the_accuracy_file() -> None:
     measured = json.loads((ASSETS / "accuracy.json").read_text())
     assert world_card(measured, WorldConfig().recipe) == (ASSETS / "README.md").read_text()

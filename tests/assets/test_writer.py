@@ -1,4 +1,4 @@
-"""The question writer is taught what the metrics' own readers read, and the committed one has learnt it."""
+"""The question writer learns replies that the metrics can read, and the committed writer has learnt them."""
 
 import json
 from functools import cache
@@ -19,7 +19,7 @@ from plumbline.assets.making.text_training import (
     PHRASES,
     Illustrated,
     lesson_batches,
-    lessons_of,
+    make_lessons,
     reply_loss,
     sample_illustrated,
 )
@@ -35,7 +35,7 @@ RETRAIN = (
 
 
 @cache
-def illustrated() -> list[Illustrated]:
+def illustrated_prompts() -> list[Illustrated]:
     rng = Random("test writer")
     return [sample_illustrated(rng, held_out=index % 2 == 0) for index in range(200)]
 
@@ -43,7 +43,7 @@ def illustrated() -> list[Illustrated]:
 @cache
 def lessons() -> list[Lesson]:
     rng = Random("test lessons")
-    return [lesson for sample in illustrated()[:60] for lesson in lessons_of(rng, sample)]
+    return [lesson for sample in illustrated_prompts()[:60] for lesson in make_lessons(rng, sample)]
 
 
 @cache
@@ -52,28 +52,28 @@ def tokenizer() -> PreTrainedTokenizerFast:
 
 
 def questions(prompt: Prompt, metric: str) -> list[str]:
-    return [one.text for one in GoldWriter(prompt, plant=False).written(metric).questions]
+    return [one.text for one in GoldWriter(prompt, plant=False).write(metric).questions]
 
 
-def test_what_a_prompt_claims_are_the_requirements_nothing_else_presupposes() -> None:
-    for prompt, scene in illustrated():
+def test_the_claims_of_a_prompt_are_the_requirements_that_nothing_else_presupposes() -> None:
+    for prompt, scene in illustrated_prompts():
         parents = {parent for node in prompt.requirements for parent in node.parents}
         assert prompt.holds(scene)
         assert [node.claim for node in prompt.requirements if node.requirement_id not in parents] == list(prompt.claims)
         assert {mention.claim for mention in mentions(prompt)} == {node.claim for node in prompt.requirements}
 
 
-def test_every_requirement_has_words_of_its_own() -> None:
-    for prompt, _ in illustrated():
+def test_every_requirement_has_its_own_words() -> None:
+    for prompt, _ in illustrated_prompts():
         mentioned = mentions(prompt)
         assert all(prompt.text[mention.start : mention.end] == mention.text for mention in mentioned)
         assert all(first.end <= second.start for first, second in pairwise(mentioned))
 
 
 @pytest.mark.parametrize("metric", ["gecko", "tifa"])
-def test_gecko_and_tifa_ask_about_every_requirement_where_it_stands(metric: str) -> None:
-    for prompt, _ in illustrated():
-        written = GoldWriter(prompt, plant=False).written(metric).questions
+def test_gecko_and_tifa_ask_about_every_requirement_in_the_order_of_the_text(metric: str) -> None:
+    for prompt, _ in illustrated_prompts():
+        written = GoldWriter(prompt, plant=False).write(metric).questions
         assert len(written) == len(prompt.requirements)
         for one, mention in zip(written, mentions(prompt), strict=True):
             wanted = f"How many {mention.claim.what.plural} are there?" if isinstance(mention.claim, Counts) else None
@@ -82,24 +82,24 @@ def test_gecko_and_tifa_ask_about_every_requirement_where_it_stands(metric: str)
             assert metric == "tifa" or (one.start, one.end) == (mention.start, mention.end)
 
 
-def test_dsg_asks_the_requirements_with_their_graph() -> None:
-    for prompt, _ in illustrated():
-        written = GoldWriter(prompt).written("dsg").questions
+def test_dsg_asks_about_the_requirements_with_their_graph() -> None:
+    for prompt, _ in illustrated_prompts():
+        written = GoldWriter(prompt).write("dsg").questions
         assert [one.text for one in written] == [node.claim.question for node in prompt.requirements]
         assert [one.parents for one in written] == [
             tuple(parent.removeprefix("r") for parent in node.parents) for node in prompt.requirements
         ]
 
 
-def test_vq2_asks_what_the_prompt_answers() -> None:
-    for prompt, _ in illustrated():
-        written = GoldWriter(prompt).written("vq2").questions
+def test_vq2_asks_questions_that_the_prompt_answers() -> None:
+    for prompt, _ in illustrated_prompts():
+        written = GoldWriter(prompt).write("vq2").questions
         assert written and all(one.keep for one in written)
         assert all(one.span and one.span in prompt.text for one in written)
         assert len({one.text for one in written}) == len(written)
 
 
-def test_planted_questions_are_about_what_the_prompt_does_not_name() -> None:
+def test_planted_questions_are_about_things_that_the_prompt_does_not_name() -> None:
     prompts = make_prompts(0, 32)
     imagined = {prompt.text: claim for prompt in prompts if (claim := planted(prompt.text))}
     assert 0.05 < len(imagined) / len(prompts) < 0.15
@@ -108,11 +108,11 @@ def test_planted_questions_are_about_what_the_prompt_does_not_name() -> None:
 
 
 @pytest.mark.parametrize("metric", ["gecko", "tifa"])
-def test_a_planted_question_is_the_last_and_only_tifas_filter_drops_it(metric: str) -> None:
-    prompts = [prompt for prompt, _ in illustrated() if planted(prompt.text)]
+def test_a_planted_question_comes_last_and_only_tifas_filter_drops_it(metric: str) -> None:
+    prompts = [prompt for prompt, _ in illustrated_prompts() if planted(prompt.text)]
     assert prompts
     for prompt in prompts:
-        written = GoldWriter(prompt).written(metric).questions
+        written = GoldWriter(prompt).write(metric).questions
         assert [one.text for one in written[:-1]] == questions(prompt, metric)
         assert [one.keep is False for one in written] == [False] * (len(written) - 1) + [metric == "tifa"]
 
@@ -137,7 +137,7 @@ def test_committed_tokenizer_reads_each_instruction_as_one_token() -> None:
     assert len(tokenizer()(longest.text).input_ids) < 100, RETRAIN
 
 
-def test_committed_tokenizer_gives_back_exactly_what_it_read() -> None:
+def test_committed_tokenizer_decodes_exactly_the_text_that_it_read() -> None:
     unknown = "  {1}[naïve zebra, x]\n\n\t'quoted' — 17 "
     for text in [unknown, *(one.reply for one in lessons()), *(one.text for one in lessons()[:50])]:
         ids = tokenizer()(text, add_special_tokens=False).input_ids
@@ -177,7 +177,7 @@ def test_a_few_steps_lower_the_loss() -> None:
     assert reply_loss(model, batch).item() < 0.95 * before
 
 
-def test_committed_writer_loads_plainly_and_ends_as_its_tokenizer_does() -> None:
+def test_committed_writer_loads_in_transformers_and_agrees_with_its_tokenizer_on_the_end() -> None:
     model = LlamaForCausalLM.from_pretrained(FOLDER)
     assert model.config.vocab_size == len(tokenizer())
     assert model.generation_config.eos_token_id == tokenizer().eos_token_id
@@ -194,7 +194,7 @@ def test_committed_writer_asks_as_well_as_its_accuracy_file_says(metric: str) ->
     assert measured["accuracy"] > committed["accuracy"] - 0.1, RETRAIN
 
 
-def test_committed_writer_imagines_what_is_planted_and_catches_itself() -> None:
+def test_committed_writer_imagines_planted_questions_and_its_own_filter_catches_them() -> None:
     prompts = [prompt for prompt in make_prompts(0, 32) if planted(prompt.text)][:8]
     verdicts = filtered_questions(
         write_sheets(load(resolve_checkpoint(ASSETS, WRITER_FOLDER), "generate"), "tifa", prompts)

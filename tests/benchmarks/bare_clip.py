@@ -1,4 +1,4 @@
-"""What a script without Plumbline does for `metric=[clipscore]` on the embedded world: CLIP's cosine of every image.
+"""CLIP's cosine of every image of the embedded world, by a script without Plumbline, like `metric=[clipscore]`.
 
 python -m tests.benchmarks.bare_clip [GENERATOR ...]
 """

@@ -1,4 +1,4 @@
-"""What a script without Plumbline does for one metric over a benchmark on S3: each image's score, batch after batch.
+"""A script without Plumbline for comparison: the scores of a benchmark on S3 by one metric, batch after batch.
 
 python -m tests.benchmarks.bare_scores clipscore|vqascore PROMPTS IMAGES
 """

@@ -1,4 +1,4 @@
-"""What several benchmarks need."""
+"""Fixtures of several benchmarks."""
 
 from collections.abc import Iterator
 
@@ -12,11 +12,11 @@ from tests.s3 import S3Server
 
 @pytest.fixture
 def proxy(s3_server: S3Server, bucket: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultProxy]:
-    """Yield a proxy before the test's bucket that notes every request and byte, and answers as the server does."""
+    """Yield a proxy in front of the test's bucket that records every request and byte, and passes on the answers."""
     proxy = FaultProxy(s3_server, seed=0, share=0.0)
     with faulty(proxy) as endpoint:
         monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
         open_filesystem.cache_clear()
         yield proxy
-    S3FileSystem.clear_instance_cache()  # whose clients call the proxy
+    S3FileSystem.clear_instance_cache()  # the clients of this server call the proxy
     open_filesystem.cache_clear()

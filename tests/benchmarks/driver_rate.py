@@ -1,8 +1,8 @@
-"""What a shard in one stage costs the driver, the ProgressLog and a worker, beside two hundred calls at once.
+"""The cost of a shard in one stage for the driver, the ProgressLog and a worker, with two hundred concurrent calls.
 
 `python -m tests.benchmarks.driver_rate [SHARDS] [WORKERS] [CALLS]` runs real workers under the real runner, with a
-stage that does nothing: WORKERS processes of CALLS calls each, 8 and 25 by default, each of which reports as a worker
-of its own does. Seconds are of CPU, from the shards' first tenth to their end, so that no start is among them.
+stage that does nothing: WORKERS processes of CALLS calls each, 8 and 25 by default, each of which reports like a
+separate worker. Seconds are of CPU, from the first tenth of the shards to their end, so that no start is included.
 """
 
 import os
@@ -31,7 +31,7 @@ from plumbline.pipelines.running.events import Event, Totals
 SHARDS, WORKERS, CALLS = 3_200, 8, 25
 BUNDLES = (1, 4, 16)
 EMPTY_CALLS = 20
-"""Of each of the calls at once."""
+"""Number of empty calls for each of the concurrent calls."""
 ROWS = 256
 METRICS = ("vqascore", "other")
 NODE = Node(name="answers:vqa", stage="answers", models={}, metrics={})
@@ -41,12 +41,12 @@ ROLES = {"ray::ProgressLog": "ProgressLog", "ray::MapWorker": "workers", "gcs_se
 
 
 def no_stages(*_: Any, **__: Any) -> dict[str, Any]:
-    """Loads nothing."""
+    """Load nothing."""
     return {}
 
 
 class EmptyActor(actor.StageActor):
-    """Reports as any worker, and says of every cell that it is committed."""
+    """Reports like any worker, and claims of every cell that it is committed."""
 
     def __init__(self, node: Node, pool: PoolConfig, terms: actor.RunSettings, calls: int) -> None:
         actor.node_stages, actor.CALLS_PER_ACTOR = no_stages, calls  # type: ignore[attr-defined]
@@ -58,7 +58,7 @@ class EmptyActor(actor.StageActor):
 
 
 def claim(number: int) -> Work:
-    """A shard with two cells, of which none is read."""
+    """Return a shard with two cells, of which none is read."""
     name = f"{number:06}"
     place = Place("/b", StorageConfig())
     shard = Shard(group="atlas", name=name, place=place, size=1, etag="1", row_groups=(number,), rows=ROWS)
@@ -70,7 +70,7 @@ def claim(number: int) -> Work:
 
 
 def cpu_seconds() -> Mapping[str, float]:
-    """By role, what the processes below this one have taken; those of the driver are its own."""
+    """Return the CPU seconds of the processes below this one, by role; those of the driver exclude the others."""
     seconds: dict[int, float] = {}
     parents: dict[int, int] = {}
     commands: dict[int, str] = {}
@@ -94,7 +94,7 @@ def cpu_seconds() -> Mapping[str, float]:
 
 
 class Samples:
-    """What each role has taken when so many shards were finished."""
+    """The CPU seconds of each role by the number of finished shards."""
 
     def __init__(self) -> None:
         self.totals = Totals()
@@ -122,7 +122,7 @@ class Samples:
         sampler.join()
 
     def each(self, shards: int) -> tuple[float, Mapping[str, float]]:
-        """The shards a second and each role's milliseconds for one, after the first tenth."""
+        """Return the shards per second and each role's milliseconds per shard, after the first tenth."""
         first = next(sample for sample in self.taken if sample[0] >= shards / 10)
         last = max((sample for sample in self.taken if sample[2]["workers"] >= first[2]["workers"]), key=lambda s: s[0])
         count = max(1, last[0] - first[0])
@@ -131,7 +131,7 @@ class Samples:
 
 
 class Idle:
-    """An actor that does nothing with what it is told."""
+    """An actor that ignores its messages."""
 
     def told(self, _: object) -> None:
         pass
@@ -140,18 +140,18 @@ class Idle:
         return time.process_time()
 
 
-def tell(idle: Any, calls: int, each: int) -> None:
-    """So many calls at once, and again so often."""
+def send_calls(idle: Any, calls: int, each: int) -> None:
+    """Send `calls` concurrent calls, `each` times in a row."""
     with ThreadPoolExecutor(calls) as pool:
         for _ in range(each):
             list(pool.map(lambda _: ray.get(idle.told.remote(None)), range(calls)))
 
 
 def empty_call(cluster: ClusterConfig, workers: int, calls: int) -> float:
-    """The milliseconds of CPU that a call takes an actor that does nothing, told by as many workers."""
+    """Return the milliseconds of CPU per call of an actor that does nothing, called by this number of workers."""
     with session.ray_session(cluster):
         idle = ray.remote(num_cpus=0)(Idle).remote()
-        callers = ray.remote(num_cpus=0.01)(tell)
+        callers = ray.remote(num_cpus=0.01)(send_calls)
         ray.get([callers.remote(idle, calls, 1) for _ in range(workers)])
         before = ray.get(idle.spent.remote())
         ray.get([callers.remote(idle, calls, EMPTY_CALLS) for _ in range(workers)])
@@ -174,8 +174,8 @@ def main(shards: int = SHARDS, workers: int = WORKERS, calls: int = CALLS) -> No
         print(f"| {bundle} | {taken} | {rate:.0f} | {own:.0f} |", flush=True)
 
 
-def with_calls(calls: int) -> type[EmptyActor]:
-    """The actor, which is told how many calls it is to take at once."""
+def make_actor(calls: int) -> type[EmptyActor]:
+    """Return the actor with a number of concurrent calls."""
 
     class Told(EmptyActor):
         def __init__(self, node: Node, pool: PoolConfig, terms: actor.RunSettings) -> None:
@@ -185,12 +185,12 @@ def with_calls(calls: int) -> type[EmptyActor]:
 
 
 def measure(cluster: ClusterConfig, shards: int, calls: int) -> tuple[float, Mapping[str, float]]:
-    """The shards a second, and by role the milliseconds of CPU for one; a worker takes so many calls at once."""
+    """Return shards per second, and the CPU milliseconds per shard by role, with `calls` calls per worker."""
     samples = Samples()
     store = Store(Place("/b", StorageConfig()))
     nothing = DriverEnvironment(variables={}, probes=())
     with (
-        patch.multiple(runner, CALLS_PER_ACTOR=calls, StageActor=with_calls(calls)),
+        patch.multiple(runner, CALLS_PER_ACTOR=calls, StageActor=make_actor(calls)),
         session.ray_session(cluster),
         runner.progress_log("a benchmark") as progress,
     ):

@@ -1,4 +1,4 @@
-"""What an ingest remembers of many images' ids takes in memory and time, in a process of its own, as JSON.
+"""Memory and time of what an ingest remembers of many images' ids, in a separate process, as JSON.
 
 python -m tests.benchmarks.many_ids COUNT
 """

@@ -2,7 +2,7 @@
 
 python -m tests.benchmarks.night CELLS FILES
 
-The cells have no rows: a plan and a night without news look into none. Everything else is real.
+The cells have no rows, because a plan and a night without news read none. Everything else is real.
 """
 
 import io
@@ -25,22 +25,22 @@ from urllib3 import connection_from_url
 from plumbline.pipelines.sweeps.unchanged_run import note_unchanged
 from tests.bench_of import images, prompts
 from tests.benchmarks.size import ROOT, one_row_shards
-from tests.benchmarks.test_requests import kind_of, said
-from tests.benchmarks.test_scale import STANDING, peak_memory, planned, write_standing_run
+from tests.benchmarks.test_requests import describe_counts, kind_of
+from tests.benchmarks.test_scale import RUN_ID, peak_memory, planned, write_existing_run
 from tests.faults.proxy import FaultProxy, faulty
 from tests.s3 import S3Server, run_server
 
 GENERATORS = 10
 CELLS_OF_SHARD = 4
-"""Of images by VQAScore and CLIPScore: answers, similarities, and the scores of both."""
+"""Cells over images by VQAScore and CLIPScore: answers, similarities, and the scores of both."""
 BUCKET = "night"
 LINE = one_row_shards(f"s3://{BUCKET}")
-"""How a sweep over the files is called."""
+"""The words of a sweep over the files."""
 WRITERS = 8
 
 
 class Uploads:
-    """Writes objects by the server's own door, which takes no signatures: a tenth of the time."""
+    """Writes objects through the server's own interface without signatures, in a tenth of the time."""
 
     def __init__(self, server: S3Server) -> None:
         self.filer = connection_from_url(server.filer, maxsize=WRITERS)
@@ -50,7 +50,7 @@ class Uploads:
         assert answer.status in (200, 201), (path, answer.status, answer.data)
 
     def put_all(self, files: Iterable[tuple[str, bytes]]) -> None:
-        """Some thousands at a time, for a pool holds all that it is given."""
+        """Write some thousands at a time, because a pool keeps all its inputs in memory."""
         with ThreadPoolExecutor(WRITERS) as pool:
             remaining = iter(files)
             while some := list(itertools.islice(remaining, 10_000)):
@@ -64,7 +64,7 @@ def parquet(rows: list[dict[str, Any]]) -> bytes:
 
 
 def image_files(shards: int, files: int) -> Iterable[tuple[str, bytes]]:
-    """So many files of all generators with so many rows, each of which is a shard."""
+    """Return the files of all generators, with this number of rows, each of which is a shard."""
     row = {**images("atlas", 1)[0], "image": b""}
     for file in range(files):
         rows = range(file * shards // files, (file + 1) * shards // files)
@@ -73,28 +73,28 @@ def image_files(shards: int, files: int) -> Iterable[tuple[str, bytes]]:
 
 
 class Measured(NamedTuple):
-    """What a process took."""
+    """Cost of a process."""
 
     what: str
     requests: Counter[str]
     seconds: float
-    """Of CPU."""
+    """CPU seconds."""
     megabytes: float
-    """At its peak."""
+    """Peak memory in MB."""
 
     def row(self) -> str:
-        """A line of the table."""
-        requests = f"{self.requests.total():,} ({said(self.requests)})"
+        """Format a line of the table."""
+        requests = f"{self.requests.total():,} ({describe_counts(self.requests)})"
         spent = "| |" if math.isnan(self.seconds) else f"| {self.seconds:.1f} s | {self.megabytes:.0f} MB |"
         return f"| {self.what} | {requests} {spent}"
 
 
-def measured(what: str, proxy: FaultProxy, job: str, *line: str) -> Measured:
-    """The requests, the CPU and the memory of a job in a process of its own."""
+def measure_job(what: str, proxy: FaultProxy, job: str, *line: str) -> Measured:
+    """Measure the requests, the CPU and the memory of a job in a separate process."""
     before, seen, peak, waiting = os.times(), len(proxy.requests), 0.0, threading.Event()
     process = subprocess.Popen([sys.executable, "-m", job, *line], cwd=ROOT, stdout=subprocess.DEVNULL)
     while process.poll() is None:
-        peak = max(peak, peak_memory(process.pid))  # what the kernel tells at its end is that of a larger parent
+        peak = max(peak, peak_memory(process.pid))  # at its end, the kernel would report the peak of a larger parent
         waiting.wait(0.1)
     assert process.returncode == 0, f"{job}: exit code {process.returncode}"
     after = os.times()
@@ -103,7 +103,7 @@ def measured(what: str, proxy: FaultProxy, job: str, *line: str) -> Measured:
 
 
 def nights(server: S3Server, proxy: FaultProxy, cells: int, files: int) -> Iterator[Measured]:
-    """The first plan's requests, and then what each of some nights takes."""
+    """Yield the first plan's requests, and then the cost of each of some nights."""
     uploads = Uploads(server)
     uploads.put("bench/prompts.parquet", parquet(prompts(8)))
     uploads.put_all(image_files(cells // CELLS_OF_SHARD, files))
@@ -113,15 +113,15 @@ def nights(server: S3Server, proxy: FaultProxy, cells: int, files: int) -> Itera
         f"the first plan, of {held}: it opens every file", Counter(map(kind_of, proxy.requests)), math.nan, math.nan
     )
     uploads.put_all((f"store/{cell.path}", b"-") for cell in sweep.plan.cells)
-    write_standing_run(sweep)
-    note_unchanged(sweep, STANDING)
-    yield measured("a night with nothing new", proxy, "jobs.nightly", *LINE)
+    write_existing_run(sweep)
+    note_unchanged(sweep, RUN_ID)
+    yield measure_job("a night with nothing new", proxy, "jobs.nightly", *LINE)
     uploads.put_all(image_files(GENERATORS, 1))
-    yield measured("a plan after one file has changed", proxy, "jobs.sweep", *LINE, "dry_run=true")
+    yield measure_job("a plan after one file has changed", proxy, "jobs.sweep", *LINE, "dry_run=true")
 
 
 def main(cells: int, files: int) -> None:
-    """Prints the table, each line when it is known."""
+    """Print the table, each line as soon as it is known."""
     with run_server() as server:
         os.environ.update(server.environment())
         server.filesystem().mkdir(BUCKET)

@@ -1,4 +1,4 @@
-"""What scoring one video takes in memory, in a process of its own, as JSON.
+"""Memory of scoring one video, in a separate process, as JSON.
 
 python -m tests.benchmarks.one_clip VIDEO
 """

@@ -1,4 +1,4 @@
-"""What a report takes in memory for a row of one metric, in a process of its own, as JSON.
+"""Memory of a report per row of one metric, in a separate process, as JSON.
 
 python -m tests.benchmarks.one_metric PROMPTS
 """
@@ -20,11 +20,11 @@ from tests.benchmarks.size import sized
 
 GENERATORS = 5
 ROWS = sized(1 << 15, 1 << 10)
-"""Of a part."""
+"""Rows of a part."""
 
 
 def part(generator: int, first: int, columns: Sequence[str]) -> pa.Table:
-    """A score for each of some prompts."""
+    """Return a score for each of some prompts."""
     ids = [f"prompt-{number:08d}" for number in range(first, first + ROWS)]
     made = {
         "image_id": [f"{generator}-{one}" for one in ids],
@@ -37,8 +37,8 @@ def part(generator: int, first: int, columns: Sequence[str]) -> pa.Table:
     return pa.table({name: made[name] for name in columns})
 
 
-def peak_of(prompts: int) -> float:
-    """Peak memory in MB up to the end of what a report makes of single rows: its gallery and its pairs."""
+def measure_peak(prompts: int) -> float:
+    """Return the peak memory in MB of a report's gallery and pairs, which need single rows."""
     places = [(generator, first) for generator in range(GENERATORS) for first in range(0, prompts, ROWS)]
     scores = RunScores([partial(part, *place) for place in places])
     quotas = gallery_quotas(scores, scores.metrics, MAX_CARDS)
@@ -49,6 +49,6 @@ def peak_of(prompts: int) -> float:
 
 if __name__ == "__main__":
     few, many = ROWS, int(sys.argv[1])
-    base, peak = peak_of(few), peak_of(many)
+    base, peak = measure_peak(few), measure_peak(many)
     rows = GENERATORS * many
     print(json.dumps({"rows": rows, "bytes_a_row": (peak - base) * 2**20 / (rows - GENERATORS * few)}))

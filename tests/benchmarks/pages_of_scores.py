@@ -1,6 +1,6 @@
-"""What the viewer's pages of a run take, beside reading and sorting its table with pandas, in a process of its own.
+"""The cost of the viewer's pages of a run, compared with reading and sorting its table with pandas.
 
-python -m tests.benchmarks.pages_of_scores FOLDER MIDDLE
+It runs in a separate process: python -m tests.benchmarks.pages_of_scores FOLDER MIDDLE
 """
 
 import json
@@ -21,14 +21,14 @@ from tests.benchmarks.scripted_sweep import peak_megabytes
 
 
 def seconds(call: Callable[[], object]) -> float:
-    """Of a processor."""
+    """Return the processor seconds of a call."""
     began = time.process_time()
     call()
     return time.process_time() - began
 
 
 def pages(middle: int) -> dict[str, WantedRows]:
-    """By what each shows; `middle` is the number of a prompt from the middle of the run."""
+    """Return the pages by their content; `middle` is the number of a prompt from the middle of the run."""
     wanted: dict[str, dict[str, Any]] = {
         "first page": {},
         "lowest": {"sort": "lowest"},

@@ -1,4 +1,4 @@
-"""Pictures that cost as much as photographs, and benchmarks of them."""
+"""Images that cost as much as photographs, and benchmarks of them."""
 
 import io
 from pathlib import Path
@@ -8,7 +8,7 @@ from PIL import Image
 
 
 def photograph(seed: int, side: int) -> Image.Image:
-    """Noise of every scale, the coarser the stronger: about as hard to compress and to decode as a photograph."""
+    """Draw noise of every scale, the coarser the stronger: about as hard to compress and to decode as a photograph."""
     random, sum_of_scales = np.random.default_rng(seed), np.zeros((side, side, 3), np.float32)
     for octave in range(2, side.bit_length()):
         noise = Image.fromarray(random.integers(0, 256, (2**octave, 2**octave, 3), np.uint8))
@@ -18,7 +18,7 @@ def photograph(seed: int, side: int) -> Image.Image:
 
 def write_photographs(folder: Path, generators: int, prompts: int, side: int) -> None:
     """Write prompts.parquet and images/ as `jobs.ingest` does; each image is a shifted copy of one of 8 photographs."""
-    from plumbline.pipelines.ingest.ingest import ingest  # photograph() is also for machines with torch alone
+    from plumbline.pipelines.ingest.ingest import ingest  # photograph() must also work on machines with only torch
     from plumbline.pipelines.ingest.ingest_config import IngestConfig
     from tests.bench_of import write_rows
 

@@ -1,4 +1,4 @@
-"""What rows of many questions take of the store and of a worker: answers are made up and all else is real.
+"""The size in the store and the time in a worker of rows of many questions; answers are invented, all else is real.
 
 python -m tests.benchmarks.question_rows [ROWS]
 """
@@ -23,12 +23,12 @@ from plumbline.pipelines.cells.store import encode_cell
 from tests.operators.stages.given import options, score
 
 QUESTIONS = (1, 10, 30)
-"""Of a row."""
+"""Number of questions of a row."""
 WORDS = ("tea cup", "teapot", "table", "red", "blue", "small", "round", "wooden", "window", "cat", "dog", "two")
 
 
-class MadeUpModel:
-    """Encodes nothing, and has two tokens for either choice of a question, each with a probability of its own."""
+class InventingModel:
+    """Encodes nothing, and invents two tokens with different probabilities for either choice of a question."""
 
     usage = Usage()
     side_by_side = False
@@ -47,8 +47,8 @@ class MadeUpModel:
         return [question.choices[0] for question in questions]
 
 
-def written(prompts: int, each: int) -> pa.Table:
-    """As many yes-no questions about every prompt, half of which have a parent."""
+def make_questions(prompts: int, each: int) -> pa.Table:
+    """Return this number of yes/no questions about every prompt, half of which have a parent."""
     chance = np.random.default_rng(1)
     records = []
     for number in range(prompts):
@@ -66,7 +66,7 @@ def written(prompts: int, each: int) -> pa.Table:
 
 
 def pictures(count: int) -> PreparedImages:
-    """An image of every prompt, as if it had been decoded."""
+    """Return an image of every prompt, as if it had been decoded."""
     chance, images = np.random.default_rng(2), PreparedImages()
     for number in range(count):
         row = ImageRow(f"atlas-{number:08d}", f"prompt-{number:08d}", "atlas")
@@ -74,22 +74,24 @@ def pictures(count: int) -> PreparedImages:
     return images
 
 
-def measured(count: int, each: int) -> Iterator[tuple[str, float, float]]:
-    """By stage, the bytes of its cell and the microseconds that it took, for each row."""
+def measure_stages(count: int, each: int) -> Iterator[tuple[str, float, float]]:
+    """Return the bytes of the cell and the microseconds per row, by stage."""
 
-    def told(stage: str, call: Callable[[], pa.Table]) -> tuple[pa.Table, tuple[str, float, float]]:
+    def measure_stage(stage: str, call: Callable[[], pa.Table]) -> tuple[pa.Table, tuple[str, float, float]]:
         began = time.process_time()
         table = call()
         size = len(encode_cell(table, {"key": "0" * 64}))
         return table, (stage, size / count, 1e6 * (time.process_time() - began) / count)
 
     metric, images = DsgConfig(), pictures(count)
-    questions, said = told("questions", lambda: written(count, each))
-    yield (*said[:2], float("nan"))  # who made them up is no writer
-    stage = AnswersStage({"dsg": metric}, {"model": MadeUpModel()}, options(image_batch=256))
-    answers, said = told("answers", lambda: stage.measure(images, {"dsg": QuestionIndex(questions, metric)})["dsg"])
+    questions, said = measure_stage("questions", lambda: make_questions(count, each))
+    yield (*said[:2], float("nan"))  # no writer wrote the questions
+    stage = AnswersStage({"dsg": metric}, {"model": InventingModel()}, options(image_batch=256))
+    answers, said = measure_stage(
+        "answers", lambda: stage.measure(images, {"dsg": QuestionIndex(questions, metric)})["dsg"]
+    )
     yield said
-    _, said = told("scores", lambda: score(answers, "dsg", metric, WrittenIndex(questions, None)))
+    _, said = measure_stage("scores", lambda: score(answers, "dsg", metric, WrittenIndex(questions, None)))
     yield said
 
 
@@ -98,5 +100,5 @@ if __name__ == "__main__":
     print(f"{ROWS} rows, each an image of a prompt of its own\n")
     print("| questions a row | stage | bytes a row | CPU microseconds a row |\n|---|---|---|---|")
     for number in QUESTIONS:
-        for name, size, spent in measured(ROWS, number):
+        for name, size, spent in measure_stages(ROWS, number):
             print(f"| {number} | {name} | {size:,.0f} | {'' if np.isnan(spent) else f'{spent:,.0f}'} |")

@@ -1,8 +1,9 @@
-"""A sweep in a process of its own whose scores are made up and all else is real: what its driver takes, as JSON.
+"""A sweep in a separate process whose scores are invented and all else is real: its driver's cost, as JSON.
 
 python -m tests.benchmarks.scripted_sweep FOLDER STORE [METRICS] [ROWS_OF_A_SHARD] [WORKERS]
 
-Without workers it is in this process alone, else on Ray with so many CPUs. sweep_table.py makes a table of several.
+Without workers it runs in this process alone, otherwise on Ray with that number of CPUs. sweep_table.py makes a table
+of several sweeps.
 """
 
 import json
@@ -50,7 +51,7 @@ def write_prompts(folder: Path, count: int, *, row_group: int = ROW_GROUP) -> No
 
 
 def write_images(folder: Path, generator: str, count: int, copies: int = 1, *, row_group: int = ROW_GROUP) -> None:
-    """So many rows for each of the first `count` prompts; nothing looks at their images."""
+    """Write this number of rows for each of the first `count` prompts; their images are never read."""
     ids = [f"prompt-{number:06d}" for _ in range(copies) for number in range(count)]
     table = {
         "image_id": [f"{generator}-{number:07d}" for number in range(len(ids))],
@@ -62,14 +63,14 @@ def write_images(folder: Path, generator: str, count: int, copies: int = 1, *, r
 
 
 class MissingScores(NamedTuple):
-    """The scores cells to commit of a shard."""
+    """The scores cells of a shard to commit."""
 
     shard: Shard
     cells: tuple[Cell, ...]
 
 
-def scores_of(planned: PlannedSweep, report: object = None) -> dict[str, Outcome]:
-    """Commits the missing scores cells with scores that follow from the cell's name."""
+def commit_missing(planned: PlannedSweep, report: object = None) -> dict[str, Outcome]:
+    """Commit the missing scores cells with scores that depend on the cell's name."""
     plan, wanted = planned.plan, {cell for cells in planned.plan.scores.values() for cell in cells}
     cells_of = ((shard, tuple(cell for cell in cells if cell in wanted and cell in plan.missing))
                 for shard, cells in plan.images.of_shard.items())  # fmt: skip
@@ -84,7 +85,7 @@ def scores_of(planned: PlannedSweep, report: object = None) -> dict[str, Outcome
 
 
 def commit_scores(store: Store, missing: MissingScores) -> dict[str, Outcome]:
-    """Commits cells of one shard."""
+    """Commit the cells of one shard."""
     ids = read_shard(missing.shard, ("image_id", "prompt_id"))
     return {cell.path: store.save(cell, _scores(cell, missing.shard, ids)) for cell in missing.cells}
 
@@ -106,8 +107,8 @@ def _scores(cell: Cell, shard: Shard, ids: pa.Table) -> pa.Table:
     return pa.table(columns | absent, schema=schema)
 
 
-def timed(seconds: dict[str, float], name: str, call: Callable[..., Any]) -> Callable[..., Any]:
-    """The call, whose CPU seconds, over all threads, are noted: they differ less than the clock's on a busy machine."""
+def record_time(seconds: dict[str, float], name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap the call to record its CPU seconds over all threads, which vary less than wall time on a busy machine."""
 
     def calling(*arguments: Any, **options: Any) -> Any:
         began, wall = time.process_time(), time.time()
@@ -124,7 +125,7 @@ def timed(seconds: dict[str, float], name: str, call: Callable[..., Any]) -> Cal
 peaks: dict[str, float] = {}
 """Peak memory up to the end of each step."""
 moments: dict[str, tuple[float, float]] = {}
-"""When each step began and ended, in seconds since 1970."""
+"""Start and end of each step, in seconds since 1970."""
 
 
 def peak_megabytes() -> float:
@@ -135,7 +136,7 @@ def peak_megabytes() -> float:
 def measure(
     folder: str, store: str, metrics: str = "1", shard_rows: str = str(ROW_GROUP), workers: str = "0"
 ) -> dict[str, Any]:
-    """Plans, scores by so many metrics, gathers and reports; each step's CPU seconds, and the peak memory in MB."""
+    """Plan, score by these metrics, gather and report; return each step's CPU seconds, and peak memory in MB."""
     read: list[str] = []
     read_cell = Store.read
 
@@ -146,13 +147,13 @@ def measure(
     seconds: dict[str, float] = {}
     replaced = (
         (Store, "read", noting),
-        (computing, "compute_missing", timed(seconds, "scripted", scores_of)),
-        (sweep, "gather_results", timed(seconds, "results", gather_results)),
-        (sweep, "write_run", timed(seconds, "written", write_run)),
-        (job, "list_inputs", timed(seconds, "plan", list_inputs)),
-        (job, "plan_inputs", timed(seconds, "plan", plan_inputs)),
-        (judged_run, "judge_run", timed(seconds, "agreement", judged_run.judge_run)),
-        (report, "write_report", timed(seconds, "report", report.write_report)),
+        (computing, "compute_missing", record_time(seconds, "scripted", commit_missing)),
+        (sweep, "gather_results", record_time(seconds, "results", gather_results)),
+        (sweep, "write_run", record_time(seconds, "written", write_run)),
+        (job, "list_inputs", record_time(seconds, "plan", list_inputs)),
+        (job, "plan_inputs", record_time(seconds, "plan", plan_inputs)),
+        (judged_run, "judge_run", record_time(seconds, "agreement", judged_run.judge_run)),
+        (report, "write_report", record_time(seconds, "report", report.write_report)),
     )
     more = [f"+metrics.clipscore_{number}={{kind: clipscore, model: clip}}" for number in range(2, int(metrics) + 1)]
     on_ray = ["cluster=local", f"cluster.num_cpus={workers}", "cluster.driver_rows=0"] if int(workers) else []

@@ -1,7 +1,7 @@
-"""What many small rows cost on S3 in shards of 256 rows, and in those that a sweep makes by itself: objects, requests,
-bytes and CPU, counted between a sweep and a real S3 server.
+"""The cost of many small rows on S3 in shards of 256 rows, and in shards of the size that a sweep chooses.
 
-python -m tests.benchmarks.shard_sizes [ROWS] [SHARD_ROWS]    # of the second sweep, where it is not to decide
+Objects, requests and bytes are counted between a sweep and a real S3 server, and CPU is measured. python -m
+tests.benchmarks.shard_sizes [ROWS] [SHARD_ROWS]    # of the second sweep, if it should not choose
 """
 
 import os
@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from plumbline.pipelines.sweeps.planning import plan_sweep
 from plumbline.pipelines.sweeps.sweep import run_sweep
 from tests.bench_of import prompts, sweep_config, write_rows
-from tests.benchmarks.small_images import encoded
+from tests.benchmarks.small_images import encode_images
 from tests.benchmarks.test_requests import kind_of
 from tests.faults.proxy import FaultProxy, faulty
 from tests.s3 import run_server
@@ -29,12 +29,12 @@ COLUMNS = (
     "MB written", "CPU s",
 )  # fmt: skip
 METRIC = "edge_density"
-"""Its images are decoded and no model is asked."""
+"""Decodes its images and asks no model."""
 
 
 def write_images(path: Path, count: int) -> None:
-    """Rows of 64x64 JPEG files."""
-    files, ids = encoded(), [row["prompt_id"] for row in prompts(PROMPTS)]
+    """Write rows of 64x64 JPEG files."""
+    files, ids = encode_images(), [row["prompt_id"] for row in prompts(PROMPTS)]
     schema = pa.schema([("image_id", pa.string()), ("prompt_id", pa.string()), ("image", pa.binary())])
     path.parent.mkdir(parents=True)
     with pq.ParquetWriter(path, schema, use_dictionary=False) as writer:
@@ -48,8 +48,8 @@ def write_images(path: Path, count: int) -> None:
             writer.write_table(pa.table(columns, schema=schema), row_group_size=ROW_GROUP)
 
 
-def swept(proxy: FaultProxy, bucket: str, name: str, word: str) -> str:
-    """A line about a sweep over the images into a store of its own."""
+def describe_sweep(proxy: FaultProxy, bucket: str, name: str, word: str) -> str:
+    """Format a line about a sweep over the images into a new store."""
     requests, sent = len(proxy.requests), Counter(proxy.bytes)
     began = time.process_time()
     planned = plan_sweep(sweep_config(f"{bucket}/bench", f"{bucket}/{name}", f"metric=[{METRIC}]", word))
@@ -81,7 +81,7 @@ def main(count: int, decided: str) -> None:
         print(f"{count:,} images of 64x64 pixels in row groups of {ROW_GROUP}, by {METRIC}\n")
         print(f"| {' | '.join(COLUMNS)} |\n{'|---' * len(COLUMNS)}|")
         for name, word in (("before", "shard_rows=256"), ("now", f"shard_rows={decided}")):
-            print(swept(proxy, "s3://rows", name, word), flush=True)
+            print(describe_sweep(proxy, "s3://rows", name, word), flush=True)
 
 
 if __name__ == "__main__":

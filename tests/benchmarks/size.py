@@ -1,4 +1,4 @@
-"""In which size benchmarks run: in full, or tiny, where each begins and ends in a moment and measures nothing."""
+"""The size of benchmarks: full, or tiny, in which each benchmark only runs briefly and measures nothing."""
 
 import io
 import json
@@ -17,31 +17,31 @@ from unittest.mock import patch
 ROOT = Path(__file__).parent.parent.parent
 TINY = os.environ.get("BENCHMARKS") == "tiny"
 HERE: Sequence[str] = ("cluster=here",) if TINY else ()
-"""Overrides of a sweep: what takes a moment need not wait for workers."""
+"""Overrides of a sweep: a tiny sweep need not wait for workers."""
 RAY = () if TINY else ("ray_cluster",)
-"""The fixtures of what else runs on Ray."""
+"""Fixtures of other code that runs on Ray."""
 T = TypeVar("T")
 
 
 def sized(full: T, tiny: T) -> T:
-    """What a benchmark takes, in full size or tiny."""
+    """Return the full or the tiny value, by the size in use."""
     return tiny if TINY else full
 
 
 def wanted(holds: bool) -> None:
-    """Asserts what is wanted of speed and memory, which a tiny size does not tell."""
+    """Assert a target of speed or memory, except in the tiny size, which cannot show it."""
     assert TINY or holds
 
 
 def fresh_process() -> Executor:
-    """A process that has imported nothing; where nothing is measured, a thread."""
+    """Return a pool of one fresh process, or a thread in the tiny size."""
     return ThreadPoolExecutor(1) if TINY else ProcessPoolExecutor(1, mp_context=get_context("spawn"))
 
 
 def run_module(module: str, *arguments: str, threads: int = 1) -> str:
-    """Return what `python -m MODULE ...` prints, in a process of its own; in this one where TINY."""
+    """Return the output of `python -m MODULE ...`, run in a separate process, or in this one if TINY."""
     if TINY:
-        return _printed_here(module, *arguments)
+        return _run_here(module, *arguments)
     done = subprocess.run(
         [sys.executable, "-m", module, *arguments],
         cwd=ROOT, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": f"{threads}"},
@@ -51,11 +51,11 @@ def run_module(module: str, *arguments: str, threads: int = 1) -> str:
 
 
 def said_by(benchmark: str, *arguments: str) -> Any:
-    """The JSON in the last line that a module of this folder prints."""
+    """Return the JSON in the last line that a module of this folder prints."""
     return json.loads(run_module(f"tests.benchmarks.{benchmark}", *arguments).splitlines()[-1])
 
 
-def _printed_here(module: str, *arguments: str) -> str:
+def _run_here(module: str, *arguments: str) -> str:
     with redirect_stdout(io.StringIO()) as printed, patch.object(sys, "argv", [module, *arguments]):
         try:
             runpy.run_module(module, run_name="__main__")
@@ -65,7 +65,7 @@ def _printed_here(module: str, *arguments: str) -> str:
 
 
 def one_row_shards(place: str) -> list[str]:
-    """How a sweep over a benchmark in `bench` below a place is called, whose shards have one row."""
+    """Return the words of a sweep over a benchmark in `bench` below a location, with one row per shard."""
     return [
         "sweep=shapes",
         "metric=[vqascore,clipscore]",

@@ -1,4 +1,4 @@
-"""An ingest of many small images from WebDataset tars: it is killed half way, goes on, and looks once more, as JSON.
+"""An ingest of many small images from WebDataset tars that is killed half way, continues, and runs once more, as JSON.
 
 python -m tests.benchmarks.small_images FOLDER IMAGES
 """
@@ -19,16 +19,16 @@ import numpy as np
 from PIL import Image
 
 from tests.benchmarks.size import ROOT
-from tests.benchmarks.test_scale import peak_memory, processes_of
+from tests.benchmarks.test_scale import list_processes, peak_memory
 
 SIDE = 64
 TAR_IMAGES = 10_000
 DIFFERENT = 512
-"""So many images are encoded; the samples repeat them under names of their own."""
+"""Number of images that are encoded; the samples repeat them under different names."""
 
 
-def encoded() -> list[bytes]:
-    """JPEG files of 64x64 pixels, of a smooth gradient with a camera's noise: 1.4 kB each."""
+def encode_images() -> list[bytes]:
+    """Encode JPEG files of 64x64 pixels, of a smooth gradient with a camera's noise: 1.4 kB each."""
     noise = np.random.default_rng(0)
     y, x = np.mgrid[:SIDE, :SIDE]
     images = []
@@ -42,8 +42,8 @@ def encoded() -> list[bytes]:
 
 
 def write_tars(folder: Path, count: int, of_tar: int = TAR_IMAGES) -> None:
-    """Tars of so many samples, each an image and its prompt; the prompts come back every 50,000 images."""
-    images = encoded()
+    """Write tars of this number of samples, each an image and its prompt; prompts repeat every 50,000 images."""
+    images = encode_images()
     folder.mkdir(parents=True, exist_ok=True)
     for first in range(0, count, of_tar):
         with tarfile.open(folder / f"{first // of_tar:05d}.tar", "w") as archive:
@@ -55,8 +55,8 @@ def write_tars(folder: Path, count: int, of_tar: int = TAR_IMAGES) -> None:
                     archive.addfile(header, io.BytesIO(content))
 
 
-def ingested(folder: Path, until: int | None = None) -> dict[str, Any]:
-    """Runs the ingest, or kills it once so many of its shards stand; its seconds and the peak memory of each part."""
+def run_ingest(folder: Path, until: int | None = None) -> dict[str, Any]:
+    """Run the ingest, or kill it after `until` shards; return its seconds and the peak memory of each part."""
     command = [sys.executable, "-m", "jobs.ingest", f"tars={folder}/in", f"output={folder}/out", "generator=sdxl"]
     began, driver, workers = time.perf_counter(), 0.0, 0.0
     waiting = threading.Event()
@@ -65,7 +65,7 @@ def ingested(folder: Path, until: int | None = None) -> dict[str, Any]:
         while process.poll() is None:
             waiting.wait(0.2)
             driver = max(driver, peak_memory(process.pid))
-            workers = max([workers, *(peak_memory(pid) for pid in processes_of(process.pid, b"Drafter"))])
+            workers = max([workers, *(peak_memory(pid) for pid in list_processes(process.pid, b"Drafter"))])
             if until is not None and len(list((folder / "out/sdxl").glob("*.parquet"))) >= until:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
@@ -75,17 +75,17 @@ def ingested(folder: Path, until: int | None = None) -> dict[str, Any]:
     return {"seconds": round(seconds, 1), "code": process.returncode, **memory, "said": last}
 
 
-def standing(folder: Path) -> int:
+def count_shards(folder: Path) -> int:
     return len(list((folder / "out/sdxl").glob("*.parquet")))
 
 
 def measure(folder: Path, count: int) -> dict[str, Any]:
-    """The three runs, with the shards that stand after each."""
+    """Return the three runs, with the number of shards after each."""
     if not (folder / "in").exists():
         write_tars(folder / "in", count)
-    killed = ingested(folder, until=count // 1024 // 2) | {"shards": standing(folder)}
-    resumed = ingested(folder) | {"shards": standing(folder)}
-    again = ingested(folder) | {"shards": standing(folder)}
+    killed = run_ingest(folder, until=count // 1024 // 2) | {"shards": count_shards(folder)}
+    resumed = run_ingest(folder) | {"shards": count_shards(folder)}
+    again = run_ingest(folder) | {"shards": count_shards(folder)}
     return {"killed": killed, "resumed": resumed, "again": again}
 
 

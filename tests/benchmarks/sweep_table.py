@@ -1,9 +1,9 @@
-"""What a sweep of many made-up scores takes, step by step and process by process, with one worker and with two.
+"""The cost of a sweep of many invented scores, by step and process, with one worker and with two.
 
 python -m tests.benchmarks.sweep_table FOLDER PROMPTS GENERATORS METRICS
 
-Plans, commits cells, makes results and a report with two workers; then results and report once more with one. The
-folder gets prompts, images' tables and a store, of some 80 bytes a row, and is deleted at the end.
+It plans, commits cells, makes results and a report with two workers, then results and report again with one. The folder
+gets prompts, images' tables and a store, of some 80 bytes per row, and is deleted at the end.
 """
 
 import json
@@ -21,11 +21,11 @@ from tests.benchmarks.scripted_sweep import write_images, write_prompts
 from tests.benchmarks.size import ROOT
 
 SHARD_ROWS = 1_000
-LOOK_INTERVAL = 1.0
-"""Seconds between two looks at the processes."""
+POLL_INTERVAL = 1.0
+"""Seconds between two polls of the processes."""
 TICKS = os.sysconf("SC_CLK_TCK")
 STEPS = {"plan": "plan", "scripted": "compute", "results": "results", "written": "manifest", "report": "report"}
-"""By the step's name in scripted_sweep.py, how it is called here."""
+"""Display names of the steps in scripted_sweep.py."""
 
 
 class Process(NamedTuple):
@@ -33,37 +33,37 @@ class Process(NamedTuple):
 
     pid: int
     cpu: float
-    """Seconds."""
+    """CPU seconds."""
     peak: float
-    """MB."""
+    """Peak memory in MB."""
 
 
 class Look(NamedTuple):
-    """The processes of a sweep at a time."""
+    """The processes of a sweep at one moment."""
 
     at: float
     cpu: Mapping[int, float]
-    """By process."""
+    """CPU seconds by process."""
 
 
 class Sweep(NamedTuple):
-    """A sweep that has ended."""
+    """A finished sweep."""
 
     measured: dict[str, Any]
-    """As scripted_sweep.py says it."""
+    """The output of scripted_sweep.py."""
     looks: list[Look]
-    """At its workers."""
+    """Polls of its workers."""
     worker: float
-    """The largest one's peak memory, in MB."""
+    """Peak memory of the largest worker, in MB."""
 
     def wall(self, step: str) -> float:
         began, ended = self.measured["moments"][step]
         return float(ended - began)
 
     def workers(self, step: str) -> float:
-        """CPU seconds of all workers."""
+        """Return the CPU seconds of all workers."""
         began, ended = self.measured["moments"][step]
-        return self._worked(ended + LOOK_INTERVAL) - self._worked(began)
+        return self._worked(ended + POLL_INTERVAL) - self._worked(began)
 
     def _worked(self, until: float) -> float:
         latest: dict[int, float] = {}
@@ -73,8 +73,8 @@ class Sweep(NamedTuple):
         return sum(latest.values())
 
 
-def workers_of(sweep: int) -> list[Process]:
-    """The workers of a sweep's own Ray."""
+def list_workers(sweep: int) -> list[Process]:
+    """List the workers of a sweep's own Ray."""
     parents = {pid: parent for pid in Path("/proc").glob("[0-9]*") if (parent := _parent(pid)) is not None}
     below, found = {sweep}, -1
     while found < len(below):
@@ -91,7 +91,7 @@ def _parent(process: Path) -> int | None:
 
 
 def _worker(process: Path) -> Process | None:
-    """A process that is one of Ray's workers, and still there."""
+    """Read a process if it is a running worker of Ray."""
     with suppress(OSError):
         if (process / "cmdline").read_text().startswith("ray::"):
             fields = (process / "stat").read_text().rpartition(")")[2].split()
@@ -112,17 +112,17 @@ def run_sweep(folder: Path, metrics: int, workers: int) -> Sweep:
             cwd=ROOT, stdout=output, env={**os.environ, "OMP_NUM_THREADS": "1"},
         )  # fmt: skip
         while sweep.poll() is None:
-            own = workers_of(sweep.pid)
+            own = list_workers(sweep.pid)
             looks.append(Look(time.time(), {process.pid: process.cpu for process in own}))
             largest = max([largest, *(process.peak for process in own)])
             with suppress(subprocess.TimeoutExpired):
-                sweep.wait(LOOK_INTERVAL)
+                sweep.wait(POLL_INTERVAL)
     assert sweep.returncode == 0, said.read_text()[-3000:]
     return Sweep(json.loads(said.read_text().splitlines()[-1]), looks, largest)
 
 
 def show(rows: int, workers: int, sweep: Sweep) -> None:
-    """The steps of a sweep as rows of a table."""
+    """Format the steps of a sweep as rows of a table."""
     for step, name in STEPS.items():
         driver, theirs = sweep.measured["seconds"].get(step, 0.0), sweep.workers(step)
         share = driver / (driver + theirs)

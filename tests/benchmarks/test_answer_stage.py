@@ -1,4 +1,4 @@
-"""Speed as ratios within one run: the answer stage against plain loops over the same model on the same cells."""
+"""Speed as ratios within one run: the answer stage compared with plain loops over the same model on the same cells."""
 
 import io
 import time
@@ -31,7 +31,7 @@ from tests.operators import tiny
 SHARD = sized(256, 4)
 GENERATORS = sized(("atlas", "borealis", "cobalt", "drift", "ember", "flint"), ("atlas",))
 COPIES = sized(4, 1)
-"""Of each generator, so that what a process spends once (its first batch) weighs as little as in a real sweep."""
+"""Copies of each generator, so that one-off costs (a process's first batch) weigh as little as in a real sweep."""
 FEW = sized((), (*HERE, "benchmark.require_every_prompt=false"))
 BATCH = 64
 THREADS = 2
@@ -40,7 +40,7 @@ TEMPLATES = ('Does this figure show "{}"? Please answer yes or no.', "Is it {}?"
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The embedded world with its images in one shard of 256 per generator, each generator several times over."""
+    """Write the embedded world with one shard of 256 images per generator, each generator several times."""
     root = tmp_path_factory.mktemp("bench")
     pq.write_table(pq.read_table(PACK / "prompts.parquet"), root / "prompts.parquet")
     for generator in GENERATORS:
@@ -73,7 +73,7 @@ def texts() -> dict[str, str]:
 
 
 def bare_loop(model: ClipFlanT5Likelihood, files: Sequence[Path]) -> int:
-    """What a careful script does: read a shard, decode, encode and answer in batches, next shard."""
+    """Do what a careful script does: read a shard, decode, encode and answer in batches, next shard."""
     metric, prompts, answered = tiny.vqascore(), texts(), 0
     for file in files:
         records = pq.read_table(file, columns=["prompt_id", "image"]).to_pylist()
@@ -131,7 +131,7 @@ class CountingModel(ClipFlanT5Likelihood):
         return super().encode(pixels)
 
 
-def test_an_image_is_encoded_once_whatever_the_number_of_questions(
+def test_an_image_is_encoded_once_for_any_number_of_questions(
     model: ClipFlanT5Likelihood, capsys: pytest.CaptureFixture[str]
 ) -> None:
     counting = CountingModel(model.model, model.tokenizer, model.processor, pair_batch=BATCH)
@@ -161,7 +161,7 @@ def test_an_image_is_encoded_once_whatever_the_number_of_questions(
 def _one_pair_at_a_time(
     model: ClipFlanT5Likelihood, pixels: Sequence[torch.Tensor], prompt_ids: Sequence[str]
 ) -> list[list[float]]:
-    """The released scripts' algorithm."""
+    """Follow the released scripts' algorithm."""
     prompts = texts()
     return [
         model.likelihood(model.encode([image]), [Question(0, template.replace("{}", prompts[prompt_id]), ("Yes",))])[0][

@@ -1,4 +1,4 @@
-"""Memory of scoring videos, as a ratio within one run: what a clip takes does not grow with its length."""
+"""Memory of scoring videos, as a ratio within one run: it does not grow with a clip's length."""
 
 from pathlib import Path
 from typing import Any
@@ -10,11 +10,11 @@ from tests.benchmarks.size import said_by, sized, wanted
 
 WIDTH, HEIGHT = sized((640, 480), (64, 48))
 SHORT, LONG = 8, sized(1600, 16)
-"""Frames; decoded, a long clip's are 1.4 GB, more than all else that its process takes."""
+"""Frames; those of a long clip take 1.4 GB decoded, more than everything else in its process."""
 
 
 def film(path: Path, frames: int) -> Path:
-    """A clip whose shade of grey grows from its first frame to its last."""
+    """Write a clip whose shade of grey grows from its first frame to its last."""
     with av.open(path, "w", format="mp4") as file:
         stream = file.add_stream("libx264", rate=24, options={"preset": "ultrafast"})
         assert isinstance(stream, av.VideoStream)
@@ -26,16 +26,16 @@ def film(path: Path, frames: int) -> Path:
     return path
 
 
-def scored(clip: Path) -> dict[str, Any]:
+def score_clip(clip: Path) -> dict[str, Any]:
     return dict(said_by("one_clip", str(clip)))
 
 
-def test_a_video_of_two_hundred_times_the_frames_takes_no_more_memory(tmp_path: Path) -> None:
-    short, long = (scored(film(tmp_path / f"{frames}.mp4", frames)) for frames in (SHORT, LONG))
+def test_a_video_with_two_hundred_times_the_frames_takes_no_more_memory(tmp_path: Path) -> None:
+    short, long = (score_clip(film(tmp_path / f"{frames}.mp4", frames)) for frames in (SHORT, LONG))
     decoded = LONG * WIDTH * HEIGHT * 3 / 2**20
     print(
         f"\n{SHORT} frames: {short['peak']:.0f} MB at most, {LONG} frames ({decoded:.0f} MB decoded): "
         f"{long['peak']:.0f} MB, {long['peak'] / short['peak']:.3f} times as much (1.1 at most wanted)"
     )
-    wanted(decoded > short["peak"])  # or holding all frames would not show
+    wanted(decoded > short["peak"])  # otherwise keeping all frames would not show
     wanted(long["peak"] < 1.1 * short["peak"])

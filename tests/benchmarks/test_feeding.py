@@ -1,4 +1,4 @@
-"""Speed as ratios within one run: images of 1024x1024 pixels on S3, decoded by as many threads as there are cores."""
+"""Speed as ratios within one run: images of 1024x1024 pixels on S3, decoded by one thread per core."""
 
 import os
 import statistics
@@ -33,7 +33,7 @@ WANTED = 0.8
 
 
 class Shard(NamedTuple):
-    """The same images in both ways that a table may hold them."""
+    """The same images in both forms in a table."""
 
     embedded: pa.Table
     by_uri: pa.Table
@@ -42,7 +42,7 @@ class Shard(NamedTuple):
 
 @pytest.fixture(scope="module", params=FORMATS)
 def shard(request: pytest.FixtureRequest, s3_server: S3Server) -> Iterator[Shard]:
-    """A shard of a generator's images, on the server and in the table."""
+    """Write a shard of a generator's images, on the server and in the table."""
     fs, bucket = s3_server.filesystem(), f"feeding-{request.param.lower()}"
     fs.mkdir(bucket)
     contents = [encoded(photograph(seed, SIDE), request.param, **FORMATS[request.param]) for seed in range(PHOTOGRAPHS)]
@@ -58,7 +58,7 @@ def shard(request: pytest.FixtureRequest, s3_server: S3Server) -> Iterator[Shard
 
 
 def rates(*calls: Callable[[], int]) -> list[float]:
-    """Images per second of each, the median of rounds in which they take turns."""
+    """Return the images per second of each, the median of rounds in which they take turns."""
     seconds: list[list[float]] = [[] for _ in calls]
     for _ in range(ROUNDS):
         for call, taken in zip(calls, seconds, strict=True):
@@ -69,7 +69,7 @@ def rates(*calls: Callable[[], int]) -> list[float]:
 
 
 def bare_loop(table: pa.Table, uris: Uris) -> int:
-    """What a careful script does on one core: fetch, decode and preprocess one image after the other."""
+    """Do what a careful script does on one core: fetch, decode and preprocess one image after the other."""
     torch.set_num_threads(1)
     preprocess = PixelTransform(CLIP_L_336, pad_to_square=True)
     for record in table.to_pylist():
@@ -81,7 +81,7 @@ def bare_loop(table: pa.Table, uris: Uris) -> int:
 
 @contextmanager
 def loops_on_all_cores(table: pa.Table, uris: Uris) -> Iterator[Callable[[], int]]:
-    """A process for each core that loops over its share, which is what the cores give, whoever else uses them."""
+    """Run a process per core that loops over its share, which shows the cores' limit even if others use them."""
     share = -(-len(table) // CORES)
     shares = [table.take(list(range(len(table)))[first : first + share]) for first in range(0, len(table), share)]
     with ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""Finetuning on the embedded world's raters raises the agreement on prompts held out, by the settings that ship."""
+"""Finetuning on the embedded world's raters with the shipped settings raises the agreement on held-out prompts."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ RAISED = ("pearson", "spearman", "pairwise_accuracy_grouped")
 
 
 def test_finetuning_raises_agreement_on_held_out_prompts(tmp_path: Path) -> None:
-    """One process stands for the two workers of `plumbline train training=finetune`."""
+    """One process replaces the two workers of `plumbline train training=finetune`."""
     config = read_config(
         load_values(command_of("train"), ["training=finetune", f"output={tmp_path}", *FEW]), COMMAND.schema
     )

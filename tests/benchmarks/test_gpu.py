@@ -1,4 +1,4 @@
-"""`make bench-gpu` is ready for a GPU: on tiny shapes it runs on any CPU, with torch and transformers alone."""
+"""`make bench-gpu` is ready for a GPU: on tiny shapes it runs on any CPU, with only torch and transformers."""
 
 import json
 import multiprocessing
@@ -28,13 +28,13 @@ ABSENT = (
     "ray vllm pyarrow pandas hydra omegaconf pydantic av ftfy scipy evalica sentencepiece s3fs llguidance torchvision "
     "mistral_common nltk"
 )
-"""What GPU machines often lack: of this project's packages all but torch, transformers and what these bring."""
+"""Packages that GPU machines often lack: all of this project's except torch, transformers and their dependencies."""
 IMAGES = 3
 
 
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
-    """Tiny matrices on a busy machine: threads would wait for one another, and that is all they would do."""
+    """Use one thread, because threads with tiny matrices on a busy machine only wait for each other."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -47,9 +47,9 @@ def load(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Load]:
 
 
 @pytest.mark.parametrize("absent", ["", ABSENT], ids=["all", "torch_alone"])
-def test_one_command_measures_with_what_a_machine_has(absent: str, tmp_path: Path) -> None:
+def test_one_command_measures_with_the_packages_of_a_machine(absent: str, tmp_path: Path) -> None:
     blocked = "import sys\n" + "\n".join(f"sys.modules[{name!r}] = None" for name in absent.split())
-    (tmp_path / "sitecustomize.py").write_text(blocked)  # in the processes of the models too
+    (tmp_path / "sitecustomize.py").write_text(blocked)  # also in the processes of the models
     few = ["--images", "2", "--peer-pairs", "2", "--repeats", "1", "--shards", "2"]
     command = [sys.executable, "-m", "tests.benchmarks.gpu", "--shapes", "tiny", *few, "--json", str(tmp_path / "json")]
     environment = os.environ | {
@@ -73,7 +73,7 @@ def test_one_command_measures_with_what_a_machine_has(absent: str, tmp_path: Pat
             assert row["stage"] > 0 and 0 < row["busy"] <= 1 and row["decoders"] == 1 and not row["notes"]
 
 
-def test_ours_scores_as_one_pair_at_a_time_does(load: Load) -> None:
+def test_our_scores_equal_those_of_one_pair_at_a_time(load: Load) -> None:
     ours = score(load.model, load.pixels, load.questions, BatchSize(2))
     pairs = [(image, text) for image in range(IMAGES) for text in (0, QUESTIONS - 1)]
     theirs = [score_pair(load.model, load.pixels[image], load.questions[image][text]) for image, text in pairs]
@@ -83,7 +83,7 @@ def test_ours_scores_as_one_pair_at_a_time_does(load: Load) -> None:
     assert released == pytest.approx(theirs, abs=1e-4)
 
 
-def test_a_sweep_with_a_row_that_fails_is_no_measurement(tmp_path: Path, s3_server: S3Server) -> None:
+def test_a_sweep_with_a_failed_row_does_not_count_as_a_measurement(tmp_path: Path, s3_server: S3Server) -> None:
     load = make_load("clip-flant5-xl", TINY["clip-flant5-xl"], tmp_path, images=IMAGES, on_gpu=False)
     shards = Shards(load.encoded, ["a dog", " ", "a cat"], 1, bucket="bench-failing")
     with pytest.raises(RuntimeError, match="prompt"):
@@ -99,21 +99,23 @@ def test_both_ways_run_in_the_precision_of_a_gpu(name: str, tmp_path: Path) -> N
     assert theirs == pytest.approx(ours[0], abs=0.25), "eight bits of precision, through random layers"
 
 
-def test_operations_are_those_that_torch_counts_where_every_token_sees_every_other(
+def test_operations_equal_torchs_count_if_every_token_sees_every_other(
     load: Load, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(flops, "before", lambda tokens: tokens**2)  # plain attention computes what it then masks
+    monkeypatch.setattr(
+        flops, "before", lambda tokens: tokens**2
+    )  # plain attention computes scores and masks them afterwards
     question = load.questions[0][0]
-    if isinstance(load.model, ChatVlm):  # of whose answer one pass predicts the first token
+    if isinstance(load.model, ChatVlm):  # one pass predicts the first token of its answer
         first = load.model.prompts.choice(question.text, "Yes")[:1]
         monkeypatch.setattr(load.model.prompts, "choice", lambda text, choice: first)
     with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
         score_pair(load.model, load.pixels[0], question)
-    assert flops.of_pair(load.model, load.pixels[0], question) == counter.get_total_flops()
+    assert flops.count_pair(load.model, load.pixels[0], question) == counter.get_total_flops()
 
 
-class Kept(list[Measured]):
-    """Takes the place of a pipe."""
+class KeptRows(list[Measured]):
+    """Replaces a pipe."""
 
     send = list.append
 
@@ -122,11 +124,11 @@ def test_a_model_that_fails_or_dies_is_a_row_with_its_reason(monkeypatch: pytest
     def deadly(*arguments: object) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
-    results = Kept()
+    results = KeptRows()
     apart.measure_into(results, "llava-1.5-7b", "tiny", Amounts(images=0), None)
     (failed,) = results
     assert failed.error is not None and "expected at least 1, got 0" in failed.error
-    monkeypatch.setattr(apart, "CONTEXT", multiprocessing.get_context("fork"))  # which knows what is patched
+    monkeypatch.setattr(apart, "CONTEXT", multiprocessing.get_context("fork"))  # knows about the patch
     monkeypatch.setattr(apart, "measure_into", deadly)
     killed = apart.measure_apart("qwen2.5-vl-7b", "tiny", Amounts(), None, 60)
     assert killed.error is not None and "-9" in killed.error
@@ -138,7 +140,7 @@ def test_a_model_that_fails_or_dies_is_a_row_with_its_reason(monkeypatch: pytest
     assert "qwen2.5-vl-7b: not measured: its process ended with -9" in told
 
 
-def test_a_sweep_is_measured_as_users_start_it(tmp_path: Path) -> None:
+def test_a_sweep_by_the_command_is_measured(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tests.benchmarks.gpu.by_command", "clip-flant5-xl", str(tmp_path), "--images=64"]
     environment = os.environ | {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
     ran = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600)

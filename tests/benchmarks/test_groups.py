@@ -1,4 +1,4 @@
-"""What a group of images of one prompt costs, as GRPO asks for, against as many images of different prompts."""
+"""The cost of a group of images of one prompt, as GRPO asks for, compared with images of different prompts."""
 
 import statistics
 import time
@@ -17,12 +17,14 @@ GROUPS = sized((8, 16), (2,))
 
 @pytest.fixture
 def fresh_prompts() -> Iterator[str]:
-    """Each comes once, so that nothing is remembered of it."""
+    """Yield new prompts, so that no cache helps."""
     return iter([pair.prompt for pair in pack_pairs(128)])
 
 
 @pytest.mark.parametrize(("metric", "share"), [("clipscore", 1.1), ("vqascore", 1.1), ("tifa", 0.8), ("gecko", 0.8)])
-def test_a_group_shares_what_follows_from_its_prompt(metric: str, share: float, fresh_prompts: Iterator[str]) -> None:
+def test_a_group_shares_the_work_that_depends_on_its_prompt(
+    metric: str, share: float, fresh_prompts: Iterator[str]
+) -> None:
     scorer = open_scorer(f"metric=[{metric}]", "models=shapes")
 
     def seconds(images: Sequence[bytes], prompts: Sequence[str]) -> float:

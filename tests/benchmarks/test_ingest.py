@@ -1,4 +1,4 @@
-"""What taking images in costs: workers share it, and the driver's memory does not grow with the ids."""
+"""The cost of an ingest: workers share it, and the driver's memory does not grow with the ids."""
 
 import csv
 import io
@@ -23,12 +23,12 @@ IMAGES = sized(1200, 72)
 SIDE = sized(1024, 32)
 IDS = sized(800_000, 2_000)
 WORKERS = 2
-LEAST = 1.2
-"""Times faster with two workers than with one, on two cores that they share with the driver and the disk."""
+MIN_SPEEDUP = 1.2
+"""Minimum speed-up with two workers instead of one, on two cores that they share with the driver and the disk."""
 
 
-def encoded(count: int, image_format: str) -> list[bytes]:
-    """Images of a smooth gradient with a camera's noise: 1.7 MB as PNG, 0.4 MB as JPEG."""
+def encode_images(count: int, image_format: str) -> list[bytes]:
+    """Encode images of a smooth gradient with a camera's noise: 1.7 MB as PNG, 0.4 MB as JPEG."""
     noise = np.random.default_rng(0)
     y, x = np.mgrid[:SIDE, :SIDE]
     images = []
@@ -41,9 +41,9 @@ def encoded(count: int, image_format: str) -> list[bytes]:
     return images
 
 
-def table_of_files(folder: Path) -> dict[str, Any]:
-    """A table of PNG files."""
-    images = encoded(6, "PNG")
+def write_table_of_files(folder: Path) -> dict[str, Any]:
+    """Write a table of PNG files."""
+    images = encode_images(6, "PNG")
     with (folder / "table.csv").open("w") as stream:
         rows = csv.writer(stream)
         rows.writerow(["file", "prompt"])
@@ -53,9 +53,9 @@ def table_of_files(folder: Path) -> dict[str, Any]:
     return {"table": str(folder / "table.csv"), "shard_rows": 32}
 
 
-def compressed_tars(folder: Path) -> dict[str, Any]:
-    """Tars of JPEG files, packed by gzip."""
-    images = encoded(6, "JPEG")
+def write_compressed_tars(folder: Path) -> dict[str, Any]:
+    """Write tars of JPEG files, packed by gzip."""
+    images = encode_images(6, "JPEG")
     for tar in range(12):
         with tarfile.open(folder / f"{tar:02d}.tar.gz", "w:gz", compresslevel=1) as archive:
             for index in range(IMAGES // 12):
@@ -67,8 +67,8 @@ def compressed_tars(folder: Path) -> dict[str, Any]:
 
 
 @pytest.mark.usefixtures(*RAY)
-@pytest.mark.parametrize("make", [table_of_files, compressed_tars])
-def test_two_workers_take_in_more_than_one(
+@pytest.mark.parametrize("make", [write_table_of_files, write_compressed_tars])
+def test_two_workers_ingest_faster_than_one(
     make: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "in").mkdir()
@@ -83,20 +83,20 @@ def test_two_workers_take_in_more_than_one(
                 cluster=WorkersConfig(num_cpus=workers),
                 **options,
             )
-            tries.append(images_a_second(config))
+            tries.append(measure_rate(config))
             shutil.rmtree(config.output)
     one, two = (max(tries) for tries in rates.values())
-    copied = IMAGES / min(seconds_of_a_copy(tmp_path / "in", tmp_path / "copy") for _ in range(2))
+    copied = IMAGES / min(time_copy(tmp_path / "in", tmp_path / "copy") for _ in range(2))
     with capsys.disabled():
         print(
             f"\n{make.__name__}: {one:.0f} images/s by one worker, {two:.0f} by two ({two / one:.2f}); "
             f"a plain copy of the input's bytes, synced: {copied:.0f} (two workers: {two / copied:.2f} of it)"
         )
-    wanted(two / one > LEAST)
+    wanted(two / one > MIN_SPEEDUP)
 
 
-def seconds_of_a_copy(folder: Path, target: Path) -> float:
-    """What the disk takes for the input's bytes, in as many pieces as there are files in a shard."""
+def time_copy(folder: Path, target: Path) -> float:
+    """Return the disk's time for the input's bytes, in as many pieces as there are files in a shard."""
     began = time.perf_counter()
     files = sorted(folder.iterdir())
     for first in range(0, len(files), 32):
@@ -109,15 +109,15 @@ def seconds_of_a_copy(folder: Path, target: Path) -> float:
     return time.perf_counter() - began
 
 
-def images_a_second(config: IngestConfig) -> float:
-    """From the first shard to the last, so that workers are started before."""
+def measure_rate(config: IngestConfig) -> float:
+    """Measure from the first shard to the last, so that the start of workers does not count."""
     stands: list[tuple[float, int]] = []
     ended = ingest(config, lambda record: stands.append((time.perf_counter(), record.rows)))
     assert ended.rows == IMAGES
     return sum(rows for _, rows in stands[1:]) / (stands[-1][0] - stands[0][0])
 
 
-def test_memory_is_bounded_however_many_ids_are_taken(capsys: pytest.CaptureFixture[str]) -> None:
+def test_memory_is_bounded_for_any_number_of_ids(capsys: pytest.CaptureFixture[str]) -> None:
     def taken(count: int) -> tuple[float, float]:
         said = said_by("many_ids", str(count))
         return said["resident"], said["microseconds"]

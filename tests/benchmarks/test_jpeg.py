@@ -1,4 +1,4 @@
-"""What a client's own JPEG does to a score: the embedded world's images as PNG and as JPEG, by the same metrics."""
+"""The effect of a client's own JPEG on scores: the embedded world's images as PNG and as JPEG, by the same metrics."""
 
 import io
 from itertools import combinations
@@ -13,7 +13,7 @@ from tests.serving import pack_pairs
 GENERATORS = ("atlas", "borealis", "cobalt", "drift", "ember", "flint", "garnet")
 METRICS = ("vqascore", "clipscore")
 QUALITIES = (75, 90, 95)
-"""75 is PIL's own, with which flow_grpo and LightRFT send."""
+"""75 is PIL's default, with which flow_grpo and LightRFT send images."""
 PROMPTS = sized(256, 4)
 
 
@@ -23,8 +23,8 @@ def as_jpeg(image: bytes, quality: int) -> bytes:
     return file.getvalue()
 
 
-def reversed_pairs(before: np.ndarray, after: np.ndarray) -> float:
-    """Of two images of one prompt, how often the other one is the better one; rows are generators."""
+def count_reversals(before: np.ndarray, after: np.ndarray) -> float:
+    """Return how often the order of two images of one prompt changes; rows are generators."""
     pairs = [(before[a] - before[b]) * (after[a] - after[b]) < 0 for a, b in combinations(range(len(before)), 2)]
     return float(np.mean(pairs))
 
@@ -41,7 +41,7 @@ def test_a_jpeg_of_high_quality_changes_a_score_little() -> None:
     for quality in QUALITIES:
         jpeg = scores([as_jpeg(pair.image, quality) for pair in pairs])
         for metric in METRICS:
-            apart, turned = np.abs(jpeg[metric] - png[metric]), reversed_pairs(png[metric], jpeg[metric])
+            apart, turned = np.abs(jpeg[metric] - png[metric]), count_reversals(png[metric], jpeg[metric])
             print(
                 f"\n{metric}, JPEG {quality}: mean {apart.mean():.4f}, 99% below {np.quantile(apart, 0.99):.3f}, "
                 f"largest {apart.max():.3f}, {turned:.1%} of pairs reversed"

@@ -1,4 +1,4 @@
-"""What a margin is good for: how often the better image of a pair is truly better, near to the other and far off."""
+"""The use of a margin: how often the better image of a pair is truly better, within the margin and beyond it."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -21,14 +21,14 @@ NAMES = {1: "better", 0: "as good", -1: "worse"}
 
 
 def requirements_met() -> dict[str, float]:
-    """Of every image of the embedded world, by its id, the share of its prompt's requirements that it truly meets."""
+    """Return for every image of the embedded world, by its id, the fraction of requirements that it truly meets."""
     wanted = pd.read_parquet(PACK / "requirements.parquet").groupby("prompt_id").size()
     images = pd.read_parquet(PACK / "truth.parquet")
     return {row.image_id: 1 - len(row.broken) / wanted[row.prompt_id] for row in images.itertuples()}
 
 
-def pairs_of(run: ScoredRun, metric: str) -> Iterator[tuple[float, int]]:
-    """Of every pair but ties, its margin in units of the noise, and whether the better image is truly better (1)."""
+def list_pairs(run: ScoredRun, metric: str) -> Iterator[tuple[float, int]]:
+    """Return for every pair except ties its margin in units of the noise, and 1 if the better image is truly better."""
     scores, truth = run.higher_is_better(metric), requirements_met()
     noise = within_prompt_noise(scores, run.prompts)
     for images in pd.Series(range(len(scores))).groupby(run.prompts).indices.values():
@@ -40,19 +40,19 @@ def pairs_of(run: ScoredRun, metric: str) -> Iterator[tuple[float, int]]:
                 yield float(margin), int(gap > 0) - int(gap < 0)
 
 
-def shares(store: Path) -> dict[str, dict[bool, Counter[int]]]:
-    """By metric and whether the pair is within the default margin, how many pairs are better, as good or worse."""
+def count_pairs(store: Path) -> dict[str, dict[bool, Counter[int]]]:
+    """Return, by metric and for pairs within and beyond the default margin, how many are better, as good or worse."""
     run = gather_scores(Store(StorageConfig().locate(str(store))), "latest", METRICS)
     counts = {metric: {True: Counter[int](), False: Counter[int]()} for metric in METRICS}
     for metric in METRICS:
-        for margin, verdict in pairs_of(run, metric):
+        for margin, verdict in list_pairs(run, metric):
             counts[metric][margin < SelectionConfig().margin][verdict] += 1
     return counts
 
 
-def test_pairs_within_the_default_margin_are_mostly_of_images_that_are_as_good(tmp_path: Path) -> None:
+def test_pairs_within_the_default_margin_are_mostly_images_that_are_as_good(tmp_path: Path) -> None:
     run_module("jobs.sweep", "sweep=shapes", f"store={tmp_path}/store", *FEW)
-    for metric, sides in shares(tmp_path / "store").items():
+    for metric, sides in count_pairs(tmp_path / "store").items():
         for near, counts in sides.items():
             total = max(counts.total(), 1)
             parts = ", ".join(f"{counts[verdict] / total:.0%} {name}" for verdict, name in NAMES.items())

@@ -1,6 +1,6 @@
-"""Whether the pools of `cluster=gpu1` feed each model at 60% of what a GPU can compute: processor time against rates.
+"""The pools of `cluster=gpu1` feed each model at 60% of a GPU's peak: processor time is compared with rates.
 
-An H200 computes some 790 Tflop/s of dense bfloat16, and its hosts have some 24 cores for each. What a picture costs is
+An H200 computes some 790 Tflop/s of dense bfloat16, and its hosts have some 24 cores for each. The cost of an image is
 measured here, on one core: it is read from S3 in a Parquet shard, decoded from PNG and preprocessed.
 """
 
@@ -35,32 +35,33 @@ from tests.s3 import S3Server
 
 OPERATIONS, SHARE = 790e12, 0.6
 CORES = 24, 16
-"""Of a host for each of its GPUs: of an H200's, and of smaller ones."""
-PICTURES, ROUNDS = sized(8, 2), sized(3, 1)
+"""Cores of a host for each of its GPUs: for an H200, and for smaller ones."""
+N_IMAGES, ROUNDS = sized(8, 2), sized(3, 1)
 SHAPES = sized(FULL, TINY)
 MODELS: list[tuple[str, dict[str, Any]]] = [("clip-flant5-xl", {}), ("clip-flant5-xxl", {}), ("llava-1.5-7b", {})]
 MODELS += [(name, {"max_pixels": side**2}) for name in ("qwen2.5-vl-7b", "qwen3-vl-8b") for side in (1024, 768, 512)]
 VIT_H = CLIPVisionConfig(
     hidden_size=1280, intermediate_size=5120, num_hidden_layers=32, num_attention_heads=16, patch_size=14
 )
-KNOWN_SHORT = {"ViT-H/14 (PickScore, HPSv2)": 50}
-"""Cores that a model wants which no host has: it reads an image in a twentieth of the time of decoding it from PNG."""
+UNFEEDABLE = {"ViT-H/14 (PickScore, HPSv2)": 50}
+"""Models that need more cores than any host has: they read an image in a twentieth of the time of decoding it from
+PNG."""
 
 
 class Fed(NamedTuple):
-    """A model, and what feeding it takes."""
+    """A model, and the cost of feeding it."""
 
     name: str
     operations: float
-    """Of one pair."""
+    """Operations for one pair."""
     milliseconds: float
-    """Of a processor for one picture."""
+    """Processor milliseconds for one image."""
     decoders: tuple[int, ...]
-    """Of an actor of its pool, by CORES."""
+    """Decoders of an actor of its pool, by CORES."""
 
     @property
     def rate(self) -> float:
-        """Pairs a second at SHARE of what the GPU computes."""
+        """Pairs per second at SHARE of the GPU's peak."""
         return SHARE * OPERATIONS / self.operations
 
     @property
@@ -82,14 +83,14 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def load_of(name: str, folder: Path, **options: Any) -> Load:
-    """A model of full size without weights."""
+def make_model(name: str, folder: Path, **options: Any) -> Load:
+    """Return a full-size model without weights."""
     folder.mkdir()
-    return make_load(name, SHAPES[name], folder, images=PICTURES, on_gpu=False, device="meta", **options)
+    return make_load(name, SHAPES[name], folder, images=N_IMAGES, on_gpu=False, device="meta", **options)
 
 
 def read_from(server: S3Server, load: Load) -> Callable[[], pa.Table]:
-    """Reads a shard of its images as a worker does."""
+    """Read a shard of its images like a worker."""
     shards = Shards(load.encoded, [of_image[0] for of_image in load.texts], 1, bucket="bench-pools")
     shards.save(server)
     plan = plan_sweep(sweep_config(load.resolved, shards)).plan
@@ -98,13 +99,13 @@ def read_from(server: S3Server, load: Load) -> Callable[[], pa.Table]:
 
 
 def milliseconds(call: Callable[[], object]) -> float:
-    """Processor time of a picture, the least of some rounds: others at work here only add to it."""
+    """Return the processor time of an image, the minimum of some rounds, because other processes only add to it."""
     least = float("inf")
     for _ in range(ROUNDS + 1):
         began = time.process_time()
         call()
         least = min(least, time.process_time() - began)
-    return 1000 * least / PICTURES
+    return 1000 * least / N_IMAGES
 
 
 def test_the_shipped_pools_feed_every_model(
@@ -114,7 +115,7 @@ def test_the_shipped_pools_feed_every_model(
                                                "store=s", "cluster=gpu1"])  # fmt: skip
     cluster = read_config(values, SweepConfig).cluster
     with patch.dict(os.environ, s3_server.environment()):
-        first = load_of(MODELS[0][0], tmp_path / "first")
+        first = make_model(MODELS[0][0], tmp_path / "first")
         read = read_from(s3_server, first)
         table, reading = read(), milliseconds(read)
 
@@ -122,23 +123,23 @@ def test_the_shipped_pools_feed_every_model(
         preparing = milliseconds(
             lambda: prepare_images(table, "g", preprocess=preprocess, limits=ImageLimits(), fetch=no_fetch)
         )
-        return Fed(name, operations, reading + preparing, decoders_of(cluster, stage))
+        return Fed(name, operations, reading + preparing, count_decoders(cluster, stage))
 
     rows = []
     for name, options in MODELS:
-        load = load_of(name, tmp_path / f"{name}{options}", **options)
+        load = make_model(name, tmp_path / f"{name}{options}", **options)
         size = f" {round(options['max_pixels'] ** 0.5)}" if options else ""
-        operations = flops.of_pair(load.model, load.pixels[0], load.questions[0][0])
+        operations = flops.count_pair(load.model, load.pixels[0], load.questions[0][0])
         rows.append(fed(f"{name}{size}", "answers", operations, load.model.preprocess))
     seen = flops.clip_vision(VIT_H, VIT_H.num_hidden_layers)
     transform = PixelTransform(clip_processor(VIT_H.image_size), pad_to_square=False)
-    rows.append(fed(next(iter(KNOWN_SHORT)), "similarities", seen, transform))
+    rows.append(fed(next(iter(UNFEEDABLE)), "similarities", seen, transform))
     with capsys.disabled():
         print(f"\n{'':28} Tflop  pairs/s at {SHARE:.0%}  ms  cores   decoders of {CORES} cores a GPU")
         print("\n".join(row.told() for row in rows))
     short = {row.name: row.cores for row in rows if row.cores > min(row.decoders)}
-    wanted(short.keys() == KNOWN_SHORT.keys() and all(short[name] < 1.5 * cores for name, cores in KNOWN_SHORT.items()))
+    wanted(short.keys() == UNFEEDABLE.keys() and all(short[name] < 1.5 * cores for name, cores in UNFEEDABLE.items()))
 
 
-def decoders_of(cluster: ClusterConfig, stage: str) -> tuple[int, ...]:
+def count_decoders(cluster: ClusterConfig, stage: str) -> tuple[int, ...]:
     return tuple(cluster.pool(stage).decoders_on(cores, 1) for cores in CORES)

@@ -1,4 +1,4 @@
-"""What the question-based metrics cost: one writing per prompt, an image prefix computed once, and full batches."""
+"""The cost of question-based metrics: one writing per prompt, an image prefix computed once, and full batches."""
 
 import time
 from collections.abc import Callable
@@ -33,7 +33,7 @@ CHOICES = ("Yes", "No")
 
 @pytest.fixture(scope="module")
 def vlm(tmp_path_factory: pytest.TempPathFactory) -> ChatVlm:
-    """A LLaVA of random weights, small but with as many image tokens as the real one."""
+    """Save a LLaVA of random weights, small but with as many image tokens as the real one."""
     folder = tmp_path_factory.mktemp("llava")
     torch.manual_seed(0)
     size = {"hidden_size": 256, "intermediate_size": 512, "num_attention_heads": 4}
@@ -63,16 +63,14 @@ def pictures() -> list[Image.Image]:
 
 
 def answer(model: ChatVlm, images: list[Image.Image], each: int) -> list[float]:
-    """The first log-probability of every answer to `each` questions on every image."""
+    """Return the first log-probability of every answer to `each` questions about every image."""
     features = model.encode([model.preprocess(image) for image in images])
     asked = [Question(image, f"Is there a {n}?", CHOICES) for image in range(len(images)) for n in range(each)]
     return [choices[0][0] for choices in model.likelihood(features, asked)]
 
 
-def fastest(*calls: Callable[[], object]) -> list[float]:
-    """Seconds of the fastest of some rounds of each call; the calls take turns, so that a busy moment hits them
-    alike.
-    """
+def time_fastest(*calls: Callable[[], object]) -> list[float]:
+    """Return the fastest seconds of each call over some rounds; they take turns, so that busy moments affect all."""
     rounds = [[seconds(call) for call in calls] for _ in range(ROUNDS)]
     return [min(taken) for taken in zip(*rounds, strict=True)]
 
@@ -86,7 +84,7 @@ def seconds(call: Callable[[], object]) -> float:
 def test_ten_questions_on_an_image_cost_at_most_twice_one(vlm: ChatVlm, capsys: pytest.CaptureFixture[str]) -> None:
     images = pictures()
     answer(vlm, images[:1], 1)
-    one, ten = fastest(lambda: answer(vlm, images, 1), lambda: answer(vlm, images, QUESTIONS))
+    one, ten = time_fastest(lambda: answer(vlm, images, 1), lambda: answer(vlm, images, QUESTIONS))
     with capsys.disabled():
         print(f"\n{QUESTIONS} questions per image: {ten / one:.2f} times one question (2 or less wanted)")
     wanted(ten <= 2 * one)
@@ -104,7 +102,7 @@ def test_batches_beat_one_pair_at_a_time(vlm: ChatVlm, capsys: pytest.CaptureFix
 
     batched = answer(vlm, images, QUESTIONS)
     assert batched == pytest.approx(pair_by_pair(), abs=1e-4)
-    alone, together = fastest(pair_by_pair, lambda: answer(vlm, images, QUESTIONS))
+    alone, together = time_fastest(pair_by_pair, lambda: answer(vlm, images, QUESTIONS))
     ratio = alone / together
     with capsys.disabled():
         print(f"\nimages in batches with their questions: {ratio:.1f} times a pair at a time (5 or more wanted)")
@@ -112,7 +110,7 @@ def test_batches_beat_one_pair_at_a_time(vlm: ChatVlm, capsys: pytest.CaptureFix
 
 
 def run(folder: Path, store: Path) -> tuple[FinishedSweep, int]:
-    """A sweep by a metric that asks the language model once per prompt, and the calls that were made of it."""
+    """Sweep by a metric that asks the language model once per prompt; return the number of calls."""
     planned = plan_sweep(sweep_config(folder, store, "metric=[gecko_baseline]", "cluster=local", *HERE))
     done = run_sweep(planned, lambda progress: None)
     return done, done.usage["questions:llm"].calls
@@ -120,7 +118,7 @@ def run(folder: Path, store: Path) -> tuple[FinishedSweep, int]:
 
 @pytest.mark.usefixtures(*RAY)
 @pytest.mark.parametrize("generators", [1, 5])
-def test_the_language_model_is_called_once_per_prompt_whatever_the_number_of_generators(
+def test_the_language_model_is_called_once_per_prompt_for_any_number_of_generators(
     generators: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     names = ["atlas", "borealis", "cobalt", "drift", "ember"][:generators]
@@ -130,7 +128,7 @@ def test_the_language_model_is_called_once_per_prompt_whatever_the_number_of_gen
     assert (done.exit_code, calls) == (0, PROMPTS)
 
 
-def test_rows_of_more_questions_take_more_of_the_store_and_no_more_for_a_question(
+def test_the_size_of_a_question_in_the_store_does_not_grow_with_their_number(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     said = run_module("tests.benchmarks.question_rows", str(sized(1024, 64)))

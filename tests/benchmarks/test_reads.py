@@ -1,4 +1,4 @@
-"""What planning and a report read of a benchmark on S3, as shares of its bytes, counted at the wire."""
+"""Bytes of a benchmark on S3 that planning and a report read, as fractions of its size, counted at the wire."""
 
 import random
 import re
@@ -19,14 +19,14 @@ GENERATORS = sized(17, 2)
 PROMPTS = sized(742, 8)
 SIDE = sized(400, 64)
 METRICS = ("vqascore", "clipscore")
-MOST_OF_A_PLAN, MOST_OF_A_REPORT = 0.03, 0.03
-"""Shares of the bytes of all images."""
-MOST_SECONDS = 10.0
-"""CPU seconds for a report, and for the proxy beside it."""
+MAX_FOR_PLAN, MAX_FOR_REPORT = 0.03, 0.03
+"""Fractions of the bytes of all images."""
+MAX_SECONDS = 10.0
+"""CPU seconds for a report, and for the proxy."""
 
 
-def read_of_images(proxy: FaultProxy) -> int:
-    """Return how many bytes of the images' files were read so far."""
+def count_image_bytes(proxy: FaultProxy) -> int:
+    """Return the number of bytes of the images' files that were read so far."""
     return sum(size for name, size in proxy.bytes.items() if name.startswith("GET ") and "/bench/images/" in name)
 
 
@@ -41,16 +41,16 @@ def test_plans_and_reports_read_little_of_the_images(
     fs.put(f"{tmp_path}/prompts.parquet", f"{bucket}/bench/prompts.parquet")
     config = sweep_config(f"{bucket}/bench", f"{bucket}/store", f"metric=[{','.join(METRICS)}]")
 
-    before = read_of_images(proxy)
+    before = count_image_bytes(proxy)
     planned = plan_sweep(config)
-    plan = (read_of_images(proxy) - before) / size
+    plan = (count_image_bytes(proxy) - before) / size
     draws = random.Random(0)
     save_scores(planned, lambda generator, image: draws.random())
     done = run_plan(plan_sweep(config))
 
-    before, began = read_of_images(proxy), time.process_time()
+    before, began = count_image_bytes(proxy), time.process_time()
     written = write_report(planned.store, done.run_id)
-    report, seconds = read_of_images(proxy) - before, time.process_time() - began
+    report, seconds = count_image_bytes(proxy) - before, time.process_time() - began
     page = fsspec.filesystem("s3", use_listings_cache=False).cat_file(written.url).decode()
     pictures = len(set(re.findall(r"data:image/webp;base64,[^\"')]+", page)))
     share = report / size
@@ -59,6 +59,6 @@ def test_plans_and_reports_read_little_of_the_images(
             f"\n{GENERATORS * PROMPTS} images of {GENERATORS} generators, {size / 1e6:.0f} MB: plan {plan:.1%} of it, "
             f"report with {pictures} pictures {share:.1%}, in {seconds:.1f} s of CPU with the counting proxy's"
         )
-    wanted(plan < MOST_OF_A_PLAN)
-    wanted(share < MOST_OF_A_REPORT)
-    wanted(seconds < MOST_SECONDS)
+    wanted(plan < MAX_FOR_PLAN)
+    wanted(share < MAX_FOR_REPORT)
+    wanted(seconds < MAX_SECONDS)

@@ -1,4 +1,4 @@
-"""What Ray costs: the phases of a small sweep, and the driver's work for a shard of a model that does nothing."""
+"""The cost of Ray: the phases of a small sweep, and the driver's work per shard of a model that does nothing."""
 
 import json
 import time
@@ -25,8 +25,8 @@ SHARDS = sized(500, 20)
 FEW = sized((), (*HERE, "benchmark.limit=1"))
 ROUNDS = sized(3, 1)
 BARE = ("tests.benchmarks.bare_clip", *sized((), ("atlas",)))
-MOST_MS = 10.0
-"""That the driver may take for a shard."""
+MAX_MS = 10.0
+"""Maximum milliseconds of the driver per shard."""
 
 
 def test_the_driver_takes_less_than_ten_milliseconds_for_a_shard(capsys: pytest.CaptureFixture[str]) -> None:
@@ -36,22 +36,22 @@ def test_the_driver_takes_less_than_ten_milliseconds_for_a_shard(capsys: pytest.
         print(
             f"\n{SHARDS} empty shards: {ms['driver']:.1f} ms of the driver each, {ms['ProgressLog']:.1f} of the log's"
         )
-    wanted(ms["driver"] < MOST_MS)
+    wanted(ms["driver"] < MAX_MS)
 
 
 Phases = dict[str, float]
 
 
 @contextmanager
-def phase(phases: Phases, name: str) -> Iterator[None]:
+def time_phase(phases: Phases, name: str) -> Iterator[None]:
     began = time.monotonic()
     yield
     phases[name] = phases.get(name, 0.0) + time.monotonic() - began
 
 
-def timed(phases: Phases, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+def time_calls(phases: Phases, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     def timed_function(*arguments: Any, **options: Any) -> Any:
-        with phase(phases, name):
+        with time_phase(phases, name):
             return function(*arguments, **options)
 
     return timed_function
@@ -60,28 +60,28 @@ def timed(phases: Phases, name: str, function: Callable[..., Any]) -> Callable[.
 def test_the_phases_of_a_small_sweep(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """`metric=[clipscore]` on the embedded world, which is a few seconds of work."""
+    """`metric=[clipscore]` on the embedded world is a few seconds of work."""
     phases: Phases = {}
-    with phase(phases, "imports"):
+    with time_phase(phases, "imports"):
         run_module("tests.benchmarks.sweep_imports")
     values = load_values(
         command_of("sweep"), ["sweep=shapes", f"store={tmp_path}/store", "metric=[clipscore]", "cluster=local", *FEW]
     )
-    monkeypatch.setattr(session, "_connect", timed(phases, "start of Ray", session._connect))
-    monkeypatch.setattr(ray, "shutdown", timed(phases, "end of Ray", ray.shutdown))
-    monkeypatch.setattr(runner.Runner, "run", timed(phases, "stages", runner.Runner.run))
+    monkeypatch.setattr(session, "_connect", time_calls(phases, "start of Ray", session._connect))
+    monkeypatch.setattr(ray, "shutdown", time_calls(phases, "end of Ray", ray.shutdown))
+    monkeypatch.setattr(runner.Runner, "run", time_calls(phases, "stages", runner.Runner.run))
     computing = Totals()
-    with phase(phases, "all"):
-        with phase(phases, "plan"):
+    with time_phase(phases, "all"):
+        with time_phase(phases, "plan"):
             planned = plan_sweep(read_config(values, SweepConfig))
-        with phase(phases, "run"):
+        with time_phase(phases, "run"):
             finished = run_sweep(planned, computing.add)
-        with phase(phases, "judging"):
+        with time_phase(phases, "judging"):
             from plumbline.pipelines.judging.judged_run import judge_run
 
             assert planned.config.protocol is not None
             judge_run(planned.store, finished.run_id, planned.config.protocol)
-        with phase(phases, "report"):
+        with time_phase(phases, "report"):
             from plumbline.pipelines.report.report import write_report
 
             write_report(planned.store, finished.run_id)
@@ -91,16 +91,16 @@ def test_the_phases_of_a_small_sweep(
         print("\n" + "\n".join(f"{name:>26} {seconds:5.1f} s" for name, seconds in phases.items()))
 
 
-MOST_MORE_SECONDS = 5.0
-"""Than a bare loop takes, for all that a sweep does besides: plan, cells, judging, report."""
-MOST_MODULES = 1_000
-"""That a worker imports besides those of a bare loop over its model."""
+MAX_ADDED_SECONDS = 5.0
+"""Maximum seconds beyond a bare loop, for the rest of a sweep: plan, cells, judging, report."""
+MAX_ADDED_MODULES = 1_000
+"""Maximum number of modules that a worker imports beyond a bare loop over its model."""
 
 
 def test_a_small_sweep_in_this_process_takes_little_more_than_a_bare_loop(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """In turns, the fastest of each: both are mostly imports, and what else runs here disturbs either."""
+    """They take turns, and the fastest of each counts: both are mostly imports, and other processes disturb either."""
     sweep = ["jobs.sweep", "sweep=shapes", "metric=[clipscore]", "cluster=here", *FEW]
     seconds: dict[str, list[float]] = {"bare": [], "sweep": []}
     for number in range(ROUNDS):
@@ -115,9 +115,9 @@ def test_a_small_sweep_in_this_process_takes_little_more_than_a_bare_loop(
     with capsys.disabled():
         print(
             f"\nclipscore on the embedded world: a bare loop {bare:.1f} s, the sweep with judging and report "
-            f"{ours:.1f} s ({MOST_MORE_SECONDS:.0f} more at most); modules: the loop {bare_modules}, a worker without "
+            f"{ours:.1f} s ({MAX_ADDED_SECONDS:.0f} more at most); modules: the loop {bare_modules}, a worker without "
             f"a model {worker['alone']}, with this one {worker['with a model']}"
         )
-    wanted(ours - bare < MOST_MORE_SECONDS)
+    wanted(ours - bare < MAX_ADDED_SECONDS)
     wanted(not worker["heavy"])
-    wanted(worker["with a model"] - bare_modules < MOST_MODULES)
+    wanted(worker["with a model"] - bare_modules < MAX_ADDED_MODULES)

@@ -1,4 +1,4 @@
-"""What grows with a sweep and what must not: planning over many committed cells, memory over many rows."""
+"""Costs that grow with a sweep, and costs that must not: planning over many committed cells, memory over many rows."""
 
 import os
 import subprocess
@@ -30,20 +30,20 @@ from tests.benchmarks.size import HERE, ROOT, TINY, fresh_process, one_row_shard
 
 GENERATORS = ("atlas", "flint")
 FILES, SHARDS = sized((250, 500), (10, 2))
-"""Of each generator, and of each file; each shard has four cells: with those of the questions over a million."""
-PLANNING_SECONDS = 60
-PLANNING_MEGABYTES = 1_000
-NIGHT_SECONDS = 10
-STANDING = "2026-01-02"
+"""Files of each generator, and shards of each file; each shard has four cells: over a million with the questions'."""
+MAX_PLANNING_SECONDS = 60
+MAX_PLANNING_MEGABYTES = 1_000
+MAX_NIGHT_SECONDS = 10
+RUN_ID = "2026-01-02"
 """The id of the run that a night finds."""
 ROWS, COPIES = sized((125, 80), (4, 1))
-"""10,000 rows, and then ten times as many."""
-FLAT = 1.25
-"""The most that memory may grow by while rows grow tenfold."""
+"""First 10,000 rows, and then ten times as many."""
+MAX_GROWTH = 1.25
+"""Maximum growth of memory while rows grow tenfold."""
 
 
-def many_shards(folder: Path, files: int) -> list[str]:
-    """Writes so many files of each generator, with shards of one row, and says how a sweep over them is called."""
+def write_many_shards(folder: Path, files: int) -> list[str]:
+    """Write this number of files of each generator, with shards of one row; return the words of a sweep over them."""
     write_rows(folder / "bench/prompts.parquet", prompts(8))
     row = {**images("atlas", 1)[0], "image": b""}
     for generator in GENERATORS:
@@ -58,7 +58,7 @@ def planned(overrides: Sequence[str]) -> PlannedSweep:
 
 
 def commit_every_cell(sweep: PlannedSweep, store: Path) -> None:
-    """Makes a file for each; a plan looks at no cell's content."""
+    """Make a file for each cell; a plan reads no cell's content."""
     for cell in sweep.plan.cells:
         path = store / cell.path
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -70,7 +70,7 @@ class Planning(NamedTuple):
 
     cells: int
     listed: list[str]
-    """Folders of the store, once for each listing."""
+    """Listed folders of the store, one entry per listing."""
     seconds: float
     """CPU seconds."""
     megabytes: float
@@ -99,28 +99,28 @@ def measure_planning(overrides: Sequence[str]) -> Planning:
 def test_planning_over_a_million_committed_cells_takes_less_than_a_minute_and_lists_no_folder_twice(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    overrides = many_shards(tmp_path, FILES)
+    overrides = write_many_shards(tmp_path, FILES)
     commit_every_cell(planned(overrides), tmp_path / "store")
     with fresh_process() as fresh:
         again = fresh.submit(measure_planning, overrides).result()
     with capsys.disabled():
         print(
             f"\nplanning over {again.cells:,} committed cells: {again.seconds:.1f} s of CPU, {len(again.listed)} "
-            f"listings, at most {again.megabytes:.0f} MB (below {PLANNING_MEGABYTES:,} wanted)"
+            f"listings, at most {again.megabytes:.0f} MB (below {MAX_PLANNING_MEGABYTES:,} wanted)"
         )
     assert again.cells > 4 * len(GENERATORS) * FILES * SHARDS
     assert len(again.listed) == len(set(again.listed))
-    wanted(again.seconds < PLANNING_SECONDS)
-    wanted(again.megabytes < PLANNING_MEGABYTES)
+    wanted(again.seconds < MAX_PLANNING_SECONDS)
+    wanted(again.megabytes < MAX_PLANNING_MEGABYTES)
 
 
 def test_a_night_with_nothing_to_do_over_a_hundred_thousand_cells_takes_less_than_ten_seconds(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    overrides = many_shards(tmp_path, FILES // 10)
+    overrides = write_many_shards(tmp_path, FILES // 10)
     commit_every_cell(planned(overrides), tmp_path / "store")
     sweep = planned(overrides)
-    write_standing_run(sweep)
+    write_existing_run(sweep)
     before = os.times()
     began = time.perf_counter()
     printed = run_module("jobs.nightly", *overrides)
@@ -131,14 +131,14 @@ def test_a_night_with_nothing_to_do_over_a_hundred_thousand_cells_takes_less_tha
             f"\na night with nothing to do over {len(sweep.plan.cells):,} cells: {seconds:.1f} s of CPU, "
             f"{elapsed:.1f} s by the clock"
         )
-    assert f"nothing new since run {STANDING}" in printed, printed
+    assert f"nothing new since run {RUN_ID}" in printed, printed
     wanted(len(sweep.plan.cells) > 100_000)
-    wanted(seconds < NIGHT_SECONDS)
+    wanted(seconds < MAX_NIGHT_SECONDS)
 
 
-def write_standing_run(sweep: PlannedSweep) -> None:
-    """A run that stands on the sweep's cells, and of which a night has told; its tables have no rows."""
-    store, folder = sweep.store, f"runs/{STANDING}"
+def write_existing_run(sweep: PlannedSweep) -> None:
+    """Write a run over the sweep's cells that a night has reported; its tables have no rows."""
+    store, folder = sweep.store, f"runs/{RUN_ID}"
     store.write_table(f"{folder}/scores.parquet/00000-{'0' * 32}.parquet", schemas.SCORES.empty_table())
     store.write_table(f"{folder}/errors.parquet/00000.parquet", schemas.ERRORS.empty_table())
     store.write_page(f"{folder}/report.html", "")
@@ -147,12 +147,12 @@ def write_standing_run(sweep: PlannedSweep) -> None:
         summary=schemas.SUMMARY.empty_table(), failures=schemas.FAILURES.empty_table(),
     )  # fmt: skip
     began = datetime(2026, 1, 2, tzinfo=UTC)
-    write_run(sweep, STANDING, results, {}, began=began, ending=Ending(), assert_lease=lambda: None)
+    write_run(sweep, RUN_ID, results, {}, began=began, ending=Ending(), assert_lease=lambda: None)
     outcome = NightOutcome(
-        run_id=STANDING, exit_code=0, benchmark="many", began="", ended="", report="", counts={"coverage": 1.0},
+        run_id=RUN_ID, exit_code=0, benchmark="many", began="", ended="", report="", counts={"coverage": 1.0},
         compared_with=None, not_compared=None, regressions=(), improvements=(), sentences=(),
     )  # fmt: skip
-    store.write_json(outcome_path(STANDING), outcome.to_json())
+    store.write_json(outcome_path(RUN_ID), outcome.to_json())
 
 
 class Peaks(NamedTuple):
@@ -160,21 +160,21 @@ class Peaks(NamedTuple):
 
     driver: float
     worker: float
-    """The largest of the stages' actors."""
+    """Peak memory of the largest actor of the stages."""
 
 
 def test_memory_stays_flat_while_rows_grow_tenfold(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    small, large = (peaks_of_a_sweep(tmp_path / str(copies), copies) for copies in (COPIES, 10 * COPIES))
+    small, large = (measure_peaks(tmp_path / str(copies), copies) for copies in (COPIES, 10 * COPIES))
     with capsys.disabled():
         print(
             f"\n{COPIES * ROWS:,} rows: driver {small.driver:.0f} MB, largest worker {small.worker:.0f} MB; "
             f"ten times the rows: driver {large.driver:.0f} MB, largest worker {large.worker:.0f} MB"
         )
-    wanted(large.driver < FLAT * small.driver and large.worker < FLAT * small.worker)
+    wanted(large.driver < MAX_GROWTH * small.driver and large.worker < MAX_GROWTH * small.worker)
 
 
-def peaks_of_a_sweep(folder: Path, copies: int) -> Peaks:
-    """A sweep of the tiny CLIP over so many copies of a generator's images."""
+def measure_peaks(folder: Path, copies: int) -> Peaks:
+    """Measure a sweep of the tiny CLIP over this number of copies of a generator's images."""
     write_rows(folder / "bench/prompts.parquet", prompts(ROWS))
     records = images("atlas", ROWS)
     for copy in range(copies):
@@ -193,13 +193,13 @@ def peaks_of_a_sweep(folder: Path, copies: int) -> Peaks:
     while process.poll() is None:
         waiting.wait(0.1)
         driver = max(driver, peak_memory(process.pid))
-        worker = max([worker, *(peak_memory(pid) for pid in processes_of(process.pid, b"MapWorker"))])
+        worker = max([worker, *(peak_memory(pid) for pid in list_processes(process.pid, b"MapWorker"))])
     assert process.returncode == 0, (folder / "log").read_text()
     return Peaks(driver, worker)
 
 
-def processes_of(session: int, mark: bytes) -> list[int]:
-    """The processes of a session with a mark in their command line."""
+def list_processes(session: int, mark: bytes) -> list[int]:
+    """Return the processes of a session with a mark in their command line."""
     found = []
     for entry in Path("/proc").iterdir():
         try:
@@ -212,7 +212,7 @@ def processes_of(session: int, mark: bytes) -> list[int]:
 
 
 def peak_memory(pid: int) -> float:
-    """Peak resident memory of a process in MB; 0 where it has ended."""
+    """Return the peak resident memory of a process in MB; 0 if it has ended."""
     try:
         status = Path(f"/proc/{pid}/status").read_text()
     except OSError:

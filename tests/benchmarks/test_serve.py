@@ -31,15 +31,15 @@ CLIENTS = sized(64, 4)
 BATCH = 32
 ROUNDS = sized(3, 1)
 IMAGES = sized(1536, 12)
-"""Of a round."""
+"""Images of a round."""
 MANY_CLIENTS = sized(256, 8)
 LARGE_IMAGES = sized(8, 2)
 SERVE_SECONDS = float(os.environ.get("SERVE_SECONDS", "40"))
-GROWTH = 20
-"""Megabytes that a process under load may grow by once it is warm."""
+MAX_GROWTH = 20
+"""Maximum growth in MB of a warm process under load."""
 METRIC = "metric=[vqascore]"
 pytestmark = pytest.mark.slow  # a service takes as long to start in any size
-alone = pytest.mark.skipif(TINY, reason="a service of its own")
+skip_if_tiny = pytest.mark.skipif(TINY, reason="a service of its own")
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +51,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 @pytest.fixture(scope="module")
 def one_thread() -> Iterator[None]:
-    """As the replica has."""
+    """Use one thread, like the replica."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -64,7 +64,7 @@ def scorer(one_thread: None) -> Scorer:
 
 
 def save_clip_of_common_size(folder: Path) -> Path:
-    """The embedded world's CLIP with an image tower of ViT-B/32's shape at 224 pixels, of random weights."""
+    """Save the embedded world's CLIP with an image tower of ViT-B/32's shape at 224 pixels, of random weights."""
     copytree(ROOT / "assets" / "clip-shapes", folder)
     config = CLIPConfig.from_pretrained(folder)
     config.vision_config = CLIPVisionConfig(projection_dim=config.projection_dim)
@@ -76,7 +76,7 @@ def save_clip_of_common_size(folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def pairs() -> Iterator[Pair]:
-    """Each asked for once, never from the cache: the embedded world's images with each other's prompts."""
+    """Yield pairs that are never cached: the embedded world's images with each other's prompts."""
     known = pack_pairs(sized(256, 16), ("atlas", "flint", "garnet"))
     return (
         Pair(image.image, text.prompt)
@@ -86,21 +86,21 @@ def pairs() -> Iterator[Pair]:
 
 
 class Load(NamedTuple):
-    """What clients saw."""
+    """The clients' measurements."""
 
     rate: float
-    """Images a second."""
+    """Images per second."""
     seconds: list[float]
-    """Of every request, its retries included."""
+    """Seconds of every request, including its retries."""
     scores: list[list[float | None]]
-    """For every image the scores that came back; one each."""
+    """The scores returned for every image, one each."""
     retries: int
 
     def latency(self, percent: int) -> float:
         return statistics.quantiles(self.seconds, n=100)[percent - 1] * 1000
 
 
-def body_of(pair: Pair) -> bytes:
+def make_body(pair: Pair) -> bytes:
     return json.dumps({"images": [base64.b64encode(pair.image).decode()], "prompts": [pair.prompt]}).encode()
 
 
@@ -111,8 +111,8 @@ async def ask_all(
     metric: str = "vqascore",
     clients: int = CLIENTS,
 ) -> Load:
-    """Clients with one image at a time each; after a third of the images the processes of `kill` are ended."""
-    bodies = [body_of(pair) for pair in pairs]
+    """Run clients that each send one image at a time; after a third of the images, kill the processes of `kill`."""
+    bodies = [make_body(pair) for pair in pairs]
     places, seconds, retries = iter(range(len(pairs))), [0.0] * len(pairs), [0]
     scores: list[list[float | None]] = [[] for _ in pairs]
     headers = {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"}
@@ -124,10 +124,10 @@ async def ask_all(
             if kill and place == len(pairs) // 3:
                 for pid in kill:
                     os.kill(pid, signal.SIGKILL)
-            scores[place] += await answer_of(session, bodies[place])
+            scores[place] += await get_answer(session, bodies[place])
             seconds[place] = time.perf_counter() - begun
 
-    async def answer_of(session: aiohttp.ClientSession, body: bytes) -> list[float | None]:
+    async def get_answer(session: aiohttp.ClientSession, body: bytes) -> list[float | None]:
         while True:
             async with session.post(address, data=body) as response:
                 answer = await response.json()
@@ -145,7 +145,7 @@ async def ask_all(
 
 
 def score_offline(scorer: Scorer, pairs: Sequence[Pair]) -> tuple[float, list[float | None]]:
-    """Images a second, and the scores."""
+    """Return the images per second, and the scores."""
     begun, scores = time.perf_counter(), []
     for place in range(0, len(pairs), BATCH):
         batch = pairs[place : place + BATCH]
@@ -154,10 +154,10 @@ def score_offline(scorer: Scorer, pairs: Sequence[Pair]) -> tuple[float, list[fl
     return len(pairs) / (time.perf_counter() - begun), scores
 
 
-def shares_of_the_offline_rate(
+def compare_with_offline(
     service: Running, scorer: Scorer, pairs: Iterator[Pair], metric: str, images: int
 ) -> list[float]:
-    """Of some rounds, each first offline and then by the service; the scores are the same."""
+    """Run rounds, each first offline and then by the service; the scores are the same."""
     score_offline(scorer, list(islice(pairs, CLIENTS)))
     asyncio.run(ask_all(service, list(islice(pairs, CLIENTS)), metric=metric))
     shares = []
@@ -175,28 +175,30 @@ def shares_of_the_offline_rate(
     return shares
 
 
-@alone
-def test_many_clients_of_one_image_are_served_at_the_offline_rate_of_a_model_of_common_size(
+@skip_if_tiny
+def test_many_clients_of_one_image_get_the_offline_rate_of_a_common_size_of_model(
     pairs: Iterator[Pair], one_thread: None, tmp_path: Path
 ) -> None:
     clip = save_clip_of_common_size(tmp_path / "clip")
     words = ("metric=[clipscore]", "models=shapes", f"models.clip.checkpoint={clip}")
     with run_service(tmp_path / "log", *words[:1], *words[2:], f"batch={BATCH}", "threads=1") as service:
-        shares = shares_of_the_offline_rate(service, open_scorer(*words), pairs, "clipscore", 192)
+        shares = compare_with_offline(service, open_scorer(*words), pairs, "clipscore", 192)
     wanted(statistics.median(shares) >= 0.85)
 
 
-def test_many_clients_of_one_image_are_served_at_most_of_the_offline_rate_of_a_tiny_model(
+def test_many_clients_of_one_image_get_most_of_a_tiny_models_offline_rate(
     service: Running, scorer: Scorer, pairs: Iterator[Pair]
 ) -> None:
-    """What the service itself takes counts most here: the model takes less than 2 ms an image. The clients and the
-    service share a core with each other, and on some machines with the replica: the median was 0.92 and 0.78.
+    """The service's own cost counts most here, because the model takes less than 2 ms an image.
+
+    Clients and service share a core with each other, and on some machines with the replica: the median was 0.92 and
+    0.78.
     """
-    shares = shares_of_the_offline_rate(service, scorer, pairs, "vqascore", IMAGES)
+    shares = compare_with_offline(service, scorer, pairs, "vqascore", IMAGES)
     wanted(statistics.median(shares) >= 0.7)
 
 
-def test_many_more_clients_wait_for_their_turn_and_no_longer(service: Running, pairs: Iterator[Pair]) -> None:
+def test_many_more_clients_only_wait_for_their_turn(service: Running, pairs: Iterator[Pair]) -> None:
     asyncio.run(ask_all(service, list(islice(pairs, MANY_CLIENTS)), clients=MANY_CLIENTS))
     load = asyncio.run(ask_all(service, list(islice(pairs, 2 * IMAGES)), clients=MANY_CLIENTS))
     middle, slowest = load.latency(50), load.latency(99)
@@ -205,8 +207,8 @@ def test_many_more_clients_wait_for_their_turn_and_no_longer(service: Running, p
 
 
 def test_images_in_parts_cost_less_than_in_base64(service: Running) -> None:
-    """Of images whose scores are cached, so that the forms alone differ."""
-    pngs = [png_of(photograph(seed, sized(1024, 64))) for seed in range(LARGE_IMAGES)]
+    """The scores of the images are cached, so that only the forms differ."""
+    pngs = [encode_png(photograph(seed, sized(1024, 64))) for seed in range(LARGE_IMAGES)]
     prompts = [f"photograph {seed}" for seed in range(LARGE_IMAGES)]
     seconds: dict[str, list[float]] = {"base64": [], "multipart": []}
     with requests.Session() as session:
@@ -225,7 +227,7 @@ def test_images_in_parts_cost_less_than_in_base64(service: Running) -> None:
     wanted(middle["multipart"] < 0.5 * middle["base64"])
 
 
-def png_of(image: Image.Image) -> bytes:
+def encode_png(image: Image.Image) -> bytes:
     file = io.BytesIO()
     image.save(file, "PNG")
     return file.getvalue()
@@ -234,7 +236,7 @@ def png_of(image: Image.Image) -> bytes:
 def ask_in_parts(
     session: requests.Session, url: str, images: Sequence[bytes], prompts: Sequence[str]
 ) -> list[dict[str, float | None]]:
-    """Our own wire in its other form."""
+    """Ask over our own wire in its other form."""
     form = [("request", (None, json.dumps({"prompts": prompts}).encode())), *(("images", image) for image in images)]
     response = session.post(f"{url}/score", files=form, timeout=120)
     response.raise_for_status()
@@ -242,9 +244,9 @@ def ask_in_parts(
     return scores
 
 
-@alone
+@skip_if_tiny
 def test_memory_is_flat_under_load(pairs: Iterator[Pair], tmp_path: Path) -> None:
-    """For SERVE_SECONDS: after a quarter of them and at the end, with no score cached."""
+    """The load lasts SERVE_SECONDS; memory is compared after a quarter of them and at the end, with no score cached."""
     known, sizes = list(islice(pairs, IMAGES)), []
     with run_service(tmp_path / "log", METRIC, f"batch={BATCH}", "threads=1", "cached_scores=0") as service:
         processes = {"service": service.process.pid, "replica": service.replicas()[0]}
@@ -256,11 +258,11 @@ def test_memory_is_flat_under_load(pairs: Iterator[Pair], tmp_path: Path) -> Non
     images = len(known) * (len(sizes) - len(sizes) // 4 - 1)
     print(f"\n{SERVE_SECONDS:g} s, {images} images in the last three quarters of them: ", end="")
     print(", ".join(f"{name} {sizes[-1][name]:.0f} MB, {grown:+.1f} MB" for name, grown in growth.items()))
-    assert max(growth.values()) < GROWTH
+    assert max(growth.values()) < MAX_GROWTH
 
 
 def megabytes(pid: int) -> float:
-    """The resident memory of a process."""
+    """Return the resident memory of a process."""
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
 
@@ -280,8 +282,8 @@ def test_a_replica_killed_under_load_loses_and_doubles_nothing(
     )
 
 
-@alone
-def test_of_two_replicas_one_is_killed_under_load_and_nothing_is_lost_or_doubled(
+@skip_if_tiny
+def test_killing_one_of_two_replicas_under_load_loses_and_doubles_nothing(
     scorer: Scorer, pairs: Iterator[Pair], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     words = (METRIC, f"batch={BATCH}", "threads=1", "replicas=2", "num_cpus=0.5")

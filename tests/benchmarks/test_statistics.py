@@ -1,4 +1,4 @@
-"""Speed of the statistics of metrics against brute force, and their memory, in one run."""
+"""Speed of the statistics of metrics compared with brute force, and their memory, in one run."""
 
 import os
 import time
@@ -21,12 +21,12 @@ from tests.benchmarks.test_scale import peak_memory
 
 BRUTE_FORCE_ROWS = sized(3_000, 100)
 SIZES = sized({BRUTE_FORCE_ROWS: 3, 9_600: 10, 100_000: 40}, {BRUTE_FORCE_ROWS: 0, 200: 0})
-"""Rows, and how many times as fast as laying out all pairs tie calibration should be at least."""
+"""Numbers of rows, and the minimum speed-up of tie calibration over listing all pairs."""
 MEGABYTES = 1_000
 
 
-def rated(rows: int) -> tuple[np.ndarray, np.ndarray]:
-    """Mean ratings of three raters, and scores that follow them with noise."""
+def make_ratings(rows: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return mean ratings of three raters, and scores that follow them with noise."""
     random = np.random.default_rng(0)
     truth = random.normal(size=rows)
     human = np.mean(
@@ -35,14 +35,14 @@ def rated(rows: int) -> tuple[np.ndarray, np.ndarray]:
     return human, truth + random.normal(size=rows)
 
 
-def labelled(rows: int) -> tuple[np.ndarray, np.ndarray]:
-    """Two labels, with the largest number of human ties."""
-    human, metric = rated(rows)
+def make_labels(rows: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return two labels, with the largest number of human ties."""
+    human, metric = make_ratings(rows)
     return (human > 3).astype(float), metric
 
 
-def brute_force(human: np.ndarray, metric: np.ndarray) -> float:
-    """Every pair laid out and sorted once: the vectorised way that the peers' pair histograms take."""
+def calibrate_by_brute_force(human: np.ndarray, metric: np.ndarray) -> float:
+    """List and sort every pair once, in the vectorised way of the peers' pair histograms."""
     i, j = np.triu_indices(len(human), 1)
     difference = np.abs(metric[i] - metric[j])
     sign = np.sign(human[i] - human[j])
@@ -61,18 +61,18 @@ def seconds(call: Callable[[], object]) -> float:
 
 
 def peak_megabytes(make: Callable[[int], tuple[np.ndarray, np.ndarray]]) -> float:
-    """Of this process, the largest calibration done; ru_maxrss would count what it was forked from."""
+    """Return this process's peak after the largest calibration; ru_maxrss would count what it was forked from."""
     calibrate_ties(*make(max(SIZES)))
     return peak_memory(os.getpid())
 
 
 def test_tie_calibration_is_exact_and_faster_than_all_pairs(capsys: pytest.CaptureFixture[str]) -> None:
-    human, metric = rated(BRUTE_FORCE_ROWS)
-    assert calibrate_ties(human, metric).accuracy == pytest.approx(brute_force(human, metric), abs=1e-12)
-    of_pairs = seconds(lambda: brute_force(human, metric))
+    human, metric = make_ratings(BRUTE_FORCE_ROWS)
+    assert calibrate_ties(human, metric).accuracy == pytest.approx(calibrate_by_brute_force(human, metric), abs=1e-12)
+    of_pairs = seconds(lambda: calibrate_by_brute_force(human, metric))
     ratios = {}
     for rows in SIZES:
-        for name, make in (("three raters", rated), ("two labels", labelled)):
+        for name, make in (("three raters", make_ratings), ("two labels", make_labels)):
             taken = seconds(lambda make=make, rows=rows: calibrate_ties(*make(rows)))
             ratios[rows, name] = of_pairs * (rows / BRUTE_FORCE_ROWS) ** 2 / taken
     with capsys.disabled():
@@ -80,14 +80,14 @@ def test_tie_calibration_is_exact_and_faster_than_all_pairs(capsys: pytest.Captu
         for (rows, name), ratio in ratios.items():
             print(f"tie calibration, n = {rows}, {name}: {ratio:.0f} times as fast as all pairs")
         with fresh_process() as fresh:
-            peak = max(fresh.map(peak_megabytes, (rated, labelled)))
+            peak = max(fresh.map(peak_megabytes, (make_ratings, make_labels)))
         print(f"peak memory of a process that does n = {max(SIZES)}: {peak:.0f} MB (below {MEGABYTES} wanted)")
     wanted(all(ratio > SIZES[rows] for (rows, _), ratio in ratios.items()))
     wanted(peak < MEGABYTES)
 
 
-def one_walk_at_a_time(nodes: pd.DataFrame, scores: pd.DataFrame, graph: str) -> None:
-    """What the released code does for a walk and a metric: scipy's functions, called one by one."""
+def measure_walks_one_by_one(nodes: pd.DataFrame, scores: pd.DataFrame, graph: str) -> None:
+    """Do what the released code does for a walk and a metric: call scipy's functions one by one."""
     levels = nodes.loc[nodes["graph_id"] == graph]
     values = scores.loc[levels["image_id"]]
     for metric in scores:
@@ -107,7 +107,9 @@ def test_error_graphs_of_19_metrics_are_measured_faster_than_walk_by_walk(capsys
     wide = release.scores.to_pandas().pivot(index="image_id", columns="metric", values="score")
     walks = {graph: _walks(its) for graph, its in nodes.groupby("graph_id")}
     few = list(walks)[:5]
-    by_walk = sum(walks[graph] * seconds(lambda graph=graph: one_walk_at_a_time(nodes, wide, graph)) for graph in few)
+    by_walk = sum(
+        walks[graph] * seconds(lambda graph=graph: measure_walks_one_by_one(nodes, wide, graph)) for graph in few
+    )
     estimate = by_walk / sum(walks[graph] for graph in few) * sum(walks.values())
     with capsys.disabled():
         print(f"\nT2IScoreScore, 165 graphs x 19 metrics: {measured:.2f} s (below 5 wanted)")
@@ -130,6 +132,6 @@ def test_metrics_are_compared_faster_than_by_drawing_for_each_pair(capsys: pytes
 
 
 def _walks(nodes: pd.DataFrame) -> int:
-    """The released walks of a graph: every ordered pair of roots, one node of every other level."""
+    """Return the released walks of a graph: every ordered pair of roots, one node of every other level."""
     of_level = nodes.groupby("level")["node"].nunique()
     return int(of_level.drop(0, errors="ignore").prod() * of_level.get(0, 1) ** 2)

@@ -1,4 +1,4 @@
-"""What it costs that nothing read from the store is believed: a share of the sweep that it protects."""
+"""The cost of verifying everything that is read from the store, as a fraction of the sweep that it protects."""
 
 import hashlib
 import io
@@ -18,12 +18,12 @@ from tests.bench_of import PACK, sweep_config
 from tests.benchmarks.size import HERE, sized, wanted
 
 GENERATORS = sized(("atlas", "flint"), ("atlas",))
-MOST = 0.03
-"""Of the seconds that the stages take."""
+MAX_FRACTION = 0.03
+"""Maximum fraction of the seconds of the stages."""
 READS = 2
-"""Of each cell: by the stage below, and by the driver or the report."""
-LOOKS = 2
-"""At each image: by the stage of answers and that of similarities."""
+"""Reads of each cell: by the dependent stage, and by the driver or the report."""
+IMAGE_READS = 2
+"""Reads of each image: by the stage of answers and the stage of similarities."""
 REPEATS = sized(5, 1)
 FEW = sized((), (*HERE, "benchmark.limit=4"))
 
@@ -42,18 +42,18 @@ def test_digests_and_checksums_cost_under_three_percent_of_a_sweep(
     read = seconds(lambda: list(map(decode_cell, files))) - seconds(lambda: list(map(plain_read, files)))
     images = [image for name in GENERATORS for image in encoded(name)]
     looked = seconds(lambda: digest_images(images))
-    cost = written + READS * read + LOOKS * looked
+    cost = written + READS * read + IMAGE_READS * looked
     with capsys.disabled():
         print(
             f"\n{len(files)} cells of {sum(map(len, files)):,} bytes: writing takes {written:.3f} s more, reading "
-            f"{READS * read:.3f} s, images {LOOKS * looked:.3f} s, of stages that take {stages:.1f} s: "
-            f"{cost / stages:.2%} ({MOST:.0%} allowed)"
+            f"{READS * read:.3f} s, images {IMAGE_READS * looked:.3f} s, of stages that take {stages:.1f} s: "
+            f"{cost / stages:.2%} ({MAX_FRACTION:.0%} allowed)"
         )
-    wanted(cost < MOST * stages)
+    wanted(cost < MAX_FRACTION * stages)
 
 
 def seconds(action: Callable[[], object]) -> float:
-    """The shortest of some tries."""
+    """Return the shortest of some tries."""
     tries = []
     for _ in range(REPEATS):
         began = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Speed as a ratio within one run: a whole `jobs.sweep` on S3, from its start to its report, against bare loops."""
+"""Speed as a ratio within one run: a complete `jobs.sweep` on S3, from its start to its report, against bare loops."""
 
 import json
 import os
@@ -17,10 +17,10 @@ CORES = len(os.sched_getaffinity(0))
 GENERATORS, PROMPTS, SIDE = sized((6, 500, 640), (1, 4, 64))
 SWEEPS = sized([["clipscore"], ["vqascore"], ["clipscore", "vqascore"]], [["clipscore"]])
 """The metrics of each sweep; the last one has enough calls for Ray."""
-WANTED = 1.3
-"""Times the speed of bare loops, one after the other."""
-FIRST_SECONDS = 20.0
-"""Until images' first scores are in the store."""
+MIN_SPEED = 1.3
+"""Minimum speed relative to bare loops in sequence."""
+MAX_FIRST_SECONDS = 20.0
+"""Maximum seconds until the first scores of images are in the store."""
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +33,7 @@ def bench(s3_server: S3Server, tmp_path_factory: pytest.TempPathFactory) -> str:
     return "s3://whole-command"
 
 
-def bare_seconds(metric: str, bench: str) -> float:
+def time_bare_loops(metric: str, bench: str) -> float:
     began = time.monotonic()
     place = (f"{bench}/prompts.parquet", f"{bench}/images")
     printed = run_module("tests.benchmarks.bare_scores", metric, *place, threads=CORES)
@@ -41,8 +41,8 @@ def bare_seconds(metric: str, bench: str) -> float:
     return time.monotonic() - began
 
 
-def sweep_seconds(metrics: Sequence[str], bench: str, store: str) -> tuple[float, float]:
-    """Return the seconds of a sweep, and those until the first cell of its images is in the store."""
+def time_sweep(metrics: Sequence[str], bench: str, store: str) -> tuple[float, float]:
+    """Return the seconds of a sweep, and the seconds until the first cell of its images is in the store."""
     line = [
         "sweep=own_images", "models=shapes", f"metric=[{','.join(metrics)}]", f"store={store}",
         f"benchmark.prompts={bench}/prompts.parquet", f"benchmark.images={bench}/images", *HERE,
@@ -71,13 +71,13 @@ def sweep_seconds(metrics: Sequence[str], bench: str, store: str) -> tuple[float
 def test_a_whole_sweep_on_s3_is_faster_than_bare_loops(
     metrics: list[str], bench: str, bucket: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    bare = [bare_seconds(metric, bench) for metric in metrics]
-    whole, first = sweep_seconds(metrics, bench, f"{bucket}/store")
+    bare = [time_bare_loops(metric, bench) for metric in metrics]
+    whole, first = time_sweep(metrics, bench, f"{bucket}/store")
     with capsys.disabled():
         print(
             f"\n{GENERATORS * PROMPTS} images of {SIDE} px on S3, {CORES} cores, "
             f"{' and '.join(metrics)}: bare loops {sum(bare):.0f} s, the whole sweep {whole:.0f} s, "
-            f"{sum(bare) / whole:.2f} times as fast ({WANTED} wanted), first scores after {first:.0f} s"
+            f"{sum(bare) / whole:.2f} times as fast ({MIN_SPEED} wanted), first scores after {first:.0f} s"
         )
-    wanted(sum(bare) / whole >= WANTED)
-    wanted(first < FIRST_SECONDS)
+    wanted(sum(bare) / whole >= MIN_SPEED)
+    wanted(first < MAX_FIRST_SECONDS)

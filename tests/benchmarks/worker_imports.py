@@ -1,4 +1,4 @@
-"""How many modules a worker imports, without a model and with CLIP, in a process of its own, as JSON.
+"""The number of modules that a worker imports, without a model and with CLIP, in a separate process, as JSON.
 
 python -m tests.benchmarks.worker_imports
 """

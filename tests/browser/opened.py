@@ -1,4 +1,4 @@
-"""Pages as a real browser has them: opened from their files at two widths, with nothing on the console."""
+"""Pages in a real browser: opened from their files at two widths, with an empty console."""
 
 import shutil
 from pathlib import Path
@@ -19,9 +19,9 @@ ARGUMENTS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-backg
              "--disable-component-update", "--disable-sync", "--window-size=1280,900")  # fmt: skip
 PHONE, DESKTOP = 390, 1280
 ON_DESKTOP, ON_PHONE = (pytest.mark.parametrize("width", [side], indirect=True) for side in (DESKTOP, PHONE))
-"""Of claims that the width has no part in, or that are harder to keep on a phone."""
+"""For claims that do not depend on the width, or that are harder to keep on a phone."""
 DESKTOP_SLOW = pytest.mark.parametrize("width", [pytest.param(DESKTOP, marks=pytest.mark.slow), PHONE], indirect=True)
-"""Of claims that are harder to keep on a phone, and that `make slow` checks on a desktop too."""
+"""For claims that are harder to keep on a phone, and that `make slow` checks on a desktop too."""
 WIDTHS_AND_SCHEMES = pytest.mark.parametrize(
     ("width", "scheme"),
     [
@@ -32,11 +32,11 @@ WIDTHS_AND_SCHEMES = pytest.mark.parametrize(
     ],
     indirect=["width"],
 )
-"""Both widths and both schemes; `make slow` has the other two pairs."""
+"""Both widths and both schemes; `make slow` runs the other two pairs."""
 
 
 def open_page(browser: WebDriver, page: Path | str, width: int) -> WebDriver:
-    """A page, freshly opened from its file or address, whose console is looked at."""
+    """Open a page from its file or address, and check its console."""
     size = {"width": width, "height": 850, "deviceScaleFactor": 1, "mobile": width == PHONE}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
     browser.get(page if isinstance(page, str) else page.as_uri())
@@ -49,13 +49,13 @@ def find(page: WebDriver | WebElement, selector: str) -> list[WebElement]:
 
 
 def find_shown(page: WebDriver, selector: str) -> list[WebElement]:
-    """The elements that are drawn, by one question to the browser."""
+    """Return the visible elements, in one call to the browser."""
     script = "return Array.from(document.querySelectorAll(arguments[0])).filter((one) => one.checkVisibility())"
     return list(page.execute_script(script, selector))  # type: ignore[no-untyped-call]
 
 
 def read_texts(page: WebDriver, selector: str, within: WebElement | None = None) -> list[str]:
-    """The texts of the elements that are drawn, by one question to the browser."""
+    """Return the texts of the visible elements, in one call to the browser."""
     script = """
         const [selector, within] = arguments, all = Array.from((within ?? document).querySelectorAll(selector));
         const shown = all.filter((one) => one.checkVisibility());
@@ -65,19 +65,19 @@ def read_texts(page: WebDriver, selector: str, within: WebElement | None = None)
 
 
 def press(page: WebDriver, element: WebElement) -> None:
-    """Focuses an element and presses Enter, as somebody without a mouse does."""
+    """Focus an element and press Enter, like a user without a mouse."""
     page.execute_script("arguments[0].focus()", element)  # type: ignore[no-untyped-call]
     page.switch_to.active_element.send_keys(Keys.ENTER)
 
 
 def in_scheme(page: WebDriver, scheme: str) -> None:
-    """Has the system prefer light or dark, or nothing, from now on."""
+    """Make the system prefer light or dark, or nothing, from now on."""
     features = [{"name": "prefers-color-scheme", "value": scheme}] if scheme else []
     page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
 
 
 def barriers(page: WebDriver) -> list[str]:
-    """What axe-core, with all its rules, finds that keeps people out: the rule and the first place of each."""
+    """Return the barriers that axe-core finds with all its rules: the rule and the first place of each."""
     page.set_script_timeout(300)
     violations = Axe().run(page, options={"resultTypes": ["violations"]})["violations"]
     return [f"{one['id']}: {one['help']}, {one['nodes'][0]['html']}" for one in violations]

@@ -1,7 +1,9 @@
 """The README's screenshots: python -m tests.browser.screenshots store/runs/RUN/report.html docs
 
-Or of a page of jobs.view or jobs.rate, as on a phone with `390 844` behind:
-python -m tests.browser.screenshots http://127.0.0.1:8008/... plugins/viewer/view-desktop.png
+Or those of a page of jobs.view or jobs.rate, as on a phone with `390 844` at the end: python -m
+tests.browser.screenshots http:
+
+127.0.0.1:8008/... plugins/viewer/view-desktop.png
 """
 
 import shutil
@@ -21,11 +23,11 @@ SHOWN = """
 return !document.querySelector("[aria-busy=true]")
   && [...document.images].every(i => i.complete || i.getBoundingClientRect().top > innerHeight)
 """
-"""Whether all images in the window are there."""
+"""True if all images in the window are loaded."""
 
 
 def shoot(address: str, picture: Path, *, width: int, height: int) -> None:
-    """Saves what a window of this size shows of a page."""
+    """Save a screenshot of a page in a window of this size."""
     options = Options()
     options.binary_location = str(shutil.which("chromium"))
     with tempfile.TemporaryDirectory() as profile:

@@ -1,4 +1,4 @@
-"""Edits in a real browser: the source beside the result, and a slider that works by keyboard, mouse and touch."""
+"""Edits in a real browser: the source next to the result, and a slider that works by keyboard, mouse and touch."""
 
 import re
 
@@ -22,7 +22,7 @@ from tests.operators.report.made import MadeRun, make_run, plain_prompts, png
 pytestmark = NEEDS_BROWSER
 NAMES = ("tweezers", "<b>roller")
 SECONDS = 60
-"""That pictures may take on a busy machine; none is waited for longer than it takes."""
+"""Maximum seconds for images to appear on a busy machine; no test waits longer than needed."""
 
 
 def sources_of(prompt: int) -> list[bytes]:
@@ -31,7 +31,7 @@ def sources_of(prompt: int) -> list[bytes]:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> MadeRun:
-    """Edits of one source, of two, and of a damaged one, with their report."""
+    """Make edits of one source, of two, and of a damaged one, with their report."""
     folder = tmp_path_factory.mktemp("edits")
     made = make_run(folder, prompts=plain_prompts(6), generators=NAMES, sources=sources_of)
     write_report(made.store)
@@ -42,8 +42,8 @@ def sliders(page: WebDriver) -> list[WebElement]:
     return [slider for slider in find(page, "main .wipe input") if slider.is_displayed()]
 
 
-def uncovered(page: WebDriver, within: str) -> int:
-    """Percent of the first result over which its source is not drawn."""
+def measure_uncovered(page: WebDriver, within: str) -> int:
+    """Return the percentage of the first result that its source does not cover."""
     style = f"return getComputedStyle(document.querySelector('{within} img.before')).clipPath"
     found = re.fullmatch(r"inset\(0px (\d+)% 0px 0px\)", page.execute_script(style))  # type: ignore[no-untyped-call]
     assert found
@@ -59,15 +59,15 @@ def test_the_slider_draws_the_source_over_the_result_by_keyboard_mouse_and_touch
     assert find(page, "img.before") == []
     page.switch_to.active_element.send_keys(Keys.ARROW_RIGHT)
     assert slider.get_attribute("value") == "5" and slider.get_attribute("aria-valuetext") == "5% source"
-    assert uncovered(page, "#sides") == 95
+    assert measure_uncovered(page, "#sides") == 95
     page.switch_to.active_element.send_keys(Keys.END)
-    assert uncovered(page, "#sides") == 0
+    assert measure_uncovered(page, "#sides") == 0
     ActionChains(page).move_to_element(slider).click().perform()
-    assert slider.get_attribute("value") == "50" and uncovered(page, "#sides") == 50
+    assert slider.get_attribute("value") == "50" and measure_uncovered(page, "#sides") == 50
     touch = ActionBuilder(page, mouse=PointerInput(POINTER_TOUCH, "finger"))
     touch.pointer_action.move_to(slider, 1 - slider.size["width"] // 2, 0).pointer_down().pointer_up()
     touch.perform()
-    assert slider.get_attribute("value") == "0" and uncovered(page, "#sides") == 100
+    assert slider.get_attribute("value") == "0" and measure_uncovered(page, "#sides") == 100
     result, over = find(slider.find_element(By.XPATH, "ancestor::th"), "img")
     assert over.rect == result.rect and over.get_attribute("src") != result.get_attribute("src")
     assert page.execute_script("return document.documentElement.scrollWidth") <= width  # type: ignore[no-untyped-call]
@@ -75,7 +75,7 @@ def test_the_slider_draws_the_source_over_the_result_by_keyboard_mouse_and_touch
 
 
 @ON_DESKTOP
-def test_every_card_shows_all_its_sources_or_why_not(browser: WebDriver, run: MadeRun, width: int) -> None:
+def test_every_card_shows_all_its_sources_or_the_reason_why_not(browser: WebDriver, run: MadeRun, width: int) -> None:
     page = open_page(browser, run.folder / "report.html", width)
     counts = [(len(find(card, ".source img")), len(find(card, ".wipe"))) for card in find(page, "#cards .card")]
     assert {*counts} == {(1, 1), (2, 1), (0, 0)}
@@ -96,6 +96,6 @@ def test_an_enlarged_edit_has_a_slider_whose_arrow_keys_stay_with_it(
     slider = page.find_element(By.CSS_SELECTOR, "#zoom .wipe input")
     slider.send_keys(Keys.ARROW_RIGHT, Keys.ARROW_RIGHT)
     assert page.find_element(By.ID, "zoom-name").text == name and slider.get_attribute("value") == "10"
-    assert uncovered(page, "#zoom") == 90
+    assert measure_uncovered(page, "#zoom") == 90
     page.find_element(By.ID, "zoom-close").send_keys(Keys.ARROW_RIGHT)
     assert page.find_element(By.ID, "zoom-name").text != name

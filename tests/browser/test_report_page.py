@@ -38,7 +38,7 @@ NAMES = ("atlas", "<b>bold", "cobalt", "מחולל")
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The report of a run with hostile prompts and names, failed rows, and a run before it."""
+    """Make the report of a run with hostile prompts and names, failed rows, and an earlier run."""
     folder = tmp_path_factory.mktemp("run")
     prompts = [*HOSTILE, *plain_prompts(9)]
 
@@ -53,15 +53,15 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def page(browser: WebDriver, report: Path, width: int) -> WebDriver:
-    """The report, freshly opened from its file, whose console is looked at."""
+    """Open the report from its file, and check its console."""
     return open_page(browser, report, width)
 
 
-def shown_cards(page: WebDriver) -> list[WebElement]:
+def find_cards(page: WebDriver) -> list[WebElement]:
     return find_shown(page, ".card")
 
 
-def test_it_opens_with_the_decision_first_and_never_scrolls_sideways(page: WebDriver, width: int) -> None:
+def test_the_page_starts_with_the_decision_and_never_scrolls_sideways(page: WebDriver, width: int) -> None:
     assert page.find_element(By.TAG_NAME, "h1").text == "atlas is the best generator — by both metrics."
     wide = page.execute_script("return document.documentElement.scrollWidth")  # type: ignore[no-untyped-call]
     assert wide <= width
@@ -73,7 +73,7 @@ def test_it_opens_with_the_decision_first_and_never_scrolls_sideways(page: WebDr
 
 
 @ON_DESKTOP
-def test_nothing_of_a_prompt_or_a_name_runs_or_becomes_markup(page: WebDriver) -> None:
+def test_no_prompt_or_name_runs_or_becomes_markup(page: WebDriver) -> None:
     assert page.execute_script("return window.hacked") is None  # type: ignore[no-untyped-call]
     assert find(page, "main b b, .prompt b, .prompt i, .prompt img, .prompt script") == []
     find(page, "[data-more=cards]")[0].click()
@@ -107,7 +107,7 @@ def test_tables_sort_by_the_keyboard(page: WebDriver) -> None:
 
 
 def test_the_gallery_shows_images_with_marked_words_and_questions(page: WebDriver) -> None:
-    cards = shown_cards(page)
+    cards = find_cards(page)
     assert len(cards) == 12
     widths = page.execute_script(
         "return Array.from(document.querySelectorAll('.card img')).map(one => one.naturalWidth)"
@@ -131,11 +131,11 @@ const style = getComputedStyle(word);
 const ground = ["#fff", getComputedStyle(document.body).backgroundColor, getComputedStyle(under).backgroundColor];
 return [drawn(...ground, style.backgroundColor, style.color), drawn(...ground, style.backgroundColor)];
 """
-"""The colours of a word and of what is under it, as they are drawn."""
+"""Returns the colours of a word and of its background, as they are drawn."""
 
 
-def contrast(one: list[float], other: list[float]) -> float:
-    """The ratio of two colours' luminances, as WCAG 2 defines it."""
+def compute_contrast(one: list[float], other: list[float]) -> float:
+    """Return the ratio of two colours' luminances, as WCAG 2 defines it."""
     linear = [[((c / 255 + 0.055) / 1.055) ** 2.4 if c > 10 else c / 3294.6 for c in colour] for colour in (one, other)]
     low, high = sorted(0.2126 * red + 0.7152 * green + 0.0722 * blue for red, green, blue in linear)
     return (high + 0.05) / (low + 0.05)
@@ -143,16 +143,16 @@ def contrast(one: list[float], other: list[float]) -> float:
 
 @ON_DESKTOP
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_each_metrics_words_are_the_redder_the_lower_and_can_be_read(page: WebDriver, theme: str) -> None:
+def test_words_are_redder_for_lower_scores_of_each_metric_and_readable(page: WebDriver, theme: str) -> None:
     in_scheme(page, theme)
     heats = []
-    for card in shown_cards(page)[:4]:
+    for card in find_cards(page)[:4]:
         press(page, card.find_element(By.TAG_NAME, "summary"))
         for word in card.find_elements(By.CSS_SELECTOR, ".heated mark.h"):
             score = float((word.get_attribute("textContent") or "").rpartition("(")[2].rstrip(")"))
             text, ground = page.execute_script(READABLE, word, card)  # type: ignore[no-untyped-call]
             heats.append((score, ground[0] - ground[1]))
-            assert contrast(text, ground) >= 4.5, (score, text, ground)
+            assert compute_contrast(text, ground) >= 4.5, (score, text, ground)
     in_scheme(page, "")
     low, high = (max(heats, key=lambda one: sign * one[0]) for sign in (-1, 1))
     assert low[0] < 0.5 < high[0] and low[1] > high[1], "red less green"
@@ -163,23 +163,23 @@ def test_the_gallery_filters_by_kind_metric_generator_skill_and_words(page: WebD
     form = page.find_element(By.CSS_SELECTOR, "[data-list=cards]")
     select = {name: Select(form.find_element(By.NAME, name)) for name in ("kind", "metric", "generator", "skill")}
     select["generator"].select_by_visible_text("<b>bold")
-    assert {card.find_element(By.CSS_SELECTOR, ".who b").text for card in shown_cards(page)} == {"<b>bold"}
+    assert {card.find_element(By.CSS_SELECTOR, ".who b").text for card in find_cards(page)} == {"<b>bold"}
     select["kind"].select_by_visible_text("worst")
     select["metric"].select_by_visible_text("gecko")
     select["skill"].select_by_visible_text("counting")
-    assert all("lowest by gecko" in card.text or "gecko" in card.text for card in shown_cards(page))
+    assert all("lowest by gecko" in card.text or "gecko" in card.text for card in find_cards(page))
     page.find_element(By.CSS_SELECTOR, "[data-list=cards] button[type=reset]").click()
     form.find_element(By.NAME, "text").send_keys("בלתי־נמצא")
-    assert shown_cards(page) == [] and page.find_element(By.CSS_SELECTOR, "[data-list=cards] output").text.startswith(
+    assert find_cards(page) == [] and page.find_element(By.CSS_SELECTOR, "[data-list=cards] output").text.startswith(
         "0 of "
     )
     form.find_element(By.NAME, "text").clear()
     form.find_element(By.NAME, "text").send_keys("BLUE cups")
-    assert shown_cards(page) and all("blue cups" in card.text for card in shown_cards(page))
+    assert find_cards(page) and all("blue cups" in card.text for card in find_cards(page))
 
 
 @DESKTOP_SLOW
-def test_a_prompt_stands_there_with_every_generators_image_scores_and_answers(page: WebDriver) -> None:
+def test_a_prompt_is_shown_with_every_generators_image_scores_and_answers(page: WebDriver) -> None:
     entries = find_shown(page, "#sides > article")
     assert len(entries) == 3
     heads = [one.text for one in find(entries[0], "thead th bdi")]
@@ -194,25 +194,25 @@ def test_a_prompt_stands_there_with_every_generators_image_scores_and_answers(pa
 
 
 @DESKTOP_SLOW
-def test_prompts_side_by_side_are_searched(page: WebDriver) -> None:
+def test_prompts_side_by_side_can_be_searched(page: WebDriver) -> None:
     words = find(page, "[data-list=sides] input")[0]
     words.send_keys("p0008 BLUE")
     (entry,) = find_shown(page, "#sides > article")
     assert find(entry, "h3")[0].text == "a red star beside 3 blue cups"
     assert find(page, "[data-list=sides] output")[0].text == "1 of 14 prompts"
-    assert len(shown_cards(page)) == 12, "the gallery has its own filters"
+    assert len(find_cards(page)) == 12, "the gallery has its own filters"
 
 
-def enlarged(page: WebDriver) -> str:
-    """Whose image is enlarged, and its place; empty where none is."""
+def read_enlarged(page: WebDriver) -> str:
+    """Return the generator of the enlarged image and its position; empty if no image is enlarged."""
     (zoom,) = find(page, "#zoom")
     return find(zoom, "#zoom-name")[0].text if zoom.is_displayed() else ""
 
 
-def test_an_image_enlarges_and_the_arrow_keys_go_on(page: WebDriver, width: int) -> None:
+def test_an_image_enlarges_and_the_arrow_keys_show_the_next(page: WebDriver, width: int) -> None:
     buttons = find(page, "#sides article:first-child [data-zoom]")
     press(page, buttons[1])
-    assert enlarged(page) == "<b>bold 2 of 4"
+    assert read_enlarged(page) == "<b>bold 2 of 4"
     image = find(page, "#zoom .pair img")[0]
     assert 0.8 * width < image.size["width"] < width or image.size["width"] > 600
     assert image.get_attribute("src") == find(buttons[1], "img")[0].get_attribute("src")
@@ -220,28 +220,28 @@ def test_an_image_enlarges_and_the_arrow_keys_go_on(page: WebDriver, width: int)
     for key, name in ((Keys.ARROW_RIGHT, "מחולל 3 of 4"), (Keys.ARROW_RIGHT, "cobalt 4 of 4"),
                       (Keys.ARROW_RIGHT, "atlas 1 of 4"), (Keys.ARROW_LEFT, "cobalt 4 of 4")):  # fmt: skip
         keys.send_keys(key)
-        assert enlarged(page) == name
+        assert read_enlarged(page) == name
     find(page, "[data-step='-1']")[0].click()
-    assert enlarged(page) == "מחולל 3 of 4"
+    assert read_enlarged(page) == "מחולל 3 of 4"
     assert "gecko" in find(page, "#zoom-about")[0].text
     page.switch_to.active_element.send_keys(Keys.ESCAPE)
-    assert enlarged(page) == ""
+    assert read_enlarged(page) == ""
     assert page.switch_to.active_element == buttons[2], "the last image that was shown has the focus"
 
 
 @DESKTOP_SLOW
-def test_an_image_of_the_gallery_enlarges_with_its_marked_prompt_and_a_click_beside_it_closes(page: WebDriver) -> None:
-    (button,) = find(shown_cards(page)[0], "[data-zoom]")
+def test_a_gallery_image_enlarges_with_its_marked_prompt_and_a_click_outside_closes_it(page: WebDriver) -> None:
+    (button,) = find(find_cards(page)[0], "[data-zoom]")
     button.click()
-    assert enlarged(page).endswith("1 of 12") and find(page, "#zoom-about .prompt")
+    assert read_enlarged(page).endswith("1 of 12") and find(page, "#zoom-about .prompt")
     assert page.execute_script("return window.hacked") is None  # type: ignore[no-untyped-call]
     assert barriers(page) == []
     page.execute_script("document.querySelector('#zoom').click()")  # type: ignore[no-untyped-call]
-    assert enlarged(page) == ""
+    assert read_enlarged(page) == ""
 
 
 @ON_DESKTOP
-def test_the_leaderboard_can_be_taken_out_of_the_file_alone(page: WebDriver, report: Path, tmp_path: Path) -> None:
+def test_the_leaderboard_can_be_downloaded_from_the_file(page: WebDriver, report: Path, tmp_path: Path) -> None:
     page.execute_cdp_cmd("Browser.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(tmp_path)})
     for link in find(page, ".downloads a"):
         link.click()
@@ -264,7 +264,7 @@ def test_a_metric_is_chosen_for_skills_and_pairs_alike(page: WebDriver) -> None:
 
 
 @ON_DESKTOP
-def test_dark_and_light_by_the_system_and_by_the_button(page: WebDriver) -> None:
+def test_dark_and_light_follow_the_system_and_the_button(page: WebDriver) -> None:
     def background() -> str:
         return page.find_element(By.TAG_NAME, "body").value_of_css_property("background-color")
 
@@ -277,7 +277,7 @@ def test_dark_and_light_by_the_system_and_by_the_button(page: WebDriver) -> None
 
 
 @ON_DESKTOP
-def test_what_changed_and_what_failed_are_told(page: WebDriver) -> None:
+def test_changes_and_failures_are_shown(page: WebDriver) -> None:
     assert "20250101-000000-000000" in page.find_element(By.ID, "changes").text
     health = page.find_element(By.ID, "health").text
     assert "corrupt_image" in health and "bytes <b>unreadable</b>" in health
@@ -292,7 +292,7 @@ def test_everything_with_a_name_can_be_reached_and_every_control_has_one(page: W
     assert all(find(page, f"#{anchor.rpartition('#')[2]}") for anchor in anchors)
 
 
-def test_on_paper_every_metric_is_there_and_no_control(page: WebDriver) -> None:
+def test_the_printed_page_has_every_metric_and_no_control(page: WebDriver) -> None:
     page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
     assert find_shown(page, "[data-panel]") == find(page, "[data-panel]")
     assert find_shown(page, ".filters") == []
@@ -320,12 +320,10 @@ for (let node; (node = walker.nextNode()); ) {
 const seen = [...places].sort((a, b) => a[0] - b[0] || a[1] - b[1]);
 return [places, seen].map((words) => words.map((word) => word[2]));
 """
-"""The words of a sentence as they are written, and as they stand on the screen from the left."""
+"""Returns the words of a sentence as written, and as displayed from the left."""
 
 
-def test_a_name_that_is_written_from_the_right_turns_no_word_round_on_the_screen(
-    browser: WebDriver, tmp_path: Path
-) -> None:
+def test_a_right_to_left_name_does_not_reverse_any_word_on_the_screen(browser: WebDriver, tmp_path: Path) -> None:
     names = ("אטלס", "מחולל", "cobalt")
     quality = dict(zip(names, (0.8, 0.8, 0.3), strict=True))
     score = lambda name, metric, prompt: quality[name] + noisy(name, metric, prompt) / 10  # noqa: E731
@@ -338,7 +336,7 @@ def test_a_name_that_is_written_from_the_right_turns_no_word_round_on_the_screen
 
 
 def read_sizes(page: WebDriver, selector: str, side: str) -> list[float]:
-    """One side of each element's rectangle, by one question to the browser."""
+    """Return one side of each element's rectangle, in one call to the browser."""
     script = """
         const [selector, side] = arguments;
         return Array.from(document.querySelectorAll(selector), (one) => one.getBoundingClientRect()[side]);
@@ -346,7 +344,9 @@ def read_sizes(page: WebDriver, selector: str, side: str) -> list[float]:
     return list(page.execute_script(script, selector, side))  # type: ignore[no-untyped-call]
 
 
-def test_thirty_long_names_take_two_lines_at_most_and_their_heads_stay(browser: WebDriver, tmp_path: Path) -> None:
+def test_thirty_long_names_take_at_most_two_lines_and_their_headers_stay_visible(
+    browser: WebDriver, tmp_path: Path
+) -> None:
     names = [f"diffusion-{number:02d}-xl-turbo-1024px-base" for number in range(30)]
     metrics = ("gecko", "clipscore", "vqascore", "tifa", "dsg", "pickscore")
     run = make_run(tmp_path, prompts=plain_prompts(6), generators=names, metrics=metrics)
@@ -369,14 +369,14 @@ const seen = Array.from(document.querySelectorAll(".scroll, thead th, tbody th b
 return seen.filter((one) => one.scrollWidth > one.clientWidth + 1 && getComputedStyle(one).display !== "inline")
   .map((one) => one.ariaLabel || one.textContent);
 """
-"""What is wider than its place."""
+"""Returns the elements that are wider than their space."""
 
 
 @pytest.mark.parametrize("count", [8, pytest.param(17, marks=pytest.mark.slow), 40])
 def test_any_number_of_generators_is_shown_at_1280_pixels_with_nothing_cut_off(
     browser: WebDriver, tmp_path: Path, count: int
 ) -> None:
-    """One generator became better, and one prompt failed everywhere; checkpoints differ only at the ends of names."""
+    """One generator became better, and one prompt failed everywhere; names of checkpoints only differ at their ends."""
     draw = np.random.default_rng(count)
     steps = [f"flint-lr{draw.integers(1, 9)}e-5-step-{number:05d}00" for number in range(count // 2)]
     names = draw.permutation([*steps, *(f"model-{number}" for number in range(count - len(steps)))]).tolist()
@@ -421,7 +421,7 @@ def test_any_number_of_generators_is_shown_at_1280_pixels_with_nothing_cut_off(
 
 @pytest.fixture(scope="module")
 def judged(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The report of a run that people judged afterwards, and that one metric misjudges."""
+    """Make the report of a run that people judged afterwards, and that one metric misjudges."""
     folder = tmp_path_factory.mktemp("judged")
 
     def score(generator: str, metric: str, prompt: int) -> float:
@@ -434,8 +434,8 @@ def judged(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run.folder / "report.html"
 
 
-def test_what_people_say_beside_metrics_is_seen_by_everybody(browser: WebDriver, judged: Path, width: int) -> None:
-    """In the dark on a desktop, in the light on a phone."""
+def test_peoples_ratings_next_to_metrics_are_accessible(browser: WebDriver, judged: Path, width: int) -> None:
+    """The test is dark on a desktop, and light on a phone."""
     in_scheme(browser, "dark" if width == DESKTOP else "light")
     page = open_page(browser, judged, width)
     page.execute_script("document.querySelectorAll('#people details').forEach((each) => { each.open = true; })")  # type: ignore[no-untyped-call]

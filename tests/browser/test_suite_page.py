@@ -1,4 +1,4 @@
-"""The page of several benchmarks in a real browser: opens from a file, sorts, keeps nobody out, shows names as text."""
+"""The page of several benchmarks in a real browser: it opens from a file, sorts, and shows names as text."""
 
 from pathlib import Path
 
@@ -29,7 +29,7 @@ BENCHMARKS = (HOSTILE[0], "places")
 
 @pytest.fixture(scope="module")
 def suite(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The page of two benchmarks with hostile names."""
+    """Make the page of two benchmarks with hostile names."""
     folder, runs = tmp_path_factory.mktemp("suite"), dict[str, str]()
     for day, benchmark in enumerate(BENCHMARKS, 1):
         run = make_run(folder, generators=NAMES, run_id=f"2026-01-0{day}", benchmark=benchmark)
@@ -44,7 +44,7 @@ def page(browser: WebDriver, suite: Path, width: int) -> WebDriver:
     return open_page(browser, suite, width)
 
 
-def test_it_opens_with_who_leads_and_never_scrolls_sideways(page: WebDriver, width: int) -> None:
+def test_the_page_starts_with_the_leader_and_never_scrolls_sideways(page: WebDriver, width: int) -> None:
     assert page.find_element(By.TAG_NAME, "h1").text.startswith("atlas leads overall by ")
     assert page.execute_script("return document.documentElement.scrollWidth") <= width  # type: ignore[no-untyped-call]
     assert [table.is_displayed() for table in find(page, "#means table")] == [True, False]

@@ -1,4 +1,4 @@
-"""The page of trends in a real browser: opens from a file, shows a skill on choice, names as text."""
+"""The page of trends in a real browser: it opens from a file, shows a chosen skill, and shows names as text."""
 
 from pathlib import Path
 
@@ -28,7 +28,7 @@ NAMES = ("atlas", HOSTILE[0], "מחולל", "sdxl-step-500", "sdxl-step-1000")
 
 @pytest.fixture(scope="module")
 def trends(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The page of three nights with hostile names, of which the last has another metric."""
+    """Make the page of three nights with hostile names; the last one has another metric."""
     folder = tmp_path_factory.mktemp("trends")
     for day in range(1, 4):
         metrics = {"gecko": {"kind": "gecko", "template": HOSTILE[0] if day == 3 else "is it so?"}, "clipscore": {}}
@@ -49,34 +49,36 @@ def page(browser: WebDriver, trends: Path, width: int) -> WebDriver:
     return open_page(browser, trends, width)
 
 
-def shown(page: WebDriver, selector: str) -> list[str]:
+def read_visible(page: WebDriver, selector: str) -> list[str]:
     return [one.text for one in find(page, selector) if one.is_displayed()]
 
 
-def test_it_opens_with_the_charts_and_never_scrolls_sideways(page: WebDriver, width: int) -> None:
+def test_the_page_starts_with_the_charts_and_never_scrolls_sideways(page: WebDriver, width: int) -> None:
     assert page.find_element(By.TAG_NAME, "h1").text == f"{HOSTILE[0]} over its runs"
     assert page.execute_script("return document.documentElement.scrollWidth") <= width  # type: ignore[no-untyped-call]
     drawn = [svg for svg in find(page, "#runs svg") if svg.is_displayed()]
     assert len(drawn) == 2 and all(svg.size["width"] > 300 for svg in drawn)
     assert len([svg for svg in find(page, "#steps svg") if svg.is_displayed()]) == 2
-    assert shown(page, "#steps .lines li") == ["sdxl"] and len(shown(page, "#runs .lines li")) == 3
+    assert read_visible(page, "#steps .lines li") == ["sdxl"] and len(read_visible(page, "#runs .lines li")) == 3
 
 
 @ON_DESKTOP
 def test_no_name_and_no_setting_runs_or_becomes_markup(page: WebDriver) -> None:
     assert page.execute_script("return window.hacked") is None  # type: ignore[no-untyped-call]
     assert find(page, "main b b, main script, main img, header img, header script") == []
-    assert HOSTILE[0] in shown(page, "#runs .lines li")
-    (sentence,) = shown(page, "#breaks li")
+    assert HOSTILE[0] in read_visible(page, "#runs .lines li")
+    (sentence,) = read_visible(page, "#breaks li")
     assert sentence.startswith("gecko is another metric since run 2026-01-03: template is it so? →")
     assert "<script>" in sentence
 
 
 @ON_DESKTOP
-def test_a_skill_is_chosen_for_all_charts_and_the_table(page: WebDriver) -> None:
-    assert set(shown(page, "[data-panel] h3")) == {"overall"}
+def test_choosing_a_skill_changes_all_charts_and_the_table(page: WebDriver) -> None:
+    assert set(read_visible(page, "[data-panel] h3")) == {"overall"}
     press(page, next(one for one in find(page, "[data-choose='counting']") if one.is_displayed()))
-    assert set(shown(page, "[data-panel] h3")) == {"counting"} and len(shown(page, "[data-panel] h3")) == 3
+    assert (
+        set(read_visible(page, "[data-panel] h3")) == {"counting"} and len(read_visible(page, "[data-panel] h3")) == 3
+    )
     label = find(page, "#runs [data-panel='counting'] .chart")[0].get_attribute("aria-label") or ""
     assert label.startswith("Mean gecko over runs, counting, with 95% intervals; newest: atlas 0.")
 

@@ -1,4 +1,4 @@
-"""The dashboard asks for what a run counts, by the labels that this has, and for all of it."""
+"""The dashboard shows exactly the numbers that a run counts, by the labels that they have."""
 
 import json
 from collections.abc import Iterator
@@ -12,13 +12,13 @@ from plumbline.pipelines.running.counters import COUNTERS
 
 DASHBOARD = json.loads((Path(__file__).parents[2] / "jobs" / "deploy" / "grafana.json").read_text())
 EXPORTED = {one.exported(name): {"stage", "node", *one.labels} for name, one in COUNTERS.items()}
-OF_RAY = {"SessionName"}
+RAY_LABELS = {"SessionName"}
 """A label that Ray adds."""
 TARGETS = [target for panel in DASHBOARD["panels"] for target in panel["targets"]]
 
 
 def selectors(node: Any) -> Iterator[promql_parser.VectorSelector]:
-    """Every series that an expression reads."""
+    """Return every series that an expression reads."""
     if isinstance(node, promql_parser.VectorSelector):
         yield node
     for name in ("expr", "lhs", "rhs", "vector_selector", "vs"):
@@ -28,27 +28,27 @@ def selectors(node: Any) -> Iterator[promql_parser.VectorSelector]:
         yield from selectors(argument)
 
 
-def parsed(expression: str) -> Any:
-    """An expression with Grafana's own variables filled in."""
+def parse(expression: str) -> Any:
+    """Parse an expression with Grafana's own variables filled in."""
     return promql_parser.parse(expression.replace("$__rate_interval", "1m").replace("$session", ".*"))
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target["expr"])
-def test_a_panel_asks_for_what_is_counted(target: dict[str, str]) -> None:
-    expression = parsed(target["expr"])
+def test_a_panel_shows_existing_counters(target: dict[str, str]) -> None:
+    expression = parse(target["expr"])
     (selector,) = selectors(expression)
     labels = EXPORTED[selector.name]
-    assert {matcher.name for matcher in selector.matchers.matchers} <= labels | OF_RAY
+    assert {matcher.name for matcher in selector.matchers.matchers} <= labels | RAY_LABELS
     grouped = set(expression.modifier.labels)
     assert grouped <= labels
     assert {label for label in labels if f"{{{{{label}}}}}" in target["legendFormat"]} == grouped
 
 
 def test_every_number_has_a_panel() -> None:
-    assert {selector.name for target in TARGETS for selector in selectors(parsed(target["expr"]))} == set(EXPORTED)
+    assert {selector.name for target in TARGETS for selector in selectors(parse(target["expr"]))} == set(EXPORTED)
 
 
-def test_the_dashboard_is_of_the_form_that_grafana_imports() -> None:
+def test_the_dashboard_has_the_form_that_grafana_imports() -> None:
     assert DASHBOARD["schemaVersion"] >= 36 and DASHBOARD["uid"] and DASHBOARD["title"]
     variables = {variable["name"]: variable for variable in DASHBOARD["templating"]["list"]}
     assert (variables["datasource"]["type"], variables["datasource"]["query"]) == ("datasource", "prometheus")

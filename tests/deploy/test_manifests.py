@@ -1,4 +1,4 @@
-"""The files of jobs/deploy: what Kubernetes, KubeRay, the container's build and cron would make of them."""
+"""The files of jobs/deploy, as Kubernetes, KubeRay, the container's build and cron read them."""
 
 import os
 import re
@@ -38,13 +38,13 @@ def rayjob() -> dict[str, Any]:
     return manifest
 
 
-def closed(schema: Any) -> Any:
-    """A custom resource's schema that refuses the fields which the API server would drop."""
+def close_schema(schema: Any) -> Any:
+    """Return a custom resource's schema that also refuses the fields which the API server would drop."""
     if isinstance(schema, list):
-        return [closed(inner) for inner in schema]
+        return [close_schema(inner) for inner in schema]
     if not isinstance(schema, dict):
         return schema
-    made = {name: closed(inner) for name, inner in schema.items()}
+    made = {name: close_schema(inner) for name, inner in schema.items()}
     open_object = made.get("x-kubernetes-preserve-unknown-fields") or "additionalProperties" in made
     if made.get("x-kubernetes-int-or-string"):
         return {"type": ["integer", "string"]}
@@ -53,13 +53,13 @@ def closed(schema: Any) -> Any:
     )
 
 
-def schema_of(kind: str) -> dict[str, Any]:
-    """Of a kind's `spec`: the release's own, where its files are there, or else the fields in our words."""
+def read_schema(kind: str) -> dict[str, Any]:
+    """Return the schema of a kind's `spec`: the release's own if its files exist, otherwise the fields in our words."""
     if CRDS is None:
         return {"definitions": FIELDS["definitions"], **FIELDS[kind]}
     crd = yaml.safe_load((Path(CRDS) / f"ray.io_{kind.lower()}s.yaml").read_text())
     (version,) = (version for version in crd["spec"]["versions"] if version["name"] == "v1")
-    schema: dict[str, Any] = closed(version["schema"]["openAPIV3Schema"]["properties"]["spec"])
+    schema: dict[str, Any] = close_schema(version["schema"]["openAPIV3Schema"]["properties"]["spec"])
     return schema
 
 
@@ -70,12 +70,12 @@ def pod_templates(job: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def check(manifest: Mapping[str, Any]) -> None:
-    """Raises ValidationError for what KubeRay or Kubernetes would refuse or drop."""
+    """Raise ValidationError for fields that KubeRay or Kubernetes would refuse or drop."""
     if manifest["apiVersion"] != "ray.io/v1":
         kubernetes_validate.validate(manifest, KUBERNETES, strict=True)
         return
     assert manifest.keys() == {"apiVersion", "kind", "metadata", "spec"}
-    jsonschema.validate(manifest["spec"], schema_of(manifest["kind"]))
+    jsonschema.validate(manifest["spec"], read_schema(manifest["kind"]))
     job = manifest["spec"].get("jobTemplate", manifest["spec"])
     for template in pod_templates(job):
         pod = {"apiVersion": "v1", "kind": "PodTemplate", "metadata": {"name": "pods"}, "template": template}
@@ -83,7 +83,7 @@ def check(manifest: Mapping[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("name", MANIFESTS)
-def test_a_manifest_is_what_the_cluster_takes(name: str) -> None:
+def test_the_cluster_accepts_every_manifest(name: str) -> None:
     for manifest in documents(name):
         check(manifest)
 
@@ -119,8 +119,8 @@ def test_kuberays_schedule_starts_the_same_job() -> None:
     assert scheduled["spec"]["schedule"] == cron["spec"]["schedule"]
 
 
-def test_what_kuberay_asks_of_a_job_beyond_its_fields_holds() -> None:
-    """Its validation.go: a deadline needs no other, a TTL needs a shutdown, a queue a job that may be suspended."""
+def test_kuberays_further_rules_about_jobs_hold() -> None:
+    """See its validation.go: a deadline needs no other, a TTL needs a shutdown, a queue needs suspendable jobs."""
     manifest = rayjob()
     spec = manifest["spec"]
     assert manifest["metadata"]["labels"]["kueue.x-k8s.io/queue-name"]
@@ -134,7 +134,7 @@ def test_what_kuberay_asks_of_a_job_beyond_its_fields_holds() -> None:
     assert spec["rayClusterSpec"]["rayVersion"] in Requirement(ray).specifier
 
 
-def test_no_file_holds_a_secret_and_the_head_alone_is_given_them() -> None:
+def test_no_file_contains_a_secret_and_only_the_head_gets_them() -> None:
     head, *workers = pod_templates(rayjob()["spec"])
     assert head["spec"]["containers"][0]["envFrom"] == [{"secretRef": {"name": "plumbline"}}]
     assert not [
@@ -159,7 +159,7 @@ def test_every_pod_is_without_privileges() -> None:
 
 
 def arguments(command: str) -> tuple[str, list[str]]:
-    """The job and the overrides of a shell's line."""
+    """Return the job and the overrides of a shell's line."""
     words = shlex.split(command.replace(";", " ; "), comments=True)
     words = words[words.index("-m") + 1 :]
     ends = [words.index(end) for end in (";", ">>") if end in words]
@@ -175,27 +175,27 @@ def entrypoint() -> str:
     return str(rayjob()["spec"]["entrypoint"])
 
 
-def night_of(overrides: Sequence[str]) -> NightlyConfig:
+def plan_night(overrides: Sequence[str]) -> NightlyConfig:
     return config_of("nightly", *overrides)
 
 
 @pytest.mark.parametrize("line", [entrypoint(), crontab_line()], ids=["rayjob", "crontab"])
-def test_the_arguments_of_a_night_are_ones_that_it_takes(line: str) -> None:
+def test_the_arguments_of_a_night_are_valid(line: str) -> None:
     job, overrides = arguments(line)
     assert job == "nightly"
-    config = night_of(overrides)
+    config = plan_night(overrides)
     assert config.store == "s3://BUCKET/plumbline" and config.log.format == "json"
 
 
-def test_the_arguments_of_the_weekly_collection_are_ones_that_it_takes() -> None:
+def test_the_arguments_of_the_weekly_collection_are_valid() -> None:
     job, overrides = arguments((DEPLOY / "crontab").read_text().splitlines()[-2])
     assert job == "gc"
     config = config_of(job, *overrides)
-    assert config.delete and config.store == night_of(arguments(crontab_line())[1]).store
+    assert config.delete and config.store == plan_night(arguments(crontab_line())[1]).store
 
 
-def test_the_workers_have_room_for_the_pools_and_are_pinned_as_these_ask() -> None:
-    config = night_of(arguments(entrypoint())[1])
+def test_the_workers_have_the_resources_and_labels_that_the_pools_need() -> None:
+    config = plan_night(arguments(entrypoint())[1])
     (group,) = rayjob()["spec"]["rayClusterSpec"]["workerGroupSpecs"]
     (container,) = group["template"]["spec"]["containers"]
     resources = container["resources"]
@@ -211,29 +211,29 @@ def test_the_workers_have_room_for_the_pools_and_are_pinned_as_these_ask() -> No
 
 
 @pytest.mark.parametrize(("code", "ended"), [(0, 0), (1, 1), (2, 0), (3, 3), (143, 143)])
-def test_the_entrypoint_fails_but_for_a_run_within_its_budget(code: int, ended: int, tmp_path: Path) -> None:
+def test_the_entrypoint_only_succeeds_for_a_run_within_its_budget(code: int, ended: int, tmp_path: Path) -> None:
     (tmp_path / "python").write_text(f"#!/bin/sh\nexit {code}\n")
     (tmp_path / "python").chmod(0o755)
     path = f"{tmp_path}:{os.environ['PATH']}"
     assert subprocess.run(["/bin/sh", "-c", entrypoint()], env={**os.environ, "PATH": path}).returncode == ended
 
 
-def test_a_night_ends_in_order_before_its_cluster_does() -> None:
+def test_a_night_ends_cleanly_before_its_cluster_does() -> None:
     spec = rayjob()["spec"]
-    deadline = night_of(arguments(entrypoint())[1]).nightly.deadline
+    deadline = plan_night(arguments(entrypoint())[1]).nightly.deadline
     assert deadline is not None and deadline < spec["activeDeadlineSeconds"] < 24 * 3600
 
 
 def instructions() -> list[tuple[str, str]]:
-    """The Dockerfile's instructions, each with what it says."""
+    """Return the Dockerfile's instructions with their arguments."""
     lines = [line for line in (DEPLOY / "Dockerfile").read_text().splitlines() if not line.startswith("#")]
     joined = re.sub(r"\\\n\s*", "", "\n".join(lines))
     return [(word, said) for word, _, said in (line.partition(" ") for line in joined.splitlines() if line.strip())]
 
 
 @pytest.mark.slow
-def test_the_image_holds_what_a_sweep_needs_where_it_looks_for_it(tmp_path: Path) -> None:
-    """The image's own steps, in a clean folder; what pip would fetch is here already."""
+def test_the_container_image_has_the_files_of_a_sweep_in_their_places(tmp_path: Path) -> None:
+    """The test runs the image's own steps in a clean folder; packages that pip would download are installed."""
     app, venv = tmp_path / "app", tmp_path / "venv"
     app.mkdir()
     ignored = {line.removeprefix("!") for line in (DEPLOY / "Dockerfile.dockerignore").read_text().splitlines()}
@@ -261,7 +261,7 @@ def test_the_image_holds_what_a_sweep_needs_where_it_looks_for_it(tmp_path: Path
     assert not (site / "tests").exists() and list(site.glob("*/py.typed"))
 
 
-def test_the_image_is_pinned_and_runs_as_nobody_special() -> None:
+def test_the_container_image_is_pinned_and_runs_without_root() -> None:
     said = instructions()
     (base,) = (text for word, text in said if word == "FROM")
     assert re.fullmatch(r"python:3\.11\.\d+-slim-\w+(@sha256:[0-9a-f]{64})?", base)

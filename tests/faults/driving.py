@@ -1,4 +1,4 @@
-"""Sweeps in processes of their own, with a Ray of their own or on a cluster of several nodes, to be hurt."""
+"""Sweeps in separate processes, with their own Ray or on a cluster of several nodes, that tests can disturb."""
 
 import os
 import signal
@@ -17,14 +17,14 @@ from tests.ray_head import RayHead, RayNode, head_environment, marked, run_node
 
 ROOT = Path(__file__).parent.parent.parent
 POLL_SECONDS = 0.05
-PATIENCE_SECONDS = 240
+MAX_WAIT_SECONDS = 240
 ORPHAN_SECONDS = 10
 MARK = "PLUMBLINE_TEST_MARK"
-"""An environment variable that a driver and all that it starts carry."""
+"""Environment variable that marks a driver and all processes that it starts."""
 
 
-def until(met: Callable[[], bool], seconds: float = PATIENCE_SECONDS) -> bool:
-    """Whether a condition came to be met in time."""
+def until(met: Callable[[], bool], seconds: float = MAX_WAIT_SECONDS) -> bool:
+    """Wait until a condition is met; return False if it takes too long."""
     waiting = threading.Event()
     ends = time.monotonic() + seconds
     while not (now := met()) and time.monotonic() < ends:
@@ -33,7 +33,7 @@ def until(met: Callable[[], bool], seconds: float = PATIENCE_SECONDS) -> bool:
 
 
 def killed(pid: int) -> bool:
-    """Sends a process SIGKILL; False where it has ended already."""
+    """Send a process SIGKILL; return False if it has ended already."""
     try:
         os.kill(pid, signal.SIGKILL)
     except ProcessLookupError:
@@ -42,7 +42,7 @@ def killed(pid: int) -> bool:
 
 
 def small_sweep(bench: Path | str, store: str, *overrides: str) -> list[str]:
-    """The arguments of a sweep over a small benchmark, on Ray."""
+    """Return the arguments of a sweep over a small benchmark, on Ray."""
     return [
         *UNJUDGED, "benchmark.name=small", f"benchmark.prompts={bench}/prompts.parquet",
         f"benchmark.images={bench}/images", f"store={store}", "cluster=local", *overrides,
@@ -50,7 +50,7 @@ def small_sweep(bench: Path | str, store: str, *overrides: str) -> list[str]:
 
 
 class Driver:
-    """A sweep in a process of its own, and all the processes that it starts."""
+    """A sweep in a separate process, and all the processes that it starts."""
 
     def __init__(self, arguments: Sequence[str], folder: Path, environment: Mapping[str, str]) -> None:
         self.mark = uuid.uuid4().hex
@@ -68,16 +68,16 @@ class Driver:
         return self.process.poll() is not None
 
     def kill(self) -> None:
-        """Ends the driver, and it alone, as the system would that has no memory left."""
+        """Kill only the driver, as the system does without memory."""
         os.kill(self.process.pid, signal.SIGKILL)
         self.process.wait()
 
     def processes(self) -> list[int]:
-        """Its processes that still run, known by the mark in their environment."""
+        """Return its running processes, recognised by the mark in their environment."""
         return list(marked(MARK, self.mark))
 
     def end(self) -> None:
-        """Waits for what is left of it to end, and kills what does not."""
+        """Wait for the remaining processes to end, and kill those that do not."""
         until(lambda: not self.processes(), ORPHAN_SECONDS)
         for pid in self.processes():
             killed(pid)
@@ -86,7 +86,7 @@ class Driver:
 
 @contextmanager
 def driver(arguments: Sequence[str], folder: Path, environment: Mapping[str, str]) -> Iterator[Driver]:
-    """Starts a sweep that prints to a file of the folder; nothing of it is left afterwards."""
+    """Start a sweep that prints to a file of the folder; end everything that it started afterwards."""
     started = Driver(arguments, folder, environment)
     try:
         yield started
@@ -97,7 +97,7 @@ def driver(arguments: Sequence[str], folder: Path, environment: Mapping[str, str
 
 
 class Cluster(NamedTuple):
-    """A head, and where its logs are."""
+    """A head, and the folder of its logs."""
 
     head: RayHead
     logs: Path
@@ -113,22 +113,22 @@ class Cluster(NamedTuple):
     def sweep(
         self, bench: Path | str, store: str, *overrides: str, environment: Mapping[str, str] | None = None
     ) -> Iterator[Driver]:
-        """The job on this cluster, in a process that has what workers need in its environment."""
+        """Start the job on this cluster, in a process whose environment has what workers need."""
         arguments = small_sweep(bench, store, f"cluster.address={self.head.address}", *overrides)
         with driver(arguments, self.folder, head_environment() | dict(environment or {})) as started:
             yield started
 
 
 def working(nodes: Sequence[RayNode]) -> list[RayNode]:
-    """The nodes on which an actor of a stage is."""
+    """Return the nodes with an actor of a stage."""
     return [node for node in nodes if workers_on(node)]
 
 
 def workers_on(node: RayNode) -> list[int]:
-    """The processes on a node that are actors of a stage, as Ray Data calls them."""
+    """Return the processes on a node that are actors of a stage, by Ray Data's name for them."""
     return actors(node, "MapWorker")
 
 
 def actors(node: RayNode, kind: str) -> list[int]:
-    """The processes on a node that are actors of a class."""
+    """Return the processes on a node that are actors of a class."""
     return [pid for pid, command in node.processes().items() if kind in command]

@@ -1,4 +1,4 @@
-"""What befalls the sweeps of a soak, and when: drawn from a seed, so that the same seed draws the same."""
+"""Faults of the sweeps of a soak, and their moments, drawn from a seed."""
 
 import random
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from typing import NamedTuple
 from tests.histories.damage import KINDS
 
 DAMAGED = tuple(f"damaged-{kind.replace(' ', '-')}" for kind in KINDS)
-"""Bits that turn, or an end that is lost, in a file of a kind."""
+"""Flipped bits, or a lost end, in a file of a kind."""
 
 ANYWHERE = (
     "driver-killed",
@@ -28,28 +28,28 @@ ON_DISK = ("disk-full",)
 OPTIONS = ("", "", "limit=3", "adaptive=betting adaptive.range=[-1,1]")
 """Further options of a round's sweep; an adaptive sweep compares generators, and needs two."""
 JOBS = ("rewards", "report", "export", "generate")
-"""Jobs that read the run of a finished sweep; `generate` draws the prompts, and replaces damaged pictures."""
+"""Jobs that read the run of a finished sweep; `generate` draws the prompts, and replaces damaged images."""
 STORES = ("s3", "s3", "folder")
 FIRST, LATER = (2, 4), (1, 2)
-"""How many events befall the first sweep of a store, and one that follows it."""
+"""Range of the number of events during the first sweep of a store, and during a later one."""
 SHARE_OF_JOBS = 0.4
-LATEST_SHARE = 0.9
-LONGEST_PAUSE = 3.0
-SHORTEST, LONGEST = 1.0, 12.0
+MAX_SHARE = 0.9
+MAX_PAUSE = 3.0
+MIN_SECONDS, MAX_SECONDS = 1.0, 12.0
 
 
 class Event(NamedTuple):
-    """Something that befalls a sweep."""
+    """A fault during a sweep."""
 
     kind: str
     share: float
-    """Of the cells that the sweep has to compute, those that stand when it comes; 0 at once."""
+    """Fraction of the sweep's missing cells that are committed before the event; 0 means at once."""
     pause: float
-    """Seconds that it comes after that."""
+    """Seconds from that moment to the event."""
     seconds: float
-    """It lasts, where it lasts."""
+    """Duration of a lasting event."""
     choice: float
-    """From 0 to 1: which of the victims that there are at that moment."""
+    """Number from 0 to 1 that selects one of the possible victims."""
 
 
 class Phase(NamedTuple):
@@ -58,14 +58,14 @@ class Phase(NamedTuple):
     bench: str
     """fresh, grown (by a generator) or edited (a prompt)."""
     options: str
-    """What the sweep is asked for besides, in words of its command line."""
+    """Further options of the sweep, as words of its command line."""
     events: tuple[Event, ...]
     jobs: tuple[str, ...] = ()
-    """What reads its run afterwards."""
+    """Jobs that read the run afterwards."""
 
 
 class Round(NamedTuple):
-    """Sweeps one after the other on a store of their own."""
+    """Consecutive sweeps on a separate store."""
 
     store: str
     """s3 or folder."""
@@ -73,7 +73,7 @@ class Round(NamedTuple):
 
 
 def draw_rounds(seed: int) -> Iterator[Round]:
-    """Rounds without end. Every kind comes once before any comes again, where its store allows."""
+    """Yield rounds without end. Every kind of event occurs once before any occurs again, if its store allows."""
     chance = random.Random(seed)
     deck: list[str] = []
     while True:
@@ -92,7 +92,7 @@ def draw_rounds(seed: int) -> Iterator[Round]:
 
 
 def _draw_kind(chance: random.Random, deck: list[str], store: str) -> str:
-    """The uppermost card that suits the store; a deck that has none is laid on the rest anew."""
+    """Draw the top card that suits the store, after adding a new deck if none does."""
     suitable = {*ANYWHERE, *(ON_S3 if store == "s3" else ON_DISK)}
     if not suitable & set(deck):
         deck += chance.sample([*ANYWHERE, *ON_S3, *ON_DISK], len(ANYWHERE) + len(ON_S3) + len(ON_DISK))
@@ -104,8 +104,8 @@ def _draw_kind(chance: random.Random, deck: list[str], store: str) -> str:
 def _draw_event(chance: random.Random, kind: str) -> Event:
     return Event(
         kind=kind,
-        share=max(0.0, round(chance.uniform(-0.3, LATEST_SHARE), 3)),
-        pause=round(chance.uniform(0, LONGEST_PAUSE), 2),
-        seconds=round(chance.uniform(SHORTEST, LONGEST), 2),
+        share=max(0.0, round(chance.uniform(-0.3, MAX_SHARE), 3)),
+        pause=round(chance.uniform(0, MAX_PAUSE), 2),
+        seconds=round(chance.uniform(MIN_SECONDS, MAX_SECONDS), 2),
         choice=round(chance.random(), 3),
     )

@@ -1,5 +1,7 @@
-"""Ways to hurt a worker from the data: images that end or keep the process that decodes them, or tell who it is, and
-stores that have no room."""
+"""Ways to disturb a worker through its data.
+
+Images can end or block the process that decodes them, or report its id, and a store can run out of space.
+"""
 
 import errno
 import os
@@ -11,19 +13,19 @@ from typing import Any, NamedTuple
 DEADLY = b"this image ends the process that decodes it"
 HANGING = b"decoding this image never ends"
 HANGING_CALL = "the model never answers about this image"
-"""An image_id."""
+"""The image_id of such an image."""
 BAIT = b"the process that decodes this image writes its id to the file named here and waits to be killed: "
 ROOM = "room"
-"""A file in a local store with a number: the write that finds so many cells finds the disk full, once."""
+"""File in a local store with a number n: the write that finds n cells fails once, as on a full disk."""
 
 NOTES = "PLUMBLINE_TEST_NOTES"
-"""An environment variable: a folder of notes to the workers of a cluster."""
+"""Environment variable with a folder of notes to the workers of a cluster."""
 MEMORY = "memory"
-"""A note that the next batch that a model is given finds its device out of memory, once."""
+"""Note that makes the next batch of a model run out of device memory, once."""
 
 
 class Bait(NamedTuple):
-    """Where an image lies that carries BAIT, and the file that gets the process id."""
+    """The position of an image that carries BAIT, and the file that gets the process id."""
 
     generator: str
     row: int
@@ -31,17 +33,17 @@ class Bait(NamedTuple):
 
 
 def install() -> None:
-    """Runs in every Ray worker before anything else."""
+    """Install the faults; runs in every Ray worker before anything else."""
     from plumbline.operators.base import batches
 
-    batches.isolate = crowded(batches.isolate)  # before the stages and models take it by name
+    batches.isolate = run_out_of_memory(batches.isolate)  # before the stages and models import it by name
 
     import plumbline.operators.images.decoding as module
     from plumbline.operators.stages.similarities import SimilaritiesStage
     from plumbline.pipelines.base.filesystems import disk
 
-    disk.write_new = scarce(disk.write_new)
-    SimilaritiesStage.measure = hanging(SimilaritiesStage.measure)
+    disk.write_new = fill_disk(disk.write_new)
+    SimilaritiesStage.measure = hang(SimilaritiesStage.measure)
     decode = module.decode_bytes
 
     def deadly_decode(encoded: bytes, *arguments: Any) -> Any:
@@ -51,12 +53,12 @@ def install() -> None:
     module.decode_bytes = deadly_decode
 
 
-def crowded(isolate: Callable[..., Any]) -> Callable[..., Any]:
-    """Isolates as before, but one call, which a MEMORY note is for, is out of memory."""
+def run_out_of_memory(isolate: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap isolate so that one call runs out of memory if there is a MEMORY note."""
 
     def crowded_isolate(call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
         def crowded_call(batch: Any) -> Any:
-            if _is_told(MEMORY):
+            if _take_note(MEMORY):
                 import torch
 
                 raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
@@ -67,8 +69,8 @@ def crowded(isolate: Callable[..., Any]) -> Callable[..., Any]:
     return crowded_isolate
 
 
-def _is_told(note: str) -> bool:
-    """Whether there is such a note and this process, of several at the same moment, took it."""
+def _take_note(note: str) -> bool:
+    """Return True if the note exists and this process, of several at the same moment, took it."""
     folder = os.environ.get(NOTES)
     if folder is None:
         return False
@@ -79,8 +81,8 @@ def _is_told(note: str) -> bool:
     return True
 
 
-def hanging(measure: Callable[..., Any]) -> Callable[..., Any]:
-    """Measures as before, but for the images of one name where the model is to see them."""
+def hang(measure: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap measure so that it never ends for images with the name HANGING_CALL."""
 
     def hanging_measure(stage: Any, images: Any, *arguments: Any) -> Any:
         if images.pixels and any(row.image_id == HANGING_CALL for row in images.rows):
@@ -100,7 +102,7 @@ def _hurt(image: bytes) -> None:
 
 
 def _wait_to_be_killed(note: Path) -> None:
-    """Tells the process id and stays; whoever comes second goes on."""
+    """Write the process id and wait; a second process continues."""
     if not note.exists():
         draft = note.with_name(f"{note.name}.draft")
         draft.write_text(str(os.getpid()))
@@ -108,8 +110,8 @@ def _wait_to_be_killed(note: Path) -> None:
         threading.Event().wait()
 
 
-def _takes_up(room: Path) -> bool:
-    """Whether enough cells stand and this writer, of several at the same moment, is the one that took the file away."""
+def _take_room(room: Path) -> bool:
+    """Return True if enough cells are committed and this process, of several at the same moment, removed the file."""
     try:
         if len(list(room.parent.glob("*/*/*/[!.]*.parquet"))) < int(room.read_text()):
             return False
@@ -119,11 +121,11 @@ def _takes_up(room: Path) -> bool:
     return True
 
 
-def scarce(write: Callable[[Path, bytes], None]) -> Callable[[Path, bytes], None]:
-    """Writes as before, but for the one write of a cell that a ROOM file tells to fail half way."""
+def fill_disk(write: Callable[[Path, bytes], None]) -> Callable[[Path, bytes], None]:
+    """Wrap write so that it fails half way for the cell that a ROOM file selects."""
 
     def scarce_write(path: Path, data: bytes) -> None:
-        if _takes_up(path.parents[3] / ROOM):
+        if _take_room(path.parents[3] / ROOM):
             path.write_bytes(data[: len(data) // 2])
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
         write(path, data)

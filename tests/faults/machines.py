@@ -1,4 +1,4 @@
-"""A cluster whose machines are lost and join, its head too."""
+"""A cluster that loses and gains machines, including its head."""
 
 import shutil
 import tempfile
@@ -8,14 +8,14 @@ from pathlib import Path
 from tests.faults.driving import Cluster, actors, killed, workers_on
 from tests.ray_head import RayNode, run_head
 
-FEWEST, MOST = 2, 4
-"""Machines besides the head."""
-STARTS = 3
-"""Of a machine: on a busy host one may not start within the time that Ray allows it."""
+MIN_MACHINES, MAX_MACHINES = 2, 4
+"""Limits of the number of machines besides the head."""
+MAX_ATTEMPTS = 3
+"""Attempts to start a machine: on a busy host, it may take longer than Ray allows."""
 
 
 class Machines:
-    """A head and some nodes; a context whose end ends them all."""
+    """A head and some nodes; leaving the context ends them all."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -35,13 +35,13 @@ class Machines:
         self.close()
 
     def close(self) -> None:
-        """Ends all of them."""
+        """End all of them."""
         for node in list(self.nodes):
             self.lose(node)
         self.stack.close()
 
     def start(self, address: str | None = None) -> None:
-        """A head with logs of its own and the fewest nodes."""
+        """Start a head with its own logs and the minimum number of nodes."""
         logs = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))  # for sockets, whose names must be short
         self.stack.callback(shutil.rmtree, logs, ignore_errors=True)
         self.folder.mkdir(exist_ok=True)
@@ -52,15 +52,15 @@ class Machines:
         self.fill()
 
     def fill(self) -> None:
-        """Has machines join while there are too few."""
-        while len(self.nodes) < FEWEST:
+        """Add machines up to the minimum."""
+        while len(self.nodes) < MIN_MACHINES:
             self.join()
 
     def join(self) -> bool:
-        """One more machine; False where there are enough."""
-        if len(self.nodes) == MOST:
+        """Add a machine; return False if there are enough."""
+        if len(self.nodes) == MAX_MACHINES:
             return False
-        for _ in range(STARTS):
+        for _ in range(MAX_ATTEMPTS):
             stack = ExitStack()
             try:
                 self.nodes[stack.enter_context(self.cluster.node("--num-cpus=2"))] = stack
@@ -70,32 +70,32 @@ class Machines:
         raise failure
 
     def leave(self, node: RayNode) -> None:
-        """A machine is told to stop."""
+        """Tell a machine to stop."""
         self.nodes.pop(node).close()
 
     def lose(self, node: RayNode) -> None:
-        """A machine's power fails."""
+        """Kill a machine, like a power failure."""
         node.kill()
         self.leave(node)
 
     def lose_raylet(self, node: RayNode) -> None:
-        """A machine's raylet is killed, and what is left there goes with it."""
+        """Kill a machine's raylet; its other processes end with it."""
         for pid in actors(node, "raylet/raylet"):
             killed(pid)
         self.leave(node)
 
     def lose_head(self) -> None:
-        """The head's power fails, with the GCS and the progress log; the others are of no cluster any more.
+        """Kill the head with the GCS and the progress log; the other machines no longer belong to a cluster.
 
-        Another head takes its address, as behind a service's name: to those of the old cluster it answers, but not what
-        they wait for.
+        Another head takes its address, as behind a service's name. It answers the old machines, but with nothing they
+        wait for.
         """
         self.cluster.head.node.kill()
         self.close()
         self.start(self.cluster.head.address)
 
     def workers(self) -> list[int]:
-        """The processes of stages, the largest first, as the kernel looks for one to kill."""
+        """Return the processes of stages, the largest first, which the kernel would kill."""
         nodes = (self.cluster.head.node, *self.nodes)
         return sorted((pid for node in nodes for pid in workers_on(node)), key=_memory, reverse=True)
 
@@ -104,7 +104,7 @@ class Machines:
 
 
 def _memory(pid: int) -> int:
-    """Resident pages; none of a process that is gone."""
+    """Return the resident pages of a process; 0 if it is gone."""
     try:
         return int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     except OSError:

@@ -1,4 +1,4 @@
-"""The benchmark and the store of a soak's round, in a folder or on S3, as their owner sees them, past all faults."""
+"""The benchmark and the store of a soak's round, in a folder or on S3, accessed without any faults."""
 
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -22,12 +22,15 @@ BENCHES = {
     "grown": {PROMPTS: "prompts", ATLAS: "atlas", FLINT: "flint"},
     "edited": {PROMPTS: "edited", ATLAS: "atlas", FLINT: "flint"},
 }
-"""Which file stands where in each state of the benchmark; none is ever removed, for some S3 servers go on listing a
-folder that has become empty, and a sweep then says rightly that it lacks images."""
+"""The files in each state of the benchmark.
+
+No file is ever removed, because some S3 servers keep listing a folder that has become empty, and a sweep then correctly
+reports that it lacks images.
+"""
 
 
 def write_masters(folder: Path) -> Path:
-    """The files that the benchmark is made of in its states."""
+    """Write the files of the benchmark in all its states."""
     texts = prompts(IMAGES)
     write_rows(folder / "prompts", texts)
     texts[0] = {**prompts(2 * IMAGES)[-1], "prompt_id": texts[0]["prompt_id"]}
@@ -38,14 +41,14 @@ def write_masters(folder: Path) -> Path:
 
 
 class Damaged(NamedTuple):
-    """A file of a store that is not what it was."""
+    """A damaged file of a store."""
 
     path: str
     content: bytes
 
 
-class Ground(NamedTuple):
-    """The place of a round's benchmark and store, reached in a way that nothing disturbs."""
+class RoundPlaces(NamedTuple):
+    """The locations of a round's benchmark and store, accessed without disturbance."""
 
     root: Place
     masters: Path
@@ -59,12 +62,12 @@ class Ground(NamedTuple):
         return Store(self.root / "store")
 
     def show(self, bench: str) -> None:
-        """Brings the benchmark into a state; a file that stays is not touched."""
+        """Bring the benchmark into a state without touching files that stay."""
         for name, master in BENCHES[bench].items():
             self._put(self.masters / master, self.root / f"bench/{name}")
 
     def _put(self, master: Path, place: Place) -> None:
-        """On S3 the same content has the same ETag, and on a disk the same file has the same time."""
+        """Keep the time of a file on disk; on S3, the same content has the same ETag."""
         if not place.is_local:
             place.write(master.read_bytes())
             return
@@ -74,12 +77,12 @@ class Ground(NamedTuple):
         target.hardlink_to(master)
 
     def files(self) -> Mapping[str, Entry]:
-        """All that stands in the store, by its path there."""
+        """List all files in the store by their path."""
         store = self.store.place
         return dict(store.files()) if store.exists() else {}
 
     def cells(self) -> dict[str, tuple[str, float]]:
-        """What stands at each committed cell's path, which nothing but a cell that is computed anew changes."""
+        """Return an identity of each committed cell's file, which changes only if the cell is computed again."""
         return {path: (entry.etag, entry.modified) for path, entry in self.files().items() if kind_of(path) == "cell"}
 
     def damage(self, kind: str, choice: float) -> Damaged | None:
@@ -105,24 +108,24 @@ class Ground(NamedTuple):
         return Damaged(path, left)
 
     def read(self, path: str) -> bytes | None:
-        """A file of the store; None where it is gone."""
+        """Read a file of the store; return None if it is gone."""
         try:
             return (self.store.place / path).read()
         except FileNotFoundError:
             return None
 
     def _put_bytes(self, content: bytes, path: str) -> None:
-        """A hard link of another run's part stays whole, as on S3."""
+        """Write a new file, so that a hard link in another run stays intact, as on S3."""
         (self.store.place / path).write(content)
 
     def newest(self) -> str:
-        """The address of the newest run."""
+        """Return the address of the newest run."""
         return f"{self.store.place}/runs/{newest_run(self.store)}"
 
     def collect_garbage(self, damaged: Collection[str]) -> None:
-        """Has removed what `jobs.gc` would some minutes later, when the signs of killed drivers are known as such.
+        """Remove what `jobs.gc` would remove once the heartbeats of killed drivers count as dead.
 
-        Deletes before it the earlier runs that have damaged files, as it asks for.
+        First delete the earlier runs with damaged files, as `jobs.gc` asks.
         """
         newest = newest_run(self.store)
         for run in {path.split("/")[1] for path in damaged if path.startswith("runs/") and path.count("/") > 1}:
@@ -132,13 +135,13 @@ class Ground(NamedTuple):
         collect_garbage(GcConfig(store=self.store.place.url, storage=self.root.storage, delete=True, grace_days=0.0))
 
     def leftovers(self) -> list[str]:
-        """What is neither a committed cell nor a whole run's nor the store's own."""
+        """Return files that are neither a committed cell, nor a complete run's, nor the store's own."""
         files = self.files()
         whole = {path.split("/")[1] for path in files if path.endswith("/manifest.json")}
-        return [path for path in files if not _has_its_place(path, whole)]
+        return [path for path in files if not _is_expected(path, whole)]
 
 
-def _has_its_place(path: str, whole_runs: set[str]) -> bool:
+def _is_expected(path: str, whole_runs: set[str]) -> bool:
     folder, _, name = path.partition("/")
     if folder == "runs":
         return name == "latest" or (name.split("/")[0] in whole_runs and "/." not in name)

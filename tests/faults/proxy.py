@@ -1,4 +1,4 @@
-"""A faulty network: a loopback proxy before a real object store that fails a share of the calls, by a seed."""
+"""A faulty network: a loopback proxy in front of a real object store that fails a fraction of the calls, by a seed."""
 
 import asyncio
 import random
@@ -14,16 +14,17 @@ from urllib.parse import urlsplit
 SHARE = 0.2
 DELAY_SECONDS = 0.3
 CODES = {400: "ExpiredToken", 429: "TooManyRequests", 500: "InternalError", 503: "SlowDown"}
-GARBLED = 8
+GARBLED_BYTES = 8
 """Bytes in the middle of an answer's body."""
-RESET = struct.pack("ii", 1, 0)
-"""SO_LINGER such that closing a socket resets the connection."""
+RESET_ON_CLOSE = struct.pack("ii", 1, 0)
+"""SO_LINGER value with which closing a socket resets the connection."""
 FAULTS = ("429", "500", "503", "reset", "delay", "truncated", "lost-500", "lost-reset")
-"""The lost ones do what was asked at the server, and then keep its answer from the client; the truncated one, half.
+"""Kinds of faults.
 
-There is garbled too, an object that has other bytes in its middle than the server's.
+The lost faults do what was asked at the server, and then keep its answer from the client; truncated keeps half of it.
+There is also garbled: an object with other bytes in its middle than the server's.
 """
-ENDED = (OSError, asyncio.IncompleteReadError, asyncio.CancelledError)
+CONNECTION_ERRORS = (OSError, asyncio.IncompleteReadError, asyncio.CancelledError)
 
 
 class Server(Protocol):
@@ -41,7 +42,7 @@ class Stream(NamedTuple):
 
 
 class Head(NamedTuple):
-    """The first lines of a request or an answer, as they came."""
+    """The first lines of a request or an answer, unchanged."""
 
     raw: bytes
     start: str
@@ -53,10 +54,10 @@ class Head(NamedTuple):
 
 
 class FaultProxy:
-    """Passes calls on as they came, but for a share that it answers badly, late or not at all.
+    """Passes calls on unchanged, except a fraction that it answers badly, late or not at all.
 
-    What it does may be changed at any time. Each call is hurt at most `once`, if that is said. Where `valid` names an
-    access key, the session of every other has expired.
+    Its behaviour may be changed at any time. With `once`, each call fails at most once. If `valid` is an access key,
+    the sessions of all other keys have expired.
     """
 
     def __init__(
@@ -82,9 +83,9 @@ class FaultProxy:
         """Bytes of the bodies of calls without a fault, by PUT and GET, and by these with the path."""
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection of a client, and one to the server for it, for as many calls as the client makes."""
+        """Serve one connection of a client with one connection to the server, for as many calls as the client makes."""
         client = Stream(reader, writer)
-        with suppress(*ENDED):
+        with suppress(*CONNECTION_ERRORS):
             server = Stream(*await asyncio.open_connection(*self.upstream))
             try:
                 while await self._call(client, server):
@@ -94,7 +95,7 @@ class FaultProxy:
         writer.close()
 
     async def _call(self, client: Stream, server: Stream) -> bool:
-        """One call; whether the connection may go on."""
+        """Serve one call; return True if the connection may continue."""
         request = await read_head(client.reader)
         repeated = self.once and request.start in self.requests
         self.requests.append(request.start)
@@ -119,7 +120,7 @@ class FaultProxy:
 
 
 async def read_head(reader: asyncio.StreamReader) -> Head:
-    """Up to and with the empty line."""
+    """Read up to and including the empty line."""
     raw = await reader.readuntil(b"\r\n\r\n")
     start, *lines = raw.decode("latin-1").rstrip().split("\r\n")
     headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
@@ -127,7 +128,7 @@ async def read_head(reader: asyncio.StreamReader) -> Head:
 
 
 async def copy_body(head: Head, reader: asyncio.StreamReader, writer: asyncio.StreamWriter | None) -> None:
-    """A body as it came, whole or in chunks; None reads it to nowhere."""
+    """Copy a body unchanged, whole or in chunks; a writer of None discards it."""
     if head.headers.get("transfer-encoding", "").lower() == "chunked":
         size = -1
         while size:
@@ -150,7 +151,7 @@ async def _put(writer: asyncio.StreamWriter | None, part: bytes) -> None:
 
 
 async def ask(request: Head, client: Stream, server: Stream) -> Head:
-    """Hands a request to the server and gives the head of its answer; 100 Continue reaches the client by itself."""
+    """Send a request to the server and return the head of its answer; 100 Continue is passed on to the client."""
     server.writer.write(request.raw)
     body = asyncio.create_task(copy_body(request, client.reader, server.writer))
     try:
@@ -163,7 +164,7 @@ async def ask(request: Head, client: Stream, server: Stream) -> Head:
 
 
 async def pass_on(request: Head, client: Stream, server: Stream, counted: Counter[str]) -> bool:
-    """A call without a fault, whose bytes are counted by its method; whether the connection may go on."""
+    """Pass on a call without a fault, and count its bytes by method; return True if the connection may continue."""
     answer = await ask(request, client, server)
     method, target, _ = request.start.split()
     body = answer if method == "GET" else request
@@ -175,7 +176,7 @@ async def pass_on(request: Head, client: Stream, server: Stream, counted: Counte
 
 
 async def garble(request: Head, client: Stream, server: Stream) -> bool:
-    """An object of which some bytes in the middle are turned; whether the connection may go on."""
+    """Flip some bytes in the middle of an object; return True if the connection may continue."""
     answer = await ask(request, client, server)
     await _put(client.writer, answer.raw)
     size = int(answer.headers.get("content-length", 0))
@@ -183,14 +184,14 @@ async def garble(request: Head, client: Stream, server: Stream) -> bool:
         await _copy_answer(request, answer, server, client.writer)
         return True
     body = bytearray(await server.reader.readexactly(size))
-    middle = slice(size // 2, size // 2 + GARBLED)
+    middle = slice(size // 2, size // 2 + GARBLED_BYTES)
     body[middle] = bytes(byte ^ 0x55 for byte in body[middle])
     await _put(client.writer, bytes(body))
     return True
 
 
 async def cut(request: Head, client: Stream, server: Stream) -> bool:
-    """Half of an answer, after which the connection is closed; a body in chunks lacks its first one."""
+    """Send half of an answer, then close the connection; a chunked body lacks its first chunk."""
     answer = await ask(request, client, server)
     await _put(client.writer, answer.raw)
     body = 0 if request.start.startswith("HEAD ") else int(answer.headers.get("content-length", 0))
@@ -199,7 +200,7 @@ async def cut(request: Head, client: Stream, server: Stream) -> bool:
 
 
 async def swallow(request: Head, client: Stream, server: Stream) -> None:
-    """The server does what was asked, and nobody hears of it."""
+    """Let the server do what was asked, and tell nobody."""
     answer = await ask(request, client, server)
     await _copy_answer(request, answer, server, None)
 
@@ -210,17 +211,17 @@ async def _copy_answer(request: Head, answer: Head, server: Stream, writer: asyn
 
 
 async def take_body(request: Head, client: Stream) -> None:
-    """Reads a request to its end as a server would that fails afterwards."""
+    """Read a request to its end, like a server that fails afterwards."""
     if request.headers.get("expect", "").lower() == "100-continue":
         await _put(client.writer, b"HTTP/1.1 100 Continue\r\n\r\n")
     await copy_body(request, client.reader, None)
 
 
 async def refuse(request: Head, client: Stream, fault: str) -> None:
-    """A reset connection, or S3's error document, after which the connection is closed."""
+    """Reset the connection, or send S3's error document and close it."""
     if fault == "reset":
         connection = client.writer.get_extra_info("socket")
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_ON_CLOSE)
         client.writer.transport.abort()
         return
     code = CODES[int(fault)]
@@ -232,7 +233,7 @@ async def refuse(request: Head, client: Stream, fault: str) -> None:
 
 @contextmanager
 def faulty(proxy: FaultProxy) -> Iterator[str]:
-    """Runs a proxy in a thread of its own, and gives its address."""
+    """Run a proxy in a separate thread, and yield its address."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
@@ -247,7 +248,7 @@ def faulty(proxy: FaultProxy) -> Iterator[str]:
 
 
 async def _end(listening: asyncio.Server) -> None:
-    """Stops listening and ends the connections that are still open."""
+    """Stop listening and end the open connections."""
     listening.close()
     calls = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
     for task in calls:

@@ -1,4 +1,4 @@
-"""Hours of faults in minutes: sweeps on a real cluster and a real S3 server, hurt by a seed, that must end alike.
+"""Hours of faults in minutes: random faults disturb sweeps on a real cluster and S3 server, which must still end alike.
 
 python -m tests.faults.soak SEED MINUTES
 """
@@ -32,7 +32,7 @@ from tests.faults.events import DAMAGED, Event, Phase, Round, draw_rounds
 from tests.faults.hook import MEMORY, NOTES, ROOM
 from tests.faults.machines import Machines
 from tests.faults.outcomes import assert_same_counts, assert_same_tables
-from tests.faults.places import BENCHES, PROMPTS, SHARD, Damaged, Ground, write_masters
+from tests.faults.places import BENCHES, PROMPTS, SHARD, Damaged, RoundPlaces, write_masters
 from tests.faults.proxy import FaultProxy, faulty
 from tests.histories.damage import DRAWN_WAYS, damage_pictures, kind_of
 from tests.histories.painter import PAINTER, Painter
@@ -47,18 +47,18 @@ OVERRIDES = (
     *(f"cluster.pools.answers.{name}=1" for name in ("threads", "min_size", "max_size")),
 )
 REWARD = f"reward={{weights: {{{', '.join(f'{metric}: 1' for metric in METRICS)}}}}}"
-"""In the metrics' own units: a few images of a few prompts need have no noise to measure by."""
-HOOKED = json.dumps({"runtime_env": {"worker_process_setup_hook": "tests.faults.hook.install"}})
-"""As `ray job submit` hands a runtime environment to a driver."""
-LOOK_SECONDS = 0.5
+"""The reward in the metrics' own units, because a few images of a few prompts have no noise to measure by."""
+RUNTIME_ENVIRONMENT = json.dumps({"runtime_env": {"worker_process_setup_hook": "tests.faults.hook.install"}})
+"""A runtime environment as `ray job submit` passes it to a driver."""
+POLL_SECONDS = 0.5
 TRACEBACK = re.compile(r"^Traceback \(most recent call last\)", re.MULTILINE)
-"""As a job prints one; what Ray relays of its workers stands behind `(raylet)`."""
-MANY = 20
-"""Rounds, among which are all states of the benchmark."""
-LONGEST_TRY = 900
-"""Seconds; a sweep that takes longer hangs."""
+"""A traceback that a job printed; lines that Ray relays from its workers start with `(raylet)`."""
+MIN_ROUNDS = 20
+"""Number of rounds that include all states of the benchmark."""
+MAX_TRY_SECONDS = 900
+"""Seconds after which a sweep counts as hanging."""
 TOLERANCE = 1e-5
-"""Relative; other rows in a batch change the last bits."""
+"""Relative tolerance: other rows in a batch change the last bits."""
 S3_FAULTS = {
     "s3-errors": ("429", "500", "503", "lost-500"),
     "s3-slow": ("delay",),
@@ -68,11 +68,11 @@ S3_FAULTS = {
 
 
 class SoakError(Exception):
-    """A sweep did not end as an undisturbed one."""
+    """Raised if a sweep did not end like an undisturbed one."""
 
 
 class Log:
-    """Every event as a line of JSON, with its time."""
+    """Writes every event as a line of JSON with its time."""
 
     def __init__(self, *streams: TextIO) -> None:
         self.streams = streams
@@ -89,7 +89,7 @@ class Log:
 
 
 class Soak:
-    """What all rounds share: machines, the S3 server with a faulty network before it, and credentials that expire."""
+    """State shared by all rounds: machines, the S3 server behind a faulty network, and credentials that expire."""
 
     def __init__(self, seed: int, folder: Path, server: S3Server, proxy: FaultProxy, endpoint: str, log: Log) -> None:
         self.seed = seed
@@ -113,11 +113,11 @@ class Soak:
         self.totals: Counter[str] = Counter()
         self.seconds_lost = 0.0
         self.key = 0
-        os.environ[NOTES] = str(self.notes)  # the machines have it from here
+        os.environ[NOTES] = str(self.notes)  # the machines inherit it from here
         self.give_credentials()
 
     def give_credentials(self) -> None:
-        """Those that are valid now, as something outside of the sweep puts them into its file."""
+        """Write the currently valid credentials into the sweep's file, like an external program."""
         draft = self.credentials.with_suffix(".draft")
         now = self.server.other(self.key)
         draft.write_text(f"[default]\naws_access_key_id = {now.key}\naws_secret_access_key = {now.secret}\n")
@@ -128,31 +128,31 @@ class Soak:
         self.proxy.valid = self.server.other(self.key).key
 
     def environment(self) -> dict[str, str]:
-        """A driver's, besides what all have."""
+        """The additional environment of a driver."""
         return {
             "AWS_SHARED_CREDENTIALS_FILE": str(self.credentials),
             "AWS_ENDPOINT_URL": self.endpoint,
             "AWS_DEFAULT_REGION": "us-east-1",
-            "RAY_JOB_CONFIG_JSON": HOOKED,
+            "RAY_JOB_CONFIG_JSON": RUNTIME_ENVIRONMENT,
             "RAY_gcs_rpc_server_reconnect_timeout_s": "10",
         }
 
-    def place(self, kind: str, name: str) -> Ground:
-        """A place for a round of its own."""
+    def place(self, kind: str, name: str) -> RoundPlaces:
+        """Return a new location for a round."""
         if kind == "folder":
-            return Ground(StorageConfig().locate(str(self.folder / name)), self.masters)
+            return RoundPlaces(StorageConfig().locate(str(self.folder / name)), self.masters)
         bucket = f"soak-{name}"
         self.server.filesystem().mkdir(bucket)
         storage = StorageConfig(
             endpoint_url=self.server.endpoint, region="us-east-1", key=self.server.key, secret=self.server.secret
         )
-        return Ground(storage.locate(f"s3://{bucket}"), self.masters)
+        return RoundPlaces(storage.locate(f"s3://{bucket}"), self.masters)
 
 
 class Disturbed:
-    """A sweep over one state of a benchmark, started again until it is complete, and what befalls it meanwhile."""
+    """A sweep over one state of a benchmark that is restarted until it is complete, and its faults."""
 
-    def __init__(self, soak: Soak, machines: Machines, place: Ground, phase: Phase) -> None:
+    def __init__(self, soak: Soak, machines: Machines, place: RoundPlaces, phase: Phase) -> None:
         self.soak = soak
         self.machines = machines
         self.place = place
@@ -170,7 +170,7 @@ class Disturbed:
         """What came, by kind, and what tells whether it met anything."""
 
     def run(self) -> None:
-        """Until a try is complete; raises SoakError for one that fails by itself, and for any traceback."""
+        """Run until a try is complete; raise SoakError if a try fails by itself or prints a traceback."""
         try:
             self._until_complete()
             while self._damage_at_rest():
@@ -187,7 +187,7 @@ class Disturbed:
                 raise SoakError(f"exit code {code} of a sweep that nothing disturbed")
 
     def _damage_at_rest(self) -> bool:
-        """Does the damage that no file was there for until the sweep had ended; False where there is none to do."""
+        """Do the damage for which there was no file until the sweep had ended; return False if there is none to do."""
         due = [event for event in self.pending if event.kind in DAMAGED and self._damaged(event) is not None]
         for event in due:
             self._has_come(event, self.damaged[-1].path)
@@ -195,7 +195,7 @@ class Disturbed:
         return bool(due)
 
     def _try(self) -> int:
-        """One driver, from its start to its end; its exit code."""
+        """Run one driver from its start to its end; return its exit code."""
         soak = self.soak
         self.machines.fill()
         soak.totals["tries"] += 1
@@ -215,20 +215,20 @@ class Disturbed:
         )
 
     def _watch(self, job: Driver) -> None:
-        """Has events come when they are due, until the driver has ended."""
-        waiting, ends = threading.Event(), time.monotonic() + LONGEST_TRY
+        """Trigger events when they are due, until the driver has ended."""
+        waiting, ends = threading.Event(), time.monotonic() + MAX_TRY_SECONDS
         while not job.ended():
             if time.monotonic() > ends:
-                raise SoakError(f"a sweep has not ended for {LONGEST_TRY} s; see {job.printed}")
+                raise SoakError(f"a sweep has not ended for {MAX_TRY_SECONDS} s; see {job.printed}")
             self._end_what_lasts()
             stand = len(self.place.cells()) - self.before if self.pending else 0
             for event in [event for event in self.pending if self._is_due(event, stand)]:
                 if not job.ended() and self._happens(event, job):
                     self.pending.remove(event)
-            waiting.wait(LOOK_SECONDS)
+            waiting.wait(POLL_SECONDS)
 
     def _is_due(self, event: Event, stand: int) -> bool:
-        """Whether its share of the cells stands, and has for as long as it pauses."""
+        """Return True if the event's share of the cells is committed, and its pause is over."""
         if event not in self.due:
             if stand < event.share * self.soak.cells_of[self.phase.bench, self.phase.options]:
                 return False
@@ -236,7 +236,7 @@ class Disturbed:
         return time.monotonic() >= self.due[event]
 
     def _happens(self, event: Event, job: Driver) -> bool:
-        """Has it come; False where there is nothing yet that it could befall."""
+        """Trigger an event; return False if there is no possible victim yet."""
         befall = getattr(
             self, "_" + event.kind.replace("-", "_"), self._damaged if event.kind in DAMAGED else self._s3_faults
         )
@@ -252,7 +252,7 @@ class Disturbed:
         self.soak.log.write(event.kind, victim=victim, cells=len(self.place.cells()) - self.before)
 
     def _bite(self, event: Event) -> Callable[[], bool]:
-        """What tells, once the sweep is over, whether the event met anything: damage, that something was made anew."""
+        """Return a check, for after the sweep, that the event had an effect: after damage, something is made again."""
         proxy, refused, badly = self.soak.proxy, self.soak.proxy.counts["400"], self._answered_badly()
         if event.kind in S3_FAULTS:
             return lambda: self._answered_badly() > badly
@@ -280,7 +280,7 @@ class Disturbed:
         return f"pid {job.process.pid}"
 
     def _damaged(self, event: Event, job: Driver | None = None) -> str | None:
-        """In a file of the store between two runs: one of the newest, which the next run most likely reads."""
+        """Damage a file of the store between two runs: one of the newest, which the next run most likely reads."""
         kind = event.kind.removeprefix("damaged-").replace("-", " ")
         if not any(kind_of(path) == kind for path in self.place.files()):
             return None
@@ -298,7 +298,7 @@ class Disturbed:
         return _kill(workers[int(event.choice * len(workers))]) if workers else None
 
     def _worker_out_of_memory(self, event: Event, job: Driver) -> str | None:
-        """The largest worker is killed, as by the kernel."""
+        """Kill the largest worker, as the kernel does."""
         workers = self.machines.workers()
         return _kill(workers[0]) if workers else None
 
@@ -311,14 +311,14 @@ class Disturbed:
         return _kill(logs[0]) if logs else None
 
     def _raylet_killed(self, event: Event, job: Driver) -> str | None:
-        """Another machine joins in its place."""
+        """Kill a raylet; another machine joins."""
         node = self._node(event)
         self.machines.lose_raylet(node)
         self.machines.join()
         return f"machine {node.mark}"
 
     def _node_lost(self, event: Event, job: Driver) -> str | None:
-        """Another machine joins in its place."""
+        """Kill a node; another machine joins."""
         node = self._node(event)
         self.machines.lose(node)
         self.machines.join()
@@ -338,7 +338,7 @@ class Disturbed:
         return nodes[int(event.choice * len(nodes))]
 
     def _head_lost(self, event: Event, job: Driver) -> str | None:
-        """The machine of driver, progress log and GCS is lost; the driver ends by itself, and the next has another."""
+        """Kill the machine of driver, progress log and GCS; the driver ends by itself, the next gets another head."""
         self.machines.lose_head()
         return "the whole cluster"
 
@@ -354,7 +354,7 @@ class Disturbed:
         return f"{self.soak.proxy.share:.2f} of the calls for {event.seconds} s"
 
     def _credentials_expire(self, event: Event, job: Driver) -> str | None:
-        """At once new ones stand in the file, or only after some seconds."""
+        """Let credentials expire; new ones are in the file at once, or only after some seconds."""
         self.soak.expire_credentials()
         if event.choice < 0.5:
             self.soak.give_credentials()
@@ -385,7 +385,7 @@ class Disturbed:
             self.soak.log.write("over", kind=event.kind)
 
     def _settle(self) -> None:
-        """Counts what befell this sweep, and none of it befalls the next one."""
+        """Count the sweep's events, and end those that would affect the next sweep."""
         self._end_what_lasts(now=float("inf"))
         self._count_bites()
         self._end_rivals()
@@ -395,7 +395,7 @@ class Disturbed:
     def _join_rivals(self) -> None:
         self._end_what_lasts(now=float("inf"))
         for rival, _ in self.rivals:
-            rival.process.wait(LONGEST_TRY)
+            rival.process.wait(MAX_TRY_SECONDS)
             self.soak.log.write("rival ended", code=rival.process.returncode, last=_last_line(rival.printed))
             require_no_traceback(rival.printed)
 
@@ -404,7 +404,7 @@ class Disturbed:
             self.rivals.pop()[1].close()
 
     def _count_again(self) -> None:
-        """Counts the committed cells that were computed again, which only what is damaged or stale may be."""
+        """Count the committed cells that were computed again; only damaged or outdated cells may be."""
         now = self.place.cells()
         again = [path for path, state in self.standing.items() if path in now and now[path] != state]
         gone = [path for path in self.standing if path not in now]
@@ -425,13 +425,13 @@ def _last_line(printed: Path) -> str:
 
 
 def require_no_traceback(printed: Path) -> None:
-    """Raises SoakError where a job printed one."""
+    """Raise SoakError if a job printed a traceback."""
     if TRACEBACK.search(printed.read_text(errors="replace")):
         raise SoakError(f"a traceback in {printed}")
 
 
 def run_undisturbed(soak: Soak, machines: Machines, wanted: Set[tuple[str, str]]) -> None:
-    """These sweeps, by the benchmark's state and their options, without a fault, one after the other on one store."""
+    """Run these sweeps, by the benchmark's state and their options, in turn on one store without a fault."""
     place = soak.place("folder", "undisturbed")
     for bench, options in sorted(wanted, key=lambda one: (list(BENCHES).index(one[0]), one[1])):
         place.show(bench)
@@ -444,8 +444,8 @@ def run_undisturbed(soak: Soak, machines: Machines, wanted: Set[tuple[str, str]]
         soak.log.write("undisturbed", bench=bench, options=options, cells=soak.cells_of[bench, options])
 
 
-def run_round(soak: Soak, machines: Machines, place: Ground, drawn: Round) -> None:
-    """Its sweeps, each compared with the undisturbed one; at the end `jobs.gc` leaves nothing to clean."""
+def run_round(soak: Soak, machines: Machines, place: RoundPlaces, drawn: Round) -> None:
+    """Run a round's sweeps and compare each with the undisturbed one; in the end, `jobs.gc` must find nothing."""
     damaged: list[str] = []
     for number, phase in enumerate(drawn.phases):
         soak.log.write("sweep", store=place.store.place.url, bench=phase.bench, options=phase.options,
@@ -470,8 +470,8 @@ def run_round(soak: Soak, machines: Machines, place: Ground, drawn: Round) -> No
         raise SoakError(f"left in the store: {left}")
 
 
-def run_job(soak: Soak, place: Ground, job: str, name: str) -> None:
-    """What reads the newest run, as somebody calls it; raises SoakError where it does not end well."""
+def run_job(soak: Soak, place: RoundPlaces, job: str, name: str) -> None:
+    """Run a job that reads the newest run; raise SoakError if it fails."""
     output = soak.folder / f"{job}-{name}"
     arguments = {
         "rewards": ["format=rewards", f"output={output}", REWARD],
@@ -481,8 +481,8 @@ def run_job(soak: Soak, place: Ground, job: str, name: str) -> None:
     _run_well(soak, job, name, [f"store={place.store.place}", *arguments[job]])
 
 
-def run_generation(soak: Soak, place: Ground, bench: str) -> None:
-    """Draw the benchmark's prompts, and again after damage to the files; every picture must be the original."""
+def run_generation(soak: Soak, place: RoundPlaces, bench: str) -> None:
+    """Draw the benchmark's prompts, and again after damage to the files; every image must be the original."""
     chance, images = Random(f"{soak.seed} {soak.totals['jobs']}"), soak.folder / "drawn"
     words = [f"prompts={place.root}/bench/prompts.parquet", f"images={images}", "cluster=here", f"shard_rows={SHARD}"]
     prompts = pq.read_table(place.masters / BENCHES[bench][PROMPTS]).to_pylist()
@@ -509,7 +509,7 @@ def _run_well(soak: Soak, job: str, name: str, words: Sequence[str]) -> None:
         raise SoakError(f"jobs.{job} ended with {code}; see {printed}")
 
 
-def _assert_equal(soak: Soak, place: Ground, phase: Phase) -> None:
+def _assert_equal(soak: Soak, place: RoundPlaces, phase: Phase) -> None:
     undisturbed = soak.undisturbed[phase.bench, phase.options]
     assert_same_tables(place.newest(), undisturbed, rtol=TOLERANCE, storage=place.root.storage)
     assert_same_counts(place.newest(), undisturbed, storage=place.root.storage)
@@ -517,11 +517,11 @@ def _assert_equal(soak: Soak, place: Ground, phase: Phase) -> None:
 
 
 def run_soak(soak: Soak, minutes: float, most_rounds: int | None) -> str:
-    """Rounds until the time is over, and one at least; what the summary says of them."""
+    """Run rounds until the time is over, and at least one; return their part of the summary."""
     place = None
     with Machines(soak.folder / "machines") as machines:
         try:
-            drawn_first = islice(draw_rounds(soak.seed), most_rounds or MANY)
+            drawn_first = islice(draw_rounds(soak.seed), most_rounds or MIN_ROUNDS)
             wanted = {(phase.bench, phase.options) for drawn in drawn_first for phase in drawn.phases}
             run_undisturbed(soak, machines, wanted)
             for number, drawn in enumerate(draw_rounds(soak.seed)):
@@ -538,7 +538,7 @@ def run_soak(soak: Soak, minutes: float, most_rounds: int | None) -> str:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Prints the log and the summary; 0 where all tables were equal."""
+    """Print the log and the summary; return 0 if all tables were equal."""
     parser = argparse.ArgumentParser(prog="python -m tests.faults.soak", description=__doc__)
     parser.add_argument("seed", type=int)
     parser.add_argument("minutes", type=float)

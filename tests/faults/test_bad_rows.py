@@ -21,7 +21,7 @@ from plumbline.operators.base.errors import REMEDIES, ConfigError
 from plumbline.pipelines.base.filesystems import open_filesystem
 from tests.bench_of import images, plan_bench, prompts, words_of, write_benchmark, write_rows
 from tests.commands import newest, run
-from tests.operators.broken_images import ARITHMETIC, BMPS, in_three_scans, tiff_of_kind, without_intervals
+from tests.operators.broken_images import ARITHMETIC, BMPS, drop_intervals, make_three_scans, make_tiff
 from tests.operators.tiny import encoded, picture
 from tests.s3 import S3Server
 
@@ -32,8 +32,8 @@ PROMPT = SOUND[0]["prompt_id"]
 PNG = SOUND[0]["image"]
 PICTURE = picture(0)
 JPEG = encoded(picture(0, width=200, height=200), "JPEG")
-ORIENTED = Image.Exif()
-ORIENTED[0x0112] = 6
+EXIF = Image.Exif()
+EXIF[0x0112] = 6
 
 
 def chunk(name: bytes, content: bytes) -> bytes:
@@ -41,18 +41,18 @@ def chunk(name: bytes, content: bytes) -> bytes:
 
 
 def png(width: int, height: int, pixels: bytes, *, depth: int = 8, colour: int = 0, extra: bytes = b"") -> bytes:
-    """A PNG written by hand, so that it may lie."""
+    """Return a PNG written by hand, so that it may lie."""
     header = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, depth, colour, 0, 0, 0))
     return b"\x89PNG\r\n\x1a\n" + header + extra + chunk(b"IDAT", zlib.compress(pixels)) + chunk(b"IEND", b"")
 
 
-def flipped(content: bytes, start: float, stop: float) -> bytes:
-    """The content with every bit between two shares of its length turned."""
+def flip_bits(content: bytes, start: float, stop: float) -> bytes:
+    """Flip every bit between two fractions of the content's length."""
     first, last = int(len(content) * start), int(len(content) * stop)
     return content[:first] + bytes(byte ^ 0xFF for byte in content[first:last]) + content[last:]
 
 
-def zipped() -> bytes:
+def make_zip() -> bytes:
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w") as archive:
         archive.writestr("image.png", PNG)
@@ -70,25 +70,25 @@ def two_frames(image_format: str) -> bytes:
 
 
 def scans(count: int) -> bytes:
-    """A progressive JPEG whose last scan is repeated."""
+    """Return a progressive JPEG whose last scan is repeated."""
     content = encoded(PICTURE, "JPEG", progressive=True)
     last = content.rindex(b"\xff\xda")
     return content[:last] + content[last:-2] * count + content[-2:]
 
 
 class Kind(NamedTuple):
-    """One way a row can be bad, or odd and yet good."""
+    """A way in which a row can be bad, or odd and yet good."""
 
     name: str
-    """Its name here and in docs/failures.md, and its image_id."""
+    """The name here and in docs/failures.md, which is also the image_id."""
     row: Mapping[str, Any]
     error: str | None = None
-    """The kind of its error; None where it is scored."""
+    """The kind of the error; None if the row is scored."""
     found: str = ""
     remedy: str = ""
     retried: bool = False
     file: str = "bytes"
-    """The file, and the generator, whose columns can hold it."""
+    """The file, and the generator, whose columns can store the row."""
     prompt: Mapping[str, Any] | None = None
     copies: int = 1
 
@@ -114,12 +114,12 @@ def refused(name: str, uri: str) -> Kind:
     return Kind(name, {"image": None, "uri": uri}, "uri_refused", found, "benchmark.uri_roots", retried=True)
 
 
-def of_prompt(name: str, text: str | None, error: str | None = None, file: str = "bytes") -> Kind:
+def bad_prompt(name: str, text: str | None, error: str | None = None, file: str = "bytes") -> Kind:
     found = "no text" if error else ""
     return Kind(name, {"prompt_id": name}, error, found, "drop the prompt", file=file, prompt={"text": text})
 
 
-def of_id(name: str, prompt_id: Any, error: str | None, found: str, remedy: str, file: str = "bytes") -> Kind:
+def bad_id(name: str, prompt_id: Any, error: str | None, found: str, remedy: str, file: str = "bytes") -> Kind:
     return Kind(name, {"prompt_id": prompt_id}, error, found, remedy, file=file)
 
 
@@ -130,15 +130,15 @@ KINDS = [
     corrupt("truncated PNG", PNG[: len(PNG) // 2], "does not decode"),
     corrupt("PNG that lacks rows", png(8, 8, b"\0" + b"\x55" * 8), "end before its last row"),
     corrupt("JPEG that lacks blocks", JPEG[: len(JPEG) // 2] + b"\xff\xd9", "premature end of data segment"),
-    corrupt("JPEG that lacks restart intervals", without_intervals(2, 8), "found marker 0xd9 instead of RST3"),
-    corrupt("JPEG that lacks scans", in_three_scans(kept=(0, 1, 1)), "it lacks some of its scans"),
+    corrupt("JPEG that lacks restart intervals", drop_intervals(2, 8), "found marker 0xd9 instead of RST3"),
+    corrupt("JPEG that lacks scans", make_three_scans(kept=(0, 1, 1)), "it lacks some of its scans"),
     corrupt("arithmetic-coded JPEG", ARITHMETIC, "found an arithmetic-coded or lossless JPEG", "save the image as PNG"),
-    corrupt("TIFF of a fax", tiff_of_kind("group3", 0.01), "a TIFF compressed as group3", "save the image as PNG"),
+    corrupt("TIFF of a fax", make_tiff("group3", 0.01), "a TIFF compressed as group3", "save the image as PNG"),
     corrupt("BMP that skips pixels", BMPS["it skips its pixels"], "its runs leave out some of its pixels"),
-    corrupt("PNG with damaged pixels", flipped(PNG, 0.5, 0.51), "checksum"),
+    corrupt("PNG with damaged pixels", flip_bits(PNG, 0.5, 0.51), "checksum"),
     corrupt("truncated JPEG", JPEG[: len(JPEG) // 2], "Premature end of JPEG file"),
     corrupt("truncated WebP", encoded(PICTURE, "WEBP")[:200], "does not decode"),
-    corrupt("zip archive", zipped(), "found a zip archive"),
+    corrupt("zip archive", make_zip(), "found a zip archive"),
     corrupt("HTML page", b"<!DOCTYPE html><title>403</title>", "found a web page"),
     corrupt("PDF document", b"%PDF-1.7\n1 0 obj\n", "found a PDF document"),
     corrupt("unknown image format", encoded(PICTURE, "PPM"), "expected an image (PNG, JPEG"),
@@ -163,18 +163,18 @@ KINDS = [
     unreadable("uri to a directory", "FOLDER/images", "Is a directory"),
     unreadable("uri denied", "s3://private/a.png", "cannot read 's3://private/a.png'"),
     refused("uri of a place that is not named", "ftp://host/a.png"),
-    of_prompt("empty prompt", "", "empty_prompt"),
-    of_prompt("whitespace-only prompt", " \n\t ", "empty_prompt"),
-    of_prompt("null prompt", None, "empty_prompt"),
-    of_id("null prompt_id", None, "missing_prompt_id", "names no prompt", "fill its prompt_id"),
-    of_id("NaN prompt_id", math.nan, "missing_prompt_id", "names no prompt", "fill its prompt_id", "floats"),
-    of_id("prompt_id that became a float", 7.0, "unknown_prompt", "'7.0' is not in", "correct the id", "floats"),
-    of_id("unknown prompt_id", "nobody's", "unknown_prompt", "\"nobody's\" is not in", "add the prompt"),
-    of_id("prompt_id that is not UTF-8", b"caf\xe9", "unknown_prompt", "'caf\ufffd' is not in", "correct", "latin1"),
+    bad_prompt("empty prompt", "", "empty_prompt"),
+    bad_prompt("whitespace-only prompt", " \n\t ", "empty_prompt"),
+    bad_prompt("null prompt", None, "empty_prompt"),
+    bad_id("null prompt_id", None, "missing_prompt_id", "names no prompt", "fill its prompt_id"),
+    bad_id("NaN prompt_id", math.nan, "missing_prompt_id", "names no prompt", "fill its prompt_id", "floats"),
+    bad_id("prompt_id that became a float", 7.0, "unknown_prompt", "'7.0' is not in", "correct the id", "floats"),
+    bad_id("unknown prompt_id", "nobody's", "unknown_prompt", "\"nobody's\" is not in", "add the prompt"),
+    bad_id("prompt_id that is not UTF-8", b"caf\xe9", "unknown_prompt", "'caf\ufffd' is not in", "correct", "latin1"),
     # From here on, rows that are odd and yet scored.
-    of_id("numeric prompt_id", 7, None, "", "", "integers"),
-    of_prompt("10,000-character prompt", "a red circle " * 770, file="long"),
-    of_prompt("control characters", "a red\x00 circle\x07 \x1b[31mleft of\u200b a blue square"),
+    bad_id("numeric prompt_id", 7, None, "", "", "integers"),
+    bad_prompt("10,000-character prompt", "a red circle " * 770, file="long"),
+    bad_prompt("control characters", "a red\x00 circle\x07 \x1b[31mleft of\u200b a blue square"),
     Kind("animated GIF", {"image": two_frames("GIF")}),
     Kind("animated WebP", {"image": two_frames("WEBP")}),
     Kind("animated PNG", {"image": two_frames("PNG")}),
@@ -187,7 +187,7 @@ KINDS = [
     Kind("pixel data bomb", {"image": png(2, 2, bytes(50_000_000))}),
     Kind("text chunk bomb", {"image": png(2, 2, bytes(6), extra=chunk(b"zTXt", b"a\0\0" + ZEROS))}),
     Kind("colour profile bomb", {"image": png(2, 2, bytes(6), extra=chunk(b"iCCP", b"a\0\0" + ZEROS))}),
-    Kind("EXIF-rotated JPEG", {"image": encoded(PICTURE, "JPEG", exif=ORIENTED)}),
+    Kind("EXIF-rotated JPEG", {"image": encoded(PICTURE, "JPEG", exif=EXIF)}),
     Kind("wrong extension", {"image": {"bytes": PNG, "path": "a.jpg"}}, file="structs"),
     Kind("duplicate image_id", {}, copies=2),
     Kind("several images of one prompt", {"prompt_id": SOUND[1]["prompt_id"]}, copies=2),
@@ -209,18 +209,18 @@ FILES: Mapping[str, Mapping[str, pa.DataType]] = {
     "floats": {"prompt_id": pa.float64()},
     "latin1": {"prompt_id": pa.binary()},
 }
-"""The generators of bad rows, and which of their columns differ."""
+"""The generators of bad rows, and their differing columns."""
 
 
 class BadShard(NamedTuple):
-    """A file that cannot be read, or has nothing in it; a generator of its own, beside a sound file."""
+    """A file that cannot be read or is empty: a separate generator, next to a sound file."""
 
     name: str
     spoil: Callable[[bytes], bytes]
     found: str
-    """What the message says beside the file; empty where nothing is wrong."""
+    """Text of the message besides the file; empty if nothing is wrong."""
     error: str = "broken_file"
-    """`shard_failed` where the ids of the lost rows can still be read."""
+    """`shard_failed` if the ids of the lost rows can still be read."""
 
 
 def parquet(
@@ -236,8 +236,8 @@ LOST = [dict(row, image_id=f"lost-{n}") for n, row in enumerate(SOUND)]
 
 
 def corrupt_page(_: bytes) -> bytes:
-    """Bytes turned in the middle of a page of images, which lies in the middle of the file."""
-    return flipped(parquet(LOST, compression="gzip"), 0.45, 0.5)
+    """Flip bytes in the middle of a page of images, which is in the middle of the file."""
+    return flip_bits(parquet(LOST, compression="gzip"), 0.45, 0.5)
 
 
 SHARDS = [
@@ -245,7 +245,7 @@ SHARDS = [
     BadShard("half a Parquet", lambda content: content[: len(content) // 2], "not a readable Parquet file"),
     BadShard("not Parquet", lambda content: b"prompt_id,image\n1,a.png\n", "not a readable Parquet file"),
     BadShard("empty file", lambda content: b"", "not a readable Parquet file"),
-    BadShard("corrupt footer", lambda content: flipped(content, 0.98, 0.99), "not a readable Parquet file"),
+    BadShard("corrupt footer", lambda content: flip_bits(content, 0.98, 0.99), "not a readable Parquet file"),
     BadShard("corrupt page header", lambda content: content[:4] + b"\xff" * 2000 + content[2004:], "unreadable"),
     BadShard("corrupt data page", corrupt_page, "unreadable", error="shard_failed"),
     BadShard("wrong schema", lambda content: parquet([{"prompt_id": "1", "picture": b""}]), "expected column(s) image"),
@@ -254,7 +254,7 @@ SHARDS = [
 
 
 class Sweep(NamedTuple):
-    """What the one sweep left."""
+    """Results of the only sweep."""
 
     scores: list[dict[str, Any]]
     errors: list[dict[str, Any]]
@@ -271,7 +271,7 @@ def slug(name: str) -> str:
 
 
 def write_bad_rows(folder: Path) -> None:
-    """A generator per file of KINDS; in the largest every bad row stands between sound ones."""
+    """Write a generator per file of KINDS; in the largest, every bad row is between sound ones."""
     (folder / "images").mkdir()
     (folder / "images" / "empty.png").write_bytes(b"")
     (folder / "images" / "outside.png").symlink_to(folder / "prompts.parquet")
@@ -311,7 +311,7 @@ def all_prompts() -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def sweep(tmp_path_factory: pytest.TempPathFactory, s3_server: S3Server) -> Sweep:
-    """The command, with S3 credentials that open nothing."""
+    """Run the command with S3 credentials that give no access."""
     folder = tmp_path_factory.mktemp("bad")
     write_rows(folder / "prompts.parquet", all_prompts())
     write_bad_rows(folder)
@@ -359,7 +359,7 @@ def test_a_bad_shard_is_named_and_its_neighbour_scored(sweep: Sweep, shard: BadS
         assert "again" in error["message"] or "rename" in error["message"]
 
 
-def test_all_else_is_scored_and_no_failure_is_a_zero(sweep: Sweep) -> None:
+def test_all_other_rows_are_scored_and_no_failure_is_a_zero(sweep: Sweep) -> None:
     sound = [row for row in sweep.of("bytes", None) if row["image_id"].startswith("sound-")]
     assert len(sound) == 2 * 6 * len(SOUND) and all(row["score"] is not None for row in sound)
     assert all((row["score"] is None) == (row["error"] is not None) for row in sweep.scores)
@@ -401,7 +401,7 @@ def test_bad_prompts_refuse_the_plan(tmp_path: Path, name: str, content: bytes, 
     assert f"| {name} |" in DOCS
 
 
-def test_every_kind_of_failure_stands_in_the_docs_with_its_remedy() -> None:
+def test_every_kind_of_failure_is_documented_with_its_remedy() -> None:
     sources = [file for room in ("operators", "pipelines") for file in (ROOT / room).rglob("*.py")]
     kinds = {kind for file in sources for kind in re.findall(r'RowError\(\s*"(\w+)"', file.read_text())}
     assert {kind for kind in kinds if f"| `{kind}` |" not in DOCS} == set()
@@ -409,5 +409,5 @@ def test_every_kind_of_failure_stands_in_the_docs_with_its_remedy() -> None:
 
 
 @pytest.mark.parametrize("kind", [*KINDS, *SHARDS], ids=lambda kind: kind.name)
-def test_every_bad_row_and_shard_stands_in_the_docs(kind: Kind | BadShard) -> None:
+def test_every_bad_row_and_shard_is_documented(kind: Kind | BadShard) -> None:
     assert re.search(rf"^\| {re.escape(kind.name)} \|", DOCS, re.MULTILINE)

@@ -5,12 +5,12 @@ from itertools import islice
 from tests.faults.events import ANYWHERE, JOBS, ON_DISK, ON_S3, OPTIONS, draw_rounds
 
 
-def test_the_same_seed_draws_the_same_rounds_and_another_draws_others() -> None:
+def test_the_same_seed_draws_the_same_rounds_and_another_seed_draws_others() -> None:
     first, again, other = (list(islice(draw_rounds(seed), 20)) for seed in (4, 4, 5))
     assert first == again != other
 
 
-def test_every_kind_of_event_comes_where_its_store_allows() -> None:
+def test_every_kind_of_event_occurs_if_its_store_allows() -> None:
     for seed in range(10):
         rounds = list(islice(draw_rounds(seed), 30))
         kinds = {
@@ -23,7 +23,7 @@ def test_every_kind_of_event_comes_where_its_store_allows() -> None:
         assert not kinds["folder"] & set(ON_S3) and not kinds["s3"] & set(ON_DISK)
 
 
-def test_events_come_in_their_order_and_a_store_begins_fresh() -> None:
+def test_events_are_in_order_and_a_store_starts_fresh() -> None:
     for drawn in islice(draw_rounds(0), 50):
         assert drawn.phases[0].bench == "fresh" and all(phase.events for phase in drawn.phases)
         for phase in drawn.phases:

@@ -1,4 +1,4 @@
-"""Interruptions end in the tables of an undisturbed run: faulty networks, killed processes, rivals and full disks."""
+"""Interrupted sweeps give an undisturbed run's tables: faulty networks, killed processes, rivals, full disks."""
 
 import os
 import random
@@ -19,8 +19,8 @@ from plumbline.pipelines.sweeps.sweep import FinishedSweep
 from tests.bench_of import images, plan_bench, prompts, run_bench, run_plan, write_rows
 from tests.commands import store_at
 from tests.faults import driving
-from tests.faults.driving import PATIENCE_SECONDS, Driver, small_sweep, until
-from tests.faults.hook import BAIT, ROOM, Bait, scarce
+from tests.faults.driving import MAX_WAIT_SECONDS, Driver, small_sweep, until
+from tests.faults.hook import BAIT, ROOM, Bait, fill_disk
 from tests.faults.outcomes import assert_same_tables, leftovers
 from tests.faults.proxy import FaultProxy, faulty
 from tests.s3 import S3Server
@@ -34,7 +34,7 @@ ON_RAY = "cluster=local"
 PAGE = os.sysconf("SC_PAGE_SIZE")
 Etags = Mapping[str, object]
 SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 10))]
-"""Each draws other faults, moments or places; all but the first are run by make slow."""
+"""Each seed draws other faults, moments or victims; all but the first are run by make slow."""
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def write_bench(folder: Path, baited: Bait | None = None) -> Path:
-    """The benchmark, of which one image may be bait."""
+    """Write the benchmark, of which one image may be bait."""
     write_rows(folder / "prompts.parquet", prompts(IMAGES))
     for generator in GENERATORS:
         rows = images(generator, IMAGES)
@@ -56,7 +56,7 @@ def write_bench(folder: Path, baited: Bait | None = None) -> Path:
 
 @pytest.fixture(params=["cluster=here", pytest.param(ON_RAY, marks=pytest.mark.slow)])
 def cluster(request: pytest.FixtureRequest) -> str:
-    """Where a sweep computes that meets what befalls it alike in this process and on Ray."""
+    """Name the cluster of a sweep whose faults have the same effect in this process and on Ray."""
     if request.param == ON_RAY:
         request.getfixturevalue("ray_cluster")
     return str(request.param)
@@ -64,7 +64,7 @@ def cluster(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module")
 def undisturbed(bench: Path, tmp_path_factory: pytest.TempPathFactory) -> FinishedSweep:
-    """A run that nothing disturbs."""
+    """Run the sweep without disturbance."""
     done = run(bench, str(tmp_path_factory.mktemp("undisturbed")))
     assert (done.computed, done.exit_code) == (CELLS, 0)
     return done
@@ -81,7 +81,7 @@ def run(bench: Path, store: str, *overrides: str) -> FinishedSweep:
 
 
 def etags(store: Store) -> Etags:
-    """What stands at each cell's path: S3's ETag and time, or the inode and modification time of a file."""
+    """Return the identity of the file at each cell's path: S3's ETag and time, or inode and modification time."""
     location = store.place
     with suppress(FileNotFoundError):
         found = location.fs.find(location.path, detail=True)
@@ -100,7 +100,7 @@ def _etag(entry: Mapping[str, object]) -> object:
 
 @contextmanager
 def driver(bench: Path, store: Store, cluster: str = ON_RAY) -> Iterator[Driver]:
-    """A sweep in a process of its own, on Ray with a Ray of its own."""
+    """Start a sweep in a separate process, on its own Ray."""
     arguments = small_sweep(bench, store.place.url, "cluster.num_cpus=2", *OVERRIDES, cluster)
     with driving.driver(arguments, bench, os.environ) as started:
         yield started
@@ -123,7 +123,7 @@ def test_failing_every_fifth_call_changes_no_score(
 def test_a_killed_driver_loses_no_committed_cell(
     seed: int, bench: Path, store: Store, cluster: str, undisturbed: FinishedSweep
 ) -> None:
-    """One to three kills, ever later in the sweep."""
+    """There are one to three kills, ever later in the sweep."""
     committed: Etags = {}
     for count in sorted(random.Random(seed).sample(range(1, CELLS), 1 + seed % 3)):
         with driver(bench, store, cluster) as started:
@@ -165,10 +165,10 @@ def test_a_killed_worker_costs_nothing(seed: int, tmp_path: Path, undisturbed: F
 
 
 @pytest.mark.slow
-def test_two_sweeps_at_once_on_one_store_end_alike(bench: Path, bucket: str, undisturbed: FinishedSweep) -> None:
+def test_two_concurrent_sweeps_on_one_store_end_alike(bench: Path, bucket: str, undisturbed: FinishedSweep) -> None:
     store = store_at(bucket)
     with driver(bench, store) as one, driver(bench, store) as other:
-        codes = [started.process.wait(PATIENCE_SECONDS) for started in (one, other)]
+        codes = [started.process.wait(MAX_WAIT_SECONDS) for started in (one, other)]
         assert codes == [0, 0], one.printed.read_text() + other.printed.read_text()
     assert len(run_ids(store)) == 2
     for run_id in run_ids(store):
@@ -187,10 +187,10 @@ def test_a_sweep_that_loses_every_race_leaves_the_winners_cells(
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_write_that_finds_the_disk_full_fails_its_cell_alone(
+def test_a_write_to_a_full_disk_only_fails_its_cell(
     seed: int, bench: Path, tmp_path: Path, cluster: str, undisturbed: FinishedSweep, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(disk, "write_new", scarce(disk.write_new))  # as Ray's workers have it
+    monkeypatch.setattr(disk, "write_new", fill_disk(disk.write_new))  # as Ray's workers inherit it
     store = tmp_path / "store"
     store.mkdir()
     (store / ROOM).write_text(str(random.Random(seed).randrange(CELLS // 2)))
@@ -205,11 +205,11 @@ def test_a_write_that_finds_the_disk_full_fails_its_cell_alone(
     assert_same_tables(again.folder, undisturbed.folder)
 
 
-def test_a_sweep_on_a_disk_that_fills_up_goes_on_when_there_is_room(
+def test_a_sweep_on_a_disk_that_fills_up_continues_when_there_is_space(
     bench: Path, tmp_path: Path, cluster: str, undisturbed: FinishedSweep
 ) -> None:
-    with small_disk(tmp_path / "disk", pages(Path(undisturbed.folder).parent.parent) // 2) as disk:
-        with suppress(WriteError):  # of the run's tables, if there is no room for them either
+    with mount_small_disk(tmp_path / "disk", count_pages(Path(undisturbed.folder).parent.parent) // 2) as disk:
+        with suppress(WriteError):  # for the run's tables, if there is no space for them either
             assert run(bench, str(disk), cluster).exit_code == 1
         assert leftovers(disk) == []
         committed = etags(store_at(disk))
@@ -220,14 +220,14 @@ def test_a_sweep_on_a_disk_that_fills_up_goes_on_when_there_is_room(
         assert_same_tables(again.folder, undisturbed.folder)
 
 
-def pages(store: Path) -> int:
-    """The pages of memory that a store's files would take."""
+def count_pages(store: Path) -> int:
+    """Return the pages of memory that a store's files would take."""
     return sum(-(-path.stat().st_size // PAGE) for path in store.rglob("*") if path.is_file())
 
 
 @contextmanager
-def small_disk(folder: Path, size: int) -> Iterator[Path]:
-    """A disk of this many pages, where the system lets us mount one."""
+def mount_small_disk(folder: Path, size: int) -> Iterator[Path]:
+    """Mount a disk of this many pages, if the system allows it."""
     folder.mkdir()
     mounted = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", f"size={size * PAGE}", "tmpfs", folder], capture_output=True, text=True

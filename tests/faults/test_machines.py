@@ -1,4 +1,4 @@
-"""Runs on several machines: raylets of their own, which join late, are lost, or do not see what the driver sees."""
+"""Runs on several machines, some of which join late, are lost, or do not see the driver's files."""
 
 import os
 import shutil
@@ -26,18 +26,18 @@ from tests.s3 import S3Server
 ROOT = Path(__file__).parent.parent.parent
 IMAGES, SHARD = 24, 2
 MANY = 128
-"""Images of which enough are left when a first worker is stopped."""
+"""Number of images of which enough are left when a first worker is stopped."""
 OVERRIDES = ("metric=[edge_density]", f"shard_rows={SHARD}")
 """No worker has to import a model's libraries."""
 WORKER = "--labels=kind=worker"
-PLACED = ("+cluster.pools.image_statistics.labels={kind:worker}", "+cluster.pools.scores.labels={kind:worker}")
-"""Pools that the head has no place for."""
+WORKER_POOLS = ("+cluster.pools.image_statistics.labels={kind:worker}", "+cluster.pools.scores.labels={kind:worker}")
+"""Pools that do not fit on the head."""
 SECRET = "a-word-that-no-log-may-have"
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A head that has no credentials, with logs of its own."""
+    """A head without credentials and with its own logs."""
     folder = tmp_path_factory.mktemp("cluster")
     logs = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))  # for sockets, whose names must be short
     with run_head(folder / "head.log", "--num-cpus=1", f"--temp-dir={logs}") as head:
@@ -55,7 +55,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def undisturbed(bench: Path, tmp_path: Path) -> pd.DataFrame:
-    """The scores of a run in this process."""
+    """Return the scores of a run in this process."""
     store = str(tmp_path / "undisturbed")
     run_bench(bench, store, *OVERRIDES)
     return newest_scores(store_at(store))
@@ -76,12 +76,12 @@ def sweep(cluster: Cluster, bench: Path, store: str, *overrides: str) -> Iterato
 
 
 @pytest.mark.slow
-def test_machines_that_come_late_are_waited_for_and_one_that_is_lost_costs_nothing(
+def test_a_sweep_waits_for_late_machines_and_loses_nothing_with_a_lost_machine(
     cluster: Cluster, bench: Path, bucket: str, s3_server: S3Server, undisturbed: pd.DataFrame
 ) -> None:
-    """Also no credential that the driver hands on to them is in any log of theirs."""
+    """The logs of the machines contain no credential that the driver passes to them."""
     store = store_at(bucket)
-    with sweep(cluster, bench, bucket, *PLACED) as job, ExitStack() as stack:
+    with sweep(cluster, bench, bucket, *WORKER_POOLS) as job, ExitStack() as stack:
         assert until(lambda: "for machines to join: stage image_statistics" in job.printed.read_text() or job.ended())
         nodes = [stack.enter_context(cluster.node(WORKER)) for _ in range(2)]
         assert until(lambda: committed(store) > 2 or job.ended())
@@ -90,7 +90,7 @@ def test_machines_that_come_late_are_waited_for_and_one_that_is_lost_costs_nothi
         lost.kill()
         assert job.process.wait(240) == 0, job.printed.read_text()
     pd.testing.assert_frame_equal(newest_scores(store), undisturbed, rtol=1e-5)
-    assert holding(cluster.logs, SECRET) == holding(cluster.logs, s3_server.secret) == []
+    assert find_secret(cluster.logs, SECRET) == find_secret(cluster.logs, s3_server.secret) == []
 
 
 @pytest.mark.slow
@@ -98,7 +98,7 @@ def test_a_raylet_that_dies_while_workers_start_costs_nothing_and_leaves_no_trac
     cluster: Cluster, bench: Path, tmp_path: Path, undisturbed: pd.DataFrame
 ) -> None:
     store = store_at(tmp_path / "store")
-    with cluster.node(WORKER) as node, sweep(cluster, bench, store.place.url, *PLACED) as job:
+    with cluster.node(WORKER) as node, sweep(cluster, bench, store.place.url, *WORKER_POOLS) as job:
         assert until(lambda: bool(workers_on(node)) or job.ended())
         for pid in actors(node, "raylet/raylet"):
             killed(pid)
@@ -108,8 +108,8 @@ def test_a_raylet_that_dies_while_workers_start_costs_nothing_and_leaves_no_trac
     pd.testing.assert_frame_equal(newest_scores(store), undisturbed, rtol=1e-5)
 
 
-def holding(folder: Path, secret: str) -> list[str]:
-    """The files below a folder that hold a secret."""
+def find_secret(folder: Path, secret: str) -> list[str]:
+    """Return the files below a folder that contain a secret."""
     found = subprocess.run(["grep", "-rlas", "--devices=skip", secret, folder], capture_output=True, text=True)
     return found.stdout.splitlines()
 
@@ -124,7 +124,7 @@ def test_a_machine_that_does_not_see_the_drivers_folder_is_refused_in_one_line(
     without = tmp_path / "store" if hidden == "store" else bench / "images"
     with (
         cluster.node(WORKER, without=without),
-        sweep(cluster, bench, str(tmp_path / "store"), *PLACED) as job,
+        sweep(cluster, bench, str(tmp_path / "store"), *WORKER_POOLS) as job,
     ):
         assert job.process.wait(120) == 1
     (error,) = [line for line in job.printed.read_text().splitlines() if line.startswith("error:")]
@@ -145,7 +145,7 @@ sys.exit(run_job(COMMAND, main))
 @pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="hiding a folder from a process needs root")
 @pytest.mark.parametrize("hidden", ["images", "output"])
-def test_no_image_is_taken_in_by_a_machine_that_does_not_see_it_or_the_output(
+def test_an_ingest_uses_no_machine_that_does_not_see_the_images_or_the_output(
     hidden: str, cluster: Cluster, tmp_path: Path
 ) -> None:
     for folder in ("images", "output"):
@@ -166,12 +166,12 @@ def test_no_image_is_taken_in_by_a_machine_that_does_not_see_it_or_the_output(
 
 
 @pytest.mark.slow
-def test_a_run_whose_workers_have_no_room_any_more_goes_on_where_a_machine_joins(
+def test_a_run_that_lost_all_workers_continues_when_a_machine_joins(
     cluster: Cluster, bench: Path, bucket: str, undisturbed: pd.DataFrame
 ) -> None:
-    """So it does where the progress log's process is killed."""
+    """The same holds if the progress log's process is killed."""
     store = store_at(bucket)
-    with cluster.node(WORKER) as lost, sweep(cluster, bench, bucket, *PLACED) as job:
+    with cluster.node(WORKER) as lost, sweep(cluster, bench, bucket, *WORKER_POOLS) as job:
         assert until(lambda: committed(store) > 2 or job.ended())
         (log,) = actors(cluster.head.node, "ProgressLog")
         os.kill(log, signal.SIGKILL)
@@ -185,8 +185,8 @@ def test_a_run_whose_workers_have_no_room_any_more_goes_on_where_a_machine_joins
 
 
 @pytest.mark.slow
-def test_machines_that_never_come_are_waited_for_up_to_the_limit(cluster: Cluster, bench: Path, tmp_path: Path) -> None:
-    with sweep(cluster, bench, str(tmp_path / "store"), *PLACED, "cluster.wait_seconds=3") as job:
+def test_a_sweep_waits_for_missing_machines_up_to_the_limit(cluster: Cluster, bench: Path, tmp_path: Path) -> None:
+    with sweep(cluster, bench, str(tmp_path / "store"), *WORKER_POOLS, "cluster.wait_seconds=3") as job:
         assert job.process.wait(120) == 1
     lines = job.printed.read_text()
     assert "waiting up to 3 s for machines to join: stage image_statistics" in lines
@@ -209,12 +209,15 @@ SHARED = (
     "+cluster.pools.image_statistics={num_cpus:2.75,labels:{kind:room}}",
     "+cluster.pools.scores={num_cpus:1,labels:{kind:room}}",
 )
-"""Of four CPUs. While another driver holds two, each of two sweeps could take its second pool alone; then neither would
-ever have room for its first."""
+"""Pools of four CPUs.
+
+While another driver holds two CPUs, each of two sweeps could take its second pool alone, and then neither would ever
+get its first.
+"""
 
 
 @pytest.mark.slow
-def test_two_sweeps_that_want_the_same_room_both_end_and_say_for_whom_they_wait(
+def test_two_sweeps_that_need_the_same_resources_both_end_and_report_their_wait(
     cluster: Cluster, bench: Path, tmp_path: Path
 ) -> None:
     def waits(job: Driver) -> bool:
@@ -244,7 +247,7 @@ def test_two_sweeps_that_want_the_same_room_both_end_and_say_for_whom_they_wait(
 
 @pytest.mark.slow
 def test_a_machine_that_joins_a_running_sweep_is_used(cluster: Cluster, tmp_path: Path) -> None:
-    """The worker of the first machine is stopped, so that only one of the second can go on."""
+    """The worker of the first machine is stopped, so that only a worker of the second can continue."""
     write_rows(tmp_path / "prompts.parquet", prompts(MANY))
     write_rows(tmp_path / "images/atlas/00000.parquet", images("atlas", MANY), row_group=SHARD)
     store = store_at(tmp_path / "store")

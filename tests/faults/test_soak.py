@@ -1,4 +1,4 @@
-"""A soak in little: one round of faults on a real cluster ends in the undisturbed tables, and nothing of it is left."""
+"""A short soak: one round of faults on a real cluster gives the undisturbed tables, and leaves nothing behind."""
 
 import json
 import subprocess

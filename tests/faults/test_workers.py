@@ -1,4 +1,4 @@
-"""What dies or hangs takes nothing with it: the deadly row is left out, and a stage that cannot start says why."""
+"""Dead or hanging workers do not affect other rows, and a stage that cannot start gives its reason."""
 
 import shutil
 from pathlib import Path
@@ -24,8 +24,10 @@ from tests.faults.hook import BAIT, DEADLY, HANGING, HANGING_CALL
 pytestmark = pytest.mark.usefixtures("ray_cluster")
 
 
-def sweep_with(marks: dict[int, bytes], tmp_path: Path, *overrides: str) -> tuple[FinishedSweep, list[dict[str, Any]]]:
-    """A sweep over twelve images in three shards, some of which carry a mark."""
+def sweep_marked(
+    marks: dict[int, bytes], tmp_path: Path, *overrides: str
+) -> tuple[FinishedSweep, list[dict[str, Any]]]:
+    """Sweep twelve images in three shards, some of which carry a mark."""
     folder = write_benchmark(tmp_path / "bench", ["atlas"], count=12)
     rows = images("atlas", 12)
     for row, mark in marks.items():
@@ -42,8 +44,11 @@ def failed_ids(done: FinishedSweep) -> set[str]:
 BOTH = {5: DEADLY, 10: HANGING}
 CASES = [("edge_density", 3, {6: HANGING}), *(pytest.param(*case, BOTH, marks=pytest.mark.slow) for case in
          (("edge_density", 3), ("edge_density", 1), ("clipscore", 2), ("vqascore", 1)))]  # fmt: skip
-"""The first has no model, whose libraries every worker that takes a dead one's place would import, and only the row
-that the deadline has to end; with how many shards a worker takes at a time."""
+"""Metric, shards per call, and marks.
+
+The first case has no model, whose libraries every replacement worker would import, and only the row that the deadline
+has to end.
+"""
 
 
 @pytest.mark.parametrize(("metric", "bundle", "marks"), CASES)
@@ -52,14 +57,14 @@ def test_rows_that_kill_their_worker_or_hang_are_left_out_and_their_shards_are_s
 ) -> None:
     deadlines = [f"cluster.pools.{stage}.deadline=5" for stage in ("answers", "similarities")]
     overrides = (f"metric=[{metric}]", "cluster.default.deadline=5", *deadlines, f"cluster.bundle={bundle}")
-    done, rows = sweep_with(marks, tmp_path, *overrides)
+    done, rows = sweep_marked(marks, tmp_path, *overrides)
     assert failed_ids(done) == {rows[row]["image_id"] for row in marks}
     errors = done.results.read_errors().to_pylist()
     assert [(error["kind"], error["retryable"]) for error in errors] == [("killed_worker", True)] * len(marks)
 
 
 @pytest.mark.slow
-def test_a_model_call_that_hangs_is_ended_by_the_deadline_and_its_row_left_out(tmp_path: Path) -> None:
+def test_the_deadline_ends_a_model_call_that_hangs_and_its_row_is_left_out(tmp_path: Path) -> None:
     folder = write_benchmark(tmp_path / "bench", ["atlas"], count=4)
     rows = images("atlas", 4)
     rows[1]["image_id"] = HANGING_CALL
@@ -72,9 +77,9 @@ def test_a_model_call_that_hangs_is_ended_by_the_deadline_and_its_row_left_out(t
 
 
 @pytest.mark.slow
-def test_a_shard_that_goes_on_killing_workers_fails_alone_and_is_tried_again_by_the_next_run(tmp_path: Path) -> None:
+def test_a_shard_that_keeps_killing_workers_fails_alone_and_the_next_run_tries_it_again(tmp_path: Path) -> None:
     overrides = ("metric=[edge_density]", "cluster.max_attempts=2")
-    done, rows = sweep_with({4: DEADLY, 6: DEADLY}, tmp_path, *overrides)
+    done, rows = sweep_marked({4: DEADLY, 6: DEADLY}, tmp_path, *overrides)
     assert failed_ids(done) == {row["image_id"] for row in rows[4:8]}
     assert {e["message"] for e in done.results.read_errors().to_pylist()} == {"the worker died 2 times on this shard"}
     assert (done.exit_code, len(done.results.read_scores())) == (1, 12)
@@ -84,10 +89,10 @@ def test_a_shard_that_goes_on_killing_workers_fails_alone_and_is_tried_again_by_
 
 
 @pytest.mark.slow
-def test_a_shard_that_was_given_up_is_tried_by_a_sweep_that_retries_what_failed(tmp_path: Path) -> None:
-    """Its image keeps the first process that decodes it, which the deadline ends, and not the second."""
+def test_a_sweep_with_retry_failed_tries_an_abandoned_shard_again(tmp_path: Path) -> None:
+    """Its image blocks the first process that decodes it, which the deadline ends, but not the second."""
     overrides = ("metric=[edge_density]", "cluster.max_attempts=1", "cluster.default.deadline=5")
-    done, rows = sweep_with({5: BAIT + str(tmp_path / "pid").encode()}, tmp_path, *overrides)
+    done, rows = sweep_marked({5: BAIT + str(tmp_path / "pid").encode()}, tmp_path, *overrides)
     assert failed_ids(done) == {row["image_id"] for row in rows[4:8]}
     write_rows(tmp_path / "bench/images/flint/00000.parquet", images("flint", 12))
     config = sweep_config(tmp_path / "bench", tmp_path / "store", "cluster=local", *overrides, "retry_failed=true")

@@ -12,34 +12,34 @@ import pyarrow.parquet as pq
 from tests.bench_of import PACK, prompts
 
 GENERATORS = ("atlas", "drift", "flint", "garnet")
-LONGEST_GROUP = 9
-"""Rows of a row group, at most."""
+MAX_GROUP = 9
+"""Maximum number of rows of a row group."""
 BROKEN = b"this is no image"
 
 
 @cache
 def pictures(generator: str) -> dict[str, bytes]:
-    """A generator's images in the embedded world, by prompt."""
+    """Return a generator's images in the embedded world, by prompt."""
     table = pq.read_table(PACK / "images" / generator, columns=["prompt_id", "image"])
     return dict(zip(table.column("prompt_id").to_pylist(), table.column("image").to_pylist(), strict=True))
 
 
 @dataclass(kw_only=True)
 class Bench:
-    """Rows as they are to be, and the folder where their files are."""
+    """The intended rows, and the folder with their files."""
 
     folder: Path
     chance: Random
     prompts: list[dict[str, Any]] = field(default_factory=list)
     rows: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
-    """By generator."""
+    """Rows by generator."""
     images: str = "images"
-    """The folder of the images, below the benchmark's."""
+    """Folder of the images, below the benchmark's."""
     version: int = 0
-    """Counts what was changed."""
+    """Number of changes."""
 
     def begin(self, count: int, generators: int) -> None:
-        """So many prompts of the embedded world, and images of them by some generators."""
+        """Start with this number of the embedded world's prompts, and with images by some generators."""
         self.spare = self.chance.sample(prompts(256), 256)
         self.prompts = [self.spare.pop() for _ in range(count)]
         for name in GENERATORS[:generators]:
@@ -47,13 +47,13 @@ class Bench:
         self.write_prompts()
 
     def write_prompts(self) -> None:
-        """Writes the file of prompts."""
+        """Write the file of prompts."""
         self.version += 1
         self.folder.mkdir(parents=True, exist_ok=True)
         pq.write_table(pa.Table.from_pylist(self.prompts), self.folder / "prompts.parquet")
 
     def write_images(self, name: str) -> None:
-        """Writes a generator's files anew, cut anew into row groups; a file that there is no more of is removed."""
+        """Rewrite a generator's files with new row groups; remove files that are no longer needed."""
         self.version += 1
         folder = self.folder / self.images / name
         folder.mkdir(parents=True, exist_ok=True)
@@ -71,7 +71,7 @@ class Bench:
         with pq.ParquetWriter(path, table.schema) as writer:
             start = 0
             while start < len(rows):
-                size = self.chance.randint(1, LONGEST_GROUP)
+                size = self.chance.randint(1, MAX_GROUP)
                 writer.write_table(table.slice(start, size))
                 start += size
 
@@ -87,10 +87,10 @@ class Bench:
         name = self.chance.choice(sorted(self.rows))
         return name, self.chance.choice(self.rows[name])
 
-    # what may be changed, each by its name
+    # possible changes, each by its name
 
     def add_generator(self, name: str | None = None) -> None:
-        """Another generator, with several images of some prompts and none of others, in any order."""
+        """Add a generator, with several images of some prompts and none of others, in any order."""
         left = [one for one in GENERATORS if one not in self.rows]
         if name is None and not left:
             return
@@ -102,12 +102,12 @@ class Bench:
         self.write_images(name)
 
     def edit_prompt(self) -> None:
-        """One prompt says something else."""
+        """Change the text of a prompt."""
         self.chance.choice(self.prompts)["text"] = self.spare.pop()["text"]
         self.write_prompts()
 
     def add_prompt(self) -> None:
-        """One more prompt, which no generator may have an image of, anywhere in the table."""
+        """Add a prompt, maybe without any image, anywhere in the table."""
         prompt = self.spare.pop()
         self.prompts.insert(self.chance.randint(0, len(self.prompts)), prompt)
         self.write_prompts()
@@ -117,24 +117,24 @@ class Bench:
             self.write_images(name)
 
     def shuffle_prompts(self) -> None:
-        """The same prompts in another order."""
+        """Shuffle the prompts."""
         self.chance.shuffle(self.prompts)
         self.write_prompts()
 
     def replace_image(self) -> None:
-        """One row shows something else."""
+        """Replace the image of a row."""
         name, row = self._a_row()
         row["image"] = self._image(name, self.chance.choice(self.prompts), self.chance.choice(GENERATORS))["image"]
         self.write_images(name)
 
     def break_image(self) -> None:
-        """One row holds no image any more."""
+        """Break the image of a row."""
         name, row = self._a_row()
         row["image"] = BROKEN
         self.write_images(name)
 
-    def mend_images(self) -> None:
-        """All rows hold images."""
+    def repair_images(self) -> None:
+        """Repair all images."""
         for name, rows in self.rows.items():
             broken = [row for row in rows if row["image"] == BROKEN]
             for row in broken:
@@ -143,20 +143,20 @@ class Bench:
                 self.write_images(name)
 
     def drop_image(self) -> None:
-        """One row is taken away, unless it is the only one."""
+        """Remove a row, unless it is the only one."""
         name, row = self._a_row()
         if len(self.rows[name]) > 1:
             self.rows[name].remove(row)
             self.write_images(name)
 
     def shuffle_images(self) -> None:
-        """A generator's rows in another order and in other shards."""
+        """Shuffle a generator's rows, and change its shards."""
         name = self.chance.choice(sorted(self.rows))
         self.chance.shuffle(self.rows[name])
         self.write_images(name)
 
     def move_images(self) -> None:
-        """The same files in another folder."""
+        """Move the files to another folder."""
         self.version += 1
         moved = f"images-{self.version}"
         (self.folder / self.images).rename(self.folder / moved)
@@ -170,7 +170,7 @@ CHANGES = (
     "shuffle_prompts",
     "replace_image",
     "break_image",
-    "mend_images",
+    "repair_images",
     "drop_image",
     "shuffle_images",
     "move_images",

@@ -1,4 +1,4 @@
-"""What befalls the files of a store on a bad disk, kind by kind."""
+"""Damage to the files of a store, as on a bad disk, by kind."""
 
 import os
 from pathlib import Path
@@ -22,17 +22,19 @@ KINDS = (
 ROT = ("rot", "blank")
 """A bit is flipped, or a sector reads as zeros, in the file itself: its size, its time and its other names stay."""
 WAYS = ("flip", "truncate", "empty", "delete", "swap", "misplace", *ROT)
-"""Besides ROT: a bit is flipped, the end or all of the content is lost, the file is deleted, it has the content of
-another file of its kind, or it has moved to the folder of another recipe of its stage. These ways write a new file, so
-that another run's hard link stays whole.
+"""All ways of damage.
+
+Besides ROT: a bit is flipped, the end or all of the content is lost, the file is deleted, it gets the content of
+another file of its kind, or it moves to the folder of another recipe of its stage. These ways write a new file, so that
+another run's hard link stays intact.
 """
 DRAWN_WAYS = tuple(way for way in WAYS if way != "misplace")
-"""Ways of damaging drawn pictures."""
+"""Ways of damaging drawn images."""
 SECTOR = 512
 
 
 def kind_of(path: str) -> str | None:
-    """What a file of the store is, by its path there; None for what damage is not done to."""
+    """Return the kind of a file of the store by its path; None if it is never damaged."""
     folder, *rest = path.split("/")
     if folder in STAGES:
         return "draft" if ".draft." in path else "cell"
@@ -57,7 +59,7 @@ def kind_of(path: str) -> str | None:
 
 
 def files_of(store: Path) -> dict[str, list[Path]]:
-    """The store's files by their kind, the newest last."""
+    """Return the store's files by kind, the newest last."""
     found: dict[str, list[Path]] = {}
     for path in sorted(store.rglob("*"), key=lambda path: (path.lstat().st_mtime_ns, path)):
         kind = kind_of(str(path.relative_to(store))) if path.is_file() else None
@@ -67,7 +69,7 @@ def files_of(store: Path) -> dict[str, list[Path]]:
 
 
 def damage(store: Path, way: str, chance: Random) -> str:
-    """Does it to some of the newest files, cells more often than others; gives to which."""
+    """Damage some of the newest files, cells more often than others; return their paths."""
     damaged = []
     for _ in range(chance.randint(1, 3)):
         found = files_of(store)
@@ -78,7 +80,7 @@ def damage(store: Path, way: str, chance: Random) -> str:
 
 
 def _damage(store: Path, files: list[Path], way: str, chance: Random) -> str:
-    """Of one of the newest files; empty where nothing changed."""
+    """Damage one of the newest files; return an empty text if nothing changed."""
     path = chance.choice(files[-8:])
     strangers = _of_other_recipes(store, path, files)
     if way == "misplace":
@@ -88,7 +90,7 @@ def _damage(store: Path, files: list[Path], way: str, chance: Random) -> str:
 
 
 def damage_pictures(folder: Path, generator: str, way: str, chance: Random) -> str:
-    """Damage a file of pictures that `jobs.generate` made, its cell or its list; return which, or empty text."""
+    """Damage a file of images that `jobs.generate` made, its cell or its list; return its path, or empty text."""
     kept = folder / ".generate"
     files = [*(folder / generator).glob("*.parquet"), *(kept / "pictures").rglob("*.parquet")]
     files += (kept / "wanted" / generator).glob("*.parquet")
@@ -113,7 +115,7 @@ def harm(path: Path, way: str, chance: Random, others: list[Path] | None = None)
 
 
 def overwrite(path: Path, content: bytes) -> None:
-    """Give a file another content under all of its names; its times stay."""
+    """Overwrite a file under all of its names, keeping its times."""
     before = path.stat()
     with path.open("r+b") as file:
         file.write(content)
@@ -122,20 +124,20 @@ def overwrite(path: Path, content: bytes) -> None:
 
 
 def _of_other_recipes(store: Path, path: Path, files: list[Path]) -> list[Path]:
-    """The cells of the stage of a cell that another recipe made; none for what is no cell."""
+    """Return the cells of the same stage with another recipe; none if the file is not a cell."""
     stage, recipe, *_ = path.relative_to(store).parts
     others = [other.relative_to(store).parts for other in files if stage in STAGES]
     return [store.joinpath(*other) for other in others if other[0] == stage and other[1] != recipe]
 
 
 def _misplace(store: Path, path: Path, stranger: Path) -> str:
-    """Puts a cell under its own name where a stranger stands."""
+    """Move a cell to the location of another recipe's cell, under its own name."""
     path.rename(stranger.with_name(path.name))
     return f"misplace {path.relative_to(store)} to {stranger.parent.relative_to(store)}"
 
 
 def harmed(content: bytes, way: str, chance: Random, others: list[Path] | None = None) -> bytes | None:
-    """What is left of a file's content; None where the file is lost."""
+    """Return the damaged content; None if the file is lost."""
     if way == "delete":
         return None
     if way == "empty" or not content:

@@ -1,4 +1,4 @@
-"""A generator whose pictures follow from their prompts alone, as an images service on the loopback."""
+"""A generator whose images only depend on their prompts, as an images service on the loopback."""
 
 import base64
 import io
@@ -19,11 +19,11 @@ SIDE = 24
 
 
 def paint(prompt: str) -> bytes:
-    """Return the picture of a prompt, as PNG."""
+    """Return the image of a prompt, as PNG."""
     chance = Random(prompt)
     image = Image.new("RGB", (SIDE, SIDE), (chance.randrange(256), chance.randrange(256), chance.randrange(256)))
     image.paste((chance.randrange(256), 0, 0), (4, 4, chance.randrange(8, SIDE), chance.randrange(8, SIDE)))
-    image.putpixel((0, 0), (0, 255, 0))  # so that none is of one colour
+    image.putpixel((0, 0), (0, 255, 0))  # so that no image has a single colour
     stream = io.BytesIO()
     image.save(stream, "PNG")
     return stream.getvalue()
@@ -44,14 +44,14 @@ class Painter(AbstractContextManager["Painter"]):
         self.server.close()
 
     def words(self) -> list[str]:
-        """Return the words that make `jobs.generate` draw with it; its key is in the environment."""
+        """Return the words that make `jobs.generate` use the service; its key is in the environment."""
         return [
             "benchmark=own", "image_model=images_api", f"image_model.checkpoint={PAINTER}",
             f"image_model.endpoint={self.server.url}", f"image_model.key_variable={VARIABLE}",
         ]  # fmt: skip
 
     def assert_drawn(self, folder: Path, prompts: Sequence[dict[str, Any]]) -> None:
-        """Assert that the folder has the exact picture of every prompt, and nothing else."""
+        """Assert that the folder has the exact image of every prompt, and nothing else."""
         rows = ds.dataset(sorted(map(str, folder.glob("*.parquet")))).to_table(["prompt_id", "image"]).to_pylist()
         assert len(rows) == len(prompts)
         assert {row["prompt_id"]: row["image"] for row in rows} == {

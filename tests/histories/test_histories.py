@@ -1,6 +1,6 @@
-"""Whatever befell a benchmark and a store before, a run's tables are those of a fresh store.
+"""After any history of a benchmark and a store, a run's tables equal those of a fresh store.
 
-Every step is a command as people type it, or something that happens to files between two commands.
+Every step is a command as people type it, or a change of files between two commands.
 """
 
 import contextlib
@@ -27,18 +27,18 @@ from tests.histories.painter import PAINTER, Painter
 from tests.operators.models.endpoint import KEY, VARIABLE
 
 COMPLETE = re.compile(r"computed \d+ cells, (?:copied \d+ from rows of earlier ones, )?run (\S+), exit code (\d)")
-ENDED = {0, 1, 2}
+EXIT_CODES = {0, 1, 2}
 SMALL, LARGE = (4, 9), (66, 80)
-"""Prompts of a small benchmark, and of one that an adaptive sweep looks at in several rounds."""
+"""Number of prompts of a small benchmark, and of one that an adaptive sweep sees in several rounds."""
 SHARE_OF_LARGE = 0.25
 Step = tuple[Any, ...]
-"""What happens, and what was drawn for it."""
+"""The name of a step, and its random arguments."""
 TOLERANCE = 1e-5
-"""Relative; other rows in a batch change the last bits."""
+"""Relative tolerance: other rows in a batch change the last bits."""
 
 
 class History:
-    """A benchmark and a store, and what happens to both."""
+    """A benchmark and a store, and the steps that change both."""
 
     def __init__(self, folder: Path, seed: int, painter: Painter) -> None:
         self.painter = painter
@@ -53,13 +53,13 @@ class History:
         """What happened, for whoever has to understand a failure."""
 
     def happen(self, step: Step) -> None:
-        """One thing after the other, and each is told."""
+        """Do one step, and record it."""
         name, *drawn = step
         told = getattr(self, name)(*drawn)
         self.told.append(" ".join(map(str, [name, *drawn, *([told] if told else [])])))
 
     def sweep(self, metrics: str, flags: tuple[str, ...]) -> str:
-        """A sweep, beside the same one in a store that has no past."""
+        """Sweep, and compare with the same sweep in a fresh store."""
         options = self._options(metrics, flags)
         code, printed = self._sweep(self.store, *options)
         run = assert_complete(code, printed)
@@ -67,21 +67,21 @@ class History:
         if "verify=true" in flags:
             assert "all are sound" in self._sweep(self.store, *options, "dry_run=true")[1]
         if "retry_failed=true" not in flags:
-            ours, calm = str(self.store / "runs" / run), str(self._calm(*options))
+            ours, calm = str(self.store / "runs" / run), str(self._sweep_fresh(*options))
             assert_same_tables(ours, calm, rtol=TOLERANCE)
             assert_same_counts(ours, calm)
         return f"run {run}"
 
     def change(self, change: str) -> None:
-        """Somebody works on the benchmark."""
+        """Change the benchmark."""
         getattr(self.bench, change)()
 
     def damage(self, way: str) -> str:
-        """Some files of the store are not what they were."""
+        """Damage some files of the store."""
         return damage(self.store, way, self.chance)
 
     def draw(self, way: str) -> str:
-        """Let a generator draw every prompt, after damage to its earlier pictures."""
+        """Let a generator draw every prompt, after damage to its earlier images."""
         images = self.bench.folder / self.bench.images
         harmed = damage_pictures(images, PAINTER, way, self.chance)
         self.bench.version += 1
@@ -94,7 +94,7 @@ class History:
         return harmed
 
     def die(self, share: float) -> None:
-        """As if the last sweep had been killed before it wrote its last files, the manifest and `latest` among them."""
+        """Delete the last files of the last sweep, including the manifest, as if it had been killed before."""
         files = files_of(self.store)
         runs = sorted(path.parent for path in files.get("manifest", []))
         if runs:
@@ -107,7 +107,7 @@ class History:
             path.unlink()
 
     def stop(self, seconds: float, metrics: str, flags: tuple[str, ...]) -> str:
-        """Somebody ends a sweep while it is at work."""
+        """Interrupt a sweep while it is at work."""
         armed = [True]
 
         def end(signum: int, frame: object) -> None:
@@ -120,18 +120,18 @@ class History:
         with contextlib.suppress(Terminated):
             try:
                 code, printed = self._sweep(self.store, *self._options(metrics, flags))
-                assert code in ENDED | {143}, printed
+                assert code in EXIT_CODES | {143}, printed
             finally:
-                armed.clear()  # a signal that comes late is for nobody
+                armed.clear()  # ignore a signal that comes late
                 signal.setitimer(signal.ITIMER_REAL, 0)
         return f"exit code {code}"
 
     def look(self, job: str) -> str:
-        """Somebody cleans up, or looks; what is damaged is told in one line."""
+        """Clean up or list; damage is reported in one line."""
         chosen = {"gc": (gc, ["delete=true", "grace_days=0"]), "report": (report, []), "status": (status, [])}
         module, arguments = chosen[job]
         code, printed = run(module.COMMAND, module.main, [f"store={self.store}", *arguments])
-        assert code in ENDED, printed
+        assert code in EXIT_CODES, printed
         return f"exit code {code}"
 
     def _options(self, metrics: str, flags: tuple[str, ...]) -> tuple[str, ...]:
@@ -145,8 +145,8 @@ class History:
         ]  # fmt: skip
         return run(sweep.COMMAND, sweep.main, [*given, *options])
 
-    def _calm(self, *options: str) -> Path:
-        """The run of the same sweep in a fresh store."""
+    def _sweep_fresh(self, *options: str) -> Path:
+        """Run the same sweep in a fresh store."""
         key = (self.bench.version, *options)
         if key not in self.calm:
             store = self.folder / f"calm-{len(self.calm)}"
@@ -168,7 +168,7 @@ FLAGS = (
 SWEEPS = st.sampled_from(METRICS), st.sampled_from(FLAGS)
 DRAWING = [st.tuples(st.just("draw"), st.sampled_from(DRAWN_WAYS))] if "generate" in JOBS else []
 """The step of the plugin generation, if it is installed."""
-HAPPENINGS = st.one_of(
+STEPS = st.one_of(
     st.tuples(st.just("damage"), st.sampled_from(WAYS)),
     st.tuples(st.just("damage"), st.sampled_from(WAYS)),
     st.tuples(st.just("change"), st.sampled_from(CHANGES)),
@@ -178,17 +178,17 @@ HAPPENINGS = st.one_of(
     st.tuples(st.just("stop"), st.floats(0, 1.5), *SWEEPS),
     st.tuples(st.just("look"), st.sampled_from(["gc", "report", "status"])),
 )
-"""What comes between two sweeps."""
+"""Steps between two sweeps."""
 
 
 def rounds(most: int) -> st.SearchStrategy[list[tuple[list[Step], Step]]]:
-    """Happenings and a sweep after them, several times."""
+    """Draw several rounds of steps, each with a sweep at its end."""
     sweep = st.tuples(st.just("sweep"), *SWEEPS)
-    return st.lists(st.tuples(st.lists(HAPPENINGS, min_size=1, max_size=3), sweep), min_size=2, max_size=most)
+    return st.lists(st.tuples(st.lists(STEPS, min_size=1, max_size=3), sweep), min_size=2, max_size=most)
 
 
 def run(command: Command, job: Any, arguments: list[str]) -> tuple[int, str]:
-    """The exit code of a command, and what it printed; an exception that leaves it is a traceback to its user."""
+    """Return a command's exit code and output; an exception is a traceback for its user."""
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
         code = run_job(command, job, arguments)
@@ -196,14 +196,14 @@ def run(command: Command, job: Any, arguments: list[str]) -> tuple[int, str]:
 
 
 def assert_complete(code: int, printed: str) -> str:
-    """Of a sweep that ended by itself, the id of its run."""
+    """Assert that a sweep ended by itself; return the id of its run."""
     found = COMPLETE.search(printed)
     assert found is not None and int(found[2]) == code, printed
     return found[1]
 
 
 def run_histories(count: int, most: int, *, shrink: bool) -> None:
-    """So many histories of up to so many rounds after a first sweep; each that fails is told step by step."""
+    """Run `count` histories of up to `most` rounds after a first sweep; report each failure step by step."""
 
     @settings(
         max_examples=count,
@@ -234,10 +234,10 @@ def run_histories(count: int, most: int, *, shrink: bool) -> None:
     run_history()
 
 
-def test_whatever_happened_before_a_runs_tables_are_those_of_a_fresh_store() -> None:
+def test_after_any_history_a_runs_tables_equal_those_of_a_fresh_store() -> None:
     run_histories(2, 2, shrink=False)
 
 
 @pytest.mark.slow
-def test_many_long_histories_end_in_the_tables_of_a_fresh_store() -> None:
+def test_after_many_long_histories_tables_equal_those_of_a_fresh_store() -> None:
     run_histories(150, 5, shrink=True)

@@ -1,4 +1,4 @@
-"""The command line and the configuration keys are a promise: what changes here breaks someone's nightly run."""
+"""The command line and the configuration keys are a promise: changing them breaks someone's nightly run."""
 
 import os
 import re
@@ -20,6 +20,7 @@ from plumbline.jobs.help import choices_of, describe, dotted_keys, keys_of_job
 from plumbline.jobs.status import COMMAND as status_command
 from plumbline.jobs.sweep import COMMAND, main
 from plumbline.jobs.table import JOBS
+from plumbline.operators.models.families import FAMILIES
 from plumbline.pipelines.plans.sweep_config import StatusConfig, SweepConfig, read_config
 from plumbline.pipelines.sources.question_packs import PACKS
 from tests.commands import config_of, printed, refusal, run, store_at
@@ -33,7 +34,7 @@ OWN = ("benchmark.prompts=p", "benchmark.images=i")
 
 
 def example(name: str) -> list[str]:
-    """The words of the example in a job's help."""
+    """Return the words of the example in a job's help."""
     (words,) = re.findall(
         rf"^  plumbline {name}( .*|)$", describe(name, command_of(name).schema, None), flags=re.MULTILINE
     )
@@ -41,7 +42,7 @@ def example(name: str) -> list[str]:
 
 
 def options(config: Any, path: str = "") -> Iterator[str]:
-    """The fields of a configuration and of those in it, as keys."""
+    """Yield the fields of a configuration and of the configurations in it, as keys."""
     inner = {field.name: getattr(config, field.name) for field in fields(config)} if is_dataclass(config) else config
     if isinstance(inner, Mapping):
         for name, value in inner.items():
@@ -51,13 +52,13 @@ def options(config: Any, path: str = "") -> Iterator[str]:
 
 @pytest.mark.parametrize("name", JOBS)
 def test_every_option_of_a_job_is_a_key_of_its_configuration(name: str) -> None:
-    """So that each can be set by KEY=VALUE, without a +."""
+    """Each can be set by KEY=VALUE, without a +."""
     config = understood(name, *example(name))
     written = set(dotted_keys(yaml.safe_load(printed(name, *example(name), "--config"))))
     assert {key for key in set(options(config)) - written if not key.startswith("taxonomy.")} == set()
 
 
-def test_a_shipped_model_on_vllm_runs_on_transformers_by_one_word() -> None:
+def test_one_word_runs_a_shipped_vllm_model_on_transformers() -> None:
     values = load_values(
         command_of("sweep"),
         [
@@ -105,7 +106,7 @@ def test_models_are_chosen_together_or_one_by_one() -> None:
     tiny = load_values(command_of("sweep"), [*given, "models=shapes"])["models"]
     assert [Path(model["checkpoint"]).name for model in tiny.values()] == [
         "clip-flant5-shapes", "clip-shapes", "question-writer-shapes", "nli-shapes", "clip-shapes",
-        "PP-OCRv6_small",
+        *(["PP-OCRv6_small"] if "rapidocr" in FAMILIES else []),
     ]  # fmt: skip
     one = load_values(command_of("sweep"), [*given, "model@models.vqa=clip_flant5_xxl"])["models"]
     assert [one[role]["checkpoint"] for role in ROLES] == [
@@ -126,7 +127,7 @@ def test_every_ready_made_protocol_is_valid(protocol: str) -> None:
 
 
 @pytest.mark.parametrize("adaptive", choices_of("adaptive", None))
-def test_every_way_to_look_early_is_valid(adaptive: str) -> None:
+def test_every_ready_made_adaptive_setting_is_valid(adaptive: str) -> None:
     config = config_of("sweep", "sweep=shapes", f"adaptive={adaptive}")
     assert config.adaptive is not None
 
@@ -136,7 +137,7 @@ EVERYWHERE = [
     ("shapes", "auto"),
     ("gecko_ablation", "auto"),
 ]
-"""One sweep on every cluster, and the others on one."""
+"""One sweep on every cluster, and the other sweeps on one cluster."""
 
 
 @pytest.mark.parametrize(("sweep", "cluster"), EVERYWHERE)
@@ -208,7 +209,7 @@ def test_every_ready_made_sweep_and_cluster_is_valid_with_every_metric(sweep: st
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_a_command_line_that_cannot_be_understood_is_one_line_with_the_remedy_and_without_a_word_of_hydra(
+def test_a_wrong_command_line_is_refused_in_one_line_with_the_remedy_and_without_hydras_own_message(
     words: list[str], complaint: str
 ) -> None:
     given = words if words[0] in JOBS else ["sweep", "sweep=shapes", "dry_run=true", *words]
@@ -231,50 +232,52 @@ def test_a_command_line_that_cannot_be_understood_is_one_line_with_the_remedy_an
         ("store=s3://", ""),
     ],
 )
-def test_what_a_command_line_names_and_is_not_there_is_another_exit_code(word: str, complaint: str) -> None:
+def test_a_command_line_that_names_something_missing_has_another_exit_code(word: str, complaint: str) -> None:
     line = refusal("sweep", "sweep=shapes", "dry_run=true", word, code=1)
     assert line.startswith("error: ") and complaint in line
 
 
 def understood(job: str, *words: str) -> Any:
-    """The configuration that a job is given by these words."""
+    """Return the configuration that a job reads from these words."""
     given: list[Any] = []
     assert run_job(command_of(job), lambda config: given.append(config) or 0, words) == 0
     return given[0]
 
 
+SWEEPING = (
+    "sweep shapes", "score outputs", "nightly shapes", "diagnose shapes", "serve models=shapes",
+    "metaeval tifa160 protocol.path=p",
+)  # fmt: skip
+"""Commands that take metrics; some are jobs of plugins."""
 SWEEP_WORDS = ["metric=vqascore", "metrics=vqascore", "metric=[vqascore]", "metrics=[vqascore]"]
 
 
 @pytest.mark.parametrize("word", SWEEP_WORDS)
-@pytest.mark.parametrize(
-    "job", ["sweep shapes", "score outputs", "nightly shapes", "diagnose shapes", "serve models=shapes",
-            "metaeval tifa160 protocol.path=p"]
-)  # fmt: skip
+@pytest.mark.parametrize("job", [words for words in SWEEPING if words.split()[0] in JOBS])
 def test_metric_and_metrics_are_the_same_key_of_every_job(job: str, word: str) -> None:
     assert list(understood(*job.split(), word).metrics) == ["vqascore"]
 
 
-def test_metrics_without_brackets_and_their_own_options_are_understood() -> None:
+def test_metrics_are_understood_without_brackets_and_with_their_own_options() -> None:
     assert list(understood("sweep", "metrics=clipscore,gecko").metrics) == ["clipscore", "gecko"]
     assert understood("rewards", "format=pairs", "output=o", "reward={dsg: 2}").reward.weights == {"dsg": 2}
     assert understood("rewards", "format=pairs", "output=o", "reward=dsg").reward.single_metric == "dsg"
     assert understood("sweep", "metrics={vqascore: {reduction: product}}").metrics["vqascore"].reduction == "product"
 
 
-def test_a_word_alone_is_what_the_job_is_about() -> None:
+def test_a_word_without_a_key_is_the_jobs_main_input() -> None:
     assert understood("sweep").benchmark.name == understood("sweep", "shapes").benchmark.name == "shapes"
     assert understood("sweep", "limit=3", "--dry-run").benchmark.name == "shapes"
     assert understood("score", "outputs").benchmark.images == "outputs"
     assert understood("report", "20260101-000000").run == "20260101-000000"
-    assert understood("view", "s3://bucket/store").store == "s3://bucket/store"
+    assert understood("gc", "s3://bucket/store").store == "s3://bucket/store"
     assert "'outputs': expected KEY=VALUE, such as" in refusal("ingest", "outputs", code=64)
     unsaid = refusal("sweep", *OWN, code=64)
     assert "'sweep' is required; choose one: sweep=gecko_ablation, sweep=own_images" in unsaid
 
 
 @pytest.mark.parametrize("flag", ["dry-run", "dry_run", "verbose", "retry-failed"])
-def test_what_is_true_or_false_may_be_written_as_an_option(flag: str) -> None:
+def test_a_boolean_key_may_be_written_as_a_flag(flag: str) -> None:
     for words in ([f"--{flag}", "shapes", "limit=3"], ["shapes", f"--{flag}", "limit=3"]):
         config = understood("sweep", *words)
         assert getattr(config, flag.replace("-", "_")) is True and config.benchmark.limit == 3
@@ -284,12 +287,12 @@ def test_what_is_true_or_false_may_be_written_as_an_option(flag: str) -> None:
 @pytest.mark.parametrize(
     "path", ["out (1)/a=b.png", "ümlaut/漢字.csv", "it's here", "~/images", "s3://b/i?x=1", "C:\\images\\", "#1;!a"]
 )
-def test_any_path_is_read_as_it_is_typed(path: str) -> None:
+def test_every_path_is_read_literally(path: str) -> None:
     assert understood("score", f"images={path}").benchmark.images == path
     assert understood("status", f"store={path}").store == path
 
 
-# What a command waits for
+# Imports of a command
 
 SLOW = {"torch", "transformers", "ray", "scipy.stats", "evalica", "huggingface_hub"}
 """Libraries that take a second or more to import, and that help, status and report must not import."""
@@ -298,14 +301,14 @@ SLOW = {"torch", "transformers", "ray", "scipy.stats", "evalica", "huggingface_h
 @pytest.mark.parametrize(
     "job, others", [("status", {"pandas", "scipy", "jinja2", "vl_convert", "httpx"}), ("report", set())]
 )
-def test_help_imports_only_what_it_shows(job: str, others: set[str]) -> None:
+def test_help_does_not_import_slow_libraries(job: str, others: set[str]) -> None:
     command = [sys.executable, "-X", "importtime", "-m", f"jobs.{job}", "--help"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True)
     imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
     assert "plumbline.jobs.command" in imported and not imported & (SLOW | others)
 
 
-# What the machine refuses
+# Limits of the machine
 
 
 def status(*, store: Path, **options: Any) -> subprocess.CompletedProcess[str]:
@@ -319,7 +322,7 @@ def assert_in_one_line(done: subprocess.CompletedProcess[str], remedy: str) -> N
     assert line.startswith("error: ") and remedy in line
 
 
-def test_output_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+def test_output_that_cannot_be_written_is_reported_in_one_line(tmp_path: Path) -> None:
     store_at(tmp_path).check()
     with Path("/dev/full").open("w") as full:
         assert_in_one_line(status(store=tmp_path, stdout=full), "the disk is full: free some space")
@@ -341,7 +344,7 @@ def test_too_little_address_space_is_refused_before_libraries_are_loaded(tmp_pat
     assert not any("numpy" in line or "pyarrow" in line for line in imports)
 
 
-def test_memory_that_runs_out_later_is_one_line() -> None:
+def test_memory_that_runs_out_later_is_reported_in_one_line() -> None:
     program = "import jobs; jobs.prepare_process(); bytearray(1 << 62)"  # more than any address space
     command = [sys.executable, "-c", program]
     done = subprocess.run(command, stderr=subprocess.PIPE, text=True, cwd=ROOT)
@@ -349,7 +352,7 @@ def test_memory_that_runs_out_later_is_one_line() -> None:
 
 
 @pytest.mark.parametrize("error", [MemoryError(), RecursionError("too deep"), OSError(40, "Too many levels")], ids=repr)
-def test_what_the_machine_refuses_in_a_job_is_one_line(error: Exception, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_error_of_the_machine_is_reported_in_one_line(error: Exception, capsys: pytest.CaptureFixture[str]) -> None:
     def fail(config: StatusConfig) -> int:
         raise error
 
@@ -358,7 +361,7 @@ def test_what_the_machine_refuses_in_a_job_is_one_line(error: Exception, capsys:
     assert line.startswith(f"error: {type(error).__name__}")
 
 
-def test_a_config_folder_of_ones_own_adds_choices(tmp_path: Path) -> None:
+def test_a_users_config_folder_adds_choices(tmp_path: Path) -> None:
     mine = "# @package _global_\ndefaults:\n  - /sweep/shapes\n  - _self_\nmax_failed: 0.5\n"
     put(tmp_path, {"sweep/mine.yaml": mine})
     assert understood("sweep", "sweep=mine", f"--config-dir={tmp_path}").max_failed == 0.5
@@ -379,7 +382,7 @@ BROKEN = {
 
 @pytest.mark.parametrize("content", BROKEN.values(), ids=BROKEN)
 @pytest.mark.parametrize("group", ["benchmark", "sweep"])
-def test_a_file_of_ones_own_that_is_no_yaml_is_named_in_one_line(group: str, content: bytes, tmp_path: Path) -> None:
+def test_a_users_file_that_is_not_yaml_is_refused_in_one_line(group: str, content: bytes, tmp_path: Path) -> None:
     file = put(tmp_path, {f"{group}/mine.yaml": content}) / group / "mine.yaml"
     given = ["sweep=mine"] if group == "sweep" else ["sweep=shapes", "benchmark=mine"]
     line = refusal("sweep", *given, "dry_run=true", f"--config-dir={tmp_path}", code=64)
@@ -405,7 +408,7 @@ def assert_refused_for_its_length(folder: Path, values: Mapping[str, str]) -> No
 
 
 @pytest.mark.parametrize("value", DOUBLING.values(), ids=DOUBLING)
-def test_values_that_double_at_each_of_30_steps_are_refused_at_once(value: str, tmp_path: Path) -> None:
+def test_values_that_double_in_each_of_30_steps_are_refused_at_once(value: str, tmp_path: Path) -> None:
     """The last step comes first in the file, so that each step would resolve the step before it twice."""
     steps = {f"a{n}": value.replace("%s", f"a{n - 1}") for n in range(30, 0, -1)}
     assert_refused_for_its_length(tmp_path, {**steps, "a0": "1"})
@@ -415,14 +418,14 @@ def test_a_long_text_that_one_value_repeats_is_refused_before_it_is_copied(tmp_p
     assert_refused_for_its_length(tmp_path, {"a": "x" * 400_000, "b": "${cluster.a}" * 10_000})
 
 
-def test_a_configuration_of_ones_own_may_name_a_value_a_thousand_times(tmp_path: Path) -> None:
+def test_a_users_configuration_may_name_a_value_a_thousand_times(tmp_path: Path) -> None:
     put(tmp_path, {"cluster/mine.yaml": "a: x\n" + "".join(f"b{n}: ${{cluster.a}}/{n}\n" for n in range(1000))})
     shown = yaml.safe_load(printed("status", "+cluster=mine", f"--config-dir={tmp_path}", "--config"))
     assert [shown["cluster"][f"b{n}"] for n in range(1000)] == [f"x/{n}" for n in range(1000)]
 
 
-def test_what_help_tells_is_gathered_for_help_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It reads all of conf/, which would be most of what a command line takes."""
+def test_the_texts_of_help_are_only_gathered_for_help(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The texts come from all of conf/, and reading it would take most of the time of a command line."""
 
     def unasked(*_: object, whole: bool) -> str:
         raise AssertionError("nobody asked for help")
@@ -447,12 +450,12 @@ def test_help_has_an_example_and_no_long_line(name: str) -> None:
     assert f"\nexample:\n  plumbline {name}" in told
 
 
-def test_every_job_tells_the_version() -> None:
+def test_every_job_prints_the_version() -> None:
     assert printed("sweep", "--version") == f"plumbline {version('plumbline-t2i')}\n"
 
 
 @pytest.mark.parametrize("name", JOBS)
-def test_help_lists_every_key_of_a_job_and_what_it_is_for(name: str) -> None:
+def test_help_lists_and_explains_every_key_of_a_job(name: str) -> None:
     schema = command_of(name).schema
     told = describe(name, schema, None).partition("\nkeys, ")[2]
     for key in keys_of_job(name, schema):
@@ -462,7 +465,7 @@ def test_help_lists_every_key_of_a_job_and_what_it_is_for(name: str) -> None:
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "cp1252"])
-def test_a_console_without_the_letters_of_a_name_shows_their_numbers(encoding: str, tmp_path: Path) -> None:
+def test_a_console_that_cannot_show_a_letter_shows_its_number(encoding: str, tmp_path: Path) -> None:
     folder = tmp_path / "images/日本"
     folder.mkdir(parents=True)
     for number in range(2):

@@ -12,10 +12,10 @@ ADAPTIVE = ("adaptive=betting", "adaptive.range=[0,1]")
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Bench:
-    """A benchmark whose cells are all in a store, including those of its diagnosis."""
+def complete_bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
+    """A benchmark with all cells in a store."""
     bench = Bench(tmp_path_factory.mktemp("damaged"), "metric=[gecko]", count=4)
-    assert bench.run(job="diagnose").code == 0
+    assert bench.run().code == 0
     return bench
 
 
@@ -25,17 +25,20 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Bench:
         ("sweep", "scores", ("max_failed=0.5",)),
         ("sweep", "scores", (*ADAPTIVE, "max_failed=0.5")),
         ("nightly", "scores", ("max_failed=0.5",)),
-        ("diagnose", "scores", ()),
         ("sweep", "answers", ("metrics.gecko.normalise=false",)),
         ("questions", "questions", ("benchmark.images=null",)),
         pytest.param("sweep", "scores", ("max_failed=0.5", "cluster=local"), marks=pytest.mark.slow),
         pytest.param("sweep", "answers", ("metrics.gecko.normalise=false", "cluster=local"), marks=pytest.mark.slow),
     ],
 )
-def test_a_command_that_finds_damage_shows_its_repair_and_ends_well(
-    job: str, stage: str, overrides: Sequence[str], whole: Bench, tmp_path: Path
+def test_a_command_that_finds_damage_reports_its_repair_and_succeeds(
+    job: str, stage: str, overrides: Sequence[str], complete_bench: Bench, tmp_path: Path
 ) -> None:
-    bench = whole.copied(tmp_path)
+    assert_repaired(complete_bench.copied(tmp_path), job, stage, *overrides)
+
+
+def assert_repaired(bench: Bench, job: str, stage: str, *overrides: str) -> None:
+    """Damage a cell of the stage, run the job, and assert that it shows the repair."""
     bench.flip(stage)
     code, printed, _ = bench.run(*overrides, job=job)
     assert code == 0

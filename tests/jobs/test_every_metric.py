@@ -1,4 +1,4 @@
-"""Every metric that has a name scores images of shapes by tiny checkpoints; rows without a score have a reason."""
+"""Every named metric scores images of shapes with tiny checkpoints; rows without a score have a reason."""
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -21,23 +21,23 @@ from tests.serving import pack_pairs
 
 
 def read_choice(file: Path) -> list[str]:
-    """Return the metrics of a choice: the metric of its own name, or all that the file names."""
+    """Return the metrics of a choice: the metric with the choice's name, or all metrics that the file lists."""
     several = file.read_text().startswith("# @package metrics\n")
     return [str(key) for key in OmegaConf.load(file) if key != "defaults"] if several else [file.stem]
 
 
 FILES = [*(ROOT / "conf/metric").glob("*.yaml"), *(ROOT / "plugins").glob("*/conf/metric/*.yaml")]
 CHOICES = {name: file.stem for file in FILES for name in read_choice(file)}
-"""Choices by the metrics that they bring."""
+"""The choice that brings each metric."""
 NAMES = sorted(CHOICES)
 FORM = ("metrics.vpeval.replies=json", "metrics.vpeval.max_tokens=512")
-"""What the embedded world's writer needs for VPEval's form, which it has not learnt."""
+"""Options for VPEval's form, which the embedded world's writer has not learnt."""
 PACKS = {"dsg_1k": "dsg_1k", "tifa_v1": "tifa_v1"}
 """Question packs by the metrics that score by a benchmark's own questions."""
 VIDEOS = {name: "videos" for name in NAMES if name.startswith(("videoalign", "xclip"))}
 """Inputs of metrics that only look at videos; an image is a video of equal frames."""
 SCORELESS = {"vq2_released"}
-"""Whose phrases are drawn at a temperature of 1, where the embedded world's writer says nothing readable."""
+"""The phrases of these metrics are drawn at a temperature of 1, at which the embedded world's writer is unreadable."""
 EDITS = {"editreward": "edits"}
 """Options of metrics that compare with a source; here every image is its own source."""
 GROUPS = PACKS | VIDEOS | EDITS
@@ -51,13 +51,15 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Sequence[str]:
 
 @pytest.fixture(scope="module")
 def scores(tmp_path_factory: pytest.TempPathFactory, models: Sequence[str]) -> Callable[[str], Rows]:
-    """A metric's rows, of one sweep by all metrics that need no pack of questions, by all that need the same, by all
-    for videos, or by all for edits.
+    """Return a metric's rows. One sweep covers all metrics with the same inputs.
+
+    The groups are metrics without a pack of questions, metrics with the same pack, metrics of videos and metrics of
+    edits.
     """
     bench = write_benchmark(tmp_path_factory.mktemp("bench"), ["atlas"], count=4)
 
     @cache
-    def swept(group: str | None) -> Mapping[str, Rows]:
+    def sweep_group(group: str | None) -> Mapping[str, Rows]:
         folder = tmp_path_factory.mktemp(str(group))
         chosen = dict.fromkeys(CHOICES[name] for name in NAMES if GROUPS.get(name) == group)
         given = [f"metric=[{','.join(chosen)}]", *models]
@@ -75,7 +77,7 @@ def scores(tmp_path_factory: pytest.TempPathFactory, models: Sequence[str]) -> C
             rows[row["metric"]].append(row)
         return rows
 
-    return lambda name: swept(GROUPS.get(name))[name]
+    return lambda name: sweep_group(GROUPS.get(name))[name]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -93,21 +95,21 @@ def test_one_choice_asks_all_questions_of_vqascores_table_13(scores: Callable[[s
 
 
 @pytest.mark.parametrize("pack", sorted(set(PACKS.values())))
-def test_a_scorer_with_a_pack_gives_the_sweeps_scores(
+def test_a_scorer_with_a_pack_returns_the_sweeps_scores(
     pack: str, scores: Callable[[str], Rows], models: Sequence[str], tmp_path: Path
 ) -> None:
-    swept = {name: scores(name) for name in NAMES if PACKS.get(name) == pack}
-    assert_scorer_gives(swept, pack, write_pack(pack, tmp_path), models)
+    rows_by_metric = {name: scores(name) for name in NAMES if PACKS.get(name) == pack}
+    assert_scorer_gives(rows_by_metric, pack, write_pack(pack, tmp_path), models)
 
 
-def assert_scorer_gives(swept: Mapping[str, Rows], pack: str, path: Path, models: Sequence[str]) -> None:
+def assert_scorer_gives(rows_by_metric: Mapping[str, Rows], pack: str, path: Path, models: Sequence[str]) -> None:
     """Fail unless a scorer with the pack gives the scores of a sweep by these metrics."""
-    config = config_of("scorer", f"metric=[{','.join(swept)}]", "models=shapes", *models)
+    config = config_of("scorer", f"metric=[{','.join(rows_by_metric)}]", "models=shapes", *models)
     file = PackFile(pack=pack, place=StorageConfig().locate(str(path)))
     scorer = Scorer(config, pack=read_pack(file, "suite").questions)
     pairs, ids = pack_pairs(4), [row["image_id"] for row in images("atlas", 4)]
     table = scorer.score_table([pair.image for pair in pairs], [pair.prompt for pair in pairs])
-    for name, rows in swept.items():
+    for name, rows in rows_by_metric.items():
         expected = {row["image_id"]: row["score"] for row in rows}
         ours = [row["score"] for row in table.to_pylist() if row["metric"] == name]
         assert ours == [expected[image_id] for image_id in ids]

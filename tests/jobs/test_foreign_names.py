@@ -1,4 +1,4 @@
-"""Names and lists are read as other programs write them: partitions, Unicode's two forms, and pandas' lists."""
+"""Names and lists of other programs are understood: partitions, both forms of Unicode, and pandas' lists."""
 
 import re
 from pathlib import Path
@@ -21,7 +21,7 @@ def read_run(folder: Path, table: str) -> pd.DataFrame:
 
 
 @pytest.mark.parametrize(("table_form", "file_form"), [("NFC", "NFD"), ("NFD", "NFC"), ("NFC", "NFC")])
-def test_a_table_names_files_in_either_form_of_unicode(table_form: str, file_form: str, tmp_path: Path) -> None:
+def test_a_table_may_name_files_in_either_form_of_unicode(table_form: str, file_form: str, tmp_path: Path) -> None:
     names = [f"{word} {number}" for number, word in enumerate(["café", "über", "plain", "ñandú", "한국"])]
     (tmp_path / "images").mkdir()
     for number, name in enumerate(names):
@@ -66,7 +66,7 @@ def test_a_partition_of_generators_is_named_by_its_value_unless_another_has_that
 
 
 @pytest.mark.parametrize("array", [False, True])
-def test_skills_that_pandas_wrote_as_a_list_are_its_parts(array: bool, tmp_path: Path) -> None:
+def test_skills_that_pandas_wrote_as_a_list_are_split(array: bool, tmp_path: Path) -> None:
     lists = [["color", "shape"], ["color"], [], ["it's", 'a "b"']]
     cells = [np.array(one, dtype=object) for one in lists] if array else lists
     frame = pd.DataFrame(prompts(4)).assign(skills=pd.Series(cells, dtype=object))
@@ -80,7 +80,7 @@ def test_skills_that_pandas_wrote_as_a_list_are_its_parts(array: bool, tmp_path:
     assert found == {"overall", "color", "shape", "it's", 'a "b"'}
 
 
-def test_a_workbook_is_to_be_saved_as_csv(tmp_path: Path) -> None:
+def test_a_workbook_is_refused_with_the_advice_to_save_it_as_csv(tmp_path: Path) -> None:
     (tmp_path / "table.xlsx").write_bytes(b"PK\x03\x04")
     write_rows(tmp_path / "images/atlas/0.parquet", images("atlas", 4))
     words = ("sweep=own_images", "models=shapes", "benchmark.name=small", *SCORE, f"benchmark.images={tmp_path}/images")

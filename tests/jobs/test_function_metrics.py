@@ -1,4 +1,4 @@
-"""A function in a file, a package or a program is a metric like any other, and only code that a person names is run."""
+"""A function in a file, a package or a program is a metric like any other; only code that a person names is run."""
 
 import io
 import json
@@ -56,17 +56,17 @@ LIMIT = 5
 ODD = ["'7'", "float('nan')", "None", "2", "[1.0]"]
 
 
-def hash_of(encoded: bytes) -> int:
-    return sum(Image.open(io.BytesIO(encoded)).convert("RGB").resize((8, 8)).tobytes())
+def hash_of(encoded_image: bytes) -> int:
+    return sum(Image.open(io.BytesIO(encoded_image)).convert("RGB").resize((8, 8)).tobytes())
 
 
-def brightness(encoded: bytes) -> float:
-    return float(np.asarray(Image.open(io.BytesIO(encoded)).convert("RGB").convert("L")).mean())
+def brightness(encoded_image: bytes) -> float:
+    return float(np.asarray(Image.open(io.BytesIO(encoded_image)).convert("RGB").convert("L")).mean())
 
 
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
-    """Uneven shards of three generators, with the example of docs/plugins.md beside them, scored once."""
+    """Score uneven shards of three generators once; the example of docs/plugins.md is in the same folder."""
     folder = tmp_path_factory.mktemp("functions")
     (folder / "mine.py").write_text(EXAMPLE)
     (folder / "many.py").write_text(MANY.format(odd=f"[{', '.join(ODD)}]", limit=LIMIT))
@@ -81,8 +81,8 @@ def read(bench: Bench, name: str = "scores") -> pd.DataFrame:
     return pd.read_parquet(newest(bench.store.place.url) / f"{name}.parquet")
 
 
-def encoded(row: Any) -> bytes:
-    """The image of a row of scores."""
+def encoded_image(row: Any) -> bytes:
+    """Return the image of a row of scores."""
     found = {each["image_id"]: each["image"] for each in images(row.generator, COUNT)}
     return bytes(found[row.image_id])
 
@@ -90,14 +90,14 @@ def encoded(row: Any) -> bytes:
 def test_the_example_of_the_page_scores_every_image(bench: Bench) -> None:
     scored = read(bench).query("metric == 'brightness'")
     assert len(scored) == COUNT * len(GENERATORS)
-    assert [row.score for row in scored.itertuples()] == [brightness(encoded(row)) for row in scored.itertuples()]
+    assert [row.score for row in scored.itertuples()] == [brightness(encoded_image(row)) for row in scored.itertuples()]
 
 
 @pytest.mark.parametrize("metric", ["picky", "batched"])
-def test_an_exception_or_a_value_that_is_no_score_costs_its_own_row(bench: Bench, metric: str) -> None:
+def test_an_exception_or_an_invalid_value_costs_only_its_own_row(bench: Bench, metric: str) -> None:
     kinds = set()
     for row in read(bench).query("metric == @metric").itertuples():
-        total = hash_of(encoded(row))
+        total = hash_of(encoded_image(row))
         value = total % 100 / 10 if metric == "batched" else 2.0 if ODD[total % 5] == "2" else None
         kind = "unusable_value" if value is None or (metric == "batched" and value > LIMIT) else None
         kind = "function_failed" if total % 3 == 0 else kind
@@ -114,12 +114,12 @@ def test_the_error_names_the_function_its_file_and_the_line(bench: Bench) -> Non
     assert errors["retryable"].all()
 
 
-def test_a_function_changes_no_image_that_another_sees(bench: Bench) -> None:
+def test_a_function_cannot_change_the_image_for_another_function(bench: Bench) -> None:
     alone = read(bench).query("metric == 'edge_density'")["score"]
     assert alone.gt(0).all(), "hash_of paints over what it is given"
 
 
-def test_it_is_in_the_report_and_ranks_in_the_direction_that_it_declares(bench: Bench) -> None:
+def test_a_function_is_in_the_report_and_ranks_in_the_direction_that_it_declares(bench: Bench) -> None:
     run_folder = newest(bench.store.place.url)
     manifest = json.loads((run_folder / "manifest.json").read_text())
     assert manifest["lower_is_better"] == ["batched"]
@@ -127,13 +127,13 @@ def test_it_is_in_the_report_and_ranks_in_the_direction_that_it_declares(bench: 
     assert "is the mean brightness of an image" in report and "is computed by a function of the user" in report
 
 
-def test_rewards_take_it(bench: Bench, tmp_path: Path) -> None:
+def test_a_function_can_be_a_reward(bench: Bench, tmp_path: Path) -> None:
     store, pairs = f"store={bench.store.place.url}", tmp_path / "pairs"
     printed("rewards", store, "format=pairs", "reward=batched", f"output={pairs}", "held_out=0", "selection.margin=0")
     assert len(pd.concat(map(pd.read_parquet, pairs.glob("data/*.parquet")))) > 0
 
 
-def test_only_an_edit_of_the_file_computes_it_again(bench: Bench, tmp_path: Path) -> None:
+def test_only_an_edit_of_the_file_computes_its_scores_again(bench: Bench, tmp_path: Path) -> None:
     moved = tmp_path / "moved.py"
     moved.write_text(EXAMPLE)
     assert not bench.plan(f"metric=[{moved}:brightness]").plan.missing
@@ -141,10 +141,12 @@ def test_only_an_edit_of_the_file_computes_it_again(bench: Bench, tmp_path: Path
     planned = bench.plan(f"metric=[{moved}:brightness]")
     assert {cell.recipe.stage for cell in planned.plan.missing} == {"function_values", "scores"}
     scored = run_tables(run_plan(planned))["scores"]
-    assert [row.score for row in scored.itertuples()] == [brightness(encoded(row)) / 2 for row in scored.itertuples()]
+    assert [row.score for row in scored.itertuples()] == [
+        brightness(encoded_image(row)) / 2 for row in scored.itertuples()
+    ]
 
 
-def test_what_a_run_records_holds_no_code_and_no_job_that_reads_it_runs_any(bench: Bench, tmp_path: Path) -> None:
+def test_a_run_records_no_code_and_jobs_that_read_it_run_none(bench: Bench, tmp_path: Path) -> None:
     copy = bench.copied(tmp_path)
     store = f"store={copy.store.place.url}"
     folder = newest(copy.store.place.url)
@@ -172,7 +174,7 @@ def test_what_a_run_records_holds_no_code_and_no_job_that_reads_it_runs_any(benc
             file.write_text(text)
 
 
-def test_a_program_passes_the_function_itself_or_names_its_file(bench: Bench) -> None:
+def test_a_program_passes_the_function_or_names_its_file(bench: Bench) -> None:
     rows = images("atlas", COUNT)
 
     def darkness(image: Image.Image, prompt: str) -> float:
@@ -184,14 +186,14 @@ def test_a_program_passes_the_function_itself_or_names_its_file(bench: Bench) ->
     assert len(wide) == COUNT and np.allclose(wide["brightness"] + wide["darkness"], 255)
 
 
-def test_a_file_that_was_edited_is_read_again_by_a_program(tmp_path: Path) -> None:
+def test_a_program_reads_an_edited_file_again(tmp_path: Path) -> None:
     file, image = tmp_path / "one.py", images("atlas", 1)[0]["image"]
     for value in (1.0, 2.0):
         file.write_text(f"def one(image, prompt):\n    return {value}\n")
         assert plumbline.score(image, "any", metrics=f"{file}:one")["score"].tolist() == [value]
 
 
-def test_a_function_of_a_package_imports_what_is_beside_it(tmp_path: Path) -> None:
+def test_a_function_of_a_package_imports_the_packages_other_modules(tmp_path: Path) -> None:
     package = tmp_path / "own_metrics"
     package.mkdir()
     (package / "__init__.py").write_text("")
@@ -230,7 +232,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("word", "said"), REFUSED)
-def test_what_is_no_function_is_refused_in_one_line_before_any_work(word: str, said: str, tmp_path: Path) -> None:
+def test_anything_but_a_function_is_refused_in_one_line_before_any_work(word: str, said: str, tmp_path: Path) -> None:
     files = {
         "mine.py": EXAMPLE,
         "broken.py": "def f(:\n",
@@ -248,7 +250,7 @@ def test_what_is_no_function_is_refused_in_one_line_before_any_work(word: str, s
 
 
 @pytest.mark.slow
-def test_workers_on_ray_are_sent_the_text(ray_cluster: None, tmp_path: Path) -> None:
+def test_workers_on_ray_receive_the_text_of_the_file(ray_cluster: None, tmp_path: Path) -> None:
     """The file is gone when they start."""
     file = tmp_path / "gone.py"
     file.write_text(EXAMPLE)
@@ -256,4 +258,4 @@ def test_workers_on_ray_are_sent_the_text(ray_cluster: None, tmp_path: Path) -> 
     planned = bench.plan("cluster=local")
     file.unlink()
     scored = run_tables(run_plan(planned))["scores"]
-    assert [row.score for row in scored.itertuples()] == [brightness(encoded(row)) for row in scored.itertuples()]
+    assert [row.score for row in scored.itertuples()] == [brightness(encoded_image(row)) for row in scored.itertuples()]

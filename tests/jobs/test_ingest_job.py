@@ -10,7 +10,7 @@ from tests.commands import printed, run
 
 
 def write_input(folder: Path, *, absent: int = 0) -> Path:
-    """A table of eight images and their files, of which the last few are absent."""
+    """Write a table of eight images and the image files; the last `absent` files are missing."""
     lines = []
     for number, row in enumerate(images("atlas", 8)):
         if number < 8 - absent:
@@ -20,7 +20,7 @@ def write_input(folder: Path, *, absent: int = 0) -> Path:
     return folder / "table.jsonl"
 
 
-def test_the_command_tells_what_it_wrote_and_again_that_it_stands(tmp_path: Path) -> None:
+def test_the_command_reports_what_it_wrote_and_the_second_time_that_nothing_changed(tmp_path: Path) -> None:
     words = [f"table={write_input(tmp_path)}", "generator=sdxl", f"output={tmp_path}/out", "shard_rows=5"]
     said = printed("ingest", *words)
     assert "sdxl/00000.parquet: 5 rows" in said and "8 found = 8 taken in + 0 rejected + 0 skipped" in said
@@ -29,7 +29,7 @@ def test_the_command_tells_what_it_wrote_and_again_that_it_stands(tmp_path: Path
 
 
 @pytest.mark.parametrize("absent, share, code", [(0, 0.0, 0), (2, 0.25, 2), (2, 0.2, 1)])
-def test_the_exit_code_tells_how_much_was_rejected(absent: int, share: float, code: int, tmp_path: Path) -> None:
+def test_the_exit_code_depends_on_the_rejected_fraction(absent: int, share: float, code: int, tmp_path: Path) -> None:
     table = write_input(tmp_path, absent=absent)
     options = [f"table={table}", "generator=sdxl", f"output={tmp_path}/out", f"max_failed={share}"]
     said = printed("ingest", *options, code=code)

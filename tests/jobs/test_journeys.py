@@ -1,4 +1,4 @@
-"""A newcomer's images as they lie, scored by the commands that a newcomer would type: no conversion, nothing lost."""
+"""Commands that a newcomer would type score images in any layout: no conversion, nothing lost."""
 
 import io
 import json
@@ -46,7 +46,7 @@ def manifest(tmp_path: Path) -> dict[str, Any]:
     return dict(json.loads((newest(tmp_path / "store") / "manifest.json").read_text()))
 
 
-def scored(tmp_path: Path) -> Counter[tuple[str, str]]:
+def count_scored(tmp_path: Path) -> Counter[tuple[str, str]]:
     """Return the number of images with a score by generator and prompt."""
     of_run = manifest(tmp_path)
     benchmark = read_config(of_run["config"]["benchmark"], BenchmarkConfig)
@@ -115,7 +115,7 @@ def names_alone(folder: Path) -> Path:
 
 
 def models_in_a_dataset(folder: Path) -> Path:
-    """A Hugging Face dataset as it is downloaded, which calls generators models; in no order of theirs."""
+    """Write a Hugging Face dataset as it is downloaded; its column of generators is `model`, and rows are mixed."""
     rows = [{"image": {"bytes": png, "path": None}, "caption": text, "model": name, "steps": 4}
             for png, text in zip(PNGS, TEXTS, strict=True) for name in ("sdxl", "flux")]  # fmt: skip
     return parquet(folder / "data/train-00000-of-00001.parquet", rows).parent.parent
@@ -130,7 +130,7 @@ def models_in_tars(folder: Path) -> Path:
     return folder
 
 
-def a_table_beside(folder: Path) -> Path:
+def table_next_to_images(folder: Path) -> Path:
     """Write a CSV and folders of images whose names could be mistaken for prompts."""
     files = {f"img/{name}_dev_{n}.png": png for name in ("flux", "sdxl") for n, png in enumerate(PNGS)}
     rows = [f'img/{name}_dev_{n}.png,"{text}",{name}' for n, text in enumerate(TEXTS) for name in ("flux", "sdxl")]
@@ -149,7 +149,7 @@ def odd_endings(folder: Path) -> Path:
 JOURNEYS: dict[str, tuple[Callable[[Path], Path], Mapping[tuple[str, str], int]]] = {
     "Hugging Face Parquet with paths only": (paths_only, {("mine", text): 1 for text in TEXTS}),
     "Hugging Face Parquet with bytes and captions": (captions, {("mine", text): 1 for text in TEXTS}),
-    "what save_to_disk leaves": (saved_to_disk, {("mine", text): 1 for text in TEXTS}),
+    "the output of save_to_disk": (saved_to_disk, {("mine", text): 1 for text in TEXTS}),
     "plain folders with a list of prompts": (prompt_list, BOTH),
     "a folder of */metadata.jsonl, one a prompt": (metadata_in_each, {("mine", text): 1 for text in TEXTS}),
     "a folder of */metadata.jsonl, one a generator": (metadata_of_each_generator, BOTH),
@@ -157,13 +157,13 @@ JOURNEYS: dict[str, tuple[Callable[[Path], Path], Mapping[tuple[str, str], int]]
     "Pick-a-Pic's two images a row": (pick_a_pic, BOTH),
     "a dataset's column model": (models_in_a_dataset, BOTH),
     "the field model in the JSON of tars": (models_in_tars, BOTH),
-    "a CSV beside the images": (a_table_beside, BOTH),
+    "a CSV next to the images": (table_next_to_images, BOTH),
     "AVIF, and other endings": (odd_endings, {("mine", text): 1 for text in TEXTS}),
-    "prompts as the images' names": (names_alone, {("mine", text): 1 for text in TEXTS}),
+    "prompts as names of images": (names_alone, {("mine", text): 1 for text in TEXTS}),
 }
 
 
-TOLD: dict[str, list[str]] = {
+EXPECTED_LINES: dict[str, list[str]] = {
     "a dataset's column model": [
         "prompts: 3, from the column 'caption' of {mine}/data/train-00000-of-00001.parquet",
         f"pair: data-train-00000-of-00001/2 of flux: {TEXTS[0]!r}",
@@ -171,7 +171,7 @@ TOLD: dict[str, list[str]] = {
         "flux (3 images), sdxl (3 images)",
         "settings: what pictures and their rows say",
     ],
-    "a CSV beside the images": [
+    "a CSV next to the images": [
         "prompts: 3, from the column 'prompt' of images.csv",
         f"pair: img/flux_dev_0.png of flux: {TEXTS[0]!r}",
         "generators: 2, from the column 'model_name' of images.csv: flux (3 images), sdxl (3 images)",
@@ -187,7 +187,7 @@ TOLD: dict[str, list[str]] = {
         f"pair: flux/0flux of flux: {TEXTS[0]!r}",
         "generators: 2, from 'model' in each sample's .json: flux (3 images), sdxl (3 images)",
     ],
-    "prompts as the images' names": [
+    "prompts as names of images": [
         "prompts: 3, from the images' names",
         *(f"pair: {text}.png of mine: {text!r}" for text in TEXTS),
         "generators: 1, from the folders' names: mine (3 images)",
@@ -201,28 +201,28 @@ TOLD: dict[str, list[str]] = {
 
 
 @pytest.mark.parametrize("name", JOURNEYS)
-def test_images_as_they_lie_are_scored_by_one_command_that_says_how_it_reads_them(name: str, tmp_path: Path) -> None:
+def test_one_command_scores_images_in_any_layout_and_says_how_it_reads_them(name: str, tmp_path: Path) -> None:
     write, expected = JOURNEYS[name]
     folder = write(tmp_path / "mine")
-    for again in ([], ["dry_run=true"])[: 1 + (name in TOLD)]:
+    for again in ([], ["dry_run=true"])[: 1 + (name in EXPECTED_LINES)]:
         code, printed, _ = score_them(tmp_path, f"images={folder}", *again)
         assert code == 0
-        assert all(line.format(mine=folder) in printed for line in TOLD.get(name, [])), printed
+        assert all(line.format(mine=folder) in printed for line in EXPECTED_LINES.get(name, [])), printed
         assert printed.count("prompts: ") == printed.count("generators: ") == 1
-    assert scored(tmp_path) == expected
+    assert count_scored(tmp_path) == expected
 
 
-def test_another_way_to_tell_prompts_is_taken_by_the_next_command(tmp_path: Path) -> None:
-    folder = a_table_beside(tmp_path / "mine")
+def test_the_next_command_may_find_prompts_in_another_way(tmp_path: Path) -> None:
+    folder = table_next_to_images(tmp_path / "mine")
     assert score_them(tmp_path, f"images={folder}", "prompts_from=names").code == 0
-    assert scored(tmp_path) == {("img", "flux dev"): 3, ("img", "sdxl dev"): 3}
+    assert count_scored(tmp_path) == {("img", "flux dev"): 3, ("img", "sdxl dev"): 3}
     assert score_them(tmp_path, f"images={folder}").code == 0
-    assert scored(tmp_path) == BOTH
+    assert count_scored(tmp_path) == BOTH
     assert score_them(tmp_path, f"images={folder}", "benchmark.columns.generator=prompt").code == 0
-    assert scored(tmp_path) == {(text, text): 2 for text in TEXTS}
+    assert count_scored(tmp_path) == {(text, text): 2 for text in TEXTS}
 
 
-def test_what_was_said_of_images_that_were_taken_in_is_said_by_a_sweep_of_them(tmp_path: Path) -> None:
+def test_a_sweep_of_ingested_images_repeats_where_prompts_and_generators_were_found(tmp_path: Path) -> None:
     printed = take_in(tmp_path, "flux").out + take_in(tmp_path, "sdxl").out
     assert f"from the column 'prompt' of {tmp_path}/renders/flux.csv" in printed
     assert "generators: 1, from generator=flux: flux (3 images)" in printed
@@ -241,14 +241,14 @@ def test_a_sweep_of_image_files_is_refused_with_the_jobs_that_take_them(tmp_path
     assert not (tmp_path / "store/runs").exists()
 
 
-def test_a_text_file_of_prompts_is_a_benchmarks(tmp_path: Path) -> None:
+def test_a_benchmarks_prompts_may_be_a_text_file(tmp_path: Path) -> None:
     assert take_in(tmp_path, "flux").code == 0
     listed = put(tmp_path, {"prompts.txt": "\n".join(["", *TEXTS[1:], TEXTS[1], ""])}) / "prompts.txt"
     assert sweep_them(tmp_path, listed, "benchmark.require_every_image=false").code == 0
-    assert scored(tmp_path) == {("flux", text): 1 for text in TEXTS[1:]}
+    assert count_scored(tmp_path) == {("flux", text): 1 for text in TEXTS[1:]}
 
 
-def test_a_sweep_takes_no_rows_of_several_generators_for_one(tmp_path: Path) -> None:
+def test_a_sweep_refuses_to_read_several_generators_as_one(tmp_path: Path) -> None:
     known = put(tmp_path, {"prompts.csv": "\n".join(["prompt_id,text", *(f'{n},"{t}"' for n, t in enumerate(TEXTS))])})
     rows = [{"image": png, "prompt_id": str(n), "model": name}
             for n, png in enumerate(PNGS) for name in ("sdxl", "flux")]  # fmt: skip
@@ -259,12 +259,12 @@ def test_a_sweep_takes_no_rows_of_several_generators_for_one(tmp_path: Path) -> 
     assert "benchmark.generators={mine: PATH}" in complaint
     one = [f"benchmark.generators={{mine: {tmp_path}/mine}}", "benchmark.images=null"]
     assert score_them(tmp_path, *where, *one, job="sweep").code == 0
-    assert scored(tmp_path) == {("mine", text): 2 for text in TEXTS}
+    assert count_scored(tmp_path) == {("mine", text): 2 for text in TEXTS}
     parquet(tmp_path / "mine/0.parquet", [row for row in rows if row["model"] == "flux"])
     assert score_them(tmp_path, *where, f"benchmark.images={tmp_path}/mine", job="sweep").code == 0
 
 
-def test_every_folder_is_a_benchmark_of_its_own(tmp_path: Path) -> None:
+def test_every_folder_is_a_separate_benchmark(tmp_path: Path) -> None:
     for name in ("first", "second"):
         assert score_them(tmp_path, f"images={names_alone(tmp_path / name)}").code == 0
         assert manifest(tmp_path)["benchmark"] == name
@@ -276,25 +276,25 @@ def test_every_folder_is_a_benchmark_of_its_own(tmp_path: Path) -> None:
     assert manifest(tmp_path)["benchmark"] == "renders"
 
 
-def test_the_first_images_alone(tmp_path: Path) -> None:
+def test_a_limit_scores_only_the_first_images(tmp_path: Path) -> None:
     folder = prompt_list(tmp_path / "mine")
     assert score_them(tmp_path, f"images={folder}", "limit=2").code == 0
     first = pq.read_table(next((tmp_path / "store/ingested").glob("*/prompts.parquet"))).column("text").to_pylist()[:2]
-    assert scored(tmp_path) == {(name, text): 1 for name in ("flux", "sdxl") for text in first}
+    assert count_scored(tmp_path) == {(name, text): 1 for name in ("flux", "sdxl") for text in first}
     assert manifest(tmp_path)["limited"] == {"prompts": 2, "of_prompts": 3, "images": 4, "of_images": 6}
     assert score_them(tmp_path, f"images={folder}").code == 0
-    assert scored(tmp_path) == BOTH and manifest(tmp_path)["counts"]["rows_kept"] == 4
+    assert count_scored(tmp_path) == BOTH and manifest(tmp_path)["counts"]["rows_kept"] == 4
 
 
-def table_of(folder: Path, generator: str, pngs: Sequence[bytes] = PNGS, texts: Sequence[str] = TEXTS) -> Path:
-    """A CSV with absolute paths and skills between semicolons, as a script writes it."""
+def write_table(folder: Path, generator: str, pngs: Sequence[bytes] = PNGS, texts: Sequence[str] = TEXTS) -> Path:
+    """Write a CSV with absolute paths and skills between semicolons, like a script."""
     put(folder, {f"{generator}/{n}.png": png for n, png in enumerate(pngs)})
     rows = [f'{folder}/{generator}/{n}.png,"{text}",counting; colour' for n, text in enumerate(texts)]
     return put(folder, {f"{generator}.csv": "\n".join(["file,prompt,skills", *rows])}) / f"{generator}.csv"
 
 
 def take_in(tmp_path: Path, generator: str, *arguments: str, **written: Any) -> Ended:
-    table = table_of(tmp_path / "renders", generator, **written)
+    table = write_table(tmp_path / "renders", generator, **written)
     return run("ingest", f"table={table}", f"generator={generator}", f"output={tmp_path}/own", *arguments)
 
 
@@ -305,20 +305,20 @@ def sweep_them(tmp_path: Path, prompt_file: Path | None = None, *arguments: str)
 
 def test_a_table_with_absolute_paths_keeps_its_skills(tmp_path: Path) -> None:
     assert take_in(tmp_path, "flux").code == 0 and sweep_them(tmp_path).code == 0
-    assert scored(tmp_path) == {("flux", text): 1 for text in TEXTS}
+    assert count_scored(tmp_path) == {("flux", text): 1 for text in TEXTS}
     summary = pq.read_table(tmp_path / "store/runs" / manifest(tmp_path)["run_id"] / "summary.parquet").to_pylist()
     assert {row["skill"]: row["n"] for row in summary} == {"overall": 3, "counting": 3, "colour": 3}
 
 
-def test_a_generator_is_added_to_what_was_taken_in_and_another_refreshed(tmp_path: Path) -> None:
+def test_ingesting_adds_one_generator_and_refreshes_another(tmp_path: Path) -> None:
     assert take_in(tmp_path, "flux").code == 0 and sweep_them(tmp_path).code == 0
     assert take_in(tmp_path, "sdxl").code == 0 and sweep_them(tmp_path).code == 0
     counts = manifest(tmp_path)["counts"]
-    assert scored(tmp_path) == BOTH and (counts["cells_computed"], counts["cells_cached"]) == (2, 2)
+    assert count_scored(tmp_path) == BOTH and (counts["cells_computed"], counts["cells_cached"]) == (2, 2)
     others = [PNGS[0], PNGS[1], images("flint", 3)[2]["image"]]
     assert take_in(tmp_path, "flux", "on_change=replace", pngs=others).code == 0 and sweep_them(tmp_path).code == 0
     counts = manifest(tmp_path)["counts"]
-    assert scored(tmp_path) == BOTH and (counts["cells_computed"], counts["cells_cached"]) == (2, 2)
+    assert count_scored(tmp_path) == BOTH and (counts["cells_computed"], counts["cells_cached"]) == (2, 2)
     assert counts["rows_kept"] == 2, "of three images one is another"
 
 
@@ -329,4 +329,4 @@ def test_a_subset_of_the_prompts_is_a_benchmark(tmp_path: Path) -> None:
     said = sweep_them(tmp_path, few, "dry_run=true").out
     assert "2 of 3 images are of prompts that benchmark.prompts does not have" in said
     assert sweep_them(tmp_path, few, "benchmark.require_every_image=false").code == 0
-    assert scored(tmp_path) == {("flux", known[0]["text"]): 1}
+    assert count_scored(tmp_path) == {("flux", known[0]["text"]): 1}

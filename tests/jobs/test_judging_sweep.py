@@ -1,4 +1,4 @@
-"""Every metric by which models say what an image shows, in one sweep, as it is typed, with tiny checkpoints."""
+"""One sweep, typed as a command, by every metric that has a model describe or judge an image, with tiny checkpoints."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,16 +20,16 @@ EXPECTED = {
     "viescore": (8 * 6) ** 0.5,
     "gpt4v_eval": 7.0,
 }
-"""Columns of a judge's statements, which are in a file of their own."""
+"""Expected scores from a judge's statements, which have their own file."""
 MATCHING = ("capclip", "capmeteor", "descclip", "descmeteor")
 UNREADABLE = "babble"
-"""LLMScore by a judge of random weights, which no schema holds."""
+"""LLMScore by a judge of random weights, whose replies match no schema."""
 
 ASKED_TWICE = "twice"
 
 
 @pytest.fixture(scope="module")
-def given(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+def sweep_words(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """Return the words of a sweep, without its store."""
     folder = tmp_path_factory.mktemp("judging")
     write_benchmark(folder / "bench", ["atlas"], count=4)
@@ -40,19 +40,19 @@ def given(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 
 @pytest.fixture(scope="module", params=["here", pytest.param("local", marks=pytest.mark.slow)])
-def store(request: pytest.FixtureRequest, given: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """That of a sweep which nothing but the judge of random weights fails in."""
+def store(request: pytest.FixtureRequest, sweep_words: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Run a sweep in which only the judge of random weights fails; return its store."""
     store = tmp_path_factory.mktemp(request.param)
     metrics = f"metric=[{','.join([*EXPECTED, *MATCHING])}]"
     babble = f"+metrics.{UNREADABLE}={{kind: llmscore, judge: babbler, replies: text, max_tokens: 8}}"
     again = f"+metrics.{ASKED_TWICE}={{kind: gpt4v_eval, repeats: 2, temperature: 1}}"
-    assert run("sweep", *given, f"store={store}", metrics, babble, again, f"cluster={request.param}").code == 2
+    assert run("sweep", *sweep_words, f"store={store}", metrics, babble, again, f"cluster={request.param}").code == 2
     return store
 
 
 @pytest.fixture(scope="module")
 def scores(store: Path) -> Mapping[str, list[dict[str, Any]]]:
-    """The rows of the run, by metric."""
+    """Return the rows of the run by metric."""
     table = pq.read_table(newest(store) / "scores.parquet").to_pylist()
     return {metric: [row for row in table if row["metric"] == metric] for metric in (*EXPECTED, *MATCHING, UNREADABLE)}
 
@@ -63,7 +63,7 @@ def test_a_judges_numbers_become_scores(metric: str, scores: Mapping[str, list[d
 
 
 @pytest.mark.parametrize("metric", MATCHING)
-def test_what_is_said_of_an_image_is_compared_with_its_prompt(
+def test_the_description_of_an_image_is_compared_with_its_prompt(
     metric: str, scores: Mapping[str, list[dict[str, Any]]]
 ) -> None:
     found = [row["score"] for row in scores[metric]]
@@ -71,13 +71,15 @@ def test_what_is_said_of_an_image_is_compared_with_its_prompt(
     assert len({*found}) > 1 or metric.endswith("meteor")
 
 
-def test_a_judge_that_babbles_gives_nulls_with_their_reason(scores: Mapping[str, list[dict[str, Any]]]) -> None:
+def test_unreadable_replies_of_a_judge_are_nulls_with_the_reason(
+    scores: Mapping[str, list[dict[str, Any]]],
+) -> None:
     assert [row["score"] for row in scores[UNREADABLE]] == [None] * 4
     assert {row["error"]["kind"] for row in scores[UNREADABLE]} == {"unreadable_reply"}
     assert "expected 1 lines of one number each" in scores[UNREADABLE][0]["error"]["message"]
 
 
-def test_a_judge_that_is_asked_twice_tells_its_noise_in_a_table_and_in_the_report(store: Path) -> None:
+def test_the_noise_of_a_judge_that_is_asked_twice_is_in_a_table_and_in_the_report(store: Path) -> None:
     folder = newest(store)
     (noise,) = pq.read_table(folder / "judge_noise.parquet").to_pylist()
     asked = (noise["metric"], noise["generator"], noise["repeats"], noise["images"], noise["unread"])
@@ -87,9 +89,9 @@ def test_a_judge_that_is_asked_twice_tells_its_noise_in_a_table_and_in_the_repor
     assert "Judges asked several times" in (folder / "report.html").read_text("utf-8")
 
 
-def test_at_temperature_0_a_judge_is_not_asked_twice(given: list[str]) -> None:
+def test_at_temperature_0_a_judge_is_not_asked_twice(sweep_words: list[str]) -> None:
     asked = "+metrics.judge={kind: gpt4v_eval, repeats: 2}"
-    said = refusal("sweep", *given, "store=unused", "metric=[]", asked)
+    said = refusal("sweep", *sweep_words, "store=unused", "metric=[]", asked)
     assert "gpt4v_eval repeats: at temperature 0 all 2 replies are the same; set a temperature" in said
 
 
@@ -100,11 +102,11 @@ def test_captions_regions_and_descriptions_are_made_once(store: Path) -> None:
     assert len(list((store / "verdicts").rglob("*.parquet"))) == 5
 
 
-def test_the_report_shows_what_the_judge_says(store: Path) -> None:
+def test_the_report_shows_the_judges_replies(store: Path) -> None:
     html = (newest(store) / "report.html").read_text()
     assert "<bdi>semantic consistency</bdi> <b>8</b>" in html
     assert "&lt;b&gt;plausible&lt;/b&gt; &lt;b&gt;plausible&lt;/b&gt;" in html and "<b>plausible" not in html
 
 
-def test_the_same_again_computes_nothing(given: list[str], store: Path) -> None:
-    assert "0 cells to compute" in printed("sweep", *given, "metric=[viescore]", f"store={store}", "dry_run=true")
+def test_repeating_the_sweep_computes_nothing(sweep_words: list[str], store: Path) -> None:
+    assert "0 cells to compute" in printed("sweep", *sweep_words, "metric=[viescore]", f"store={store}", "dry_run=true")

@@ -1,4 +1,4 @@
-"""The commands of docs/keeping.md do what the page promises, and running sweeps are visible from other processes."""
+"""The commands of docs/keeping.md keep the page's promises, and other processes see running sweeps."""
 
 import io
 import os
@@ -49,7 +49,7 @@ def test_the_commands_of_the_page_run(tmp_path: Path) -> None:
     assert run_folder.exists() and cell.exists() and len(COMMANDS) == 11
 
 
-def test_a_list_names_what_may_go_and_how_to_remove_it(tmp_path: Path) -> None:
+def test_a_list_names_the_files_that_may_go_and_how_to_remove_them(tmp_path: Path) -> None:
     (tmp_path / "store.json").write_text("{}")
     (tmp_path / "markers").mkdir()
     (tmp_path / "markers/dead").write_text("x" * 2048)
@@ -71,7 +71,7 @@ RUNNING = SweepStatus(
 )
 
 
-def shown(looks: list[list[RunningSweep]], *, terminal: bool) -> tuple[str, list[float]]:
+def render_watch(looks: list[list[RunningSweep]], *, terminal: bool) -> tuple[str, list[float]]:
     """Return the console output of successive polls, and the waits between them."""
     console = Console(file=io.StringIO(), force_terminal=terminal, width=140, highlight=False)
     waited: list[float] = []
@@ -80,8 +80,8 @@ def shown(looks: list[list[RunningSweep]], *, terminal: bool) -> tuple[str, list
     return console.file.getvalue(), waited
 
 
-def test_elsewhere_than_on_a_terminal_each_look_is_a_line_per_stage() -> None:
-    text, waited = shown([[RunningSweep(RUNNING, 1.0)], [RunningSweep(RUNNING, 1.0)], []], terminal=False)
+def test_without_a_terminal_each_poll_prints_a_line_per_stage() -> None:
+    text, waited = render_watch([[RunningSweep(RUNNING, 1.0)], [RunningSweep(RUNNING, 1.0)], []], terminal=False)
     line = "20261123-010203-000000 answers:vqa: 15/60, 8.0 images/s, 1:30 left, 700 calls, 2 failed rows"
     assert (
         text.splitlines()
@@ -90,14 +90,14 @@ def test_elsewhere_than_on_a_terminal_each_look_is_a_line_per_stage() -> None:
     assert len(waited) == 2 and "\x1b" not in text
 
 
-def test_on_a_terminal_the_view_is_drawn_in_place_and_says_who_is_silent() -> None:
-    text, _ = shown([[RunningSweep(RUNNING, 1.0)], [RunningSweep(RUNNING, 95.0)], []], terminal=True)
+def test_on_a_terminal_the_view_is_redrawn_in_place_and_names_silent_sweeps() -> None:
+    text, _ = render_watch([[RunningSweep(RUNNING, 1.0)], [RunningSweep(RUNNING, 95.0)], []], terminal=True)
     assert "small: 20261123-010203-000000 on node7" in text and "silent for 1:35" in text
     assert "15/60" in text and "Ctrl-C ends the view, and no sweep" in text and "\x1b[2K" in text
 
 
 @pytest.mark.parametrize("stop, code, said", [(KeyboardInterrupt, 0, ""), (Terminated, 143, "stopped watching\n")])
-def test_ctrl_c_ends_the_view_cleanly_and_what_is_said_of_it_is_not_of_a_sweep(
+def test_ctrl_c_ends_the_view_cleanly_without_a_message_about_a_sweep(
     stop: type[KeyboardInterrupt], code: int, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def stopped(console: Console, look: Callable[[], object], wait: object) -> None:
@@ -105,14 +105,14 @@ def test_ctrl_c_ends_the_view_cleanly_and_what_is_said_of_it_is_not_of_a_sweep(
         raise stop
 
     monkeypatch.setattr(status, "watch", stopped)
-    store_at(tmp_path).check()  # which makes one
+    store_at(tmp_path).check()  # it makes a store
     assert run("status", f"store={tmp_path}", "--watch") == Ended(code, "", said)
 
 
-def test_the_status_of_a_store_tells_of_its_first_sweep_while_it_works_when_it_was_killed_and_when_it_was_stopped(
+def test_status_reports_the_first_sweep_while_it_works_and_after_it_was_killed_or_stopped(
     tmp_path: Path,
 ) -> None:
-    """Its cells too; a killed sweep is forgotten once another has made its run."""
+    """It also reports the number of cells; a killed sweep is forgotten once another sweep has made its run."""
     bench, store = write_benchmark(tmp_path / "bench", ["atlas", "flint"], count=120), tmp_path / "store"
     given = [*UNJUDGED, *SMALL, "metric=[edge_density]", "benchmark.name=small", f"store={store}"]
     given += [f"benchmark.prompts={bench}/prompts.parquet", f"benchmark.images={bench}/images"]
@@ -142,7 +142,7 @@ def test_the_status_of_a_store_tells_of_its_first_sweep_while_it_works_when_it_w
     assert "killed" not in printed("status", f"store={store}")
 
 
-def test_a_sweep_says_what_it_has_computed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sweep_reports_the_number_of_computed_cells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bench = write_benchmark(tmp_path / "bench", ["atlas"])
     planned = plan_bench(bench, tmp_path / "store", "metric=[edge_density]")
     seen: list[object] = []
@@ -156,7 +156,7 @@ def test_a_sweep_says_what_it_has_computed(tmp_path: Path, monkeypatch: pytest.M
         for event in events:
             watch(event)
         said: list[StageState] = []
-        while not any(state.done for state in said):  # its file is written anew all the while
+        while not any(state.done for state in said):  # its file is rewritten all the time
             said = [sweep.status.stages["image_statistics"] for sweep in running_sweeps(planned.store, 0.0)]
     assert ([state.seconds_left for state in said], seen) == ([2.0], events)
     assert not running_sweeps(planned.store, 0.0)
@@ -165,8 +165,8 @@ def test_a_sweep_says_what_it_has_computed(tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("rights", [0o2775, 0o2755])
-def test_whoever_may_write_a_stores_folder_may_write_all_that_a_sweep_puts_into_it(rights: int, tmp_path: Path) -> None:
-    """With the usual umask; the parts of an earlier run are linked, and a file that is made again is replaced."""
+def test_everyone_who_may_write_to_a_stores_folder_may_write_to_a_sweeps_files(rights: int, tmp_path: Path) -> None:
+    """The usual umask applies. Parts of an earlier run are linked, and a file that is made again is replaced."""
     bench = Bench(tmp_path, "metric=[edge_density]")
     store = Path(bench.store.place.url)
     store.mkdir()
@@ -184,7 +184,7 @@ def test_whoever_may_write_a_stores_folder_may_write_all_that_a_sweep_puts_into_
     assert found == [] and len(list(store.rglob("*"))) > 40
 
 
-def test_writers_who_make_the_same_folders_at_once_leave_them_to_the_group(tmp_path: Path) -> None:
+def test_folders_that_several_writers_make_at_once_are_writable_by_the_group(tmp_path: Path) -> None:
     """A thread may write into a folder at the moment when another thread makes it."""
     tmp_path.chmod(0o2775)
     before = os.umask(0o022)

@@ -1,4 +1,4 @@
-"""The terminal shows reasons with their complete messages, and no rank without a score."""
+"""The terminal shows reasons with their complete messages, and ranks only generators with a score."""
 
 import io
 import re
@@ -16,7 +16,7 @@ from tests.operators.tallied import summarise
 
 
 def results(*failed: dict[str, Any]) -> Any:
-    """Two generators' scores of a prompt, equal, and the rows that failed."""
+    """Return equal scores of two generators for a prompt, and the failed rows."""
     scored = [{"generator": name, "metric": "m", "prompt_id": "p", "score": 0.5} for name in ("atlas", "cobalt")]
     lost = [{"generator": row["generator"], "metric": "m", "prompt_id": "p", "score": None} for row in failed]
     scores = rows.table([*scored, *lost], schemas.SCORES)
@@ -40,7 +40,7 @@ def printed(show: Any, *arguments: Any) -> str:
 
 
 NO_STORE: Any = None
-"""Boards of a run that was just computed read nothing from a store."""
+"""The leaderboards of a run that was just computed read nothing from a store."""
 
 
 def boards(console: Console, finished: Any) -> None:
@@ -51,28 +51,28 @@ def finished_sweep(results: Any, falling: Collection[str] = ()) -> Any:
     return SimpleNamespace(results=results, falling=falling, retried=None, usage={}, costs={}, folder="runs/r")
 
 
-def places(said: str) -> list[tuple[str, str]]:
-    """The places of a board, each with its generator."""
+def ranks(said: str) -> list[tuple[str, str]]:
+    """Return the generators of a leaderboard by rank."""
     return re.findall(r"│ (\S) │ (\w+) +│", said)
 
 
-def test_a_kind_of_failure_is_shown_with_the_message_to_act_on() -> None:
+def test_a_kind_of_failure_is_shown_with_a_message_that_says_what_to_do() -> None:
     said = printed(show_failures, results(failure("shard_failed", "disk [full]"), failure("new_kind", "what to do")))
     assert re.search(r"new_kind +│ +1 │ 25\.0% │ act on its message", said)
     assert "shard_failed, such as drift, image 7: disk [full]\n" in said
     assert "new_kind, such as drift, image 7: what to do\n" in said
 
 
-def test_a_generator_without_a_score_has_no_place_and_equal_means_share_one() -> None:
+def test_a_generator_without_a_score_has_no_rank_and_equal_means_share_a_rank() -> None:
     said = printed(boards, finished_sweep(results(failure("corrupt_image", "no"))))
-    assert places(said) == [("1", "atlas"), ("1", "cobalt"), ("-", "drift")]
+    assert ranks(said) == [("1", "atlas"), ("1", "cobalt"), ("-", "drift")]
     assert "lower is better" not in said
 
 
-def test_where_lower_is_better_the_lowest_mean_has_the_first_place_and_the_board_says_so() -> None:
+def test_if_lower_is_better_the_lowest_mean_ranks_first_and_the_leaderboard_says_so() -> None:
     scored = [("atlas", 0.5), ("cobalt", 0.25), ("drift", 0.5), ("ember", None)]
     records = [{"generator": name, "metric": "m", "prompt_id": "p", "score": score} for name, score in scored]
     summary = best_first(summarise(rows.table(records, schemas.SCORES), {}), {"m"})
     said = printed(boards, finished_sweep(SimpleNamespace(summary=summary, n_null=0), falling={"m"}))
-    assert places(said) == [("1", "cobalt"), ("2", "atlas"), ("2", "drift"), ("-", "ember")]
+    assert ranks(said) == [("1", "cobalt"), ("2", "atlas"), ("2", "drift"), ("-", "ember")]
     assert "m: overall, lower is better" in said and re.search(r"cobalt +│ 0\.250", said)

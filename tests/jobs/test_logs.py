@@ -1,4 +1,4 @@
-"""The log of a run: one line for each thing that happens, as text or JSON, and no secret in any."""
+"""The log of a run has one line for each event, as text or JSON, and never contains a secret."""
 
 import json
 import logging
@@ -17,11 +17,11 @@ LOG = logging.getLogger("plumbline.pipelines.somewhere")
 NONE: tuple[str, ...] = ()
 
 
-def written(path: Path) -> list[dict[str, str]]:
+def read_lines(path: Path) -> list[dict[str, str]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_a_line_of_json_says_what_it_is_about_and_what_was_raised(tmp_path: Path) -> None:
+def test_a_line_of_json_has_its_subject_and_the_raised_error(tmp_path: Path) -> None:
     with write_log(LogConfig(format="json", file=f"{tmp_path}/log"), NONE), about(run="r"):
         with about(node="answers:vqa", cell="3f2a91bc"):
             LOG.warning("two\nlines of %d words", 4)
@@ -30,14 +30,14 @@ def test_a_line_of_json_says_what_it_is_about_and_what_was_raised(tmp_path: Path
         except OSError as error:
             LOG.error("no luck", exc_info=error)
         LOG.debug("too small a thing")
-    first, second = written(tmp_path / "log")
+    first, second = read_lines(tmp_path / "log")
     assert first.pop("time").endswith("+00:00")
     assert first == {"level": "warning", "message": "two lines of 4 words", "run": "r", "node": "answers:vqa",
                      "cell": "3f2a91bc"}  # fmt: skip
     assert (second["exception"], second["run"]) == ("OSError", "r") and "cell" not in second
 
 
-def test_a_line_of_text_is_one_line_without_codes_that_steer_a_terminal(
+def test_a_text_entry_is_one_line_without_terminal_control_codes(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with write_log(LogConfig(format="text"), NONE), about(node="scores", generator="atlas", cell="3f2a91bc"):
@@ -46,7 +46,7 @@ def test_a_line_of_text_is_one_line_without_codes_that_steer_a_terminal(
 
 
 @pytest.mark.parametrize("form", ["text", "json"])
-def test_no_line_holds_a_secret_of_the_environment_or_the_storage(
+def test_no_line_contains_a_secret_of_the_environment_or_the_storage(
     form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_SESSION_TOKEN", f"{SECRET}-of-the-environment")
@@ -60,7 +60,7 @@ def test_no_line_holds_a_secret_of_the_environment_or_the_storage(
     assert not [word for word in ("hush", "an-access-key", "pass-word", "abcdef", "of-the-env") if word in text]
 
 
-def test_without_a_format_nothing_is_written_and_all_is_as_before(capfd: pytest.CaptureFixture[str]) -> None:
+def test_without_a_format_nothing_is_logged(capfd: pytest.CaptureFixture[str]) -> None:
     before = logging.getLogger("plumbline").handlers
     with write_log(LogConfig(), NONE):
         LOG.error("unheard")
@@ -70,7 +70,7 @@ def test_without_a_format_nothing_is_written_and_all_is_as_before(capfd: pytest.
     assert capfd.readouterr() == ("", "") and logging.getLogger("plumbline").handlers is before
 
 
-def test_the_lines_of_workers_are_written_with_their_own_time_and_the_run_of_the_driver(tmp_path: Path) -> None:
+def test_lines_of_workers_have_the_workers_time_and_the_drivers_run(tmp_path: Path) -> None:
     sent: list[Sequence[Line]] = []
     worker, forwarder = logging.Logger("worker"), Forwarder(sent.append)
     worker.addHandler(forwarder)
@@ -83,16 +83,16 @@ def test_the_lines_of_workers_are_written_with_their_own_time_and_the_run_of_the
     assert lines[0]["time"] < to_line(record)["time"]
     with write_log(LogConfig(format="json", file=f"{tmp_path}/log"), NONE), about(run="r"):
         relay(lines)
-    (line,) = written(tmp_path / "log")
+    (line,) = read_lines(tmp_path / "log")
     del line["time"]
     assert line == {"level": "error", "message": "no luck", "run": "r", "node": "scores", "cell": "3f2a91bc",
                     "exception": "ValueError"}  # fmt: skip
 
 
-def test_what_ends_a_job_is_its_last_line(tmp_path: Path) -> None:
+def test_the_last_line_is_the_reason_why_the_job_ended(tmp_path: Path) -> None:
     log = ["log.format=json", f"log.file={tmp_path}/log"]
     line = refusal("sweep", "sweep=shapes", f"store={tmp_path}/store", "benchmark.prompts=/nowhere", *log, code=1)
-    last = written(tmp_path / "log")[-1]
+    last = read_lines(tmp_path / "log")[-1]
     assert last["exception"] == "ConfigError" and last["message"] in line
 
 

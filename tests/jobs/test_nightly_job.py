@@ -46,8 +46,8 @@ sys.exit(run_job(COMMAND, main, sys.argv[1:]))
 """Script of a nightly run that waits after publishing its run and before reporting it, until it gets input."""
 
 
-class Hasty(Clock):
-    """A clock whose time passes only during waits, which return at once."""
+class JumpingClock(Clock):
+    """A clock whose time only passes during waits, which return at once."""
 
     time = 0.0
 
@@ -58,8 +58,8 @@ class Hasty(Clock):
         self.time += seconds
 
 
-class Patient(Clock):
-    """A clock whose time never passes, so that no process is taken for dead."""
+class FrozenClock(Clock):
+    """A clock whose time never passes, so that no process counts as dead."""
 
     def now(self) -> float:
         return 0.0
@@ -69,9 +69,9 @@ class Patient(Clock):
 
 
 class Nights(Bench):
-    """Nightly runs of two generators with made-up scores and without models.
+    """Nightly runs of two generators with invented scores and without models.
 
-    The prompts have no skills, each of which would have a chart in every night's trends.
+    The prompts have no skills, because each skill would add a chart to every night's trends.
     """
 
     def __init__(self, folder: Path, url: str) -> None:
@@ -82,14 +82,14 @@ class Nights(Bench):
         self.seconds = 1_800_000_000
 
     def add(self, generator: str, quality: float) -> None:
-        """A generator whose images are new or have changed."""
+        """Add a generator, or change its images."""
         path = self.write(generator, images("atlas", PROMPTS))
         self.seconds += 1  # a file's time is its etag
         os.utime(path, (self.seconds, self.seconds))
         self.quality[generator] = quality
 
     def score(self) -> None:
-        """Commit the missing cells with made-up scores."""
+        """Commit the missing cells with invented scores."""
 
         def score(generator: str, image: Mapping[str, Any]) -> float:
             return self.quality[generator] + sum(image["prompt_id"].encode()) % 17 / 100
@@ -106,8 +106,8 @@ class Nights(Bench):
     def latest_report(self) -> str:
         return self.store.read_text("latest/report.html") or ""
 
-    def in_trends(self) -> set[str]:
-        """The runs that the page of trends was made of."""
+    def runs_in_trends(self) -> set[str]:
+        """Return the runs on the page of trends."""
         return set(self.store.read_table("trends/small/trends.parquet", ["run_id"]).column("run_id").to_pylist())
 
     @contextmanager
@@ -137,7 +137,7 @@ def nights(tmp_path: Path) -> Nights:
 
 
 @pytest.fixture(params=[pytest.param("folder", marks=pytest.mark.slow), "s3"])
-def nights_anywhere(request: pytest.FixtureRequest, tmp_path: Path) -> Nights:
+def nights_on_disk_or_s3(request: pytest.FixtureRequest, tmp_path: Path) -> Nights:
     url = str(tmp_path / "store") if request.param == "folder" else request.getfixturevalue("bucket") + "/store"
     return Nights(tmp_path, url)
 
@@ -148,8 +148,8 @@ def use(clock: type[Clock], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Clock, "time", 0.0, raising=False)
 
 
-def test_a_first_night_a_night_without_news_and_one_with_a_new_and_a_worse_generator(nights_anywhere: Nights) -> None:
-    nights = nights_anywhere
+def test_nights_report_a_first_run_then_nothing_then_a_new_and_a_worse_generator(nights_on_disk_or_s3: Nights) -> None:
+    nights = nights_on_disk_or_s3
     assert nights.run().code == 0
     (first,) = run_ids(nights.store)
     outcome = nights.outcome()
@@ -183,12 +183,12 @@ def test_a_first_night_a_night_without_news_and_one_with_a_new_and_a_worse_gener
     assert nights.latest_report() == nights.store.read_text(f"runs/{second}/report.html")
     assert f"latest report: {url}/latest/report.html" in printed
     assert outcome["trends"] == f"{url}/trends/small/trends.html" and f"trends: {outcome['trends']}" in printed
-    assert nights.in_trends() == {first, second} and nights.store.exists("trends/small/trends.html")
+    assert nights.runs_in_trends() == {first, second} and nights.store.exists("trends/small/trends.html")
     assert nights.run().code == 0, "it has been told"
     assert unreleased_leases(nights.store) == {}
 
 
-def test_a_change_that_is_small_enough_is_no_regression(nights: Nights) -> None:
+def test_a_small_change_is_not_a_regression(nights: Nights) -> None:
     nights.run()
     nights.add("flint", 0.49)
     assert nights.run("nightly.smallest_change=0.05").code == 0
@@ -196,7 +196,7 @@ def test_a_change_that_is_small_enough_is_no_regression(nights: Nights) -> None:
     assert outcome is not None and outcome["regressions"] == [] and "flint is worse" in " ".join(outcome["sentences"])
 
 
-def test_a_nights_report_that_is_written_again_keeps_what_changed_in_both_pages(nights: Nights) -> None:
+def test_a_rewritten_report_of_a_night_keeps_the_changes_on_both_pages(nights: Nights) -> None:
     nights.run()
     first = newest_run(nights.store)
     nights.add("flint", 0.4)
@@ -212,7 +212,7 @@ def test_a_nights_report_that_is_written_again_keeps_what_changed_in_both_pages(
         assert pages() == {changed}
 
 
-def test_what_another_sweep_published_between_two_nights_is_told_all_the_same(nights: Nights) -> None:
+def test_a_night_reports_the_change_although_another_sweep_published_it_first(nights: Nights) -> None:
     nights.run()
     first = newest_run(nights.store)
     nights.add("flint", 0.4)
@@ -223,7 +223,7 @@ def test_what_another_sweep_published_between_two_nights_is_told_all_the_same(ni
     assert outcome is not None and outcome["compared_with"] == first
 
 
-def test_a_sweeps_run_that_no_night_has_told_of_is_told_of_though_nothing_is_new(nights: Nights) -> None:
+def test_a_night_reports_a_sweeps_unreported_run_even_if_nothing_is_new(nights: Nights) -> None:
     nights.run()
     nights.add("flint", 0.4)
     assert nights.run(job="sweep").code == 0
@@ -234,7 +234,7 @@ def test_a_sweeps_run_that_no_night_has_told_of_is_told_of_though_nothing_is_new
 
 
 @pytest.mark.slow
-def test_nights_of_two_benchmarks_share_a_store_and_are_compared_with_their_own(nights: Nights) -> None:
+def test_nights_of_two_benchmarks_share_a_store_and_are_compared_with_their_own_runs(nights: Nights) -> None:
     nights.run()
     first = newest_run(nights.store)
     assert nights.run("benchmark.name=other").code == 0
@@ -247,7 +247,7 @@ def test_nights_of_two_benchmarks_share_a_store_and_are_compared_with_their_own(
     assert nights.run().code == 3
 
 
-def test_a_run_may_be_compared_with_one_that_is_named(nights: Nights) -> None:
+def test_a_run_may_be_compared_with_a_named_run(nights: Nights) -> None:
     nights.run()
     first = newest_run(nights.store)
     nights.add("flint", 0.6)
@@ -256,7 +256,7 @@ def test_a_run_may_be_compared_with_one_that_is_named(nights: Nights) -> None:
     assert nights.run(f"nightly.compare={first}").code == 0
 
 
-def test_a_night_whose_scores_are_mostly_missing_ends_as_a_sweep_does_and_is_no_measure(nights: Nights) -> None:
+def test_a_night_with_mostly_missing_scores_fails_like_a_sweep_and_is_never_compared_with(nights: Nights) -> None:
     nights.run()
     first = newest_run(nights.store)
     nights.add("flint", 0.4)
@@ -270,7 +270,7 @@ def test_a_night_whose_scores_are_mostly_missing_ends_as_a_sweep_does_and_is_no_
 
 
 class Rival:
-    """Another night that takes the lease just before ours looks whether it still has it, and publishes a run."""
+    """Another night, which takes the lease and publishes a run just before ours renews its lease for the nth time."""
 
     ID = "2099-01-01"
 
@@ -283,7 +283,7 @@ class Rival:
         self.looks += 1
         if self.looks == self.at:
             store, before = self.nights.store, run_ids(self.nights.store)[0]
-            take_lease(store, LEASE, "rival", clock=Hasty())
+            take_lease(store, LEASE, "rival", clock=JumpingClock())
             store.write_text(f"runs/{self.ID}/report.html", "the rival's")
             commit_run(store, self.ID, store.read_json(f"runs/{before}/manifest.json") or {})
             name_newest(store, self.ID)
@@ -295,7 +295,7 @@ class Rival:
     [(1, False), (2, True), (3, True), (4, True), (5, True), (6, True), (7, True)],
     ids=["manifest", "after manifest", "report", "name", "after name", "trends", "outcome"],
 )
-def test_a_night_that_lost_its_lease_publishes_nothing_over_the_other_one(
+def test_a_night_that_lost_its_lease_overwrites_nothing_of_the_other_night(
     at: int, published: bool, nights: Nights, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nights.run()
@@ -310,11 +310,11 @@ def test_a_night_that_lost_its_lease_publishes_nothing_over_the_other_one(
     assert all(nights.outcome(run_id) is None for run_id in ours)
     assert nights.latest_report() == "the rival's"
     if at < 7:
-        assert nights.in_trends() == {first}
+        assert nights.runs_in_trends() == {first}
     assert unreleased_leases(nights.store)[LEASE].holder is not None, "the rival's lease stands"
 
 
-def test_two_at_once_one_killed_and_the_next_tells_what_it_left(
+def test_a_second_night_is_refused_and_the_night_after_a_killed_one_reports_its_run(
     bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nights = Nights(tmp_path, f"{bucket}/store")
@@ -322,13 +322,13 @@ def test_two_at_once_one_killed_and_the_next_tells_what_it_left(
     first = newest_run(nights.store)
     nights.add("flint", 0.4)
     with nights.process() as process:
-        use(Patient, monkeypatch)
+        use(FrozenClock, monkeypatch)
         ended = nights.run()
         assert ended.code == 4 and f"process {process.pid})" in ended.out
     assert process.returncode == -signal.SIGKILL
     killed = newest_run(nights.store)
     assert killed != first and nights.outcome() is None
-    use(Hasty, monkeypatch)
+    use(JumpingClock, monkeypatch)
     ended = nights.run()
     assert ended.code == 3, "nothing is new, but of that run nothing was told"
     assert newest_run(nights.store) == killed and nights.outcome() is not None
@@ -336,14 +336,14 @@ def test_two_at_once_one_killed_and_the_next_tells_what_it_left(
 
 
 @pytest.mark.slow
-def test_a_stopped_night_that_goes_on_leaves_the_other_ones_work_alone(
+def test_a_suspended_night_that_resumes_leaves_the_other_nights_work_alone(
     nights: Nights, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nights.run()
     nights.add("flint", 0.4)
     with nights.process() as process:
         os.kill(process.pid, signal.SIGSTOP)
-        use(Hasty, monkeypatch)
+        use(JumpingClock, monkeypatch)
         assert nights.run("nightly.smallest_change=1").code == 0
         outcome = nights.outcome()
         os.kill(process.pid, signal.SIGCONT)
@@ -353,7 +353,7 @@ def test_a_stopped_night_that_goes_on_leaves_the_other_ones_work_alone(
 
 
 @pytest.mark.parametrize("name", [LATEST, "report.html"])
-def test_a_night_that_ended_between_its_manifest_and_its_report_is_told_of_and_not_repeated(
+def test_a_night_that_died_between_manifest_and_report_is_reported_and_not_repeated(
     name: str, nights: Nights, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def write(store: Store, path: str, text: str) -> None:
@@ -377,10 +377,8 @@ def test_a_night_that_ended_between_its_manifest_and_its_report_is_told_of_and_n
 
 
 @pytest.mark.parametrize("way", ROT)
-def test_a_night_after_damage_that_leaves_size_and_time_unchanged_makes_anew_what_is_damaged(
-    way: str, nights: Nights
-) -> None:
-    """A damaged part makes another run, a damaged page is only written again; then nothing is new."""
+def test_a_night_replaces_damaged_files_even_if_their_size_and_time_are_unchanged(way: str, nights: Nights) -> None:
+    """A damaged part leads to another run; a damaged page is only written again. Then nothing is new."""
     nights.run()
     (first,) = run_ids(nights.store)
     folder, chance = Path(nights.store.place.url) / "runs", Random(way)
@@ -396,7 +394,7 @@ def test_a_night_after_damage_that_leaves_size_and_time_unchanged_makes_anew_wha
     assert not outcome["regressions"] and f"nothing new since run {second}" in nights.run().out
 
 
-def test_a_webhook_that_fails_is_a_warning_and_never_shows_its_address(
+def test_a_failed_webhook_is_a_warning_that_does_not_show_its_address(
     nights: Nights, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent: list[Mapping[str, Any]] = []
@@ -424,7 +422,7 @@ def test_a_webhook_that_fails_is_a_warning_and_never_shows_its_address(
     assert "hush" not in shown and "webhook: '***'" in shown
 
 
-def test_runs_that_are_not_kept_any_more_go_once_the_night_has_told(
+def test_expired_runs_are_removed_after_the_night_has_reported(
     nights: Nights,
 ) -> None:
     nights.run()
@@ -444,7 +442,7 @@ def test_runs_that_are_not_kept_any_more_go_once_the_night_has_told(
 
 
 @pytest.mark.parametrize("error", [LeaseHeld("gc is at work"), Stopped("the deadline is over", LATE)])
-def test_that_runs_cannot_be_dropped_changes_neither_the_run_nor_how_the_night_ends(
+def test_failing_to_remove_runs_changes_neither_the_run_nor_the_exit_code(
     error: BaseException, nights: Nights, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object, **__: object) -> None:
@@ -456,7 +454,7 @@ def test_that_runs_cannot_be_dropped_changes_neither_the_run_nor_how_the_night_e
     assert f"warning nightly.keep_runs: {error}; what is left" in printed and "exit code 0" in printed
 
 
-def test_a_night_past_its_deadline_ends_with_its_own_code_and_the_next_goes_on(
+def test_a_night_past_its_deadline_has_its_own_exit_code_and_the_next_night_continues(
     nights: Nights, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def never(*_: Any) -> None:
@@ -472,7 +470,7 @@ def test_a_night_past_its_deadline_ends_with_its_own_code_and_the_next_goes_on(
     assert nights.run().code == 0 and len(run_ids(nights.store)) == 1 and nights.outcome() is not None
 
 
-def test_every_way_to_end_stands_in_the_documents() -> None:
+def test_every_exit_code_is_documented() -> None:
     page = (ROOT / "docs/nightly.md").read_text()
     codes = (COMPLETE, OVER_BUDGET, WITHIN_BUDGET, REGRESSION, HELD, LOST, LATE, os.EX_USAGE)
     assert all(f"\n| {code} | " in page for code in codes) and len(set(codes)) == len(codes)
@@ -490,6 +488,6 @@ def test_every_way_to_end_stands_in_the_documents() -> None:
         ("nightly.weight=1", "did you mean nightly.wait"),
     ],
 )
-def test_an_option_that_cannot_be_is_refused_by_name(override: str, remedy: str, nights: Nights) -> None:
+def test_an_impossible_option_is_refused_by_name(override: str, remedy: str, nights: Nights) -> None:
     line = refusal("nightly", *nights.line(override), code=64)
     assert override.partition("=")[0] in line and remedy in line

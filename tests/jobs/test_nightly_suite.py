@@ -17,8 +17,8 @@ from plumbline.pipelines.cells.runs import run_ids
 from plumbline.pipelines.sweeps.suite import plan_suite
 from tests.bench_of import images, prompts, save_scores, write_rows
 from tests.commands import Ended, config_of, run, store_at
-from tests.jobs.test_nightly_job import Hasty, use
-from tests.pipelines.nightly.test_outcome import answering
+from tests.jobs.test_nightly_job import JumpingClock, use
+from tests.pipelines.nightly.test_outcome import serve
 
 ROOT = Path(__file__).parent.parent.parent
 PROMPTS = 8
@@ -40,7 +40,7 @@ sys.exit(run_job(JOB.COMMAND, JOB.main, sys.argv[1:]))
 
 
 class Suite:
-    """Two benchmarks of the same prompts, without skills, and two generators each; the scores are made up."""
+    """Two benchmarks of the same prompts, without skills, and two generators each; the scores are invented."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.store = folder, store_at(folder / "store")
@@ -61,13 +61,13 @@ class Suite:
         return [*words, f"store={self.store.place.url}"]
 
     def fall(self, name: str) -> None:
-        """flint's images of a benchmark have changed, and are worse."""
+        """Change flint's images of a benchmark for worse ones."""
         self.quality[name, "flint"] -= 0.1
         self.seconds += 1  # a file's time is its etag
         os.utime(self.folder / name / "images/flint/0.parquet", (self.seconds, self.seconds))
 
     def score(self) -> None:
-        """Commit the missing cells with made-up scores."""
+        """Commit the missing cells with invented scores."""
         for name, planned in plan_suite(config_of("sweep", *self.words)).sweeps.items():
 
             def score(generator: str, image: Mapping[str, Any], name: str = name) -> float:
@@ -91,9 +91,9 @@ def suite(tmp_path: Path) -> Suite:
     return Suite(tmp_path)
 
 
-def test_nights_over_two_benchmarks_tell_of_both_at_once_and_only_of_what_is_new(suite: Suite) -> None:
-    """flint falls on all of 8 prompts, which chance does once in 2^7; a benchmark compares two generators."""
-    with answering([200] * 3) as hook:
+def test_nights_over_two_benchmarks_report_both_at_once_and_only_changes(suite: Suite) -> None:
+    """flint falls on all of 8 prompts, which chance does once in 2^7; each benchmark compares two generators."""
+    with serve([200] * 3) as hook:
         webhook = f"nightly.webhook={hook.url}"
         suite.score()
         first = suite.run(webhook)
@@ -110,7 +110,7 @@ def test_nights_over_two_benchmarks_tell_of_both_at_once_and_only_of_what_is_new
         suite.score()
         unread = suite.folder / "numbers/images/flint/0.parquet"
         state, content = unread.stat(), unread.read_bytes()
-        unread.write_bytes(bytes(len(content)))  # as it looked before: nobody opens it
+        unread.write_bytes(bytes(len(content)))  # restore it, because nobody opens it
         os.utime(unread, ns=(state.st_atime_ns, state.st_mtime_ns))
         second = suite.run(webhook)
         assert second.code == 3, second
@@ -149,7 +149,7 @@ def test_nights_over_two_benchmarks_tell_of_both_at_once_and_only_of_what_is_new
 
 
 @pytest.mark.parametrize("job", ["nightly", pytest.param("sweep", marks=pytest.mark.slow)])
-def test_a_suite_that_is_killed_between_two_runs_goes_on_with_the_second(
+def test_a_suite_that_is_killed_between_two_runs_continues_with_the_second(
     job: str, suite: Suite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     suite.score()
@@ -161,7 +161,7 @@ def test_a_suite_that_is_killed_between_two_runs_goes_on_with_the_second(
     assert process.returncode == -signal.SIGKILL
     (left,) = run_ids(suite.store)
     assert suite.suites() == []
-    use(Hasty, monkeypatch)
+    use(JumpingClock, monkeypatch)
     ended = suite.run(job=job)
     assert ended.code == 0 and f"numbers: nothing changed since run {left}" in ended.out, ended
     assert len(suite.suites()) == 1 and suite.runs()["numbers"] == left and len(run_ids(suite.store)) == 2
@@ -171,7 +171,7 @@ def test_a_suite_that_is_killed_between_two_runs_goes_on_with_the_second(
         assert [one["benchmark"] for one in told["benchmarks"]] == ["numbers", "places"], "nothing was told of either"
 
 
-def test_the_plan_of_a_night_over_several_benchmarks_is_shown_and_nothing_is_begun(suite: Suite) -> None:
+def test_a_dry_run_of_a_night_over_several_benchmarks_shows_the_plan_and_starts_nothing(suite: Suite) -> None:
     shutil.rmtree(suite.folder / "places/images/flint")
     ended = suite.run("dry_run=true")
     assert ended.code == 0 and "numbers: 8 prompts x 2 generators = 16 images" in ended.out

@@ -15,12 +15,12 @@ import pytest
 from tests.bench_of import SMALL, images, write_benchmark, write_rows
 from tests.commands import newest, printed
 
-PATIENCE = 240
+MAX_POLLS = 240
 """Half seconds within which Ray's agent must export new values."""
 LINE = re.compile(r"ray_plumbline_(\w+)\{(.*)\} (\S+)")
 LABEL = re.compile(r'(\w+)="([^"]*)"')
 pytestmark = pytest.mark.slow  # Ray's agent takes its time
-OURS = ("node", "over", "metric", "kind", "state")
+LABELS = ("node", "over", "metric", "kind", "state")
 
 Counts = Counter[tuple[str, ...]]
 
@@ -34,14 +34,14 @@ def scrape() -> str:
         return str(reply.read().decode())
 
 
-def counters() -> Counts:
-    """Every counter by its name and our labels, of all the processes that counted."""
+def read_counters() -> Counts:
+    """Count by the counter's name and our labels, over all processes."""
     counts: Counts = Counter()
     for name, text, value in LINE.findall(scrape()):
         labels = dict(LABEL.findall(text))
         assert labels["stage"] == labels["node"].partition(":")[0]
         if name.endswith("_total"):
-            counts[name.removesuffix("_total"), *(labels[label] for label in OURS if label in labels)] += float(value)
+            counts[name.removesuffix("_total"), *(labels[label] for label in LABELS if label in labels)] += float(value)
     return counts
 
 
@@ -57,8 +57,8 @@ class Observed(NamedTuple):
         """Wait until the agent exports the run's counters, or until a timeout."""
         counts = self.manifest["counts"]
         waiting = threading.Event()
-        for _ in range(PATIENCE):
-            added = counters() - self.before
+        for _ in range(MAX_POLLS):
+            added = read_counters() - self.before
             if sum(count for key, count in added.items() if key[0] == "cells") == counts["cells"]:
                 return
             waiting.wait(0.5)
@@ -66,8 +66,8 @@ class Observed(NamedTuple):
     def counted(self, expected: Mapping[tuple[str, ...], float], *names: str) -> None:
         """Compare the run's additions to these counters with the expected ones."""
         waiting = threading.Event()
-        for _ in range(PATIENCE):
-            added = {key: value for key, value in (counters() - self.before).items() if key[0] in names}
+        for _ in range(MAX_POLLS):
+            added = {key: value for key, value in (read_counters() - self.before).items() if key[0] in names}
             if added == expected:
                 return
             waiting.wait(0.5)
@@ -75,7 +75,7 @@ class Observed(NamedTuple):
 
 
 def observe(folder: Path, *overrides: str) -> Observed:
-    before = counters()
+    before = read_counters()
     log = folder / f"{len(overrides)}.jsonl"
     arguments = ["sweep=shapes", "metric=[clipscore]", "benchmark.name=small", "max_failed=1",
                  f"benchmark.prompts={folder}/bench/prompts.parquet", f"benchmark.images={folder}/bench/images",
@@ -95,7 +95,7 @@ def observe(folder: Path, *overrides: str) -> Observed:
 
 
 def spoil(folder: Path, *places: int) -> None:
-    """Makes images of atlas unreadable."""
+    """Make images of atlas unreadable."""
     rows = images("atlas", 4)
     for place in places:
         rows[place]["image"] = b"no image"
@@ -104,7 +104,7 @@ def spoil(folder: Path, *places: int) -> None:
 
 @pytest.fixture(scope="module")
 def sweeps(ray_cluster: None, tmp_path_factory: pytest.TempPathFactory) -> tuple[Observed, Observed]:
-    """A sweep with a broken image, and one after another image broke, with all else in the store."""
+    """Sweep with a broken image, then again after another image broke, with everything else in the store."""
     folder = tmp_path_factory.mktemp("observed")
     write_benchmark(folder / "bench", ["atlas", "flint"], count=4)
     spoil(folder, 0)
@@ -113,7 +113,7 @@ def sweeps(ray_cluster: None, tmp_path_factory: pytest.TempPathFactory) -> tuple
     return first, observe(folder, "dry_run=false")
 
 
-def test_the_counters_are_what_the_manifest_says(sweeps: tuple[Observed, Observed]) -> None:
+def test_the_counters_agree_with_the_manifest(sweeps: tuple[Observed, Observed]) -> None:
     first, _ = sweeps
     counts, errors = first.manifest["counts"], first.manifest["errors"]
     assert (counts["cells_computed"], errors) == (4, {"corrupt_image": 1})
@@ -131,7 +131,7 @@ def test_the_counters_are_what_the_manifest_says(sweeps: tuple[Observed, Observe
     assert ("model_seconds", "scores") not in added
 
 
-def test_what_stood_is_counted_as_such(sweeps: tuple[Observed, Observed]) -> None:
+def test_reused_cells_are_counted_as_reused(sweeps: tuple[Observed, Observed]) -> None:
     _, second = sweeps
     counts = second.manifest["counts"]
     assert (counts["cells_cached"], counts["cells_computed"], counts["rows_kept"]) == (2, 2, 2)
@@ -140,7 +140,7 @@ def test_what_stood_is_counted_as_such(sweeps: tuple[Observed, Observed]) -> Non
     second.counted({**cells, ("kept_rows", nodes[0], "clipscore"): 2}, "cells", "kept_rows")
 
 
-def test_every_computed_cell_has_its_line(sweeps: tuple[Observed, Observed]) -> None:
+def test_every_computed_cell_has_a_log_line(sweeps: tuple[Observed, Observed]) -> None:
     for observed in sweeps:
         run = observed.manifest["run_id"]
         assert {line["run"] for line in observed.lines} == {run}
@@ -152,13 +152,13 @@ def test_every_computed_cell_has_its_line(sweeps: tuple[Observed, Observed]) -> 
     assert spoilt == ["committed: 4 rows, 2 corrupt_image, 2 kept"]
 
 
-def test_progress_has_the_calls_of_models(sweeps: tuple[Observed, Observed]) -> None:
+def test_progress_counts_the_calls_of_models(sweeps: tuple[Observed, Observed]) -> None:
     """Seven valid images and their prompts are counted."""
     (line,) = (line for line in sweeps[0].printed.splitlines() if line.startswith("similarities:clip: 2/2 cells"))
     assert ", 14 of about 16 calls, 1 failed rows" in line
 
 
-def test_rays_dashboard_shows_stages_by_our_names(sweeps: tuple[Observed, Observed]) -> None:
+def test_rays_dashboard_shows_our_names_of_stages(sweeps: tuple[Observed, Observed]) -> None:
     operators = re.findall(r'operator="(MapBatches\([^)]*\))', sweeps[0].text)
     assert {"MapBatches(similarities:clip)", "MapBatches(scores)"} <= set(operators)
     assert "MapBatches(StageActor)" not in operators

@@ -16,7 +16,7 @@ HALF: list[Event] = [
 ]
 
 
-def shown(events: Sequence[Event], *, terminal: bool = True) -> str:
+def render(events: Sequence[Event], *, terminal: bool = True) -> str:
     """Return the text on a terminal, or in a log, after these events."""
     console = Console(file=io.StringIO(), force_terminal=terminal, width=140, highlight=False)
     with ProgressDisplay(console, afterwards=20.0) as display:
@@ -28,15 +28,17 @@ def shown(events: Sequence[Event], *, terminal: bool = True) -> str:
 
 
 @pytest.mark.parametrize("terminal", [True, False])
-def test_what_starts_is_said_until_the_first_cell_is_at_work(terminal: bool) -> None:
+def test_starting_stages_are_named_until_the_first_cell_is_at_work(terminal: bool) -> None:
     starting = [*EXPECTED, PhaseStarted("starting Ray"), PhaseStarted("starting the workers of answers:vqa")]
-    assert "starting the workers of answers:vqa" in shown(starting, terminal=terminal)
-    last = shown([*starting, ShardStarted("answers:vqa")]).rpartition("answers:vqa ")[2]
+    assert "starting the workers of answers:vqa" in render(starting, terminal=terminal)
+    last = render([*starting, ShardStarted("answers:vqa")]).rpartition("answers:vqa ")[2]
     assert "starting" not in last
 
 
 @pytest.mark.parametrize("terminal", [True, False])
 def test_the_time_left_includes_tables_and_report(terminal: bool) -> None:
-    assert "about 1:20 left in all, with tables and report" in shown([*EXPECTED, *HALF], terminal=terminal)
+    assert "about 1:20 left in all, with tables and report" in render([*EXPECTED, *HALF], terminal=terminal)
     others = [*EXPECTED, CellsExpected("similarities:clip", 5, 20), *HALF]
-    assert "at least 1:20 left in all, with tables and report" in shown(others, terminal=terminal), "clip has not begun"
+    assert "at least 1:20 left in all, with tables and report" in render(others, terminal=terminal), (
+        "clip has not begun"
+    )

@@ -13,7 +13,7 @@ from tests.commands import printed, refusal
 from tests.operators.report.made import QUALITY, make_run, noisy, plain_prompts
 
 
-def test_the_decision_is_in_the_terminal_with_the_place_of_the_page(tmp_path: Path) -> None:
+def test_the_terminal_shows_the_decision_and_the_address_of_the_page(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     make_run(tmp_path, run_id="20260101-000000-000000")
     said = printed("report", f"store={tmp_path}/store", f"run={run.run_id}", "compare=20260101-000000-000000")
@@ -23,8 +23,8 @@ def test_the_decision_is_in_the_terminal_with_the_place_of_the_page(tmp_path: Pa
     assert "since run 20260101-000000-000000:\n  Nothing changed." in said
 
 
-def test_a_page_counts_the_images_that_there_are(tmp_path: Path) -> None:
-    """Of two prompts one generator has no image: rows without a score, and no images."""
+def test_a_page_counts_the_existing_images(tmp_path: Path) -> None:
+    """One generator has no image for one of two prompts: its row has neither a score nor an image."""
     bench = Bench(tmp_path, "metric=[edge_density,entropy]", "max_failed=1")
     left = Random(0).sample(images("flint", 8), 6)
     bench.write("flint", left)
@@ -37,7 +37,7 @@ def test_a_page_counts_the_images_that_there_are(tmp_path: Path) -> None:
     )
 
 
-def test_a_metric_whose_lower_scores_are_better_says_so_in_the_terminal(tmp_path: Path) -> None:
+def test_the_terminal_says_if_lower_scores_of_a_metric_are_better(tmp_path: Path) -> None:
     make_run(tmp_path, lower_is_better=["gecko"])
     said = printed("report", f"store={tmp_path}/store")
     assert re.search(r"┃ mean rank ┃ gecko \(lower is better\) ┃ +clipscore ┃", said)
@@ -45,7 +45,7 @@ def test_a_metric_whose_lower_scores_are_better_says_so_in_the_terminal(tmp_path
     assert "\nThe metrics disagree on the best generator:" in said
 
 
-def test_a_combined_reward_is_a_change_among_those_of_its_parts(tmp_path: Path) -> None:
+def test_the_change_of_a_combined_reward_is_listed_with_those_of_its_parts(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     make_run(tmp_path, run_id="20260101-000000-000000")
     words = [f"store={tmp_path}/store", f"run={run.run_id}", "compare=20260101-000000-000000"]
@@ -59,13 +59,13 @@ def test_a_combined_reward_is_a_change_among_those_of_its_parts(tmp_path: Path) 
 
 
 def many_noisy(generator: str, metric: str, prompt: int) -> float:
-    """One generator of 30 far above the others, on most prompts."""
+    """Return scores of 30 generators, one of them far above the others on most prompts."""
     noise = np.random.default_rng([prompt, *generator.encode()]).normal(0, 0.5)
     return float(np.clip((0.9 if generator == "g07" else 0.55) + noise, 0, 1))
 
 
-def test_of_too_few_prompts_no_report_says_that_there_is_no_difference(tmp_path: Path) -> None:
-    """Where no outcome could have told them apart, and where more prompts would."""
+def test_no_report_claims_that_there_is_no_difference_from_too_few_prompts(tmp_path: Path) -> None:
+    """This holds if no outcome could have separated them, and if more prompts would."""
     names = [f"g{number:02d}" for number in range(30)]
     for prompts, headline, wanted in (
         (14, "Too few prompts to tell who is better by m.", "15 prompts are the least that can show a difference"),
@@ -78,7 +78,7 @@ def test_of_too_few_prompts_no_report_says_that_there_is_no_difference(tmp_path:
         assert wanted in run.html and "Too few prompts at every skill to tell from g" in said
 
 
-def test_a_baseline_is_compared_with_every_other_generator_and_these_with_nobody(tmp_path: Path) -> None:
+def test_every_generator_is_compared_with_the_baseline_and_with_nothing_else(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     said = " ".join(printed("report", f"store={tmp_path}/store", "baseline=borealis").split())
     assert "means; better or worse: clearly so than borealis; tied: not told from it (signed-rank test, Holm)" in said
@@ -97,8 +97,11 @@ def test_names_are_not_taken_for_markup(tmp_path: Path) -> None:
     assert "[red]atlas[/]" in printed("report", f"store={tmp_path}/store")
 
 
-def test_a_name_turns_nothing_round_in_the_terminal(tmp_path: Path) -> None:
-    """A right-to-left override, an escape sequence and a hidden character; letters of every script stay as they are."""
+def test_a_name_cannot_reverse_or_steer_the_terminal(tmp_path: Path) -> None:
+    """Names contain a right-to-left override, an escape sequence and a hidden character.
+
+    Letters of every script stay as they are.
+    """
     names = ("atlas\u202e", "\x1b[31mcobalt", "dr\u200bift", "אטלס", "👩\u200d🚀")
     make_run(tmp_path, generators=names, prompts=plain_prompts(4), metrics=("clipscore",), asking=())
     said = printed("report", f"store={tmp_path}/store")
@@ -107,7 +110,7 @@ def test_a_name_turns_nothing_round_in_the_terminal(tmp_path: Path) -> None:
     assert "dr?ift" in refusal("report", f"store={tmp_path}/store", "baseline=none", code=1)
 
 
-def test_what_came_and_went_between_two_runs_is_in_the_terminal(tmp_path: Path) -> None:
+def test_the_terminal_names_generators_that_were_added_or_removed_between_two_runs(tmp_path: Path) -> None:
     make_run(tmp_path, generators=("atlas", "cobalt"), run_id="20260101-000000-000000")
     run = make_run(tmp_path, generators=("atlas", "borealis"))
     said = printed("report", f"store={tmp_path}/store", "compare=previous")
@@ -120,7 +123,7 @@ def test_what_came_and_went_between_two_runs_is_in_the_terminal(tmp_path: Path) 
     assert "Nothing changed.\n" not in said
 
 
-def test_a_report_that_was_compared_with_a_run_that_is_gone_says_so(tmp_path: Path) -> None:
+def test_a_report_says_that_the_run_it_was_compared_with_is_gone(tmp_path: Path) -> None:
     earlier = make_run(tmp_path, run_id="20260101-000000-000000")
     run = make_run(tmp_path)
     printed("report", f"store={tmp_path}/store", "compare=previous")
@@ -133,7 +136,7 @@ def test_a_report_that_was_compared_with_a_run_that_is_gone_says_so(tmp_path: Pa
     assert "not shown any more" not in printed("report", f"store={tmp_path}/store", "compare=none")
 
 
-def test_why_nothing_was_scored_stands_where_it_is_said(tmp_path: Path) -> None:
+def test_the_reason_why_nothing_was_scored_is_shown_with_that_message(tmp_path: Path) -> None:
     make_run(tmp_path, score=lambda *at: None)
     said = printed("report", f"store={tmp_path}/store")
     assert "\nNothing could be scored. Failed rows: 72 corrupt_image. For instance atlas, gecko, image " in said
@@ -141,10 +144,10 @@ def test_why_nothing_was_scored_stands_where_it_is_said(tmp_path: Path) -> None:
     assert "below" not in said
 
 
-def test_people_who_rate_after_a_sweep_correct_its_means_and_are_shown_where_a_metric_contradicts_them(
+def test_later_ratings_correct_a_sweeps_means_and_the_report_shows_where_a_metric_contradicts_them(
     tmp_path: Path,
 ) -> None:
-    """Clipscore puts cobalt, which people find worst, first; 20 of 40 prompts are rated, then all."""
+    """Clipscore ranks cobalt first, which people rate worst; 20 of 40 prompts are rated, then all."""
 
     def fit(generator: str, prompt: int) -> float:
         return noisy(generator, "fit", prompt) + np.random.default_rng(prompt).normal(0, 0.15)

@@ -28,14 +28,14 @@ METRIC = "metric=[clipscore]"
 
 
 class Sweep(Bench):
-    """A sweep whose cells are all in the store."""
+    """A sweep with all cells in the store."""
 
     def __init__(self, folder: Path, *words: str) -> None:
         super().__init__(folder, METRIC, *words)
         save_scores(self.plan())
 
     def change(self, skill: str) -> None:
-        """Labels the prompts otherwise, so that the next sweep makes another run."""
+        """Change the label of the prompts, so that the next sweep makes another run."""
         write_rows(self.folder / "prompts.parquet", [{**prompt, "skills": [skill]} for prompt in prompts(8)])
         save_scores(self.plan())
 
@@ -43,14 +43,14 @@ class Sweep(Bench):
         return {str(path): path.stat().st_mtime_ns for path in Path(self.store.place.url).rglob("*") if path.is_file()}
 
 
-def mean_of(store: Store, run_id: str) -> float:
-    """The mean of the first generator."""
+def read_mean(store: Store, run_id: str) -> float:
+    """Return the mean of the first generator."""
     summary = pq.read_table(f"{store.place.url}/runs/{run_id}/summary.parquet").to_pandas()
     return float(summary.query("generator == 'atlas' and skill == 'overall'")["mean"].item())
 
 
 def leaderboard(printed: str) -> str:
-    """The table of the means with its title."""
+    """Return the table of the means with its title."""
     (table,) = re.findall(r"^ *means; sharing a letter: .*?└[^\n]*", printed, flags=re.DOTALL | re.MULTILINE)
     return str(table)
 
@@ -60,7 +60,7 @@ def sweep(tmp_path: Path) -> Sweep:
     return Sweep(tmp_path)
 
 
-def test_an_unchanged_sweep_writes_nothing_and_names_the_run_that_stands(sweep: Sweep) -> None:
+def test_an_unchanged_sweep_writes_nothing_and_names_the_existing_run(sweep: Sweep) -> None:
     code, first, _ = sweep.run()
     (run_id,) = run_ids(sweep.store)
     before = sweep.files()
@@ -72,10 +72,10 @@ def test_an_unchanged_sweep_writes_nothing_and_names_the_run_that_stands(sweep: 
     assert f"nothing changed since run {run_id}: {report}" in printed and f"run {run_id}, exit code 0" in printed
     assert "clipscore: overall" not in printed
     means = re.search(r"means.*?atlas +│[^│]*│ +(0\.\d{3})", printed, flags=re.DOTALL)
-    assert means is not None and float(means[1]) == pytest.approx(mean_of(sweep.store, run_id), abs=5e-4)
+    assert means is not None and float(means[1]) == pytest.approx(read_mean(sweep.store, run_id), abs=5e-4)
 
 
-def test_cells_whose_rows_all_stood_in_earlier_ones_are_copied_and_not_computed(tmp_path: Path) -> None:
+def test_cells_whose_rows_are_all_in_earlier_cells_are_copied_and_not_computed(tmp_path: Path) -> None:
     bench = Bench(tmp_path, METRIC, "models=shapes", "cluster=here")
     assert re.search(r"\ncomputed [1-9]\d* cells, run", bench.run().out)
     touched = bench.write("atlas", images("atlas", 8))
@@ -84,7 +84,7 @@ def test_cells_whose_rows_all_stood_in_earlier_ones_are_copied_and_not_computed(
 
 
 @pytest.mark.parametrize("word", ["cluster=local", "cluster.max_attempts=7", "models.clip.image_batch=7"])
-def test_where_and_how_a_sweep_computes_makes_no_other_run_for_it_or_for_a_night(word: str, sweep: Sweep) -> None:
+def test_options_of_computing_do_not_make_another_run_for_a_sweep_or_a_night(word: str, sweep: Sweep) -> None:
     """A night computes on Ray by default, and a sweep does not."""
     assert sweep.run().code == 0
     (run_id,) = run_ids(sweep.store)
@@ -94,8 +94,8 @@ def test_where_and_how_a_sweep_computes_makes_no_other_run_for_it_or_for_a_night
 
 
 @pytest.mark.parametrize("file", ["", "manifest.json", "scores.parquet", "summary.parquet"])
-def test_a_run_of_which_something_was_deleted_is_made_anew(file: str, sweep: Sweep) -> None:
-    """One that was damaged: tests/pipelines/cells/test_run_files.py."""
+def test_a_run_with_a_deleted_file_is_made_again(file: str, sweep: Sweep) -> None:
+    """For a damaged file, see tests/pipelines/cells/test_run_files.py."""
     sweep.run()
     (first,) = run_ids(sweep.store)
     path = sweep.runs / first / file
@@ -112,7 +112,7 @@ OWN_TABLES = ("scores.parquet/*", "errors.parquet/*", "summary.parquet", "cells.
 
 @pytest.mark.parametrize("file", OWN_TABLES)
 @pytest.mark.parametrize("way", ROT)
-def test_damage_that_leaves_size_and_time_as_they_were_is_seen_and_the_run_is_made_anew(
+def test_damage_that_leaves_size_and_time_unchanged_is_noticed_and_the_run_is_made_again(
     way: str, file: str, sweep: Sweep
 ) -> None:
     sweep.run()
@@ -131,7 +131,7 @@ def test_damage_that_leaves_size_and_time_as_they_were_is_seen_and_the_run_is_ma
     assert f"nothing changed since run {second}" in sweep.run().out
 
 
-def test_a_damaged_part_is_mended_in_every_run_that_shares_its_bytes(sweep: Sweep) -> None:
+def test_a_damaged_part_is_repaired_in_every_run_that_shares_its_bytes(sweep: Sweep) -> None:
     """Each run has another flint, and the same atlas by a hard link."""
     for name in ("garnet", "ember", "cobalt"):
         sweep.run()
@@ -148,8 +148,8 @@ def test_a_damaged_part_is_mended_in_every_run_that_shares_its_bytes(sweep: Swee
         assert pq.read_table(path).equals(whole)
 
 
-def test_a_damaged_part_of_an_earlier_run_is_mended_so_that_the_next_run_is_compared_with_it(sweep: Sweep) -> None:
-    """Each generator's scores are a part of their own; the next run has another part of flint."""
+def test_a_damaged_part_of_an_earlier_run_is_repaired_so_that_the_next_run_is_compared_with_it(sweep: Sweep) -> None:
+    """Each generator's scores are a separate part; the next run has another part of flint."""
     sweep.run()
     (first,) = run_ids(sweep.store)
     whole = {path: path.read_bytes() for path in sorted((sweep.runs / first).glob("scores.parquet/*"))}
@@ -165,7 +165,7 @@ def test_a_damaged_part_of_an_earlier_run_is_mended_so_that_the_next_run_is_comp
 
 @pytest.mark.parametrize("page", ["runs/{}/report.html", "latest/report.html"])
 @pytest.mark.parametrize("way", ["truncate", *ROT])
-def test_a_damaged_page_is_written_anew_for_the_run_that_stands(way: str, page: str, sweep: Sweep) -> None:
+def test_a_damaged_page_of_an_existing_run_is_written_again(way: str, page: str, sweep: Sweep) -> None:
     sweep.run()
     (first,) = run_ids(sweep.store)
     path = Path(sweep.store.place.url) / page.format(first)
@@ -177,7 +177,7 @@ def test_a_damaged_page_is_written_anew_for_the_run_that_stands(way: str, page: 
     assert sweep.run().code == 0 and sweep.files() == before
 
 
-def test_a_report_that_is_not_there_is_written_for_the_run_that_stands(sweep: Sweep) -> None:
+def test_a_missing_report_of_an_existing_run_is_written(sweep: Sweep) -> None:
     sweep.run()
     (first,) = run_ids(sweep.store)
     report = sweep.runs / first / "report.html"
@@ -186,10 +186,10 @@ def test_a_report_that_is_not_there_is_written_for_the_run_that_stands(sweep: Sw
     assert run_ids(sweep.store) == [first] and report.read_text().startswith("<!doctype html>")
 
 
-def test_a_run_whose_cells_could_not_be_read_when_it_was_gathered_does_not_stand(
+def test_a_run_is_made_again_if_its_cells_could_not_be_read_at_first(
     sweep: Sweep, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Though nothing is missing any more, and it stands on the same."""
+    """This holds although nothing is missing any more and the inputs are the same."""
 
     def unanswered(place: Place) -> bytes:
         if "/store/scores/" in place.url:
@@ -205,7 +205,7 @@ def test_a_run_whose_cells_could_not_be_read_when_it_was_gathered_does_not_stand
     assert sweep.run().code == 0 and len(run_ids(sweep.store)) == 2
 
 
-def test_skills_and_files_that_no_cell_holds_make_another_run(sweep: Sweep) -> None:
+def test_changed_skills_and_new_folders_make_another_run_without_new_cells(sweep: Sweep) -> None:
     sweep.run()
     sweep.change("relabelled")
     sweep.run()
@@ -217,7 +217,7 @@ def test_skills_and_files_that_no_cell_holds_make_another_run(sweep: Sweep) -> N
     assert len(run_ids(sweep.store)) == 3
 
 
-def test_what_a_sweep_names_is_the_newest_run_whatever_clock_the_last_one_had(sweep: Sweep) -> None:
+def test_a_sweep_names_the_newest_run_even_if_the_last_runs_clock_was_ahead(sweep: Sweep) -> None:
     later = lambda store, began: name_by_time(store, began + timedelta(minutes=10))  # noqa: E731
     ahead = run_sweep(sweep.plan(), lambda progress: None, name=later)
     write_report(sweep.store, ahead.run_id)
@@ -234,7 +234,7 @@ def test_what_a_sweep_names_is_the_newest_run_whatever_clock_the_last_one_had(sw
     assert find_run(sweep.store, "latest") == second and sweep.store.read_text("latest/report.html") == report
 
 
-def test_agreement_with_people_that_could_not_be_told_is_told_by_the_next_sweep(tmp_path: Path) -> None:
+def test_the_next_sweep_reports_an_agreement_with_people_that_could_not_be_computed_before(tmp_path: Path) -> None:
     ratings = tmp_path / "pack"
     sweep = Sweep(tmp_path, "sweep=shapes", f"protocol.path={ratings}")
     sweep.run()
@@ -244,7 +244,7 @@ def test_agreement_with_people_that_could_not_be_told_is_told_by_the_next_sweep(
     assert (sweep.runs / run_id / "metaeval/judgements.md").exists()
 
 
-def test_images_that_are_all_unreadable_are_not_said_to_be_in_the_store(sweep: Sweep) -> None:
+def test_a_sweep_of_unreadable_images_does_not_claim_that_all_is_in_the_store(sweep: Sweep) -> None:
     for generator in ("atlas", "flint"):
         (sweep.folder / f"images/{generator}/00000.parquet").write_bytes(b"PAR1")
     code, printed, _ = sweep.run()

@@ -24,7 +24,7 @@ def score(bench: Path, store: Path, *overrides: str) -> None:
     run_bench(bench, store, "cluster=here", *overrides)
 
 
-def test_the_pages_command_makes_pairs_and_says_where_they_are(store: Path, tmp_path: Path) -> None:
+def test_the_pages_command_makes_pairs_and_prints_their_address(store: Path, tmp_path: Path) -> None:
     line = next(line for line in PAGE.splitlines() if "plumbline rewards " in line and "format=pairs" in line)
     _, _, arguments = line.partition("plumbline rewards ")
     given = [one for one in arguments.split("#")[0].split() if not one.startswith("output=")]
@@ -34,7 +34,7 @@ def test_the_pages_command_makes_pairs_and_says_where_they_are(store: Path, tmp_
     assert f"stands already in {tmp_path}/pairs/" in printed("rewards", *options)
 
 
-def test_the_same_command_every_night_exports_each_run_to_a_folder_of_its_own(store: Path, tmp_path: Path) -> None:
+def test_the_same_command_every_night_exports_each_run_to_a_separate_folder(store: Path, tmp_path: Path) -> None:
     nights = shutil.copytree(store, tmp_path / "store")
     options = ["run=latest", "format=rewards", "reward=clipscore", f"store={nights}"]
     first = newest_run(store_at(nights))

@@ -1,4 +1,4 @@
-"""Training data of edits: every row has the source where its consumer looks for it, or the format is refused."""
+"""Training data of edits: every row has the source in the field that its consumer reads, or the format is refused."""
 
 import json
 from pathlib import Path
@@ -15,16 +15,16 @@ COUNT = 4
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Edits of two editors whose sources are with the prompts, in another order; the last prompt has no source."""
+    """Sweep two editors; their sources are with the prompts, in another order, and the last prompt has no source."""
     folder = write_benchmark(tmp_path_factory.mktemp("edits") / "bench", count=COUNT)
-    sources = [*before()[:-1], None]
+    sources = [*other_sources()[:-1], None]
     rows = [{**row, "before": source} for row, source in zip(prompts(COUNT), sources, strict=True)]
     write_rows(folder / "prompts.parquet", rows[::-1], row_group=3)
     run_bench(folder, folder.parent / "store", "metric=[clipscore]", "benchmark.columns.source=before")
     return folder.parent / "store"
 
 
-def before() -> list[bytes]:
+def other_sources() -> list[bytes]:
     """Return other images of the same prompts as sources of the edits."""
     return [row["image"] for row in images("ember", COUNT)]
 
@@ -35,10 +35,10 @@ def export(store: Path, output: Path, form: str, code: int = 1) -> str:
 
 
 def source_of(prompt: str) -> bytes:
-    return before()[[row["text"] for row in prompts(COUNT)].index(prompt)]
+    return other_sources()[[row["text"] for row in prompts(COUNT)].index(prompt)]
 
 
-def test_ms_swift_gets_the_source_before_the_edit_on_either_side(store: Path, tmp_path: Path) -> None:
+def test_ms_swift_gets_the_source_before_the_edit_in_both_messages(store: Path, tmp_path: Path) -> None:
     export(store, tmp_path / "out", "ms_swift", code=2)
     rows = [json.loads(line) for line in (tmp_path / "out/train.jsonl").read_text().splitlines()]
     assert len(rows) == COUNT - 1
@@ -52,8 +52,10 @@ def test_ms_swift_gets_the_source_before_the_edit_on_either_side(store: Path, tm
 
 
 def editreward_item(sample: dict[str, Any], folder: Path) -> dict[str, Any] | None:
-    """As TIGER-AI-Lab/EditReward's PairwiseEditOriginalDataset takes a sample (EditReward/dataset/
-    pairwise_edit_dataset.py): none without its three files; the last score of a dimension that it meets.
+    """Read a sample as PairwiseEditOriginalDataset of TIGER-AI-Lab/EditReward does.
+
+    In EditReward/dataset/pairwise_edit_dataset.py, a sample needs its three files, and the last score of a dimension
+    counts.
     """
     paths = [folder / sample[name] for name in ("path_src", "path1", "path2")]
     if not all(path.exists() for path in paths):
@@ -95,17 +97,17 @@ def test_trl_shows_a_judge_the_source_before_the_two_edits(store: Path, tmp_path
 
 
 @pytest.mark.parametrize("form", ["pairs", "verl_omni", "best_of_n"])
-def test_a_format_without_a_place_for_sources_is_refused(store: Path, tmp_path: Path, form: str) -> None:
+def test_a_format_without_a_field_for_sources_is_refused(store: Path, tmp_path: Path, form: str) -> None:
     line = refusal("rewards", "run=latest", f"format={form}", f"store={store}", f"output={tmp_path}/out")
     assert "no place for the sources" in line and "ms_swift" in line and "rewards" in line
     assert not (tmp_path / "out").exists()
 
 
-def test_rewards_without_images_are_exported_as_of_any_run(store: Path, tmp_path: Path) -> None:
+def test_rewards_without_images_are_exported_as_for_any_run(store: Path, tmp_path: Path) -> None:
     export(store, tmp_path / "out", "rewards", code=0)
 
 
-def test_a_format_of_edits_wants_a_run_of_edits(tmp_path: Path) -> None:
+def test_a_format_of_edits_needs_a_run_of_edits(tmp_path: Path) -> None:
     folder = write_benchmark(tmp_path / "bench", count=COUNT)
     run_bench(folder, tmp_path / "store", "metric=[clipscore]")
     words = ["run=latest", "format=editreward", f"store={tmp_path}/store", f"output={tmp_path}/out"]

@@ -11,7 +11,7 @@ from tests.commands import printed, refusal, run, store_at
 NOTE = "seed 7, with the <b>new</b> VAE = better?"
 
 
-def test_a_note_is_shown_with_its_run_and_makes_no_run_anew(tmp_path: Path) -> None:
+def test_a_note_is_shown_with_its_run_and_does_not_make_another_run(tmp_path: Path) -> None:
     folder = write_benchmark(tmp_path / "bench")
     store = store_at(tmp_path / "store")
     given = [f"store={store.place.url}", *UNJUDGED, "metric=[clipscore]", "cluster=here", "shard_rows=4"]

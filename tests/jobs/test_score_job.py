@@ -1,4 +1,4 @@
-"""Any images whose rows hold their own prompts are scored by one command, with no benchmark."""
+"""One command scores any images whose rows contain their prompts, without a benchmark."""
 
 import io
 import json
@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
+from plumbline.jobs.table import JOBS
 from plumbline.operators.base.errors import install
 from plumbline.operators.base.extras import missing_packages
 from tests.bench_of import CAPTIONED, SMALL, captioned, images, prompts, write_rows
@@ -48,7 +49,7 @@ def test_one_command_scores_a_file_and_prints_coverage_and_means(
 
 
 def write_folder(folder: Path) -> Path:
-    """Images of two generators with a list of their prompts, as a script leaves them."""
+    """Write images of two generators with a list of their prompts, like a script."""
     texts = {row["prompt_id"]: row["text"] for row in prompts(4)}
     for generator in ("atlas", "flint"):
         (folder / generator).mkdir(parents=True)
@@ -67,7 +68,7 @@ def test_a_table_that_names_image_files_is_scored(tmp_path: Path) -> None:
     assert "4 prompts x 1 generators = 4 images, metrics clipscore" in printed("score", *given)
 
 
-def test_what_is_taken_in_and_what_is_not_is_told_before_the_plan(tmp_path: Path) -> None:
+def test_accepted_and_ignored_files_are_listed_before_the_plan(tmp_path: Path) -> None:
     folder = write_folder(tmp_path / "mine")
     (folder / "flint/cover.png").write_bytes(b"no number")
     given = [f"images={folder}", "models=shapes", f"store={tmp_path}/store", "dry_run=true", "max_failed=0.2"]
@@ -77,8 +78,8 @@ def test_what_is_taken_in_and_what_is_not_is_told_before_the_plan(tmp_path: Path
     assert "1 rows rejected: empty_prompt" in said and "flint/cover.png: no number in its name" in said
 
 
-def test_the_pairs_of_a_plan_are_those_that_are_scored(tmp_path: Path) -> None:
-    """The first, the middle and the last image are shown before anything is computed, also of some prompts alone."""
+def test_the_pairs_in_a_plan_are_the_pairs_that_are_scored(tmp_path: Path) -> None:
+    """The plan shows the first, the middle and the last image, also if a limit leaves only some prompts."""
     folder = write_folder(tmp_path / "mine")
     texts = (folder / "prompts.txt").read_text().splitlines()
     given = [f"images={folder}", "models=shapes", "metric=[edge_density]", f"store={tmp_path}/store", "cluster=here"]
@@ -92,7 +93,7 @@ def test_the_pairs_of_a_plan_are_those_that_are_scored(tmp_path: Path) -> None:
     assert "1 of 4 prompts" in part and text in map(repr, texts)
 
 
-def test_where_every_image_is_rejected_the_reasons_are_the_end(tmp_path: Path) -> None:
+def test_if_every_image_is_rejected_the_job_ends_with_the_reasons(tmp_path: Path) -> None:
     folder = write_folder(tmp_path / "mine")
     (folder / "images.csv").write_text("file,prompt\ngone.png,a circle\n")
     given = [f"images={folder}", "models=shapes", f"store={tmp_path}/store", "dry_run=true"]
@@ -102,8 +103,8 @@ def test_where_every_image_is_rejected_the_reasons_are_the_end(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("name", ["our prompts.csv", "prompts.json", "by id.json", "captions.jsonl", "prompts.txt"])
-def test_prompts_beside_the_folder_are_scored_by_the_command_that_the_error_prints(name: str, tmp_path: Path) -> None:
-    """Or by the one that the prompts alone are refused with."""
+def test_the_command_in_the_error_scores_prompts_next_to_the_folder(name: str, tmp_path: Path) -> None:
+    """Or the command in the refusal of the prompts alone."""
     texts = ["a lighthouse at dusk", "two foxes", "three lemons in a bowl", "a blue chair"]
     ids = [f"{number}" if name.endswith(".txt") else f"scene-{number}" for number in range(len(texts))]
     for place, (generator, prompt_id) in enumerate(product(("alpha", "beta v2"), ids)):
@@ -119,7 +120,7 @@ def test_prompts_beside_the_folder_are_scored_by_the_command_that_the_error_prin
         "prompts.txt": "\n".join(texts),
     }[name])  # fmt: skip
     given = ["metric=[edge_density]", "cluster=here", f"store={tmp_path}/store", "dry_run=true"]
-    if name == "by id.json":  # no name of prompts
+    if name == "by id.json":  # not a name of prompts
         words = [f"images={tmp_path}/my outputs", f"prompts={tmp_path}/{name}"]
     else:
         said = refusal("score", f"images={tmp_path}/my outputs", *given)
@@ -144,7 +145,7 @@ PROMPTS_WITHOUT_IDS = {
 
 @pytest.mark.parametrize("name", PROMPTS_WITHOUT_IDS)
 @pytest.mark.parametrize("pattern", ["{generator}/{number:05d}.png", "{generator}_{number:03d}.png"])
-def test_prompts_without_ids_outside_the_folder_are_numbered_lines(name: str, pattern: str, tmp_path: Path) -> None:
+def test_prompts_without_ids_outside_the_folder_are_numbered_by_line(name: str, pattern: str, tmp_path: Path) -> None:
     pairs = list(product(("flux", "sdxl"), range(len(TEXTS))))
     random.Random(name).shuffle(pairs)
     first = random.Random(name + pattern).randrange(2)
@@ -173,7 +174,7 @@ def test_prompts_without_ids_outside_the_folder_are_numbered_lines(name: str, pa
         (["flux/cat.png", "flux/dog.png"], ["a cube", "a cat"], "no number in its name tells its line"),
     ],
 )
-def test_prompts_outside_the_folder_that_belong_to_no_image_end_the_job_before_any_model(
+def test_prompts_outside_the_folder_that_match_no_image_end_the_job_before_any_model_loads(
     names: list[str], prompts_file: object, reason: str, tmp_path: Path
 ) -> None:
     put(tmp_path / "mine", {name: images("atlas", 1)[0]["image"] for name in names})
@@ -184,7 +185,7 @@ def test_prompts_outside_the_folder_that_belong_to_no_image_end_the_job_before_a
     assert len(err.splitlines()) == 1 and err.startswith(f"error: images {tmp_path}/mine: ")
 
 
-def test_what_is_wrong_with_a_path_is_said_with_its_key_and_of_disks_without_buckets(tmp_path: Path) -> None:
+def test_an_error_about_a_path_names_its_key_and_mentions_buckets_only_for_s3(tmp_path: Path) -> None:
     given = ["metric=[edge_density]", "cluster=here", f"store={tmp_path}/store"]
     for key in ("images", "prompts"):
         said = refusal("score", f"images={tmp_path}", f"{key}=", *given)
@@ -192,8 +193,8 @@ def test_what_is_wrong_with_a_path_is_said_with_its_key_and_of_disks_without_buc
     assert refusal("score", f"images={tmp_path}/gone", *given).endswith("/gone: not found; check the path")
 
 
-def test_a_missing_extra_is_one_line_and_help_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As after a plain `pip install .`: the extra's packages are not there."""
+def test_a_missing_extra_is_reported_in_one_line_and_in_help(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Simulate a plain `pip install .`, which leaves out the extra's packages."""
     real = metadata.version
 
     def version(package: str) -> str:
@@ -204,7 +205,7 @@ def test_a_missing_extra_is_one_line_and_help_names_it(tmp_path: Path, monkeypat
     monkeypatch.setattr(metadata, "version", version)
     missing_packages.cache_clear()
     try:
-        for job in ("view", "rate"):
+        for job in {"view", "rate"} & {*JOBS}:
             needs = f"jobs.{job} needs uvicorn; {install('view')}"
             assert needs in printed(job, "--help").splitlines()
             assert refusal(job, *(["study=x"] if job == "rate" else [f"store={tmp_path}"])) == f"error: {needs}"
@@ -212,8 +213,8 @@ def test_a_missing_extra_is_one_line_and_help_names_it(tmp_path: Path, monkeypat
         missing_packages.cache_clear()
 
 
-def test_what_is_in_the_folder_now_is_scored_whatever_was_taken_in_before(tmp_path: Path) -> None:
-    """A first try that took nothing in, renamed and removed generators, a damaged store and another kind of input."""
+def test_the_folders_present_content_is_scored_after_any_earlier_try(tmp_path: Path) -> None:
+    """Earlier tries took nothing in, had renamed and removed generators, a damaged store or another kind of input."""
     folder = write_folder(tmp_path / "mine")
     given = [f"images={folder}", "metric=[edge_density]", "cluster=here", f"store={tmp_path}/store"]
 
@@ -242,8 +243,8 @@ def test_what_is_in_the_folder_now_is_scored_whatever_was_taken_in_before(tmp_pa
     assert scored() == {"mine": 3}
 
 
-def test_a_name_that_is_not_utf8_costs_its_own_file_of_a_sweep(tmp_path: Path) -> None:
-    """Also of a folder, which names a generator."""
+def test_a_name_that_is_not_utf8_costs_only_its_own_file(tmp_path: Path) -> None:
+    """The same holds for a folder, which names a generator."""
     write_rows(tmp_path / "rows.parquet", [{"image": row["image"], "prompt": "a circle"} for row in images("atlas", 2)])
     content = (tmp_path / "rows.parquet").read_bytes()
     for name in (b"atlas/good", b"atlas/caf\xe9", b"caf\xe9/good"):
@@ -257,7 +258,7 @@ def test_a_name_that_is_not_utf8_costs_its_own_file_of_a_sweep(tmp_path: Path) -
 
 
 def write_faulty_table(folder: Path, rng: random.Random) -> list[tuple[str, str, str]]:
-    """Write images of two generators with a shuffled table, and return its bad lines: generator, kind, its words."""
+    """Write images of two generators with a shuffled table; return its bad lines: generator, kind, message."""
     folder.mkdir(parents=True)
     lines: list[tuple[str, str, str, str]] = []
     for generator, count in (("flint", rng.randint(4, 9)), ("atlas", rng.randint(2, 5))):
@@ -314,7 +315,7 @@ def test_a_rejected_row_is_a_row_without_a_score_and_counts_for_the_exit_code(tm
 
 
 @pytest.mark.parametrize("named", ["the folder", "the table"])
-def test_an_error_row_names_the_file_and_line_that_the_user_wrote(named: str, tmp_path: Path) -> None:
+def test_an_error_row_names_the_users_file_and_line(named: str, tmp_path: Path) -> None:
     folder, rng = tmp_path / "mine", random.Random(named)
     bad = write_faulty_table(folder, rng)
     (folder / "atlas0.png").write_bytes(b"no image")
@@ -333,8 +334,8 @@ def test_an_error_row_names_the_file_and_line_that_the_user_wrote(named: str, tm
     assert sorted((row["file"], row["line"], row["kind"]) for row in pq.read_table(kept).to_pylist()) == sorted(places)
 
 
-def test_what_tells_no_prompt_beside_an_image_is_named_and_lines_may_move(tmp_path: Path) -> None:
-    """Text files, JSON files and lines of a list; a shard is not written again because a row is in another line."""
+def test_a_file_without_an_images_prompt_is_named_and_lines_may_move(tmp_path: Path) -> None:
+    """Prompts come from text files, JSON files or lines of a list; moving a row to another line rewrites no shard."""
     image = draw_noise(random.Random(3))
     beside = put(tmp_path / "beside", {"a.png": image, "a.txt": "a cat", "b.png": image, "b.txt": " \n", "c.png": image,
                                        "c.json": '{"text": "", "seed": 3}'})  # fmt: skip
@@ -351,8 +352,8 @@ def test_what_tells_no_prompt_beside_an_image_is_named_and_lines_may_move(tmp_pa
     assert "stands already" in printed("ingest", f"images={made}", f"output={tmp_path}/made")
 
 
-def test_a_rejected_row_is_a_row_without_a_score_of_a_sweep_over_what_was_ingested(tmp_path: Path) -> None:
-    """The prompt that the row names is not counted as missing besides."""
+def test_a_row_that_ingest_rejected_is_a_row_without_a_score_in_a_sweep(tmp_path: Path) -> None:
+    """The prompt that the row names does not also count as missing."""
     bad = write_faulty_table(tmp_path / "mine", random.Random(2))
     printed("ingest", f"table={tmp_path}/mine/images.csv", f"output={tmp_path}/made", code=1)
     given = [f"benchmark.images={tmp_path}/made", f"benchmark.prompts={tmp_path}/made/prompts.parquet"]
@@ -370,7 +371,7 @@ def test_a_rejected_row_is_a_row_without_a_score_of_a_sweep_over_what_was_ingest
     assert sum("images.csv, line " in row["message"] for row in errors) == of_atlas and "exit code 1: " in one
 
 
-def test_a_file_of_rejected_rows_without_end_is_refused_before_it_is_read(tmp_path: Path) -> None:
+def test_an_oversized_file_of_rejected_rows_is_refused_before_it_is_read(tmp_path: Path) -> None:
     write_faulty_table(tmp_path / "mine", random.Random(4))
     printed("ingest", f"table={tmp_path}/mine/images.csv", f"output={tmp_path}/made", code=1)
     given = [f"benchmark.images={tmp_path}/made", f"benchmark.prompts={tmp_path}/made/prompts.parquet"]
@@ -401,7 +402,7 @@ def test_later_jobs_find_the_images_of_a_run_from_any_folder(tmp_path: Path, mon
     assert page.read_text().count("data:image/webp") == pictures > 0
 
 
-def test_rows_that_nobody_can_count_are_above_every_budget(tmp_path: Path) -> None:
+def test_an_unknown_number_of_rows_exceeds_every_budget(tmp_path: Path) -> None:
     rng = random.Random(3)
     members = [
         (f"{name}.{ending}", data)

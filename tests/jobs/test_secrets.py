@@ -24,8 +24,8 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("A_SECRET", SECRET)
 
 
-def shown(*arguments: str) -> tuple[int, str]:
-    """The exit code, and all that a person or a log sees."""
+def run_command(*arguments: str) -> tuple[int, str]:
+    """Return the exit code and the complete output."""
     code, out, err = run("sweep", "sweep=shapes", *arguments)
     return code, out + err
 
@@ -44,7 +44,7 @@ def shown(*arguments: str) -> tuple[int, str]:
     ids=lambda arguments: arguments[0],
 )
 def test_the_printed_configuration_shows_no_secret(arguments: Sequence[str]) -> None:
-    code, said = shown(*arguments, "--config")
+    code, said = run_command(*arguments, "--config")
     assert code == 0 and SECRET not in said and "***" in said
 
 
@@ -66,23 +66,23 @@ def test_secrets_from_the_environment_reach_the_storage() -> None:
     ],
 )
 @pytest.mark.parametrize("flag", [["--config"], []])
-def test_no_other_value_takes_anything_from_the_environment(override: str, flag: list[str]) -> None:
+def test_no_other_value_reads_the_environment(override: str, flag: list[str]) -> None:
     line = refusal("sweep", "sweep=shapes", override, "+benchmark.suffix=env", "dry_run=true", *flag)
     assert SECRET not in line and line.startswith("error: config key") and ALONE in line
 
 
 @pytest.mark.parametrize("reference", ["${storage.secret}", "${storage}", "${oc.select:storage.secret,nothing}"])
 def test_no_other_value_can_name_a_secret(reference: str) -> None:
-    assert SECRET not in shown("storage.secret=hush-hush", f"benchmark.name='{reference}'", "--config")[1]
+    assert SECRET not in run_command("storage.secret=hush-hush", f"benchmark.name='{reference}'", "--config")[1]
 
 
 @pytest.mark.parametrize("value", ["{hush-hush", "hush-hush,b", "[hush-hush", "'hush-hush"])
 def test_a_command_line_that_cannot_be_read_is_repeated_without_its_secret(value: str) -> None:
-    code, said = shown(f"storage.secret={value}")
+    code, said = run_command(f"storage.secret={value}")
     assert code != 0 and said.startswith("error: ") and SECRET not in said
 
 
-def test_a_manifest_holds_no_secret() -> None:
+def test_a_manifest_contains_no_secret() -> None:
     overrides = ["sweep=shapes", "storage.key=${oc.env:A_SECRET}", "storage.secret=hush-hush"]
     config = config_of("sweep", *overrides)
     stored = public_config(config)
@@ -116,8 +116,8 @@ def test_addresses_in_messages_lose_their_credentials_and_queries(text: str, sho
     assert hide_secrets(text) == shown
 
 
-def test_what_a_client_says_of_its_endpoint_is_shown_without_credentials(tmp_path: Path) -> None:
-    """The endpoint of AWS_ENDPOINT_URL is the client's own, and stands in its messages."""
+def test_a_clients_message_about_its_endpoint_is_shown_without_credentials(tmp_path: Path) -> None:
+    """The client reads AWS_ENDPOINT_URL itself, and puts it into its messages."""
     said = f"Could not connect to the endpoint URL: http://user:{SECRET}@host:9000/bucket"
     for error in (OSError(said), PermissionError(said)):
         with pytest.raises(ConfigError) as raised, readable_errors(StorageConfig().locate(str(tmp_path)), "store"):

@@ -1,5 +1,6 @@
-"""Generation settings are shown by sweeps, reports, nightly runs and trends, and results are never compared as if
-they were the same.
+"""Sweeps, reports, nightly runs and trends show generation settings.
+
+Results with different settings are never compared as if the settings were equal.
 """
 
 import json
@@ -27,8 +28,8 @@ OTHER = {"cfg": {"7.5": 24}, "seed": {"1": 24}}
 EARLIER, LATER = "20260101-000000-000000", "20260102-030405-000006"
 
 
-def with_settings(bench: Path, generator: str, columns: dict[str, list[Any]]) -> None:
-    """Writes the generator's table anew, its rows in another order and in two files of different size."""
+def write_settings(bench: Path, generator: str, columns: dict[str, list[Any]]) -> None:
+    """Rewrite the generator's table, with its rows in another order and in two files of different size."""
     (path,) = (bench / "images" / generator).glob("*.parquet")
     table = pq.read_table(path)
     for name, values in columns.items():
@@ -43,18 +44,18 @@ def with_settings(bench: Path, generator: str, columns: dict[str, list[Any]]) ->
 
 @pytest.fixture(scope="module")
 def swept(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str], str]:
-    """A sweep of two generators whose tables say what they were generated with, each in its own words."""
+    """Sweep two generators whose tables record their settings, each with its own names."""
     folder = tmp_path_factory.mktemp("swept")
     bench = write_benchmark(folder / "bench", ["atlas", "flint"], count=8)
-    with_settings(bench, "atlas", {"guidance_scale": [4.0] * 8, "seed": list(range(8)), "width": [64] * 8,
+    write_settings(bench, "atlas", {"guidance_scale": [4.0] * 8, "seed": list(range(8)), "width": [64] * 8,
                                    "height": [48] * 8})  # fmt: skip
-    with_settings(bench, "flint", {"cfg": ["7.50"] * 6 + [None, "4"], "scheduler": ["DDIM"] * 8})
+    write_settings(bench, "flint", {"cfg": ["7.50"] * 6 + [None, "4"], "scheduler": ["DDIM"] * 8})
     words = [f"benchmark.prompts={bench}/prompts.parquet", f"benchmark.images={bench}/images", "sweep=own_images"]
     words += [f"store={folder}/store", "models=shapes", "metric=[clipscore]", "cluster=here"]
     return folder / "store", words, printed("sweep", *words)
 
 
-def test_a_sweep_reads_settings_and_says_which_columns_have_them(swept: tuple[Path, list[str], str]) -> None:
+def test_a_sweep_reads_settings_and_names_their_columns(swept: tuple[Path, list[str], str]) -> None:
     store, _, said = swept
     assert "settings: cfg (guidance_scale, cfg), size (width x height), seed, sampler (scheduler)" in said
     table = pq.read_table(newest(store) / "scores.parquet")
@@ -69,7 +70,7 @@ def test_a_sweep_reads_settings_and_says_which_columns_have_them(swept: tuple[Pa
     assert "The images of flint were made with several settings: cfg 7.5 (86%) and 4 (14%)." in said
 
 
-def test_settings_are_in_no_key_and_can_be_left_out_or_ignored(swept: tuple[Path, list[str], str]) -> None:
+def test_settings_are_not_in_the_keys_and_can_be_left_out_or_ignored(swept: tuple[Path, list[str], str]) -> None:
     store, words, _ = swept
     left_out = printed("sweep", *words, "benchmark.columns.settings=[]")
     assert (
@@ -86,8 +87,8 @@ def test_settings_are_in_no_key_and_can_be_left_out_or_ignored(swept: tuple[Path
     assert "'settings': expected 'compare' or 'ignore', got 'ignored'" in refusal("sweep", *words, "settings=ignored")
 
 
-def test_a_night_and_its_rewards_say_where_settings_changed(swept: tuple[Path, list[str], str], tmp_path: Path) -> None:
-    """The images of a copy are generated anew with other guidance, and twice for each prompt, as far as it says."""
+def test_a_night_and_its_rewards_report_changed_settings(swept: tuple[Path, list[str], str], tmp_path: Path) -> None:
+    """The images of a copy are generated again with another guidance, and twice for each prompt."""
     folder = shutil.copytree(swept[0].parent, tmp_path / "copy")
     words = [word.replace(str(swept[0].parent), str(folder)) for word in swept[1]]
     earlier = min(run.name for run in (folder / "store/runs").iterdir())
@@ -110,8 +111,8 @@ def test_a_night_and_its_rewards_say_where_settings_changed(swept: tuple[Path, l
     assert "different settings" not in printed(*rewards, f"output={tmp_path}/pairs", "settings=ignore")
 
 
-def two_runs(folder: Path, *, before: Any, after: Any) -> Store:
-    """Two runs in which atlas became clearly worse and borealis did not change."""
+def make_two_runs(folder: Path, *, before: Any, after: Any) -> Store:
+    """Make two runs: atlas becomes clearly worse, and borealis does not change."""
     prompts, generators = plain_prompts(24), ["atlas", "borealis"]
 
     def worse(generator: str, metric: str, prompt: int) -> float:
@@ -129,8 +130,8 @@ def report(folder: Path, *words: str) -> Ended:
     return run("report", f"store={folder}/store", f"run={LATER}", f"compare={EARLIER}", "images=0", *words)
 
 
-def test_a_changed_setting_is_told_and_no_change_is_clear(tmp_path: Path) -> None:
-    two_runs(tmp_path, before={"atlas": CFG, "borealis": CFG}, after={"atlas": OTHER, "borealis": CFG})
+def test_a_changed_setting_is_reported_and_no_change_counts_as_clear(tmp_path: Path) -> None:
+    make_two_runs(tmp_path, before={"atlas": CFG, "borealis": CFG}, after={"atlas": OTHER, "borealis": CFG})
     said = report(tmp_path).words
     assert f"atlas was generated with other settings: cfg 7.5 here, 4 in {EARLIER}. No change of it is clear." in said
     assert "atlas is worse" not in said and "Nothing changed in what both runs scored." in said
@@ -141,12 +142,12 @@ def test_a_changed_setting_is_told_and_no_change_is_clear(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("unknown", [{}, {"atlas": {"steps": {"20": 24}}}, {"atlas": {"seed": {"2": 24}}}])
-def test_what_one_run_does_not_say_and_another_seed_are_no_change_of_settings(tmp_path: Path, unknown: Any) -> None:
-    two_runs(tmp_path, before=unknown, after={"atlas": OTHER, "borealis": OTHER})
+def test_an_unknown_setting_and_another_seed_are_not_changes_of_settings(tmp_path: Path, unknown: Any) -> None:
+    make_two_runs(tmp_path, before=unknown, after={"atlas": OTHER, "borealis": OTHER})
     assert "atlas is worse by gecko (−0.400)." in report(tmp_path).words
 
 
-def test_generators_with_other_settings_share_no_letter_and_are_not_ranked(tmp_path: Path) -> None:
+def test_generators_with_different_settings_share_no_letter_and_are_not_ranked(tmp_path: Path) -> None:
     settings = {"atlas": CFG, "borealis": OTHER}
     made = make_run(tmp_path, prompts=plain_prompts(24), metrics=["gecko"], settings=settings)
     said = run("report", f"store={tmp_path}/store", "images=0").words
@@ -162,7 +163,7 @@ def test_generators_with_other_settings_share_no_letter_and_are_not_ranked(tmp_p
     assert "atlas is the best generator." in ignored
 
 
-def test_where_all_settings_differ_nothing_is_compared_and_no_letter_is_shown(tmp_path: Path) -> None:
+def test_if_all_settings_differ_nothing_is_compared_and_no_letter_is_shown(tmp_path: Path) -> None:
     made = make_run(tmp_path, generators=["atlas", "borealis"], settings={"atlas": CFG, "borealis": OTHER})
     said = run("report", f"store={tmp_path}/store", "images=0").words
     board = pd.read_csv(made.folder / "summary.csv")
@@ -171,8 +172,8 @@ def test_where_all_settings_differ_nothing_is_compared_and_no_letter_is_shown(tm
     assert "gecko and clipscore compare no two generators: their settings differ." in said
 
 
-def pictures(folder: Path, generator: str, parameters: str) -> None:
-    """Two PNGs as AUTOMATIC1111 writes them, each with its prompt beside it."""
+def write_images(folder: Path, generator: str, parameters: str) -> None:
+    """Write two PNGs like AUTOMATIC1111, each with its prompt next to it."""
     for number in range(2):
         info = PngImagePlugin.PngInfo()
         info.add_text("parameters", parameters)
@@ -182,9 +183,9 @@ def pictures(folder: Path, generator: str, parameters: str) -> None:
         Image.new("RGB", (64, 48), "teal").save(path, pnginfo=info)
 
 
-def test_pictures_in_folders_say_themselves_what_they_were_generated_with(tmp_path: Path) -> None:
-    pictures(tmp_path / "in", "atlas", "a cup\nSteps: 20, Sampler: Euler a, CFG scale: 4, Seed: 1, Size: 512x512")
-    pictures(tmp_path / "in", "flint", "")
+def test_settings_are_read_from_images_in_folders(tmp_path: Path) -> None:
+    write_images(tmp_path / "in", "atlas", "a cup\nSteps: 20, Sampler: Euler a, CFG scale: 4, Seed: 1, Size: 512x512")
+    write_images(tmp_path / "in", "flint", "")
     words = [f"images={tmp_path}/in", f"store={tmp_path}/store", "metric=[edge_density]", "cluster=here"]
     assert "settings: what pictures and their rows say" in printed("score", *words)
     manifest = json.loads((newest(tmp_path / "store") / "manifest.json").read_text())
@@ -192,8 +193,8 @@ def test_pictures_in_folders_say_themselves_what_they_were_generated_with(tmp_pa
     assert manifest["settings"] == {"atlas": atlas, "flint": {"size": {"64x48": 2}}}
 
 
-def test_jpegs_with_prompts_in_any_script_say_with_which_cfg_they_were_made(tmp_path: Path) -> None:
-    """AUTOMATIC1111 writes UTF-16 in big-endian order: two folders of cfg 2 and 9 were compared as equal."""
+def test_the_cfg_is_read_from_jpegs_with_prompts_in_any_script(tmp_path: Path) -> None:
+    """AUTOMATIC1111 writes UTF-16 in big-endian order; once, two folders of cfg 2 and 9 were compared as equal."""
     for generator, cfg in (("atlas", 2), ("flint", 9)):
         text = f"一只红色的杯子\nSteps: 20, Sampler: Euler a, CFG scale: {cfg}, Seed: 1, Size: 64x48"
         tags = Image.Exif()
@@ -211,8 +212,8 @@ def test_jpegs_with_prompts_in_any_script_say_with_which_cfg_they_were_made(tmp_
     }
 
 
-def test_fields_of_tars_are_settings_and_go_before_what_pictures_say(tmp_path: Path) -> None:
-    pictures(tmp_path, "atlas", "a cup\nSteps: 20, CFG scale: 4, Seed: 1")
+def test_fields_of_tars_are_settings_and_win_over_the_images_own(tmp_path: Path) -> None:
+    write_images(tmp_path, "atlas", "a cup\nSteps: 20, CFG scale: 4, Seed: 1")
     fields = json.dumps({"prompt": "a cup", "guidance_scale": 7.5})
     (tmp_path / "in").mkdir()
     sample = [("0.png", (tmp_path / "atlas/0.png").read_bytes()), ("0.json", fields.encode())]
@@ -223,7 +224,7 @@ def test_fields_of_tars_are_settings_and_go_before_what_pictures_say(tmp_path: P
 
 
 def test_trends_break_a_line_where_settings_changed(tmp_path: Path) -> None:
-    two_runs(tmp_path, before={"atlas": CFG, "borealis": CFG}, after={"atlas": OTHER, "borealis": CFG})
+    make_two_runs(tmp_path, before={"atlas": CFG, "borealis": CFG}, after={"atlas": OTHER, "borealis": CFG})
     said = run("trends", f"store={tmp_path}/store").words
     assert f"atlas was generated with other settings in run {LATER}: cfg 7.5 here, 4 in {EARLIER}." in said
     (path,) = (tmp_path / "store/trends").glob("*/trends.parquet")

@@ -28,8 +28,8 @@ ROOT = Path(__file__).parent.parent.parent
 MODULE = (sys.executable, "-m", "jobs.sweep")
 
 
-def processes_of(session: int) -> list[int]:
-    """Live processes of a session, by /proc."""
+def list_processes(session: int) -> list[int]:
+    """List the live processes of a session from /proc."""
     found = []
     for entry in Path("/proc").iterdir():
         try:
@@ -42,14 +42,14 @@ def processes_of(session: int) -> list[int]:
 
 
 def heed_ctrl_c() -> None:
-    """Shells have what runs in the background ignore it, and tests may run there."""
+    """Make this process react to Ctrl-C: shells have background jobs ignore it, and tests may run in one."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_stop_ends_a_sweep_on_ray_cleanly_and_the_next_run_goes_on(number: signal.Signals, tmp_path: Path) -> None:
-    """SIGTERM comes to the job, and Ctrl-C to all processes of its terminal."""
+def test_a_stop_ends_a_sweep_on_ray_cleanly_and_the_next_run_continues(number: signal.Signals, tmp_path: Path) -> None:
+    """SIGTERM goes to the job, and Ctrl-C to all processes of its terminal."""
     store, waiting = tmp_path / "store", threading.Event()
     bench = write_benchmark(tmp_path / "bench", count=64)
     given = [*UNJUDGED, f"store={store}", "metric=[edge_density]"]
@@ -73,10 +73,10 @@ def test_a_stop_ends_a_sweep_on_ray_cleanly_and_the_next_run_goes_on(number: sig
     assert printed.rstrip().splitlines()[-2:] == ["stopping", KEPT], printed
     assert "Traceback" not in printed
     for _ in range(200):
-        if not processes_of(process.pid):
+        if not list_processes(process.pid):
             break
         waiting.wait(0.1)
-    assert processes_of(process.pid) == []
+    assert list_processes(process.pid) == []
 
     kept = {path: path.stat().st_mtime_ns for path in store.glob("*/*/*/*.parquet")}
     assert run("sweep", *given).code == 0
@@ -84,17 +84,20 @@ def test_a_stop_ends_a_sweep_on_ray_cleanly_and_the_next_run_goes_on(number: sig
 
 
 @pytest.mark.parametrize("number, metric", [(signal.SIGINT, "vqascore"), (signal.SIGTERM, "tifa")])
-def test_a_stop_in_the_middle_of_a_shard_keeps_its_whole_rows_and_no_model_is_asked_twice(
+def test_a_stop_in_the_middle_of_a_shard_keeps_complete_rows_and_repeats_no_call(
     number: signal.Signals, metric: str, tmp_path: Path
 ) -> None:
-    """At any call of one shard's; the next command makes the calls that are left, and finds the same scores."""
+    """The signal comes at any call of one shard.
+
+    The next command makes the remaining calls and gets the same scores.
+    """
     bench, batch = write_benchmark(tmp_path / "bench", ["atlas"], count=24), 3
     given = [*UNJUDGED, f"metric=[{metric}]", f"models.vqa.image_batch={batch}", "cluster=here", "shard_rows=24"]
     given += [f"benchmark.prompts={bench}/prompts.parquet", f"benchmark.images={bench}/images"]
     heed_ctrl_c()
 
     def sweep(name: str, stop_at: int | None = None) -> tuple[Ended, int]:
-        """Runs it in a store, with a signal at one of its calls; also returns how many calls were answered."""
+        """Run the sweep in a store with a signal at one of its calls; also return the number of answered calls."""
         answered = 0
 
         def note(made: int) -> None:
@@ -113,12 +116,12 @@ def test_a_stop_in_the_middle_of_a_shard_keeps_its_whole_rows_and_no_model_is_as
     again, after = sweep("store")
     assert again.code == 0 and 0 < after < calls
     assert calls <= before + after <= calls + batch, "images that were encoded and not yet asked about"
-    pd.testing.assert_frame_equal(scores_in(tmp_path / "store"), scores_in(tmp_path / "undisturbed"))
+    pd.testing.assert_frame_equal(read_scores(tmp_path / "store"), read_scores(tmp_path / "undisturbed"))
 
 
 @pytest.mark.slow
-def test_a_stop_in_the_middle_of_a_shard_keeps_its_whole_rows_on_ray_too(tmp_path: Path) -> None:
-    """It comes when the only worker is ready; its next report of answered calls is answered by the wish to stop."""
+def test_a_stop_in_the_middle_of_a_shard_keeps_complete_rows_on_ray_too(tmp_path: Path) -> None:
+    """The signal comes when the only worker is ready; the reply to its next report asks it to stop."""
     bench, waiting, log = write_benchmark(tmp_path / "bench", ["atlas"], count=128), threading.Event(), tmp_path / "log"
     store = store_at(tmp_path / "store")
     given = [*UNJUDGED, f"store={store.place.url}", "metric=[tifa]", "shard_rows=128"]
@@ -140,14 +143,14 @@ def test_a_stop_in_the_middle_of_a_shard_keeps_its_whole_rows_on_ray_too(tmp_pat
     assert manifest["counts"]["rows_kept"] == kept
 
 
-def scores_in(store: Path) -> pd.DataFrame:
+def read_scores(store: Path) -> pd.DataFrame:
     return pd.read_parquet(newest(store) / "scores.parquet")
 
 
-def test_a_sweep_that_is_ended_before_its_report_stands_leaves_the_newest_run_as_it_was_and_is_not_repeated(
+def test_a_sweep_that_ends_before_its_report_leaves_the_newest_run_unchanged_and_is_not_repeated(
     tmp_path: Path,
 ) -> None:
-    sweep, waiting = Sweep(tmp_path, "sweep=shapes"), threading.Event()  # which judges before it reports
+    sweep, waiting = Sweep(tmp_path, "sweep=shapes"), threading.Event()  # it judges before it reports
     assert sweep.run().code == 0
     first = newest_run(sweep.store)
     sweep.change("relabelled")
@@ -166,7 +169,7 @@ def test_a_sweep_that_is_ended_before_its_report_stands_leaves_the_newest_run_as
     assert find_run(sweep.store, "latest") == left and sweep.store.exists(f"runs/{left}/report.html")
 
 
-def test_a_sweep_whose_report_cannot_be_written_fails_says_so_and_leaves_the_newest_run_as_it_was(
+def test_a_sweep_that_cannot_write_its_report_fails_and_leaves_the_newest_run_unchanged(
     tmp_path: Path,
 ) -> None:
     sweep = Sweep(tmp_path)
@@ -191,15 +194,15 @@ def test_a_sweep_whose_report_cannot_be_written_fails_says_so_and_leaves_the_new
 
 
 def await_end(timer: threading.Thread, config: object) -> int:
-    """A job at work until then."""
+    """Keep a job at work until then."""
     timer.join()
     return 0
 
 
-def test_a_stop_that_comes_while_the_command_line_is_read_ends_the_job_all_the_same(
+def test_a_stop_while_the_command_line_is_read_ends_the_job(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """At any moment of it, in each of which Hydra or OmegaConf may be about to make an error of their own of it."""
+    """This holds at any moment, although Hydra or OmegaConf might turn the signal into an error of their own."""
     sent, early = Random(7), list[int]()
     for _ in range(20):
         signal.signal(signal.SIGTERM, lambda signum, frame: early.append(signum))  # on a busy machine, before the job

@@ -1,4 +1,7 @@
-"""`ray job submit`: the sweep as a job of a Ray head node, with its log the job's and its exit code passed on."""
+"""`ray job submit` runs the sweep as a job of a Ray head node.
+
+The sweep's log is the job's log, and its exit code is passed on.
+"""
 
 import json
 import re
@@ -20,11 +23,11 @@ WRITTEN = {
     for page in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md"))
     for folder in re.findall(r"\boutput=([a-z]\w+)/\w", page.read_text())
 }
-"""The folders of the checkout that examples write to."""
+"""Folders of the checkout that the examples write to."""
 
 
 @pytest.mark.parametrize("folder", sorted(WRITTEN | {"data/images/"}))
-def test_what_the_examples_write_is_not_uploaded_with_a_job(folder: str) -> None:
+def test_files_that_the_examples_write_are_not_uploaded_with_a_job(folder: str) -> None:
     """Ray's own rules select the uploaded files."""
     excludes = get_excludes_from_ignore_files(ROOT, include_gitignore=True)
     assert any(excluded(ROOT / folder / "00000.parquet") for excluded in excludes)
@@ -48,20 +51,26 @@ def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayHead]:
         yield head
 
 
-PLACED = [f"+cluster.pools.{stage}.labels={{whose:theirs}}" for stage in ("image_statistics", "scores")]
-"""A Ray of the sweep's own has no machine with that label."""
+LABELS = [f"+cluster.pools.{stage}.labels={{whose:theirs}}" for stage in ("image_statistics", "scores")]
+"""Options that need a label which only the given cluster has."""
 
 
 @pytest.mark.slow
-def test_a_submitted_sweep_runs_on_the_given_cluster_which_goes_on_living_and_its_log_and_exit_code_are_the_jobs(
-    head: RayHead, tmp_path: Path
-) -> None:
-    """One image of eight is damaged, so that the sweep gives a table and still ends with exit code 1."""
+def test_a_submitted_sweep_runs_on_the_given_cluster_and_leaves_it_running(head: RayHead, tmp_path: Path) -> None:
+    """One image of eight is damaged, so that the sweep writes a table and still ends with exit code 1."""
     folder = write_benchmark(tmp_path / "bench")
     damaged = images("atlas", 8)
     damaged[3]["image"] = b"no image"
     write_rows(folder / "images/atlas/00000.parquet", damaged)
-    sweep = ["python", "-m", "jobs.sweep", "sweep=shapes", f"store={tmp_path}/store", "metric=[edge_density]", *PLACED]
+    sweep = [
+        "python",
+        "-m",
+        "jobs.sweep",
+        "sweep=shapes",
+        f"store={tmp_path}/store",
+        "metric=[edge_density]",
+        *LABELS,
+    ]
     sweep += [f"benchmark.prompts={folder}/prompts.parquet", f"benchmark.images={folder}/images"]
     done = submit(head, *sweep)
     assert done.returncode == 1, done.stdout + done.stderr

@@ -1,4 +1,4 @@
-"""Several benchmarks in one command: each is the run that it is alone, and together they are one page."""
+"""Several benchmarks in one command: each makes the same run as alone, and one page shows them together."""
 
 import json
 from pathlib import Path
@@ -26,7 +26,7 @@ class Swept(NamedTuple):
         return dict(json.loads((suite / "suite.json").read_text())["runs"])
 
 
-def test_each_benchmark_has_a_budget_of_its_own_and_the_exit_code_is_the_worst(tmp_path: Path) -> None:
+def test_each_benchmark_has_its_own_budget_and_the_exit_code_is_the_worst(tmp_path: Path) -> None:
     write_rows(tmp_path / "prompts.parquet", prompts(4))
     write_rows(tmp_path / "images/atlas/00000.parquet", images("atlas", 2))
     words = [
@@ -64,5 +64,5 @@ def test_each_benchmark_has_a_budget_of_its_own_and_the_exit_code_is_the_worst(t
         ((), "config key 'benchmarks' is required; choose some: benchmarks=[NAME,...] of "),
     ],
 )  # fmt: skip
-def test_what_no_suite_can_be_is_refused_in_one_line(words: tuple[str, ...], line: str) -> None:
+def test_an_impossible_suite_is_refused_in_one_line(words: tuple[str, ...], line: str) -> None:
     assert refusal("sweep", "sweep=suite", "models=shapes", METRICS, *words, code=64).startswith(f"error: {line}")

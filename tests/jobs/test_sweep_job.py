@@ -1,4 +1,4 @@
-"""The embedded sweep as a newcomer runs it, over 96 of its prompts: leaderboards that tell the truth."""
+"""The embedded sweep as a newcomer runs it, over 96 of its prompts: the leaderboards agree with the truth."""
 
 import itertools
 import math
@@ -17,11 +17,11 @@ from tests.commands import newest, printed, store_at
 from tests.environment import ROOT
 
 PACK = ROOT / "assets" / "shapes"
-CLEAR = 3.0
-"""Standard errors of the paired difference from which one generator is truly better than another on this benchmark."""
+MIN_SEPARATION = 3.0
+"""Standard errors of the paired difference above which one generator is truly better than another."""
 
 PROMPTS = 96
-GIVEN = ("sweep=shapes", f"benchmark.limit={PROMPTS}")
+WORDS = ("sweep=shapes", f"benchmark.limit={PROMPTS}")
 METRICS = ("vqascore", "clipscore", "gecko", "tifa", "dsg")
 Correct = Mapping[str, np.ndarray]
 
@@ -30,7 +30,7 @@ Correct = Mapping[str, np.ndarray]
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A store with one run of the whole embedded sweep."""
     folder = tmp_path_factory.mktemp("sweep") / "store"
-    command = [sys.executable, "-m", "jobs.sweep", *GIVEN, f"store={folder}", "verbose=true", "cluster=here"]
+    command = [sys.executable, "-m", "jobs.sweep", *WORDS, f"store={folder}", "verbose=true", "cluster=here"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stdout + done.stderr
     (folder.parent / "printed").write_text(done.stdout)
@@ -58,7 +58,7 @@ def truth() -> Correct:
 
 @pytest.fixture(scope="module")
 def met() -> Correct:
-    """The share of its prompt's requirements that each image meets, which a mean over questions estimates."""
+    """Return the fraction of its prompt's requirements that each image meets, which a mean over questions estimates."""
     table = known()
     required = pq.read_table(PACK / "requirements.parquet").to_pandas().groupby("prompt_id").size()
     table = table.assign(met=1 - table["broken"].map(len) / table["prompt_id"].map(required))
@@ -79,9 +79,9 @@ def separation(values: Correct, one: str, other: str) -> float:
 
 
 def clear_pairs(truth: Correct) -> list[tuple[str, str]]:
-    """(better, worse) for every pair that truly differs."""
+    """Return (better, worse) for every pair that truly differs."""
     pairs = itertools.permutations(truth, 2)
-    return [(one, other) for one, other in pairs if separation(truth, one, other) > CLEAR]
+    return [(one, other) for one, other in pairs if separation(truth, one, other) > MIN_SEPARATION]
 
 
 def test_every_image_has_a_score_by_every_metric(run: Path) -> None:
@@ -90,41 +90,41 @@ def test_every_image_has_a_score_by_every_metric(run: Path) -> None:
     assert len(pq.read_table(run / "errors.parquet")) == 0
 
 
-def test_vqascore_ranks_every_truly_different_pair_as_the_truth_does(run: Path, truth: Correct) -> None:
+def test_vqascore_ranks_every_truly_different_pair_like_the_truth(run: Path, truth: Correct) -> None:
     pairs = clear_pairs(truth)
     assert len(pairs) >= 12, "the embedded world is meant to make most differences clear"
     means = {generator: values.mean() for generator, values in scores(run, "vqascore").items()}
     assert [pair for pair in pairs if means[pair[0]] <= means[pair[1]]] == []
 
 
-def test_the_tie_is_a_tie_in_truth_and_by_vqascore(run: Path, truth: Correct) -> None:
+def test_the_designed_tie_is_a_tie_in_truth_and_by_vqascore(run: Path, truth: Correct) -> None:
     assert abs(separation(truth, "borealis", "cobalt")) < 2
     assert abs(separation(scores(run, "vqascore"), "borealis", "cobalt")) < 2
 
 
 @pytest.mark.parametrize("metric", METRICS)
-def test_every_metric_ranks_the_pairs_that_truly_differ_in_the_share_of_requirements_met(
+def test_every_metric_ranks_pairs_that_truly_differ_in_the_fraction_of_requirements_met(
     metric: str, run: Path, met: Correct
 ) -> None:
-    """Ember and flint do not: they differ in how many images are wholly right."""
+    """Ember and flint do not differ in it: they differ in the number of completely right images."""
     pairs = clear_pairs(met)
     assert len(pairs) >= 13 and ("ember", "flint") not in pairs
     means = {generator: values.mean() for generator, values in scores(run, metric).items()}
     assert [pair for pair in pairs if means[pair[0]] <= means[pair[1]]] == []
 
 
-def test_asking_tells_right_from_wrong_images_better_than_comparing(run: Path, truth: Correct) -> None:
-    levels = {metric: _image_level(run, metric, truth) for metric in METRICS}
+def test_metrics_that_ask_separate_right_from_wrong_images_better_than_similarity(run: Path, truth: Correct) -> None:
+    levels = {metric: _correlate_images(run, metric, truth) for metric in METRICS}
     assert min(levels, key=lambda metric: levels[metric]) == "clipscore", levels
 
 
-def _image_level(run: Path, metric: str, truth: Correct) -> float:
-    """Pearson correlation between the scores and the truth of all images."""
+def _correlate_images(run: Path, metric: str, truth: Correct) -> float:
+    """Return the Pearson correlation between the scores and the truth over all images."""
     values = scores(run, metric)
     return float(np.corrcoef(np.concatenate([values[g] for g in truth]), np.concatenate(list(truth.values())))[0, 1])
 
 
-def test_the_summary_is_what_the_scores_say(run: Path) -> None:
+def test_the_summary_agrees_with_the_scores(run: Path) -> None:
     summary = pq.read_table(run / "summary.parquet").to_pandas().set_index(["generator", "metric", "skill"])
     for metric in METRICS:
         for generator, values in scores(run, metric).items():
@@ -136,7 +136,7 @@ def test_the_summary_is_what_the_scores_say(run: Path) -> None:
     }  # fmt: skip
 
 
-def test_the_printed_leaderboards_name_the_best_first_and_the_run_folder(store: Path, run: Path) -> None:
+def test_the_printed_leaderboards_name_the_best_generator_first_and_the_run_folder(store: Path, run: Path) -> None:
     said = (store.parent / "printed").read_text()
     for metric in METRICS:
         board = said.split(f"{metric}: overall")[1]
@@ -161,7 +161,7 @@ def test_the_printed_leaderboards_name_the_best_first_and_the_run_folder(store: 
 def test_a_second_run_computes_nothing_and_never_imports_ray(store: Path) -> None:
     code = (
         "import sys; from plumbline.jobs.command import run_job; from plumbline.jobs.sweep import COMMAND, main\n"
-        f"code = run_job(COMMAND, main, {[*GIVEN, f'store={store}']!r})\n"
+        f"code = run_job(COMMAND, main, {[*WORDS, f'store={store}']!r})\n"
         "print('imported', [name for name in ('ray', 'torch') if name in sys.modules]); sys.exit(code)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
@@ -170,21 +170,21 @@ def test_a_second_run_computes_nothing_and_never_imports_ray(store: Path) -> Non
     assert "imported []" in done.stdout
 
 
-def test_judgements_that_cannot_be_read_cost_neither_the_run_nor_its_report(store: Path) -> None:
-    said = printed("sweep", *GIVEN, f"store={store}", "protocol.path=nowhere")
+def test_unreadable_judgements_cost_neither_the_run_nor_its_report(store: Path) -> None:
+    said = printed("sweep", *WORDS, f"store={store}", "protocol.path=nowhere")
     assert re.search(r"warning no agreement with people: .*nowhere.*plumbline report run=", said)
     assert re.search(r"atlas .*(leads|the lead) by", said) and re.search(r"report: .*/report\.html", said)
 
 
 def test_a_dry_run_shows_what_a_change_would_cost_and_writes_nothing(store: Path) -> None:
     before = sorted(store.rglob("*"))
-    said = printed("sweep", *GIVEN, f"store={store}", "models.vqa.revision=v2", "dry_run=true")
+    said = printed("sweep", *WORDS, f"store={store}", "models.vqa.revision=v2", "dry_run=true")
     assert re.search(r"answers:vqa\s+│\s+28 │\s+0 │\s+28 │\s+672 │\s+1?\d{4}", said)
     assert re.search(r"similarities:clip\s+│\s+7 │\s+7 │\s+0 │\s+0 │\s+0", said)
     assert sorted(store.rglob("*")) == before
 
 
-def test_status_shows_the_runs_and_is_friendly_to_an_empty_store(store: Path, tmp_path: Path) -> None:
+def test_status_shows_the_runs_and_accepts_an_empty_store(store: Path, tmp_path: Path) -> None:
     said = printed("status", f"store={store}")
     assert "(latest): shapes" in said and "coverage 100.0%" in said and "7 generators by vqascore, " in said
     store_at(tmp_path / "empty").check()

@@ -1,4 +1,4 @@
-"""verify=true reads every cell that a run was made from, names the damaged and lost ones, and computes them again."""
+"""verify=true reads every cell that a run was made from, names the damaged and lost cells, and computes them again."""
 
 import re
 import shutil
@@ -22,7 +22,7 @@ SOUND = re.compile(r"verify: \d+ cells read, all are sound")
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Bench:
+def complete_bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
     """Return a benchmark with all its cells in a store, and with a run that was made from them."""
     bench = Bench(tmp_path_factory.mktemp("whole"), METRICS)
     assert bench.run().code == 0
@@ -31,15 +31,15 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Bench:
 
 
 @pytest.fixture
-def bench(whole: Bench) -> Bench:
-    """The benchmark with its store as it was; at another address its run would be another."""
-    shutil.rmtree(whole.store.place.url)
-    shutil.copytree(whole.folder / "sound", whole.store.place.url)
-    return whole
+def bench(complete_bench: Bench) -> Bench:
+    """Return the benchmark with its original store; at another address its run would be another."""
+    shutil.rmtree(complete_bench.store.place.url)
+    shutil.copytree(complete_bench.folder / "sound", complete_bench.store.place.url)
+    return complete_bench
 
 
 def cells(bench: Bench, *stages: str) -> list[Path]:
-    """The committed cells of these stages, or of all."""
+    """Return the committed cells of these stages, or of all stages."""
     found = files_of(Path(bench.store.place.url))["cell"]
     return sorted(path for path in found if not stages or path.relative_to(bench.store.place.url).parts[0] in stages)
 
@@ -59,7 +59,7 @@ def newest_scores(bench: Bench) -> pd.DataFrame:
 
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))])
-def test_every_damaged_cell_is_named_and_computed_again_whatever_its_stage_and_the_scores_stay(
+def test_every_damaged_cell_of_any_stage_is_named_and_computed_again_with_the_same_scores(
     seed: int, bench: Bench
 ) -> None:
     chance, before = Random(seed), newest_scores(bench)
@@ -82,9 +82,7 @@ def test_every_damaged_cell_is_named_and_computed_again_whatever_its_stage_and_t
 
 
 @pytest.mark.parametrize(("stage", "remade"), [("questions", True), ("scores", True), ("answers", False)])
-def test_lost_cells_are_computed_again_except_those_that_may_have_been_pruned(
-    stage: str, remade: bool, bench: Bench
-) -> None:
+def test_lost_cells_are_computed_again_unless_they_may_have_been_pruned(stage: str, remade: bool, bench: Bench) -> None:
     lost = cells(bench, stage)
     kept = lost.pop(Random(stage).randrange(len(lost)))
     for path in lost:
@@ -94,7 +92,7 @@ def test_lost_cells_are_computed_again_except_those_that_may_have_been_pruned(
     assert kept.exists() and all(path.exists() == remade for path in lost)
 
 
-def test_a_sound_store_is_left_as_it_is(bench: Bench) -> None:
+def test_a_sound_store_stays_unchanged(bench: Bench) -> None:
     before, first = contents(bench), newest_run(bench.store)
     ended = bench.run(VERIFY)
     assert ended.code == 0 and SOUND.search(ended.words) and f"nothing changed since run {first}" in ended.out

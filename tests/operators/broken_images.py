@@ -1,4 +1,4 @@
-"""Images that lack pixels though their markers and headers are sound, each cut from a whole one."""
+"""Images that lack pixels although their markers and headers are sound, each cut from a complete image."""
 
 import base64
 import re
@@ -16,31 +16,31 @@ ARITHMETIC = base64.b64decode(
     "yQALCAAQABABAREA/8wABgAQEAX/2gAIAQEAAD8A0lphObIGysQEj3ERIU58Hq2fOUz3rTpK46xki6XoIK0ANf8A071SdY2Fa3LO65qtZ/8AJ8NURlGT4od3"
     "EXxmXKP1b2Uyw+AGif/Z"
 )
-"""A grey 16x16 JPEG as `jpegtran -arithmetic` makes it; its scan has the last 90 bytes."""
+"""A grey 16x16 JPEG made by `jpegtran -arithmetic`; its last 90 bytes are the scan."""
 LOSSLESS = base64.b64decode(
     "/9j/4AAQSkZJRgABAQAAAQABAAD/wwALCAAQABABAREA/8QAGQABAAMBAQAAAAAAAAAAAAAAAAYHCAUC/9oACAEBAAEAAI8JGLAHXASMWAOuAkYsAdcBIxYA"
     "64vAdwYjGlAHcGIxpQB3BiMaUAdwYjGlBlEa2HoVQA1sPQqgBrYehVADWw9CqBtcQQZSE1AQQZSE1AQQZSE1AQQZSE1H/9k="
 )
-"""A grey 16x16 JPEG as libjpeg-turbo 3 compresses it without loss."""
+"""A grey 16x16 JPEG compressed without loss by libjpeg-turbo 3."""
 
 
-def segments(jpeg: bytes) -> list[bytes]:
-    """A JPEG cut before each of its markers but those of restarts."""
+def split_segments(jpeg: bytes) -> list[bytes]:
+    """Split a JPEG before each of its markers except restart markers."""
     starts = [match.start() for match in MARKERS.finditer(jpeg)]
     return [jpeg[start:stop] for start, stop in zip(starts, [*starts[1:], len(jpeg)], strict=True)]
 
 
-def without_intervals(first: int, count: int) -> bytes:
-    """A JPEG without so many of its restart intervals, which it has one of for every row of blocks."""
+def drop_intervals(first: int, count: int) -> bytes:
+    """Remove this number of restart intervals from a JPEG that has one interval for every row of blocks."""
     jpeg = encoded(PICTURE, "JPEG", restart_marker_rows=1, subsampling=0)
     scan = jpeg.rindex(b"\xff\xda")
     starts = [scan + 14, *(match.end() for match in RESTARTS.finditer(jpeg, scan)), len(jpeg)]
     return jpeg[: starts[first]] + jpeg[starts[first + count] :]
 
 
-def in_three_scans(*, kept: Sequence[float] = (1, 1, 1)) -> bytes:
-    """A baseline JPEG with a scan for each of Y, Cb and Cr, of which that share is there."""
-    greys = [segments(encoded(channel, "JPEG")) for channel in PICTURE.convert("YCbCr").split()]
+def make_three_scans(*, kept: Sequence[float] = (1, 1, 1)) -> bytes:
+    """Return a baseline JPEG with a scan for each of Y, Cb and Cr, cut to these fractions."""
+    greys = [split_segments(encoded(channel, "JPEG")) for channel in PICTURE.convert("YCbCr").split()]
     frame = bytearray(b"".join(part for part in greys[0][:-2] if part[1] != 0xC0))
     size = next(part for part in greys[0] if part[1] == 0xC0)[4:9]
     frame += b"\xff\xc0\0\x11" + size + b"\3" + b"".join(bytes((component, 0x11, 0)) for component in (1, 2, 3))
@@ -52,20 +52,20 @@ def in_three_scans(*, kept: Sequence[float] = (1, 1, 1)) -> bytes:
 
 
 def cut_scan(scan: bytes, component: int, share: float) -> bytes:
-    """The start of the scan of one component; nothing of it where the share is 0."""
+    """Return the start of one component's scan; a fraction of 0 leaves nothing."""
     renamed = scan[:5] + bytes((component,)) + scan[6:]
     return renamed[: 10 + int(share * (len(scan) - 10))] if share else b""
 
 
-def progressive(scans: int) -> bytes:
-    """A progressive JPEG without all scans but the first ones."""
-    parts = segments(encoded(PICTURE, "JPEG", progressive=True))
+def make_progressive(scans: int) -> bytes:
+    """Return a progressive JPEG with only its first scans."""
+    parts = split_segments(encoded(PICTURE, "JPEG", progressive=True))
     places = [place for place, part in enumerate(parts) if part[1] == 0xDA]
     return b"".join(parts[: places[scans - 1] + 1]) + END
 
 
-def tiff_of_kind(compression: str, share: float = 1) -> bytes:
-    """A TIFF whose one strip is said to have that share of its bytes."""
+def make_tiff(compression: str, share: float = 1) -> bytes:
+    """Return a TIFF whose header gives its only strip this fraction of its bytes."""
     fax = compression in ("group3", "group4", "tiff_ccitt")
     image = PICTURE.convert("1" if fax else "RGB")
     tiff = bytearray(encoded(image, "TIFF", compression=compression))
@@ -77,8 +77,8 @@ def tiff_of_kind(compression: str, share: float = 1) -> bytes:
     return bytes(tiff)
 
 
-def bmp_of_runs(runs: bytes, *, bits: int = 8, side: int = 20) -> bytes:
-    """A square run-length encoded BMP with a palette of greys."""
+def make_bmp(runs: bytes, *, bits: int = 8, side: int = 20) -> bytes:
+    """Return a square run-length encoded BMP with a palette of greys."""
     greys = b"".join(bytes((255 * grey // (2**bits - 1),) * 3) + b"\0" for grey in range(2**bits))
     start = 54 + len(greys)
     kind = {8: 1, 4: 2}[bits]
@@ -87,25 +87,25 @@ def bmp_of_runs(runs: bytes, *, bits: int = 8, side: int = 20) -> bytes:
 
 
 WHITE_ROW = b"\x14\xff"
-"""Of a BMP of 20 columns."""
+"""One row of a BMP with 20 columns."""
 JPEGS = {
-    "an interval in the middle is missing": without_intervals(5, 1),
-    "eight intervals are missing, so that the numbers go on": without_intervals(2, 8),
-    "the first interval is missing": without_intervals(0, 1),
-    "the last interval is missing": without_intervals(11, 1)[:-2] + END,
-    "the scan of Y is cut": in_three_scans(kept=(0.3, 1, 1)),
-    "the scan of Y is missing": in_three_scans(kept=(0, 1, 1)),
-    "the scan of Cr is missing": in_three_scans(kept=(1, 1, 0)),
-    "progressive, with its first scan alone": progressive(1),
-    "progressive, without its last scan": progressive(9),
+    "an interval in the middle is missing": drop_intervals(5, 1),
+    "eight intervals are missing, so that the numbers go on": drop_intervals(2, 8),
+    "the first interval is missing": drop_intervals(0, 1),
+    "the last interval is missing": drop_intervals(11, 1)[:-2] + END,
+    "the scan of Y is cut": make_three_scans(kept=(0.3, 1, 1)),
+    "the scan of Y is missing": make_three_scans(kept=(0, 1, 1)),
+    "the scan of Cr is missing": make_three_scans(kept=(1, 1, 0)),
+    "progressive, with its first scan alone": make_progressive(1),
+    "progressive, without its last scan": make_progressive(9),
     "lossless, cut in half": LOSSLESS[:110] + END,
     "arithmetic, cut in half": ARITHMETIC[:150] + END,
 }
-"""By what is wrong with them, JPEGs that libjpeg fills up."""
+"""JPEGs whose missing pixels libjpeg fills in, by their defect."""
 BMPS = {
-    "it skips its pixels": bmp_of_runs(b"\0\2\xff\x13" + b"\0\2\x14\0" + b"\0\1"),
-    "its rows end early": bmp_of_runs(b"\1\xff\0\0" * 20 + b"\0\1"),
-    "it skips a row": bmp_of_runs((WHITE_ROW + b"\0\0") * 9 + b"\0\2\0\1" + (WHITE_ROW + b"\0\0") * 10 + b"\0\1"),
-    "it skips its pixels, of four bits": bmp_of_runs(b"\x05\xff\0\2\xff\x13\0\2\x14\0\0\1", bits=4),
+    "it skips its pixels": make_bmp(b"\0\2\xff\x13" + b"\0\2\x14\0" + b"\0\1"),
+    "its rows end early": make_bmp(b"\1\xff\0\0" * 20 + b"\0\1"),
+    "it skips a row": make_bmp((WHITE_ROW + b"\0\0") * 9 + b"\0\2\0\1" + (WHITE_ROW + b"\0\0") * 10 + b"\0\1"),
+    "it skips its pixels, of four bits": make_bmp(b"\x05\xff\0\2\xff\x13\0\2\x14\0\0\1", bits=4),
 }
-"""By what is wrong with them, BMPs whose pixels Pillow fills up."""
+"""BMPs whose missing pixels Pillow fills in, by their defect."""

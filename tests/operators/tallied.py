@@ -1,4 +1,4 @@
-"""The summary and the pairs of scores that are all at hand."""
+"""The summary and the pairs of scores that are all in memory."""
 
 from collections.abc import Container, Mapping, Sequence
 
@@ -12,7 +12,7 @@ from plumbline.operators.results.summary import Skills, Tally
 
 
 def summarise(scores: pa.Table, skills: Mapping[str, Sequence[str]]) -> pa.Table:
-    """Scores (schema SCORES) to the summary (schema SUMMARY)."""
+    """Summarise scores (schema SCORES) in schema SUMMARY."""
     tally = Tally(Skills(skills.items()))
     tally.add(scores)
     return tally.summary()
@@ -24,7 +24,7 @@ def paired(
     falling: Container[str] = (),
     baseline: str = "",
 ) -> list[Duel]:
-    """Every pair of generators of scores (schema SCORES) by all their metrics."""
+    """Compare every pair of generators by all metrics in the scores (schema SCORES)."""
     of_run, of_prompts = of_table(scores), Skills((skills or {}).items())
     return [
         duel
@@ -34,12 +34,12 @@ def paired(
 
 
 def picked_of(scores: RunScores, metrics: Sequence[str], most: int, falling: Container[str] = ()) -> Picked:
-    """The images that a report shows of these metrics."""
+    """Return the images that a report shows for these metrics."""
     inputs = MetricInputs(scores, Skills(()), gallery_quotas(scores, metrics, most), lower_is_better=falling)
     seen = {metric: figures.seen for metric, figures in measure_metrics(inputs).items()}
     return pick_images(scores, {metric: seen.get(metric) for metric in metrics}, inputs.quotas, most, falling)
 
 
 def of_table(table: pa.Table) -> RunScores:
-    """A run's scores (schema SCORES) that are at hand, as reports read them."""
+    """Return scores in memory (schema SCORES) as a run's scores, which reports read."""
     return RunScores([lambda columns: table.select(list(columns))])

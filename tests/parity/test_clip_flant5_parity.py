@@ -42,7 +42,7 @@ CHOICES = ("Yes", "No", "maybe not a circle")
 
 
 class PlainClipFlanT5:
-    """The released method with nothing shared, batched or left out; it shares no code with the one under test."""
+    """The released method without sharing, batching or shortcuts; it shares no code with the code under test."""
 
     def __init__(self, checkpoint: Path, tower: Path, before: str = f"{SYSTEM_MESSAGE} USER: ") -> None:
         self.before = before
@@ -56,7 +56,7 @@ class PlainClipFlanT5:
             {name[13:]: tensor for name, tensor in weights.items() if name.startswith("mm_projector.")}
         )
         self.language = T5(T5Config(**tiny.T5_FIELDS)).eval()
-        self.language.lm_head.weight = nn.Parameter(weights["lm_head.weight"])  # a matrix of its own, unlike T5's
+        self.language.lm_head.weight = nn.Parameter(weights["lm_head.weight"])  # a separate matrix, unlike T5's
         own = {name: tensor for name, tensor in weights.items() if name in self.language.state_dict()}
         self.language.load_state_dict(own, strict=False)
         assert torch.equal(self.language.encoder.embed_tokens.weight, weights["shared.weight"])
@@ -72,7 +72,7 @@ class PlainClipFlanT5:
         return model
 
     def pixels(self, image: Image.Image) -> torch.Tensor:
-        """Padded to a square with CLIP's mean colour, resized with bicubic, scaled, normalised: (1, 3, side, side)."""
+        """Pad to a square with CLIP's mean colour, resize with bicubic, scale, normalise: (1, 3, side, side)."""
         side = max(image.size)
         square = np.empty((side, side, 3), dtype=np.uint8)
         square[:] = [int(255 * mean) for mean in tiny.IMAGE_MEAN]
@@ -83,7 +83,7 @@ class PlainClipFlanT5:
         return torch.from_numpy(normalised.transpose(2, 0, 1)[None]).float()
 
     def inputs(self, image: Image.Image, question: str) -> torch.Tensor:
-        """The encoder's input embeddings (1, tokens, width), each chunk of text with its own end of sequence."""
+        """Return the encoder's input embeddings (1, tokens, width), each chunk of text with its own end of sequence."""
         before, after = f"{self.before}<image>\n{question} ASSISTANT: ".split("<image>")
         hidden = self.tower(pixel_values=self.pixels(image), output_hidden_states=True).hidden_states
         assert len(hidden) == tiny.VISION_FIELDS["num_hidden_layers"] + 1, "all layers are run"
@@ -92,13 +92,13 @@ class PlainClipFlanT5:
 
     @torch.inference_mode()
     def score(self, image: Image.Image, question: str, answer: str) -> float:
-        """exp(-mean cross-entropy over the answer's tokens and its end of sequence)."""
+        """Return exp(-mean cross-entropy over the answer's tokens and its end of sequence)."""
         labels = torch.tensor([self.tokenizer(answer).input_ids])
         loss = self.language(inputs_embeds=self.inputs(image, question), labels=labels).loss
         return math.exp(-loss.item())
 
     def yes_scores(self) -> list[float]:
-        """The score of "Yes" for every pair."""
+        """Return the score of "Yes" for every pair."""
         return [self.score(PICTURES[image], METRIC.question(text), "Yes") for image, text in PAIRS]
 
 
@@ -118,7 +118,7 @@ def load(folder: Path, **options: Any) -> ClipFlanT5Likelihood:
 
 
 def likelihoods(model: ClipFlanT5Likelihood, choices: Sequence[str] = ("Yes",)) -> list[list[list[float]]]:
-    """Log-probabilities of the choices for every pair, by one call each of `encode` and `likelihood`."""
+    """Return log-probabilities of the choices for every pair, by one call each of `encode` and `likelihood`."""
     features = model.encode([model.preprocess(image) for image in PICTURES])
     asked = [Question(image, METRIC.question(text), tuple(choices)) for image, text in PAIRS]
     return model.likelihood(features, asked)
@@ -128,13 +128,13 @@ def mean_scores(model: ClipFlanT5Likelihood) -> list[float]:
     return [reduce_answer(choices[0], "mean") for choices in likelihoods(model)]
 
 
-def test_the_scores_tell_images_and_questions_apart(plain_scores: list[float]) -> None:
+def test_the_scores_differ_between_images_and_questions(plain_scores: list[float]) -> None:
     assert len({round(score, 6) for score in plain_scores}) == len(PAIRS), "or agreeing on them would say little"
     assert min(plain_scores) > 1e-3
 
 
 @pytest.mark.parametrize("pair_batch", [1, 7, 64])
-def test_the_mean_reduction_is_the_plain_score_whatever_the_batch(
+def test_the_mean_reduction_is_the_plain_score_for_any_batch(
     checkpoints: Path, plain_scores: list[float], pair_batch: int
 ) -> None:
     model = load(checkpoints / "flant5", pair_batch=pair_batch)
@@ -142,7 +142,7 @@ def test_the_mean_reduction_is_the_plain_score_whatever_the_batch(
 
 
 @pytest.mark.parametrize(("system", "before"), [("", "USER: "), ("a red circle", "a red circle USER: ")])
-def test_the_system_message_can_be_left_out_as_in_the_releases_ablation_or_be_another(
+def test_the_system_message_can_be_left_out_or_replaced(
     checkpoints: Path, plain_scores: list[float], system: str, before: str
 ) -> None:
     scores = mean_scores(load(checkpoints / "flant5", system=system))
@@ -151,10 +151,13 @@ def test_the_system_message_can_be_left_out_as_in_the_releases_ablation_or_be_an
 
 
 @pytest.mark.slow
-def test_a_compiled_encoder_scores_the_same_by_one_compilation_for_all_numbers_of_questions(
+def test_a_compiled_encoder_gives_the_same_scores_with_one_compilation(
     checkpoints: Path, plain_scores: list[float]
 ) -> None:
-    """Inductor's code for a CPU. The questions have two lengths once they are padded; one alone is its own case."""
+    """The code is Inductor's for a CPU.
+
+    The questions have two lengths once they are padded; one alone is its own case.
+    """
     for pair_batch in (5, 64, 1):
         model = load(checkpoints / "flant5", pair_batch=pair_batch, compiled=True)
         before = counters["stats"]["unique_graphs"]
@@ -162,7 +165,9 @@ def test_a_compiled_encoder_scores_the_same_by_one_compilation_for_all_numbers_o
         assert counters["stats"]["unique_graphs"] - before <= 3
 
 
-def test_several_choices_are_what_each_is_alone(likelihood: ClipFlanT5Likelihood, plain: PlainClipFlanT5) -> None:
+def test_several_choices_have_the_same_scores_as_alone(
+    likelihood: ClipFlanT5Likelihood, plain: PlainClipFlanT5
+) -> None:
     answered = likelihoods(likelihood, CHOICES)
     for (image, text), choices in zip(PAIRS, answered, strict=True):
         for choice, given in zip(CHOICES, choices, strict=True):
@@ -171,8 +176,8 @@ def test_several_choices_are_what_each_is_alone(likelihood: ClipFlanT5Likelihood
             assert reduce_answer(given, "mean") == pytest.approx(expected, abs=0, rel=1e-5)
 
 
-def test_a_token_is_weighed_against_the_full_vocabulary(likelihood: ClipFlanT5Likelihood) -> None:
-    """Over all words of the vocabulary as one-token answers the probabilities add up to one, less the special four."""
+def test_a_tokens_probability_is_over_the_full_vocabulary(likelihood: ClipFlanT5Likelihood) -> None:
+    """Probabilities of all words of the vocabulary as answers add up to one, except the four special tokens."""
     words = tuple(word for word in tiny.VOCABULARY if word not in tiny.SPECIAL)
     features = likelihood.encode([likelihood.preprocess(PICTURES[0])])
     (choices,) = likelihood.likelihood(features, [Question(0, "a circle ?", words)])
@@ -184,14 +189,14 @@ def test_a_token_is_weighed_against_the_full_vocabulary(likelihood: ClipFlanT5Li
 
 @torch.inference_mode()
 def special_mass(model: ClipFlanT5Likelihood, feature: torch.Tensor, question: str) -> float:
-    """The first answer token's probability of being special, from the network's logits."""
+    """Return the probability that the first answer token is special, from the network's logits."""
     after = torch.tensor([model.tokenizer(f"\n{question} ASSISTANT: ").input_ids])
     encoded = model.model.encode_questions(feature[None], model.before, after)
     logits = model.model.decode(encoded, torch.tensor([[tiny.VOCABULARY["Yes"]]]))[0, 0]
     return float(logits.softmax(-1)[[tiny.VOCABULARY[token] for token in tiny.SPECIAL]].sum())
 
 
-def test_rows_of_the_embedding_that_no_token_has_weigh_nothing(
+def test_rows_of_the_embedding_without_a_token_do_not_count(
     checkpoints: Path, tmp_path: Path, plain_scores: list[float]
 ) -> None:
     """The released code cuts the embedding to the tokenizer's length before the softmax."""
@@ -208,7 +213,7 @@ def test_rows_of_the_embedding_that_no_token_has_weigh_nothing(
     assert replies[0] == replies[1]
 
 
-def test_an_image_is_cut_instead_of_padded_where_the_processor_is_asked_for(
+def test_an_image_is_cropped_instead_of_padded_with_the_processor_option(
     checkpoints: Path, similarity: ClipSimilarity
 ) -> None:
     model = load(checkpoints / "flant5", padding="processor")
@@ -217,7 +222,7 @@ def test_an_image_is_cut_instead_of_padded_where_the_processor_is_asked_for(
 
 
 @pytest.mark.parametrize("select_layer", [-1, -3])
-def test_the_selected_layer_is_the_checkpoints(checkpoints: Path, tmp_path: Path, select_layer: int) -> None:
+def test_the_selected_layer_comes_from_the_checkpoint(checkpoints: Path, tmp_path: Path, select_layer: int) -> None:
     tower = str((checkpoints / "clip").resolve())
     folder = tiny.save_flant5(tmp_path / "flant5", tiny.flant5_weights(), tower_name=tower)
     tiny.edit_json(folder / "config.json", mm_vision_select_layer=select_layer)
@@ -240,7 +245,7 @@ def test_an_image_is_its_patches_without_the_class_token(
             torch.testing.assert_close(feature, plain.projector(hidden[-2][0, 1:]), atol=1e-5, rtol=1e-5)
 
 
-def test_the_output_matrix_is_the_checkpoints_own_and_not_the_embedding(
+def test_the_output_matrix_is_the_checkpoints_and_not_the_embedding(
     checkpoints: Path, tmp_path: Path, plain_scores: list[float]
 ) -> None:
     tower = str((checkpoints / "clip").resolve())
@@ -285,7 +290,7 @@ def test_a_saved_network_has_the_released_layout(tmp_path: Path) -> None:
     assert {name: fields[name] for name in released} == released
 
 
-def test_weights_stored_in_half_precision_are_widened_before_they_are_used(checkpoints: Path, tmp_path: Path) -> None:
+def test_weights_stored_in_half_precision_are_widened_before_use(checkpoints: Path, tmp_path: Path) -> None:
     weights = {name: tensor.half() for name, tensor in tiny.flant5_weights().items()}
     tower = str((checkpoints / "clip").resolve())
     folder = tiny.save_flant5(tmp_path / "half", weights, tower_name=tower)

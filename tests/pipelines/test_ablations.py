@@ -1,4 +1,4 @@
-"""A metric that is denied something is a metric like any other: cells of its own, and the rest shared."""
+"""An ablated metric is a metric like any other: it has its own cells, and shares the rest."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -28,7 +28,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_benchmark(tmp_path_factory.mktemp("bench"))
 
 
-def denied(config: SweepConfig) -> SweepConfig:
+def sweep_ablations(config: SweepConfig) -> SweepConfig:
     """Sweep every metric and its ablations."""
     others = {
         f"{name}_{what}": replace(metric, ablation=what) for name, metric in config.metrics.items() for what in DENIED
@@ -38,7 +38,7 @@ def denied(config: SweepConfig) -> SweepConfig:
 
 def test_questions_are_shared_and_the_metric_itself_keeps_its_cells(folder: Path, tmp_path: Path) -> None:
     config = sweep_config(folder, tmp_path, METRICS)
-    alone, both = plan_sweep(config).plan, plan_sweep(denied(config)).plan
+    alone, both = plan_sweep(config).plan, plan_sweep(sweep_ablations(config)).plan
     paths = {cell.path for cell in alone.cells}
     new = [cell for cell in both.cells if cell.path not in paths]
     assert paths < {cell.path for cell in both.cells}
@@ -48,13 +48,13 @@ def test_questions_are_shared_and_the_metric_itself_keeps_its_cells(folder: Path
     }  # fmt: skip
 
 
-def test_a_metric_of_whose_words_no_stage_knows_cannot_have_them_shuffled() -> None:
+def test_words_cannot_be_shuffled_for_a_metric_that_does_not_declare_them() -> None:
     with pytest.raises(ConfigError, match="no stage that ablation=shuffled_words changes; leave it out"):
         check_chain("entropy", ImageStatisticConfig(statistic="entropy", ablation="shuffled_words"))
     check_chain("vpeval", VpevalConfig(ablation="shuffled_words"))
 
 
-def test_in_a_process_of_ones_own_the_same_is_denied(folder: Path, tmp_path: Path) -> None:
+def test_a_scorer_has_the_same_ablations(folder: Path, tmp_path: Path) -> None:
     config = sweep_config(folder, tmp_path, "metric=[vqascore]")
     blind = replace(config.metrics["vqascore"], ablation="blank_images")
     scorer = Scorer(
@@ -69,8 +69,8 @@ def test_in_a_process_of_ones_own_the_same_is_denied(folder: Path, tmp_path: Pat
     assert own[0] != pytest.approx(own[1], abs=1e-3)
 
 
-def test_a_row_that_is_tried_alone_is_shown_the_same_image_as_in_its_shard(folder: Path, tmp_path: Path) -> None:
-    """After a worker's death rows are tried one by one."""
+def test_a_row_that_is_tried_alone_gets_the_same_image_as_in_its_shard(folder: Path, tmp_path: Path) -> None:
+    """After a worker's death, rows are tried one by one."""
     config = sweep_config(folder, tmp_path, "metric=[clipscore]")
     shuffled = {"clipscore": replace(config.metrics["clipscore"], ablation="shuffled_images")}
     planned = plan_sweep(replace(config, metrics=shuffled))

@@ -30,7 +30,7 @@ from tests.bench_of import images, plan_bench, prompts, run_plan, sweep_config, 
 
 PROMPTS = 64
 OPTIONS = ("metric=[clipscore]", "adaptive=betting", "adaptive.range=[-1,1]", "adaptive.growth=1")
-ALIKE = (*OPTIONS, "adaptive.indifference=0.4")
+EQUAL_OPTIONS = (*OPTIONS, "adaptive.indifference=0.4")
 
 
 @pytest.fixture(scope="module")
@@ -56,13 +56,13 @@ def sweep(
     return run_adaptive(plan_sweep(config), watch, tell)
 
 
-def seen_of(now: PlannedSweep) -> SeenPrompts:
+def list_seen(now: PlannedSweep) -> SeenPrompts:
     assert now.seen is not None
     return now.seen
 
 
 class TwoSecondsARound:
-    """Computes in this process, and reports two seconds of work besides."""
+    """Computes in this process, and reports two additional seconds of work."""
 
     place = "here"
 
@@ -86,14 +86,14 @@ class Stopped(NamedTuple):
 @pytest.fixture(scope="module")
 def stopped(folder: Path, small_rounds: None) -> Stopped:
     told: list[SeenPrompts] = []
-    planned = plan_bench(folder, folder.parent / "stopped", *ALIKE)
+    planned = plan_bench(folder, folder.parent / "stopped", *EQUAL_OPTIONS)
     planned = replace(planned, executor=TwoSecondsARound(planned.executor))
     return Stopped(*run_adaptive(planned, watch, told.append), told)
 
 
-def test_it_stops_when_enough_is_seen_and_says_what_was_not(stopped: Stopped) -> None:
+def test_a_sweep_stops_when_enough_is_seen_and_names_the_unseen_rest(stopped: Stopped) -> None:
     finished, now, told = stopped
-    seen = seen_of(now)
+    seen = list_seen(now)
     assert [one.enough for one in told] == [False] * (len(told) - 1) + [True]
     assert 16 < seen.prompts < PROMPTS
     assert seen.decisions.column("verdict").to_pylist() == ["alike"]
@@ -113,7 +113,7 @@ def test_it_stops_when_enough_is_seen_and_says_what_was_not(stopped: Stopped) ->
         gather_scores(now.store, "latest", None)
 
 
-def test_who_looks_without_a_range_is_told_that_nothing_is_promised(
+def test_an_adaptive_sweep_without_a_range_warns_that_nothing_is_guaranteed(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = sweep_config(folder, tmp_path, "metric=[clipscore]", "adaptive=asymptotic", "adaptive.growth=4")
@@ -122,7 +122,7 @@ def test_who_looks_without_a_range_is_told_that_nothing_is_promised(
     (report,) = tmp_path.glob("runs/*/report.html")
     page = report.read_text("utf-8")
     for text in (terminal, page):
-        assert "adaptive=asymptotic does not promise that 5% at most of such decisions are false" in text
+        assert "adaptive=asymptotic does not promise that at most 5% of such decisions are false" in text
 
 
 def test_the_same_command_again_computes_nothing_and_names_the_same_run(stopped: Stopped) -> None:
@@ -131,36 +131,40 @@ def test_the_same_command_again_computes_nothing_and_names_the_same_run(stopped:
     assert (again.run_id, again.computed, again.unchanged) == (stopped.finished.run_id, 0, True)
 
 
-def test_killed_after_a_round_it_goes_on_and_decides_the_same(folder: Path, stopped: Stopped, tmp_path: Path) -> None:
+def test_a_sweep_killed_after_a_round_continues_and_decides_the_same(
+    folder: Path, stopped: Stopped, tmp_path: Path
+) -> None:
     def die(seen: SeenPrompts) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        sweep(sweep_config(folder, tmp_path, *ALIKE), die)
-    resumed, now = sweep(sweep_config(folder, tmp_path, *ALIKE))
-    assert seen_of(now).decisions.equals(seen_of(stopped.now).decisions)
+        sweep(sweep_config(folder, tmp_path, *EQUAL_OPTIONS), die)
+    resumed, now = sweep(sweep_config(folder, tmp_path, *EQUAL_OPTIONS))
+    assert list_seen(now).decisions.equals(list_seen(stopped.now).decisions)
     assert resumed.results.read_scores().equals(stopped.finished.results.read_scores())
     assert 0 < resumed.computed < stopped.finished.computed
 
 
-def test_a_full_sweep_afterwards_asks_its_models_for_the_rest(folder: Path, stopped: Stopped, tmp_path: Path) -> None:
+def test_a_later_full_sweep_only_computes_the_rest(folder: Path, stopped: Stopped, tmp_path: Path) -> None:
     shutil.copytree(stopped.now.store.place.url, tmp_path / "store")
     planned = plan_bench(folder, tmp_path / "store", "metric=[clipscore]")
     full = run_plan(planned)
     assert full.results.rows == 2 * PROMPTS
     manifest = planned.store.read_text(f"runs/{full.run_id}/manifest.json") or ""
-    kept = 2 * seen_of(stopped.now).prompts
+    kept = 2 * list_seen(stopped.now).prompts
     assert f'"rows_kept": {kept}' in manifest or f'"rows_kept": {2 * kept}' in manifest, "of similarities and scores"
 
 
-def test_a_pair_without_a_score_of_some_prompt_says_how_many_it_lacks(tmp_path: Path) -> None:
+def test_the_number_of_prompts_that_a_pair_lacks_is_shown(tmp_path: Path) -> None:
     write_benchmark(tmp_path / "bench", count=PROMPTS)
     rows = images("flint", PROMPTS)
     rows[5] = {**rows[5], "image": b"no image"}
     write_rows(tmp_path / "bench/images/flint/00000.parquet", [row for row in rows if row is not rows[9]])
     finished, now = sweep(sweep_config(tmp_path / "bench", tmp_path / "store", *OPTIONS, "max_failed=0.1"))
-    (decision,) = seen_of(now).decisions.to_pylist()
-    assert decision["n"] + decision["n_missing"] == seen_of(now).prompts == PROMPTS, "without indifference it sees all"
+    (decision,) = list_seen(now).decisions.to_pylist()
+    assert decision["n"] + decision["n_missing"] == list_seen(now).prompts == PROMPTS, (
+        "without indifference it sees all"
+    )
     assert decision["n_missing"] == 2 == finished.results.n_null
     scores = finished.results.read_scores()
     means = {
@@ -171,17 +175,17 @@ def test_a_pair_without_a_score_of_some_prompt_says_how_many_it_lacks(tmp_path: 
     assert decision["difference"] == pytest.approx(means["atlas"] - means["flint"], abs=0.02)
 
 
-def test_rows_that_hold_their_own_prompts_come_in_rounds_too(tmp_path: Path) -> None:
+def test_rows_with_their_own_prompts_are_split_into_rounds_too(tmp_path: Path) -> None:
     texts = {row["prompt_id"]: row["text"] for row in prompts(PROMPTS)}
     for generator in ("atlas", "flint"):
         rows = [{**row, "prompt": texts[row["prompt_id"]]} for row in images(generator, PROMPTS)]
         write_rows(tmp_path / f"images/{generator}/0.parquet", rows)
-    _, now = sweep(sweep_config(tmp_path, tmp_path / "store", *ALIKE, "benchmark.prompts=null"))
-    assert 16 < seen_of(now).prompts < PROMPTS
+    _, now = sweep(sweep_config(tmp_path, tmp_path / "store", *EQUAL_OPTIONS, "benchmark.prompts=null"))
+    assert 16 < list_seen(now).prompts < PROMPTS
 
 
-def test_every_round_has_its_own_rows_and_all_together_have_each_once(folder: Path, tmp_path: Path) -> None:
-    planned = plan_bench(folder, tmp_path, *ALIKE)
+def test_each_row_is_in_exactly_one_round(folder: Path, tmp_path: Path) -> None:
+    planned = plan_bench(folder, tmp_path, *EQUAL_OPTIONS)
     assert planned.rounds is not None
     sizes = [len(planned.rounds.up_to(round).prompts) for round in range(len(planned.rounds.ends))]
     assert sizes == sorted(set(sizes)) and sizes[0] == 16 and sizes[-1] == PROMPTS
@@ -205,7 +209,7 @@ def test_scores_beyond_the_range_are_refused_with_the_remedy(folder: Path, tmp_p
     with pytest.raises(
         ConfigError, match=r"adaptive.range: expected scores from 0.9 to 1, found clipscore from .*; set"
     ):
-        sweep(sweep_config(folder, tmp_path, *ALIKE, "adaptive.range=[0.9,1]"))
+        sweep(sweep_config(folder, tmp_path, *EQUAL_OPTIONS, "adaptive.range=[0.9,1]"))
 
 
 @pytest.mark.parametrize(
@@ -216,6 +220,6 @@ def test_scores_beyond_the_range_are_refused_with_the_remedy(folder: Path, tmp_p
         ("metric=[entropy]", "adaptive: expected a metric that ranks generators"),
     ],
 )
-def test_what_cannot_be_adaptive_is_refused(folder: Path, tmp_path: Path, override: str, message: str) -> None:
+def test_impossible_adaptive_options_are_refused(folder: Path, tmp_path: Path, override: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        sweep_config(folder, tmp_path, *ALIKE, override)
+        sweep_config(folder, tmp_path, *EQUAL_OPTIONS, override)

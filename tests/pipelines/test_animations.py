@@ -1,4 +1,4 @@
-"""Animations and stills in a sweep: each is scored as it is, and a new way of decoding asks nothing of stills."""
+"""Animations and still images in one sweep: each is scored as its kind, and keys of stills do not change."""
 
 import io
 import random
@@ -14,30 +14,30 @@ from tests.bench_of import images, prompts, run_bench, write_rows
 WORDS = ("metric=[edge_density]", "cluster=here")
 
 
-def animated(pictures: list[bytes]) -> bytes:
+def animate(pictures: list[bytes]) -> bytes:
     first, *others = (Image.open(io.BytesIO(picture)).convert("RGB") for picture in pictures)
     sink = io.BytesIO()
     first.save(sink, "WEBP", save_all=True, append_images=others, lossless=True, duration=100)
     return sink.getvalue()
 
 
-def scores_of(done: FinishedSweep) -> dict[str, float]:
+def read_scores(done: FinishedSweep) -> dict[str, float]:
     return {row["image_id"]: row["score"] for row in done.results.read_scores().to_pylist()}
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Stills, each under its own id, and an animation of three of them, in a random order."""
+    """Write still images, each with its own id, and an animation of three of them, in a random order."""
     folder, stills = tmp_path / "bench", images("atlas", 7)
     write_rows(folder / "prompts.parquet", prompts(7))
     taken = [still["image"] for still in stills[2:5]]
-    rows: list[dict[str, Any]] = [*stills, {**stills[0], "image_id": "animation", "image": animated(taken)}]
+    rows: list[dict[str, Any]] = [*stills, {**stills[0], "image_id": "animation", "image": animate(taken)}]
     random.Random(5).shuffle(rows)
     write_rows(folder / "images" / "atlas" / "00000.parquet", rows)
     return folder
 
 
-def test_an_animation_has_the_mean_score_of_its_pictures(folder: Path) -> None:
-    scores = scores_of(run_bench(folder, folder.parent / "store", *WORDS))
+def test_an_animation_has_the_mean_score_of_its_images(folder: Path) -> None:
+    scores = read_scores(run_bench(folder, folder.parent / "store", *WORDS))
     taken = [scores[still["image_id"]] for still in images("atlas", 7)[2:5]]
     assert scores["animation"] == pytest.approx(sum(taken) / 3, abs=1e-6)

@@ -20,7 +20,7 @@ from tests.commands import config_of
 CLIPS = Path(__file__).parents[2] / "assets" / "shapes_video"
 METRIC = "metric=[clipscore]"
 PROMPTS = 10
-"""Of 32."""
+"""Number of prompts, out of 32."""
 
 
 def clips_config(store: Path, *words: str) -> SweepConfig:
@@ -31,7 +31,7 @@ def run(store: Path, *words: str) -> FinishedSweep:
     return run_config(clips_config(store, *words))
 
 
-def clips_of(generator: str) -> list[dict[str, Any]]:
+def read_clips(generator: str) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = pq.read_table(CLIPS / f"images/{generator}/00000.parquet").to_pylist()
     return rows
 
@@ -48,7 +48,7 @@ def test_every_clip_has_its_scores_and_the_generators_are_in_their_true_order(fi
     assert (means["reel"] > means["strip"]).all() and (means["strip"] > means["orbit"]).all()
 
 
-def test_a_score_is_the_mean_over_frames_that_are_spread_evenly(finished: FinishedSweep) -> None:
+def test_a_score_is_the_mean_over_evenly_spaced_frames(finished: FinishedSweep) -> None:
     scores = {
         row["image_id"]: row["score"]
         for row in finished.results.read_scores().to_pylist()
@@ -56,17 +56,17 @@ def test_a_score_is_the_mean_over_frames_that_are_spread_evenly(finished: Finish
     }
     texts = {row["prompt_id"]: row["text"] for row in pq.read_table(CLIPS / "prompts.parquet").to_pylist()}
     scorer = open_scorer("metric=[vqascore]", "models=shapes")
-    for clip in clips_of("strip")[:4]:
+    for clip in read_clips("strip")[:4]:
         alone = scorer.score_table(clip["image"], [texts[clip["prompt_id"]]] * 8)["score"].to_pylist()
         assert scores[clip["image_id"]] == pytest.approx(sum(alone) / 8, abs=1e-5)
-    for clip in clips_of("reel")[:4]:
+    for clip in read_clips("reel")[:4]:
         frames = list(decode_each(clip["image"], ImageLimits(), Clips()))
         assert len(frames) == 4
         alone = scorer.score_table(frames, [texts[clip["prompt_id"]]] * 4)["score"].to_pylist()
         assert scores[clip["image_id"]] == pytest.approx(sum(alone) / 4, abs=1e-5)
 
 
-def test_how_clips_are_looked_at_is_in_the_keys_and_the_usual_way_is_not(tmp_path: Path) -> None:
+def test_the_sampling_of_clips_is_in_the_keys_unless_it_is_the_default(tmp_path: Path) -> None:
     def paths(*words: str) -> set[str]:
         return {cell.path for cell in plan_sweep(clips_config(tmp_path, "dry_run=true", METRIC, *words)).plan.cells}
 
@@ -77,8 +77,8 @@ def test_how_clips_are_looked_at_is_in_the_keys_and_the_usual_way_is_not(tmp_pat
     assert not usual & paths("clips.listed=sampled")
 
 
-def test_a_grid_is_one_picture_and_a_damaged_clip_one_error(tmp_path: Path) -> None:
-    reels = clips_of("reel")[:3]
+def test_a_grid_is_one_image_and_a_damaged_clip_is_one_error(tmp_path: Path) -> None:
+    reels = read_clips("reel")[:3]
     reels[1]["image"] = reels[1]["image"][:-200]
     write_rows(tmp_path / "images/reel/00000.parquet", reels)
     done = run(
@@ -100,8 +100,8 @@ def test_a_grid_is_one_picture_and_a_damaged_clip_one_error(tmp_path: Path) -> N
     assert alone != pytest.approx(each.to_pylist()[0]["score"], abs=1e-3)
 
 
-def test_the_committed_clips_are_what_the_code_makes() -> None:
-    """The frames of files within what another release of an encoder may change."""
+def test_the_committed_clips_equal_those_that_the_code_makes() -> None:
+    """The frames of video files may differ as much as releases of the encoder do."""
     for name, made in clip_tables(0).items():
         committed = pq.read_table(CLIPS / name)
         if "/reel/" not in name and "/orbit/" not in name:
@@ -116,6 +116,6 @@ def test_the_committed_clips_are_what_the_code_makes() -> None:
                 assert difference / len(frame.tobytes()) < 4
 
 
-def test_a_model_of_images_is_refused_a_video_before_anything_is_computed(tmp_path: Path) -> None:
+def test_a_video_is_refused_for_a_model_of_images_before_anything_is_computed(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"clips\.shown: video wants a model that takes videos .*the role 'vqa'"):
         plan_sweep(clips_config(tmp_path, "clips.shown=video", "metric=[vqascore]"))

@@ -48,19 +48,19 @@ def ask(planned: PlannedSweep) -> None:
     try_services(item.node for item in planned.plan.nodes if item.missing)
 
 
-def shown(planned: PlannedSweep, capsys: pytest.CaptureFixture[str]) -> str:
+def show(planned: PlannedSweep, capsys: pytest.CaptureFixture[str]) -> str:
     show_plan(make_console(), planned)
     return capsys.readouterr().out
 
 
-def test_a_sweep_tells_its_cost_before_and_after(
+def test_a_sweep_reports_its_cost_before_and_after(
     server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     planned = planned_sweep(server, tmp_path, PRICES)
     (before,) = estimate_costs(planned.plan, planned.store)
     assert (before.node, before.run_id, before.read, before.written) == ("answers:vqa", None, 1000, 250)
     assert before.cost.amount == pytest.approx(before.calls * (1000 * 2 + 250 * 10) / 1e6)
-    assert f"answers:vqa: about {before.cost} for {before.calls} calls of a service" in shown(planned, capsys)
+    assert f"answers:vqa: about {before.cost} for {before.calls} calls of a service" in show(planned, capsys)
     assert not server.bodies
     finished = run_plan(planned)
     assert finished.costs == {"answers:vqa": Cost(8.0, "USD")}  # 4 calls of 1 + 1
@@ -80,9 +80,11 @@ TWIN = "+metrics.twin={kind: vqascore, model: vqa, reduction: product}"
 def test_gpu_seconds_are_priced_and_divided_among_the_metrics_that_share_a_stage(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Of each image two cells are answered, one for vqascore and its twin, one for vnli: with half of the encoding, 1.5
-    calls each. So vqascore and the twin take a quarter of the stage, and vnli a half. Half a GPU for 7,200 seconds is
-    one GPU for an hour. What models waited is in the GPU-seconds alone."""
+    """Two cells are answered about each image, one for vqascore and its twin, one for vnli.
+
+    With half of the encoding each takes 1.5 calls, so vqascore and the twin take a quarter of the stage each, and vnli
+    a half. Half a GPU for 7,200 seconds is one GPU for an hour. The models' waiting time is only in the GPU-seconds.
+    """
     bench = write_benchmark(tmp_path / "bench", ["atlas"], count=4)
     planned = plan_bench(bench, tmp_path / "store", "metric=[vqascore,vnli,clipscore]", TWIN, *GPUS)
     held, worked = (
@@ -111,7 +113,7 @@ def test_prices_of_gpus_and_services_are_in_one_currency(server: Server, tmp_pat
         planned_sweep(server, tmp_path, PRICES, *GPUS)
 
 
-def test_what_calls_took_in_a_run_is_what_the_next_ones_will_take(
+def test_the_usage_of_a_run_is_the_estimate_for_the_next_one(
     server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     finished = run_plan(planned_sweep(server, tmp_path, PRICES))
@@ -119,21 +121,21 @@ def test_what_calls_took_in_a_run_is_what_the_next_ones_will_take(
     (told_by_run,) = estimate_costs(planned.plan, planned.store)
     assert (told_by_run.run_id, told_by_run.read, told_by_run.written) == (finished.run_id, 500_000, 100_000)
     assert told_by_run.cost == Cost(2.0 * told_by_run.calls, "USD")
-    assert f"as in run {finished.run_id}" in shown(planned, capsys)
+    assert f"as in run {finished.run_id}" in show(planned, capsys)
 
 
-def test_without_prices_it_is_said_how_to_have_the_cost_told(
+def test_without_prices_the_output_says_how_to_get_the_cost(
     server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     planned = planned_sweep(server, tmp_path)
     assert estimate_costs(planned.plan, planned.store) == [] and node_costs(planned.plan, {}) == {}
-    assert "calls of a service; models.vqa.prices would tell their cost" in shown(planned, capsys)
+    assert "calls of a service; models.vqa.prices would tell their cost" in show(planned, capsys)
 
 
-def test_a_service_that_refuses_the_key_is_told_before_ray_is_imported(
+def test_a_service_that_refuses_the_key_is_reported_before_ray_is_imported(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "plumbline.pipelines.running.runner", None)  # who imports it fails
+    monkeypatch.setitem(sys.modules, "plumbline.pipelines.running.runner", None)  # importing it fails
     server.script = lambda number, body: failed(401, "no such key")
     with pytest.raises(ModelError, match="answered 401 to the key"):
         run_plan(planned_sweep(server, tmp_path))
@@ -143,13 +145,13 @@ def test_a_service_that_refuses_the_key_is_told_before_ray_is_imported(
     assert len(server.bodies) == 1
 
 
-def test_only_services_that_are_wanted_are_asked_and_each_once(server: Server, tmp_path: Path) -> None:
+def test_only_needed_services_are_tried_and_each_once(server: Server, tmp_path: Path) -> None:
     nobody = ("model@models.llm=api", "models.llm.checkpoint=m", "models.llm.endpoint=http://127.0.0.1:9/v1")
     ask(planned_sweep(server, tmp_path, *nobody))
     assert len(server.bodies) == 1 and server.bodies[0]["top_logprobs"] == 20
 
 
-def test_a_service_of_which_only_words_are_wanted_need_not_tell_likelihoods(server: Server, tmp_path: Path) -> None:
+def test_a_service_that_only_writes_text_need_not_report_likelihoods(server: Server, tmp_path: Path) -> None:
     in_words = ("metric=[tifa]", "metrics.tifa.answers=reply")
     ask(planned_sweep(server, tmp_path, *in_words))
     assert len(server.bodies) == 1 and "logprobs" not in server.bodies[0]

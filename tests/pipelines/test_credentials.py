@@ -1,4 +1,4 @@
-"""Credentials that expire during a run are read again from their file; explicitly configured ones are not."""
+"""Expired credentials are read again from their file during a run; explicitly configured ones are not."""
 
 import json
 import shlex
@@ -19,7 +19,7 @@ from tests.s3 import S3Server
 
 @pytest.fixture
 def proxy(bucket: str, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultProxy]:
-    """A server that accepts the first of its other keys and no environment variable has one."""
+    """Run a server that accepts only the first of its other keys, which no environment variable has."""
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
     passing = FaultProxy(s3_server, 0, share=0.0)
@@ -33,7 +33,7 @@ def profile(server: S3Server) -> str:
     return f"[default]\naws_access_key_id = {server.key}\naws_secret_access_key = {server.secret}\n"
 
 
-def test_a_shared_file_that_is_written_anew_is_read_anew_where_the_server_refuses(
+def test_a_rewritten_credentials_file_is_read_again_after_a_refusal(
     bucket: str, proxy: FaultProxy, s3_server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "credentials"
@@ -55,8 +55,8 @@ def test_a_shared_file_that_is_written_anew_is_read_anew_where_the_server_refuse
     assert proxy.counts["400"] > 0
 
 
-def test_what_an_expired_session_is_answered_is_told_as_that(bucket: str, proxy: FaultProxy) -> None:
-    """Also of a HEAD, whose answer has no word but its status."""
+def test_an_expired_session_is_reported_as_expired(bucket: str, proxy: FaultProxy) -> None:
+    """This includes a HEAD, whose answer only has a status."""
     store = Store(StorageConfig(key="of-yesterday", secret="secret").locate(bucket))
     remedy = "may have expired: renew the credentials; or check AWS_ENDPOINT_URL"
     with pytest.raises(ConfigError, match=rf"store {bucket}: cannot be reached \(.*Bad Request\); .*{remedy}"):
@@ -71,7 +71,7 @@ def test_what_an_expired_session_is_answered_is_told_as_that(bucket: str, proxy:
         store.write_text("note", "text")
 
 
-def test_a_process_that_says_when_its_credentials_end_is_asked_again_in_time(
+def test_a_credential_process_is_asked_again_before_its_credentials_expire(
     bucket: str, proxy: FaultProxy, s3_server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answer, script = tmp_path / "answer", tmp_path / "config"
@@ -84,7 +84,7 @@ def test_a_process_that_says_when_its_credentials_end_is_asked_again_in_time(
         keys = {"AccessKeyId": server.key, "SecretAccessKey": server.secret, "Expiration": ends.isoformat()}
         answer.write_text(json.dumps({"Version": 1, **keys}))
 
-    give(0, 1)  # within the time that botocore asks again
+    give(0, 1)  # within the time in which botocore asks again
     store = store_at(bucket)
     store.write_text("note", "first")
     proxy.valid = s3_server.other(1).key
@@ -93,7 +93,7 @@ def test_a_process_that_says_when_its_credentials_end_is_asked_again_in_time(
     assert proxy.counts["400"] == 0
 
 
-def test_credentials_that_are_given_by_name_are_not_renewed(
+def test_explicitly_configured_credentials_are_not_renewed(
     bucket: str, proxy: FaultProxy, s3_server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "credentials").write_text(profile(s3_server.other(1)))

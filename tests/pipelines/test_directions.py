@@ -24,7 +24,7 @@ GENERATORS = ["atlas", "drift"]
 
 @pytest.fixture(scope="module")
 def planned(tmp_path_factory: pytest.TempPathFactory) -> PlannedSweep:
-    """Eight prompts by a good and a poor generator, rated so by a person."""
+    """Plan eight prompts by a good and a poor generator, with a person's ratings that agree."""
     folder = write_benchmark(tmp_path_factory.mktemp("falling"), GENERATORS)
     asked = [prompt["prompt_id"] for prompt in prompts(8)]
     rated = [(prompt, generator, 5 - 4 * at) for prompt in asked for at, generator in enumerate(GENERATORS)]
@@ -38,7 +38,7 @@ def finished(planned: PlannedSweep) -> FinishedSweep:
     return run_plan(planned)
 
 
-def test_a_sweep_states_it_and_its_summary_has_the_lowest_mean_first(finished: FinishedSweep) -> None:
+def test_a_sweep_states_the_direction_and_its_summary_has_the_lowest_mean_first(finished: FinishedSweep) -> None:
     manifest = json.loads((Path(finished.folder) / "manifest.json").read_text())
     assert manifest["lower_is_better"] == ["nll"] and finished.falling == {"nll"}
     summary = pd.read_parquet(Path(finished.folder) / "summary.parquet")
@@ -62,7 +62,7 @@ def test_the_newest_run_is_read_in_the_same_order(planned: PlannedSweep, finishe
     assert again.results.summary.equals(finished.results.summary)
 
 
-def test_its_report_ranks_both_metrics_alike_and_shows_the_highest_scores_as_the_worst(page: Page) -> None:
+def test_the_report_ranks_both_metrics_alike_and_shows_the_highest_scores_as_the_worst(page: Page) -> None:
     assert page.ranks == {"atlas": 1.0, "drift": 2.0}
     assert [column.lower_is_better for column in page.columns] == [False, True]
     shown: dict[str, list[float]] = {"best": [], "worst": [], "disagreed": []}
@@ -73,7 +73,7 @@ def test_its_report_ranks_both_metrics_alike_and_shows_the_highest_scores_as_the
     assert max(shown["best"]) < min(shown["worst"])
 
 
-def test_it_agrees_with_people_where_its_low_scores_do(
+def test_agreement_with_people_counts_low_scores_as_good(
     planned: PlannedSweep, finished: FinishedSweep, tmp_path: Path
 ) -> None:
     assert planned.config.protocol is not None
@@ -92,7 +92,7 @@ DENIALS = ("metric=[vqascore]", "+metrics.denied={kind: vqascore, model: vqa, an
 """VQAScore, and its Table 14: the likelihood that the model denies that the image fits."""
 
 
-def test_the_likelihood_of_no_ranks_and_rewards_as_that_of_yes_does(tmp_path: Path) -> None:
+def test_the_likelihood_of_no_ranks_and_rewards_like_the_likelihood_of_yes(tmp_path: Path) -> None:
     folder, store = write_benchmark(tmp_path / "bench", GENERATORS, count=24), tmp_path / "store"
     assert run("sweep", *words_of(folder, store, *DENIALS, *UNJUDGED)).code == 0
     summary = pd.read_parquet(newest(store) / "summary.parquet")

@@ -35,7 +35,7 @@ from tests.bench_of import (
 
 CLIP = "metric=[clipscore]"
 PIXELS = "metric=[entropy]"
-"""A metric that asks no model."""
+"""A metric that needs no model."""
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def ids(finished: FinishedSweep) -> list[str]:
     return finished.results.read_scores().column("prompt_id").to_pylist()
 
 
-def test_the_first_prompts_and_their_images_alone_are_scored_and_the_end_says_so(
+def test_only_the_first_prompts_and_their_images_are_scored_and_the_output_says_so(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     finished, planned, manifest = run(sweep_config(folder, tmp_path / "s", CLIP, "benchmark.limit=5"))
@@ -72,7 +72,7 @@ def test_the_first_prompts_and_their_images_alone_are_scored_and_the_end_says_so
     assert written.page.cards and all(card.thumbnail for card in written.page.cards)
 
 
-def test_the_whole_sweep_later_asks_its_models_for_the_rest_alone(folder: Path, tmp_path: Path) -> None:
+def test_a_later_full_sweep_only_asks_its_models_for_the_rest(folder: Path, tmp_path: Path) -> None:
     limited, *_ = run(sweep_config(folder, tmp_path / "s", PIXELS, "benchmark.limit=6"))
     whole, _, manifest = run(sweep_config(folder, tmp_path / "s", PIXELS))
     assert limited.results.rows == 12 and whole.results.rows == 24 and "limited" not in manifest
@@ -84,14 +84,14 @@ def test_the_whole_sweep_later_asks_its_models_for_the_rest_alone(folder: Path, 
     assert manifest["counts"]["rows_kept"] == 2 * 3 and again.results.rows == 14
 
 
-def test_a_limit_beyond_the_prompts_is_the_whole_benchmark(folder: Path, tmp_path: Path) -> None:
+def test_a_limit_above_the_number_of_prompts_has_no_effect(folder: Path, tmp_path: Path) -> None:
     planned = plan_bench(folder, tmp_path / "s", PIXELS, "benchmark.limit=12")
     whole = plan_bench(folder, tmp_path / "s", PIXELS)
     assert planned.sources.full_size is None
     assert {cell.key for cell in planned.plan.cells} == {cell.key for cell in whole.plan.cells}
 
 
-def test_rows_that_hold_their_own_prompts_are_limited_too(tmp_path: Path) -> None:
+def test_rows_with_their_own_prompts_are_limited_too(tmp_path: Path) -> None:
     for generator in ("atlas", "flint"):
         write_rows(tmp_path / f"images/{generator}/0.parquet", captioned(generator, 8))
     columns = ("benchmark.columns.image=picture", "benchmark.columns.prompt=caption", PIXELS)
@@ -116,14 +116,14 @@ def test_a_limit_is_a_number_of_prompts(folder: Path, tmp_path: Path, limit: str
         sweep_config(folder, tmp_path / "s", f"benchmark.limit={limit}")
 
 
-def test_training_data_is_made_of_the_images_that_were_scored(folder: Path, tmp_path: Path) -> None:
+def test_training_data_only_contains_the_scored_images(folder: Path, tmp_path: Path) -> None:
     _, planned, _ = run(sweep_config(folder, tmp_path / "s", CLIP, "benchmark.limit=6"))
     config = RewardsConfig(store=planned.config.store, format="rewards", output=str(tmp_path / "out"))
     exported = export_rewards(config, lambda record: None)
     assert sum(split["examples"] for split in exported.splits.values()) == 12 and not exported.unverified
 
 
-def test_a_trial_is_left_out_of_trends_and_is_no_night_to_compare_with(folder: Path, tmp_path: Path) -> None:
+def test_a_trial_is_left_out_of_trends_and_never_compared_with(folder: Path, tmp_path: Path) -> None:
     whole, planned, _ = run(sweep_config(folder, tmp_path / "s", PIXELS))
     trial, *_ = run(sweep_config(folder, tmp_path / "s", PIXELS, "benchmark.limit=6"))
     last, _, manifest = run(sweep_config(folder, tmp_path / "s", PIXELS, "max_failed=0.02"))
@@ -135,10 +135,10 @@ def test_a_trial_is_left_out_of_trends_and_is_no_night_to_compare_with(folder: P
     assert reason == f"nightly.compare={trial.run_id}: it is of 6 of 12 prompts"
 
 
-def test_images_of_prompts_that_a_subset_has_not_are_one_line_with_the_remedy(
+def test_images_of_prompts_outside_a_subset_are_reported_in_one_line_with_the_remedy(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """54 of 66 rows: a benchmark of few prompts over tables with the images of many."""
+    """54 of 66 rows are affected: a benchmark of few prompts over tables with images of many."""
     write_rows(folder / "prompts.parquet", prompts(12)[3:5])
     rows = [*images("atlas", 12), {**images("atlas", 1)[0], "prompt_id": None, "image_id": "nobody's"}]
     write_rows(folder / "images/atlas/00000.parquet", rows)
@@ -163,9 +163,7 @@ def test_images_of_prompts_that_a_subset_has_not_are_one_line_with_the_remedy(
     assert "warning" not in capsys.readouterr().out
 
 
-def test_a_manifest_has_the_calls_that_models_answered_and_none_for_rows_that_were_kept(
-    folder: Path, tmp_path: Path
-) -> None:
+def test_a_manifest_counts_the_answered_calls_and_none_for_reused_rows(folder: Path, tmp_path: Path) -> None:
     words = ("metric=[clipscore,gecko]", "sweep=own_images", "models=shapes")
     _, trial, before = run(sweep_config(folder, tmp_path / "s", *words, "benchmark.limit=5"))
     _, whole, after = run(sweep_config(folder, tmp_path / "s", *words))

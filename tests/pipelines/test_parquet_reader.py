@@ -1,4 +1,4 @@
-"""Reading rows of Parquet files by any writer fetches little more than the bytes of these rows."""
+"""Reading some rows of any writer's Parquet files fetches little more than the bytes of these rows."""
 
 import io
 from pathlib import Path
@@ -24,7 +24,7 @@ GROUP = 64
 
 
 class CountingFile(io.FileIO):
-    """A file that counts the bytes that are read of it."""
+    """A file that counts the bytes that are read from it."""
 
     taken = 0
 
@@ -35,7 +35,7 @@ class CountingFile(io.FileIO):
 
 
 def shuffled_table(seed: int, *, struct: bool) -> pa.Table:
-    """Uneven images, some of them null, as bytes or as Hugging Face has them, and columns around them."""
+    """Return uneven images, some of them null, as bytes or as Hugging Face's structs, between other columns."""
     draws = np.random.default_rng(seed)
     images = [draws.bytes(int(size)) for size in draws.integers(20_000, 120_000, 150)]
     encoded: list[Any] = [{"bytes": image, "path": None} for image in images] if struct else list(images)
@@ -65,7 +65,7 @@ def test_any_rows_of_any_writers_file_are_read(writer: str, struct: bool, tmp_pa
         )
 
 
-def test_a_few_rows_take_their_pages_and_ids_take_their_columns(tmp_path: Path) -> None:
+def test_reading_a_few_rows_fetches_their_pages_and_reading_ids_their_columns(tmp_path: Path) -> None:
     table, path = shuffled_table(8, struct=False), tmp_path / "images.parquet"
     pq.write_table(table, path, row_group_size=GROUP, **WRITERS["ingest"])
     with CountingFile(path) as file:
@@ -91,7 +91,7 @@ def test_a_few_rows_take_their_pages_and_ids_take_their_columns(tmp_path: Path) 
     ],
     ids=["an integer without end", "numbers without end", "a text without end", "lists in lists", "zeros"],
 )
-def test_a_damaged_page_index_is_not_believed_and_costs_no_more_than_its_bytes(damage: bytes, tmp_path: Path) -> None:
+def test_a_damaged_page_index_is_ignored_and_costs_no_more_than_its_bytes(damage: bytes, tmp_path: Path) -> None:
     table, path = shuffled_table(2, struct=False), tmp_path / "images.parquet"
     pq.write_table(table, path, row_group_size=GROUP, **WRITERS["ingest"])
     content = bytearray(path.read_bytes())

@@ -46,8 +46,8 @@ def azure_server() -> Iterator[AzureServer]:
 AZURE = pytest.param("az", marks=pytest.mark.elsewhere)
 
 
-def address_in(name: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A prefix that only this test uses, in a cloud whose variables are set."""
+def make_address(name: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Return a prefix that only this test uses, in a cloud whose variables are set."""
     server = request.getfixturevalue({"gs": "gcs_server", "az": "azure_server"}[name])
     for variable, value in server.environment().items():
         monkeypatch.setenv(variable, value)
@@ -58,21 +58,21 @@ def address_in(name: str, request: pytest.FixtureRequest, monkeypatch: pytest.Mo
 
 @pytest.fixture(params=["gs", AZURE])
 def cloud(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The address of a prefix in each cloud besides S3."""
-    return address_in(request.param, request, monkeypatch)
+    """Return the address of a prefix in each cloud except S3."""
+    return make_address(request.param, request, monkeypatch)
 
 
 @pytest.fixture(params=["folder", "s3", "gs", AZURE])
 def anywhere(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
-    """A folder, and a prefix of each kind of object store."""
+    """Return a folder, and a prefix of each kind of object store."""
     if request.param == "folder":
         return StorageConfig().locate(str(tmp_path / "some/prefix"))
     if request.param == "s3":
         return StorageConfig().locate(f"{request.getfixturevalue('bucket')}/some/prefix")
-    return StorageConfig().locate(address_in(request.param, request, monkeypatch))
+    return StorageConfig().locate(make_address(request.param, request, monkeypatch))
 
 
-def test_the_first_of_several_writers_wins_and_a_repeated_write_is_known(anywhere: Place) -> None:
+def test_the_first_of_several_writers_wins_and_a_repeated_write_is_recognised(anywhere: Place) -> None:
     place = anywhere / "cells/a"
     wins: list[int] = []
     start = threading.Barrier(6)
@@ -117,8 +117,8 @@ def test_files_of_any_name_are_listed_replaced_copied_and_removed(anywhere: Plac
     assert not list(anywhere.files())
 
 
-def test_a_large_file_is_read_in_parts_as_a_whole_and_as_a_stream(anywhere: Place, tmp_path: Path) -> None:
-    data = os.urandom(17 * 2**20)  # of an object store in two parts
+def test_a_large_file_is_read_in_parts_or_completely_or_as_a_stream(anywhere: Place, tmp_path: Path) -> None:
+    data = os.urandom(17 * 2**20)  # in an object store in two parts
     place = anywhere / "large"
     with place.writing() as draft:
         draft.write_bytes(data)
@@ -136,7 +136,7 @@ def test_a_large_file_is_read_in_parts_as_a_whole_and_as_a_stream(anywhere: Plac
     assert not (anywhere / "put").put(tmp_path / "other", replace=False) and (anywhere / "put").read() == b"draft"
 
 
-def test_what_is_not_there_is_told_as_that(anywhere: Place) -> None:
+def test_missing_files_are_reported_as_missing(anywhere: Place) -> None:
     with pytest.raises(FileNotFoundError):
         (anywhere / "nothing").read()
     missing = "nothing: not found; check the path" + ("$" if anywhere.is_local else " and its bucket$")
@@ -151,7 +151,7 @@ def test_what_is_not_there_is_told_as_that(anywhere: Place) -> None:
 
 
 @pytest.mark.slow
-def test_a_sweep_is_interrupted_and_goes_on_in_a_cloud(cloud: str, tmp_path: Path) -> None:
+def test_an_interrupted_sweep_continues_in_a_cloud(cloud: str, tmp_path: Path) -> None:
     place = StorageConfig().locate(cloud)
     for file, _ in StorageConfig().locate(str(write_benchmark(tmp_path / "bench", ("atlas",), count=8))).files():
         (place / file).write((tmp_path / "bench" / file).read_bytes())
@@ -168,7 +168,7 @@ def test_a_sweep_is_interrupted_and_goes_on_in_a_cloud(cloud: str, tmp_path: Pat
     assert again.keys() == cells.keys() and all(again[path] == cells[path] for path in cells if path != lost)
 
 
-def test_writes_and_listings_in_a_cloud_are_whole_behind_a_network_that_fails(
+def test_writes_and_listings_in_a_cloud_are_complete_over_an_unreliable_network(
     gcs_server: GcsServer, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     """Calls fail, are reset, are answered by half, or are done and not answered."""
@@ -189,7 +189,7 @@ def test_writes_and_listings_in_a_cloud_are_whole_behind_a_network_that_fails(
     assert proxy.counts.keys() == {"none", *FAULTS}
 
 
-def test_credentials_that_are_refused_are_told_with_the_remedy_and_never_shown(
+def test_refused_credentials_are_reported_with_the_remedy_and_never_shown(
     cloud: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = "GOOGLE_BEARER_TOKEN" if cloud.startswith("gs") else "AZURE_STORAGE_ACCOUNT_KEY"
@@ -206,7 +206,7 @@ def test_credentials_that_are_refused_are_told_with_the_remedy_and_never_shown(
         store.write_text("note", "text")
 
 
-def test_settings_that_are_missing_are_told_before_anything_is_called(
+def test_missing_settings_are_reported_before_anything_is_called(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("AZURE_STORAGE_ACCOUNT_NAME", raising=False)
@@ -244,20 +244,20 @@ def test_a_cloud_whose_library_is_not_installed_names_the_extra(monkeypatch: pyt
         ("gs:/bucket/a", "gs:/bucket/a: expected a local path or a URL, got one slash; write gs://"),
     ],
 )
-def test_an_address_that_cannot_be_is_refused_by_what_is_wrong(address: str, message: str) -> None:
+def test_an_invalid_address_is_refused_with_the_reason(address: str, message: str) -> None:
     with pytest.raises(ConfigError) as refusal:
         StorageConfig().locate(address)
     assert str(refusal.value).startswith(message) and "secret" not in str(refusal.value)
 
 
 class Quiet(SimpleHTTPRequestHandler):
-    """Serves the files of a folder and knows no ranges."""
+    """Serves the files of a folder, without support for ranges."""
 
     def log_message(self, format: str, *arguments: object) -> None:
-        """Nothing is printed."""
+        """Print nothing."""
 
 
-def test_what_can_only_be_read_serves_prompts_and_images_and_holds_no_store(tmp_path: Path) -> None:
+def test_read_only_storage_may_contain_prompts_and_images_but_no_store(tmp_path: Path) -> None:
     bench = write_benchmark(tmp_path / "bench", ("atlas",), count=4)
     with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(bench))) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -341,8 +341,8 @@ class Hub(Quiet):
         self.wfile.write(data)
 
 
-def test_a_hub_s_dataset_is_read_with_the_token_and_holds_no_store(tmp_path: Path) -> None:
-    """In a process of its own, because huggingface_hub reads its settings when it is imported."""
+def test_a_hubs_dataset_is_read_with_the_token_and_cannot_contain_a_store(tmp_path: Path) -> None:
+    """The test runs in a separate process, because huggingface_hub reads its settings when it is imported."""
     hub = type("Hub", (Hub,), {"folder": write_benchmark(tmp_path / "bench", ("atlas",), count=8)})
     with ThreadingHTTPServer(("127.0.0.1", 0), hub) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()

@@ -18,7 +18,7 @@ def log_odds(share: float) -> float:
     return math.log(share / (1 - share))
 
 
-def test_a_score_without_the_prior_is_that_with_it_less_what_is_said_of_a_grey_image(tmp_path: Path) -> None:
+def test_the_prior_subtracts_the_answer_about_a_grey_image_from_the_score(tmp_path: Path) -> None:
     folder = write_benchmark(tmp_path / "bench", count=6)
     config = sweep_config(folder, tmp_path / "store", f"metric=[{NAME}]")
     own = config.metrics[NAME]
@@ -46,7 +46,7 @@ def test_a_score_without_the_prior_is_that_with_it_less_what_is_said_of_a_grey_i
         assert scores["less_blank"][image] == pytest.approx(0.5, abs=1e-3), "a grey image says nothing"
 
 
-def test_priors_of_other_questions_do_not_stand_under_these() -> None:
+def test_priors_of_other_questions_are_not_used() -> None:
     questions = rows.table([{"prompt_id": "p", "question_id": "1", "text": "?", "choices": ["yes"]}], schemas.QUESTIONS)
     index = WrittenIndex(questions, None)
     prior = {"prompt_id": "p", "answers": [{"question_id": "1", "token_logprobs": [[-0.5, 0.0]]}]}

@@ -1,4 +1,4 @@
-"""Sweeps over a benchmark's own questions: prompts, questions, answers and scores of one released file."""
+"""Sweeps over a benchmark's own questions: prompts, questions, answers and scores come from one released file."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,11 +11,9 @@ from plumbline.operators.base.errors import ConfigError
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.report.report import write_report
 from plumbline.pipelines.sweeps.planning import PlannedSweep
-from plumbline.pipelines.sweeps.question_kinds import pool_kinds
 from plumbline.pipelines.sweeps.questions import plan_questions, write_questions
 from plumbline.pipelines.sweeps.sweep import FinishedSweep
 from tests.bench_of import plan_bench, prompts, run_plan, write_benchmark
-from tests.commands import printed
 from tests.operators.models.endpoint import KEY, VARIABLE, Server, told
 from tests.question_packs import (
     ANNOTATIONS,
@@ -47,7 +45,7 @@ def planned(folder: Path, store: Path, pack: str, questions: Path, *overrides: s
 
 
 class Swept(NamedTuple):
-    """DSG-1k's questions asked about the folder's images, once for all tests that only look."""
+    """DSG-1k's questions about the folder's images, shared by the tests that only read."""
 
     plan: PlannedSweep
     finished: FinishedSweep
@@ -63,18 +61,18 @@ def swept(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Swept:
     return Swept(plan, run_plan(plan), home / "store", questions)
 
 
-def rows_of(plan: PlannedSweep, stage: str) -> list[dict[str, Any]]:
-    """The rows of all its cells of a stage."""
+def read_rows(plan: PlannedSweep, stage: str) -> list[dict[str, Any]]:
+    """Return the rows of all its cells of a stage."""
     cells = [plan.store.read(cell.path) for cell in plan.plan.cells if cell.recipe.stage == stage]
     return [dict(row) for cell in cells for row in cell.to_pylist()]
 
 
 def elements(plan: PlannedSweep) -> list[list[float]]:
     """Return the scores of the questions of every image."""
-    return [[one["score"] for one in row["elements"] or ()] for row in rows_of(plan, "scores")]
+    return [[one["score"] for one in row["elements"] or ()] for row in read_rows(plan, "scores")]
 
 
-def test_a_released_file_is_all_that_a_sweep_asks_by(swept: Swept) -> None:
+def test_a_sweep_takes_all_its_questions_from_a_released_file(swept: Swept) -> None:
     plan, finished = swept.plan, swept.finished
     assert "llm" not in {item.node.name.partition(":")[2] for item in plan.plan.nodes}, "nobody writes"
     scores = finished.results.read_scores().to_pylist()
@@ -84,8 +82,8 @@ def test_a_released_file_is_all_that_a_sweep_asks_by(swept: Swept) -> None:
         assert row["score"] == pytest.approx(sum(of_questions) / 3)
 
 
-def test_a_service_weighs_multiple_choice_by_letters(folder: Path, tmp_path: Path, server: Server) -> None:
-    """So are choices of several words, whose likelihoods services do not report; yes and no stay words."""
+def test_a_service_compares_multiple_choice_by_letters(folder: Path, tmp_path: Path, server: Server) -> None:
+    """Choices of several words get letters too, because services report no likelihoods of them."""
     colours = ["light red", "deep blue", "green"]
     rows = [
         row
@@ -105,18 +103,18 @@ def test_a_service_weighs_multiple_choice_by_letters(folder: Path, tmp_path: Pat
     told_to = [body["messages"][0]["content"][1]["text"] for body in server.bodies]
     lettered = "what color is it?\nA. light red\nB. deep blue\nC. green\nAnswer with the letter"
     assert sum(text.startswith(lettered) for text in told_to) == told_to.count("is it there?") == 4
-    given = [one["given"] for row in rows_of(plan, "scores") for one in row["elements"]]
+    given = [one["given"] for row in read_rows(plan, "scores") for one in row["elements"]]
     assert sorted(given) == ["deep blue"] * 4 + ["yes"] * 4, "B is the likeliest letter"
-    assert sorted(row["score"] for row in rows_of(plan, "scores")) == [0.5, 0.5, 0.5, 1.0]
+    assert sorted(row["score"] for row in read_rows(plan, "scores")) == [0.5, 0.5, 0.5, 1.0]
 
 
 def test_replies_are_matched_with_the_released_choices(folder: Path, tmp_path: Path) -> None:
-    """A score is the share of the choices that are the released answer, as tifa_score.py has it."""
+    """A score is the fraction of choices that equal the released answer, as in tifa_score.py."""
     plan = planned(folder, tmp_path / "store", "tifa_v1", write_tifa_v1(tmp_path / "tifa.json"))
     finished = run_plan(plan)
     scores = {row["prompt_id"]: row["score"] for row in finished.results.read_scores().to_pylist()}
-    right = {row["question_id"]: row["answer"] for row in rows_of(plan, "questions")}
-    chosen = {row["prompt_id"]: row["answers"] for row in rows_of(plan, "answers")}
+    right = {row["question_id"]: row["answer"] for row in read_rows(plan, "questions")}
+    chosen = {row["prompt_id"]: row["answers"] for row in read_rows(plan, "answers")}
     assert finished.exit_code == 0 and all(len(answers) == 2 for answers in chosen.values())
     assert scores == {
         prompt_id: sum(one["chosen"] == right[one["question_id"]] for one in answers) / 2
@@ -124,16 +122,16 @@ def test_replies_are_matched_with_the_released_choices(folder: Path, tmp_path: P
     }
 
 
-def test_every_machine_looks_for_the_file_that_prompts_are_read_of(folder: Path, tmp_path: Path) -> None:
-    """As for any source, by size and modification time (pipelines/running/driver_environment.py)."""
+def test_every_machine_checks_for_the_file_of_prompts(folder: Path, tmp_path: Path) -> None:
+    """It is found like any source, by size and modification time (pipelines/running/driver_environment.py)."""
     plan = planned(folder, tmp_path / "store", "dsg_1k", write_propositions(tmp_path / "q.csv"))
     (shard,) = plan.sources.prompt_shards
     entry = StorageConfig().locate(shard.url).entry()
     assert (shard.size, shard.etag) == (entry.size, entry.etag) and shard.etag
 
 
-def test_what_does_not_fit_is_told_by_file_and_row_and_costs_nothing_else(folder: Path, tmp_path: Path) -> None:
-    """A prompt that the benchmark has not, a row that cannot be read, and a prompt that the pack has not."""
+def test_malformed_rows_are_reported_by_file_and_row_and_cost_nothing_else(folder: Path, tmp_path: Path) -> None:
+    """The problems are an unknown prompt, an unreadable row, and a prompt that the pack lacks."""
     known = pq.read_table(folder / "prompts.parquet").to_pylist()
     about = [choice(one["prompt_id"], one["text"], "is there a circle?", ["yes", "no"], "yes") for one in known[:3]]
     rows = [*about[:2], {**about[2], "question": "is it red?"}, {**about[1], "answer": "?"}]
@@ -149,7 +147,7 @@ def test_what_does_not_fit_is_told_by_file_and_row_and_costs_nothing_else(folder
     assert scores[3]["score"] is None and known[3]["prompt_id"] in scores[3]["error"]["message"]
 
 
-def test_prompts_with_ids_of_their_own_are_found_by_their_texts(folder: Path, tmp_path: Path) -> None:
+def test_prompts_with_other_ids_are_found_by_their_texts(folder: Path, tmp_path: Path) -> None:
     known = pq.read_table(folder / "prompts.parquet").to_pylist()
     rows = [row for one in known for row in propositions(f"item_{one['prompt_id']}", one["text"] + " ")]
     prompts = f"benchmark.prompts={folder}/prompts.parquet"
@@ -158,7 +156,7 @@ def test_prompts_with_ids_of_their_own_are_found_by_their_texts(folder: Path, tm
     assert run_plan(plan).exit_code == 0
 
 
-def test_other_questions_are_other_cells_and_the_same_in_another_file_are_not(
+def test_changed_questions_change_the_cells_but_another_file_with_the_same_does_not(
     folder: Path, swept: Swept, tmp_path: Path
 ) -> None:
     store = swept.store
@@ -176,18 +174,18 @@ def planned_and_run(plan: PlannedSweep) -> PlannedSweep:
     return plan
 
 
-def test_how_answers_are_counted_asks_no_model_again(folder: Path, swept: Swept) -> None:
+def test_changing_the_arithmetic_asks_no_model_again(folder: Path, swept: Swept) -> None:
     again = planned(folder, swept.store, "dsg_1k", swept.questions, "metrics.dsg_1k.zeroing=recursive")
     assert {cell.recipe.stage for cell in again.plan.missing} == {"scores"}
 
 
-def test_the_questions_can_be_looked_at_without_images(folder: Path, tmp_path: Path) -> None:
+def test_the_questions_can_be_listed_without_images(folder: Path, tmp_path: Path) -> None:
     plan = planned(folder, tmp_path / "store", "dsg_1k", write_propositions(tmp_path / "q.csv"))
     written = write_questions(plan_questions(plan.config), lambda progress: None)
     assert written.quality["dsg_1k"].prompts == 4 and written.quality["dsg_1k"].failed == 0
 
 
-def test_a_report_of_such_a_run_needs_its_questions_no_more(folder: Path, tmp_path: Path) -> None:
+def test_a_report_of_such_a_run_does_not_need_the_file_of_questions(folder: Path, tmp_path: Path) -> None:
     questions = write_propositions(tmp_path / "q.csv")
     prompts = f"benchmark.prompts={folder}/prompts.parquet"
     plan = planned(folder, tmp_path / "store", "dsg_1k", questions, prompts)
@@ -215,18 +213,8 @@ def test_a_file_that_changes_after_the_plan_fails_its_cells(folder: Path, tmp_pa
         (["benchmark.questions=/nowhere/q.csv"], "not found"),
     ],
 )
-def test_a_configuration_that_does_not_fit_is_one_line(
+def test_an_impossible_configuration_is_refused_in_one_line(
     overrides: list[str], said: str, folder: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(ConfigError, match=said):
         planned(folder, tmp_path / "store", "dsg_1k", write_propositions(tmp_path / "q.csv"), *overrides)
-
-
-def test_kinds_are_shown_with_their_numbers(swept: Swept) -> None:
-    said = printed("kinds", f"store={swept.store}", "of=dsg_1k")
-    assert "dsg_1k by kind" in said and "attribute - color" in said and "(4)" in said
-
-
-def test_a_metric_that_the_run_has_not_is_named(swept: Swept) -> None:
-    with pytest.raises(ConfigError, match=r"of=tifa_v1: run .* has no such metric; it has dsg_1k"):
-        pool_kinds(swept.plan.store, swept.finished.run_id, "tifa_v1")

@@ -21,10 +21,13 @@ ASKED = [
     (5, "3", "Is there a blue triangle?", "attribute - shape"),
     (6, "1,2", "Is there a square?", "relation - spatial"),
 ]
-"""One of which hangs on a question behind it. Garnet shows a triangle, a circle and a star for "two green circles"."""
+"""Questions, one of which depends on a later one.
+
+Garnet shows a triangle, a circle and a star for "two green circles".
+"""
 
 Answers = Mapping[tuple[str, int, str], Sequence[Sequence[float]]]
-"""By prompt_id, image of its row and question, the log-probabilities of each choice's tokens."""
+"""Log-probabilities of each choice's tokens by prompt_id, image of its row and question."""
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +46,7 @@ def write_pairs(folder: Path) -> Path:
 
 class Ran(NamedTuple):
     scores: Mapping[str, Mapping[str, float | None]]
-    """By metric and prompt_id."""
+    """Scores by metric and prompt_id."""
     answers: Answers
     store: Store
     run_id: str
@@ -56,10 +59,10 @@ def run(folder: Path, store: Path, *overrides: str) -> Ran:
     for row in finished.results.read_scores().to_pylist():
         scores[row["metric"]][row["prompt_id"]] = row["score"]
     opened = store_at(planned.store.place.url)
-    return Ran(scores, answers_of(planned, opened), opened, finished.run_id)
+    return Ran(scores, read_answers(planned, opened), opened, finished.run_id)
 
 
-def answers_of(planned: PlannedSweep, store: Store) -> Answers:
+def read_answers(planned: PlannedSweep, store: Store) -> Answers:
     def tables(stage: str) -> list[dict[str, Any]]:
         cells = [cell for cell in planned.plan.cells if cell.recipe.stage == stage]
         return [row for cell in cells for row in store.read(cell.path).to_pylist()]
@@ -87,14 +90,14 @@ def annotations() -> list[dict[str, Any]]:
 
 
 def gated(answered: Mapping[int, bool], parents: Mapping[int, Sequence[int]]) -> float:
-    """calc_vqa_score of DSG and alignment_score of OneIG: parents are looked at as they were answered."""
+    """Compute calc_vqa_score of DSG and alignment_score of OneIG, which use the parents' raw answers."""
     counts = [yes and all(answered[parent] for parent in parents.get(one, ())) for one, yes in answered.items()]
     return sum(counts) / len(counts)
 
 
 @pytest.mark.parametrize("convention", ["released", "fixed"])
-def test_dsg_counts_a_yes_where_its_parents_are_yes(convention: str, folder: Path, tmp_path: Path) -> None:
-    """One dependency of every prompt has a word in it: the release's loader drops all of the prompt's."""
+def test_dsg_counts_a_yes_if_its_parents_are_yes(convention: str, folder: Path, tmp_path: Path) -> None:
+    """One dependency of every prompt contains a word: the release's loader drops all dependencies of such prompts."""
     rows = [row | {"dependency": "3, shape"} if row["proposition_id"] == 5 else row for row in annotations()]
     file = write_csv(tmp_path / "dsg.csv", ANNOTATIONS, rows)
     given = [f"benchmark.questions={file}", "metric=[dsg_1k]", "benchmark.prompts=${benchmark.questions}"]

@@ -29,8 +29,8 @@ METRICS = "metric=[clipscore,gecko]"
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> FinishedSweep:
-    """A sweep's run, whose store the tests copy."""
+def complete_run(tmp_path_factory: pytest.TempPathFactory) -> FinishedSweep:
+    """Return a sweep's run, whose store the tests copy."""
     folder = write_benchmark(tmp_path_factory.mktemp("whole") / "bench", ["atlas"])
     done = run_bench(folder, folder.parent / "store", METRICS)
     assert done.exit_code == 0
@@ -38,9 +38,9 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> FinishedSweep:
 
 
 @pytest.fixture
-def folder(whole: FinishedSweep, tmp_path: Path) -> Path:
-    """The benchmark with a store for this test, which contains a run whose parts are copied."""
-    origin = Path(whole.folder).parent.parent.parent
+def folder(complete_run: FinishedSweep, tmp_path: Path) -> Path:
+    """Return the benchmark with a store for this test, which contains a run whose parts are copied."""
+    origin = Path(complete_run.folder).parent.parent.parent
     shutil.copytree(origin / "store", tmp_path / "store")
     return origin / "bench"
 
@@ -65,12 +65,12 @@ def forget(store: Store, *paths: str) -> None:
         Path((store.place / path).path).unlink()
 
 
-def scores_of(done: FinishedSweep) -> dict[tuple[str, str], float]:
+def read_scores(done: FinishedSweep) -> dict[tuple[str, str], float]:
     return {(row["metric"], row["image_id"]): row["score"] for row in done.results.read_scores().to_pylist()}
 
 
-def test_damaged_cells_of_every_stage_are_computed_anew_and_counted(
-    whole: FinishedSweep, folder: Path, tmp_path: Path
+def test_damaged_cells_of_every_stage_are_computed_again_and_counted(
+    complete_run: FinishedSweep, folder: Path, tmp_path: Path
 ) -> None:
     plan = planned(folder, tmp_path)
     assert not plan.plan.missing
@@ -81,7 +81,7 @@ def test_damaged_cells_of_every_stage_are_computed_anew_and_counted(
     totals = Totals()
     done = run_sweep(planned(folder, tmp_path), totals.add)
     assert (done.exit_code, done.results.n_null) == (0, 0)
-    assert scores_of(done) == pytest.approx(scores_of(whole), abs=1e-5)
+    assert read_scores(done) == pytest.approx(read_scores(complete_run), abs=1e-5)
     assert {state.cells - state.missing for state in totals.nodes.values()} == {0}, "of all rounds together"
     nodes = {"questions:llm", "entailment:nli", "answers:vqa", "similarities:clip", "scores"}
     assert nodes == totals.nodes.keys() and sum(state.cells for state in totals.nodes.values()) >= done.computed
@@ -92,17 +92,17 @@ def test_damaged_cells_of_every_stage_are_computed_anew_and_counted(
         assert plan.store.read(cell.path, key=cell.key) is not None
 
 
-class Gone(io.StringIO):
-    """A terminal that is closed."""
+class ClosedTerminal(io.StringIO):
+    """A closed terminal."""
 
     def write(self, text: str) -> int:
         raise BrokenPipeError(32, "Broken pipe")
 
 
-def test_progress_that_cannot_be_shown_ends_no_computing_and_is_logged_once(
+def test_failing_to_show_progress_is_logged_once_and_does_not_stop_the_sweep(
     folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    console = JobConsole(file=Gone())
+    console = JobConsole(file=ClosedTerminal())
     with pytest.raises(BrokenPipeError):
         console.print("a line")
     shutil.rmtree(tmp_path / "store/scores")
@@ -112,16 +112,16 @@ def test_progress_that_cannot_be_shown_ends_no_computing_and_is_logged_once(
     assert said.startswith("the progress cannot be shown: ") and "Broken pipe" in said
 
 
-def reworded(questions: pa.Table) -> pa.Table:
-    """Reword the first question, without changing its id."""
+def reword(questions: pa.Table) -> pa.Table:
+    """Reword the first question without changing its id."""
     first, *others = questions.to_pylist()
     text = "is this what it shows?"
     changed = {**first, "text": text, "question_id": content_id(text, first["choices"], first["answer"])}
     return rows.table([changed, *others], schemas.QUESTIONS)
 
 
-@pytest.mark.parametrize("rewrite", [lambda table: table.slice(1), reworded], ids=["one less", "another"])
-def test_all_that_stands_on_questions_that_were_written_anew_is_computed_anew(
+@pytest.mark.parametrize("rewrite", [lambda table: table.slice(1), reword], ids=["one less", "another"])
+def test_everything_that_depends_on_rewritten_questions_is_computed_again(
     folder: Path, tmp_path: Path, rewrite: Callable[[pa.Table], pa.Table]
 ) -> None:
     """A question writer may use other words when it writes a lost cell again."""
@@ -141,7 +141,7 @@ def test_all_that_stands_on_questions_that_were_written_anew_is_computed_anew(
     assert [element["question_id"] for element in elements[prompt_id]] == now
 
 
-def test_questions_alone_are_written_anew_where_they_are_damaged(folder: Path, tmp_path: Path) -> None:
+def test_only_damaged_questions_are_written_again(folder: Path, tmp_path: Path) -> None:
     plan = planned(folder, tmp_path)
     flip(plan.store, cells(plan, "questions")[0].path)
     config = sweep_config(folder, tmp_path / "store", "metric=[gecko]")
@@ -150,11 +150,11 @@ def test_questions_alone_are_written_anew_where_they_are_damaged(folder: Path, t
     assert plan.store.read(cells(plan, "questions")[0].path) is not None
 
 
-def test_damage_that_comes_back_is_told_and_loses_no_row(
+def test_repeated_damage_is_reported_and_loses_no_row(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for part in (tmp_path / "store/runs").glob("*/scores.parquet/*-*.parquet"):
-        part.unlink()  # so that it is made of its cells
+        part.unlink()  # so that it is made from its cells
     plan = planned(folder, tmp_path)
     harmed = next(cell for cell in cells(plan, "scores") if cell.recipe.metric == "clipscore")
 
@@ -172,10 +172,10 @@ def test_damage_that_comes_back_is_told_and_loses_no_row(
     assert kinds == {"cell_unreadable"} and done.results.n_null == 4 and done.results.rows == 16
 
 
-def test_a_cell_that_is_renewed_with_a_row_that_may_pass_later_is_a_draft_that_the_run_uses(
+def test_a_renewed_cell_with_a_retryable_row_is_a_draft_that_the_run_uses(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Although the committed file next to it is damaged, and other damage is found after it."""
+    """This holds although the committed file next to it is damaged, and other damage is found later."""
     config = sweep_config(folder, tmp_path / "store", "metric=[gecko,clipscore]")  # so that answers are read first
     plan = plan_sweep(config)
     [similar, *_], [answered, *_] = cells(plan, "similarities"), cells(plan, "answers")
@@ -191,7 +191,7 @@ def test_a_cell_that_is_renewed_with_a_row_that_may_pass_later_is_a_draft_that_t
         return [failed if image == 0 else result for (image, *_), result in zip(asked, results, strict=True)]
 
     monkeypatch.setattr(AnswersStage, "_call", call_but_one)
-    monkeypatch.setattr(computing, "MAX_ROUNDS", 3)  # in which one damage, the other, and nothing more is found
+    monkeypatch.setattr(computing, "MAX_ROUNDS", 3)  # finds the first damage, then the second, then nothing more
     done = run_config(config)
     errors = done.results.read_errors().to_pylist()
     assert [(row["image_id"], row["metric"], row["kind"]) for row in errors] == [(failing, "gecko", "model_failed")]

@@ -1,5 +1,6 @@
-"""S3 as it is when it is busy, the network bad or the server another one: what may pass is tried again, and what would
-spoil a store is refused.
+"""S3 with a busy server, a bad network or a different server.
+
+Temporary failures are tried again, and servers that would spoil a store are refused.
 """
 
 import threading
@@ -19,8 +20,8 @@ from tests.s3 import S3Server
 
 
 @pytest.mark.parametrize("given", [False, True])
-def test_every_call_of_a_busy_server_is_made_again(given: bool, bucket: str, s3_server: S3Server) -> None:
-    """The answer is 429, which has a name in its body or, to a HEAD, none."""
+def test_every_call_to_a_busy_server_is_repeated(given: bool, bucket: str, s3_server: S3Server) -> None:
+    """The answer is 429, with a name in its body, or without one for a HEAD."""
     with faulty(FaultProxy(s3_server, 0, share=1.0, faults=["429"], once=True)) as endpoint:
         keys = {"key": s3_server.key, "secret": s3_server.secret} if given else {}
         place = StorageConfig(endpoint_url=endpoint, **keys).locate(bucket)
@@ -35,8 +36,10 @@ def planned_cells(planned: PlannedSweep) -> set[str]:
     return {cell.path for cell in planned.plan.missing}
 
 
-def test_a_plan_whose_downloads_are_garbled_once_is_the_plan(tmp_path: Path, bucket: str, s3_server: S3Server) -> None:
-    """Every object, of the sources and of the store: with a checksum of its own, or a part of a table without one."""
+def test_downloads_that_are_garbled_once_do_not_change_the_plan(
+    tmp_path: Path, bucket: str, s3_server: S3Server
+) -> None:
+    """This covers every object of sources and store, with its own checksum or as a part of a table without one."""
     write_benchmark(tmp_path)
     place = StorageConfig().locate(bucket)
     for file in ("prompts.parquet", "images/atlas/00000.parquet", "images/flint/00000.parquet"):
@@ -49,7 +52,7 @@ def test_a_plan_whose_downloads_are_garbled_once_is_the_plan(tmp_path: Path, buc
     assert not planned.sources.broken and sum(".parquet" in request for request in proxy.requests) > 6
 
 
-class Forgetful(BaseHTTPRequestHandler):
+class UnconditionalServer(BaseHTTPRequestHandler):
     """An S3 server that accepts every write and ignores conditions."""
 
     protocol_version = "HTTP/1.1"  # a client waits for 100 Continue
@@ -61,25 +64,29 @@ class Forgetful(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, format: str, *arguments: object) -> None:
-        """Nothing is printed."""
+        """Print nothing."""
 
 
 @pytest.fixture
-def forgetful() -> Iterator[str]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), Forgetful) as server:
+def unconditional_server() -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), UnconditionalServer) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_address[1]}"
         server.shutdown()
 
 
-def test_a_bucket_that_ignores_conditions_is_refused_before_anything_is_planned(tmp_path: Path, forgetful: str) -> None:
+def test_a_bucket_that_ignores_conditions_is_refused_before_anything_is_planned(
+    tmp_path: Path, unconditional_server: str
+) -> None:
     write_benchmark(tmp_path)
-    server = (f"storage.endpoint_url={forgetful}", "storage.key=a", "storage.secret=b")
+    server = (f"storage.endpoint_url={unconditional_server}", "storage.key=a", "storage.secret=b")
     with pytest.raises(ConfigError, match=r"s3://bucket/store: the S3 server ignores If-None-Match, .* SeaweedFS"):
         plan_bench(tmp_path, "s3://bucket/store", *server)
 
 
-def test_a_bucket_that_heeds_them_is_marked_once_and_checked_by_one_call(bucket: str, s3_server: S3Server) -> None:
+def test_a_bucket_that_respects_conditions_is_marked_once_and_checked_by_one_call(
+    bucket: str, s3_server: S3Server
+) -> None:
     proxy = FaultProxy(s3_server, 0, share=0.0)
     with faulty(proxy) as endpoint:
         store = Store(StorageConfig(endpoint_url=endpoint).locate(bucket))

@@ -15,7 +15,7 @@ from tests.bench_of import images, plan_bench, run_bench, write_benchmark, write
 
 @pytest.fixture(params=[pytest.param("folder", marks=pytest.mark.slow), "s3"])
 def places(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, str]:
-    """A benchmark and a store, both on disk or both on S3."""
+    """Make a benchmark and a store, both on disk or both on S3."""
     folder = write_benchmark(tmp_path / "bench")
     if request.param == "folder":
         return str(folder), str(tmp_path / "store")
@@ -26,7 +26,7 @@ def places(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, str]:
     return f"{bucket}/bench", f"{bucket}/store"
 
 
-def test_a_sweep_computes_all_a_second_nothing_and_a_new_revision_only_what_stands_on_it(
+def test_a_second_sweep_computes_nothing_and_a_new_revision_only_dependent_cells(
     places: tuple[str, str],
 ) -> None:
     seen = Totals()
@@ -57,7 +57,7 @@ def test_a_sweep_computes_all_a_second_nothing_and_a_new_revision_only_what_stan
 
 
 def test_a_prompt_without_an_image_is_a_null_that_the_summary_counts(tmp_path: Path) -> None:
-    """Every other way a row can fail: tests/faults/test_bad_rows.py."""
+    """See tests/faults/test_bad_rows.py for all other ways in which a row can fail."""
     folder = write_benchmark(tmp_path / "bench", ["atlas", "borealis", "cobalt"])
     write_rows(folder / "images/borealis/00000.parquet", images("borealis", 6))
     (folder / "images/cobalt/00000.parquet").write_bytes(b"PAR1")
@@ -76,7 +76,7 @@ def test_a_prompt_without_an_image_is_a_null_that_the_summary_counts(tmp_path: P
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("ray_cluster")
-def test_stages_whose_pools_cannot_stand_together_run_in_waves_with_the_same_scores(tmp_path: Path) -> None:
+def test_stages_whose_pools_do_not_fit_together_run_in_waves_with_the_same_scores(tmp_path: Path) -> None:
     folder = write_benchmark(tmp_path / "bench", ["atlas"])
     together = run_bench(folder, tmp_path / "one", "cluster=local")
     big = ["cluster=local"] + [f"cluster.pools.{stage}.num_cpus=3" for stage in ("answers", "similarities", "scores")]

@@ -8,7 +8,7 @@ from plumbline.operators.base.errors import SourceError
 from plumbline.pipelines.base.tables import Rejection, Row, open_csv, read_json_lines, read_records
 
 
-def test_a_table_is_read_alike_whatever_its_format() -> None:
+def test_a_table_has_the_same_rows_in_every_format() -> None:
     rows = [{"id": "a", "text": "two\nlines"}, {"id": "b", "text": "é"}]
     contents = {
         "t.csv": 'id,text\n\na,"two\nlines"\r\nb,é',
@@ -20,7 +20,7 @@ def test_a_table_is_read_alike_whatever_its_format() -> None:
             assert read_records(io.BytesIO(mark + content.encode()), name) == (["id", "text"], rows)
 
 
-def test_the_whole_is_refused_for_the_first_row_that_is_none_and_a_stream_of_rows_goes_on() -> None:
+def test_an_invalid_row_refuses_a_whole_table_but_a_stream_of_rows_continues() -> None:
     csv, lines = b"id,text\na,b\nb,c,d\nc,\xe9\nd,e\n", b'{"id": 1}\n7\n{"id": 3, "id": 4}\n{"id": 5}'
     for read, content, good in ((open_csv, csv, [2, 5]), (read_json_lines, lines, [1, 4])):
         rows = list(getattr(result := read(io.BytesIO(content), "t.csv"), "rows", result))
@@ -50,10 +50,10 @@ def test_the_whole_is_refused_for_the_first_row_that_is_none_and_a_stream_of_row
         (b"id,text\n" + b'a,"' + b"x\n" * 200 + b'"\n', r"row 0 \(line 2\): not CSV \(a quote takes in the lines"),
     ],
 )
-def test_a_file_that_is_no_table_is_named_with_the_remedy(content: bytes, complaint: str) -> None:
+def test_a_file_that_is_not_a_table_is_refused_with_the_remedy(content: bytes, complaint: str) -> None:
     with pytest.raises(SourceError, match=rf"^t\.csv(:|,) {complaint}"):
         read_records(io.BytesIO(content), "t.csv")
 
 
-def test_a_column_that_nobody_reads_may_stand_twice() -> None:
+def test_a_column_that_is_not_read_may_be_repeated() -> None:
     assert read_records(io.BytesIO(b"id,x,x\na,b,c\n"), "t.csv", ["id"]).rows[0]["id"] == "a"

@@ -12,13 +12,13 @@ from tests.operators.models.endpoint import KEY, VARIABLE, Answer, Server, said
 
 
 def thought(number: int, body: dict[str, Any]) -> Answer:
-    """A thought that ends in a rating, or is cut, by turns; the small call before a sweep is its first."""
+    """Return a thought that ends in a rating or is cut, by turns; the small call before a sweep is the first."""
     if number % 2:
         return said("<think>\nA star, or is it", reason="length")
     return said('<think>\nI would say {"rating": 3}\n</think>\n\n{"rating": 85, "rationale": "It fits."}')
 
 
-def test_a_judge_that_thinks_rates_and_a_cut_thought_names_the_key_to_turn(
+def test_a_thinking_judge_rates_and_the_error_of_a_cut_thought_names_the_key_to_change(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(VARIABLE, KEY)

@@ -8,8 +8,8 @@ from plumbline.pipelines.sweeps.planning import plan_sweep
 from tests.bench_of import images, prompts, run_config, sweep_config, write_rows
 
 
-def test_videos_are_scored_by_the_mean_of_their_frames_and_kept_like_images(tmp_path: Path) -> None:
-    """Rows with lists of frames, in a Parquet file like any other; a second sweep has nothing to compute."""
+def test_the_score_of_a_video_is_the_mean_of_its_frames_and_its_cells_are_reused(tmp_path: Path) -> None:
+    """Rows have lists of frames, in a Parquet file like any other; a second sweep has nothing to compute."""
     folder, frames = tmp_path / "bench", images("atlas", 3)
     write_rows(folder / "prompts.parquet", prompts(1))
     prompt_id = prompts(1)[0]["prompt_id"]

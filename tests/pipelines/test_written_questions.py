@@ -1,4 +1,4 @@
-"""Question-based metrics in whole sweeps: written once, answered once, scored by element."""
+"""Question-based metrics in whole sweeps: questions are written once, answered once, and scored one by one."""
 
 from pathlib import Path
 
@@ -34,7 +34,7 @@ def cells(store: Path, stage: str, metric: str, folder: Path) -> pa.Table:
     return pa.concat_tables([store_at(store).read(cell.path) for cell in mine])
 
 
-def test_every_question_keeps_its_own_score_and_the_words_it_is_about(
+def test_every_question_keeps_its_own_score_and_its_words_of_the_prompt(
     done: FinishedSweep, store: Path, folder: Path
 ) -> None:
     prompts = plan_bench(folder, store).sources.prompts
@@ -47,7 +47,7 @@ def test_every_question_keeps_its_own_score_and_the_words_it_is_about(
                 assert texts[row["prompt_id"]][element["start"] : element["end"]] == element["span"]
 
 
-def test_questions_can_be_written_ahead_of_the_images(folder: Path, tmp_path: Path) -> None:
+def test_questions_can_be_written_before_the_images_exist(folder: Path, tmp_path: Path) -> None:
     config = sweep_config(folder, tmp_path, "metric=[gecko,dsg]", "benchmark.images=null", "benchmark.generators={}")
     written = write_questions(plan_questions(config), lambda progress: None)
     assert set(written.quality) == {"gecko", "dsg"}

@@ -1,4 +1,4 @@
-"""Asks one tiny vision-language model in every way there is and prints the answers as JSON: the body of a process.
+"""Ask one tiny vision-language model in every possible way and print the answers as JSON, in a separate process.
 
 `python -m tests.vllm.ask FOLDER`; the process has a torchvision on its path, which vLLM needs for images.
 """
@@ -37,19 +37,19 @@ QUESTIONS = [
 
 Shown = Sequence[Image.Image]
 """The images of one question."""
-LONGEST = 12
-"""Tokens of a reply."""
+MAX_TOKENS = 12
+"""Maximum tokens of a reply."""
 
 
 def noise_images() -> list[Image.Image]:
-    """Two images that fill more than a block of vLLM's cache, which is 128 tokens on a CPU."""
+    """Return two images that fill more than a block of vLLM's cache, which is 128 tokens on a CPU."""
     draw = np.random.default_rng(0)
     return [Image.fromarray(draw.integers(0, 256, (392, 392, 3), dtype=np.uint8)) for _ in range(2)]
 
 
 @torch.inference_mode()
 def transformers_likelihood(folder: Path, shown: Sequence[Shown], system: str | None) -> list[list[list[float]]]:
-    """The plain way: transformers' own processor and model, one forward pass for each choice."""
+    """Compute the likelihoods with transformers' own processor and model, one forward pass for each choice."""
     model = AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32).eval()
     processor = AutoProcessor.from_pretrained(folder)
     return [[_teach(model, processor, shown, one, choice, system) for choice in one.choices] for one in QUESTIONS]
@@ -71,14 +71,14 @@ def _teach(
 
 
 def _prompt(processor: Any, images: Shown, question: Question, system: str | None) -> tuple[str, Any]:
-    """The text of a question about images, and both together as the processor lays them out."""
+    """Return the text of a question about images, and both together as the processor lays them out."""
     asked = [Message("user", question.text)]
     text = image_conversation_text(processor.tokenizer, asked, system=system, images=len(images))
     return text, processor(text=[text], images=list(images), return_tensors="pt")
 
 
-def cached_again(model: VllmLikelihood, images: Sequence[Image.Image]) -> list[int]:
-    """Of the requests of one call about new images: how many tokens were prompt, and how many came from the cache."""
+def count_cached(model: VllmLikelihood, images: Sequence[Image.Image]) -> list[int]:
+    """Count the prompt tokens, and the tokens from the cache, of the requests of one call about new images."""
     before = model.usage
     turned = [image.transpose(Image.Transpose.FLIP_LEFT_RIGHT) for image in images]
     model.likelihood([model.preprocess(image) for image in turned], QUESTIONS)
@@ -89,7 +89,7 @@ def cached_again(model: VllmLikelihood, images: Sequence[Image.Image]) -> list[i
 def reference_likelihood(
     model: VllmLikelihood, images: Sequence[ReadyImage], questions: Sequence[Question]
 ) -> list[list[list[float]]]:
-    """What `likelihood` returns, from vLLM's own scoring of whole prompts: slower, nothing is read from a cache."""
+    """Compute the result of `likelihood` by vLLM's own scoring of whole prompts, which is slow and uses no cache."""
     from vllm import SamplingParams
 
     asked = [model._ask(images, question) for question in questions]
@@ -102,34 +102,34 @@ def reference_likelihood(
 
 
 def _ending(output: Any, choice: Sequence[int]) -> list[float]:
-    """The log-probabilities of the prompt's last tokens, which are the choice's."""
+    """Return the log-probabilities of the prompt's last tokens, which are the choice's."""
     last = output.prompt_logprobs[-len(choice) :]
     return [row[token].logprob for row, token in zip(last, choice, strict=True)]
 
 
 @torch.inference_mode()
 def transformers_replies(folder: Path, shown: Sequence[Shown], system: str | None) -> list[str]:
-    """The likeliest words after each of QUESTIONS, by transformers' own processor and `generate`."""
+    """Return the likeliest words after each of QUESTIONS, by transformers' own processor and `generate`."""
     model = AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32).eval()
     processor = AutoProcessor.from_pretrained(folder)
     replies = []
     for question in QUESTIONS:
         _, inputs = _prompt(processor, shown[question.image], question, system)
-        output = model.generate(**inputs, max_new_tokens=LONGEST, do_sample=False)
+        output = model.generate(**inputs, max_new_tokens=MAX_TOKENS, do_sample=False)
         new = output[0, inputs["input_ids"].shape[1] :]
         replies.append(str(processor.tokenizer.decode(new, skip_special_tokens=True)))
     return replies
 
 
 def talk(model: VllmLikelihood, images: Sequence[ReadyImage]) -> list[list[Any]]:
-    """Conversations about the images, each as its text, whether it is complete, and its counts of tokens."""
+    """Hold conversations about the images; return each one's text, if it is complete, and its counts of tokens."""
     said = [(question.image, question.text, {}) for question in QUESTIONS]
     drawn = [(0, "Say.", {"temperature": 1.0, "seed": seed}) for seed in (1, 1, 2)]
     requests = [
-        ImageRequest(image, Request((Message("user", text),), LONGEST, **fields))
+        ImageRequest(image, Request((Message("user", text),), MAX_TOKENS, **fields))
         for image, text, fields in said + drawn
     ]
-    requests.append(ImageRequest(0, Request((Message("user", "long " * 1024),), LONGEST)))
+    requests.append(ImageRequest(0, Request((Message("user", "long " * 1024),), MAX_TOKENS)))
     replies = model.generate_from_images(images, requests)
     return [
         [reply.text, reply.complete, *reply.usage] if isinstance(reply, Generation) else list(reply)
@@ -137,27 +137,27 @@ def talk(model: VllmLikelihood, images: Sequence[ReadyImage]) -> list[list[Any]]
     ]
 
 
-def after_a_thought(model: VllmLikelihood, images: Sequence[ReadyImage]) -> list[str]:
-    """What the model says after its third token as if that had ended a thought, and what it says after it at once."""
-    asked = ImageRequest(0, Request((Message("user", QUESTIONS[0].text),), 2 * LONGEST))
+def reply_after_thought(model: VllmLikelihood, images: Sequence[ReadyImage]) -> list[str]:
+    """Return the reply after a thought that the model's third token ends, and the reply without a thought."""
+    asked = ImageRequest(0, Request((Message("user", QUESTIONS[0].text),), 2 * MAX_TOKENS))
     (whole,) = model.generate_from_images(images, [asked])
     assert isinstance(whole, Generation)
     end = whole.ids.index(whole.ids[2]) + 1
-    model.thinking = Thinking(tokens=LONGEST, begin=-1, end=whole.ids[2], opened=True)
-    request = asked.request._replace(max_tokens=LONGEST)
+    model.thinking = Thinking(tokens=MAX_TOKENS, begin=-1, end=whole.ids[2], opened=True)
+    request = asked.request._replace(max_tokens=MAX_TOKENS)
     (reply,) = model.generate_from_images(images, [ImageRequest(0, request)])
     assert isinstance(reply, Generation), reply
-    return [reply.text, reply_text(model.tokenizer, whole.ids[end : end + LONGEST]).lstrip()]
+    return [reply.text, reply_text(model.tokenizer, whole.ids[end : end + MAX_TOKENS]).lstrip()]
 
 
-def refused(model: VllmLikelihood, images: Sequence[ReadyImage], question: str) -> list[Any]:
-    """How the model fails at a question."""
+def describe_failure(model: VllmLikelihood, images: Sequence[ReadyImage], question: str) -> list[Any]:
+    """Return how the model fails at a question."""
     (answer,) = model.likelihood(images, [Question(0, question, ("Yes",))])
     return list(answer) if isinstance(answer, RowError) else []
 
 
-def both_ways(seen: Sequence[Image.Image]) -> list[Shown]:
-    """Two pictures of different sizes that are shown together, in either order."""
+def order_both_ways(seen: Sequence[Image.Image]) -> list[Shown]:
+    """Return two images of different sizes that are shown together, in both orders."""
     pair = [seen[0], seen[1].crop((0, 0, 280, 196))]
     return [pair, pair[::-1]]
 
@@ -170,7 +170,7 @@ def main(folder: Path) -> None:
     assert isinstance(model, VllmLikelihood)
     seen = noise_images()
     images = model.encode([model.preprocess(image) for image in seen])
-    pairs = both_ways(seen)
+    pairs = order_both_ways(seen)
     joined = model.encode([model.preprocess_several(pair) for pair in pairs])
     alone = [[image] for image in seen]
     padded = [[padded_square(image, model.padding) for image in pair] for pair in pairs]
@@ -178,16 +178,16 @@ def main(folder: Path) -> None:
         "fast": model.likelihood(images, QUESTIONS),
         "reference": reference_likelihood(model, images, QUESTIONS),
         "transformers": transformers_likelihood(folder, alone, model.system),
-        "usage": cached_again(model, seen),
+        "usage": count_cached(model, seen),
         "replies": model.reply(images, QUESTIONS),
         "talk": talk(model, images),
         "transformers talk": transformers_replies(folder, alone, model.system),
-        "too long": refused(model, images, "long " * 1024),
+        "too long": describe_failure(model, images, "long " * 1024),
         "two": model.likelihood(joined, QUESTIONS),
         "transformers two": transformers_likelihood(folder, padded, model.system),
         "talk of two": talk(model, joined),
         "transformers talk of two": transformers_replies(folder, padded, model.system),
-        "thought": after_a_thought(model, images),
+        "thought": reply_after_thought(model, images),
     }
     print(json.dumps(answers))
 

@@ -1,8 +1,8 @@
-"""What a question about an image costs with vLLM, in processor time around the model and within its thread.
+"""The cost of a question about an image with vLLM, in processor time around the model and within its thread.
 
-    OMP_NUM_THREADS=1 PYTHONPATH=build/torchvision:tests/vllm/site python -m tests.vllm.speed
+OMP_NUM_THREADS=1 PYTHONPATH=build/torchvision:tests/vllm/site python -m tests.vllm.speed
 
-The model is a tiny Qwen2-VL of random weights; images are of 1024 x 1024 pixels, new ones in every line.
+The model is a tiny Qwen2-VL of random weights; images are of 1024 x 1024 pixels, and new in every line.
 """
 
 import tempfile
@@ -23,7 +23,7 @@ from plumbline.operators.models.resolution import resolve_model
 from tests.vllm.tiny import make_qwen2_vl
 
 IMAGES, SIDE, THREADS = 96, 1024, 2
-ASKED = {
+QUESTION_SETS = {
     "one question, Yes": (1, ("Yes",)),
     "one question, Yes or No": (1, ("Yes", "No")),
     "ten questions, Yes or No": (10, ("Yes", "No")),
@@ -40,20 +40,20 @@ def main() -> None:
         model = load(resolve_model(config, on_gpu=False), "likelihood")
         assert isinstance(model, VllmLikelihood)
         measure(model, noise_images(4), 1, ("Yes",))
-        for seed, (name, (count, choices)) in enumerate(ASKED.items(), 1):
+        for seed, (name, (count, choices)) in enumerate(QUESTION_SETS.items(), 1):
             print(f"{name}: {measure(model, noise_images(seed), count, choices)}", flush=True)
         model.engine.close()
 
 
 def noise_images(seed: int) -> list[Image.Image]:
-    """New ones for every seed: no answer about them is in a cache."""
+    """Return new images for every seed, so that no answer about them is cached."""
     draw = np.random.default_rng(seed)
     coarse = [Image.fromarray(draw.integers(0, 256, (32, 32, 3), dtype=np.uint8)) for _ in range(IMAGES)]
     return [image.resize((SIDE, SIDE)) for image in coarse]
 
 
 def measure(model: VllmLikelihood, images: Sequence[Image.Image], count: int, choices: tuple[str, ...]) -> str:
-    """Of a shard of these images with so many questions each, made ready by threads as a stage does."""
+    """Measure a shard of these images with this number of questions each, prepared by threads as in a stage."""
     questions = [
         Question(image, f"Is there a thing of kind {number}?", choices)
         for image in range(len(images))
@@ -74,7 +74,7 @@ def measure(model: VllmLikelihood, images: Sequence[Image.Image], count: int, ch
 
 
 def engine_time(model: VllmLikelihood) -> float:
-    """Processor seconds that the engine's thread has taken."""
+    """Return the processor seconds of the engine's thread."""
     return time.clock_gettime(time.pthread_getcpuclockid(model.engine._thread.ident or 0))
 
 

@@ -1,4 +1,4 @@
-"""How callers share one engine, with a scripted one in vLLM's place: no vLLM is needed."""
+"""Callers share one engine; a scripted engine replaces vLLM, so vLLM is not needed."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -79,7 +79,7 @@ def test_a_failure_reaches_every_caller_that_waits_and_every_later_one() -> None
         engine.run([Prompt([1])], [None])
 
 
-def test_closing_fails_who_still_waits() -> None:
+def test_closing_fails_waiting_callers() -> None:
     engine = VllmEngine(ScriptedEngine)
     future = engine.submit(Prompt([1] * 10**6), None)
     engine.close()
@@ -87,7 +87,7 @@ def test_closing_fails_who_still_waits() -> None:
         future.result()
 
 
-def test_an_engine_that_does_not_start_says_why() -> None:
+def test_an_engine_that_does_not_start_gives_the_reason() -> None:
     def fail() -> Any:
         raise OSError("no weights")
 
@@ -100,6 +100,6 @@ def test_a_parallel_engine_stays_on_the_gpus_of_its_actor() -> None:
     assert engine_arguments(True, {})["distributed_executor_backend"] == "uni"
 
 
-def test_options_may_not_override_what_the_model_says() -> None:
+def test_options_may_not_override_the_models_own() -> None:
     with pytest.raises(ModelError, match="dtype"):
         engine_arguments(True, {"dtype": "float16"})

@@ -1,4 +1,4 @@
-"""vLLM's replies: transformers' own at temperature 0, and each request for itself."""
+"""vLLM's replies equal transformers' at temperature 0, and each request is independent."""
 
 import json
 from collections.abc import Iterator
@@ -69,7 +69,7 @@ def transformers_reply(folder: Path, text: str) -> str:
     return str(tokenizer.decode(tokens[0, inputs.input_ids.shape[1] :], skip_special_tokens=True))
 
 
-def test_greedy_replies_are_those_of_transformers(model: VllmGenerate, folder: Path) -> None:
+def test_greedy_replies_equal_those_of_transformers(model: VllmGenerate, folder: Path) -> None:
     expected = [transformers_reply(folder, prompt) for prompt in PROMPTS]
     assert [reply.text for reply in replies(model, *map(request, PROMPTS))] == expected
     assert len(set(expected)) == len(PROMPTS)
@@ -83,7 +83,7 @@ def test_callers_in_several_threads_get_their_own_replies(model: VllmGenerate) -
     assert together == alone
 
 
-def test_a_prompt_that_does_not_fit_fails_alone(model: VllmGenerate) -> None:
+def test_a_prompt_beyond_the_context_fails_alone(model: VllmGenerate) -> None:
     long, short = model.generate([request("x" * 600), request("A red cube")])
     assert isinstance(long, RowError)
     assert long.kind == "prompt_too_long"
@@ -98,13 +98,13 @@ def test_a_schema_that_cannot_be_enforced_fails_alone(model: VllmGenerate) -> No
     assert isinstance(short, Generation)
 
 
-def test_a_schema_is_kept_to(model: VllmGenerate) -> None:
+def test_a_reply_follows_its_schema(model: VllmGenerate) -> None:
     (reply,) = replies(model, request("Is it there?", schema=SCHEMA, max_tokens=64))
     assert isinstance(json.loads(reply.text)["seen"], bool)
 
 
-def test_replies_held_to_a_schema_are_those_of_transformers(model: VllmGenerate, folder: Path) -> None:
-    """Which tokens may follow is told by one library for both."""
+def test_replies_with_a_schema_equal_those_of_transformers(model: VllmGenerate, folder: Path) -> None:
+    """The same library tells both which tokens may follow."""
     in_transformers = loading.load(
         resolve_model(model_config(family="causal_lm", checkpoint=str(folder)), on_gpu=False), "generate"
     )
@@ -129,19 +129,19 @@ def test_a_reply_ends_before_a_stop_text_and_is_complete(model: VllmGenerate) ->
     assert ended.text == whole.text[: whole.text.index(stop)]
 
 
-def test_a_shared_beginning_is_read_from_the_prefix_cache(model: VllmGenerate) -> None:
+def test_a_shared_prefix_is_read_from_the_cache(model: VllmGenerate) -> None:
     first, second = (replies(model, request("example " * 40 + ending))[0] for ending in ("one", "two"))
     assert first.usage.cached_tokens == 0
     assert second.usage.cached_tokens >= 128
     assert second.usage.prompt_tokens == 40 * len("example ") + len("two")
 
 
-def test_an_option_that_vllm_does_not_take_is_named(folder: Path) -> None:
+def test_an_option_that_vllm_lacks_is_refused_by_name(folder: Path) -> None:
     with pytest.raises(ModelError, match=r"engine_options \(kv_cache_dtype=float3\)"):
         load(folder, kv_cache_dtype="float3")
 
 
-def test_every_option_that_may_be_set_is_one_of_vllm() -> None:
+def test_every_allowed_option_exists_in_vllm() -> None:
     from vllm import EngineArgs
 
     assert {field.name for field in fields(EngineArgs)} >= THROUGHPUT_OPTIONS | RESULT_OPTIONS

@@ -1,4 +1,4 @@
-"""vLLM's answers about images: equal to its own reference and to transformers', read from the prefix cache."""
+"""vLLM's answers about images equal its own reference and transformers', and are read from the prefix cache."""
 
 import json
 import os
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.vllm
 
 @pytest.fixture(scope="module", params=[make_qwen2_vl, make_llava], ids=["qwen2_vl", "llava"])
 def asked(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What a process of its own says; it has a torchvision and the operators that this one misses."""
+    """Return the output of a separate process with a torchvision and the operators that this process lacks."""
     if not TORCHVISION.is_dir():
         pytest.fail("build/torchvision is missing; run the tests by make vllm")
     make: Callable[[Path], Path] = request.param
@@ -44,11 +44,11 @@ def flat(answers: list[list[list[float]]]) -> list[float]:
 
 
 @pytest.mark.parametrize("other", ["reference", "transformers"])
-def test_a_choice_is_as_likely_as_by_teacher_forcing(asked: dict[str, Any], other: str) -> None:
+def test_likelihoods_equal_those_of_teacher_forcing(asked: dict[str, Any], other: str) -> None:
     assert flat(asked["fast"]) == pytest.approx(flat(asked[other]), abs=1e-3)
 
 
-def test_two_images_in_one_question_are_seen_as_by_transformers_in_either_order(asked: dict[str, Any]) -> None:
+def test_two_images_in_one_question_give_the_answers_of_transformers_in_both_orders(asked: dict[str, Any]) -> None:
     expected = asked["transformers two"]
     assert flat(asked["two"]) == pytest.approx(flat(expected), abs=1e-3)
     assert flat(expected[:3]) != pytest.approx(flat(expected[3:]), abs=0.1), "the order matters"
@@ -66,13 +66,13 @@ def test_probabilities_are_over_the_whole_vocabulary(asked: dict[str, Any]) -> N
     assert max(flat(asked["fast"])) < -0.01
 
 
-def test_every_request_about_an_image_but_one_reads_it_from_the_prefix_cache(asked: dict[str, Any]) -> None:
+def test_all_requests_about_an_image_except_one_read_it_from_the_prefix_cache(asked: dict[str, Any]) -> None:
     calls, _, cached = asked["usage"]
     images = len({question.image for question in QUESTIONS})
     assert cached >= (calls - images) * 128
 
 
-def test_a_question_beyond_the_context_is_refused_for_good(asked: dict[str, Any]) -> None:
+def test_a_question_beyond_the_context_is_refused_permanently(asked: dict[str, Any]) -> None:
     kind, message, retryable = asked["too long"]
     assert (kind, retryable) == ("request_refused", False)
     assert "1024" in message
@@ -83,23 +83,23 @@ def test_a_model_answers_in_its_own_words(asked: dict[str, Any]) -> None:
     assert all(isinstance(reply, str) for reply in asked["replies"])
 
 
-def test_a_reply_about_an_image_goes_on_after_its_thought(asked: dict[str, Any]) -> None:
+def test_a_reply_about_an_image_continues_after_its_thought(asked: dict[str, Any]) -> None:
     reply, expected = asked["thought"]
     assert reply == expected != ""
 
 
-def test_greedy_replies_about_an_image_are_those_of_transformers(asked: dict[str, Any]) -> None:
+def test_greedy_replies_about_an_image_equal_those_of_transformers(asked: dict[str, Any]) -> None:
     greedy = asked["talk"][: len(QUESTIONS)]
     assert [text for text, *_ in greedy] == asked["transformers talk"]
     assert all(0 < new <= 12 for *_, new, _ in greedy)
 
 
-def test_a_seed_decides_what_is_said_about_an_image(asked: dict[str, Any]) -> None:
+def test_a_seed_fixes_the_reply_about_an_image(asked: dict[str, Any]) -> None:
     drawn = [text for text, *_ in asked["talk"][len(QUESTIONS) : -1]]
     assert drawn[0] == drawn[1] != drawn[2]
 
 
-def test_a_conversation_about_an_image_beyond_the_context_is_refused_alone(asked: dict[str, Any]) -> None:
+def test_a_conversation_beyond_the_context_fails_alone(asked: dict[str, Any]) -> None:
     kind, message, retryable = asked["talk"][-1]
     assert (kind, retryable) == ("request_refused", False)
     assert "1024" in message

@@ -1,4 +1,4 @@
-"""The engine is kept full across batches of images and across shards, with a scripted one in vLLM's place."""
+"""The engine stays full across batches of images and across shards; a scripted engine replaces vLLM's."""
 
 import sys
 import threading
@@ -24,22 +24,25 @@ from tests.operators.tiny import encoded, image_table, picture
 
 IMAGE_TOKENS = 3
 CAPACITY = 5
-"""Requests that are done by a step of the engine."""
+"""Requests that the engine finishes in one step."""
 IMAGES = 10
 QUESTIONS = ("Is it red?", "Is it round?")
 REQUESTS = IMAGES * len(QUESTIONS) * 2
-"""Of a shard: of two choices of one token, which is the first and whether the turn ends after it, and after the other.
+"""Requests of a shard.
+
+Each question has two choices of one token: one request covers the first choice and the end of the turn after it,
+another the end after the second.
 """
 REFUSED = "Is it to be refused?"
-PATIENCE = 60
+TIMEOUT = 60
 
 
 class CountingEngine:
-    """Does the oldest requests first, once it may, and counts them."""
+    """Finishes the oldest requests first, once allowed, and counts them."""
 
     model_config = SimpleNamespace(max_model_len=10_000)
     server: VllmEngine
-    """What hands it requests."""
+    """The server that passes it requests."""
 
     def __init__(self, tokenizer: Any) -> None:
         self.tokenizer = tokenizer
@@ -58,26 +61,26 @@ class CountingEngine:
         self.requests[name] = (prompt, params)
 
     def step(self) -> list[Any]:
-        assert self.may_step.wait(PATIENCE)
+        assert self.may_step.wait(TIMEOUT)
         self.most_waiting = max(self.most_waiting, self.waiting())
         names = list(self.requests)[:CAPACITY]
         self.batches.append(len(names))
         return [served(name, *self.requests.pop(name)) for name in names]
 
     def waiting(self) -> int:
-        """Requests that have been handed in and are not done."""
+        """Number of requests that have been received and are not finished."""
         return len(self.server._waiting) + self.server._submitted.qsize()
 
     def wait_for(self, count: int) -> None:
-        """Returns once so many requests wait."""
-        ends = time.monotonic() + PATIENCE
+        """Wait until this number of requests is waiting."""
+        ends = time.monotonic() + TIMEOUT
         while self.waiting() < count:
             assert time.monotonic() < ends, f"{self.waiting()} of {count}"
             self.may_step.wait(0.01)
 
 
 class ScriptedProcessor:
-    """In the place of vLLM's processor of images, which is not for two threads."""
+    """Replaces vLLM's processor of images, which does not support two threads."""
 
     info = SimpleNamespace(parse_mm_data=lambda images: images)
 
@@ -111,7 +114,7 @@ def scripted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CountingEngine:
 
 @pytest.fixture
 def stage(scripted: CountingEngine) -> Iterator[AnswersStage]:
-    """Its image_batch is much smaller than a shard."""
+    """Make a stage whose image_batch is much smaller than a shard."""
     engine = scripted.server = VllmEngine(lambda: scripted, processor=ScriptedProcessor)
     model = VllmLikelihood(engine, scripted.tokenizer, system=None, padding=None, end=scripted.tokenizer.eos_token_id)
     yield AnswersStage({}, {"model": model}, options(image_batch=2))
@@ -125,12 +128,12 @@ def asked(texts: Sequence[str], choices: Sequence[str]) -> QuestionIndex:
 
 
 def answers(stage: AnswersStage, texts: Sequence[str] = QUESTIONS, choices: Sequence[str] = ("A", "B")) -> pa.Table:
-    """As an actor has a shard computed."""
+    """Compute a shard like an actor."""
     shard = image_table([encoded(picture(number)) for number in range(IMAGES)], ["p"] * IMAGES)
     return stage.measure(decoded(stage, shard), {"metric": asked(texts, choices)})["metric"]
 
 
-def test_the_engine_has_all_requests_of_two_shards_before_it_is_done_with_one(
+def test_the_engine_gets_all_requests_of_two_shards_before_it_finishes_one(
     stage: AnswersStage, scripted: CountingEngine
 ) -> None:
     assert stage.side_by_side
@@ -138,7 +141,7 @@ def test_the_engine_has_all_requests_of_two_shards_before_it_is_done_with_one(
         shards = [calls.submit(answers, stage) for _ in range(2)]
         scripted.wait_for(2 * REQUESTS)
         scripted.may_step.set()
-        tables = [shard.result(PATIENCE) for shard in shards]
+        tables = [shard.result(TIMEOUT) for shard in shards]
     assert sum(scripted.batches) == 2 * REQUESTS
     assert set(scripted.batches[1:-1]) == {CAPACITY}, "after the first request and before the last, no step is idle"
     assert tables[0] == tables[1] and tables[0]["error"].null_count == IMAGES
@@ -146,7 +149,7 @@ def test_the_engine_has_all_requests_of_two_shards_before_it_is_done_with_one(
     assert len(set(scripted.processed)) == len(scripted.processed) == 2 * IMAGES, "each once for all questions on it"
 
 
-def test_an_answer_of_one_token_with_the_end_of_its_turn_is_one_request(
+def test_an_answer_of_one_token_and_the_end_of_its_turn_are_one_request(
     stage: AnswersStage, scripted: CountingEngine
 ) -> None:
     scripted.may_step.set()
@@ -155,7 +158,7 @@ def test_an_answer_of_one_token_with_the_end_of_its_turn_is_one_request(
     assert sum(scripted.batches) == IMAGES * len(QUESTIONS)
 
 
-def test_of_images_only_so_many_wait_and_the_rest_follow_as_they_are_done(
+def test_the_number_of_waiting_images_is_limited_and_the_rest_follows(
     stage: AnswersStage, scripted: CountingEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stage.model.engine._images_waiting = threading.Semaphore(7)  # type: ignore[attr-defined]
@@ -163,11 +166,11 @@ def test_of_images_only_so_many_wait_and_the_rest_follow_as_they_are_done(
         shards = [calls.submit(answers, stage) for _ in range(2)]
         scripted.wait_for(7)
         scripted.may_step.set()
-        assert all(shard.result(PATIENCE)["error"].null_count == IMAGES for shard in shards)
+        assert all(shard.result(TIMEOUT)["error"].null_count == IMAGES for shard in shards)
     assert scripted.most_waiting <= 7
 
 
-def test_a_refused_question_costs_its_row_and_nothing_is_asked_again(
+def test_a_refused_question_only_costs_its_row_and_nothing_is_asked_again(
     stage: AnswersStage, scripted: CountingEngine
 ) -> None:
     scripted.may_step.set()
@@ -176,7 +179,7 @@ def test_a_refused_question_costs_its_row_and_nothing_is_asked_again(
     assert sum(scripted.batches) == REQUESTS
 
 
-def test_an_engine_that_fails_lets_nobody_wait_for_a_place(stage: AnswersStage, scripted: CountingEngine) -> None:
+def test_a_failed_engine_releases_all_waiting_callers(stage: AnswersStage, scripted: CountingEngine) -> None:
     stage.model.engine._images_waiting = threading.Semaphore(1)  # type: ignore[attr-defined]
     with ThreadPoolExecutor(2) as calls:
         shards = [calls.submit(answers, stage) for _ in range(2)]
@@ -186,7 +189,7 @@ def test_an_engine_that_fails_lets_nobody_wait_for_a_place(stage: AnswersStage, 
         scripted.may_step.set()
         for shard in shards:
             with pytest.raises(EngineError):
-                shard.result(PATIENCE)
+                shard.result(TIMEOUT)
 
 
 def fail() -> list[Any]:

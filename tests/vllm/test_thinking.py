@@ -1,4 +1,4 @@
-"""Replies after a thought, from an engine in a file of its own: closing one ends all of its process."""
+"""Replies after a thought, in a separate file because closing an engine ends all engines of its process."""
 
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,8 @@ from tests.vllm.test_generate import WORDS, request
 pytestmark = pytest.mark.vllm
 
 
-def test_a_reply_after_a_thought_is_that_of_transformers(tmp_path: Path) -> None:
-    """Where a thought ends, a stop string and a schema begin to count."""
+def test_a_reply_after_a_thought_equals_that_of_transformers(tmp_path: Path) -> None:
+    """A stop string and a schema only apply after the thought."""
     thinker = writer(tmp_path, head_dim=32)
     requests = [request(text) for text in TEXTS]
     requests += [request(TEXTS[0], schema=WORDS, max_tokens=96), request(TEXTS[0], stop=("a", "e"))]

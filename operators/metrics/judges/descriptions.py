@@ -17,7 +17,7 @@ DESCRIBE = "llmscore_describe"
 
 
 class Sight(NamedTuple):
-    """An image as it is described to a model that does not see it."""
+    """An image described to a model that does not see it."""
 
     caption: str
     regions: Sequence[Region]
@@ -52,7 +52,7 @@ class DescribedConfig(WordedMetric):
 
     @property
     def description_chain(self) -> tuple[str, ...]:
-        """The stages that end in a description."""
+        """Stages that end in a description."""
         return ("captions", *(["regions"] if self.grounder is not None else []), "descriptions")
 
     @property

@@ -24,6 +24,5 @@ class Gpt4vEvalConfig(InspectedConfig):
     templates: ClassVar[tuple[str, ...]] = ("gpt4v_eval",)
 
     def inspect(self, prompt: str, questions: Sequence[WrittenQuestion] = ()) -> Writing[Verdict]:
-        """Ask for a verdict on an image."""
         asked = fill(self.template_text("gpt4v_eval"), prompt=parsing.one_line(prompt))
         return (yield from self.verdict(asked, SCALES))

@@ -62,13 +62,13 @@ Verdicts = tuple[Verdict | None, ...]
 def ask_repeatedly(program: Callable[[], Writing[Verdict | RowError]], times: int) -> Writing[Verdicts | RowError]:
     """Run a program `times` times, each time with the next seed; an unreadable reply gives None.
 
-    Raises UnreadableReply if no reply can be read. Ends with the error of the first run that returns a RowError.
+    Raises UnreadableReply if no reply can be read. Ends at the first run that returns a RowError, and returns that.
     """
     verdicts: list[Verdict | None] = []
     problems = []
     for draw in range(times):
         try:
-            verdict = yield from _reseeded(program(), draw)
+            verdict = yield from _reseed(program(), draw)
         except UnreadableReply as error:
             verdict = None
             problems.append(error)
@@ -80,7 +80,7 @@ def ask_repeatedly(program: Callable[[], Writing[Verdict | RowError]], times: in
     return tuple(verdicts)
 
 
-def _reseeded(program: Writing[T], draw: int) -> Writing[T]:
+def _reseed(program: Writing[T], draw: int) -> Writing[T]:
     """Run the program with `draw` added to every seed."""
     try:
         requests = next(program)
@@ -101,7 +101,6 @@ def accept_all(rated: Mapping[str, float]) -> None:
 
 
 def ratings_by_name(ratings: Iterable[Rating]) -> dict[str, float]:
-    """Ratings by name."""
     return {rating.name: rating.value for rating in ratings}
 
 
@@ -144,7 +143,6 @@ class JudgedConfig(WordedMetric):
 
     @property
     def sampling(self) -> ReplySampling:
-        """Sampling of verdicts."""
         return ReplySampling(self.max_tokens, self.temperature, self.seed)
 
     def verdict(self, text: str, scales: Sequence[Scale], check: Check = accept_all) -> Writing[Verdict]:
@@ -210,7 +208,6 @@ class InspectedConfig(JudgedConfig):
         return {}
 
     def score(self, evidence: Evidence) -> Scored:
-        """Return the mean of the ratings."""
         ratings = read_ratings(evidence.row)
         mean = math.fsum(rating.value for rating in ratings) / len(ratings)
         return Scored(mean, ratings=ratings, rationale=evidence.row["rationale"])

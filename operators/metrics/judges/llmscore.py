@@ -103,7 +103,6 @@ class LlmScoreConfig(DescribedConfig, JudgedConfig):
         return {**self.scoring(), **self.asking(JUDGE, self._task)}
 
     def judge_description(self, prompt: str, description: str) -> Writing[Verdict]:
-        """Ask for a verdict on a description."""
         release = self.released(LlmScoreRelease)
         if release is not None:
             by_rule = self.variant == "rule_enhanced"

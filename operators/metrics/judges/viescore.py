@@ -40,8 +40,7 @@ class TwoQuestionsConfig(InspectedConfig):
     """Scales of the first question."""
 
     @abstractmethod
-    def judge_questions(self, prompt: str) -> Sequence[JudgeQuestion]:
-        """Return the two questions."""
+    def judge_questions(self, prompt: str) -> Sequence[JudgeQuestion]: ...
 
     def inspect(self, prompt: str, questions: Sequence[WrittenQuestion] = ()) -> Writing[Verdict]:
         """Ask for one verdict in two replies, in our wording or a release's."""

@@ -97,7 +97,6 @@ class DsgConfig(WriterConfig):
         return TUPLES, QUESTIONS, DEPENDENCIES
 
     def asking(self) -> dict[str, Any]:
-        """Return all options that decide the questions."""
         release = self.released(DsgRelease)
         if release is not None:
             return {"wording": release.digest, "seed": self.seed}
@@ -105,7 +104,6 @@ class DsgConfig(WriterConfig):
         return asked if self.questions == "tidied" else {**asked, "questions": self.questions}
 
     def scoring(self) -> dict[str, Any]:
-        """Return all options that decide the score of given answers."""
         if self.form == "reply":
             return {"zeroing": self.zeroing}
         soft = {} if self.aggregate == "share" else {"aggregate": self.aggregate}
@@ -116,8 +114,7 @@ class DsgConfig(WriterConfig):
         return CallEstimate(3, words)
 
     def write(self, prompt: str) -> Writing[list[WrittenQuestion]]:
-        """Write the questions about a prompt: first its tuples, then together their questions and their
-        dependencies."""
+        """Write the questions about a prompt: first its tuples, then both their questions and their dependencies."""
         release = self.released(DsgRelease)
         if release is not None:
             reply = yield from release.write(prompt, self.seed)
@@ -172,7 +169,7 @@ class DsgConfig(WriterConfig):
         )
 
     def _answer_of(self, answered: Answered) -> str:
-        """Return the choice that was answered, or the reply itself."""
+        """Return the choice that was answered, or the reply unchanged."""
         if self.form == "reply":
             return answered.chosen or answered.reply or ""
         return likeliest(answered, self.reduction)
@@ -234,8 +231,7 @@ def _parse_tuple(text: str) -> SemanticTuple:
 
 
 def read_questions(numbers: Sequence[int], reply: str, pieces: Pieces = parsing.numbered) -> dict[int, str]:
-    """Return the lines `1 | Is there a motorcycle?` by their tuple's number; raise UnreadableReply if there are
-    none."""
+    """Return the lines `1 | Is there a motorcycle?` by tuple number; raise UnreadableReply if there are none."""
     lines = [line for line in pieces(reply) if "?" in line.text]
     texts = {line.number: line.text.rpartition("?")[0] + "?" for line in lines}
     questions = {

@@ -110,7 +110,6 @@ class GeckoConfig(WriterConfig):
         return (SPANS, QUESTIONS) if self.coverage else (ONE_STEP,)
 
     def asking(self) -> dict[str, Any]:
-        """Return all options that decide the questions."""
         asked = {"coverage": self.coverage, "sampling": self.sampling._asdict()}
         if not self.coverage:
             return {**asked, "templates": one_step_templates(self.form_for(ONE_STEP))}
@@ -119,7 +118,6 @@ class GeckoConfig(WriterConfig):
         return {**asked, "templates": templates, "min_groundable": self.min_groundable}
 
     def scoring(self) -> dict[str, Any]:
-        """Return all options that decide the score of given answers."""
         scored: dict[str, Any] = {"normalise": self.normalise, "reduction": self.reduction}
         if self.normalise:
             scored["likelihood"] = self.likelihood
@@ -130,8 +128,7 @@ class GeckoConfig(WriterConfig):
         return CallEstimate(2 if self.coverage else 1, words)
 
     def write(self, prompt: str) -> Writing[list[WrittenQuestion]]:
-        """Write the questions about a prompt: first label its words, then all questions in a second reply (appendix
-        C)."""
+        """Write the questions about a prompt: one reply labels its words, a second has all questions (appendix C)."""
         if not self.coverage:
             return (yield from write_once(prompt, self.sampling, self.form_for(ONE_STEP)))
         about = f"Description:\n{parsing.one_line(prompt)}\n"
@@ -189,7 +186,6 @@ def text_labels(reply: str) -> list[_Label]:
 
 
 def json_labels(reply: str) -> list[_Label]:
-    """Return the labels of a JSON reply."""
     labels = []
     for entry in entries(reply, "labels"):
         words, kind = spelled(field(entry, "words")), spelled(field(entry, "type"))
@@ -242,8 +238,7 @@ def _share(text: str) -> float | None:
 
 
 def _locate(labels: Sequence[_Label], prompt: str) -> Iterator[Span]:
-    """Yield the labels as spans. Each one is searched after the previous one and the words between, if the prompt has
-    them."""
+    """Yield the labels as spans; each is searched after the previous one and the words between, if these are found."""
     cursor = 0
     taken: list[TextSpan] = []
     for label in labels:
@@ -264,7 +259,7 @@ def _opening(before: str, prompt: str) -> int:
 
 
 def annotate(prompt: str, spans: Sequence[Span]) -> str:
-    """Return the prompt on one line with labelled spans, `{1}[man, human]`; spans without a place are appended."""
+    """Return the prompt on one line with labelled spans, `{1}[man, human]`; spans without a position are appended."""
     text, end, rest = "", 0, []
     order = sorted(range(len(spans)), key=lambda index: spans[index].place or (len(prompt), len(prompt)))
     for index in order:
@@ -314,8 +309,7 @@ def _span(block: Block, spans: Sequence[Span]) -> Span | None:
 
 
 def _shares(logs: Sequence[float], likelihood: Literal["probability", "nll"]) -> list[float]:
-    """Return s_i / sum_i s_i (eq. 2), with s_i the probability of a choice or its negative log; equal if all s_i are
-    0."""
+    """Return s_i / sum_i s_i (eq. 2) for choices' probabilities or negative logs s_i; equal shares if all are 0."""
     if likelihood == "probability":
         top = max(logs)
         weights = [1.0 if log == top else math.exp(log - top) for log in logs]

@@ -92,7 +92,7 @@ def _entries(listed: Any) -> Sequence[Any]:
 
 
 def _question(entry: Any, place: int) -> WrittenQuestion:
-    """Return the question of an entry; raise BadQuestion, with the entry's place, if it cannot be asked."""
+    """Return the question of an entry; raise BadQuestion, with the entry's number, if it cannot be asked."""
     try:
         if isinstance(entry, dict):
             question = _read_object(entry, place)

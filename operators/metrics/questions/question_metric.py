@@ -101,7 +101,7 @@ class AskingConfig(Metric):
         return {**asked, "letters": LETTERED} if self.weighs_letters else asked
 
     def vqa_prompt(self, text: str, choices: Sequence[str]) -> VqaPrompt:
-        """Return the prompt for a question and its choices; the order of the choices is kept."""
+        """Return the prompt for a question and its choices, which stay in order."""
         lettered = self.weighs_letters and 1 < len(choices) <= len(ascii_uppercase) and not parsing.is_yes_no(choices)
         letters = tuple(ascii_uppercase[: len(choices)])
         pairs = zip(letters, choices, strict=False)
@@ -151,7 +151,6 @@ class WriterConfig(AskingConfig, WordedMetric):
 
     @property
     def sampling(self) -> ReplySampling:
-        """Sampling of the writer's replies."""
         return ReplySampling(self.max_tokens, self.temperature, self.seed)
 
     @property

@@ -77,8 +77,7 @@ class QuestionPackConfig(AskingConfig):
         return {"model": self.model} if self.form == "likelihood" else {"model": self.model, "matcher": self.matcher}
 
     def with_model_defaults(self, profile_of: Callable[[str], VqaProfile]) -> "QuestionPackConfig":
-        """Return the metric with the defaults of its VQA model; raise ConfigError for a soft mean of a model that only
-        compares choices."""
+        """Return the metric with its VQA model's defaults; raise ConfigError if the model has no soft mean."""
         kind = profile_of(self.model)
         if kind.compares and self.soft:
             raise ConfigError(
@@ -92,8 +91,7 @@ class QuestionPackConfig(AskingConfig):
         return CallEstimate(0, words)
 
     def refusal_of_pack(self, choices: Collection[int]) -> str | None:
-        """Return why questions with these numbers of choices cannot be scored: a share needs wrong choices, a soft mean
-        only the right one."""
+        """Return why questions with these numbers of choices cannot be scored: only a soft mean needs no wrong ones."""
         if self.soft and set(choices) - {1}:
             return f"aggregate={self.aggregate} sums the spellings of one answer; use aggregate=share"
         if not self.soft and min(choices, default=2) < 2:
@@ -105,12 +103,10 @@ class QuestionPackConfig(AskingConfig):
         return {}
 
     def answering(self) -> dict[str, Any]:
-        """Return all options that decide how the VQA model is asked."""
         asked = AskingConfig.answering(self)
         return {**asked, "spelling": self.spelling} if self.soft else asked
 
     def scoring(self) -> dict[str, Any]:
-        """Return all options that decide the score of given answers."""
         own = {"aggregate": self.aggregate, "images": self.images}
         if self.soft:
             return {**own, "spelling": self.spelling}
@@ -121,10 +117,9 @@ class QuestionPackConfig(AskingConfig):
         return tuple(spellings(choices[0], self.spelling)) if self.soft else AskingConfig.answer_choices(self, choices)
 
     def score(self, evidence: Evidence) -> Scored:
-        """Return the score of an image from its answered questions."""
         answered = evidence.answered
         if self.soft:
-            return _soft(answered, self.spelling, geometric=self.aggregate == "soft_geometric")
+            return _mean_probability(answered, self.spelling, geometric=self.aggregate == "soft_geometric")
         given = [answer.chosen if self.form == "reply" else likeliest(answer, self.reduction) for answer in answered]
         right = {
             answer.question.question_id: choice == answer.question.answer
@@ -170,7 +165,7 @@ def spellings(answer: str, spelling: Spelling) -> list[str]:
     return list(dict.fromkeys(form.format(word) for word in words for form in forms))
 
 
-def _soft(answered: Sequence[Answered], spelling: Spelling, *, geometric: bool) -> Scored:
+def _mean_probability(answered: Sequence[Answered], spelling: Spelling, *, geometric: bool) -> Scored:
     """Return the mean of the probabilities of the right answers."""
     scored = mean_scored([_weigh_spellings(answer, spelling) for answer in answered])
     if not geometric or scored.elements is None or scored.score is None:

@@ -52,7 +52,6 @@ class TifaConfig(WriterConfig):
         return QUESTIONS, CHOOSE, ANSWER
 
     def asking(self) -> dict[str, Any]:
-        """Return all options that decide the questions."""
         release = self.released(TifaRelease)
         templates = one_step_templates(self.form_for(QUESTIONS)) if release is None else release.digest
         asked = {"templates": templates, "sampling": self.sampling._asdict(), "filter": self.filter}

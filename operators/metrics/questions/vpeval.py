@@ -85,7 +85,6 @@ class VpevalConfig(WriterConfig):
         return self.recipe(PROGRAMS, texts=[HEADING]) | {"statements": "as released"}
 
     def with_model_defaults(self, profile_of: Callable[[str], VqaProfile]) -> "VpevalConfig":
-        """Return the metric with the defaults of its VQA model."""
         own = WriterConfig.with_model_defaults(self, profile_of)
         plain = profile_of(own.model).compares and own.template == TEMPLATE
         return replace(own, template="{}") if plain else own
@@ -102,7 +101,6 @@ class VpevalConfig(WriterConfig):
         return seen if self.relations == "stated" else {**seen, "relations": self.relations}
 
     def scoring(self) -> dict[str, Any]:
-        """Return all options that decide the score of given looks."""
         return {"relations": self.relations}
 
     def estimate_calls(self, words: float) -> CallEstimate:
@@ -121,7 +119,7 @@ class VpevalConfig(WriterConfig):
         return _questions(prompt, statements)
 
     def vqa_prompt(self, text: str, choices: Sequence[str]) -> VqaPrompt:
-        """Return the statement as it is: `looks` has the questions to the models."""
+        """Return the statement unchanged: `looks` has the questions to the models."""
         return VqaPrompt(text, tuple(choices), free=True)
 
     def looks(self, text: str) -> tuple[Look, ...]:

@@ -103,13 +103,11 @@ class Vq2Config(WriterConfig):
         return self.steps.phrases, QUESTION, ANSWER
 
     def asking(self) -> dict[str, Any]:
-        """Return all options that decide the questions."""
         steps = self.steps
         asked = self.recipe(steps.phrases, QUESTION, ANSWER, texts=steps.statement) | {"samples": steps.samples}
         return {**asked, "min_f1": self.min_f1} if steps.filtered else asked
 
     def scoring(self) -> dict[str, Any]:
-        """Return all options that decide the score of given answers."""
         return {"reduction": self.reduction}
 
     def estimate_calls(self, words: float) -> CallEstimate:

@@ -144,7 +144,7 @@ class VqaScoreConfig(Metric):
 
     @property
     def asks(self) -> YesQuestion:
-        """The question, answer and reduction without `normalise`, once the model's defaults are filled in."""
+        """Question, answer and reduction without `normalise`, once the model's defaults are filled in."""
         assert self.template is not None and self.answer is not None and self.reduction is not None, (
             "with_model_defaults fills it in"
         )
@@ -162,11 +162,9 @@ class VqaScoreConfig(Metric):
         return {"template": self.asks.template, "answer": self.asks.answer}
 
     def answering(self) -> dict[str, Any]:
-        """Return all options that decide how the VQA model is asked."""
         return {"kind": self.kind, **self.asking(), **({} if self.answers == "likelihood" else {"form": self.answers})}
 
     def scoring(self) -> dict[str, Any]:
-        """Return all options that decide the score of given answers."""
         if self.answers == "reply":
             return {"answers": self.answers}
         return {"reduction": self.asks.reduction} if self.normalise is None else {"normalise": self.normalise}
@@ -183,7 +181,7 @@ class VqaScoreConfig(Metric):
         return [WrittenQuestion("1", self.question(prompt), self.choices)]
 
     def vqa_prompt(self, text: str, choices: Sequence[str]) -> VqaPrompt:
-        """Return the question as it is, or with the prompt's words shuffled."""
+        """Return the question unchanged, or with the prompt's words shuffled."""
         asked = text
         if self.ablation is not None:
             assert self.template is not None, "with_model_defaults fills it in"
@@ -209,8 +207,7 @@ class VqaScoreConfig(Metric):
         return Scored(fmean(likelihoods), n_questions=len(likelihoods))
 
     def _likelihood(self, token_logprobs: Sequence[Sequence[float]], prior: Sequence[Sequence[float]]) -> float:
-        """Return the likelihood of the answer from the tokens of each of `choices`, without the prior if one is
-        given."""
+        """Return the answer's likelihood from the tokens of each of `choices`, without the prior if one is given."""
         if self.normalise is None:
             return reduce_answer(token_logprobs[0], self.asks.reduction)
         yes, no = token_logprobs[: len(YES)], token_logprobs[len(YES) :]

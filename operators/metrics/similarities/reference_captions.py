@@ -72,8 +72,10 @@ class _Vector(NamedTuple):
 
 
 class Cider:
-    """CIDEr-D (Vedantam, Zitnick and Parikh 2015) from 0 to 10: n-grams of captions, weighted by how rare they are
-    among the references of all images."""
+    """CIDEr-D (Vedantam, Zitnick and Parikh 2015) from 0 to 10.
+
+    It compares n-grams of captions, weighted by how rare they are among the references of all images.
+    """
 
     def __init__(self, images: Sequence[Sequence[Words]]) -> None:
         """Count for each n-gram the images whose references contain it."""

@@ -1,5 +1,4 @@
-"""CapCLIP, CapMETEOR, DescCLIP and DescMETEOR: the prompt compared with a caption or description (llmscore.txt,
-4.3)."""
+"""CapCLIP, CapMETEOR, DescCLIP, DescMETEOR: the prompt compared with a caption or description (llmscore.txt, 4.3)."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -98,5 +97,4 @@ class SentenceMatchingConfig(DescribedConfig):
         return {}
 
     def score(self, evidence: Evidence) -> Scored:
-        """Return the similarity."""
         return Scored(evidence.row["similarity"], truncated=evidence.row["truncated"])

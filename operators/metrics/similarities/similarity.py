@@ -77,7 +77,6 @@ class SimilarityConfig(Metric):
         return SHARES if self.measure == "match" else None
 
     def comparing(self) -> dict[str, str]:
-        """Return all options that decide the comparison."""
         asked: dict[str, str] = {"measure": self.measure}
         if self.compares != "prompt":
             asked["compares"] = self.compares

@@ -14,7 +14,7 @@ MAX_FILE_BYTES = 20_000_000
 
 
 class Slot(NamedTuple):
-    """A place in a text that the release's code fills in."""
+    """A gap in a text that the release's code fills in."""
 
     expression: str
     """Expression in the f-string."""
@@ -108,8 +108,7 @@ class PythonFile(NamedTuple):
         }
 
     def returned(self, function: str, key: str, count: int) -> list[Text]:
-        """Return the texts under a key of the dictionaries within a function; raise ConfigError unless there are
-        `count`."""
+        """Return the texts under a key of a function's dictionaries; raise ConfigError unless there are `count`."""
         bodies = [node for node in ast.walk(self.tree) if isinstance(node, ast.FunctionDef) and node.name == function]
         found = [
             self.text_of(member, function)

@@ -51,7 +51,9 @@ class DsgRelease(Release):
         if not all(examples):
             raise checkout.refusal(EXAMPLES, "lacks examples that TIFA160_ICL_TRAIN_IDS names")
         return cls(
-            _split_prompt(code, "_TUPLE_PREAMBLE", [(each[0]["text"], _numbered(each, "tuple")) for each in examples]),
+            _split_prompt(
+                code, "_TUPLE_PREAMBLE", [(each[0]["text"], _number_rows(each, "tuple")) for each in examples]
+            ),
             _split_prompt(code, "_QUESTION_PREAMBLE", _tuple_examples(examples, "question_natural_language")),
             _split_prompt(code, "_DEPENDENCY_PREAMBLE", _tuple_examples(examples, "dependency")),
         )
@@ -71,7 +73,7 @@ class DsgRelease(Release):
 
 
 def _split_prompt(code: PythonFile, preamble: str, examples: Sequence[tuple[str, str]]) -> SplitPrompt:
-    """Return the prompt with its examples, pairs of input and output, split at the place of the input (make_prompt)."""
+    """Return the prompt with its examples, pairs of input and output, split at the input's position (make_prompt)."""
     names = {"input_name": "input", "output_name": "output"}
     example, test, whole = (
         Template(code.plain(name)) for name in ("_EXAMPLES_TEMPLATE", "_TEST_TEMPLATE", "_PROMPT_TEMPLATE")
@@ -87,10 +89,10 @@ def _split_prompt(code: PythonFile, preamble: str, examples: Sequence[tuple[str,
 
 def _tuple_examples(examples: Sequence[Sequence[Mapping[str, str]]], column: str) -> list[tuple[str, str]]:
     """Return examples with tuples as input and a column as output (create_train_example)."""
-    return [(f"{each[0]['text']}\n{_numbered(each, 'tuple')}", _numbered(each, column)) for each in examples]
+    return [(f"{each[0]['text']}\n{_number_rows(each, 'tuple')}", _number_rows(each, column)) for each in examples]
 
 
-def _numbered(rows: Sequence[Mapping[str, str]], column: str) -> str:
+def _number_rows(rows: Sequence[Mapping[str, str]], column: str) -> str:
     return "\n".join(" ".join(f"{number} | {row[column]}".split()) for number, row in enumerate(rows, start=1))
 
 
@@ -113,9 +115,7 @@ def _read_questions(reply: str) -> dict[int, str]:
 
 
 def _read_dependencies(reply: str) -> dict[int, str]:
-    """Return the numbers in each line; raise ValueError for a line without numbers. Other words do not count
-    (clean_dependency_id).
-    """
+    """Return the numbers in each line (clean_dependency_id); raise ValueError for a line without numbers."""
     parents = {}
     for number, written in _split_by_number(_own_part(reply)).items():
         parts = (part.strip() for part in written.split(","))

@@ -41,8 +41,7 @@ class LlmScoreRelease(Release):
     def describe(
         self, caption: str, regions: Iterable[Region], width: int, height: int, sampling: ReplySampling
     ) -> Writing[str]:
-        """Ask for the description of an image (generate_multi_granualrity_description, whose caller swaps its
-        arguments)."""
+        """Describe an image (generate_multi_granualrity_description, whose caller swaps its arguments)."""
         boxes = "".join(f"{region.label}: [{region.x1}, {region.y1}, {region.x2}, {region.y2}]; " for region in regions)
         values = {"local_description": caption, "global_description": boxes}
         text = fill_slots(self.describing, {**values, "width": str(width), "height": str(height)})

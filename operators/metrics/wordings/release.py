@@ -37,7 +37,6 @@ class Release(ABC):
 
     @property
     def digest(self) -> str:
-        """Digest of its texts."""
         return hashlib.sha256(json.dumps([type(self).__name__, astuple(self)]).encode()).hexdigest()[:16]
 
 

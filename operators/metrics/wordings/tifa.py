@@ -37,8 +37,7 @@ class TifaRelease(Release):
         return blocks
 
     def _read(self, reply: str) -> list[Block]:
-        """Return the questions that have choices and a subject of a known type; only the first answer counts
-        (parse_resp)."""
+        """Return the questions with choices and a known type of subject; only the first answer counts (parse_resp)."""
         blocks, subject, kind, question, choices = [], "", "", "", tuple[str, ...]()
         for line in reply.split("\n")[HEADER_LINES:]:
             if line.startswith("About "):

@@ -26,8 +26,10 @@ class VpevalRelease(Release):
         return cls(checkout.python(cls.mark).plain("prompt"))
 
     def write(self, prompt: str, sampling: ReplySampling) -> Writing[list[Statement]]:
-        """Write the program for a prompt (get_question_and_answers). The quotation mark after the prompt is the
-        release's."""
+        """Write the program for a prompt (get_question_and_answers).
+
+        The quotation mark after the prompt is the release's.
+        """
         request = sampling.request(f'{self.prompt}{prompt}"\nEntities', stop=())
         (statements,) = yield from ask_as_released([request], [_read])
         return statements

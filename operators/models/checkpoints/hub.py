@@ -51,7 +51,7 @@ def _cached_folder(repo: str, revision: str | None) -> Path:
 
 
 def download(repo: str, commit: str, patterns: Sequence[str]) -> Path:
-    """Download the files of a snapshot that match `patterns`; return its folder, offline that in the cache."""
+    """Download the files of a snapshot that match `patterns`, and return its folder; offline, the cached folder."""
     try:
         return Path(snapshot_download(repo, revision=commit, allow_patterns=list(patterns)))
     except OfflineModeIsEnabled:

@@ -46,7 +46,6 @@ class Conversation(NamedTuple):
     ids: list[int]
 
     def asking(self, request: Request, ids: Sequence[int] = ()) -> "Conversation":
-        """Return the conversation with another request; `ids` are the first tokens of its reply."""
         return Conversation(request, [*self.ids, *ids])
 
 
@@ -72,8 +71,7 @@ def generation(
 
 
 def conversation_ids(tokenizer: Any, messages: Sequence[Message], *, thinks: bool = False) -> list[int]:
-    """Return the conversation's tokens in the tokenizer's chat template, ready for the reply; without a template, one
-    text per line.
+    """Return the conversation's tokens, ready for the reply; without a chat template, one text per line.
 
     A template contains its own special tokens; a plain text gets the tokenizer's.
     """
@@ -113,11 +111,8 @@ def image_conversation_text(
 ) -> str:
     """Render a conversation about images in the chat template, the images first.
 
-    Args:
-        system: The message before the conversation, if any.
-        images: Number of images; each has one placeholder, however many tokens the image takes.
-        is_open: True if the reply is to begin at the end of the text.
-        thinks: True if the model may think before it replies.
+    The `system` message comes before it. Each image has one placeholder, however many tokens it takes. If `is_open`,
+    the reply begins at the end of the text; if it `thinks`, the model may think before it replies.
     """
     if tokenizer.chat_template is None:
         raise ModelError(
@@ -208,12 +203,12 @@ def file_thinks(file: Path) -> bool:
     No template is run; a file that cannot be read is reported at loading.
     """
     text = file.read_text(errors="replace")
-    ending = (text if file.suffix == ".jinja" else _wrapped(text)).rpartition("add_generation_prompt")[2]
+    ending = (text if file.suffix == ".jinja" else _template_in_json(text)).rpartition("add_generation_prompt")[2]
     return any(opening in ending and closing not in ending for opening, closing in THOUGHT_MARKS)
 
 
-def _wrapped(text: str) -> str:
-    """The chat template that a JSON file has, if it has one."""
+def _template_in_json(text: str) -> str:
+    """Return the chat template of a JSON file; empty if it has none."""
     try:
         return str(json.loads(text).get("chat_template"))
     except (ValueError, AttributeError):

@@ -60,7 +60,7 @@ NAME = re.compile(r"[A-Za-z0-9_-]*")
 
 
 def check_options(options: Mapping[str, Any]) -> None:
-    """Raise ConfigError for an option that is not known to be harmless, or whose value could name code or a file."""
+    """Raise ConfigError for an option that is not known to be harmless, or whose value may name code or a file."""
     for name, value in options.items():
         if name not in THROUGHPUT_OPTIONS | RESULT_OPTIONS:
             remedy = REMEDIES.get(name) or suggest(name, sorted(THROUGHPUT_OPTIONS | RESULT_OPTIONS))

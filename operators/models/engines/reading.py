@@ -21,7 +21,7 @@ NO_TEXT = re.compile(r"no text recogni[sz]ed\.?", re.IGNORECASE)
 
 
 class ChatReader:
-    """A chat model with the instruction to read; its reply is the text, or empty if the model reports no text."""
+    """A chat model that is instructed to read; its reply is the text in the image, empty if it reports none."""
 
     def __init__(self, model: ImageGenerateModel, instruction: str, max_tokens: int) -> None:
         self.model = model
@@ -32,12 +32,10 @@ class ChatReader:
 
     @property
     def usage(self) -> Usage:
-        """Usage of this thread's readings."""
         usage: Usage = getattr(self._thread_local, "usage", Usage())
         return usage
 
     def ocr(self, features: Sequence[Any]) -> list[str | RowError]:
-        """Return the text in each image, or an error."""
         requests = [ImageRequest(image, self.request) for image in range(len(features))]
         replies = self.model.generate_from_images(features, requests)
         for reply in replies:

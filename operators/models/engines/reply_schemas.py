@@ -26,11 +26,9 @@ class SchemaGrammars:
     """Compiles JSON schemas to grammars over the tokens of a model's tokenizer."""
 
     def __init__(self, tokenizer: Any, *, end_ids: Sequence[int], width: int) -> None:
-        """Args:
-            end_ids: Tokens that end a reply.
-            width: Number of scores that the model computes per token.
+        """Read the tokenizer; raise ModelError if llguidance cannot read it.
 
-        Raises ModelError for a tokenizer that llguidance cannot read.
+        Each of `end_ids` ends a reply. `width` is the number of scores that the model computes per token.
         """
         self.end_ids = list(end_ids)
         try:
@@ -68,11 +66,9 @@ class SchemaEnforcement(LogitsProcessor):  # type: ignore[misc]
     """Allows in each row of a batch only the tokens that keep its reply within its schema."""
 
     def __init__(self, grammars: SchemaGrammars, schemas: Sequence[str | None], *, start: int) -> None:
-        """Args:
-            schemas: One per row; None allows any reply.
-            start: Number of tokens before every reply.
+        """Compile the schema of each row (None allows any reply); raise HopelessRow if one cannot be enforced.
 
-        Raises HopelessRow for a schema that cannot be enforced.
+        `start` is the number of tokens before every reply.
         """
         self.end_ids = grammars.end_ids
         self.matchers = [None if schema is None else grammars.matcher(schema) for schema in schemas]

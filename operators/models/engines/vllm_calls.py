@@ -1,5 +1,4 @@
-"""The calls that vLLM serves: `generate`, and for models that see also `likelihood`, `reply` and
-`generate_from_images`.
+"""The calls that vLLM serves: `generate`, and for models that see `likelihood`, `reply`, `generate_from_images`.
 
 Images come first in prompts, so all questions on an image share a prefix. One question computes it and the others read
 it from vLLM's prefix cache, even if they are scheduled into the same step, because a layer writes its keys and values
@@ -97,7 +96,6 @@ class ImageConversation(NamedTuple):
     ids: list[int]
 
     def asking(self, request: Request, ids: Sequence[int] = ()) -> "ImageConversation":
-        """Return the conversation with another request; `ids` are the first tokens of its reply."""
         return ImageConversation(self.image, request, [*self.ids, *ids])
 
 
@@ -116,11 +114,9 @@ class VllmLikelihood:
         end: int,
         thinking: Thinking | None = None,
     ) -> None:
-        """Args:
-        system: The message before every question.
-        padding: Colour of the square that images are centred on.
-        end: The token that ends a choice's turn.
-        thinking: How the model thinks before a reply, if it may.
+        """Centre images on a square of colour `padding`, and put the `system` message before every question.
+
+        The token `end` ends a choice's turn. `thinking` is how the model thinks before a reply, if it may.
         """
         self.engine = engine
         self.tokenizer = tokenizer
@@ -133,7 +129,6 @@ class VllmLikelihood:
 
     @property
     def usage(self) -> Usage:
-        """Usage of this thread's calls."""
         usage: Usage = getattr(self._thread_local, "usage", Usage())
         return usage
 
@@ -142,7 +137,6 @@ class VllmLikelihood:
         return self.preprocess_several([image])
 
     def preprocess_several(self, images: Sequence[Image.Image]) -> ReadyImage:
-        """Prepare images that come one after another before the text."""
         return self.engine.ready([padded_square(image, self.padding) for image in images], self._bare(len(images)))
 
     def encode(self, pixels: Sequence[ReadyImage]) -> Sequence[ReadyImage]:
@@ -152,11 +146,10 @@ class VllmLikelihood:
     def likelihood(
         self, features: Sequence[ReadyImage], questions: Sequence[Question]
     ) -> list[list[list[float]] | RowError]:
-        """Return full-vocabulary log-probabilities of every choice's tokens, in the order of `questions`, or an error
-        for a choice that does not fit the engine's max_model_len.
+        """Return the full-vocabulary log-probabilities of every choice's tokens, in the order of `questions`.
 
-        An image's questions are submitted one after the other, while its prefix is in the cache. Raises EngineError if
-        the engine has failed.
+        A choice that does not fit the engine's max_model_len gets an error. An image's questions are submitted one
+        after the other, while its prefix is in the cache. Raises EngineError if the engine has failed.
         """
         tokenized = [self._ask(features, question) for question in questions]
         by_image = sorted(range(len(questions)), key=lambda index: questions[index].image)
@@ -204,7 +197,7 @@ class VllmLikelihood:
         prompts = [Prompt(one.ids, one.image) for one in asked]
         outputs = self.engine.run(prompts, [sampling_params(one.request) for one in asked])
         return [
-            _refused(output) if isinstance(output, Refusal) else _reply(self.tokenizer, one.request, output)
+            _refusal_error(output) if isinstance(output, Refusal) else _reply(self.tokenizer, one.request, output)
             for one, output in zip(asked, outputs, strict=True)
         ]
 
@@ -230,10 +223,10 @@ class VllmLikelihood:
         for output in outputs:
             if not isinstance(output, Refusal):
                 self._thread_local.usage = self.usage.plus(output_usage(output))
-        return [_refused(output) if isinstance(output, Refusal) else output for output in outputs]
+        return [_refusal_error(output) if isinstance(output, Refusal) else output for output in outputs]
 
 
-def _refused(refusal: Refusal) -> RowError:
+def _refusal_error(refusal: Refusal) -> RowError:
     return RowError("request_refused", f"vLLM refused a question: {refusal.message}")
 
 

@@ -127,11 +127,10 @@ class VllmEngine:
         refusals: tuple[type[Exception], ...] = (ValueError,),
         processor: Callable[[Any], Any] = new_processor,
     ) -> None:
-        """Start the engine in a thread of its own, because vLLM binds its workers to the thread; raises what `make`
-        raises.
+        """Start the engine in a thread of its own, because vLLM binds its workers to the thread.
 
         Args:
-            make: Builds a vllm LLMEngine.
+            make: Builds a vllm LLMEngine; its errors are raised here.
             refusals: The errors that vLLM raises for a single request it refuses.
             processor: Makes one of vLLM's processors of images.
         """
@@ -280,8 +279,7 @@ class VllmEngine:
 
 
 def start_engine(model: ResolvedModel[EngineModel], *, defaults: Mapping[str, Any] | None = None) -> VllmEngine:
-    """Start an engine for a checkpoint. The model's `engine_options` are vLLM's EngineArgs by name and override
-    `defaults`.
+    """Start an engine for a checkpoint; its `engine_options` are vLLM's EngineArgs and override `defaults`.
 
     Raises ModelError if vLLM is not installed, an option is not one of its own, or the checkpoint does not load.
     """

@@ -59,8 +59,7 @@ def model_config(**options: Any) -> ModelConfig:
 
 
 def own_options(options: Any) -> Any:
-    """Return the options without other families' options that have their default value, so that a configuration may set
-    another `family` over a chosen model.
+    """Return the options without other families' defaults, so that another `family` may be set over a chosen model.
 
     Raises ConfigError for an unknown family, and if an option of other families has another value.
     """

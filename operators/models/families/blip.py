@@ -30,7 +30,7 @@ FIRST, SECOND = "BlipForImageTextRetrieval", "Blip2ForImageTextRetrieval"
 
 
 class BlipMatching(MatchingEncoder):
-    """BLIP's retrieval model: its text encoder attends to an image's states; first tokens are embeddings."""
+    """BLIP's retrieval model: its text encoder attends to an image's states, and its first token is the embedding."""
 
     architecture = FIRST
     context = 35

@@ -29,10 +29,10 @@ class _Search(NamedTuple):
 
 
 class GroundingDino(LoadedImageModel):
-    """The `detect` call by Grounding DINO (Liu et al. 2023): one pass for each phrase and image, as in VPEval's
-    release, because words and pixels are mixed from the first layers on.
+    """The `detect` call by Grounding DINO (Liu et al. 2023), with one pass for each phrase and image as VPEval has it.
 
-    Padding would change the boxes, so only images of equal shape and phrases of equal length share a batch.
+    Words and pixels are mixed from the first layers on. Padding would change the boxes, so only images of equal shape
+    and phrases of equal length share a batch.
     """
 
     architecture = "AutoModelForZeroShotObjectDetection"
@@ -49,7 +49,6 @@ class GroundingDino(LoadedImageModel):
         return Sized(pixels, image.width, image.height)
 
     def detect(self, features: Sequence[Sized], wanted: Sequence[Wanted]) -> list[list[Box] | RowError]:
-        """Return the boxes of each phrase, in the model's order."""
         context = int(self.model.config.max_text_len)
         searches = [
             _Search(features[one.image], list(self.tokenizer(one.phrase.strip().lower() + ".").input_ids), one)
@@ -75,7 +74,7 @@ class GroundingDino(LoadedImageModel):
         return [self._boxes(search, logits[row], boxes[row]) for row, search in enumerate(searches)]
 
     def _boxes(self, search: _Search, logits: "torch.Tensor", boxes: "torch.Tensor") -> list[Box]:
-        """Convert one row, (queries, words) and (queries, 4), by the library's own code."""
+        """Convert the result of one search, (queries, words) and (queries, 4), by the library's own code."""
         import torch
 
         (read,) = self.processor.post_process_grounded_object_detection(
@@ -114,7 +113,7 @@ class Places(NamedTuple):
 
 
 class Owlv2(LoadedImageModel):
-    """The `detect` call by OWLv2: each phrase is compared with the places of an image, and becomes its boxes' label."""
+    """The `detect` call by OWLv2, which compares each phrase with the candidate boxes of an image."""
 
     architecture = "Owlv2ForObjectDetection"
 
@@ -123,7 +122,6 @@ class Owlv2(LoadedImageModel):
         return Sized(super().preprocess(image), image.width, image.height)
 
     def encode(self, pixels: Sequence[Sized]) -> list[Places]:
-        """Return the places of each image."""
         return call_in_batches(self._encode, pixels, size=self.image_batch)
 
     def _encode(self, images: Sequence[Sized]) -> list[Places]:
@@ -137,7 +135,6 @@ class Owlv2(LoadedImageModel):
         ]
 
     def detect(self, features: Sequence[Places], wanted: Sequence[Wanted]) -> list[list[Box] | RowError]:
-        """Return the boxes of each phrase, in the order of places."""
         return isolate(lambda batch: [self._find(features[one.image], one) for one in batch], wanted)
 
     def _find(self, places: Places, wanted: Wanted) -> list[Box]:

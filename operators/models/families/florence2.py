@@ -29,8 +29,7 @@ _BOX = re.compile(r"<loc_(\d+)><loc_(\d+)><loc_(\d+)><loc_(\d+)>")
 
 
 class Florence2(LoadedImageModel):
-    """The `generate_from_images`, `regions` and `ocr` calls; `generate_from_images` returns a caption for every
-    request.
+    """The `generate_from_images`, `regions` and `ocr` calls; the first returns a caption for every request.
 
     Replies are the likeliest ones under the checkpoint's own generation settings (beams, no repeated words); a
     request's temperature is ignored.
@@ -64,8 +63,6 @@ class Florence2(LoadedImageModel):
         return isolate(lambda batch: [self._generation(reply) for reply in self._replies(batch)], tasks)
 
     def regions(self, features: Sequence[Sized]) -> list[list[Region] | RowError]:
-        """Return the regions of each image, in the model's order."""
-
         def describe(images: Sequence[Sized]) -> list[list[Region]]:
             replies = self._replies([(image, DENSE_REGION_CAPTION, MAX_REGION_TOKENS) for image in images])
             return [
@@ -76,8 +73,6 @@ class Florence2(LoadedImageModel):
         return isolate(describe, features)
 
     def ocr(self, features: Sequence[Sized]) -> list[str | RowError]:
-        """Return the text in each image."""
-
         def read(images: Sequence[Sized]) -> list[str]:
             replies = self._replies([(image, READ_TEXT, MAX_REGION_TOKENS) for image in images])
             return [self._generation(reply).text for reply in replies]

@@ -112,7 +112,6 @@ class OpenAiService(ABC):
 
     @property
     def usage(self) -> Usage:
-        """Usage of this thread's calls."""
         usage: Usage = getattr(self._thread_local, "usage", Usage())
         return usage
 
@@ -149,7 +148,7 @@ class OpenAiService(ABC):
             completion = self._ask(http_request.arguments)
             return http_request.read(completion), _usage(getattr(completion, "usage", None))
         except APIStatusError as error:
-            return self._refused(error), Usage()
+            return self._refusal(error), Usage()
         except APITimeoutError:
             late = f"did not answer within {self.config.timeout:g} s, the model's timeout"
             return self._unavailable(f"{late} (APITimeoutError)"), Usage()
@@ -163,7 +162,7 @@ class OpenAiService(ABC):
         except RecursionError:
             return self._unavailable("gave an answer that nests too deeply"), Usage()
 
-    def _refused(self, error: "APIStatusError") -> RowError:
+    def _refusal(self, error: "APIStatusError") -> RowError:
         status, reason = error.status_code, self._reason(error)
         if status in (401, 403):
             raise ModelError(
@@ -217,7 +216,6 @@ class OpenAiModel(OpenAiService):
         return self.preprocess_several([image])
 
     def preprocess_several(self, images: Sequence[Image.Image]) -> tuple[bytes, ...]:
-        """Encode images that come one after another."""
         options = {"compress_level": 1} if self.config.image_format == "png" else {"quality": 95, "subsampling": 0}
         encoded = []
         for image in images:
@@ -240,13 +238,13 @@ class OpenAiModel(OpenAiService):
     def likelihood(
         self, features: Sequence[tuple[str, ...]], questions: Sequence[Question]
     ) -> list[list[list[float]] | RowError]:
-        """Return the log-probability of every choice as the first token of the answer, and 0 for its end, which
-        services do not report.
+        """Return every choice's log-probability as the answer's first token, and 0 for its end.
 
-        A question gets an error if one of its choices is not among the TOP_TOKENS likeliest tokens, ignoring case and
-        white space. A choice of several words is never one token, so no request is sent for it.
+        Services do not report the end. A question gets an error if one of its choices is not among the TOP_TOKENS
+        likeliest tokens, ignoring case and white space. A choice of several words is never one token, so no request is
+        sent for it.
         """
-        refusals = [self._several_tokens(question.choices) for question in questions]
+        refusals = [self._refuse_long_choices(question.choices) for question in questions]
         http_requests = [
             HttpRequest(
                 {**self._question(features, question, 1), **LOGPROBS}, partial(self._logprobs, question.choices)
@@ -258,7 +256,6 @@ class OpenAiModel(OpenAiService):
         return [next(answers) if refusal is None else refusal for refusal in refusals]
 
     def reply(self, features: Sequence[tuple[str, ...]], questions: Sequence[Question]) -> list[str | RowError]:
-        """Return the model's own answer to every question."""
         http_requests = [
             HttpRequest(self._question(features, question, MAX_ANSWER_TOKENS), self._generation)
             for question in questions
@@ -296,7 +293,7 @@ class OpenAiModel(OpenAiService):
         return self._arguments(request, features[question.image])
 
     def _ask(self, arguments: Mapping[str, Any]) -> Any:
-        """Send one request; OpenAI's newer models want the limit under a newer name.
+        """Send one request, with the limit under its newer name if the model refuses the older one.
 
         Requests that were running when the first was refused are refused too; each is sent once more.
         """
@@ -367,12 +364,12 @@ class OpenAiModel(OpenAiService):
         tokens = _first_tokens(choice)
         if not tokens:
             return RowError("no_likelihood", f"{self.name} gave no top_logprobs; use a model, or a service, that does")
-        absent = [text for text in choices if _plain(text) not in tokens]
+        absent = [text for text in choices if _normalise(text) not in tokens]
         if absent:
-            return RowError("no_likelihood", self._absent(absent[0], tokens))
-        return [[tokens[_plain(text)], 0.0] for text in choices]
+            return RowError("no_likelihood", self._describe_absence(absent[0], tokens))
+        return [[tokens[_normalise(text)], 0.0] for text in choices]
 
-    def _absent(self, choice: str, tokens: Mapping[str, float]) -> str:
+    def _describe_absence(self, choice: str, tokens: Mapping[str, float]) -> str:
         likeliest = sorted(tokens, key=lambda token: tokens[token], reverse=True)[:3]
         return (
             f"{choice!r} is not among the {TOP_TOKENS} likeliest first tokens of the answer of {self.name}, which "
@@ -380,7 +377,7 @@ class OpenAiModel(OpenAiService):
             "service does not tell: use a model whose weights run here"
         )
 
-    def _several_tokens(self, choices: Sequence[str]) -> RowError | None:
+    def _refuse_long_choices(self, choices: Sequence[str]) -> RowError | None:
         longest = next((choice for choice in choices if len(choice.split()) != 1), None)
         if longest is None:
             return None
@@ -409,23 +406,19 @@ def _redact_key(words: str, key: str) -> str:
     return re.sub(re.escape(key).join(edges), "***", words)
 
 
-def _plain(token: str) -> str:
+def _normalise(token: str) -> str:
     return token.strip().casefold()
 
 
 def _first_tokens(choice: Any) -> dict[str, float]:
-    """Return the log-probabilities of the likeliest first tokens; of several spellings of a word the likeliest one
-    counts.
-
-    Empty if the endpoint returns none that can be read.
-    """
+    """Return the log-probability of each likely first word, by its likeliest spelling; empty if none can be read."""
     content = getattr(getattr(choice, "logprobs", None), "content", None)
     first = content[0] if isinstance(content, list) and content else None
     tokens: dict[str, float] = {}
     for listed in getattr(first, "top_logprobs", None) or []:
         token, logprob = getattr(listed, "token", None), getattr(listed, "logprob", None)
         if isinstance(token, str) and isinstance(logprob, (int, float)) and math.isfinite(logprob):
-            tokens[_plain(token)] = max(min(float(logprob), 0.0), tokens.get(_plain(token), -math.inf))
+            tokens[_normalise(token)] = max(min(float(logprob), 0.0), tokens.get(_normalise(token), -math.inf))
     return tokens
 
 

@@ -55,7 +55,7 @@ def _stated_limit(model: "ResolvedModel") -> int | None:
         return json.loads(file.read_text()).get("max_seq_length") if file.is_file() else None
 
 
-def _suits(fields: Fields) -> bool:
+def _is_supported(fields: Fields) -> bool:
     whole = fields.get("is_encoder_decoder") or "vision_config" in fields
     return architecture(fields).endswith("Model") and not whole
 
@@ -79,7 +79,7 @@ FAMILY = Family(
     config=LocalModel,
     loads={"embedding": SentenceEmbedder.load},
     form="an encoder such as BertModel",
-    suits=_suits,
+    suits=_is_supported,
     check=_check,
     precise=True,
 )

@@ -50,7 +50,6 @@ class GotOcr2(LoadedImageModel):
         return {name: inputs[name][0] for name in ("pixel_values", "input_ids", "attention_mask")}
 
     def ocr(self, features: "Sequence[dict[str, torch.Tensor]]") -> list[str | RowError]:
-        """Return the text in each image; empty if an image has no text."""
         return isolate(lambda batch: call_in_batches(self._read, batch, size=self.image_batch), list(features))
 
     def _read(self, images: "Sequence[dict[str, torch.Tensor]]") -> list[str]:

@@ -154,7 +154,7 @@ def _tower(fields: Fields) -> Any:
     return subfields(fields, "vision_config").get("model_type", "clip_vision_model")
 
 
-def _suits(fields: Fields) -> bool:
+def _is_supported(fields: Fields) -> bool:
     text = subfields(fields, "text_config")
     if architecture(fields) == "FuyuForCausalLM":  # whose patches are tokens: it has no vision_config
         return True
@@ -226,9 +226,9 @@ def _load_network(model: "ResolvedModel[ChatModel]") -> Any:
 
 
 def serve(model: "ResolvedModel[ChatModel]", network: Any) -> "ChatVlm":
-    """Return the calls of a network on its device, with its checkpoint's tokenizer and processor.
+    """Return a model that serves the calls with this network, which is on its device already.
 
-    Raises ModelError if these do not load, or the network would give wrong answers.
+    Raises ModelError if its tokenizer or processor does not load, or the network would give wrong answers.
     """
     from plumbline.operators.models.calls import Message
     from plumbline.operators.models.engines.thinking import find_thinking
@@ -360,7 +360,7 @@ FAMILY = Family(
         "ocr": reader(_load_on_vllm),
     },
     form="a decoder-only ...ForConditionalGeneration with a vision_config, or a FuyuForCausalLM",
-    suits=_suits,
+    suits=_is_supported,
     files=(TOKENIZER, IMAGES),
     check=_check,
     profile=profile_of,

@@ -43,14 +43,14 @@ def _widen_layers(tower: Any) -> None:
     for layer in tower.modules():
         if hasattr(layer, "gate_proj") and (beyond := -layer.gate_proj.out_features % ALIGNED):
             for linear in (layer.gate_proj, layer.up_proj):
-                linear.weight = _padded(linear.weight, (0, 0, 0, beyond))
-                linear.bias = None if linear.bias is None else _padded(linear.bias, (0, beyond))
+                linear.weight = _pad(linear.weight, (0, 0, 0, beyond))
+                linear.bias = None if linear.bias is None else _pad(linear.bias, (0, beyond))
                 linear.out_features += beyond
-            layer.down_proj.weight = _padded(layer.down_proj.weight, (0, beyond))
+            layer.down_proj.weight = _pad(layer.down_proj.weight, (0, beyond))
             layer.down_proj.in_features += beyond
 
 
-def _padded(weight: torch.Tensor, beyond: Sequence[int]) -> nn.Parameter:
+def _pad(weight: torch.Tensor, beyond: Sequence[int]) -> nn.Parameter:
     return nn.Parameter(pad(weight.detach(), beyond), requires_grad=weight.requires_grad)
 
 
@@ -77,18 +77,19 @@ def _attend_in_windows(
     cu_seq_lens_q: torch.Tensor,
     **_: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Return what tokens (1, heads, tokens, width) see of their window, (1, tokens, heads, width)."""
+    """Attend from tokens (1, heads, tokens, width) to those of the same window; return (1, tokens, heads, width)."""
     attended = torch.empty_like(query)
-    for places in _places_by_size(cu_seq_lens_q):
+    for places in _token_indices_by_size(cu_seq_lens_q):
         asked, seen, told = (states[0][:, places].transpose(0, 1) for states in (query, key, value))
         attended[0][:, places] = scaled_dot_product_attention(asked, seen, told, scale=scaling).transpose(0, 1)
     return attended.transpose(1, 2), None
 
 
 @lru_cache(maxsize=4)
-def _places_by_size(bounds: torch.Tensor) -> list[torch.Tensor]:
-    """Return for each size of window the places (windows, size) of its tokens. All layers pass the same `bounds`
-    object, so the cache has few entries.
+def _token_indices_by_size(bounds: torch.Tensor) -> list[torch.Tensor]:
+    """Return for each size of window the places (windows, size) of its tokens.
+
+    All layers pass the same `bounds` object, so the cache has few entries.
     """
     starts, sizes = bounds[:-1], bounds.diff()
     offsets = torch.arange(int(sizes.max()), device=bounds.device)
@@ -104,7 +105,7 @@ def _attend_to_shared_keys(
     scaling: float | None = None,
     **options: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Return what tokens (n, heads, tokens, width) see; heads that share keys become rows of one head."""
+    """Attend from tokens (n, heads, tokens, width); heads that share keys become rows of one head."""
     tokens, sharing = query.shape[2], query.shape[1] // key.shape[1]
     mask = None if attention_mask is None else attention_mask[:, :, : sharing * tokens]
     if mask is None or mask.shape[2] < sharing * tokens:

@@ -86,9 +86,9 @@ class InstructBlipLikelihood(T5Answers):
         return list(self.model.vision_model(self.batch(pixels)).last_hidden_state)
 
     def read(self, images: torch.Tensor, questions: Sequence[str], ids: torch.Tensor) -> EncodedQuestions:
-        return super().read(self.model.language_projection(self._queried(images, questions)), questions, ids)
+        return super().read(self.model.language_projection(self._query(images, questions)), questions, ids)
 
-    def _queried(self, images: torch.Tensor, questions: Sequence[str]) -> torch.Tensor:
+    def _query(self, images: torch.Tensor, questions: Sequence[str]) -> torch.Tensor:
         """Return the Q-Former's states for each image with its question, (n, queries, width)."""
         text = self.qformer_tokenizer(list(questions), padding=True, padding_side="right", return_tensors="pt")
         text = text.to(self.device)
@@ -193,8 +193,9 @@ class BlipVqaLikelihood(EncoderDecoder):
 
 
 def _group_by_length(encoded: EncodedQuestions) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Yield the rows (m,) of each length and their states without padding: BLIP's decoder in transformers ignores the
-    question's mask (5.19: the mask of cross-attention is passed under another name).
+    """Yield the rows (m,) of each length and their states without padding.
+
+    BLIP's decoder in transformers ignores the question's mask (5.19: the mask of cross-attention has another name).
     """
     lengths = encoded.mask.sum(1)
     for length in sorted(set(lengths.tolist())):

@@ -54,7 +54,6 @@ class ClipFlanT5(nn.Module):
         return projected
 
     def encode_questions(self, features: torch.Tensor, before: torch.Tensor, after: torch.Tensor) -> EncodedQuestions:
-        """Encode image tokens (n, patches, d_model) between `before` (b) and right-padded `after` (n, a) token ids."""
         return encode_beside(self.language_model, features, before, after)
 
     def decode(self, encoded: EncodedQuestions, labels: torch.Tensor) -> torch.Tensor:

@@ -184,7 +184,6 @@ class CosineVqa:
         self.usage = Usage()
 
     def preprocess(self, image: "Image.Image") -> Any:
-        """Prepare the image as for the `similarity` call."""
         return self.model.preprocess(image)
 
     def encode(self, pixels: Sequence[Any]) -> Sequence[Any]:

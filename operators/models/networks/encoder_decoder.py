@@ -1,5 +1,4 @@
-"""Common parts of encoder-decoder VQA models: a question is encoded with its image, and answers are scored by the
-decoder.
+"""Encoder-decoder VQA models: a question is encoded with its image, and answers are scored by the decoder.
 
 Every choice is scored by teacher forcing from the same encoding of its question.
 """
@@ -88,23 +87,22 @@ class EncoderDecoder(LoadedImageModel, ABC):
 
         Questions are batched by length, so that little of a batch is padding.
         """
-        tokenized = self._tokenized(questions)
+        tokenized = self._tokenize(questions)
         return call_in_batches(
             partial(self._answer, features), tokenized, [len(ids) for _, ids in tokenized], size=self.pair_batch
         )
 
     def reply(self, features: Sequence[torch.Tensor], questions: Sequence[Question]) -> list[str]:
-        """Return the model's own answer to every question, by greedy decoding, in the order of `questions`."""
         return call_in_batches(partial(self._reply, features), questions, size=self.pair_batch)
 
-    def _tokenized(self, questions: Sequence[Question]) -> list[TokenizedQuestion]:
+    def _tokenize(self, questions: Sequence[Question]) -> list[TokenizedQuestion]:
         texts = [self.question_text(question.text) for question in questions]
         distinct = list(dict.fromkeys(texts))  # images of one prompt are asked the same
         ids = dict(zip(distinct, self.question_ids(distinct), strict=True)) if texts else {}
         return [(question, ids[text]) for question, text in zip(questions, texts, strict=True)]
 
     def _reply(self, features: Sequence[torch.Tensor], questions: Sequence[Question]) -> list[str]:
-        tokens = self.write(self._encode(features, self._tokenized(questions)))
+        tokens = self.write(self._encode(features, self._tokenize(questions)))
         return [text.strip() for text in self.tokenizer.batch_decode(tokens, skip_special_tokens=True)]
 
     def _encode(self, features: Sequence[torch.Tensor], tokenized: Sequence[TokenizedQuestion]) -> EncodedQuestions:

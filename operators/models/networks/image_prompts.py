@@ -70,18 +70,18 @@ class ImagePrompts:
         video_id: int | None = None,
         thinks: bool = False,
     ) -> None:
-        """Args:
+        """Read the chat template; raise ModelError unless it shows the image exactly once.
+
+        Args:
+            processor: The checkpoint's own processor.
             pin: Keeps inputs of the vision half in memory that the device reads, until it does.
-            joining: The processor for several images: they may have different sizes, so it leaves no step to the
-                device.
+            joining: The processor for several images: they may differ in size, so it leaves no step to the device.
             image_id: The token whose embeddings are replaced by the image's.
             system: The message before every conversation.
             padding: Colour of the square around an image.
             ends: The tokens that end a reply.
             video_id: The token of a video, which takes an image's place in the prompt.
             thinks: True if the model may think before it replies.
-
-        Raises ModelError unless the chat template shows the image exactly once.
         """
         self.processor = processor
         self.joining = joining
@@ -129,10 +129,10 @@ class ImagePrompts:
         return Pixels(inputs, ids[: last + 1], closing)
 
     def preprocess_video(self, frames: Sequence[Image.Image], seconds: float) -> Pixels:
-        """Prepare the frames of one video, with an interval of `seconds`, as Qwen2-VL and Qwen2.5-VL read it: in
-        patches of several frames each (Wang et al. 2024, sec. 2.1), between the same tokens as an image.
+        """Prepare the frames of one video, `seconds` apart, as Qwen2-VL and Qwen2.5-VL read it.
 
-        All frames are resized to the first one's size. The last frame is repeated until all patches are full.
+        Patches span several frames each (Wang et al. 2024, sec. 2.1), between the same tokens as an image. All frames
+        are resized to the first one's size. The last frame is repeated until all patches are full.
         """
         assert self.video_id is not None, "the kind of the model says that it takes videos"
         processor = self.processor.image_processor

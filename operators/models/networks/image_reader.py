@@ -125,10 +125,10 @@ class ImageReader:
         return positions
 
     def _video_positions(self, video: Pixels) -> torch.Tensor:
-        """Return time, row and column (3, tokens) of a prefix that ends in a video, as in the releases of Qwen2-VL and
-        Qwen2.5-VL: the next token comes after the largest of all.
+        """Return time, row and column (3, tokens) of a prefix that ends in a video, as in Qwen's releases.
 
-        Transformers 5.3 to 5.19 put it after the last row or column, which is less than the times of a long video.
+        The next token comes after the largest of all. Transformers 5.3 to 5.19 put it after the last row or column,
+        which is less than the times of a long video.
         """
         times, height, width = video.inputs["video_grid_thw"][0].tolist()
         vision = self.model.config.vision_config
@@ -214,15 +214,13 @@ class ImageReader:
     ) -> dict[str, torch.Tensor | None]:
         """Return the attention masks by kind of layer; None for layers that do not attend.
 
-        Args:
-            seen: (n, tokens, cached and new tokens), True for tokens that attend to each other in a layer without a
-                window.
-            places: (n, cached and new tokens), counted in each token's own conversation.
+        `seen` (n, tokens, cached and new tokens) is True for tokens that attend to each other in a layer without a
+        window. `places` (n, cached and new tokens) are counted in each token's own conversation.
         """
         return {
             kind: None
             if kind == LINEAR
-            else self._additive(
+            else self._additive_mask(
                 seen if window is None else seen & (self._distances(places, seen.shape[1], packs) < window)
             )
             for kind, window in self.windows.items()
@@ -245,9 +243,10 @@ class ImageReader:
         ).last_hidden_state
         return states
 
-    def _additive(self, seen: torch.Tensor) -> torch.Tensor:
-        """Return an additive mask (n, 1, tokens, cached and new tokens): 0 for seen tokens, the lowest number
-        otherwise. Its rows repeat for each head that shares keys.
+    def _additive_mask(self, seen: torch.Tensor) -> torch.Tensor:
+        """Return a mask (n, 1, tokens, cached and new tokens) to add: 0 for seen tokens, otherwise the lowest number.
+
+        Its rows repeat for each head that shares keys.
         """
         beyond = -seen.shape[2] % ALIGNED
         mask = torch.zeros(seen.shape, dtype=self.model.dtype, device=self.device)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class JointEncoder(LoadedImageModel, ABC):
-    """The `similarity` call by a network with a `vision_model`, to whose states its text half attends."""
+    """The `similarity` call by a network whose text half attends to the states of its `vision_model`."""
 
     context: int
     """Maximum number of tokens of a text, which is cut there."""

@@ -51,11 +51,7 @@ class LoadedModel:
     def __init__(
         self, model: Any, tokenizer: Any, processor: Any = None, *, image_batch: int = 64, pair_batch: int = 64
     ) -> None:
-        """Args:
-        processor: Makes images the network's input.
-        image_batch: Maximum number of images in a batch.
-        pair_batch: Maximum number of pairs, or texts, in a batch.
-        """
+        """Compute at most `image_batch` images, or `pair_batch` pairs or texts, at a time."""
         self.model = model
         self.tokenizer = tokenizer
         self.processor = processor
@@ -76,21 +72,19 @@ class LoadedModel:
 
     @classmethod
     def load_network(cls, model: "ResolvedModel[Any]") -> Any:
-        """Load the network on its device."""
         from plumbline.operators.models.processing import load_pretrained
 
         return load_pretrained(cls.architecture, model)
 
     @classmethod
     def load_tokenizer(cls, model: "ResolvedModel[Any]") -> Any:
-        """Load the tokenizer."""
         from plumbline.operators.models.processing import load_tokenizer
 
         return load_tokenizer(model.folder("tokenizer"))
 
     @classmethod
     def load_processor(cls, model: "ResolvedModel[Any]", tokenizer: Any) -> Any:
-        """Load what makes images the network's input; None if it sees none."""
+        """Load the processor that turns images into the network's input; None if it sees none."""
         return None
 
     def lengths(self, texts: Sequence[str]) -> list[int]:

@@ -80,7 +80,7 @@ class Prefix:
 
 
 class Tail(NamedTuple):
-    """One question's tokens after its image's prefix: the rest of the prompt, then every choice, each continuing it."""
+    """One question's tokens after its image's prefix: the rest of the prompt, then each choice by itself."""
 
     prefix: Prefix
     prompt: list[int]
@@ -93,7 +93,7 @@ class Tail(NamedTuple):
 
     @property
     def tokens(self) -> int:
-        """Number of tokens of the model's context that it needs."""
+        """Number of tokens that it takes of the model's context."""
         return self.prefix.tokens + len(self.ids)
 
 

@@ -82,7 +82,7 @@ def greedy_settings(config: Any, tokenizer: Any, **options: Any) -> GenerationCo
 def encode_beside(
     t5: T5, features: torch.Tensor, before: torch.Tensor, after: torch.Tensor, *, aligned: int = 1
 ) -> EncodedQuestions:
-    """Encode image tokens (n, tokens, d_model) between `before` (b) and right-padded `after` (n, a) token ids."""
+    """Encode image tokens (n, tokens, d_model) between the token ids `before` (b) and right-padded `after` (n, a)."""
     head = t5.shared(before).expand(len(features), -1, -1)
     inputs = torch.cat([head, features.to(head.dtype), t5.shared(after)], dim=1)
     mask = torch.ones(inputs.shape[:2], dtype=torch.long, device=inputs.device)
@@ -99,7 +99,7 @@ def encode(t5: T5, inputs: torch.Tensor, mask: torch.Tensor, *, aligned: int = 1
     length = inputs.shape[1]
     bias = _bias_table(t5.encoder, length, inputs.device)
     if not mask.all():  # else all rows share one
-        bias = _masked(bias, mask[:, None, None, :].bool())
+        bias = _add_mask(bias, mask[:, None, None, :].bool())
     for batched in (inputs, bias):  # what is compiled takes any number of questions
         torch._dynamo.maybe_mark_dynamic(batched, 0)
     states = inputs
@@ -114,11 +114,11 @@ def choice_logits(t5: T5, encoded: EncodedQuestions, choices: Sequence[Sequence[
     ids = _rows([[token for choice in row for token in [start, *choice[:-1]]] for row in choices], 0, device)
     places = _rows([[place for choice in row for place in range(len(choice))] for row in choices], 0, device)
     owners = _rows([[number for number, choice in enumerate(row) for _ in choice] for row in choices], -1, device)
-    own = _masked(
+    own = _add_mask(
         _position_bias(t5, places),
         ((owners[:, :, None] == owners[:, None, :]) & (places[:, None, :] <= places[:, :, None]))[:, None],
     )
-    image = _masked(torch.zeros((), dtype=encoded.states.dtype, device=device), encoded.mask[:, None, None, :].bool())
+    image = _add_mask(torch.zeros((), dtype=encoded.states.dtype, device=device), encoded.mask[:, None, None, :].bool())
     image = image.expand(-1, t5.config.num_heads, ids.shape[1], -1)
     states = t5.shared(ids)
     for block in t5.decoder.block:
@@ -172,7 +172,7 @@ def _bias_table(stack: Any, length: int, device: torch.device) -> torch.Tensor:
     return bias.contiguous()
 
 
-def _masked(bias: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
+def _add_mask(bias: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
     return torch.where(seen, bias, torch.finfo(bias.dtype).min)
 
 

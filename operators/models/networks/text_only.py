@@ -60,19 +60,18 @@ class TextOnlyVqa(TextOnly):
 
     @classmethod
     def load(cls, model: ResolvedModel[Any]) -> "TextOnlyVqa":
-        """Load the language model with its checkpoint's weights."""
         return cls(CausalLM.load(model))
 
     def likelihood(self, features: Sequence[None], questions: Sequence[Question]) -> list[list[list[float]] | RowError]:
-        """Return full-vocabulary log-probabilities of every choice's tokens and of the end of the turn; each question
-        is asked once, however many images it is about.
+        """Return full-vocabulary log-probabilities of every choice's tokens and of the end of the turn.
+
+        Each question is asked once, however many images it is about.
         """
         pairs = distinct_pairs(questions)
         read = dict(zip(pairs, self._read(pairs), strict=True))
         return [_join_choices([read[question.text, choice] for choice in question.choices]) for question in questions]
 
     def reply(self, features: Sequence[None], questions: Sequence[Question]) -> list[str | RowError]:
-        """Return the model's own answer to every question, by greedy decoding."""
         texts = list(dict.fromkeys(question.text for question in questions))
         replies = self.language.generate([Request((Message("user", text),), MAX_ANSWER_TOKENS) for text in texts])
         for reply in replies:
@@ -139,8 +138,9 @@ class TextOnlyT5(TextOnly, LoadedModel):
 
     @torch.inference_mode()
     def likelihood(self, features: Sequence[None], questions: Sequence[Question]) -> list[list[list[float]]]:
-        """Return full-vocabulary log-probabilities of every choice's tokens and its end; each question is asked once,
-        however many images it is about.
+        """Return full-vocabulary log-probabilities of every choice's tokens and its end.
+
+        Each question is asked once, however many images it is about.
         """
         pairs = distinct_pairs(questions)
         sizes = self.lengths([text for text, _ in pairs])
@@ -149,7 +149,6 @@ class TextOnlyT5(TextOnly, LoadedModel):
 
     @torch.inference_mode()
     def reply(self, features: Sequence[None], questions: Sequence[Question]) -> list[str]:
-        """Return the model's own answer to every question, by greedy decoding."""
         texts = list(dict.fromkeys(question.text for question in questions))
         written = call_in_batches(self._write, texts, self.lengths(texts), size=self.pair_batch)
         answers = dict(zip(texts, written, strict=True))

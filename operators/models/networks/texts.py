@@ -19,7 +19,7 @@ def text_context(config: Any, tokenizer: Any) -> int | None:
 
 
 def clean(text: str) -> str:
-    """Return the text as CLIP's released code reads it; the tokenizer treats runs of spaces as one."""
+    """Return the text as CLIP's released code cleans it; the tokenizer treats runs of spaces as one."""
     from ftfy import fix_text  # takes a tenth of a second to import, and only few models need it
 
     return html.unescape(html.unescape(fix_text(text))).strip().lower()

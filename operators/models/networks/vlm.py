@@ -45,7 +45,6 @@ class Continuation(NamedTuple):
     request: Request
 
     def asking(self, request: Request, ids: Sequence[int] = ()) -> "Continuation":
-        """Return the conversation with another request; `ids` are the first tokens of its reply."""
         return Continuation(self.tail._replace(prompt=[*self.tail.prompt, *ids]), request)
 
 
@@ -68,11 +67,10 @@ class ChatVlm:
         penalty: float = 1.0,
         thinking: Thinking | None = None,
     ) -> None:
-        """Args:
-        ends: The tokens that end a reply.
-        pair_batch: Number of questions that are answered together.
-        penalty: Penalty of a choice's tokens that occurred before (Keskar et al. 2019); 1 for none.
-        thinking: How the model thinks before a reply, if it may.
+        """Answer `pair_batch` questions together; each of `ends` ends a reply.
+
+        A choice's tokens that occurred before get the `penalty` of Keskar et al. 2019 (1 for none). `thinking` is how
+        the model thinks before a reply, if it may.
         """
         self.reader = reader
         self.prompts = prompts
@@ -89,11 +87,10 @@ class ChatVlm:
         return self.prompts.preprocess(image)
 
     def preprocess_several(self, images: Sequence[Image.Image]) -> Pixels:
-        """Prepare images that come one after another before the text."""
         return self.prompts.preprocess(*images)
 
     def preprocess_video(self, frames: Sequence[Image.Image], seconds: float) -> Pixels:
-        """Prepare the frames of one video, with an interval of `seconds`; only for types that read videos."""
+        """Prepare the frames of one video, `seconds` apart; only for types that read videos."""
         return self.prompts.preprocess_video(frames, seconds)
 
     def encode(self, pixels: Sequence[Pixels]) -> Sequence[Prefix]:
@@ -102,7 +99,7 @@ class ChatVlm:
 
     def likelihood(self, features: Sequence[Prefix], questions: Sequence[Question]) -> list[list[list[float]]]:
         """Return full-vocabulary log-probabilities of every choice's tokens and of the end of the turn, by question."""
-        tails = [self._fitting(self._question(features, question, question.choices)) for question in questions]
+        tails = [self._check_context(self._question(features, question, question.choices)) for question in questions]
         if not self.reader.recurrent:
             return self._answers(tails, prefixes.MAX_PACKED_TOKENS)
         choices = iter(self._answers([tail._replace(choices=[one]) for tail in tails for one in tail.choices], 0))
@@ -125,7 +122,7 @@ class ChatVlm:
         """Return the model's own answer to every question, by greedy decoding, in the order of `questions`."""
         request = Request((), max_tokens=MAX_ANSWER_TOKENS)
         continuations = [
-            Continuation(self._fitting(self._question(features, question, ())), request) for question in questions
+            Continuation(self._check_context(self._question(features, question, ())), request) for question in questions
         ]
         replies = self._run_in_batches(self._speak, continuations)
         for reply in replies:
@@ -148,7 +145,7 @@ class ChatVlm:
         """Return the tokens after the prefix; raises HopelessRow for a second image."""
         return Tail(prefix, prefix.unread + self.prompts.following(messages, prefix.closing), choices)
 
-    def _fitting(self, tail: Tail) -> Tail:
+    def _check_context(self, tail: Tail) -> Tail:
         """Return the tail; raises HopelessRow if it exceeds the context."""
         if self.context is not None and tail.tokens > self.context:
             raise HopelessRow(RowError("prompt_too_long", TOO_LONG.format(tail.tokens, self.context)))
@@ -169,7 +166,7 @@ class ChatVlm:
         """Read each pack's questions side by side, with the choices of each; they do not see each other."""
         states = self.reader.read(packs).states
         for tail in (tail for pack in packs for tail in pack):
-            self.usage = self.usage.plus(_used(tail))
+            self.usage = self.usage.plus(_tail_usage(tail))
         return self._choice_logprobs(states, packs)
 
     def _choice_logprobs(self, states: torch.Tensor, packs: Sequence[Sequence[Tail]]) -> list[list[list[list[float]]]]:
@@ -207,7 +204,11 @@ class ChatVlm:
         replies = self._decode([one.tail for one in continuations], [one.request for one in continuations])
         return [
             generation(
-                self.prompts.tokenizer, one.request, ids, ends=self.ends, usage=_used(one.tail, new_tokens=len(ids))
+                self.prompts.tokenizer,
+                one.request,
+                ids,
+                ends=self.ends,
+                usage=_tail_usage(one.tail, new_tokens=len(ids)),
             )
             for one, ids in zip(continuations, replies, strict=True)
         ]
@@ -244,7 +245,7 @@ class ChatVlm:
         return SchemaGrammars(self.prompts.tokenizer, end_ids=sorted(self.ends), width=self.reader.vocabulary)
 
 
-def _used(tail: Tail, *, new_tokens: int = 0) -> Usage:
+def _tail_usage(tail: Tail, *, new_tokens: int = 0) -> Usage:
     """Return the usage of a tail. The first question that reads a prefix computes it; for others it is cached."""
     cached = tail.prefix.tokens if tail.prefix.read else 0
     tail.prefix.read = True

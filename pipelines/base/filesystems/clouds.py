@@ -80,7 +80,7 @@ class Cloud(ObjectStore):
 
 
 def google(settings: Settings) -> Cloud:
-    """Google Cloud Storage: gs://BUCKET/PREFIX."""
+    """Return Google Cloud Storage: gs://BUCKET/PREFIX."""
     credentials = (
         "set GOOGLE_APPLICATION_CREDENTIALS, sign in by `gcloud auth application-default login`, "
         "or set storage.anon=true for a public bucket"
@@ -89,7 +89,7 @@ def google(settings: Settings) -> Cloud:
 
 
 def azure(settings: Settings) -> Cloud:
-    """Azure Blob Storage: az://CONTAINER/PREFIX."""
+    """Return Azure Blob Storage: az://CONTAINER/PREFIX."""
     credentials = (
         "set AZURE_STORAGE_ACCOUNT_NAME, and AZURE_STORAGE_ACCOUNT_KEY, AZURE_STORAGE_SAS_TOKEN or AZURE_CLIENT_ID "
         "with AZURE_CLIENT_SECRET and AZURE_TENANT_ID; or storage.anon=true for a public container"

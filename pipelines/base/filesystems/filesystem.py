@@ -40,7 +40,7 @@ class Settings(Protocol):
 
 
 class Entry(NamedTuple):
-    """A file, folder or anything else as its filesystem lists it."""
+    """A file, folder or anything else that its filesystem lists."""
 
     type: str
     """`file`, `directory` or `other`: a pipe, a device, a link that leads nowhere."""
@@ -149,7 +149,7 @@ class Writable(Filesystem, ABC):
 
     @abstractmethod
     def copy(self, source: str, target: str) -> None:
-        """Give a file that never changes a second name without reading it; replace any file of that name."""
+        """Add a second name for a file that never changes, without reading it; replace any file of that name."""
 
     @abstractmethod
     def remove_all(self, paths: Sequence[str]) -> None:

@@ -1,1 +1,1 @@
-"""Readers of what benchmarks release, by what people said: each from its own file format to our tables."""
+"""Readers that convert benchmarks' released judgements from their own file formats to our tables."""

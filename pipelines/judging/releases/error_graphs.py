@@ -1,4 +1,4 @@
-"""Images in graphs of their known errors: T2IScoreScore, and the embedded world."""
+"""Readers of error graphs: T2IScoreScore and the embedded world."""
 
 from collections.abc import Collection, Iterator
 from dataclasses import replace
@@ -14,7 +14,7 @@ from plumbline.pipelines.judging.releases.own_graphs import require_few_walks
 from plumbline.pipelines.judging.releases.release import Release, Word, column_ratings, released, remember, words_in
 from plumbline.pipelines.judging.releases.scores import wide_scores
 from plumbline.pipelines.judging.releases.sheets import (
-    MOST_DIGITS,
+    MAX_DIGITS,
     Sheet,
     exists,
     files_in,
@@ -32,36 +32,35 @@ SCORES = (
     "output/scores_final_all_2.csv",
     "output/scores_final_all.csv",
 )
-"""Files with all metrics; the first that the folder has is read. The last three are earlier versions of the release's
-scores_final_all_3.csv."""
+"""Files with all metrics; the first that exists is read. The last three are older than scores_final_all_3.csv."""
 OF_ONE = "_scores.csv"
 """Ending of the name of a file with one metric's scores."""
 FOLDERS = ("", "output/scores")
 UNREAD_FOLDERS = ("", "output", "output/scores_per_image", "src/output")
-"""Folders that are searched for files of scores that are not read; a note names them."""
+"""Folders that are searched for score files that are not read, which a warning names."""
 OF_A_PART = "_score.csv"
-"""Ending of the name of the released file that became one column of all scores."""
+"""Ending of the name of a released file that is a column of the file with all metrics."""
 KEYS = ("id", "image_id", "rank", "score", "status")
 COLUMNS = ("id", "file_name", "image_source", "rank")
 SUBSETS = {"synth": range(0, 111), "nat": range(111, 136), "real": range(136, 165)}
-"""The graphs of each subset, as upstream's run/compute_metrics.py has them; the released averages lack graph 164."""
+"""Graphs of each subset (run/compute_metrics.py); the released averages lack graph 164."""
 UPSTREAM = "is this T2IScoreScore's file?"
 
 
 def read_t2iscorescore(place: Place) -> Release:
-    """The graphs' images, named by their files, and all scores found: prompt and graph are the `id`, as text.
+    """Read T2IScoreScore: 2,840 images in 165 semantic error graphs, and their scores by 19 metrics.
 
-    T2IScoreScore: 2,840 images in 165 semantic error graphs, and what 19 metrics score them.
+    Images have the names of their files; prompt and graph are the `id`.
 
     Source: michaelsaxon/T2IScoreScore. A folder with
     - metadata.csv (ours: ts2_metadata.csv; upstream in data/): id (the graph), target_prompt, file_name, image_source
-      (the generator, or Natural), rank (the node: its number of errors, and a letter where several nodes have as many);
+      (the generator, or Natural), rank (the node: its number of errors, and a letter if several nodes have the number);
     - the scores of all metrics: ts2_scores_per_image.csv, upstream's integrated_image_scores.csv (in src/output/, its
       metrics ending in `_score`) or the release's output/scores_final_all_3.csv: id, image_id (unreliable), one
       column per metric, and in integrated_image_scores.csv the number of errors as `rank`;
     - any `<metric>_scores.csv` as upstream's code of 2025 writes them (in output/scores/): id, image_id, rank, score.
-      Its metric is <metric>, or <metric>_scores if the file of all metrics has that name too.
-    The rows of every score file are the metadata's, in the same order. Six cells of llmscore_over carry a stray quote.
+      Its metric is <metric>, or <metric>_scores if the file of all metrics has <metric> too.
+    The rows of all score files have the order of the metadata. Six cells of llmscore_over have a stray quote.
     """
     metadata = read_sheet(one_that_exists(place, METADATA)).require(COLUMNS, UPSTREAM)
     nodes, notes = list(_nodes(metadata)), list[str]()
@@ -91,7 +90,7 @@ def _nodes(metadata: Sheet) -> Iterator[dict[str, Any]]:
     ids = map(metadata.ids, ("id", "file_name", "rank", "image_source"))
     for row, (number, graph, image, rank, source) in enumerate(zip(numbers, *ids, strict=True)):
         where = metadata.where(row)
-        remember(places, image, where, f"image {image!r} stands twice")
+        remember(places, image, where, f"image {image!r} occurs twice")
         subset = next((name for name, graphs in SUBSETS.items() if number in graphs), "other")
         node = {"image_id": image, "node": rank, "level": _level(rank, where), "generator": source}
         yield {"graph_id": graph, "subset": subset, **node}
@@ -99,39 +98,39 @@ def _nodes(metadata: Sheet) -> Iterator[dict[str, Any]]:
 
 def _level(rank: str, where: str) -> int:
     digits = rank[: len(rank) - len(rank.lstrip("0123456789"))]
-    if not 0 < len(digits) <= MOST_DIGITS:
+    if not 0 < len(digits) <= MAX_DIGITS:
         raise SourceError(f"{where}: expected a rank such as 0, 1 or 2b, found {rank!r}; correct it")
     return int(digits)
 
 
 def _metrics(folder: Place, metadata: Sheet, notes: list[str]) -> dict[str, pa.Array]:
-    """By metric, the scores in the metadata's order: of the file that has all, and of the files that have one each."""
+    """Read the scores by metric, in the metadata's order: from the file with all metrics, and from those with one."""
     metrics: dict[str, pa.Array] = {}
     found = [name for name in SCORES if exists(folder / name)]
     for first in found[:1]:
-        sheet = _in_order(read_sheet(folder / first), metadata, ("id",))
+        sheet = _check_order(read_sheet(folder / first), metadata, ("id",))
         for name in sheet.names:
             if name not in KEYS:
                 metrics[name.removesuffix("_score")] = _numbers(sheet, name, notes)
         notes += [f"{name} is not read, because {first} is" for name in found[1:]]
-    in_first = set(metrics)
+    metrics_of_first = set(metrics)
     for file in [file for name in FOLDERS for file in files_in(folder / name if name else folder, OF_ONE)]:
         name = PurePosixPath(file.path).name
         if name in SCORES:
             continue
         metric = name.removesuffix(OF_ONE)
-        if metric in in_first:
+        if metric in metrics_of_first:
             notes.append(f"{metric} is of {found[0]}; {metric}_scores is of {file.url}")
             metric = f"{metric}_scores"
         if metric in metrics:
             raise SourceError(f"{file.url}: {metric} is scored in another file too; remove one of the two")
-        sheet = _in_order(read_sheet(file).require(("score",), UPSTREAM), metadata, ("id", "rank"))
+        sheet = _check_order(read_sheet(file).require(("score",), UPSTREAM), metadata, ("id", "rank"))
         metrics[metric] = _numbers(sheet, "score", notes)
     return metrics
 
 
 def _unknown_scores(folder: Place, metrics: Collection[str]) -> Iterator[str]:
-    """Yield the tables that by their names hold scores, and are neither known nor the source of a metric's column."""
+    """Yield unread tables whose names suggest scores, and that are not a column of the file with all metrics."""
     known = {PurePosixPath(name).name for name in SCORES}
     listed = [file for name in UNREAD_FOLDERS for file in files_in(folder / name if name else folder, ".csv")]
     for file in [file for file in listed if file.parent.path != folder.path or not file.path.endswith(OF_ONE)]:
@@ -141,8 +140,8 @@ def _unknown_scores(folder: Place, metrics: Collection[str]) -> Iterator[str]:
             yield file.url
 
 
-def _in_order(sheet: Sheet, metadata: Sheet, names: tuple[str, ...]) -> Sheet:
-    """The table; raises SourceError where its rows are not the metadata's, by these columns."""
+def _check_order(sheet: Sheet, metadata: Sheet, names: tuple[str, ...]) -> Sheet:
+    """Return the table; raise SourceError if these columns differ from the metadata's."""
     sheet.require(names, UPSTREAM)
     if len(sheet) != len(metadata):
         raise SourceError(
@@ -150,17 +149,17 @@ def _in_order(sheet: Sheet, metadata: Sheet, names: tuple[str, ...]) -> Sheet:
             "joined by their order, so both files must be whole"
         )
     for name in names:
-        for row, (text, wanted) in enumerate(zip(sheet.texts(name), metadata.texts(name), strict=True)):
-            if text != wanted:
+        for row, (text, expected) in enumerate(zip(sheet.texts(name), metadata.texts(name), strict=True)):
+            if text != expected:
                 raise SourceError(
-                    f"{sheet.where(row)}: expected {name} {wanted}, as in {metadata.url}, found {text}; put the rows "
+                    f"{sheet.where(row)}: expected {name} {expected}, as in {metadata.url}, found {text}; put the rows "
                     "in that file's order"
                 )
     return sheet
 
 
 def _numbers(sheet: Sheet, name: str, notes: list[str]) -> pa.Array:
-    """A column of scores, without the stray quotes, NaN as null."""
+    """Read a column of scores without stray quotes; NaN becomes null."""
     texts = pa.array(sheet.texts(name), pa.string())
     bare = pc.utf8_trim(texts, '"')
     if stray := pc.sum(pc.not_equal(texts, bare)).as_py():
@@ -171,23 +170,23 @@ def _numbers(sheet: Sheet, name: str, notes: list[str]) -> pa.Array:
 
 SHAPES = "is this a folder of the shapes benchmark?"
 NONE = ""
-"""The subset of a prompt without skills, and the node of an image that breaks nothing."""
+"""Subset of a prompt without skills, and node of an image without errors."""
 REQUIREMENTS = "requirements"
 TRUTH = "truth"
-"""Who says which words are aligned."""
+"""Rater of the words."""
 
 
 def read_shapes(place: Place) -> Release:
-    """The ratings with their images' prompts and generators; and a graph for each prompt, of its last skill.
+    """Read the embedded world: images of simple shapes by synthetic generators, rated by synthetic raters from 1 to 5.
 
-    The embedded world: pictures of simple shapes by synthetic generators, rated by synthetic raters from 1 to 5.
+    Every prompt has a graph, in the subset of the prompt's last skill.
 
     Source: a folder as assets/making/tables.py writes it, such as assets/shapes: prompts.parquet (prompt_id, text,
     skills), truth.parquet (image_id, prompt_id, generator, broken: the requirements that the image breaks),
     ratings.parquet (image_id, rater, rating) and, for the words, requirements.parquet (prompt_id, requirement_id,
-    start, end). An image's error is known: its node is the requirements that it breaks, and the words of its prompt
-    that make one of these are not aligned; words that make none are not rated. Its subset is the last of its prompt's
-    skills, which is the most special.
+    start, end). An image's errors are known: its node is the set of requirements that it breaks. The words of these
+    requirements are not aligned; words that belong to no requirement are not rated. The last skill of a prompt is the
+    most specific.
     """
     prompts = _sheet(place, "prompts", ("prompt_id", "skills"))
     truth = _sheet(place, TRUTH, ("image_id", "prompt_id", "generator", "broken"))
@@ -198,7 +197,7 @@ def read_shapes(place: Place) -> Release:
     places: dict[str, str] = {}
     images = zip(*map(truth.ids, ("image_id", "prompt_id", "generator")), truth.lists("broken"), strict=True)
     for row, (image_id, prompt_id, generator, requirements) in enumerate(images):
-        remember(places, image_id, truth.where(row), f"image {image_id!r} stands twice")
+        remember(places, image_id, truth.where(row), f"image {image_id!r} occurs twice")
         origins[image_id] = (prompt_id, generator)
         errors = sorted(requirements)
         graph = {"graph_id": prompt_id, "subset": (skills.get(prompt_id) or [NONE])[-1]}
@@ -208,15 +207,15 @@ def read_shapes(place: Place) -> Release:
     for row, image_id in enumerate(image_ids):
         if image_id not in origins:
             raise SourceError(f"{rated.where(row)}: image {image_id!r} is not in truth.parquet; {SHAPES}")
-    of_prompts, generators = zip(*(origins[image_id] for image_id in image_ids), strict=True)
-    ratings = column_ratings(rated, image_ids, of_prompts, values, generators=generators, raters=rated.ids("rater"))
+    prompt_ids, generators = zip(*(origins[image_id] for image_id in image_ids), strict=True)
+    ratings = column_ratings(rated, image_ids, prompt_ids, values, generators=generators, raters=rated.ids("rater"))
     words = _words(place, truth) if exists(place / f"{REQUIREMENTS}.parquet") else ()
     require_few_walks(place.url, nodes)
     return released(ratings=ratings, graph_nodes=nodes, words=words, skills=skills)
 
 
 def _words(place: Place, truth: Sheet) -> Iterator[Word]:
-    """The words that make a requirement, and whether each image meets it."""
+    """Yield the words of every requirement, and for each image whether it meets the requirement."""
     required = _sheet(place, REQUIREMENTS, ("prompt_id", "requirement_id", "start", "end"))
     prompts = _sheet(place, "prompts", ("prompt_id", "text"))
     texts = dict(zip(prompts.ids("prompt_id"), prompts.ids("text"), strict=True))
@@ -230,8 +229,8 @@ def _words(place: Place, truth: Sheet) -> Iterator[Word]:
         for requirement, first, last in spans.get(prompt, ()):
             aligned = float(requirement not in broken)
             for word, start, end in words_in(texts.get(prompt, "")[first:last]):
-                place_of_word = (word, first + start, first + end)
-                yield Word(image, prompt, generator, TRUTH, *place_of_word, aligned, truth.where(row))
+                span = (first + start, first + end)
+                yield Word(image, prompt, generator, TRUTH, word, *span, aligned, truth.where(row))
 
 
 def _sheet(folder: Place, name: str, columns: tuple[str, ...]) -> Sheet:

@@ -1,4 +1,4 @@
-"""Tables with a row for each image that metrics are judged by, and that plumbline score reads too."""
+"""Tables with a row for each judged image, in the format that plumbline score reads."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -11,17 +11,17 @@ REMEDY = "docs/metaeval.md has an example"
 
 
 class ImageRows(NamedTuple):
-    """A table with a row for each image."""
+    """A table with a row per image."""
 
     sheet: Sheet
     names: InputColumnsConfig
-    """The columns under the names that plumbline score knows."""
+    """Names of the columns that plumbline score knows."""
     image_id: str
-    """The column of the images' ids, or else of their paths."""
+    """Column of the images' ids, or of their paths."""
 
 
 def read_image_rows(place: Place, columns: Sequence[str]) -> ImageRows:
-    """Return these columns and the images' ids; images themselves are not read."""
+    """Read these columns and the images' ids, but not the images."""
     sheet = read_sheet(place, (*columns, *DEFAULT_NAMES["image_id"]))
     names = find_names(sheet.names, InputColumnsConfig())
     if names.image_id is None and names.image is not None:

@@ -14,33 +14,33 @@ from plumbline.pipelines.sources.input_columns import DEFAULT_NAMES
 
 NEEDED = ("graph_id", "prompt", "node", "parents", "errors")
 OF_GRAPH = ("prompt", "subset", "prompt_source")
-"""Columns that are the same in all rows of a graph."""
+"""Columns that must be equal in all rows of a graph."""
 OWN = "own"
-"""The subset of graphs whose table names none."""
+"""Subset of graphs without one."""
 MAX_WALKS = 10_000
-"""Walks of one graph. The measures take each of them; the 165 released graphs have 2,121 in all."""
+"""Largest number of walks in a graph, because measures iterate over all walks. The 165 released graphs have 2,121."""
 
 
 class _Node(NamedTuple):
-    """A node of a graph, as all of its rows say."""
+    """A node of a graph."""
 
     parents: Sequence[str]
     errors: Sequence[str]
     where: str
-    """The file and the node's first row."""
+    """File and the node's first row."""
 
 
 def read_error_graphs(place: Place) -> Release:
-    """Return the graphs' images with their nodes; raise SourceError naming the row that makes no graph.
+    """Read users' own error graphs; raise SourceError naming the row that does not fit in a graph.
 
     A table (.csv, .tsv, .jsonl, .json or .parquet) with a row per image:
     - graph_id, and prompt, which is the same in all rows of a graph;
-    - image_id, or the image's path under a name that plumbline score knows, which then is its id;
+    - image_id, or the image's path under a name that plumbline score knows, which is then its id;
     - node: a name for images with the same errors;
-    - parents: the nodes that have one error less or a few, empty for the graph's only root;
+    - parents: nodes with fewer errors, empty for the graph's only root;
     - errors: all errors of the node, as `type: error`, empty for the root; several parents or errors are a list, or
       text with semicolons between them;
-    - and, if they are there, subset (synth, nat, real), generator (what made the image) and prompt_source.
+    - optionally subset (synth, nat, real), generator and prompt_source.
     """
     sheet, names, image_id = read_image_rows(place, (*NEEDED, *OF_GRAPH, *DEFAULT_NAMES["generator"]))
     sheet.require([*NEEDED, image_id], REMEDY)
@@ -65,28 +65,28 @@ def read_error_graphs(place: Place) -> Release:
 
 
 def _unique(sheet: Sheet, name: str) -> list[str]:
-    """Return the images' ids; raise SourceError naming the row of an image that is on another node already."""
+    """Return the images' ids; raise SourceError naming the row of an image that occurs twice."""
     places: dict[str, str] = {}
     images = sheet.ids(name)
     for row, image in enumerate(images):
-        remember(places, image, sheet.where(row), f"image {image!r} stands twice")
+        remember(places, image, sheet.where(row), f"image {image!r} occurs twice")
     return images
 
 
 def _read_graphs(sheet: Sheet) -> dict[str, dict[str, _Node]]:
     """Return the nodes by graph and name; raise SourceError if two rows contradict each other."""
     graphs: dict[str, dict[str, _Node]] = {}
-    said: dict[tuple[str, ...], tuple[Any, str]] = {}
+    first_values: dict[tuple[str, ...], tuple[Any, str]] = {}
     sheet.ids("prompt")
     cells = zip(*map(sheet.ids, ("graph_id", "node")), *map(sheet.lists, ("parents", "errors")), strict=True)
-    of_graph = {name: sheet.texts(name) for name in OF_GRAPH}
+    graph_columns = {name: sheet.texts(name) for name in OF_GRAPH}
     for row, (graph_id, name, parents, errors) in enumerate(cells):
         where, graph = sheet.where(row), f"graph {graph_id!r}"
         node = _Node(_sort(parents), _sort(errors), where)
-        for column, texts in of_graph.items():
-            _require_same(said, (graph, column), texts[row], where)
+        for column, texts in graph_columns.items():
+            _require_same(first_values, (graph, column), texts[row], where)
         for column in ("parents", "errors"):
-            _require_same(said, (graph, f"node {name!r}", column), getattr(node, column), where)
+            _require_same(first_values, (graph, f"node {name!r}", column), getattr(node, column), where)
         graphs.setdefault(graph_id, {}).setdefault(name, node)
     return graphs
 
@@ -95,16 +95,18 @@ def _sort(texts: Sequence[str]) -> list[str]:
     return sorted({text.strip() for text in texts})
 
 
-def _require_same(said: dict[tuple[str, ...], tuple[Any, str]], key: tuple[str, ...], value: Any, where: str) -> None:
-    first, place = said.setdefault(key, (value, where))
+def _require_same(
+    first_values: dict[tuple[str, ...], tuple[Any, str]], key: tuple[str, ...], value: Any, where: str
+) -> None:
+    first, row = first_values.setdefault(key, (value, where))
     if value != first:
         raise SourceError(
-            f"{where}: {', '.join(key)}: expected {first!r}, as in {place}, found {value!r}; write the same in all rows"
+            f"{where}: {', '.join(key)}: expected {first!r}, as in {row}, found {value!r}; write the same in all rows"
         )
 
 
 def _check_graph(graph: str, nodes: Mapping[str, _Node]) -> None:
-    """Raise SourceError unless the nodes are an acyclic graph below one root, and every edge adds errors."""
+    """Raise SourceError unless the nodes are an acyclic graph with a single root, and every edge adds errors."""
     for name, node in nodes.items():
         for parent in node.parents:
             if parent not in nodes:
@@ -130,7 +132,7 @@ def _check_graph(graph: str, nodes: Mapping[str, _Node]) -> None:
 
 
 def _check_errors(graph: str, nodes: Mapping[str, _Node], root: str) -> None:
-    """Raise SourceError if the root has errors, or a node not more than its parents."""
+    """Raise SourceError if the root has errors, or if a node does not have more errors than its parents."""
     if nodes[root].errors:
         raise SourceError(
             f"{nodes[root].where}: {graph}: expected no errors of the root {root!r}, found "
@@ -146,9 +148,9 @@ def _check_errors(graph: str, nodes: Mapping[str, _Node], root: str) -> None:
 
 
 def require_few_walks(url: str, nodes: Iterable[Mapping[str, Any]]) -> None:
-    """Raise SourceError if one graph (rows in schema GRAPH_NODES) has more walks than MAX_WALKS.
+    """Raise SourceError if a graph (rows in schema GRAPH_NODES) has more walks than MAX_WALKS.
 
-    A walk takes one node of every level, and two of the roots.
+    A walk has one node of every level, and two roots.
     """
     levels: dict[str, dict[int, set[str]]] = {}
     for node in nodes:

@@ -1,4 +1,4 @@
-"""What is shown in pairs: people's choices between two images, and two captions with two images that differ little."""
+"""Readers of pairs: people's choices between two images, and two captions with two images that differ little."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -29,9 +29,9 @@ NO_TAG = "No Tag"
 
 
 def read_winoground(place: Place) -> Release:
-    """Return the four pairings of each sample with all its tags, which are the captions' skills, too.
+    """Read Winoground: 400 samples of two captions with the same words, and an image for each.
 
-    Winoground: 400 samples of two captions with the same words, and an image for each.
+    A sample has four pairings; its tags are also the captions' skills.
 
     Source: facebook/winoground, examples.jsonl (`image_0` is a file's name) or the dataset's Parquet (`image_0` is the
     image): id, image_0, image_1, caption_0, caption_1, tag, secondary_tag, num_main_preds, collapsed_tag; t2v_metrics'
@@ -62,7 +62,7 @@ def read_winoground(place: Place) -> Release:
 
 
 def _reasons(file: Place) -> dict[str, list[str]]:
-    """Read by sample why it is hard."""
+    """Read the reasons by sample."""
     assigned = read_json(file)
     if not isinstance(assigned, dict):
         raise SourceError(f"{file.url}: expected an object of tags by sample, found {type(assigned).__name__}")
@@ -75,15 +75,14 @@ def _reasons(file: Place) -> dict[str, list[str]]:
 PAIR = ("image0", "image1", "caption0", "caption1")
 NAMES = ("c0i0", "c0i1", "c1i0", "c1i1")
 Records = Sequence[tuple[str, Mapping[str, Any]]]
-"""With the place that each stands in."""
+"""Records with their file and row."""
 
 
 def read_eqben(place: Place) -> Release:
-    """The four pairings of each sample, tagged by its part of the benchmark, which is its captions' skill too.
+    """Read EqBen: samples of two captions and two images that differ little, from videos and renderers.
 
-    A sample of the first layout is named by its place in the list, from 0; of the second, `<dataset>/<sample_cnt>`.
-
-    EqBen: samples of two captions and two images that differ little, from videos and renderers.
+    A sample has four pairings; its part of the benchmark is its tag and its captions' skill. Samples of the first
+    layout are named by their position in the list, from 0; those of the second `<dataset>/<sample_cnt>`.
 
     Source: Wangt-CN/EqBen and the mini subset of linzhiqiu/t2v_metrics. Two layouts, both a JSON list:
     - all_select.json (the mini subset, 280 samples) and the 10% subset: `{"image0", "image1", "caption0", "caption1"}`,
@@ -93,10 +92,10 @@ def read_eqben(place: Place) -> Release:
       "name"}}`, one record for each pairing, in random order, where the name `c0i1` is caption 0 with image 1.
     """
     records = read_list(place, "samples")
-    return paired(_of_labelled(records) if "private_info" in records[0][1] else _of_pairs(records))
+    return paired(_labelled_samples(records) if "private_info" in records[0][1] else _plain_samples(records))
 
 
-def _of_pairs(records: Records) -> list[PairingSample]:
+def _plain_samples(records: Records) -> list[PairingSample]:
     samples = []
     for row, (where, record) in enumerate(records):
         if missing := [name for name in PAIR if not record.get(name)]:
@@ -107,7 +106,7 @@ def _of_pairs(records: Records) -> list[PairingSample]:
     return samples
 
 
-def _of_labelled(records: Records) -> list[PairingSample]:
+def _labelled_samples(records: Records) -> list[PairingSample]:
     samples: dict[str, PairingSample] = {}
     places: dict[tuple[str, str], str] = {}
     for where, record in records:
@@ -118,7 +117,7 @@ def _of_labelled(records: Records) -> list[PairingSample]:
             raise SourceError(
                 f"{where}: expected a name of {', '.join(NAMES)}, found {name!r}; is this EqBen's annotation?"
             )
-        remember(places, (sample.sample_id, name), where, f"pairing {name} of this sample stands twice")
+        remember(places, (sample.sample_id, name), where, f"pairing {name} of this sample occurs twice")
         samples.setdefault(sample.sample_id, sample)
     for sample_id, sample in samples.items():
         if missing := [name for name in NAMES if (sample_id, name) not in places]:
@@ -131,35 +130,33 @@ def _of_labelled(records: Records) -> list[PairingSample]:
 
 PICK_COLUMNS = ("caption", "image_0_uid", "image_1_uid", "label_0", "label_1")
 CAPTIONS = dict(zip(("caption", "image_0", "image_1", "label_0", "label_1"), PICK_COLUMNS, strict=True)) | {"id": "id"}
-"""The fields of test_captions.json, each with the column that it is in the Parquet files."""
+"""Columns of the Parquet files by the fields of test_captions.json."""
 PICK_OTHERS = ("has_label", "model_0", "model_1", "user_id", "ranking_id")
 PICK_A_PIC = "is this a file of yuvalkirstain/pickapic_v1 or _v2, or t2v_metrics' test_captions.json?"
 CHOICES = {(1.0, 0.0): "a", (0.0, 1.0): "b", (0.5, 0.5): "unsure"}
 IDENTITY = ("image_a", "image_b", "rater", "ranking_id")
-"""What makes a choice one's own; without a ranking_id, people may meet the same pair again."""
+"""Fields that identify a choice; without a ranking_id, a rater may choose from the same pair again."""
 
 
 def read_pick_a_pic(place: Place) -> Release:
-    """The choices of a Parquet file, or of all those in a folder; image 0 is `a`, and a tie is `unsure`.
+    """Read Pick-a-Pic: people's choices between two images of a prompt that they wrote themselves.
 
-    Pick-a-Pic: people's choices between two images of a prompt that they wrote themselves.
+    A Parquet file or all those in a folder are read; image 0 is `a`, and a tie is `unsure`.
 
     Source: yuvalkirstain/pickapic_v1 and pickapic_v2, data/test_unique-*.parquet (500 choices) or test-*.parquet, and
     their `_no_images` copies: caption, image_0_uid, image_1_uid, label_0 and label_1 (1 and 0, 0 and 1, or .5 each for
-    a tie), has_label, model_0, model_1, user_id, ranking_id and others. The columns jpg_0 and jpg_1 are not read. The
-    caption has no id, so it is its own.
+    a tie), has_label, model_0, model_1, user_id, ranking_id and others. The columns jpg_0 and jpg_1 are not read. A
+    caption's id is its text. If `has_label` is false, there was no choice, and `preferred` is null.
 
     linzhiqiu/t2v_metrics' copy of the 500 choices, test_captions.json, is read too: a JSON list of `{"id", "caption",
-    "image_0", "image_1", "label_0", "label_1"}`, where `image_0` is a file, which names the image, and `id` is the
-    place in the list, from 0.
-
-    Where `has_label` is false nothing was chosen: `preferred` is null.
+    "image_0", "image_1", "label_0", "label_1"}`, where `image_0` is the file's name, and `id` is the position in the
+    list, from 0.
     """
     sheets = [_read_choices(file) for file in _files(place)]
     choices = [choice for sheet in sheets for choice in _choices(sheet)]
     counts = {
         f"of {len(choices)} pairs have no label": sum(choice["preferred"] is None for choice in choices),
-        "choices are of a ranking, images and rater that stand there before: all are kept": (
+        "choices repeat an earlier ranking, images and rater: all are kept": (
             len(choices) - len({tuple(choice[name] for name in IDENTITY) for choice in choices})
         ),
     }
@@ -176,10 +173,7 @@ def _files(place: Place) -> list[Place]:
 
 
 def _read_choices(file: Place) -> Sheet:
-    """Read the table of a file, with its images' names as image_0_uid and image_1_uid.
-
-    Raise SourceError naming the first row of test_captions.json whose id is not its place in the list.
-    """
+    """Read a file with the column names of Parquet files; ids of test_captions.json must be positions in the list."""
     if not file.path.lower().endswith(".json"):
         return read_sheet(file, [*PICK_COLUMNS, *PICK_OTHERS]).require(PICK_COLUMNS, PICK_A_PIC)
     sheet = read_sheet(file, [*CAPTIONS, *PICK_OTHERS]).require(CAPTIONS, PICK_A_PIC)

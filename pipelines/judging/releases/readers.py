@@ -1,4 +1,4 @@
-"""The releases by name, each with the function that reads its files, and the reader of ratings of one's own."""
+"""Readers of releases by name, and the reader of users' own ratings."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,40 +12,39 @@ from plumbline.pipelines.judging.releases.sheets import Sheet, read_sheet
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RatingColumns:
-    """What a table of ratings calls its columns, or an annotation tool's export the fields of its records."""
+    """Names of the columns of a table of ratings, or of the fields of an annotation tool's export."""
 
     image_id: str = "image_id"
-    """The image's own name; or prompt_id and generator, which name it together."""
+    """Id of the image; prompt_id and generator together can replace it."""
     prompt_id: str = "prompt_id"
-    """The prompt that the image was made of."""
+    """Prompt that the image was made from."""
     generator: str = "generator"
-    """What made the image."""
+    """Generator of the image."""
     rater: str = "rater"
-    """Who rated; may be absent."""
+    """Name of the rater; may be absent."""
     template: str = "template"
-    """Which question was rated; may be absent."""
+    """Template that was answered; may be absent."""
     rating: str = "rating"
-    """The rating; empty where the rater was unsure. In Label Studio's JSON-MIN, the name of Choices."""
+    """Rating; empty if the rater was unsure. In Label Studio's JSON-MIN, the name of Choices."""
     skills: str = "skills"
-    """The prompt's skills, a list, or in a CSV separated by semicolons; may be absent."""
+    """Skills of the prompt, as a list, or in a CSV separated by semicolons; may be absent."""
     prompt: str = "prompt"
-    """Of an annotation tool's export: the text whose words are marked."""
+    """Text whose words are marked (exports only)."""
     question_id: str = "question_id"
-    """Of an export: which of several questions about an image a record asks, whose answers are averaged."""
+    """Question, if there are several about an image, whose answers are averaged (exports only)."""
     image_a: str = "image_a"
-    """Of an export: the first image (left) of two; or generator_a, with prompt_id."""
+    """First (left) of two images; prompt_id and generator_a can replace it (exports only)."""
     image_b: str = "image_b"
-    """Of an export: the second image (right) of two; or generator_b, with prompt_id."""
+    """Second (right) of two images; prompt_id and generator_b can replace it (exports only)."""
     generator_a: str = "generator_a"
-    """Of an export: what made the first image."""
+    """Generator of the first image (exports only)."""
     generator_b: str = "generator_b"
-    """Of an export: what made the second image."""
+    """Generator of the second image (exports only)."""
     values: Mapping[str, float] = field(default_factory=dict)
-    """Of an export: what labels count as, as {good: 2, poor: 0}; of two images 1 is the first, 0 neither, -1 the
-    second."""
+    """Values of labels, as {good: 2, poor: 0} (exports only); 1 prefers the first image, 0 neither, -1 the second."""
 
-    def of_table(self) -> dict[str, str]:
-        """The columns of a table with a row per rating, by our names."""
+    def table_columns(self) -> dict[str, str]:
+        """Return the columns of a table with a row per rating, by our names."""
         names = ("image_id", "prompt_id", "generator", "rater", "template", "rating", "skills")
         return {name: getattr(self, name) for name in names}
 
@@ -54,15 +53,14 @@ USUAL = RatingColumns()
 
 
 def read_long(place: Place, columns: RatingColumns = USUAL) -> Release:
-    """The table's ratings and its prompts' skills; an empty rating is a person's being unsure.
+    """Read users' own ratings and skills from a long table with a row per rating.
 
-    Ratings of one's own, as a long table with a row per rating: a .parquet, .csv, .tsv or .jsonl file with the columns
-    rating, and image_id or both prompt_id and generator; and, if they are there, rater, template and skills; or with
-    others, as `columns` names them. What is absent: an image is named `<prompt_id>/<generator>`, the prompt and the
-    generator are null, the rater is `0`, the template `likert`. `skills` is a list, or text with semicolons between
-    them.
+    The .parquet, .csv, .tsv or .jsonl file has the columns rating, and image_id or both prompt_id and generator;
+    optionally rater, template and skills (a list, or text with semicolons). `columns` can name other columns. An empty
+    rating means that the rater was unsure. Without these columns, an image has the id `<prompt_id>/<generator>`, prompt
+    and generator are null, the rater is `0`, and the template `likert`.
     """
-    names = columns.of_table()
+    names = columns.table_columns()
     sheet = read_sheet(place, names.values())
     _require(sheet, columns)
     prompts, generators = sheet.texts(columns.prompt_id), sheet.texts(columns.generator)
@@ -81,21 +79,18 @@ def read_long(place: Place, columns: RatingColumns = USUAL) -> Release:
 
 
 def _require(sheet: Sheet, columns: RatingColumns) -> None:
-    """Raises SourceError where there are no ratings, nothing names the images, or a column is not there that was named
-    otherwise than usual.
-    """
-    named = [
-        name
-        for name, usual in zip(columns.of_table().values(), USUAL.of_table().values(), strict=True)
-        if name != usual
-    ]
-    sheet.require([columns.rating], "set protocol.columns.rating to the column that holds the ratings")
-    sheet.require(named, "set protocol.columns to what the table calls its columns")
+    """Raise SourceError if the columns of ratings or ids are missing, or any column that the protocol renames."""
+    usual = USUAL.table_columns()
+    renamed = [name for key, name in columns.table_columns().items() if name != usual[key]]
+    sheet.require([columns.rating], "set protocol.columns.rating to the column with the ratings")
+    sheet.require(renamed, "set protocol.columns to the names of the table's columns")
     if columns.image_id not in sheet.names:
-        sheet.require([columns.prompt_id, columns.generator], f"{_named(columns)}, and set protocol.columns to these")
+        sheet.require(
+            [columns.prompt_id, columns.generator], f"{_id_remedy(columns)}, and set protocol.columns to these"
+        )
 
 
-def _named(columns: RatingColumns) -> str:
+def _id_remedy(columns: RatingColumns) -> str:
     return f"name the image by {columns.image_id}, or by {columns.prompt_id} and {columns.generator}"
 
 
@@ -105,7 +100,7 @@ def _images(sheet: Sheet, columns: RatingColumns) -> Iterator[str]:
         if image_id is None and (prompt_id is None or generator is None):
             raise SourceError(
                 f"{sheet.where(row)}: no {columns.image_id}, and not both a {columns.prompt_id} and a "
-                f"{columns.generator}; {_named(columns)}"
+                f"{columns.generator}; {_id_remedy(columns)}"
             )
         yield image_id or f"{prompt_id}/{generator}"
 
@@ -149,9 +144,9 @@ RELEASES = Extensions[Callable[..., Release]](
 
 
 def read_release(name: str, place: Place, columns: RatingColumns | None = None) -> Release:
-    """What the release of this name holds; raises SourceError naming the file and the row that does not fit.
+    """Read a release; raise SourceError naming the file and the row that does not fit.
 
-    `columns` are what ratings of one's own (`long`, `annotations`) call theirs.
+    `columns` has the names of the columns of users' own ratings (`long`, `annotations`).
     """
     read = RELEASES[name]
     return read(place) if columns is None else read(place, columns)

@@ -1,6 +1,6 @@
-"""Scores from anywhere, as our long table: a run of ours, a long or wide table of one's own, a release's columns.
+"""Readers of scores (runs, users' long and wide tables, columns of releases) as schema SCORES.
 
-No score is left that is not finite, and each gap has a reason.
+All scores are finite, and missing scores have an error.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -32,7 +32,7 @@ NOT_FINITE = ("not_finite", "the table's score is NaN or infinite; score the ima
 SCORES_FILE = "scores.parquet"
 MANIFEST = "manifest.json"
 WORDS = ("text", "prompt", "caption", "skills", "suite", "image", "", "Unnamed: 0", "__index_level_0__")
-"""Columns of a wide table that are no metric, and the index that pandas writes: they are not read."""
+"""Columns of a wide table that are not metrics, such as the index that pandas writes; they are not read."""
 NO_SCORE = f"{NO_NUMBER}, or name the columns that are metrics by metrics=[NAME,...]"
 REMEDY = (
     "give a run of plumbline (its folder or scores.parquet), a long table (image_id, or prompt_id and generator; "
@@ -41,12 +41,11 @@ REMEDY = (
 
 
 def read_scores(place: Place, metrics: Collection[str] = ()) -> pa.Table:
-    """The table's scores as schemas.SCORES, in its order; a wide one's metric after metric.
+    """Read the scores of these metrics (all if empty), in the table's order; wide tables are read metric by metric.
 
-    Of these `metrics` alone where they are given: what is not asked for need be no number. A score that is NaN or
-    infinite is null with the error `not_finite`, an empty one null with `not_scored`. Raises SourceError where the
-    columns are not those of a score table, a score is no number, or one image is scored twice by one metric, and
-    ConfigError where the table or a metric is not there.
+    A NaN or infinite score becomes null with the error `not_finite`, an empty cell null with `not_scored`. Raises
+    SourceError if the columns are not those of a score table, a score is not a number, or an image is scored twice by
+    a metric, and ConfigError if the table or a metric is missing.
     """
     if not exists(place):
         raise ConfigError(
@@ -55,25 +54,25 @@ def read_scores(place: Place, metrics: Collection[str] = ()) -> pa.Table:
     sheet = _read_parts(place) if is_folder(place) else read_sheet(place)
     names = set(sheet.names)
     if set(schemas.SCORES.names) <= names:
-        scores = _of_run(sheet)
+        scores = _read_run(sheet)
     elif {"metric", "score"} <= names:
-        scores = _of_long(sheet, metrics)
+        scores = _read_long(sheet, metrics)
     else:
-        scores = _of_wide(sheet, metrics)
-    return of_metrics(check_once(scores, sheet.url, len(sheet)), metrics)
+        scores = _read_wide(sheet, metrics)
+    return select_metrics(check_once(scores, sheet.url, len(sheet)), metrics)
 
 
 def read_falling(place: Place) -> frozenset[str]:
-    """Of a run of ours, the metrics by which a lower score is better, as its manifest says; of other tables none.
+    """Read from a run's manifest the metrics that prefer lower scores; empty for other tables.
 
-    Raises ConfigError where the manifest is damaged.
+    Raises ConfigError if the manifest is damaged.
     """
     run = place.parent / MANIFEST if place.path.endswith(SCORES_FILE) else place / MANIFEST
     return falling_metrics(parse_manifest(read_text(run), run.url)) if exists(run) else frozenset()
 
 
 def _read_parts(place: Place) -> Sheet:
-    """A run's scores, of its folder or the folder of its scores' parts."""
+    """Read a run's scores, given its folder or the folder of its score files."""
     run = place if place.path.endswith(SCORES_FILE) else place / SCORES_FILE
     if not is_folder(run):
         return read_sheet(run)
@@ -87,22 +86,22 @@ def _read_parts(place: Place) -> Sheet:
     return Sheet(url=run.url, names=sheets[0].names, table=table)
 
 
-def _of_run(sheet: Sheet) -> pa.Table:
-    """A run's table with its own errors, and ours where a score is not finite all the same."""
+def _read_run(sheet: Sheet) -> pa.Table:
+    """Return a run's table with its own errors, and ours for other scores that are not finite."""
     try:
-        given = sheet.table.select(schemas.SCORES.names).cast(schemas.SCORES).combine_chunks()
+        table = sheet.table.select(schemas.SCORES.names).cast(schemas.SCORES).combine_chunks()
     except (pa.ArrowException, ValueError) as error:
         raise SourceError(
             f"{sheet.url}: expected the columns of a run's scores, found others ({error}); {REMEDY}"
         ) from error
-    columns = {name: given.column(name).combine_chunks() for name in given.column_names}
-    score, reason = _checked(columns["score"])
+    columns = {name: table.column(name).combine_chunks() for name in table.column_names}
+    score, reason = _check_finite(columns["score"])
     columns |= {"score": score, "error": pc.if_else(columns["error"].is_valid(), columns["error"], reason)}
     return pa.table(columns, schema=schemas.SCORES)
 
 
 def _ids(sheet: Sheet) -> Mapping[str, Sequence[str | None]]:
-    """The ids of each row, which must name its image."""
+    """Return the ids of each row; raise SourceError if a row does not name its image."""
     ids = {name: sheet.texts(name) for name in IDS}
     if "image_id" not in sheet.names and not {"prompt_id", "generator"} <= set(sheet.names):
         raise SourceError(
@@ -116,16 +115,16 @@ def _ids(sheet: Sheet) -> Mapping[str, Sequence[str | None]]:
     return ids
 
 
-def _of_long(sheet: Sheet, metrics: Collection[str]) -> pa.Table:
+def _read_long(sheet: Sheet, metrics: Collection[str]) -> pa.Table:
     names = pa.array(sheet.ids("metric"), pa.string())
-    if metrics:
-        given = sheet.table.column("score").combine_chunks()
-        asked = pc.if_else(pc.is_in(names, pa.array(list(metrics))), given, pa.scalar(None, given.type))
-        sheet = replace(sheet, table=sheet.table.set_column(sheet.table.column_names.index("score"), "score", asked))
+    if metrics:  # scores of other metrics need not be numbers
+        column = sheet.table.column("score").combine_chunks()
+        selected = pc.if_else(pc.is_in(names, pa.array(list(metrics))), column, pa.scalar(None, column.type))
+        sheet = replace(sheet, table=sheet.table.set_column(sheet.table.column_names.index("score"), "score", selected))
     return _long_scores(_ids(sheet), names, sheet.numbers("score"))
 
 
-def _of_wide(sheet: Sheet, metrics: Collection[str]) -> pa.Table:
+def _read_wide(sheet: Sheet, metrics: Collection[str]) -> pa.Table:
     ids = _ids(sheet)
     columns = [name for name in sheet.names if name not in (*IDS, *WORDS)]
     if not columns or "metric" in columns:
@@ -136,7 +135,7 @@ def _of_wide(sheet: Sheet, metrics: Collection[str]) -> pa.Table:
 
 
 def wide_scores(ids: Mapping[str, Sequence[str | None]], metrics: Mapping[str, pa.Array]) -> pa.Table:
-    """Columns of scores by metric as schemas.SCORES, metric after metric."""
+    """Return columns of scores by metric as a table in schema SCORES, metric by metric."""
     parts = [
         _long_scores(ids, pa.array([metric] * len(score), pa.string()), score) for metric, score in metrics.items()
     ]
@@ -144,7 +143,7 @@ def wide_scores(ids: Mapping[str, Sequence[str | None]], metrics: Mapping[str, p
 
 
 class Score(NamedTuple):
-    """What one metric says of one image."""
+    """A metric's score of an image."""
 
     metric: str
     image_id: str
@@ -153,8 +152,8 @@ class Score(NamedTuple):
     score: float | None
 
 
-def listed_scores(scores: Iterable[Score]) -> pa.Table:
-    """Scores as schemas.SCORES, in their order."""
+def make_scores(scores: Iterable[Score]) -> pa.Table:
+    """Return scores as a table in schema SCORES."""
     listed = list(scores)
     ids = {name: [getattr(score, name) for score in listed] for name in IDS}
     metric = pa.array([score.metric for score in listed], pa.string())
@@ -162,15 +161,14 @@ def listed_scores(scores: Iterable[Score]) -> pa.Table:
 
 
 def _long_scores(ids: Mapping[str, Sequence[str | None]], metric: pa.Array, score: pa.Array) -> pa.Table:
-    """One row per score as schemas.SCORES; `score` is float64, null where there is none."""
-    checked, error = _checked(score)
+    checked, error = _check_finite(score)
     columns = {name: pa.array(column, pa.string()) for name, column in ids.items()}
     table = pa.table(columns | {"metric": metric, "score": checked, "error": error})
     return rows.add_missing_columns(table, schemas.SCORES).select(schemas.SCORES.names)
 
 
-def _checked(score: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """The finite scores, and the errors of the others."""
+def _check_finite(score: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """Return the finite scores, and the errors of the others."""
     finite, missing = pc.fill_null(pc.is_finite(score), False), pc.is_null(score)
     kind, message = (pc.if_else(missing, absent, wrong) for absent, wrong in zip(NOT_SCORED, NOT_FINITE, strict=True))
     retryable = pa.array([False] * len(score))
@@ -178,8 +176,8 @@ def _checked(score: pa.Array) -> tuple[pa.Array, pa.Array]:
     return pc.if_else(finite, score, pa.scalar(None, pa.float64())), error
 
 
-def of_metrics(scores: pa.Table, metrics: Collection[str]) -> pa.Table:
-    """The scores of the metrics asked for, of all where none are; raises ConfigError for one that is not there."""
+def select_metrics(scores: pa.Table, metrics: Collection[str]) -> pa.Table:
+    """Select the scores of these metrics (all if empty); raise ConfigError if a metric is missing."""
     _require_metrics(metrics, scores.column("metric").unique().to_pylist())
     return scores.filter(pc.is_in(scores.column("metric"), pa.array(list(metrics)))) if metrics else scores
 
@@ -191,10 +189,10 @@ def _require_metrics(metrics: Collection[str], known: Sequence[str]) -> None:
 
 
 def check_once(scores: pa.Table, url: str, n_rows: int) -> pa.Table:
-    """The scores; raises SourceError naming the row that scores for the second time the same image by the same metric.
+    """Return the scores; raise SourceError naming a row that scores an image for the second time by a metric.
 
-    `n_rows` is how many rows the file has: a wide one gives as many for each metric. Rows without a score are let be:
-    a run has one for each thing that failed, of which the ids may be unknown.
+    `n_rows` is the number of rows of the file; a wide table has this number of rows for each metric. Rows without a
+    score are ignored, because a run has a row for every failure, and its ids may be unknown.
     """
     frame = scores.select([*IDS, "metric"]).to_pandas()[scores.column("score").is_valid().to_numpy()]
     again = frame[frame.duplicated()]
@@ -209,10 +207,10 @@ ELEMENT_COLUMNS = (*IDS, "metric", "elements")
 
 
 def read_elements(run: Place, metrics: Collection[str] = ()) -> Iterator[pa.Table]:
-    """The rows with elements of a run of ours, cell by cell (some columns of schemas.ELEMENT_SCORES).
+    """Yield the rows with elements of a run, cell by cell (some columns of schema ELEMENT_SCORES).
 
-    Of these `metrics` alone where they are given. Raises ConfigError where `run` is no run in its store, and StoreError
-    where a cell is gone or damaged.
+    They are those of these metrics, or of all if empty. Raises ConfigError if `run` is not a run in its store, and
+    StoreError if a cell is missing or damaged.
     """
     folder = run.parent if run.name == "scores.parquet" else run
     runs = folder.parent

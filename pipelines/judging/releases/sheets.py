@@ -1,4 +1,4 @@
-"""Files of a release: tables as columns of text or numbers, and JSON, with errors that name file, row and remedy."""
+"""Readers of tables and JSON files, with errors that name the file, the row and a remedy."""
 
 import io
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -18,48 +18,48 @@ from plumbline.pipelines.base.tables import AGAIN, JSON_LINES, SEPARATORS, WORKB
 from plumbline.pipelines.base.view_types import without_views
 from plumbline.pipelines.cells.checksums import DamagedError, check_table
 
-WHOLE = 2.0**53
-"""Below it a float tells every whole number from the next."""
-MOST_DIGITS = 6
-"""Of a whole number that counts things."""
+MAX_EXACT = 2.0**53
+"""Integers below this are exact as floats."""
+MAX_DIGITS = 6
+"""Largest number of digits of a count."""
 NO_NUMBER = "correct it, or leave it empty where nothing was said"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sheet:
-    """A table of a release: all text where it was CSV, of its own types otherwise; it has at least one row.
+    """A table with at least one row: all text if it is CSV, with its own types otherwise.
 
-    Rows are counted from 0, as in Parquet, without the header.
+    Rows are numbered from 0, without the header.
     """
 
     url: str
     names: Sequence[str]
-    """All columns of the file, in its order, also those that were not read."""
+    """All columns of the file, including columns that were not read."""
     table: pa.Table
 
     def __len__(self) -> int:
         return int(self.table.num_rows)
 
     def where(self, row: int) -> str:
-        """How a row is named in messages."""
+        """Return the name of a row in messages."""
         return f"{self.url}, row {row}"
 
     def require(self, names: Collection[str], remedy: str) -> "Sheet":
-        """This table; raises SourceError naming its columns where it lacks one of `names`."""
+        """Return this table; raise SourceError if it lacks any of these columns."""
         if missing := [name for name in names if name not in self.names]:
             found = ", ".join(self.names) or "none"
             raise SourceError(f"{self.url}: expected column(s) {', '.join(missing)}, found {found}; {remedy}")
         return self
 
     def texts(self, name: str) -> list[str | None]:
-        """A column as text, whole numbers without a decimal point; None where a cell is empty or the column absent."""
+        """Return a column as text, integers without a decimal point; None if a cell is empty or the column missing."""
         if name not in self.table.column_names:
             return [None] * len(self)
-        column = _as_text(self.table.column(name).combine_chunks(), f"{self.url}: column {name!r}")
+        column = _to_text(self.table.column(name).combine_chunks(), f"{self.url}: column {name!r}")
         return [text or None for text in column.to_pylist()]
 
     def ids(self, name: str) -> list[str]:
-        """A column as text; raises SourceError naming the first row that has none."""
+        """Return a column as text; raise SourceError naming the first empty cell."""
         texts = self.texts(name)
         if None in texts:
             where = self.where(texts.index(None))
@@ -67,32 +67,29 @@ class Sheet:
         return [text for text in texts if text is not None]
 
     def lists(self, name: str) -> list[list[str]]:
-        """Return a column of lists, or of texts whose parts are between semicolons, as lists of text.
-
-        A list is empty if its cell is.
-        """
+        """Return a column of lists, or of texts with semicolons, as lists of text; empty cells are empty lists."""
         column = self.table.column(name)
         is_list = pa.types.is_list(column.type) or pa.types.is_large_list(column.type)
         cells = column.to_pylist() if is_list else map(tables.as_list, self.texts(name))
         return [[str(part) for part in cell or () if part is not None] for cell in cells]
 
     def whole(self, name: str, remedy: str = NO_NUMBER) -> list[int | None]:
-        """A column as whole numbers from 0, None where a cell is empty; raises SourceError naming the first other."""
+        """Return a column as integers from 0, None if a cell is empty; raise SourceError naming another cell."""
         texts = self.texts(name)
         for row, text in enumerate(texts):
-            if text is not None and not (text.isdecimal() and len(text) <= MOST_DIGITS):
+            if text is not None and not (text.isdecimal() and len(text) <= MAX_DIGITS):
                 raise SourceError(f"{self.where(row)}: expected a whole number as {name}, found {text!r}; {remedy}")
         return [None if text is None else int(text) for text in texts]
 
     def numbers(self, name: str, remedy: str = NO_NUMBER) -> pa.Array:
-        """A column as float64, null where a cell is empty; NaN and infinities stay what they are.
+        """Return a column as float64, null if a cell is empty; NaN and infinities are kept.
 
-        Raises SourceError naming the first row that holds something else.
+        Raises SourceError naming the first other cell.
         """
         column = self.table.column(name).combine_chunks()
         if pa.types.is_integer(column.type) or pa.types.is_floating(column.type) or pa.types.is_boolean(column.type):
             return column.cast(pa.float64(), safe=False)
-        texts = pc.utf8_trim_whitespace(_as_text(column, f"{self.url}: column {name!r}, which should hold numbers,"))
+        texts = pc.utf8_trim_whitespace(_to_text(column, f"{self.url}: column {name!r}, which should hold numbers,"))
         filled = pc.if_else(pc.equal(texts, ""), pa.scalar(None, pa.string()), texts)
         try:
             return filled.cast(pa.float64())
@@ -109,24 +106,22 @@ class Sheet:
 
 
 def exists(place: Place) -> bool:
-    """Whether a file or folder is there."""
     with readable_errors(place, "file"):
         return place.exists()
 
 
 def is_folder(place: Place) -> bool:
-    """Whether a folder is there."""
     with readable_errors(place, "file"):
         return place.is_folder()
 
 
 def first_that_exists(folder: Place, names: Sequence[str]) -> Place | None:
-    """The first of these files that the folder has."""
+    """Return the first of these files that exists in a folder, or None."""
     return next((file for file in (folder / name for name in names) if exists(file)), None)
 
 
 def files_in(folder: Place, suffix: str) -> list[Place]:
-    """The folder's files whose names end so, by name; none where there is no folder."""
+    """Return a folder's files with this suffix, sorted by name; empty if the folder does not exist."""
     if not is_folder(folder):
         return []
     with readable_errors(folder, "release"):
@@ -135,7 +130,7 @@ def files_in(folder: Place, suffix: str) -> list[Place]:
 
 
 def one_that_exists(folder: Place, names: Sequence[str]) -> Place:
-    """The first of these files that the folder has; raises SourceError where it has none of them."""
+    """Return the first of these files that exists in a folder; raise SourceError if none does."""
     file = first_that_exists(folder, names)
     if file is None:
         raise SourceError(f"{folder.url}: expected a folder with {' or '.join(names)}, found none; check the path")
@@ -144,7 +139,7 @@ def one_that_exists(folder: Place, names: Sequence[str]) -> Place:
 
 @contextmanager
 def _file_errors(place: Place) -> Iterator[None]:
-    """Storage errors in words; a folder where a file should be is the user's slip and not the storage's."""
+    """Raise storage errors with a message, and SourceError if the place is a folder."""
     with readable_errors(place, "file"):
         try:
             yield
@@ -153,29 +148,28 @@ def _file_errors(place: Place) -> Iterator[None]:
 
 
 def read_content(place: Place) -> bytes:
-    """The whole of a file."""
     with _file_errors(place):
         return place.read()
 
 
 def read_text(place: Place) -> str:
-    """The whole of a UTF-8 file; raises SourceError where it is none, or empty."""
+    """Read a UTF-8 file; raise SourceError if it is empty or not UTF-8."""
     return tables.read_text(read_content(place), place.url)
 
 
 def read_json(place: Place) -> Any:
-    """What a JSON file holds; raises SourceError where it is none."""
+    """Read a JSON file; raise SourceError if it is not JSON."""
     return tables.read_json(read_content(place), place.url)
 
 
 def read_list(place: Place, what: str) -> list[tuple[str, Mapping[str, Any]]]:
-    """The objects of a JSON list, each with the place that it stands in; raises SourceError naming one that is none."""
+    """Read a JSON list of objects, each with its file and row; raise SourceError naming an element of another type."""
     listed = enumerate(as_list(read_json(place), what, place.url))
     return [(where, as_object(value, where)) for row, value in listed for where in [f"{place.url}, row {row}"]]
 
 
 def read_objects(place: Place) -> dict[str, Mapping[str, Any]]:
-    """A JSON object of objects by id; raises SourceError naming the first that is none, or that nothing is in it."""
+    """Read a JSON object of objects by id; raise SourceError if it is empty, or naming a value of another type."""
     records = read_json(place)
     if not isinstance(records, dict):
         raise SourceError(f"{place.url}: expected an object of records by id, found {type(records).__name__}")
@@ -185,7 +179,7 @@ def read_objects(place: Place) -> dict[str, Mapping[str, Any]]:
 
 
 def as_list(value: Any, what: str, where: str) -> list[Any]:
-    """The value, where it is a list with something in it; raises SourceError otherwise."""
+    """Return the value if it is a list that is not empty; raise SourceError otherwise."""
     if not isinstance(value, list) or not value:
         found = "an empty list" if value == [] else type(value).__name__
         raise SourceError(f"{where}: expected a list of {what}, found {found}; is this the file that was released?")
@@ -193,7 +187,7 @@ def as_list(value: Any, what: str, where: str) -> list[Any]:
 
 
 def as_text(record: Mapping[str, Any], name: str, where: str) -> str:
-    """A record's field as text; raises SourceError where it has none."""
+    """Return a record's field as text; raise SourceError if it is missing."""
     value = record.get(name)
     if isinstance(value, bool) or not isinstance(value, str | int) or value == "":
         keys = ", ".join(record)
@@ -202,16 +196,16 @@ def as_text(record: Mapping[str, Any], name: str, where: str) -> str:
 
 
 def row_name(url: str, row: int, key: str) -> str:
-    """How a record of a JSON object is named in messages."""
+    """Return the name of a record of a JSON object in messages."""
     return f"{url}, row {row} ({key!r})"
 
 
 def read_sheet(place: Place, only: Collection[str] | None = None) -> Sheet:
-    """A table (.parquet, .csv, .tsv, .jsonl or a .json list of objects), of `only` these columns where they are given.
+    """Read a table (.parquet, .csv, .tsv, .jsonl or a .json list of objects), with `only` these columns if given.
 
-    Where none of them is there, the first column stands for the rows. Of Parquet nothing else is fetched, so that
-    columns of images cost nothing. `name.field` stands for one field of a column of structs. Raises SourceError where
-    the file is of another kind, truncated, or without rows.
+    If none of the columns exists, the first column is read, for the number of rows. Of Parquet only these columns are
+    fetched, because others may be images. `name.field` is a field of a column of structs. Raises SourceError if the
+    file has another format, is truncated, or has no rows.
     """
     for suffix, reader in _FORMATS.items():
         if place.path.lower().endswith(suffix):
@@ -231,7 +225,7 @@ def _parquet(place: Place, only: Collection[str] | None) -> Sheet:
             file = pq.ParquetFile(stream, pre_buffer=False, page_checksum_verification=True)
             names = file.schema_arrow.names
             require_once(names, names, place.url)
-            columns = _fetched(file.schema_arrow, only) if only is not None else None
+            columns = _select_columns(file.schema_arrow, only) if only is not None else None
             table = file.read(columns=columns, use_threads=False)
             table.validate(full=True)
             table = without_views(table)
@@ -241,7 +235,7 @@ def _parquet(place: Place, only: Collection[str] | None) -> Sheet:
 
 
 def _opened(place: Place, only: Collection[str] | None) -> IO[bytes]:
-    """A file to read columns from; one that is read whole and was written by us is checked first."""
+    """Open a file for reading columns; if all are read, its checksum (if we wrote it) is verified first."""
     if only is not None:
         return place.open()
     content = read_content(place)
@@ -252,8 +246,8 @@ def _opened(place: Place, only: Collection[str] | None) -> IO[bytes]:
     return io.BytesIO(content)
 
 
-def _fetched(schema: pa.Schema, names: Collection[str]) -> list[str]:
-    """The columns that are there; of `name.field` the column itself where it has no such field."""
+def _select_columns(schema: pa.Schema, names: Collection[str]) -> list[str]:
+    """Return the columns that exist; `name.field` selects the whole column if it does not have the field."""
     columns = []
     for name in names:
         column, _, field = name.partition(".")
@@ -283,29 +277,29 @@ def _json_list(place: Place, only: Collection[str] | None) -> Sheet:
 def sheet_of(
     url: str, names: Sequence[str], records: Collection[Mapping[str, Any]], only: Collection[str] | None
 ) -> Sheet:
-    """Records as a table, of `only` these columns where they are given."""
-    wanted = [name for name in names if only is None or name in only] or names[:1]
-    columns = [_column([record.get(name) for record in records]) for name in wanted]
-    return Sheet(url=url, names=names, table=pa.table(columns, names=wanted))
+    """Return records as a table, with `only` these columns if given."""
+    selected = [name for name in names if only is None or name in only] or names[:1]
+    columns = [_column([record.get(name) for record in records]) for name in selected]
+    return Sheet(url=url, names=names, table=pa.table(columns, names=selected))
 
 
 def _column(values: Sequence[Any]) -> pa.Array:
-    """Values of one kind as they are, of several as text."""
+    """Convert values to a column: of text if they have several types."""
     try:
         return pa.array(values, from_pandas=False)
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
         return pa.array([None if value is None else str(value) for value in values], pa.string())
 
 
-def _as_text(column: pa.Array, what: str) -> pa.Array:
-    """As pandas writes whole numbers as floats where one is missing, `7.0` is read as `7`."""
+def _to_text(column: pa.Array, what: str) -> pa.Array:
+    """Convert a column to text; `7.0` becomes `7`, because pandas writes integers as floats if a cell is empty."""
     try:
-        if pa.types.is_floating(column.type) and pc.all(pc.less(pc.abs(column), WHOLE)).as_py():
+        if pa.types.is_floating(column.type) and pc.all(pc.less(pc.abs(column), MAX_EXACT)).as_py():
             whole = column.cast(pa.int64(), safe=False)
             column = whole if pc.all(pc.equal(whole, column)).as_py() else column
         return column.cast(pa.string())
     except pa.ArrowException as error:
-        raise SourceError(f"{what} holds {column.type}, which is no text; leave it out or write it as text") from error
+        raise SourceError(f"{what} holds {column.type}; leave it out or write it as text") from error
 
 
 _FORMATS: Mapping[str, Callable[[Place, Collection[str] | None], Sheet]] = {

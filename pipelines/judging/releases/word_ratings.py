@@ -31,22 +31,23 @@ GECKO_LAYOUT = "see the layout in the documentation of pipelines/judging/release
 
 
 def read_gecko(place: Place) -> Release:
-    """The folder's ratings by template, its side-by-side choices, and the prompts' skills with `reliable` as one.
+    """Read the folder's ratings by template, its side-by-side choices, and the prompts' skills with `reliable` as one.
 
     Gecko2K's human ratings: Likert, word level, DSG(H) and side by side, three people for each image.
 
-    google-deepmind/gecko_benchmark_t2i has released the prompts alone: of the images and the human annotation its
+    google-deepmind/gecko_benchmark_t2i has released only the prompts: of the images and the human annotation its
     DATABASE.md says "Working on". Whatever form they will have, THIS LAYOUT OF THE RATINGS IS OURS, after App. D.1 of
     the paper, for whoever has such ratings; only prompts.csv is the released one. A folder with one or more of these
     tables, each .csv or .parquet, of one row per answer:
     - likert: prompt_id, generator, rater, answer: 1 to 5, or Unsure;
-    - wl: prompt_id, generator, rater, word (its place in the prompt, from 0; spaces part words), answer: Aligned, Not
+    - wl: prompt_id, generator, rater, word (its number in the prompt, from 0; spaces part words), answer: Aligned, Not
       aligned or Unsure;
     - dsg_h: prompt_id, generator, rater, question_id, answer: Yes, No, Unsure (also "I do not know the answer" and
       "Subjective", which the paper counts so) or Invalid;
     - sxs: prompt_id, generator_a, generator_b, rater, answer: a, b or Unsure;
     - prompts (prompts.csv, or gecko_prompts.csv): dataset_id, prompt, prompt_type, prompt_id, and `reliable` or the
       released `max_disagreement_less_0.5`, which is the paper's threshold.
+
     An image is named `<prompt_id>/<generator>`.
 
     A rating of wl is the share of words aligned, of dsg_h the share of questions answered yes, for each person; Unsure
@@ -129,7 +130,7 @@ def _gecko_choices(sheet: Sheet) -> Iterator[dict[str, Any]]:
 
 
 def _gecko_words(sheet: Sheet, texts: Mapping[str, str]) -> Iterator[Word]:
-    """The answers about words whose prompt is known; raises SourceError for a place that it does not have."""
+    """Yield the answers about words whose prompt is known; raise SourceError for a number that is no word of it."""
     words = {prompt_id: words_in(text) for prompt_id, text in texts.items()}
     for where, prompt_id, generator, rater, word, answer in _gecko_answers(
         sheet, "prompt_id", "generator", "rater", "word"

@@ -73,10 +73,9 @@ class PackFile:
 
 
 def read_pack(file: PackFile, suite: str) -> QuestionPack:
-    """Read the questions; raises ConfigError if they cannot be read, SourceError if they changed since the run was
-    planned.
+    """Read the questions; a row that cannot be read is one of the pack's `problems` and affects nothing else.
 
-    A row that cannot be read is one of the pack's `problems` and affects nothing else.
+    Raises ConfigError if they cannot be read, SourceError if they changed since the run was planned.
     """
     with readable_errors(file.place, file.key):
         pack = gather(file.rows(), suite)

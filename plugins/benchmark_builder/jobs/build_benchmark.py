@@ -15,24 +15,24 @@ from plumbline.plugins.benchmark_builder.building_config import BuildConfig
 
 COMMAND = Command(
     "build_benchmark",
-    "Make a benchmark's prompts as Gecko2K's were: tag those of a file with skills by a language model\n"
-    "(tagging=llm), draw some that balance skills and lengths (drawing=balanced drawing.count=1000), have others\n"
-    "written from the templates of a taxonomy (generation=llm), without near-duplicates, and tell what they are like.",
+    "Make a benchmark's prompts like those of Gecko2K: let a language model tag a file's prompts with skills\n"
+    "(tagging=llm), draw prompts that balance skills and lengths (drawing=balanced drawing.count=1000), let a model\n"
+    "write others from the templates of a taxonomy (generation=llm), drop near-duplicates, and show statistics.",
     BuildConfig,
     {"per_sub_skill": "generation.per_sub_skill", "count": "drawing.count"},
     stopped=KEPT,
 )
-SHOWN = 5
+MAX_FAILED_SHOWN = 5
 
 
 def main(config: BuildConfig) -> int:
-    """As `_run`, with its log."""
+    """Make the benchmark, and write the log."""
     with write_log(config.log, [config.storage.key, config.storage.secret]):
         return _run(make_console(), config)
 
 
 def _run(console: Console, config: BuildConfig) -> int:
-    """Shows what models will be asked, has it written, and writes the benchmark; 0, 2 within budget or 1."""
+    """Show the plan, let the models write, and write the benchmark; return the exit code."""
     planned = plan_build(config)
     repeated = len(planned.read.left_out)
     if config.prompts is not None:
@@ -51,7 +51,7 @@ def _run(console: Console, config: BuildConfig) -> int:
 
 
 def _show(console: Console, built: Built) -> None:
-    """The statistics, what was left out and why, and where all is."""
+    """Show the statistics, the omissions and the files."""
     show_table(console, built.table.title, built.table.names, built.table.rows, numbers=slice(1, None))
     say(console, built.table.caption)
     show_usage(console, built.usage, built.costs)
@@ -60,7 +60,7 @@ def _show(console: Console, built: Built) -> None:
             console,
             f"{len(built.failed)} prompts could not be tagged or written; tags.parquet and left_out.parquet name each:",
         )
-        for line in built.failed[:SHOWN]:
+        for line in built.failed[:MAX_FAILED_SHOWN]:
             say(console, f"  {line}")
     left_out = ", ".join(f"{count} {reason.replace('_', ' ')}" for reason, count in built.left_out.items())
     say(console, f"{built.prompts} prompts{f'; left out: {left_out}' if left_out else ''}")

@@ -1,4 +1,4 @@
-"""A benchmark is made of a file and a language model's words: each is paid for once, and all that fails is told."""
+"""A benchmark is made from a file and a language model's replies: each is paid for once, and failures are reported."""
 
 import json
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from plumbline.pipelines.sources.benchmark import BenchmarkConfig
 from plumbline.plugins.benchmark_builder import CONF
 from plumbline.plugins.benchmark_builder.building import Built, build, plan_build, write
 from plumbline.plugins.benchmark_builder.building_config import BuildConfig
-from plumbline.plugins.benchmark_builder.generation import PromptGeneration, PromptRequest, requests
+from plumbline.plugins.benchmark_builder.generation import PromptGeneration, PromptRequest, make_requests
 from plumbline.plugins.benchmark_builder.jobs.build_benchmark import main
 from plumbline.plugins.benchmark_builder.tagging import Tagging
 from plumbline.plugins.benchmark_builder.taxonomy import Taxonomy
@@ -60,7 +60,7 @@ def config_of(server: Server, folder: Path, *overrides: str) -> BuildConfig:
     return read_config(values, BuildConfig)
 
 
-def made(config: BuildConfig) -> Built:
+def run_build(config: BuildConfig) -> Built:
     planned = plan_build(config)
     return build(planned, {kind: write(sweep, lambda progress: None) for kind, sweep in planned.writings.items()})
 
@@ -74,7 +74,7 @@ WRITTEN = ("generation=llm", "generation.sub_skills=['att/count:simple_numeric']
 
 
 def test_prompts_are_tagged_and_one_that_could_not_be_stays_with_its_error(server: Server, tmp_path: Path) -> None:
-    built = made(config_of(server, tmp_path, *TAGGED))
+    built = run_build(config_of(server, tmp_path, *TAGGED))
     prompts = {row["text"]: row["skills"] for row in rows(tmp_path, "prompts")}
     assert prompts["3 cats above a dog"] == [
         "att/count", "att/count:simple_numeric", "rel/spatial", "rel/spatial:spatial_basic",
@@ -92,18 +92,20 @@ def test_prompts_are_tagged_and_one_that_could_not_be_stays_with_its_error(serve
 
 
 def test_no_call_is_paid_twice(server: Server, tmp_path: Path) -> None:
-    made(config_of(server, tmp_path, *TAGGED, *WRITTEN))
+    run_build(config_of(server, tmp_path, *TAGGED, *WRITTEN))
     paid = len(server.bodies)
     assert paid == 4 + 1 + 10 + 1  # what cannot be read is asked for once more
-    again = made(config_of(server, tmp_path, *TAGGED, *WRITTEN, "drawing=balanced", "drawing.count=2"))
+    again = run_build(config_of(server, tmp_path, *TAGGED, *WRITTEN, "drawing=balanced", "drawing.count=2"))
     assert len(server.bodies) == paid and not again.usage
     (tmp_path / "more.txt").write_text("\n".join([*PROMPTS, "9 owls"]))
-    made(config_of(server, tmp_path, *TAGGED, *WRITTEN, f"prompts={tmp_path}/more.txt", "generation.per_sub_skill=12"))
+    run_build(
+        config_of(server, tmp_path, *TAGGED, *WRITTEN, f"prompts={tmp_path}/more.txt", "generation.per_sub_skill=12")
+    )
     assert len(server.bodies) == paid + 1 + 2
 
 
 def test_prompts_are_written_from_templates_and_one_that_was_not_is_told(server: Server, tmp_path: Path) -> None:
-    built = made(config_of(server, tmp_path, "prompts=null", *WRITTEN))
+    built = run_build(config_of(server, tmp_path, "prompts=null", *WRITTEN))
     prompts = rows(tmp_path, "prompts")
     assert sorted(row["text"] for row in prompts) == sorted(f"{n} lemurs on a bus" for n in range(1, 11) if n != 4)
     assert {tuple(row["skills"]) for row in prompts} == {("att/count", "att/count:simple_numeric")}
@@ -114,7 +116,7 @@ def test_prompts_are_written_from_templates_and_one_that_was_not_is_told(server:
 
 
 def test_a_sweep_reads_what_was_built(server: Server, tmp_path: Path) -> None:
-    made(config_of(server, tmp_path, *TAGGED))
+    run_build(config_of(server, tmp_path, *TAGGED))
     benchmark = BenchmarkConfig(name="mine", prompts=f"{tmp_path}/mine/prompts.parquet", images=None, generators={})
     sources = sources_of(benchmark)
     ids = {row["text"]: row["prompt_id"] for row in rows(tmp_path, "prompts")}
@@ -122,24 +124,26 @@ def test_a_sweep_reads_what_was_built(server: Server, tmp_path: Path) -> None:
 
 
 def test_what_is_not_drawn_is_left_out_and_failed_prompts_are_told_apart(server: Server, tmp_path: Path) -> None:
-    built = made(config_of(server, tmp_path, *TAGGED, "drawing=balanced", "drawing.count=2"))
+    built = run_build(config_of(server, tmp_path, *TAGGED, "drawing=balanced", "drawing.count=2"))
     assert built.left_out == {"near_duplicate": 1, "not_drawn": 1, "failed": 1} and built.prompts == 2
     assert "3 cats above a dog" in {row["text"] for row in rows(tmp_path, "prompts")}  # the one with a rare skill
 
 
 def test_prompts_without_a_skill_are_left_out_by_that_reason(server: Server, tmp_path: Path) -> None:
     (tmp_path / "mixed.csv").write_text("text,skills\ntwo cats,count\nfog,\na red cup,colour\nrain,\n")
-    built = made(config_of(server, tmp_path, f"prompts={tmp_path}/mixed.csv", "drawing=balanced", "drawing.count=1"))
+    built = run_build(
+        config_of(server, tmp_path, f"prompts={tmp_path}/mixed.csv", "drawing=balanced", "drawing.count=1")
+    )
     assert built.left_out == {"no_skill": 2, "not_drawn": 1} and built.prompts == 1
 
 
 def test_an_endpoint_that_is_busy_is_asked_again_by_the_next_run(server: Server, tmp_path: Path) -> None:
     config = config_of(server, tmp_path, *TAGGED, "models.llm.max_retries=0")
     server.script = lambda number, body: Answer(503, {"error": {"message": "busy"}})
-    assert made(config).exit_code == 1
+    assert run_build(config).exit_code == 1
     assert {row["error"]["retryable"] for row in rows(tmp_path, "tags")} == {True}
     server.script = scripted
-    made(config)
+    run_build(config)
     assert sum(row["error"] is not None for row in rows(tmp_path, "tags")) == 1
 
 
@@ -175,7 +179,7 @@ def test_a_bucket_is_as_good_as_a_folder(bucket: str, tmp_path: Path, server: Se
     file.write_text("prompt_id,text,skills\na,two cats,count\nb,a dog,object;animal\n")
     fsspec.filesystem("s3").put_file(str(file), f"{bucket}/prompts.csv")
     config = config_of(server, tmp_path, f"prompts={bucket}/prompts.csv", f"output={bucket}/mine")
-    assert (made(config).prompts, made(config).exit_code) == (2, 0)
+    assert (run_build(config).prompts, run_build(config).exit_code) == (2, 0)
     with fsspec.open(f"{bucket}/mine/prompts.parquet") as stream:
         assert pq.read_table(stream).column("skills").to_pylist() == [["count"], ["object", "animal"]]
 
@@ -185,7 +189,7 @@ TAXONOMIES = sorted(file.stem for file in (CONF / "taxonomy").glob("*.yaml"))
 
 @pytest.mark.parametrize("name", TAXONOMIES)
 def test_every_tagged_example_of_a_taxonomy_is_tagged_as_it_says(name: str) -> None:
-    """Each tag is of the taxonomy, and its words stand in the prompt."""
+    """Each tag is in the taxonomy, and its words are in the prompt."""
     values = load_values(command_of("build_benchmark"), [f"taxonomy={name}", "output=o", "models=shapes"])
     taxonomy = read_config(values["taxonomy"], Taxonomy)
     for example in taxonomy.examples:
@@ -203,7 +207,7 @@ def test_every_tagged_example_of_a_taxonomy_is_tagged_as_it_says(name: str) -> N
 
 
 def test_the_compositions_of_genai_bench_are_basic_or_advanced() -> None:
-    """The VQAScore paper, tables 6 and 7: every one has a definition."""
+    """All compositions of tables 6 and 7 in the VQAScore paper have definitions."""
     values = load_values(command_of("build_benchmark"), ["taxonomy=genai_bench", "output=o", "models=shapes"])
     taxonomy = read_config(values["taxonomy"], Taxonomy)
     assert {name: len(skill.sub_skills) for name, skill in taxonomy.skills.items()} == {"basic": 6, "advanced": 5}
@@ -217,7 +221,7 @@ def test_every_example_of_a_taxonomy_is_as_its_template_asks(name: str) -> None:
     values = load_values(command_of("build_benchmark"), [f"taxonomy={name}", "output=o", "models=shapes"])
     taxonomy = read_config(values["taxonomy"], Taxonomy)
     for tag, template in taxonomy.templates().items():
-        assert list(requests({tag: template}, 3, {}, seed=0)) and template.examples
+        assert list(make_requests({tag: template}, 3, {}, seed=0)) and template.examples
         for example in template.examples:
             asked = PromptRequest(tag.names[-1], 1, {one: example[one] for one in template.controls}, template)
             reply = "\n".join(f"{one}: {example[one]}" for one in template.fields)

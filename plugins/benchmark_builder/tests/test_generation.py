@@ -1,4 +1,4 @@
-"""Prompts are asked for evenly over the values of their controls, and taken only where they are as asked."""
+"""Requests are spread evenly over the values of controls, and replies are only accepted if they fit the request."""
 
 import json
 from collections import Counter
@@ -13,8 +13,8 @@ from plumbline.operators.stages import programs
 from plumbline.plugins.benchmark_builder.generation import (
     PromptGeneration,
     PromptRequest,
+    make_requests,
     read_prompt_request,
-    requests,
 )
 from plumbline.plugins.benchmark_builder.taxonomy import Check, Tag, Template
 from plumbline.plugins.benchmark_builder.writer import WriterOptions
@@ -34,8 +34,8 @@ TEXT = Tag("render/text", "plain")
 ASKED = PromptRequest("render/text:plain", 2, {"Length": "3-8", "Words": "4-9"}, TEMPLATE)
 
 
-def written(*replies: str, form: Replies = "text") -> tuple[str | RowError, list[calls.Request]]:
-    """What becomes of a request that is answered so, and what was asked."""
+def request_prompt(*replies: str, form: Replies = "text") -> tuple[str | RowError, list[calls.Request]]:
+    """Return the result of a request that gets these replies, and the requests sent."""
     said, asked = iter(replies), []
 
     def answer(round_of: "list[programs.ProgramRequest]") -> list[calls.Generation]:
@@ -48,21 +48,21 @@ def written(*replies: str, form: Replies = "text") -> tuple[str | RowError, list
 
 
 def test_every_combination_is_asked_for_as_often_as_the_others_and_more_begin_with_the_same() -> None:
-    ten, four = (list(requests({TEXT: TEMPLATE}, count, {}, seed=0)) for count in (10, 4))
+    ten, four = (list(make_requests({TEXT: TEMPLATE}, count, {}, seed=0)) for count in (10, 4))
     assert Counter(one.values["Length"] for one in ten) == {"3-8": 5, "9-20": 5} and ten[:4] == four
     assert len({one.text() for one in ten}) == 10  # no two are one to the store
     assert [read_prompt_request(one.text()) for one in ten] == ten
 
 
 def test_controls_take_the_place_of_the_templates() -> None:
-    asked = requests({TEXT: TEMPLATE}, 3, {"Words": ("20-40",)}, seed=0)
+    asked = make_requests({TEXT: TEMPLATE}, 3, {"Words": ("20-40",)}, seed=0)
     assert {one.values["Words"] for one in asked} == {"20-40"}
     with pytest.raises(ConfigError, match="no template has 'Wrods'; they have Length, Words"):
-        list(requests({TEXT: TEMPLATE}, 3, {"Wrods": (1,)}, seed=0))
+        list(make_requests({TEXT: TEMPLATE}, 3, {"Wrods": (1,)}, seed=0))
 
 
 def test_a_request_is_the_papers_form_with_the_first_field_left_open() -> None:
-    text, (request,) = written('"go home"\nCaption: a wall with "go home" on it')
+    text, (request,) = request_prompt('"go home"\nCaption: a wall with "go home" on it')
     assert text == 'a wall with "go home" on it'
     assert request.messages[0].text == (
         "Write captions for texts. This is number 2: make it unlike the examples, and unlike the others.\n\n"
@@ -86,19 +86,19 @@ def test_a_request_is_the_papers_form_with_the_first_field_left_open() -> None:
 )
 def test_a_prompt_that_is_not_as_asked_is_asked_for_again_and_then_an_error(reply: str, problem: str) -> None:
     good = 'Text: "stop"\nCaption: a red sign that says "stop"'
-    text, asked = written(reply, good)
+    text, asked = request_prompt(reply, good)
     assert text == 'a red sign that says "stop"' and problem in asked[1].messages[-1].text
-    text, _ = written(reply, reply)
+    text, _ = request_prompt(reply, reply)
     assert isinstance(text, RowError) and problem in text.message
 
 
 def test_talk_around_a_prompt_is_not_in_it() -> None:
-    text, _ = written('Sure!\n**Text:** "stop"\n**Caption:** a red sign that says "stop"\n\nI hope that helps.')
+    text, _ = request_prompt('Sure!\n**Text:** "stop"\n**Caption:** a red sign that says "stop"\n\nI hope that helps.')
     assert text == 'a red sign that says "stop"'
 
 
 def test_json_is_held_to_the_fields() -> None:
-    text, (request,) = written('{"Text": "stop", "Caption": "a red sign that says \\"stop\\""}', form="json")
+    text, (request,) = request_prompt('{"Text": "stop", "Caption": "a red sign that says \\"stop\\""}', form="json")
     assert text == 'a red sign that says "stop"'
     assert request.schema is not None and json.loads(request.schema)["required"] == ["Text", "Caption"]
 

@@ -1,4 +1,4 @@
-"""Prompts that stand in a training set are found in every kind of file, and the leaderboard is made without them."""
+"""Prompts in a training set are found in every kind of file, and the leaderboard is made without them."""
 
 import csv
 import io
@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from plumbline.plugins.benchmark_builder.leaks import Caption, LeakFinder, Sought
+from plumbline.plugins.benchmark_builder.leaks import Caption, LeakFinder, Target
 from tests.commands import printed, refusal
 from tests.operators.report.made import make_run
 
@@ -76,15 +76,15 @@ def words(folder: Path, *more: str) -> list[str]:
     return [f"captions={folder}/training", f"store={folder}/store", "cluster=here", *more]
 
 
-def written(folder: Path) -> tuple[dict[str, Any], pd.DataFrame]:
+def read_leaks(folder: Path) -> tuple[dict[str, Any], pd.DataFrame]:
     newest = max((folder / "store/leaks").iterdir())
     return json.loads((newest / "leaks.json").read_text()), pd.read_parquet(newest / "leaks.parquet")
 
 
-def test_every_planted_prompt_is_found_where_it_stands_and_nothing_else(folder: Path) -> None:
-    """Other words for the same, and another number, are other prompts."""
+def test_only_the_planted_prompts_are_found_each_in_its_row(folder: Path) -> None:
+    """Paraphrases and prompts with another number are not found."""
     said = " ".join(printed("leaks", *words(folder)).split())
-    content, leaks = written(folder)
+    content, leaks = read_leaks(folder)
     first = leaks.drop_duplicates("prompt_id")
     where = zip(first.kind, first.file.map(lambda file: Path(file).name), first.row, strict=True)
     assert dict(zip(first.prompt_id, where, strict=True)) == PLANTED
@@ -94,19 +94,19 @@ def test_every_planted_prompt_is_found_where_it_stands_and_nothing_else(folder: 
     ]
     near = first[first.kind == "near"].iloc[0]
     assert near.similarity == pytest.approx(17 / 20), "of 18 and 19 runs of three words they share 17"
-    assert "5 of 8 prompts (62.5%) stand in 10 captions of 5 files" in said
+    assert "5 of 8 prompts (62.5%) are in 10 captions of 5 files" in said
     assert "captions.jsonl, line 2: " in said and "1 row of the training set could not be read" in said
     assert (content["rows"], content["leaked"]) == (10, 5)
 
 
-def test_the_leaderboard_without_them_stands_beside_the_whole_one(folder: Path) -> None:
-    """Of eight prompts borealis has (5 x 0.9 + 3 x 0.5) / 8 = 0.75, of the three others 0.5; atlas 0.6 of both."""
+def test_the_leaderboards_with_and_without_leaked_prompts_are_compared(folder: Path) -> None:
+    """On eight prompts borealis has (5 x 0.9 + 3 x 0.5) / 8 = 0.75, without leaks 0.5; atlas has 0.6 on both."""
     said = " ".join(printed("leaks", *words(folder)).split())
-    content, _ = written(folder)
+    content, _ = read_leaks(folder)
     assert content["boards"]["gecko"] == [["borealis", 0.75, 0.5], ["atlas", pytest.approx(0.6), pytest.approx(0.6)]]
     assert "gecko: the order changes to atlas, borealis." in said
     printed("leaks", *words(folder, "kinds=[exact]"))
-    content, leaks = written(folder)
+    content, leaks = read_leaks(folder)
     assert content["leaked"] == 2 and set(leaks.kind) == {"exact"}
 
 
@@ -127,7 +127,7 @@ def test_what_cannot_be_looked_through_is_refused_in_a_line(folder: Path) -> Non
 
 @pytest.mark.parametrize("count", [2_000, pytest.param(100_000, marks=pytest.mark.slow)])
 def test_what_is_held_does_not_grow_with_the_captions(count: int) -> None:
-    finder = LeakFinder([Sought(str(number), f"a red star beside {number} blue cups") for number in range(50)], 0.8)
+    finder = LeakFinder([Target(str(number), f"a red star beside {number} blue cups") for number in range(50)], 0.8)
 
     def captions(last: int) -> Iterator[Caption]:
         return (Caption("f", str(row), f"A red star beside {row % 90} blue cups!") for row in range(last))
@@ -137,7 +137,7 @@ def test_what_is_held_does_not_grow_with_the_captions(count: int) -> None:
         found = finder.find(captions(last))
         _, most = tracemalloc.get_traced_memory()
         tracemalloc.stop()
-        assert found.looked == last and len(found.surest) == 50
+        assert found.scanned == last and len(found.surest) == 50
         return most
 
     assert peak(count) < peak(600) + 20_000

@@ -1,4 +1,4 @@
-"""Pictures of a benchmark that stand among training images are found, encoded and resized anew, and no others."""
+"""Pictures of a benchmark are found among training images, also resized and encoded again, and no others."""
 
 import io
 import json
@@ -19,11 +19,11 @@ from tests.operators.report.made import make_run
 BROKEN, PLAIN = 106, 107
 """Numbers of borealis' last two pictures."""
 LIMIT = "limits.max_pixels=100000"
-"""Of training images."""
+"""Limit for training images."""
 
 
 def scene(seed: int) -> Image.Image:
-    """A picture of its own: blurred blocks of random colours."""
+    """Return a picture that no other seed returns: blurred blocks of random colours."""
     blocks = np.random.default_rng(seed).integers(0, 256, (5, 5, 3), dtype=np.uint8)
     return Image.fromarray(blocks).resize((96, 96), Image.Resampling.BICUBIC)
 
@@ -45,8 +45,8 @@ def fine_pattern() -> Image.Image:
     return Image.fromarray((np.indices((64, 64)) // 2).sum(axis=0).astype(np.uint8) % 2 * 255).convert("RGB")
 
 
-def before(prompt: int) -> list[bytes]:
-    """What the pictures of a prompt were edited from."""
+def source_of(prompt: int) -> list[bytes]:
+    """Return the source of a prompt's edited pictures."""
     return [encoded(scene(200 + prompt))]
 
 
@@ -60,7 +60,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("picture_leaks")
     prompts = [f"a red star beside {number} blue cups" for number in range(8)]
     make_run(folder, prompts=prompts, generators=("atlas", "borealis"), metrics=("gecko",), asking=(), score=score,
-             picture=picture, sources=before)  # fmt: skip
+             picture=picture, sources=source_of)  # fmt: skip
     training = folder / "training"
     training.mkdir()
     rows = [
@@ -102,27 +102,27 @@ def find(folder: Path, *more: str) -> Leaks:
 
 
 @pytest.fixture(scope="module")
-def found(folder: Path) -> Leaks:
+def report(folder: Path) -> Leaks:
     captions = folder / "captions.txt"
     captions.write_text("A red star beside 0 blue cups!\n")
     return find(folder, f"captions={captions}")
 
 
-def test_copies_are_found_where_they_stand_and_nothing_else(found: Leaks) -> None:
-    """Neither an unrelated picture is, nor one that differs by its colours alone."""
+def test_only_copies_are_found_each_in_its_row(report: Leaks) -> None:
+    """Unrelated pictures and pictures that differ only in colour are not found."""
     columns = ["prompt_id", "kind", "generator", "image_id", "row", "text"]
-    assert found.leaks[columns].to_numpy(dtype=object, na_value=None).tolist() == [
+    assert report.leaks[columns].to_numpy(dtype=object, na_value=None).tolist() == [
         ["p0000", "exact", None, None, "line 1", "A red star beside 0 blue cups!"],
         ["p0003", "source", None, None, "sample 0001", "0001"],
         ["p0001", "image", "borealis", "borealis-p0001", "row 1", "again"],
     ]
-    assert found.leaks.similarity.between(0.95, 1).all()
-    assert "3 of 8 prompts (37.5%) stand in 1 caption of 1 file and 5 images of 4 files" in found.said
-    assert found.content["pictures"]["borealis"] == {"pictures": 6, "leaked": 1}
-    assert found.content["pictures"]["sources"] == {"pictures": 8, "leaked": 1}
+    assert report.leaks.similarity.between(0.95, 1).all()
+    assert "3 of 8 prompts (37.5%) are in 1 caption of 1 file and 5 images of 4 files" in report.said
+    assert report.content["pictures"]["borealis"] == {"pictures": 6, "leaked": 1}
+    assert report.content["pictures"]["sources"] == {"pictures": 8, "leaked": 1}
 
 
-def test_what_cannot_be_read_is_counted_and_named(found: Leaks) -> None:
+def test_what_cannot_be_read_is_counted_and_named(report: Leaks) -> None:
     for line in (
         "a.parquet, row 3: 400x400 pixels is over limits.max_pixels=100000",
         "a.parquet, row 4: ",
@@ -134,12 +134,12 @@ def test_what_cannot_be_read_is_counted_and_named(found: Leaks) -> None:
         "00000.parquet, row 7, image: hardly varies in brightness",
         "2 pictures of the benchmark cannot be compared",
     ):
-        assert line in found.said
-    assert (found.content["rejected"], found.content["unread_pictures"]) == (5, 2)
+        assert line in report.said
+    assert (report.content["rejected"], report.content["unread_pictures"]) == (5, 2)
 
 
 def test_the_leaderboard_leaves_out_the_prompts_of_leaked_pictures(folder: Path) -> None:
-    """Of eight prompts borealis has (2 x 0.9 + 6 x 0.5) / 8 = 0.6, of the six others 0.5; atlas 0.55 of both."""
+    """On eight prompts borealis has (2 x 0.9 + 6 x 0.5) / 8 = 0.6, without leaks 0.5; atlas has 0.55 on both."""
     alone = find(folder)
     assert alone.content["boards"]["gecko"] == [
         ["borealis", pytest.approx(0.6), pytest.approx(0.5)],
@@ -150,7 +150,7 @@ def test_the_leaderboard_leaves_out_the_prompts_of_leaked_pictures(folder: Path)
 
 
 def test_the_sources_of_a_benchmark_are_looked_for_before_it_has_images(folder: Path) -> None:
-    rows = [{"prompt_id": str(at), "text": f"add {at} cups", "before": before(at)[0]} for at in range(2, 5)]
+    rows = [{"prompt_id": str(at), "text": f"add {at} cups", "before": source_of(at)[0]} for at in range(2, 5)]
     pq.write_table(pa.Table.from_pylist(rows), folder / "edits.parquet")
     named = (f"benchmark.prompts={folder}/edits.parquet", "benchmark=own", "benchmark.images=none")
     edits = find(folder, *named, "benchmark.columns.source=before", "kinds=[source]")
@@ -168,10 +168,10 @@ def test_what_cannot_be_looked_through_is_refused_in_a_line(folder: Path) -> Non
         ((), "captions, images: expected one of them"),
         (
             (f"images={folder}/training", "kinds=[near]"),
-            "kinds: expected some of source, image beside images, got near",
+            "kinds: expected some of source, image for images, got near",
         ),
         ((f"images={folder}/captions.txt",), "no file there ends in .parquet, .tar"),
-        ((f"images={folder}/training", "image_column=pic"), "expected a column pic, found id, image; name it by image"),
+        ((f"images={folder}/training", "image_column=pic"), "expected a column pic, found id, image; name it"),
     ):
         ended = run("leaks", f"store={folder}/store", "cluster=here", *words)
         assert ended.code and complaint in ended.line

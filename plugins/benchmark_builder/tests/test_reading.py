@@ -1,4 +1,4 @@
-"""Prompts of any file become prompts with ids and skills; what is wrong with one is told by file and row."""
+"""Prompts of any file get ids and skills; problems are reported with file and row."""
 
 import json
 from pathlib import Path
@@ -11,13 +11,13 @@ from plumbline.operators.base.errors import PlumblineError
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.sources.benchmark import PromptColumnsConfig
 from plumbline.pipelines.sources.shards import text_id
-from plumbline.plugins.benchmark_builder.given_prompts import GivenPrompt, read_gecko, read_prompts
+from plumbline.plugins.benchmark_builder.input_prompts import DraftPrompt, read_gecko, read_prompts
 
-WANTED = [GivenPrompt("a", "two cats", ("count", "count:simple"), "read"), GivenPrompt("b", "a dog", (), "read")]
+WANTED = [DraftPrompt("a", "two cats", ("count", "count:simple"), "read"), DraftPrompt("b", "a dog", (), "read")]
 RECORDS = [{"prompt_id": p.prompt_id, "text": p.text, "skills": [*p.skills]} for p in WANTED]
 
 
-def read(path: Path, **columns: str) -> list[GivenPrompt]:
+def read(path: Path, **columns: str) -> list[DraftPrompt]:
     return read_prompts(StorageConfig().locate(str(path)), PromptColumnsConfig(**columns))
 
 
@@ -47,7 +47,11 @@ def test_a_line_is_a_prompt_whose_id_is_a_hash_of_it(tmp_path: Path) -> None:
             "prompt_id,text\na,two cats\nb,\n",
             "p.csv, row 1: expected a prompt as text, found none; fill it in",
         ),
-        ("p.csv", "prompt_id,text\na,two cats\na,a dog\n", "p.csv, row 1: prompt_id 'a' stands twice; make ids unique"),
+        (
+            "p.csv",
+            "prompt_id,text\na,two cats\na,a dog\n",
+            "p.csv, row 1: prompt_id 'a' is not unique; make ids unique",
+        ),
         ("p.csv", "id,title\na,two cats\n", "found id, title; say which one it is by prompt_columns.text=COLUMN"),
         ("p.jsonl", '{"text": 3}\n', "p.jsonl, row 0: expected a prompt as text, found 3"),
         (
@@ -75,7 +79,7 @@ def test_a_release_is_read_as_it_is_and_only_line_feeds_and_carriage_returns_end
 
 def test_columns_may_be_called_otherwise(tmp_path: Path) -> None:
     pq.write_table(pa.table({"caption": ["two cats"], "n": [7]}), tmp_path / "p.parquet")
-    assert read(tmp_path / "p.parquet", text="caption", prompt_id="n") == [GivenPrompt("7", "two cats", (), "read")]
+    assert read(tmp_path / "p.parquet", text="caption", prompt_id="n") == [DraftPrompt("7", "two cats", (), "read")]
 
 
 def test_geckos_prompts_have_their_sub_skills(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What jobs.build_benchmark refuses."""
+"""Configurations that jobs.build_benchmark rejects."""
 
 from collections.abc import Callable
 
@@ -9,10 +9,10 @@ from tests.refusals import Refusals, list_refusals
 REFUSED: Refusals = {
     "build_benchmark output={out} models=shapes": [
         ("", "prompts: expected a file of prompts, or generation=llm to have some written"),
-        ("generation=llm tagging=llm", "prompts: tagging and drawing are of prompts that are read; name their file"),
+        ("generation=llm tagging=llm", "prompts: tagging and drawing need a file of prompts; name it"),
         ("prompts={prompts} near_duplicates=0", "near_duplicates: expected a share above 0 and at most 1 or null"),
         ("prompts={prompts} drawing=balanced drawing.count=1",
-         "p.csv: drawing balances skills, and none of 1 prompts has one as skills; set prompt_columns.skills"),
+         "p.csv: drawing balances skills, and none of 1 prompts has a skill in the column"),
         ("prompts={prompts} drawing=balanced", "config key 'drawing.count' is required"),
         ("prompts={prompts} drawing=balanced drawing.count=0", "drawing.count: expected at least 1, got 0"),
         ("prompts={prompts} taxonomy=geko", "taxonomy=geko: no such choice; did you mean gecko"),

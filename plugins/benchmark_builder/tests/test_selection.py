@@ -1,19 +1,19 @@
-"""Near-duplicates are found whatever their spelling, other requirements stay, and rare skills are drawn more often."""
+"""Near-duplicates are found in any spelling, different requirements stay, and rare skills are drawn more often."""
 
 import random
 from collections import Counter
 
 import pytest
 
-from plumbline.operators.diagnosis.texts import properties
+from plumbline.operators.results.prompt_properties import properties
 from plumbline.plugins.benchmark_builder.prompt_sets import (
     ALL,
-    by_skill,
-    drawn,
+    draw_balanced,
     evenness,
-    near_duplicates,
+    find_near_duplicates,
+    make_statistics_table,
     shingles,
-    shown_statistics,
+    summarize_skills,
 )
 
 LONG = (
@@ -34,7 +34,7 @@ LONG = (
     ],
 )
 def test_spelling_makes_no_other_prompt_and_another_requirement_does(first: str, second: str, repeats: bool) -> None:
-    assert near_duplicates([first, second], 0.8) == [None, 0 if repeats else None]
+    assert find_near_duplicates([first, second], 0.8) == [None, 0 if repeats else None]
 
 
 def test_near_duplicates_are_those_that_comparing_every_pair_finds() -> None:
@@ -51,34 +51,36 @@ def test_near_duplicates_are_those_that_comparing_every_pair_finds() -> None:
             if expected[other] is None and len(own & shingles(texts[other])) / len(own | shingles(texts[other])) >= 0.8
         ]
         expected.append(min(firsts, default=None))
-    assert near_duplicates(texts, 0.8) == expected and sum(one is not None for one in expected) == 20
+    assert find_near_duplicates(texts, 0.8) == expected and sum(one is not None for one in expected) == 20
 
 
 def test_drawing_evens_skills_and_lengths_and_follows_from_ids_and_seed_alone() -> None:
     ids = [f"p{number}" for number in range(1000)]
     skills = [["rare" if number % 20 == 0 else "common"] for number in range(1000)]
     lengths = [300 if number % 10 == 1 else 40 for number in range(1000)]
-    places = drawn(ids, skills, lengths, 100, [50, 200], seed=0)
+    places = draw_balanced(ids, skills, lengths, 100, [50, 200], seed=0)
     assert len(places) == 100 == len(set(places))
     counts = Counter(skills[place][0] for place in places)
     assert counts["rare"] > 30 and evenness(list(counts.values())) > evenness([50, 950])
     assert sum(lengths[place] == 300 for place in places) > 20
     order = list(reversed(range(1000)))
-    again = drawn(
+    again = draw_balanced(
         [ids[i] for i in order], [skills[i] for i in order], [lengths[i] for i in order], 100, [50, 200], seed=0
     )
     assert sorted(ids[order[place]] for place in again) == sorted(ids[place] for place in places)
-    assert drawn(ids, skills, lengths, 100, [50, 200], seed=1) != places
+    assert draw_balanced(ids, skills, lengths, 100, [50, 200], seed=1) != places
 
 
 def test_prompts_without_skills_are_not_drawn_and_of_few_prompts_all_are() -> None:
-    assert drawn(["a", "b", "c"], [["x"], [], ["x"]], [1, 1, 1], 10, [], seed=0) == [0, 2]
+    assert draw_balanced(["a", "b", "c"], [["x"], [], ["x"]], [1, 1, 1], 10, [], seed=0) == [0, 2]
 
 
 def test_statistics_stand_by_skill_beside_published_ones() -> None:
-    own = by_skill(["A cat.", "3 dogs run."], [["att/count", "att/count:additive"], ["att/count"]], properties({}))
+    own = summarize_skills(
+        ["A cat.", "3 dogs run."], [["att/count", "att/count:additive"], ["att/count"]], properties({})
+    )
     assert (own[ALL].prompts, own["att/count:additive"].prompts, own[ALL].longest) == (2, 1, 11)
-    table = shown_statistics(own, {"Gecko2K": by_skill(["A dog."], [["rel/action"]], properties({}))})
+    table = make_statistics_table(own, {"Gecko2K": summarize_skills(["A dog."], [["rel/action"]], properties({}))})
     assert [row[0] for row in table.rows] == [ALL, "att/count", "att/count:additive", "rel/action"]
     assert all(len(row) == len(table.names) for row in table.rows)
     assert table.rows[1][1:3] == ["2", "1.000"] and table.rows[3][1:3] == ["", ""]
@@ -89,11 +91,13 @@ def test_a_skill_is_covered_if_more_than_two_percent_of_the_prompts_have_it() ->
     counts = {"counting": 4, "negation": 3, "scene": 90}
     order = random.Random(5).sample(range(150), 150)
     skills = [[name for name, count in counts.items() if place < count] for place in order]
-    own = by_skill([f"text {place}" for place in order], skills, properties({}))
+    own = summarize_skills([f"text {place}" for place in order], skills, properties({}))
     said = "more than 2% of the prompts, which count as covered: here: counting, scene; Other: none."
-    assert shown_statistics(own, {"Other": by_skill(["A dog."], [[]], properties({}))}).caption.endswith(said)
+    assert make_statistics_table(own, {"Other": summarize_skills(["A dog."], [[]], properties({}))}).caption.endswith(
+        said
+    )
 
 
 def test_statistics_of_no_prompts_are_no_numbers() -> None:
-    table = shown_statistics(by_skill([], [], properties({})), {})
+    table = make_statistics_table(summarize_skills([], [], properties({})), {})
     assert table.rows == [[ALL, "0", "–", "–", "0", "–", "–"]]

@@ -1,4 +1,4 @@
-"""What a model says of a prompt's skills is taken only where every tag is of the taxonomy."""
+"""A model's tags are only accepted if all of them are in the taxonomy."""
 
 from collections.abc import Callable
 
@@ -11,7 +11,7 @@ from plumbline.operators.metrics.reply_forms import Replies
 from plumbline.operators.metrics.writing import WrittenQuestion
 from plumbline.operators.models.calls import Generation, Request
 from plumbline.operators.stages.programs import ProgramRequest, run_programs
-from plumbline.plugins.benchmark_builder.tagging import Tagging, text_tags
+from plumbline.plugins.benchmark_builder.tagging import Tagging, parse_text_tags
 from plumbline.plugins.benchmark_builder.taxonomy import Skill, SubSkill, Tag, TaggedExample, Taxonomy
 from plumbline.plugins.benchmark_builder.writer import WriterOptions
 
@@ -29,12 +29,12 @@ PROMPT = "2 cats and 3 dogs are running"
 def tag(
     script: Callable[[Request], str], replies: Replies = "text"
 ) -> tuple[list[WrittenQuestion] | RowError, list[Request]]:
-    """What becomes of one prompt, and what was asked."""
+    """Return the result of one prompt, and the messages sent."""
     asked: list[Request] = []
 
-    def answer(requests: "list[ProgramRequest]") -> list[Generation]:
-        asked.extend(one.request for one in requests)
-        return [Generation(script(one.request), True, Usage(1)) for one in requests]
+    def answer(make_requests: "list[ProgramRequest]") -> list[Generation]:
+        asked.extend(one.request for one in make_requests)
+        return [Generation(script(one.request), True, Usage(1)) for one in make_requests]
 
     tagging = Tagging(options=WriterOptions(replies=replies), taxonomy=TAXONOMY)
     ran = run_programs([tagging.write(PROMPT)], answer)  # type: ignore[arg-type]
@@ -110,5 +110,5 @@ def test_a_skill_is_named_as_gecko2k_names_it() -> None:
 
 
 def test_a_long_reply_is_read_to_its_end_in_linear_time() -> None:
-    (tag,) = text_tags("1 | x(" + ")" * (MAX_REPLY - 10) + "a")
+    (tag,) = parse_text_tags("1 | x(" + ")" * (MAX_REPLY - 10) + "a")
     assert tag.words == ""

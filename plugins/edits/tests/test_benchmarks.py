@@ -22,27 +22,27 @@ def png(level: int) -> bytes:
     return encoded.getvalue()
 
 
-def put(path: Path, level: int) -> None:
-    """A grey picture."""
+def write_image(path: Path, level: int) -> None:
+    """Write a grey image."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(png(level))
 
 
 def gedit_row(key: str, kind: str, language: str, source: int | None) -> dict[str, Any]:
     picture = None if source is None else {"bytes": png(source), "path": f"{key}.png"}
-    told = {"task_type": kind, "key": key, "instruction": f"{language}: {key}", "instruction_language": language}
-    return {**told, "input_image": picture, "input_image_raw": picture, "Intersection_exist": True}
+    records = {"task_type": kind, "key": key, "instruction": f"{language}: {key}", "instruction_language": language}
+    return {**records, "input_image": picture, "input_image_raw": picture, "Intersection_exist": True}
 
 
 def write_gedit(folder: Path) -> Path:
-    """Three edits in two languages, of which one has no source, in two files that are in no order."""
+    """Write three edits in two languages, one without a source, in two unordered files."""
     rows = [gedit_row(key, kind, language, source) for language in ("cn", "en") for key, kind, source in GEDIT]
     write_rows(folder / "data/train-00001-of-00002.parquet", rows[4:])
     write_rows(folder / "data/train-00000-of-00002.parquet", rows[:4])
     for language, level in (("en", 51), ("cn", 102)):
         for key, kind, source in GEDIT:
-            put(folder / f"results/one/fullset/{kind}/{language}/{key}.png", level)
-            put(folder / f"results/one/fullset/{kind}/{language}/{key}_SRCIMG.png", source or 0)
+            write_image(folder / f"results/one/fullset/{kind}/{language}/{key}.png", level)
+            write_image(folder / f"results/one/fullset/{kind}/{language}/{key}_SRCIMG.png", source or 0)
     return folder / "data"
 
 
@@ -50,29 +50,29 @@ GEDIT = [("b1", "text_change", 0), ("a0", "subject-add", 51), ("c2", "subject-ad
 
 
 def write_imgedit(folder: Path) -> Path:
-    """Three edits of pictures in folders by topic, of which one is not there."""
+    """Write three edits of images in folders by topic; one image is missing."""
     edits = {"1082": ("animal/2.jpg", "adjust"), "673": ("style/1.jpg", "style"), "97": ("for_add/3.jpg", "adjust")}
-    told = {key: {"id": name, "prompt": f"edit {key}", "edit_type": kind} for key, (name, kind) in edits.items()}
-    put(folder / "singleturn/animal/2.jpg", 0)
-    put(folder / "singleturn/style/1.jpg", 51)
-    (folder / "singleturn/singleturn.json").write_text(json.dumps(told))
+    records = {key: {"id": name, "prompt": f"edit {key}", "edit_type": kind} for key, (name, kind) in edits.items()}
+    write_image(folder / "singleturn/animal/2.jpg", 0)
+    write_image(folder / "singleturn/style/1.jpg", 51)
+    (folder / "singleturn/singleturn.json").write_text(json.dumps(records))
     for key in ("673", "97", "1082"):
-        put(folder / f"results/one/{key}.png", 51)
+        write_image(folder / f"results/one/{key}.png", 51)
     return folder / "singleturn/singleturn.json"
 
 
 def write_magicbrush(folder: Path) -> Path:
-    """Two sessions, of which one has two turns, and its second turn's picture is not there."""
+    """Write two sessions; one has two turns, and the image of its second turn is missing."""
     turns = {
         "139": [("139-input.png", "add a hat"), ("139-output1.png", "make it red")],
         "30": [("30-input.png", "remove the dog")],
     }
-    told = {key: [{"input": name, "instruction": text} for name, text in value] for key, value in turns.items()}
-    put(folder / "test/images/139/139-input.png", 0)
-    put(folder / "test/images/30/30-input.png", 51)
-    (folder / "test/edit_sessions.json").write_text(json.dumps(told))
+    records = {key: [{"input": name, "instruction": text} for name, text in value] for key, value in turns.items()}
+    write_image(folder / "test/images/139/139-input.png", 0)
+    write_image(folder / "test/images/30/30-input.png", 51)
+    (folder / "test/edit_sessions.json").write_text(json.dumps(records))
     for name in ("30/30_1", "139/139_1", "139/139_inde_2", "139/139_iter_2"):
-        put(folder / f"results/{name}.png", 51)
+        write_image(folder / f"results/{name}.png", 51)
     return folder / "test/edit_sessions.json"
 
 

@@ -38,7 +38,7 @@ def judge(server: Server) -> dict[str, Any]:
     return {"family": "openai", "checkpoint": "judge", "endpoint": server.url, "key_variable": VARIABLE}
 
 
-def shown(server: Server) -> list[tuple[int, bool]]:
+def summarise_requests(server: Server) -> list[tuple[int, bool]]:
     """Return for each request the number of its images, and whether it has the instruction."""
     contents = [body["messages"][0]["content"] for body in server.bodies]
     return sorted((len(content) - 1, "paint it red" in content[-1]["text"]) for content in contents)
@@ -65,7 +65,7 @@ def test_a_table_of_edits_is_judged_and_a_bad_source_costs_only_what_looks_at_it
                      "gpt4v_eval": [35, 35, 35]}  # fmt: skip
     (error,) = [row["error"] for row in scores if row["error"]]
     assert error["kind"] == "corrupt_image" and error["message"].startswith("the source of the edit: ")
-    assert shown(server) == [(1, False)] * 2 + [(1, True)] * 3 + [(2, True)] * 2
+    assert summarise_requests(server) == [(1, False)] * 2 + [(1, True)] * 3 + [(2, True)] * 2
 
 
 def test_the_scorer_shows_a_judge_the_source_and_then_the_image(server: Server) -> None:
@@ -78,6 +78,6 @@ def test_the_scorer_shows_a_judge_the_source_and_then_the_image(server: Server) 
     ]  # fmt: skip
     (body,) = server.bodies
     pictures = [part["image_url"]["url"] for part in body["messages"][0]["content"][:-1]]
-    assert len(set(pictures)) == 2 and shown(server) == [(2, True)]
+    assert len(set(pictures)) == 2 and summarise_requests(server) == [(2, True)]
     with pytest.raises(ConfigError, match="imgedit and by_skill look at what images were edited from"):
         scorer.score_table(MADE, "paint it red")

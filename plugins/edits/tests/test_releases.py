@@ -1,4 +1,4 @@
-"""People's ratings of edits and votes between them, and what judges said beside them."""
+"""People's ratings of edits and votes between edits are read with the judges' published scores."""
 
 import math
 from collections.abc import Mapping
@@ -89,7 +89,7 @@ EXPECTED: Mapping[str, Mapping[str, Any]] = {
         "notes": ["2 of 10 published scores are empty"],
     },
 }  # fmt: skip
-"""By layout and table of the release: columns, the first row that is shown, and the rows; and skills and notes."""
+"""Expected content by layout: columns, index of the first row and rows of each table; also skills and notes."""
 COMPLAINTS: Mapping[str, list[tuple[Any, ...]]] = {
     "imagenhub": [
         (RATER_1, "uid\tOne\na.jpg\t[1, 2]\n", r"row 0: expected two ratings from 0 to 1 of One, .* found '\[1, 2\]'"),
@@ -104,11 +104,11 @@ COMPLAINTS: Mapping[str, list[tuple[Any, ...]]] = {
     "genai_arena": [
         ([{**VOTES[0], "human_vote": "left"}], "row 0: expected the human_vote leftvote or .*, found 'left'"),
         ([{**VOTES[0], "idx": None}], "row 0: expected idx as text, found None among idx"),
-        ([VOTES[0]] * 2, r"row 1: pair 0 stands twice \(the first stands in .*row 0\)"),
+        ([VOTES[0]] * 2, r"row 1: pair 0 occurs twice \(first in .*row 0\)"),
         ("random/pairwise.json", [{**VOTES[0], "human_vote": "tievote"}], "the human_vote leftvote, found 'tievote'"),
     ],
 }
-"""By layout: a file, its other content, and what is said."""
+"""Replaced content of each layout: a file, its content, and the expected message."""
 
 
 @pytest.mark.parametrize("name", LAYOUTS)

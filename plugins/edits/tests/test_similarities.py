@@ -10,7 +10,7 @@ from PIL import Image
 from torch.nn.functional import cosine_similarity
 from transformers import AutoTokenizer, CLIPImageProcessor, CLIPModel
 
-from plugins.edits.tests.test_source_comparisons import SOURCE, by_image, noise, png, write_edits
+from plugins.edits.tests.test_source_comparisons import SOURCE, noise, pivot_scores, png, write_edits
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.metrics.similarities.similarity import SimilarityConfig
 from plumbline.operators.models.families import model_config
@@ -29,13 +29,14 @@ WAS = [row["text"] for row in prompts(5)][1:]
 
 
 def scores_of(folder: Path, store: Path, *more: str) -> Any:
-    return by_image(run_tables(run_bench(folder, store, METRICS, SOURCE, *CAPTIONS, *more)))
+    return pivot_scores(run_tables(run_bench(folder, store, METRICS, SOURCE, *CAPTIONS, *more)))
 
 
-def by_the_releases() -> list[list[float]]:
-    """CLIP-I and CLIP-T as MagicBrush computes them (OSU-NLP-Group/MagicBrush fcfc892, evaluation/image_eval.py), and
-    the directional similarity of InstructPix2Pix (timothybrooks/instruct-pix2pix 0dffd1e, metrics/clip_similarity.py),
-    by transformers' CLIP.
+def compute_released_scores() -> list[list[float]]:
+    """Compute CLIP-I, CLIP-T and the directional similarity as the releases do, with transformers' CLIP.
+
+    CLIP-I and CLIP-T are MagicBrush's (OSU-NLP-Group/MagicBrush fcfc892, evaluation/image_eval.py), the directional
+    similarity is InstructPix2Pix's (timothybrooks/instruct-pix2pix 0dffd1e, metrics/clip_similarity.py).
     """
     model, words = CLIPModel.from_pretrained(CLIP).eval(), AutoTokenizer.from_pretrained(CLIP)
     processor = CLIPImageProcessor.from_pretrained(CLIP)
@@ -70,7 +71,7 @@ def test_embeddings_give_the_numbers_of_magicbrush_and_instructpix2pix(tmp_path:
         rows = zip(prompts(4), WAS, WANTED, strict=True)
         write_rows(folder / "prompts.parquet", [{**row, "was": was, "wanted": wanted} for row, was, wanted in rows])
     found = scores_of(folder, tmp_path / "store")[["clip_i", "clip_t", "clip_direction"]]
-    for row, expected in zip(found.to_numpy().tolist(), by_the_releases(), strict=True):
+    for row, expected in zip(found.to_numpy().tolist(), compute_released_scores(), strict=True):
         assert row == pytest.approx(expected, abs=1e-5)
     assert found.to_numpy().std(axis=0).min() > 0.01
 
@@ -95,7 +96,7 @@ def test_an_edit_without_captions_or_source_fails_by_the_metrics_that_read_them_
     folder = write_edits(tmp_path / "bench", [*BEFORE[:3], b"nonsense"], was=was, wanted=wanted)
     finished = run_bench(folder, tmp_path / "store", METRICS, SOURCE, *CAPTIONS)
     tables = run_tables(finished)
-    scores = by_image(tables)
+    scores = pivot_scores(tables)
     assert scores["clip_i"].isna().tolist() == [False, False, False, True]
     assert scores["clip_t"].isna().tolist() == [False, True, False, False]
     assert scores["clip_direction"].isna().tolist() == [True] * 4
@@ -135,7 +136,7 @@ def test_in_python_captions_stand_beside_the_images(tmp_path: Path) -> None:
     scorer = Scorer(ScorerConfig(models=models, metrics=metrics))
     both = list(zip(WAS, WANTED, strict=True))
     table = scorer.score_table(EDITED, "", sources=BEFORE, captions=both).to_pylist()
-    assert [row["score"] for row in table[4:]] == pytest.approx([row[2] for row in by_the_releases()], abs=1e-5)
+    assert [row["score"] for row in table[4:]] == pytest.approx([row[2] for row in compute_released_scores()], abs=1e-5)
     assert len({row["score"] for row in table[:4]}) == 4
     assert scorer.score_table(noise(1), "", "kept", sources=png(noise(1)))["score"].to_pylist() == pytest.approx([1])
     with pytest.raises(ConfigError, match="captions: change compares with captions of the edits; give what"):

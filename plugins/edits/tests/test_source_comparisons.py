@@ -51,11 +51,11 @@ def write_edits(folder: Path, sources: list[Any], column: str = "before", **besi
 
 
 def scores_of(folder: Path, store: Path, *more: str) -> Any:
-    return by_image(run_tables(run_bench(folder, store, METRICS, *more)))
+    return pivot_scores(run_tables(run_bench(folder, store, METRICS, *more)))
 
 
-def by_image(tables: Any) -> Any:
-    """The scores of each metric, in the order of the images."""
+def pivot_scores(tables: Any) -> Any:
+    """Return the scores of each metric, in the order of the images."""
     scores = tables["scores"].pivot(index="image_id", columns="metric", values="score")
     return scores.loc[[row["image_id"] for row in images("atlas", len(scores))]]
 
@@ -137,7 +137,7 @@ def test_a_mask_that_cannot_be_used_is_an_error_that_names_it_and_costs_no_other
     masks = [b"nonsense", None, png(half(range(9), 20, 30)), png(half(range(40))), png(noise(4)), png(half(range(9)))]
     folder = write_edits(tmp_path / "bench", [png(noise(1))] * 6, where=masks)
     tables = run_tables(run_bench(folder, tmp_path / "store", "metric=[source_l2,saturation]", SOURCE, MASK))
-    scores = by_image(tables)
+    scores = pivot_scores(tables)
     assert scores["source_l2"].isna().tolist() == [True] * 5 + [False] and scores["saturation"].notna().all()
     errors = tables["errors"].sort_values("row")
     assert errors["kind"].tolist() == ["corrupt_image", "missing_image", *["unusable_mask"] * 3]

@@ -1,4 +1,4 @@
-"""Judges of edits look at sources beside images: in a pass of their own, by models that take two images."""
+"""Judges of edits see the source and the edited image: in a separate pass, by models that accept two images."""
 
 import json
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Edits are judged in the words of releases, and as the releases' own code judges where there are checkouts."""
+"""Edits are judged in the words of releases, and with the same results as their code if a checkout is present."""
 
 from collections.abc import Mapping
 from functools import partial

@@ -1,4 +1,4 @@
-"""The table of formats: each of ours is `open_table` in the file of its name, and its library an extra of its name."""
+"""Table formats: each is `open_table` of the module with its name; the optional dependency has the same name."""
 
 from plumbline.operators.base.extensions import Extensions, declare_modules
 from plumbline.plugins.exports.score_table import OpenTable

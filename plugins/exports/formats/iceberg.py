@@ -1,4 +1,4 @@
-"""Iceberg, through PyIceberg: a table of a SQL or REST catalog, partitioned by benchmark, metric and generator."""
+"""Iceberg tables of a SQL or REST catalog (PyIceberg), partitioned by benchmark, metric and generator."""
 
 from collections.abc import Mapping, Sequence
 
@@ -21,14 +21,14 @@ S3_PROPERTIES = {
     "secret": "secret-access-key",
     "token": "session-token",
 }
-"""How PyIceberg calls what an S3 client is given."""
+"""Settings of an S3 client, with their names in PyIceberg."""
 
 
 class IcebergTable:
-    """A table of schema EXPORTED with further columns.
+    """A table of schema EXPORTED with extra columns.
 
-    Rows are replaced by rewriting the parts that they stand in: a delete by the names of parts takes whole files,
-    where one by the names of rows compares every row with every name.
+    Rows are replaced by rewriting their parts: deleting parts removes whole files, whereas deleting rows by row_id
+    compares every row with every row_id.
     """
 
     def __init__(self, table: Table, url: str) -> None:
@@ -36,52 +36,52 @@ class IcebergTable:
 
     @property
     def schema(self) -> pa.Schema:
-        """The table's columns with their types."""
+        """Columns of the table."""
         return self._table.schema().as_arrow()
 
     def stored_parts(self, benchmark: str) -> list[StoredPart]:
-        """What stands of a benchmark."""
+        """Count the stored rows of a benchmark by part."""
         with export_errors(self.url):
             scan = self._table.scan(row_filter=EqualTo("benchmark", benchmark), selected_fields=PART_COLUMNS)
             return count_parts(scan.to_arrow_batch_reader())
 
     def write(self, rows: pa.Table, *, fresh: bool) -> None:
-        """Takes rows in by one commit of the catalog."""
+        """Write rows in one commit."""
         with export_errors(self.url), self._table.transaction() as transaction:
             if not fresh:
-                for group in _groups(rows):
-                    old, kept = self._to_rewrite(group)
+                for group in _split_groups(rows):
+                    old, kept = self._find_overlap(group)
                     if old is not None:
                         transaction.delete(old)
                         rows = pa.concat_tables([rows, kept.select(rows.column_names).cast(rows.schema)])
             transaction.append(rows)
 
-    def _to_rewrite(self, rows: pa.Table) -> tuple[BooleanExpression | None, pa.Table]:
-        """Of one group's rows: the parts in which their keys stand, and what else these hold."""
+    def _find_overlap(self, rows: pa.Table) -> tuple[BooleanExpression | None, pa.Table]:
+        """Return a filter of the stored parts that share keys with these rows, and the other rows of those parts."""
         group = And(*(EqualTo(name, rows.column(name)[0].as_py()) for name in PARTITIONS))
         ends = pc.min_max(rows.column("row_id")).as_py()
-        near = And(group, GreaterThanOrEqual("row_id", ends["min"]), LessThanOrEqual("row_id", ends["max"]))
+        id_range = And(group, GreaterThanOrEqual("row_id", ends["min"]), LessThanOrEqual("row_id", ends["max"]))
         row_ids = rows.column("row_id").combine_chunks()
         parts: set[str] = set()
-        for batch in self._table.scan(row_filter=near, selected_fields=("row_id", "part")).to_arrow_batch_reader():
+        for batch in self._table.scan(row_filter=id_range, selected_fields=("row_id", "part")).to_arrow_batch_reader():
             parts.update(batch.filter(pc.is_in(batch.column("row_id"), row_ids)).column("part").to_pylist())
         if not parts:
             return None, rows.slice(0, 0)
         old = And(group, In("part", parts))
-        whole = self._table.scan(row_filter=old).to_arrow()
-        return old, whole.filter(pc.invert(pc.is_in(whole.column("row_id"), row_ids)))
+        stored = self._table.scan(row_filter=old).to_arrow()
+        return old, stored.filter(pc.invert(pc.is_in(stored.column("row_id"), row_ids)))
 
     def remove_unnamed(self, benchmark: str, stale: Sequence[StoredPart]) -> None:
-        """Removes rows by one commit of the catalog."""
+        """Remove rows in one commit."""
         with export_errors(self.url), self._table.transaction() as transaction:
             for part in stale:
-                of_group = And(EqualTo("benchmark", benchmark), EqualTo("metric", part.metric))
-                of_part = And(EqualTo("generator", part.generator), EqualTo("part", part.part), IsNull("image_id"))
-                transaction.delete(And(of_group, of_part))
+                in_group = And(EqualTo("benchmark", benchmark), EqualTo("metric", part.metric))
+                in_part = And(EqualTo("generator", part.generator), EqualTo("part", part.part), IsNull("image_id"))
+                transaction.delete(And(in_group, in_part))
 
 
-def _groups(rows: pa.Table) -> list[pa.Table]:
-    """The rows by generator and metric."""
+def _split_groups(rows: pa.Table) -> list[pa.Table]:
+    """Split rows by generator and metric."""
     pairs = rows.select(["generator", "metric"]).group_by(["generator", "metric"], use_threads=False).aggregate([])
     return [
         rows.filter(pc.and_(pc.equal(rows.column("generator"), generator), pc.equal(rows.column("metric"), metric)))
@@ -90,7 +90,7 @@ def _groups(rows: pa.Table) -> list[pa.Table]:
 
 
 def open_table(target: Target, schema: pa.Schema) -> IcebergTable:
-    """The table of a catalog; it is made where there is none, and gets the columns that it lacks."""
+    """Open or create the table, and add columns that it lacks."""
     with export_errors(target.place.url):
         catalog = _open_catalog(target)
         catalog.create_namespace_if_not_exists(NAMESPACE)
@@ -105,7 +105,7 @@ def open_table(target: Target, schema: pa.Schema) -> IcebergTable:
 
 
 def _extends(stored: pa.Schema, field: pa.Field) -> bool:
-    """Return True for a column that a table lacks, or has with a narrower type of number, which Iceberg can widen."""
+    """Return True if a table lacks a column, or has it with a narrower number type, which Iceberg can widen."""
     return field.name not in stored.names or (stored.field(field.name).type, field.type) in WIDENED
 
 

@@ -1,4 +1,4 @@
-"""Lance, through pylance: a dataset of the table's name, with a row's key in its columns."""
+"""Lance datasets (pylance), one per table."""
 
 from collections.abc import Mapping, Sequence
 
@@ -16,28 +16,28 @@ S3_OPTIONS = {
     "secret": "aws_secret_access_key",
     "token": "aws_session_token",
 }
-"""How Lance calls what an S3 client is given."""
+"""Settings of an S3 client, with their names in Lance."""
 
 
 class LanceTable:
-    """A dataset of schema EXPORTED with further columns."""
+    """A dataset of schema EXPORTED with extra columns."""
 
     def __init__(self, dataset: lance.LanceDataset, url: str) -> None:
         self._dataset, self.url = dataset, url
 
     @property
     def schema(self) -> pa.Schema:
-        """The dataset's columns with their types."""
+        """Columns of the dataset."""
         return self._dataset.schema
 
     def stored_parts(self, benchmark: str) -> list[StoredPart]:
-        """What stands of a benchmark."""
+        """Count the stored rows of a benchmark by part."""
         with export_errors(self.url):
-            where = f"benchmark = {_quoted(benchmark)}"
+            where = f"benchmark = {_quote(benchmark)}"
             return count_parts(self._dataset.scanner(columns=list(PART_COLUMNS), filter=where).to_batches())
 
     def write(self, rows: pa.Table, *, fresh: bool) -> None:
-        """Takes rows in by one version of the dataset."""
+        """Write rows as one version of the dataset."""
         with export_errors(self.url):
             if fresh:
                 self._dataset.insert(rows)
@@ -46,42 +46,44 @@ class LanceTable:
             merge.execute(rows)
 
     def remove_unnamed(self, benchmark: str, stale: Sequence[StoredPart]) -> None:
-        """Removes rows by one version of the dataset."""
+        """Remove rows in one version of the dataset."""
         with export_errors(self.url):
-            of_parts = " OR ".join(_of_part(part) for part in stale)
-            self._dataset.delete(f"benchmark = {_quoted(benchmark)} AND image_id IS NULL AND ({of_parts})")
+            in_parts = " OR ".join(_match_part(part) for part in stale)
+            self._dataset.delete(f"benchmark = {_quote(benchmark)} AND image_id IS NULL AND ({in_parts})")
 
 
-def _of_part(part: StoredPart) -> str:
+def _match_part(part: StoredPart) -> str:
     columns = {"generator": part.generator, "metric": part.metric, "part": part.part}
-    return f"({' AND '.join(f'{name} = {_quoted(value)}' for name, value in columns.items())})"
+    return f"({' AND '.join(f'{name} = {_quote(value)}' for name, value in columns.items())})"
 
 
-def _quoted(text: str) -> str:
-    """Text as SQL has it."""
+def _quote(text: str) -> str:
+    """Quote text for SQL."""
     return "'" + text.replace("'", "''") + "'"
 
 
 def open_table(target: Target, schema: pa.Schema) -> LanceTable:
-    """The dataset; it is made where there is none, and gets the columns that it lacks."""
+    """Open or create the dataset, and add columns that it lacks."""
     if target.catalog is not None:
-        raise ConfigError(f"catalog: format=lance has none; leave out catalog={target.catalog}")
+        raise ConfigError(f"catalog: format=lance has no catalog; leave out catalog={target.catalog}")
     url = f"{target.place.url}/{target.table}.lance"
-    options = _s3_options(target) if url.startswith("s3://") else None  # of other clouds it reads the same variables
+    options = (
+        _s3_options(target) if url.startswith("s3://") else None
+    )  # Lance reads the variables of other clouds itself
     with export_errors(url):
         if not (target.place / f"{target.table}.lance").exists():
             return LanceTable(lance.write_dataset(schema.empty_table(), url, storage_options=options), url)
         dataset = lance.dataset(url, storage_options=options)
         if untyped := [name for name in schema.names if _is_untyped(dataset.schema, name)]:
             dataset.drop_columns(untyped)
-        lacking = [field for field in schema if field.name not in dataset.schema.names]
-        if lacking:
-            dataset.add_columns(pa.schema(lacking))
+        missing = [field for field in schema if field.name not in dataset.schema.names]
+        if missing:
+            dataset.add_columns(pa.schema(missing))
         return LanceTable(dataset, url)
 
 
 def _is_untyped(stored: pa.Schema, name: str) -> bool:
-    """Return True for a column of a dataset that has no value and no type, as an earlier export made it."""
+    """Return True if an earlier export created the column without values and so without a type."""
     return name in stored.names and pa.types.is_null(stored.field(name).type)
 
 

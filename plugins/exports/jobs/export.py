@@ -1,4 +1,4 @@
-"""Writes a run's scores into an Iceberg or a Lance table, in place of those of the same images and metrics."""
+"""Writes a run's scores into an Iceberg or Lance table, replacing scores of the same images and metrics."""
 
 import sys
 
@@ -13,12 +13,12 @@ COMMAND = Command(
 
 
 def main(config: ExportConfig) -> int:
-    """Tells each commit, then the counts and where the table is."""
+    """Report each commit, then row counts and the table's address."""
     console = make_console()
-    ended = export_scores(config, lambda written: console.print(f"{plural(written, 'row')} written", markup=False))
-    removed = f", {plural(ended.removed, 'row')} of missing images removed" if ended.removed else ""
-    say(console, f"run {ended.run_id}: {ended.written:,} of {plural(ended.rows, 'row')} written{removed}")
-    say(console, f"table: {ended.url}")
+    exported = export_scores(config, lambda written: console.print(f"{plural(written, 'row')} written", markup=False))
+    removed = f", {plural(exported.removed, 'row')} of missing images removed" if exported.removed else ""
+    say(console, f"run {exported.run_id}: {exported.written:,} of {plural(exported.rows, 'row')} written{removed}")
+    say(console, f"table: {exported.url}")
     return 0
 
 

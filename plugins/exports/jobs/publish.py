@@ -1,4 +1,4 @@
-"""Tells an experiment tracker or a model's repository of a run: means with intervals, models' digests, the report."""
+"""Publishes a run to an experiment tracker or a model's repository: means with intervals, model digests, the report."""
 
 import sys
 
@@ -8,14 +8,14 @@ from plumbline.plugins.exports.sinks.publishing import PublishConfig, publish_ru
 
 COMMAND = Command(
     "publish",
-    "Tell MLflow, SwanLab, Weights & Biases or a model's repository on the Hugging Face Hub of a run.",
+    "Publish a run to MLflow, SwanLab, Weights & Biases or a model's repository on the Hugging Face Hub.",
     PublishConfig,
     first="run",
 )
 
 
 def main(config: PublishConfig) -> int:
-    """Says where the run stands; where the sink fails, that is an error of this command alone."""
+    """Publish the run and print its address."""
     say(make_console(), f"published: {publish_run(config)}")
     return 0
 

@@ -1,7 +1,4 @@
-"""The table of sinks: each of ours is `publish` in the file of its name here.
-
-A tracker's library is an extra of its name.
-"""
+"""Sinks: each is `publish` of the module with its name; its optional dependency has the same name."""
 
 from plumbline.operators.base.extensions import Extensions, declare_modules
 from plumbline.plugins.exports.sinks.run_story import Publish

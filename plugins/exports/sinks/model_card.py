@@ -1,4 +1,4 @@
-"""What a model's card says of a run: one generator's scores, how they came about, and the command that repeats them."""
+"""Section of a model card: one generator's scores, how they were computed, and the command that repeats them."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,27 +13,26 @@ from plumbline.operators.metrics.table import falling_metrics, read_metrics
 from plumbline.operators.results.metric_recipes import Recipe, recipe_of
 from plumbline.operators.results.summary import OVERALL, part_of
 
-MOST_SKILLS = 60
-DIGITS = 12
-"""Of a digest that are shown."""
+MAX_SKILLS = 60
+DIGEST_CHARACTERS = 12
 
 Row = Mapping[str, Any]
-"""Of a summary (schema SUMMARY)."""
+"""A row of schema SUMMARY."""
 
 
 class CardMetric(NamedTuple):
-    """A metric, as a reader must know it to compare its scores with others."""
+    """Scores of one metric, with the details that are needed to compare them with others."""
 
     name: str
     lower_is_better: bool
     ranks: bool
-    """Whether one score by it is better than another."""
+    """True if the metric orders generators."""
     models: str
-    """Of each role its family and checkpoint, with the commit or digest of its files."""
+    """Family, checkpoint and commit or digest of each model."""
     recipe: str
-    """The beginning of a digest of its recipe, which is the same where two metrics are."""
+    """Shortened digest of the recipe; equal for equal metrics."""
     rows: Mapping[str, Row]
-    """By skill, the generator's."""
+    """The generator's rows by skill."""
 
 
 class ModelCard(NamedTuple):
@@ -43,26 +42,25 @@ class ModelCard(NamedTuple):
     generator: str
     run_id: str
     date: str
-    """When the run ended, as ISO 8601 has it."""
+    """End of the run in ISO 8601."""
     version: str
-    """Of Plumbline."""
+    """Version of Plumbline."""
     metrics: list[CardMetric]
-    """Those by which it has a score."""
     skills: FirstRows[str]
     settings: str
-    """Those that its images were generated with, in words; empty where none is known."""
+    """Known settings of image generation as text."""
     part: str
-    """In words what part of the benchmark was scored; empty for all of it."""
+    """Description of the scored part of the benchmark; empty if all of it was scored."""
     command: str
 
 
 def make_card(manifest: Mapping[str, Any], summary: Sequence[Row], generator: str) -> ModelCard:
-    """The card of a generator; raises ConfigError where the run has no score of it."""
+    """Return the card of a generator; raise ConfigError if the run has no score of it."""
     generators = manifest.get("generators", ())
     if generator not in generators:
         raise ConfigError(f"generator: {generator!r} is not in the run; {suggest(generator, generators)}")
     own = [row for row in summary if row["generator"] == generator and row["mean"] is not None]
-    metrics = list(_metrics(manifest, own))
+    metrics = list(_make_metrics(manifest, own))
     if not metrics:
         raise ConfigError(f"generator: {generator!r} has no score in run {manifest['run_id']}; see its report")
     skills = dict.fromkeys(row["skill"] for row in own if row["skill"] != OVERALL)
@@ -73,58 +71,58 @@ def make_card(manifest: Mapping[str, Any], summary: Sequence[Row], generator: st
         date=str(manifest.get("ended", "")),
         version=str(manifest.get("versions", {}).get(DISTRIBUTION, "")),
         metrics=metrics,
-        skills=first_rows(list(skills), MOST_SKILLS),
-        settings=", ".join(f"{name} {in_words(of)}" for name, of in known_settings(manifest, generator).items()),
+        skills=first_rows(list(skills), MAX_SKILLS),
+        settings=", ".join(f"{name} {in_words(value)}" for name, value in known_settings(manifest, generator).items()),
         part=part_of(manifest),
         command=str(manifest.get("command", "")),
     )
 
 
-def _metrics(manifest: Mapping[str, Any], own: Sequence[Row]) -> Iterator[CardMetric]:
-    falling, metrics = falling_metrics(manifest), read_metrics(manifest)
+def _make_metrics(manifest: Mapping[str, Any], own: Sequence[Row]) -> Iterator[CardMetric]:
+    lower_is_better, metrics = falling_metrics(manifest), read_metrics(manifest)
     for name in manifest.get("metrics", ()):
         rows = {row["skill"]: row for row in own if row["metric"] == name}
         if OVERALL in rows:
             roles = dict.fromkeys(metrics[name].roles.values()) if name in metrics else ()
-            models = "; ".join(filter(None, (_model(manifest, role) for role in roles)))
+            models = "; ".join(filter(None, (_describe_model(manifest, role) for role in roles)))
             yield CardMetric(
                 name,
-                name in falling,
+                name in lower_is_better,
                 name not in metrics or metrics[name].ranks,
                 models,
-                _digest(recipe_of(manifest, name)),
+                _shorten_digest(recipe_of(manifest, name)),
                 rows,
             )
 
 
-def _digest(recipe: Recipe) -> str:
-    return sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()[:DIGITS]
+def _shorten_digest(recipe: Recipe) -> str:
+    return sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()[:DIGEST_CHARACTERS]
 
 
-def _model(manifest: Mapping[str, Any], role: str) -> str:
-    """The model of a role; of a local one its folder's name, for where it stands here is nobody's business."""
+def _describe_model(manifest: Mapping[str, Any], role: str) -> str:
+    """Describe the model of a role; a local checkpoint by its folder's name only, because its path is private."""
     config = manifest.get("config", {}).get("models", {}).get(role, {})
     checkpoint = str(config.get("checkpoint", ""))
     if checkpoint.startswith(("/", ".", "~")):
         checkpoint = PurePath(checkpoint).name
-    of_nodes = manifest.get("models", {}).items()
-    semantic: Mapping[str, Any] = next((of for node, of in of_nodes if node.split(":")[1:2] == [role]), {})
-    identity = str(semantic.get("parts", {}).get("checkpoint", "")).rpartition("@")[2][:DIGITS]
+    nodes = manifest.get("models", {}).items()
+    model: Mapping[str, Any] = next((model for node, model in nodes if node.split(":")[1:2] == [role]), {})
+    identity = str(model.get("parts", {}).get("checkpoint", "")).rpartition("@")[2][:DIGEST_CHARACTERS]
     return " ".join(filter(None, (str(config.get("family", "")), checkpoint, f"({identity})" if identity else "")))
 
 
 class CardScore(NamedTuple):
-    """One score, as a benchmark's leaderboard takes it."""
+    """One score in the form of a benchmark's leaderboard."""
 
     task: str
     value: float
     notes: str
 
 
-def scores_of(card: ModelCard, tasks: Mapping[str, str]) -> list[CardScore]:
-    """By a benchmark's tasks the scores of `metric`, or of `metric/skill`; without, each metric that ranks is a task.
+def select_scores(card: ModelCard, tasks: Mapping[str, str]) -> list[CardScore]:
+    """Return scores for the tasks, a mapping of `metric` or `metric/skill` to task.
 
-    Raises ConfigError for a score that the card has not.
+    Without tasks, every metric that ranks is its own task. Raise ConfigError if the card lacks a score.
     """
     known = {
         metric.name if skill == OVERALL else f"{metric.name}/{skill}": (metric, row)
@@ -133,15 +131,15 @@ def scores_of(card: ModelCard, tasks: Mapping[str, str]) -> list[CardScore]:
     for name in tasks:
         if name not in known:
             raise ConfigError(f"tasks: the run has no score {name!r} of {card.generator}; {suggest(name, known)}")
-    wanted = tasks or {metric.name: metric.name for metric in card.metrics if metric.ranks}
+    selected = tasks or {metric.name: metric.name for metric in card.metrics if metric.ranks}
     scores = []
-    for name, task in wanted.items():
+    for name, task in selected.items():
         metric, row = known[name]
-        scores.append(CardScore(task, float(row["mean"]), ", ".join(_notes(card, name, metric, row))))
+        scores.append(CardScore(task, float(row["mean"]), ", ".join(_make_notes(card, name, metric, row))))
     return scores
 
 
-def _notes(card: ModelCard, name: str, metric: CardMetric, row: Row) -> Iterator[str]:
+def _make_notes(card: ModelCard, name: str, metric: CardMetric, row: Row) -> Iterator[str]:
     """Yield notes on how a score was computed."""
     yield f"{name}{f' by {metric.models}' if metric.models else ''}{', lower is better' * metric.lower_is_better}"
     yield interval_sentence(row["low"], row["high"])

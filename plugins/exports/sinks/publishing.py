@@ -1,4 +1,4 @@
-"""A run told to an experiment tracker, from its manifest, its summary and its report."""
+"""Publishes a run's manifest, summary and report to a sink."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -16,24 +16,24 @@ NUMBERS = ("mean", "low", "high", "coverage")
 
 
 class SinkError(PlumblineError):
-    """A sink did not take a run."""
+    """A run could not be published."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PublishConfig:
-    """Which run to tell which sink."""
+    """Options of `plumbline publish`."""
 
     store: str = "store"
     """Folder or cloud prefix of the store."""
     sink: str
-    """mlflow, swanlab, wandb or hub: a name of plugins/exports/sinks. Where it is and who publishes comes from its own
+    """mlflow, swanlab, wandb or hub: a name of plugins/exports/sinks. Server and user come from the sink's own
     environment variables."""
     run: str = "latest"
     """A run's id (plumbline status); `latest` is the newest."""
     project: str = "plumbline"
     """The experiment of MLflow, or the project of SwanLab or W&B."""
     hub: HubConfig = field(default_factory=HubConfig)
-    """Of sink=hub alone."""
+    """For sink=hub only."""
     storage: StorageConfig = field(default_factory=StorageConfig)
 
     def __post_init__(self) -> None:
@@ -41,10 +41,7 @@ class PublishConfig:
 
 
 def publish_run(config: PublishConfig) -> str:
-    """Tells the sink, and gives where the run stands there; raises SinkError where that fails.
-
-    Nothing of the run or the store is written.
-    """
+    """Publish the run without changing the store, and return its address; raise SinkError on failure."""
     store = open_existing_store(config)
     run_id = find_run(store, config.run)
     folder = f"runs/{run_id}"
@@ -52,8 +49,8 @@ def publish_run(config: PublishConfig) -> str:
     story = RunStory(
         run_id=run_id,
         project=config.project,
-        facts=_facts(manifest),
-        numbers=dict(_numbers(summary)),
+        facts=_list_facts(manifest),
+        numbers=dict(_list_numbers(summary)),
         report=store.read_text(f"{folder}/report.html") or "",
         manifest=manifest,
         summary=summary,
@@ -67,10 +64,10 @@ def publish_run(config: PublishConfig) -> str:
         raise
     except Exception as error:  # whatever the sink's own client raises
         kind = type(error).__name__
-        raise SinkError(f"sink={config.sink}: {kind}: {first_line(error)}; the run stands as it was") from error
+        raise SinkError(f"sink={config.sink}: {kind}: {first_line(error)}; the run is unchanged") from error
 
 
-def _numbers(summary: list[dict[str, Any]]) -> Iterator[tuple[str, float]]:
+def _list_numbers(summary: list[dict[str, Any]]) -> Iterator[tuple[str, float]]:
     for row in summary:
         for name in NUMBERS:
             value = row[name]
@@ -81,16 +78,16 @@ def _numbers(summary: list[dict[str, Any]]) -> Iterator[tuple[str, float]]:
                 )
 
 
-def _facts(manifest: Mapping[str, Any]) -> dict[str, str]:
-    """The benchmark, and every model with its revision and digests."""
+def _list_facts(manifest: Mapping[str, Any]) -> dict[str, str]:
+    """Return the benchmark, and revision and digests of every model."""
     facts = {name: str(manifest[name]) for name in ("run_id", "benchmark", "began", "exit_code") if name in manifest}
-    return facts | dict(_leaves(manifest.get("models", {}), "models."))
+    return facts | dict(_flatten(manifest.get("models", {}), "models."))
 
 
-def _leaves(parts: Mapping[str, Any], before: str) -> Iterator[tuple[str, str]]:
+def _flatten(parts: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, str]]:
     for name, value in parts.items():
-        place = f"{before}{tracker_name(name.replace(':', '_'))}"  # answers:vqa is a stage and a role
+        key = f"{prefix}{tracker_name(name.replace(':', '_'))}"  # answers:vqa is a stage and a role
         if isinstance(value, Mapping):
-            yield from _leaves(value, f"{place}.")
+            yield from _flatten(value, f"{key}.")
         else:
-            yield place, str(value)
+            yield key, str(value)

@@ -1,4 +1,4 @@
-"""What a sink is told of a run."""
+"""The contents of a run that sinks publish."""
 
 import hashlib
 import re
@@ -12,32 +12,30 @@ from plumbline.pipelines.base.storage import Place
 
 UNSAFE = re.compile(r"[^A-Za-z0-9_. -]")
 MAX_NAME = 60
-"""Characters of one part of a number's name; MLflow takes 250 for all of them."""
-
-
+"""Characters of one part of a number's name; MLflow allows 250 in total."""
 REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)
 SOURCE = re.compile(r"https?://[^\s/@]+(/\S*)?")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HubConfig:
-    """Of sink=hub: the model, and the benchmark's dataset on the Hugging Face Hub."""
+    """Options of sink=hub: the model, and the benchmark's dataset on the Hugging Face Hub."""
 
     generator: str | None = None
-    """Which generator of the run the model is."""
+    """The model's generator in the run."""
     folder: str | None = None
-    """Where its README.md and .eval_results are, or will be: a checkout of its repository, or any folder or prefix."""
+    """Folder or prefix for README.md and .eval_results, for example a checkout of the model's repository."""
     dataset: str | None = None
     """The dataset on the Hub that is the benchmark, as owner/name; null writes the model card alone."""
     revision: str | None = None
     """The dataset's commit."""
     tasks: Mapping[str, str] | None = None
-    """By `metric` or `metric/skill`, the task of the dataset's eval.yaml that it is the score of; null takes the
-    overall score of each metric that ranks for a task of its name."""
+    """Tasks of the dataset's eval.yaml by `metric` or `metric/skill`; null publishes the overall score of each metric
+    that ranks as a task with the metric's name."""
     source: str | None = None
-    """An address where what the scores are from can be seen."""
+    """Address of a page about the origin of the scores."""
     upload: str | None = None
-    """The model's repository, as owner/name, in which to open a pull request as HF_TOKEN's user; null sends nothing."""
+    """The model's repository, as owner/name; opens a pull request there as HF_TOKEN's user. null sends nothing."""
 
     def __post_init__(self) -> None:
         for name in ("dataset", "upload"):
@@ -49,15 +47,15 @@ class HubConfig:
 
 
 class RunStory(NamedTuple):
-    """A run as an experiment tracker takes it."""
+    """A run as sinks receive it."""
 
     run_id: str
     project: str
-    """The experiment or project that it goes to."""
+    """Experiment or project to publish to."""
     facts: Mapping[str, str]
-    """The benchmark, and of every model its name, revision and digests, by their places in the manifest."""
+    """The benchmark, and every model's name, revision and digests, by their keys in the manifest."""
     numbers: Mapping[str, float]
-    """Means, ends of their 95% intervals and coverage: by metric/skill/generator/what, in letters that all take."""
+    """Means, ends of 95% intervals and coverage by metric/skill/generator/NUMBER, as trackers accept them."""
     report: str
     """HTML."""
     manifest: Mapping[str, Any] = MappingProxyType({})
@@ -65,11 +63,11 @@ class RunStory(NamedTuple):
     """Rows of schema SUMMARY."""
     hub: HubConfig = HubConfig()
     folder: Place | None = None
-    """The model's, of sink=hub."""
+    """The model's folder, for sink=hub."""
 
 
 Publish = Callable[[RunStory], str]
-"""Tells a sink of a run, or tells it again, and gives where that stands."""
+"""Publishes or updates a run, and returns its address."""
 
 
 def tracker_name(name: str) -> str:

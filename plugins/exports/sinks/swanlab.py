@@ -1,4 +1,4 @@
-"""SwanLab: a run of the project with the run's own id; where and as whom comes from the SWANLAB_ variables."""
+"""Publishes to SwanLab as a run with the same id; server and user come from the SWANLAB_ variables."""
 
 import swanlab
 
@@ -6,17 +6,17 @@ from plumbline.plugins.exports.sinks.run_story import RunStory
 
 
 def publish(run: RunStory) -> str:
-    """Writes the facts as the run's configuration, the numbers, and the report as a page; nothing of this machine."""
-    unseen = swanlab.Settings.Probe(
+    """Log the numbers, the facts as configuration and the report as HTML, without information on this machine."""
+    probe = swanlab.Settings.Probe(
         hardware=False, runtime=False, requirements=False, git=False, swanlab=False, monitor=False
     )
-    unheard = swanlab.Settings.Terminal(proxy_type="none")
-    told = swanlab.init(
+    terminal = swanlab.Settings.Terminal(proxy_type="none")
+    published = swanlab.init(
         project=run.project, id=run.run_id, name=run.run_id, resume="allow", reinit=True, config=dict(run.facts),
-        settings=swanlab.Settings(interactive=False, probe=unseen, terminal=unheard),
+        settings=swanlab.Settings(interactive=False, probe=probe, terminal=terminal),
     )  # fmt: skip
     try:
         swanlab.log({**run.numbers, "report": swanlab.Html(run.report)}, step=0)
-        return str(told.url if told.mode == "online" else told.dir)
+        return str(published.url if published.mode == "online" else published.dir)
     finally:
         swanlab.finish()

@@ -67,7 +67,7 @@ def better(generator: str, metric: str, prompt: int) -> float:
     return noisy(generator, metric, prompt) + (generator == "atlas")
 
 
-def in_parts(run: MadeRun, *parts: pa.Table) -> None:
+def replace(run: MadeRun, *parts: pa.Table) -> None:
     """Puts other scores into a run, one file for each table."""
     path = f"runs/{run.run_id}/scores.parquet"
     for file in run.store.files(path):
@@ -76,7 +76,7 @@ def in_parts(run: MadeRun, *parts: pa.Table) -> None:
         run.store.write_table(f"{path}/{number:05d}.parquet", part)
 
 
-def scores_of(run: MadeRun) -> pa.Table:
+def read_scores(run: MadeRun) -> pa.Table:
     return run.store.read_table(f"runs/{run.run_id}/scores.parquet")
 
 
@@ -93,7 +93,7 @@ def test_a_table_has_every_row_of_the_run_with_its_reason_where_it_failed(form: 
     run = make_run(tmp_path, score=some_failed)
     assert export(run.store, form, tmp_path / "out")[2:] == (72, 72, 0)
     found = read(form, tmp_path / "out")
-    expected = scores_of(run).to_pandas().sort_values(["generator", "metric", "image_id"], ignore_index=True)
+    expected = read_scores(run).to_pandas().sort_values(["generator", "metric", "image_id"], ignore_index=True)
     for column in ("generator", "metric", "image_id", "prompt_id", "n_questions", "truncated"):
         assert found[column].tolist() == expected[column].tolist()
     pd.testing.assert_series_equal(found.score, expected.score)
@@ -107,13 +107,13 @@ def test_a_table_has_every_row_of_the_run_with_its_reason_where_it_failed(form: 
 
 def test_a_second_export_writes_nothing_and_another_run_only_what_changed(form: str, tmp_path: Path) -> None:
     run = make_run(tmp_path, run_id="1")
-    parts = [scores_of(run).slice(12 * number, 12) for number in range(6)]  # one of each metric and generator
-    in_parts(run, *parts)
+    parts = [read_scores(run).slice(12 * number, 12) for number in range(6)]  # one of each metric and generator
+    replace(run, *parts)
     export(run.store, form, tmp_path / "out")
     before = read(form, tmp_path / "out")
     assert export(run.store, form, tmp_path / "out").written == 0
     again = make_run(tmp_path, run_id="2", score=better)
-    in_parts(again, *(scores_of(again).slice(12 * number, 12) for number in range(6)))
+    replace(again, *(read_scores(again).slice(12 * number, 12) for number in range(6)))
     ended = export(again.store, form, tmp_path / "out")
     assert (ended.run_id, ended.rows, ended.written) == ("2", 72, 24)
     after = read(form, tmp_path / "out")
@@ -127,8 +127,8 @@ def test_a_second_export_writes_nothing_and_another_run_only_what_changed(form: 
 
 def test_rows_that_are_cut_into_other_parts_are_replaced_one_by_one(form: str, tmp_path: Path) -> None:
     first, second = make_run(tmp_path, run_id="1"), make_run(tmp_path, run_id="2", score=better)
-    in_parts(first, scores_of(first).slice(0, 12))
-    in_parts(second, scores_of(second).slice(3, 4), scores_of(second).slice(9, 9))
+    replace(first, read_scores(first).slice(0, 12))
+    replace(second, read_scores(second).slice(3, 4), read_scores(second).slice(9, 9))
     export(first.store, form, tmp_path / "out", run="1")
     assert export(first.store, form, tmp_path / "out", run="2").written == 13
     found = read(form, tmp_path / "out")
@@ -141,8 +141,8 @@ def test_an_export_that_is_stopped_goes_on_where_it_was(
     form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = make_run(tmp_path, score=some_failed)
-    in_parts(run, *(scores_of(run).slice(9 * number, 9) for number in range(8)))
-    monkeypatch.setattr(exports, "ROWS_AT_ONCE", 18)
+    replace(run, *(read_scores(run).slice(9 * number, 9) for number in range(8)))
+    monkeypatch.setattr(exports, "ROWS_PER_COMMIT", 18)
     commits: list[int] = []
 
     def stop_after_two(written: int) -> None:
@@ -162,7 +162,7 @@ def test_an_export_that_is_stopped_goes_on_where_it_was(
 def test_rows_without_an_image_and_ids_that_come_again_keep_their_places(form: str, tmp_path: Path) -> None:
     run = make_run(tmp_path)
     nameless = [row(None, "p1", None), row(None, "p1", None), row(None, None, None), row(None, None, None)]
-    in_parts(run, table(row("a", "p0", 0.1), row("a", "p0", 0.2), row("a#2", "p2", 0.3)), table(*nameless))
+    replace(run, table(row("a", "p0", 0.1), row("a", "p0", 0.2), row("a#2", "p2", 0.3)), table(*nameless))
     assert export(run.store, form, tmp_path / "out").written == 7
     found = read(form, tmp_path / "out")
     assert found.row_id.tolist() == ["a", "a#2", "a#3", "missing/", "missing/#2", "missing/p1", "missing/p1#2"]
@@ -171,8 +171,8 @@ def test_rows_without_an_image_and_ids_that_come_again_keep_their_places(form: s
 
 def test_a_row_of_a_missing_image_goes_once_the_image_is_there(form: str, tmp_path: Path) -> None:
     first, second = make_run(tmp_path, run_id="1"), make_run(tmp_path, run_id="2")
-    in_parts(first, table(row("a", "p0", 0.1), row(None, "p1", None), {**row(None, "p1", None), "generator": "drift"}))
-    in_parts(second, table(row("a", "p0", 0.1), row("b", "p1", 0.2)))
+    replace(first, table(row("a", "p0", 0.1), row(None, "p1", None), {**row(None, "p1", None), "generator": "drift"}))
+    replace(second, table(row("a", "p0", 0.1), row("b", "p1", 0.2)))
     export(first.store, form, tmp_path / "out", run="1")
     ended = export(second.store, form, tmp_path / "out", run="2")
     assert (ended.written, ended.removed) == (2, 1)
@@ -183,9 +183,9 @@ def test_a_row_of_a_missing_image_goes_once_the_image_is_there(form: str, tmp_pa
 
 def test_further_columns_come_along_and_old_rows_lack_them(form: str, tmp_path: Path) -> None:
     first, second = make_run(tmp_path, run_id="1"), make_run(tmp_path, run_id="2")
-    in_parts(first, table(row("a", "p0", 0.1)))
+    replace(first, table(row("a", "p0", 0.1)))
     seeds = pa.array([7, 8], pa.int64())
-    in_parts(
+    replace(
         second, table(row("b", "p0", 0.2), row("c", "p0", 0.3)).append_column("seed", seeds).append_column("x", seeds)
     )
     export(first.store, form, tmp_path / "out", run="1")
@@ -193,12 +193,12 @@ def test_further_columns_come_along_and_old_rows_lack_them(form: str, tmp_path: 
     found = read(form, tmp_path / "out")
     assert found.seed.fillna(-1).tolist() == [-1, 7, 8] and "x" not in found
     assert export(first.store, form, tmp_path / "out", run="1").written == 0
-    with pytest.raises(ConfigError, match="columns: the run has no further column 'cfg'; it has seed, x"):
+    with pytest.raises(ConfigError, match="columns: the run has no extra column 'cfg'; it has seed, x"):
         export(second.store, form, tmp_path / "out", run="2", columns=["cfg"])
 
 
 def with_seeds(run: MadeRun, seeds: pa.Array) -> None:
-    in_parts(run, scores_of(run).append_column("seed", seeds))
+    replace(run, read_scores(run).append_column("seed", seeds))
 
 
 SEEDS = {
@@ -238,7 +238,7 @@ def test_a_further_column_may_be_null_throughout_or_have_another_type_in_another
     if later in ("null", "empty lists"):
         assert "seed" not in found or found.seed.isna().all()
     else:
-        expected = scores_of(run).to_pandas()[["generator", "metric", "image_id", "seed"]]
+        expected = read_scores(run).to_pandas()[["generator", "metric", "image_id", "seed"]]
         joined = found.merge(expected, on=["generator", "metric", "image_id"], suffixes=("", "_wanted"))
         assert [None if pd.isna(one) else float(one) for one in joined.seed] == [
             None if pd.isna(one) else float(one) for one in joined.seed_wanted
@@ -263,8 +263,8 @@ def test_a_column_whose_values_do_not_fit_the_table_is_told_with_a_remedy(form: 
 def test_names_are_values_and_never_a_part_of_a_query(form: str, tmp_path: Path) -> None:
     hostile = "o'hara') OR 1=1 --"
     run, other = (make_run(tmp_path, generators=[hostile], run_id=run_id) for run_id in ("1", "2"))
-    in_parts(run, table(row("a", "p0", 0.1) | {"generator": hostile}, row(None, "p1", None) | {"generator": hostile}))
-    in_parts(other, table(row("a", "p0", 0.2) | {"generator": hostile}))
+    replace(run, table(row("a", "p0", 0.1) | {"generator": hostile}, row(None, "p1", None) | {"generator": hostile}))
+    replace(other, table(row("a", "p0", 0.2) | {"generator": hostile}))
     export(run.store, form, tmp_path / "out", run="1")
     assert export(run.store, form, tmp_path / "out", run="2").removed == 1
     assert read(form, tmp_path / "out")[["generator", "score"]].values.tolist() == [[hostile, 0.2]]
@@ -291,7 +291,7 @@ def test_a_table_on_s3_needs_no_more_than_the_aws_variables(
         ({"format": "icberg"}, "format: expected one of iceberg, lance, got 'icberg'; did you mean iceberg?"),
         (
             {"format": "lance", "catalog": "sqlite:///x"},
-            "catalog: format=lance has none; leave out catalog=sqlite:///x",
+            "catalog: format=lance has no catalog; leave out catalog=sqlite:///x",
         ),
         ({"format": "lance", "table": "a/b"}, "table: expected letters, digits and _, got 'a/b'"),
         ({"format": "lance", "run": "yesterday"}, "run=yesterday: no such run"),

@@ -1,4 +1,4 @@
-"""A run told to a model's repository: its card and its evaluation results, in files first, and sent when asked."""
+"""Publishing to a model's repository: card and evaluation results, first in files, then sent on request."""
 
 import base64
 import json
@@ -38,7 +38,7 @@ MODELS = {
 
 @pytest.fixture
 def run(tmp_path: Path) -> MadeRun:
-    """A run by hand: atlas has 12 images, of which each metric gives 8 the score 1 and 4 the score 0.5."""
+    """A run in which each metric gives 8 images of atlas the score 1 and 4 the score 0.5."""
     return make_run(
         tmp_path,
         generators=["atlas", "drift"],
@@ -50,14 +50,14 @@ def run(tmp_path: Path) -> MadeRun:
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    """A model's repository, with a card and somebody's result."""
+    """A model's repository with a card and another author's result."""
     (tmp_path / "model/.eval_results").mkdir(parents=True)
     (tmp_path / "model/README.md").write_text(CARD)
     (tmp_path / "model/.eval_results/theirs.yaml").write_text(OTHERS)
     return tmp_path / "model"
 
 
-def told(run: MadeRun, model: Path, *words: str) -> list[str]:
+def options(run: MadeRun, model: Path, *words: str) -> list[str]:
     return ["sink=hub", f"store={run.store.place.url}", "hub.generator=atlas", f"hub.folder={model}", *words]
 
 
@@ -74,7 +74,7 @@ TASKS = ("hub.dataset=acme/bench", "hub.tasks={gecko: default, gecko/counting: c
 
 
 def test_a_card_and_its_results_are_written_once_and_leave_all_other_text(run: MadeRun, model: Path) -> None:
-    assert f"published: {model}" in printed("publish", *told(run, model, *TASKS))
+    assert f"published: {model}" in printed("publish", *options(run, model, *TASKS))
     first = texts(model)
     assert first[".eval_results/theirs.yaml"] == OTHERS and first["README.md"].startswith(f"{CARD}\n<!-- begin ")
     section = first["README.md"].removeprefix(CARD)
@@ -91,10 +91,10 @@ def test_a_card_and_its_results_are_written_once_and_leave_all_other_text(run: M
         assert fact in (whole.notes or "")
 
     (model / "README.md").write_text(first["README.md"] + "\nA last word.\n")
-    printed("publish", *told(run, model, *TASKS))
+    printed("publish", *options(run, model, *TASKS))
     assert texts(model) == first | {"README.md": first["README.md"] + "\nA last word.\n"}
     change(run, {"benchmark": "another"})
-    printed("publish", *told(run, model, "hub.dataset=acme/second"))
+    printed("publish", *options(run, model, "hub.dataset=acme/second"))
     both = texts(model)
     assert both["README.md"].startswith(first["README.md"]) and both["README.md"].count("## Scores on ") == 2
     entries = parse_eval_result_entries(yaml.safe_load(both[".eval_results/plumbline.yaml"]))
@@ -106,25 +106,27 @@ def test_nobody_s_entry_is_overwritten_and_nothing_is_told_that_the_run_does_not
     theirs.write_text(OTHERS.replace("acme/other", "acme/bench"))
     before = texts(model)
     assert "theirs.yaml has an entry of its own for task 'default' of acme/bench; name another" in refusal(
-        "publish", *told(run, model, *TASKS), code=1
+        "publish", *options(run, model, *TASKS), code=1
     )
     theirs.write_text("- no: entry\n")
-    assert "theirs.yaml: expected a YAML list of evaluation results" in refusal("publish", *told(run, model, *TASKS))
+    assert "theirs.yaml: expected a YAML list of evaluation results" in refusal("publish", *options(run, model, *TASKS))
     theirs.write_text(before[".eval_results/theirs.yaml"])
     assert "no score 'geko' of atlas; did you mean gecko" in refusal(
-        "publish", *told(run, model, TASKS[0], "hub.tasks={geko: default}")
+        "publish", *options(run, model, TASKS[0], "hub.tasks={geko: default}")
     )
-    assert "'drift' has no score in run" in refusal("publish", *told(run, model, "hub.generator=drift"))
+    assert "'drift' has no score in run" in refusal("publish", *options(run, model, "hub.generator=drift"))
     assert "expected hub.generator=NAME" in refusal("publish", f"store={run.store.place.url}", "sink=hub")
     change(run, {"limited": {"prompts": 12, "of_prompts": 80, "images": 12, "of_images": 80}})
-    assert "no result of the benchmark, as it scored 12 of 80 prompts" in refusal("publish", *told(run, model, *TASKS))
+    assert "not a result of the whole benchmark, as it scored 12 of 80" in refusal(
+        "publish", *options(run, model, *TASKS)
+    )
     assert texts(model) == before
-    printed("publish", *told(run, model))
+    printed("publish", *options(run, model))
     assert "A trial on 12 of 80 prompts, and no result of the benchmark." in texts(model)["README.md"]
 
 
 class Hub(BaseHTTPRequestHandler):
-    """The few routes of the Hub by which a pull request is opened and added to; its branches are dictionaries."""
+    """The Hub's routes for opening and updating a pull request; branches are dictionaries."""
 
     branches: dict[str, dict[str, str]]
     requests: list[dict[str, Any]]
@@ -200,7 +202,7 @@ for more in ([], [], ["hub.dataset=acme/bench"]):
 
 
 def test_a_pull_request_is_opened_once_and_then_added_to(run: MadeRun, model: Path, tmp_path: Path) -> None:
-    """In a process of its own, because huggingface_hub reads its settings when it is imported."""
+    """Runs in a separate process, because huggingface_hub reads its settings when it is imported."""
     theirs = {"README.md": "# Another text\n", ".eval_results/theirs.yaml": OTHERS, "model.safetensors": "weights"}
     state: dict[str, Any] = {"branches": {"main": theirs}, "requests": [], "commits": []}
     with ThreadingHTTPServer(("127.0.0.1", 0), type("OneHub", (Hub,), state)) as server:
@@ -209,15 +211,12 @@ def test_a_pull_request_is_opened_once_and_then_added_to(run: MadeRun, model: Pa
         environment = (
             os.environ | endpoint | {"HF_HUB_OFFLINE": "0", "HF_HOME": str(tmp_path), "HF_HUB_DISABLE_XET": "1"}
         )
-        words = told(run, model, "hub.upload=acme/model")
+        words = options(run, model, "hub.upload=acme/model")
         ended = subprocess.run([sys.executable, "-c", TELL, *words], env=environment, text=True, capture_output=True)
         server.shutdown()
     assert ended.returncode == 0, ended.stderr
     opened, again, results = (line for line in ended.stdout.splitlines() if line.startswith("published: "))
-    assert (
-        opened == f"published: {endpoint['HF_ENDPOINT']}/acme/model/discussions/1"
-        and "where it stands already" in again
-    )
+    assert opened == f"published: {endpoint['HF_ENDPOINT']}/acme/model/discussions/1" and ", unchanged" in again
     assert "commit/111" in results
     assert state["branches"]["main"] == theirs, "a pull request changes nothing before it is merged"
     assert state["commits"] == [

@@ -1,4 +1,4 @@
-"""Every piece of Python on the plugin's page runs, and says what the run says."""
+"""The Python examples of the plugin's page run, and print the numbers of the run."""
 
 import re
 from pathlib import Path

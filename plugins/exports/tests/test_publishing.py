@@ -1,4 +1,4 @@
-"""A run told to a tracker: what is told, and that a tracker that fails changes nothing."""
+"""Publishing to a tracker: its contents, and that a failing tracker changes nothing."""
 
 import re
 import sys
@@ -83,7 +83,7 @@ def test_a_sink_that_fails_is_one_line_and_leaves_the_store_as_it_was(
     tell(monkeypatch, refuse)
     before = content()
     assert refusal("publish", "sink=wandb", f"store={run.store.place.url}", code=1) == (
-        "error: sink=wandb: RuntimeError: the server is away; the run stands as it was"
+        "error: sink=wandb: RuntimeError: the server is away; the run is unchanged"
     )
     assert content() == before
 

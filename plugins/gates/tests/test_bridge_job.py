@@ -19,14 +19,14 @@ from tests.pipelines.report.test_joined_versions import DAYS, both_nights
 OLD_RUN, NEW_RUN = "2026-01-01", "2026-01-02"
 
 
-def both_runs(folder: Path, new: Score) -> MadeRun:
-    """Two runs of 60 prompts by gecko, of which the second has another wording."""
+def make_runs(folder: Path, new: Score) -> MadeRun:
+    """Make two runs of 60 prompts by gecko; the second has another wording."""
     options: dict[str, Any] = {"prompts": plain_prompts(60), "metrics": ("gecko",), "asking": ()}
     make_run(folder, run_id=OLD_RUN, **options)
     return make_run(folder, run_id=NEW_RUN, score=new, **options)
 
 
-def of_two_runs(folder: Path, *more: str) -> list[str]:
+def list_arguments(folder: Path, *more: str) -> list[str]:
     return [
         f"store={folder}/store",
         "bridge.old=gecko",
@@ -36,7 +36,7 @@ def of_two_runs(folder: Path, *more: str) -> list[str]:
     ]
 
 
-def written(folder: Path) -> tuple[dict[str, Any], pd.DataFrame]:
+def read_bridge(folder: Path) -> tuple[dict[str, Any], pd.DataFrame]:
     (bridge,) = (folder / "store/bridges").iterdir()
     return json.loads((bridge / "bridge.json").read_text()), pd.read_parquet(bridge / "groups.parquet")
 
@@ -46,15 +46,15 @@ def noise(generator: str, metric: str, prompt: int) -> float:
 
 
 def shifted(generator: str, metric: str, prompt: int) -> float:
-    """The old scale halved and raised, with a little noise of its own, and on counting one generator is favoured."""
+    """Return the old score halved, raised and with some noise; one generator is favoured on counting."""
     favoured = 0.2 if (generator, prompt % 2) == ("cobalt", 0) else 0
     return 0.3 + noisy(generator, metric, prompt) / 2 + 0.02 * noise(generator, metric, prompt) + favoured
 
 
-def test_a_line_joins_them_and_the_generator_that_moves_against_it_is_named(tmp_path: Path) -> None:
-    both_runs(tmp_path, shifted)
-    said = " ".join(printed("bridge", *of_two_runs(tmp_path)).split())
-    bridge, groups = written(tmp_path)
+def test_a_line_joins_shifted_scores_and_the_generator_off_the_line_is_named(tmp_path: Path) -> None:
+    make_runs(tmp_path, shifted)
+    said = " ".join(printed("bridge", *list_arguments(tmp_path)).split())
+    bridge, groups = read_bridge(tmp_path)
     assert "180 images of 60 prompts and 3 generators have a score by both" in said
     assert "A map joins the old gecko and the new gecko: new = " in said and bridge["verdict"] == "joined"
     assert [bridge[side]["run_id"] for side in ("old", "new")] == [OLD_RUN, NEW_RUN]
@@ -64,37 +64,37 @@ def test_a_line_joins_them_and_the_generator_that_moves_against_it_is_named(tmp_
     assert bridge["margins"].keys() == {"overall", "counting", "colour"}
 
 
-def test_the_same_up_to_a_curve_is_joined_and_noise_is_another_thing(tmp_path: Path) -> None:
-    """Of the curve rank agreement is whole; of noise no share of the variance is explained."""
-    both_runs(tmp_path / "curve", lambda *at: noisy(*at) ** 4)
-    assert "A map joins the old gecko and the new gecko" in printed("bridge", *of_two_runs(tmp_path / "curve"))
-    curve, groups = written(tmp_path / "curve")
+def test_a_curve_joins_equal_ranks_but_not_noise(tmp_path: Path) -> None:
+    """The curve's ranks agree completely; it explains none of the variance of noise."""
+    make_runs(tmp_path / "curve", lambda *at: noisy(*at) ** 4)
+    assert "A map joins the old gecko and the new gecko" in printed("bridge", *list_arguments(tmp_path / "curve"))
+    curve, groups = read_bridge(tmp_path / "curve")
     assert curve["kind"] == "monotone" and curve["images_spearman"] == pytest.approx(1)
     assert curve["explained"] > 0.98 and curve["curve"][1] == sorted(curve["curve"][1])
     assert curve["generators_kendall"] == 1 and not curve["turned"] and len(groups) == 9
     assert curve["clear_misses"] == 0, "though each score is read off a curve that is rounded"
-    both_runs(tmp_path / "noise", noise)
-    said = printed("bridge", *of_two_runs(tmp_path / "noise"))
+    make_runs(tmp_path / "noise", noise)
+    said = printed("bridge", *list_arguments(tmp_path / "noise"))
     assert (
         "the old gecko and the new gecko measure different things: the best map explains" in said
         and "goes on" not in said
     )
     assert "warning trends and reports go on without this bridge" in said
-    assert written(tmp_path / "noise")[0]["verdict"] == "different"
+    assert read_bridge(tmp_path / "noise")[0]["verdict"] == "different"
 
 
 def test_the_same_scores_are_one_scale_and_few_prompts_are_drawn(tmp_path: Path) -> None:
-    both_runs(tmp_path, noisy)
+    make_runs(tmp_path, noisy)
     assert (
         "Scores of the old gecko and the new gecko are one scale: the mean of one more generator is off by "
-        "at most ±0.000" in printed("bridge", *of_two_runs(tmp_path, "bridge.prompts=40"))
+        "at most ±0.000" in printed("bridge", *list_arguments(tmp_path, "bridge.prompts=40"))
     )
-    bridge, _ = written(tmp_path)
+    bridge, _ = read_bridge(tmp_path)
     assert (bridge["prompts"], bridge["images"], bridge["verdict"]) == (40, 120, "one scale")
 
 
 def test_what_cannot_be_bridged_is_refused_in_a_line(tmp_path: Path) -> None:
-    both_runs(tmp_path, lambda *at: 0.5)
+    make_runs(tmp_path, lambda *at: 0.5)
     for words, said in (
         ((), "gecko: all 180 images have the score 0.5: nothing to map"),
         (("bridge.prompts=5",), "expected images of 20 prompts or more with a score by both versions, found 15 images"),
@@ -103,17 +103,17 @@ def test_what_cannot_be_bridged_is_refused_in_a_line(tmp_path: Path) -> None:
         (("bridge.new_run=lost",), "bridge.new_run=lost: no such run in"),
         (("bridge.old_run=null",), "bridge.old: no such metric of the sweep"),
     ):
-        wanted = [*of_two_runs(tmp_path), *words, *(("metric=[clipscore]",) if "null" in str(words) else ())]
+        wanted = [*list_arguments(tmp_path), *words, *(("metric=[clipscore]",) if "null" in str(words) else ())]
         assert said in refusal("bridge", *wanted)
 
 
 def test_scores_that_are_nearly_all_the_same_are_not_bridged(tmp_path: Path) -> None:
-    both_runs(tmp_path, lambda generator, metric, prompt: noisy(generator, metric, prompt) if prompt < 5 else 0.5)
+    make_runs(tmp_path, lambda generator, metric, prompt: noisy(generator, metric, prompt) if prompt < 5 else 0.5)
     assert "gecko: 5 prompts of 60 have another score than the commonest one" in refusal(
-        "bridge", *of_two_runs(tmp_path)
+        "bridge", *list_arguments(tmp_path)
     )
-    both_runs(tmp_path, lambda generator, metric, prompt: noisy(generator, metric, prompt) if prompt < 40 else 0.5)
-    assert "Images: Spearman 0." in " ".join(printed("bridge", *of_two_runs(tmp_path)).split())
+    make_runs(tmp_path, lambda generator, metric, prompt: noisy(generator, metric, prompt) if prompt < 40 else 0.5)
+    assert "Images: Spearman 0." in " ".join(printed("bridge", *list_arguments(tmp_path)).split())
 
 
 def test_a_held_set_is_scored_by_both_versions_of_one_sweep_and_no_run_is_made(tmp_path: Path) -> None:
@@ -124,7 +124,7 @@ def test_a_held_set_is_scored_by_both_versions_of_one_sweep_and_no_run_is_made(t
         f"store={tmp_path}/store", *SMALL, "bridge.old=edge_density", "bridge.new=busy", "bridge.prompts=20",
     ]  # fmt: skip
     said = printed("bridge", *words)
-    bridge, _ = written(tmp_path)
+    bridge, _ = read_bridge(tmp_path)
     assert "20 of 24 prompts x 2 generators" in said and "40 images of 20 prompts" in said
     assert bridge["old"]["recipe"].items() >= {("statistic", "edge_density"), ("stages.scores", "1")}
     assert bridge["old"]["recipe"].keys() == bridge["new"]["recipe"].keys() and bridge["old"]["run_id"] is None

@@ -35,7 +35,7 @@ def earlier(generator: str, metric: str, prompt: int) -> float:
 
 
 def later(generator: str, metric: str, prompt: int) -> float | None:
-    """Return scores of the later run, in which the first three images of cobalt could not be scored."""
+    """Return scores of the later run; the first three images of cobalt could not be scored."""
     if generator == "cobalt" and prompt < 3:
         return None
     place = list(MOVED).index(generator)
@@ -66,7 +66,7 @@ class Runs(NamedTuple):
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
-    """By entropy nothing is better, and lpips falls: a lower one is better."""
+    """Make runs with three kinds of metrics: entropy ranks nothing, and lower values of lpips are better."""
     folder = tmp_path_factory.mktemp("runs")
     given: dict[str, Any] = {"prompts": plain_prompts(PROMPTS), "metrics": ("gecko", "entropy", "lpips"), "asking": ()}
     given["lower_is_better"] = ["lpips"]
@@ -307,9 +307,12 @@ def test_files_are_written_and_rules_read_on_s3(runs: Runs, bucket: str) -> None
         ("{metric: gecko, at_least: 1, at_most: 2}", "rule floor: expected exactly one of at_least, at_most, no_worse"),
         ("{metric: gecko}", "coverage, got none; add one"),
         ("{at_least: 1}", "rule floor: metric: at_least wants one; add metric: NAME"),
-        ("{coverage: 1, surely: true}", "rule floor: surely: belongs to at_least and at_most, got it beside coverage"),
+        ("{coverage: 1, surely: true}", "rule floor: surely: belongs to at_least and at_most, got it with coverage"),
         ("{metric: entropy, no_worse_by: 1}", "by entropy nothing is better or worse; write at_least or at_most"),
-        ("{metric: gecko, no_worse_by: 1}", "there is nothing to compare with; name a run (against=RUN), or a gener"),
+        (
+            "{metric: gecko, no_worse_by: 1}",
+            "there is nothing to compare with; name another run (against=RUN), or a g",
+        ),
         ("rules:\n  a: 3", "gate.yaml: rule a: expected keys of its own, got 3; write a: {metric: NAME, at_least: NUM"),
         ("rules: 3", "gate.yaml: rules: expected rules by name, got 3; write `rules:` and a rule below it"),
         ("alpha: 0.7\nrules: {a: {coverage: 1}}", "alpha: expected a probability above 0 and below 0.5, got 0.7"),

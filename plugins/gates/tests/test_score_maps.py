@@ -32,7 +32,7 @@ def test_lines_by_hand() -> None:
 
 
 def test_a_curve_pools_what_falls_and_is_level_beyond_its_ends() -> None:
-    """At 1 the mean of 2 and 4; 3 and 1, which fall, become 2: then all from 1 on are (2 + 4 + 3 + 1) / 4."""
+    """The mean at 1 is 3. The values 3, 3 and 1 do not rise, so all from 1 on are pooled to (2 + 4 + 3 + 1) / 4."""
     curve = fit_curve(np.array([0.0, 1, 1, 2, 3]), np.array([0.0, 2, 4, 3, 1]))
     assert curve(np.array([-1, 0, 0.5, 1, 2, 9])) == pytest.approx([0, 0, 1.25, 2.5, 2.5, 2.5])
     assert fit_curve(np.array([0.0, 1, 2]), np.array([4.0, 5, 0]))(np.array([0.0, 2])) == pytest.approx([4.5, 0])

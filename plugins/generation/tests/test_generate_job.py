@@ -132,7 +132,7 @@ def test_a_black_picture_is_an_error_row_that_a_sweep_tells(tmp_path: Path, chec
     assert scored["error"]["kind"] == "blank_picture" and "black all over" in scored["error"]["message"]
 
 
-def _without_index(folder: Path) -> None:
+def _remove_index(folder: Path) -> None:
     (folder / "model_index.json").unlink()
 
 
@@ -155,7 +155,7 @@ def _own_code(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "says"),
     [
-        (_without_index, "no model_index.json, so it is not a diffusers pipeline; name the folder that has it"),
+        (_remove_index, "no model_index.json, so it is not a diffusers pipeline; name the folder that has it"),
         (_pickled, "only pickled .bin weights, which are never loaded; convert it"),
         (_truncated, "it is truncated: download it again"),
         (_own_code, "names Python code of the checkpoint's own, which is never run"),
@@ -184,7 +184,7 @@ def sent(encoded: str) -> Answer:
     return Answer(body={"created": 0, "data": [{"b64_json": encoded}]})
 
 
-def of_service(folder: Path, server: Server, *more: str) -> tuple[str, ...]:
+def make_words(folder: Path, server: Server, *more: str) -> tuple[str, ...]:
     return words(
         folder, "image_model=images_api", "image_model.checkpoint=painter", f"image_model.endpoint={server.url}",
         f"image_model.key_variable={VARIABLE}", "image_model.max_retries=0", "image_model.concurrency=1",
@@ -199,7 +199,7 @@ def test_a_services_refusal_is_kept_and_what_may_pass_is_asked_again(tmp_path: P
     server.script = lambda number, body: answers[body["prompt"]]
     prompts_file(tmp_path, "p1", "p2", "p3")
     settings = ("size=32x32", "cfg=4", "image_model.takes=[cfg,seed]")
-    job = of_service(tmp_path, server, *settings)
+    job = make_words(tmp_path, server, *settings)
     told = printed("generate", *job, code=1)
     assert "3 pictures, 1 of them made now" in told and "1 reply_refused, 1 model_unavailable" in told
     first = pictures(tmp_path / "images/painter")
@@ -224,7 +224,7 @@ def test_a_services_refusal_is_kept_and_what_may_pass_is_asked_again(tmp_path: P
 def test_one_command_draws_and_scores_and_a_dry_run_only_plans(tmp_path: Path, server: Server) -> None:
     server.script = lambda number, body: sent(png())
     prompts_file(tmp_path, "p1")
-    job = of_service(tmp_path, server, "pictures.name=tuesday", f"store={tmp_path}/store", "metric=edge_density")
+    job = make_words(tmp_path, server, "pictures.name=tuesday", f"store={tmp_path}/store", "metric=edge_density")
     planned = printed("sweep", "sweep=own_images", *job, "dry_run=true")
     assert "planned once the pictures are there" in planned and not server.bodies
     ended = printed("sweep", "sweep=own_images", *job)
@@ -259,7 +259,11 @@ def test_whichever_file_of_a_generation_is_damaged_the_pictures_are_those_that_w
     """The damage may keep size and time, and the cell and the file may be the same on the disk."""
     server.script = lambda number, body: sent(png(8 + len(body["prompt"])))
     prompts_file(tmp_path, "p1", "p2", "p3")
-    job, images, chance = of_service(tmp_path, server, "shard_rows=2", "seeds=2"), tmp_path / "images", Random(count)
+    job, images, chance = (
+        make_words(tmp_path, server, "shard_rows=2", "seeds=2"),
+        tmp_path / "images",
+        Random(count),
+    )
     printed("generate", *job)
     whole, kept = pictures(images / "painter"), tmp_path / "kept"
     subprocess.run(["cp", "-a", images, kept], check=True)
@@ -280,7 +284,7 @@ def test_a_damaged_copy_is_replaced_by_the_other_and_only_what_has_none_is_drawn
 ) -> None:
     server.script = lambda number, body: sent(png())
     prompts_file(tmp_path, "p1", "p2", "p3")
-    job, images, chance = of_service(tmp_path, server, "shard_rows=1"), tmp_path / "images", Random(7)
+    job, images, chance = make_words(tmp_path, server, "shard_rows=1"), tmp_path / "images", Random(7)
     printed("generate", *job)
     whole = pictures(images / "painter")
     file = sorted((images / "painter").iterdir())[1]
@@ -297,7 +301,7 @@ def test_a_damaged_copy_is_replaced_by_the_other_and_only_what_has_none_is_drawn
 def test_a_damaged_copy_in_a_bucket_is_replaced_by_the_other(tmp_path: Path, server: Server, bucket: str) -> None:
     server.script = lambda number, body: sent(png())
     prompts_file(tmp_path, "p1", "p2")
-    job = [*of_service(tmp_path, server, "shard_rows=1"), f"images={bucket}/images"]
+    job = [*make_words(tmp_path, server, "shard_rows=1"), f"images={bucket}/images"]
     printed("generate", *job)
     images, chance = StorageConfig().locate(f"{bucket}/images"), Random(3)
     whole = {path: (images / path).read() for path, _ in images.files() if path.endswith(".parquet")}
@@ -313,7 +317,7 @@ def test_a_damaged_copy_in_a_bucket_is_replaced_by_the_other(tmp_path: Path, ser
 
 def test_a_setting_that_the_service_is_not_said_to_take_is_refused(tmp_path: Path, server: Server) -> None:
     prompts_file(tmp_path, "p1")
-    assert "pictures.steps" in printed("generate", *of_service(tmp_path, server, "steps=9"), code=1)
+    assert "pictures.steps" in printed("generate", *make_words(tmp_path, server, "steps=9"), code=1)
     assert not server.bodies
 
 
@@ -328,7 +332,7 @@ def test_a_killed_generation_goes_on_and_makes_nothing_twice(tmp_path: Path, ser
 
     server.script = script
     prompts_file(tmp_path, "p1", "p2", "p3")
-    job = of_service(tmp_path, server, "shard_rows=1")
+    job = make_words(tmp_path, server, "shard_rows=1")
     process = subprocess.Popen([sys.executable, "-m", "jobs.generate", *job], cwd=ROOT, env=dict(os.environ))
     assert third.wait(240)
     process.send_signal(signal.SIGKILL)
@@ -343,7 +347,7 @@ def test_other_peoples_tables_are_left_alone(tmp_path: Path, server: Server) -> 
     (tmp_path / "images/painter").mkdir(parents=True)
     pq.write_table(pa.table({"prompt_id": ["p1"]}), tmp_path / "images/painter/mine.parquet")
     prompts_file(tmp_path, "p1")
-    assert "mine.parquet: not made by jobs.generate" in refusal("generate", *of_service(tmp_path, server))
+    assert "mine.parquet: not made by jobs.generate" in refusal("generate", *make_words(tmp_path, server))
 
 
 @pytest.mark.slow
@@ -385,7 +389,7 @@ def test_workers_of_ray_draw_into_a_bucket(tmp_path: Path, server: Server, bucke
     prompts_file(tmp_path, "p1", "p2", "p3")
     job = [
         f"images={bucket}/images" if word.startswith("images=") else word
-        for word in of_service(tmp_path, server, "shard_rows=2", "seeds=2")
+        for word in make_words(tmp_path, server, "shard_rows=2", "seeds=2")
         if word != "cluster=here"
     ]
     assert "6 pictures, 6 of them made now" in printed("generate", *job, "cluster=local")

@@ -1,4 +1,4 @@
-"""Tells which images people should still rate to tell generators apart, beside a metric that has scored them all."""
+"""Lists the images that people should rate next to decide which generators are better, given a metric's scores."""
 
 import sys
 
@@ -8,7 +8,7 @@ from plumbline.jobs.command import Command, run_job
 from plumbline.jobs.display.console import make_console, say, show_table, warn
 from plumbline.jobs.overrides import LISTS
 from plumbline.operators.base.sentences import plural
-from plumbline.plugins.rating.labelling import LabelPlan, LabelsConfig, plan_labels, shown_labels, write_labels
+from plumbline.plugins.rating.labelling import LabelPlan, LabelsConfig, plan_labels, tabulate_pairs, write_labels
 
 COMMAND = Command(
     "labels",
@@ -24,7 +24,7 @@ def main(config: LabelsConfig) -> int:
     """Show the known differences, and write the images to rate next; return 0 if every pair is decided, else 2."""
     console = make_console()
     plan = plan_labels(config)
-    table = shown_labels(config, plan)
+    table = tabulate_pairs(config, plan)
     show_table(console, table.title, table.names, table.rows, numbers=slice(1, 5))
     say(console, table.caption)
     write_labels(config, plan)

@@ -1,6 +1,7 @@
-"""Serves a study in which people rate images: by Likert, words, questions, side by side, or a vote."""
+"""Serves a study of people rating images."""
 
 import sys
+from functools import partial
 
 from plumbline.jobs.command import Command, run_job
 from plumbline.jobs.display.console import make_console, say, warn
@@ -13,43 +14,41 @@ from plumbline.plugins.rating.study import open_study
 
 COMMAND = Command(
     "rate",
-    "Serve a study in which people rate the images of a run, or of a folder (images=PATH as jobs.score takes it),\n"
-    "in a web browser (plugins/rating/README.md). The answers are kept in the study's folder, STORE/studies/NAME; the\n"
-    "same command goes on with it. Listens on this machine alone unless host= says otherwise, which needs a token.\n"
-    "export_to=label_studio (or argilla) writes the tasks for that tool instead, import_from=FILE takes answers in.",
+    "Serve a study in which people rate the images of a run, or of a folder (images=PATH as for jobs.score), in a web\n"
+    "browser (plugins/rating/README.md). The answers are stored in the study's folder, STORE/studies/NAME; the same\n"
+    "command continues it. It listens on this machine only, unless host= names an address, which needs a token.\n"
+    "export_to=label_studio (or argilla) writes the tasks for that tool instead, import_from=FILE reads its answers.",
     RateConfig,
     LISTS,
     extra="view",
     first="study",
-    stopped="stopped; every answer is kept, run the same command to go on",
+    stopped="stopped; every answer is kept, run the same command to continue",
 )
 
 
 def main(config: RateConfig) -> int:
-    """Serves until it is told to stop; or writes the tasks for another tool, or takes in the answers from there."""
+    """Serve the study until a signal stops the process, or export its tasks, or import answers."""
     console = make_console()
 
     def ready(study: str, address: str) -> None:
         say(console, f"study {study}: {address}")
-        say(console, f"progress, for whoever runs it: {address}/progress")
+        say(console, f"its progress, for you: {address}/progress")
 
-    def tell(line: str) -> None:
-        warn(console, line)
-
+    report = partial(warn, console)
     if config.export_to is not None:
-        exported = export_tasks(open_study(config, tell), config.export_to, config.raters)
+        exported = export_tasks(open_study(config, report), config.export_to, config.raters)
         for note in exported.notes:
-            tell(note)
+            report(note)
         for file in exported.files:
             say(console, f"written: {file}")
-        say(console, "when people have rated there, take their answers in: the same command with import_from=FILE")
+        say(console, "after people have rated there, import their answers: the same command with import_from=FILE")
     elif config.import_from is not None:
-        imported = import_answers(open_study(config, tell), config.storage.locate(config.import_from))
+        imported = import_answers(open_study(config, report), config.storage.locate(config.import_from))
         for note in imported.notes:
-            tell(note)
+            report(note)
         say(console, f"{plural(imported.kept, 'answer')} kept, {imported.known} known before")
     else:
-        rate(config, ready, tell)
+        rate(config, ready, report)
     return 0
 
 

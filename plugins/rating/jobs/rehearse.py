@@ -1,4 +1,4 @@
-"""Tells how many prompts an adaptive sweep would have needed, by scores or ratings that are all there."""
+"""Replays finished scores or ratings to find how many prompts an adaptive sweep would have needed."""
 
 import sys
 

@@ -7,8 +7,8 @@ from typing import Any
 from tests.pipelines.judging.releases.files import Layout, Rows
 
 
-def annotated(rater: Any, *results: tuple[str, str, Mapping[str, Any]], **said: Any) -> dict[str, Any]:
-    """An annotation of Label Studio: of each result the name and kind of its tag, and the value."""
+def make_annotation(rater: Any, *results: tuple[str, str, Mapping[str, Any]], **said: Any) -> dict[str, Any]:
+    """Return an annotation of Label Studio; each result is the name and kind of its tag, and its value."""
     result = [{"from_name": name, "to_name": "x", "type": kind, "value": value} for name, kind, value in results]
     return {"id": 1, "completed_by": rater, "was_cancelled": False, "result": result, "lead_time": 3.5, **said}
 
@@ -18,16 +18,16 @@ ATLAS = {**RED_DOG, "image_id": "i1", "generator": "atlas", "skills": "color; an
 RED = {"start": 2, "end": 5, "text": "red", "labels": ["missing"]}
 LABEL_STUDIO: Rows = [
     {"id": 1, "data": ATLAS, "predictions": [], "annotations": [
-        annotated(
+        make_annotation(
             {"id": 7, "email": "ann@x.org"},
             ("likert", "rating", {"rating": 4}), ("shown", "choices", {"choices": ["Yes"]}), ("wl", "labels", RED),
             ("comment", "textarea", {"text": ["nice"]}),
         ),
-        annotated(8, ("likert", "rating", {"rating": 2}), ("shown", "choices", {"choices": ["unsure"]})),
-        annotated(9, was_cancelled=True),
+        make_annotation(8, ("likert", "rating", {"rating": 2}), ("shown", "choices", {"choices": ["unsure"]})),
+        make_annotation(9, was_cancelled=True),
     ]},
     {"id": 2, "data": {**RED_DOG, "image_a": "i1", "image_b": "i2", "generator_a": "atlas"}, "annotations": [
-        annotated(8, ("better", "pairwise", {"selected": "right"})),
+        make_annotation(8, ("better", "pairwise", {"selected": "right"})),
     ]},
     {"id": 3, "data": ATLAS, "annotations": []},
 ]  # fmt: skip
@@ -48,8 +48,8 @@ ARGILLA_RECORDS: Rows = [
 ]  # fmt: skip
 
 
-def of_version_1(record: Mapping[str, Any]) -> dict[str, Any]:
-    """A record as Argilla's version 1 has it, with a draft more."""
+def convert_to_version_1(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a record in the form of Argilla's version 1, with an additional draft."""
     by_user: dict[str, Any] = {}
     for question, responses in record["responses"].items():
         for response in responses:
@@ -59,8 +59,8 @@ def of_version_1(record: Mapping[str, Any]) -> dict[str, Any]:
     return {**{name: record[name] for name in ("fields", "metadata")}, "responses": [*said, draft], "external_id": "r"}
 
 
-def flattened(record: Mapping[str, Any]) -> dict[str, Any]:
-    """A record as Argilla's `to_list(flatten=True)` has it."""
+def flatten(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a record in the form of Argilla's `to_list(flatten=True)`."""
     flat = {"id": record["id"], **record["fields"], **record["metadata"]}
     for question, responses in record["responses"].items():
         flat[f"{question}.responses"] = [response["value"] for response in responses]
@@ -69,8 +69,8 @@ def flattened(record: Mapping[str, Any]) -> dict[str, Any]:
     return flat
 
 
-def of_the_hub(record: Mapping[str, Any]) -> dict[str, Any]:
-    """A record as Argilla's version 1 has it in its table for the Hub."""
+def convert_to_hub_row(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a record as a row of the table that Argilla's version 1 writes for the Hub."""
     said = {
         name: [{**one, "status": "submitted"} for one in responses] for name, responses in record["responses"].items()
     }
@@ -80,9 +80,9 @@ def of_the_hub(record: Mapping[str, Any]) -> dict[str, Any]:
 LAYOUTS: Mapping[str, Layout] = {
     "Label Studio": Layout("annotations", {"export.json": LABEL_STUDIO}),
     "Argilla": Layout("annotations", {"export.json": ARGILLA_RECORDS}),
-    "flat": Layout("annotations", {"export.json": list(map(flattened, ARGILLA_RECORDS))}),
-    "version 1": Layout("annotations", {"export.json": list(map(of_version_1, ARGILLA_RECORDS))}),
+    "flat": Layout("annotations", {"export.json": list(map(flatten, ARGILLA_RECORDS))}),
+    "version 1": Layout("annotations", {"export.json": list(map(convert_to_version_1, ARGILLA_RECORDS))}),
     "Hub": Layout(
-        "annotations", {"export.jsonl": "".join(f"{json.dumps(of_the_hub(one))}\n" for one in ARGILLA_RECORDS)}
+        "annotations", {"export.jsonl": "".join(f"{json.dumps(convert_to_hub_row(one))}\n" for one in ARGILLA_RECORDS)}
     ),
 }

@@ -24,7 +24,7 @@ class Rated(Served):
     """A study that is rated."""
 
     def rate(self, rater: str, says: Says = honest, most: int = 1000) -> list[dict[str, Any]]:
-        """Rates until nothing more is asked; gives what was."""
+        """Rate until no task is left, and return the answers."""
         asked: list[dict[str, Any]] = []
         random = np.random.default_rng(len(rater))
         while len(asked) < most and (tasks := self.tasks(rater, count=1)):

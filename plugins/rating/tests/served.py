@@ -20,7 +20,7 @@ QUESTIONS = "questions/00000000/made/00000-00000000.parquet"
 GENERATORS = ("atlas", "borealis", "cobalt")
 
 
-def asked_run(folder: Path, **options: Any) -> MadeRun:
+def run_id_of(folder: Path, **options: Any) -> MadeRun:
     """A run whose first metric asked two yes-no questions and one of another kind about every prompt."""
     run = make_run(folder, **{"prompts": ["a red star", "a blue cup"], "generators": GENERATORS} | options)
     asked = [
@@ -48,7 +48,7 @@ def asked_run(folder: Path, **options: Any) -> MadeRun:
 
 
 class Served:
-    """A study that is asked as by a browser on this machine; `told` is what its terminal was told."""
+    """A study with requests from this machine; `told` has the lines that it printed."""
 
     def __init__(self, token: str | None = None, **config: Any) -> None:
         self.told: list[str] = []

@@ -12,18 +12,18 @@ from plumbline.plugins.rating.tasks import ImagePlace, Task, TaskQuestion, task_
 BEGAN = datetime(2026, 1, 2, tzinfo=UTC)
 Random = np.random.Generator
 Rater = Callable[[Task, float, Random], Any]
-"""What is said of a task whose truth is a number, about 0 with a spread of 1."""
+"""Returns a rater's answer from a task's true number, which is about 0 with a spread of 1."""
 
 
 def likert_tasks(prompts: int, generators: Sequence[str] = ("atlas", "cobalt")) -> list[Task]:
     return [
-        made_task("likert", f"p{place:03d}", (name,), skills=("counting",) if place % 2 else ("colour",))
+        make_task("likert", f"p{place:03d}", (name,), skills=("counting",) if place % 2 else ("colour",))
         for place in range(prompts)
         for name in generators
     ]
 
 
-def made_task(template: str, prompt_id: str, generators: tuple[str, ...], **fields: Any) -> Task:
+def make_task(template: str, prompt_id: str, generators: tuple[str, ...], **fields: Any) -> Task:
     image_ids, prompt = tuple(f"{prompt_id}/{name}" for name in generators), "a red cube"
     words = ("a", "red", "cube") if template == "words" else ()
     questions = (TaskQuestion("q1", "cube?"), TaskQuestion("q2", "red?")) if template == "questions" else ()
@@ -47,7 +47,7 @@ def answer_to(
 
 
 def honest(task: Task, truth: float, random: Random) -> int:
-    """A grade of the truth as this rater sees it: two such raters correlate by about 0.6."""
+    """Return a grade of the truth with this rater's error; two such raters correlate by about 0.6."""
     return int(np.clip(round(3 + 1.2 * (truth + random.normal(0, 0.7))), 1, 5))
 
 

@@ -49,7 +49,7 @@ def test_every_form_gives_our_tables_and_what_they_hold(name: str, tmp_path: Pat
 @pytest.mark.parametrize("name", LAYOUTS)
 @few
 @given(data=st.data())
-def test_no_export_ends_in_another_way(name: str, values: bool, data: st.DataObject, tmp_path: Path) -> None:
+def test_no_export_fails_in_another_way(name: str, values: bool, data: st.DataObject, tmp_path: Path) -> None:
     judge_harmed(LAYOUTS[name], values, data, tmp_path)
 
 

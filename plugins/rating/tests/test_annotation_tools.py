@@ -1,4 +1,4 @@
-"""A study that is rated in Label Studio or Argilla: the tasks that these get, and the answers that come back."""
+"""Studies in Label Studio or Argilla: exported tasks and imported answers."""
 
 import base64
 import io
@@ -11,8 +11,8 @@ from xml.etree import ElementTree
 import pytest
 from PIL import Image
 
-from plugins.rating.tests.annotation_files import annotated
-from plugins.rating.tests.served import GENERATORS, asked_run
+from plugins.rating.tests.annotation_files import make_annotation
+from plugins.rating.tests.served import GENERATORS, run_id_of
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.plugins.rating.question_templates import TEMPLATES
 from plumbline.plugins.rating.study_files import read_answers, read_study
@@ -31,35 +31,35 @@ Records = Sequence[dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> MadeRun:
-    return asked_run(tmp_path_factory.mktemp("made"))
+def scored_run(tmp_path_factory: pytest.TempPathFactory) -> MadeRun:
+    return run_id_of(tmp_path_factory.mktemp("made"))
 
 
 @pytest.fixture
-def study(made: MadeRun, tmp_path: Path) -> list[str]:
-    """The words by which jobs.rate opens a study of every template."""
-    return [f"store={made.store.place.url}", f"study={tmp_path}/study", f"templates=[{','.join(TEMPLATES)}]"]
+def study(scored_run: MadeRun, tmp_path: Path) -> list[str]:
+    """Return the arguments of jobs.rate for a study with all templates."""
+    return [f"store={scored_run.store.place.url}", f"study={tmp_path}/study", f"templates=[{','.join(TEMPLATES)}]"]
 
 
 def exported(study: Sequence[str], tool: str, folder: Path) -> dict[str, Records]:
-    """What jobs.rate writes for a tool, by template."""
+    """Return the files that jobs.rate writes for a tool, by template."""
     assert f"written: {folder}/study/exports/{tool}/words.0.json" in printed("rate", *study, f"export_to={tool}")
     files = folder / "study/exports" / tool
     return {template: json.loads((files / f"{template}.0.json").read_text()) for template in TEMPLATES}
 
 
 def rated_in_label_studio(tasks: Records, template: str, rater: str) -> Records:
-    """An export of the project, in which one person has rated every task."""
+    """Return an export of the project with one person's answers to all tasks."""
     result: list[tuple[str, str, dict[str, Any]]] = [(template, "choices", {"choices": [CHOSEN[template]]})]
     result.append(("note", "textarea", {"text": ["hm"]}))
     if template == "words":
         result.append(("wrong_words", "labels", {"start": 2, "end": 5, "labels": ["wrong"]}))
-    said = annotated({"email": rater}, *result, updated_at="2026-11-26T10:00:00Z")
+    said = make_annotation({"email": rater}, *result, updated_at="2026-11-26T10:00:00Z")
     return [{"id": number, "annotations": [said], **task} for number, task in enumerate(tasks)]
 
 
 def minimal(rated: Records) -> Records:
-    """The same export as JSON-MIN: values by the names of tags, one choice alone as text."""
+    """Return the same export as JSON-MIN: values by the names of tags, a single choice as text."""
     return [
         {
             **task["data"],
@@ -76,7 +76,7 @@ def minimal(rated: Records) -> Records:
 
 
 def rated_in_argilla(records: Records, template: str, rater: str) -> Records:
-    """Records as `records.to_json` writes them, to which one person has responded."""
+    """Return records in the form of `records.to_json`, with one person's responses."""
     values: dict[str, Any] = {template: CHOSEN[template], "note": "hm"}
     if template == "words":
         values["wrong_words"] = [{"start": 2, "end": 5, "label": "wrong"}]
@@ -91,7 +91,7 @@ TOOLS: Mapping[str, Callable[[Records, str, str], Records]] = {
 
 
 @pytest.mark.parametrize("tool", TOOLS)
-def test_what_people_say_in_another_tool_comes_back_as_answers_of_the_study(
+def test_answers_in_another_tool_are_imported_as_answers_of_the_study(
     tool: str, study: Sequence[str], tmp_path: Path
 ) -> None:
     tasks = exported(study, tool, tmp_path)
@@ -123,9 +123,7 @@ def test_what_people_say_in_another_tool_comes_back_as_answers_of_the_study(
 
 
 @pytest.mark.parametrize("tool", TOOLS)
-def test_tasks_of_other_tools_show_pictures_and_tell_no_generator(
-    tool: str, study: Sequence[str], tmp_path: Path
-) -> None:
+def test_exported_tasks_contain_images_but_no_generators(tool: str, study: Sequence[str], tmp_path: Path) -> None:
     tasks = exported(study, tool, tmp_path)
     assert {template: len(records) for template, records in tasks.items()} == {
         **dict.fromkeys(TEMPLATES, 6), "questions": 12
@@ -143,9 +141,7 @@ def test_tasks_of_other_tools_show_pictures_and_tell_no_generator(
         assert not any(name in text for name in (*GENERATORS, "p000"))
 
 
-def test_each_project_of_label_studio_has_a_configuration_of_what_it_shows(
-    study: Sequence[str], tmp_path: Path
-) -> None:
+def test_each_label_studio_project_has_a_configuration_of_its_fields(study: Sequence[str], tmp_path: Path) -> None:
     exported(study, "label_studio", tmp_path)
     views = {
         name: ElementTree.parse(tmp_path / f"study/exports/label_studio/{name}.xml").getroot() for name in TEMPLATES
@@ -157,12 +153,12 @@ def test_each_project_of_label_studio_has_a_configuration_of_what_it_shows(
     assert [text.get("value") for text in views["questions"].iter("Text")] == ["$prompt", "$question"]
 
 
-def test_an_answer_that_was_changed_there_is_the_next_revision_and_an_older_one_is_none(
+def test_an_answer_changed_in_the_tool_is_the_next_revision_and_an_older_one_is_ignored(
     study: Sequence[str], tmp_path: Path
 ) -> None:
     (task, *_) = exported(study, "label_studio", tmp_path)["likert"]
     for day, choice, kept in ((2, "2", 1), (3, "5", 1), (1, "1", 0)):
-        said = annotated(7, ("likert", "choices", {"choices": [choice]}), updated_at=f"2026-11-0{day}T00:00:00Z")
+        said = make_annotation(7, ("likert", "choices", {"choices": [choice]}), updated_at=f"2026-11-0{day}T00:00:00Z")
         file = put(tmp_path / "export.json", [{**task, "annotations": [said]}])
         assert f"{kept} answer" in printed("rate", *study, f"import_from={file}")
     (answer,) = read_answers(StorageConfig().locate(f"{tmp_path}/study"))
@@ -170,7 +166,7 @@ def test_an_answer_that_was_changed_there_is_the_next_revision_and_an_older_one_
     assert len([*(tmp_path / "study/answers/7").iterdir()]) == 2
 
 
-def test_answers_that_do_not_fit_are_told_and_nothing_of_a_file_with_a_bad_one_is_kept(
+def test_unknown_tasks_are_noted_and_a_file_with_an_invalid_answer_adds_nothing(
     study: Sequence[str], tmp_path: Path
 ) -> None:
     tasks = exported(study, "label_studio", tmp_path)
@@ -179,10 +175,10 @@ def test_answers_that_do_not_fit_are_told_and_nothing_of_a_file_with_a_bad_one_i
         return refusal("rate", *study, f"import_from={put(tmp_path / 'export.json', list(records))}")
 
     (good, other, *_) = rated_in_label_studio(tasks["likert"], "likert", "ann")
-    other["annotations"] = [annotated("ann", ("likert", "choices", {"choices": ["7"]}))]
+    other["annotations"] = [make_annotation("ann", ("likert", "choices", {"choices": ["7"]}))]
     assert "export.json, record 1: answer: expected a whole number from 1 to 5" in refused(good, other)
-    assert "record 0: no task_id, so it is none of a study's tasks" in refused({**good, "data": {"image_id": "i"}})
-    named = {**good, "annotations": [annotated("a/b", ("likert", "choices", {"choices": ["3"]}))]}
+    assert "record 0: no task_id, so it is not a study's task" in refused({**good, "data": {"image_id": "i"}})
+    named = {**good, "annotations": [make_annotation("a/b", ("likert", "choices", {"choices": ["3"]}))]}
     assert "record 0: rater: expected a name of up to 48 characters" in refused(named)
     late = {**good, "annotations": [{**good["annotations"][0], "updated_at": "yesterday"}]}
     assert "record 0: at: " in refused(late)
@@ -193,4 +189,4 @@ def test_answers_that_do_not_fit_are_told_and_nothing_of_a_file_with_a_bad_one_i
     ended = run("rate", *study, f"import_from={file}")
     assert "1 answer kept" in ended.out
     assert "1 answer to tasks that version 1 of the study does not ask, left out" in ended.out + ended.err
-    assert "1 answer not given to the end, left out" in ended.out + ended.err
+    assert "1 answer not complete, left out" in ended.out + ended.err

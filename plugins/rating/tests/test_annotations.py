@@ -1,4 +1,4 @@
-"""Exports of Label Studio and Argilla: what is guessed, what is named by columns, and what is refused."""
+"""Exports of Label Studio and Argilla are read with guessed and configured meanings, or refused."""
 
 import json
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from plugins.rating.tests.annotation_files import ATLAS, LABEL_STUDIO, RED, annotated
+from plugins.rating.tests.annotation_files import ATLAS, LABEL_STUDIO, RED, make_annotation
 from plumbline.operators.base.errors import SourceError
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.judging.metaeval import open_release, run_metaeval
@@ -22,16 +22,16 @@ def opened(folder: Path, records: Any, *overrides: str) -> Release:
 
 
 def task(*results: tuple[str, str, dict[str, Any]], data: Any = ATLAS, **said: Any) -> list[dict[str, Any]]:
-    """One task of Label Studio with one annotation."""
-    return [{"id": 1, "data": data, "annotations": [annotated(7, *results, **said)]}]
+    """Return a list of one Label Studio task with one annotation."""
+    return [{"id": 1, "data": data, "annotations": [make_annotation(7, *results, **said)]}]
 
 
 def rated(release: Release) -> list[tuple[str, str, float | None]]:
     return [(row["rater"], row["template"], row["rating"]) for row in release.ratings.to_pylist()]
 
 
-def test_json_min_is_read_with_choices_where_columns_name_them(tmp_path: Path) -> None:
-    """As label-studio-sdk writes it: one choice alone as text, other values in lists."""
+def test_json_min_is_read_with_the_choices_that_columns_name(tmp_path: Path) -> None:
+    """The records are as label-studio-sdk writes them: a single choice as text, other values in lists."""
     (first, second, _) = LABEL_STUDIO[0]["annotations"]
     common = {"id": 1, "created_at": "2026-01-01", "updated_at": "2026-01-01", "lead_time": 3.5}
     records = [
@@ -46,17 +46,17 @@ def test_json_min_is_read_with_choices_where_columns_name_them(tmp_path: Path) -
 
 def test_only_line_feeds_and_carriage_returns_end_a_line_of_json(tmp_path: Path) -> None:
     path = put(tmp_path / "export.json", [])
-    told = json.dumps({**LABEL_STUDIO[0], "note": "a\u2028b\x85c"}, ensure_ascii=False)
-    (tmp_path / "export.jsonl").write_text(told + "\r\n", newline="")
+    line = json.dumps({**LABEL_STUDIO[0], "note": "a\u2028b\x85c"}, ensure_ascii=False)
+    (tmp_path / "export.jsonl").write_text(line + "\r\n", newline="")
     words = ("protocol=annotations", f"protocol.path={path}l")
     lines = open_release(config_of("metaeval", *words).protocol, StorageConfig())
     assert rated(lines)
 
 
-def test_fields_are_named_by_columns_and_several_questions_about_an_image_are_averaged(tmp_path: Path) -> None:
+def test_columns_name_fields_and_questions_about_the_same_image_are_averaged(tmp_path: Path) -> None:
     asked = [
         {"id": place, "data": {"picture": "1.png", "q": f"q{place}"}, "annotations": [
-            annotated(7, ("dsg_h", "choices", {"choices": [reply]})),
+            make_annotation(7, ("dsg_h", "choices", {"choices": [reply]})),
         ]}
         for place, reply in enumerate(("yes", "No", "YES", "cannot tell"))
     ]  # fmt: skip
@@ -67,7 +67,7 @@ def test_fields_are_named_by_columns_and_several_questions_about_an_image_are_av
     assert said == [("q0", 1), ("q1", 0), ("q2", 1), ("q3", None)], "raters' agreement is by question"
 
 
-def test_labels_of_ones_own_count_as_columns_say(tmp_path: Path) -> None:
+def test_columns_assign_numbers_to_custom_labels(tmp_path: Path) -> None:
     pair = {"prompt_id": "p1", "image_a": "i1", "image_b": "i2"}
     records = [
         *task(("quality", "choices", {"choices": ["Poor "]})),
@@ -78,12 +78,12 @@ def test_labels_of_ones_own_count_as_columns_say(tmp_path: Path) -> None:
     assert release.preferences.column("preferred").to_pylist() == ["b"]
 
 
-def test_labels_without_a_meaning_are_refused_with_the_option_that_gives_them_numbers(tmp_path: Path) -> None:
-    """The option of the message is typed as it is, with numbers in it."""
+def test_unknown_labels_are_refused_with_the_option_that_assigns_numbers_to_them(tmp_path: Path) -> None:
+    """The option works as printed once it has numbers."""
     labels = ["Good", "Poor ", "very poor", "Good"]
     records = [
         {"id": place, "data": {**ATLAS, "image_id": f"i{place}"}, "annotations": [
-            annotated(7, ("quality", "choices", {"choices": [label]})),
+            make_annotation(7, ("quality", "choices", {"choices": [label]})),
         ]}
         for place, label in enumerate(labels)
     ]  # fmt: skip
@@ -97,8 +97,8 @@ def test_labels_without_a_meaning_are_refused_with_the_option_that_gives_them_nu
 
 
 @pytest.mark.parametrize("place", range(3))
-def test_a_task_that_nobody_has_annotated_yet_costs_no_other(tmp_path: Path, place: int) -> None:
-    """Label Studio leaves out `annotations` of such a task, or has an empty list or predictions alone."""
+def test_a_task_without_annotations_does_not_affect_other_tasks(tmp_path: Path, place: int) -> None:
+    """In such a task, Label Studio leaves out `annotations`, or writes an empty list, or only predictions."""
     records = [
         *task(("likert", "rating", {"rating": 5})),
         *task(("likert", "rating", {"rating": 2}), data={**ATLAS, "image_id": "i2"}),
@@ -111,21 +111,21 @@ def test_a_task_that_nobody_has_annotated_yet_costs_no_other(tmp_path: Path, pla
     whole = opened(tmp_path, records)
     for one in waiting:
         assert opened(tmp_path, [*records[:place], one, *records[place:]]).ratings.equals(whole.ratings)
-        with pytest.raises(SourceError, match="nobody has annotated a record; export it again"):
+        with pytest.raises(SourceError, match="no record has an annotation; export it again"):
             opened(tmp_path, [one])
 
 
-def test_of_what_a_person_said_of_a_task_the_last_counts(tmp_path: Path) -> None:
+def test_the_last_annotation_of_a_task_by_a_person_counts(tmp_path: Path) -> None:
     records = task(("likert", "rating", {"rating": 5}), updated_at="2026-01-02T00:00:00Z")
     records[0]["annotations"].append(
-        annotated(7, ("likert", "rating", {"rating": 1}), updated_at="2026-01-01T00:00:00Z")
+        make_annotation(7, ("likert", "rating", {"rating": 1}), updated_at="2026-01-01T00:00:00Z")
     )
     release = opened(tmp_path, records)
     assert rated(release) == [("7", "likert", 5)]
     assert "1 annotation replaced by a later one of the same person" in release.notes
 
 
-def test_a_word_that_is_marked_twice_is_what_is_worst_of_it(tmp_path: Path) -> None:
+def test_the_worst_mark_of_a_word_counts(tmp_path: Path) -> None:
     marks = [{**RED, "labels": [label]} for label in ("shown", "unsure", "wrong")]
     for number, aligned in ((1, 1.0), (2, None), (3, 0.0)):
         records = task(*[("wl", "labels", mark) for mark in marks[:number]])
@@ -134,13 +134,13 @@ def test_a_word_that_is_marked_twice_is_what_is_worst_of_it(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("records", "told"),
+    ("records", "message"),
     [
         (
             [{"id": 1, "image": "x.png"}],
             r"record 0: expected a task of Label Studio with annotations, or .* found id, im",
         ),
-        ([{"id": 1, "data": ATLAS, "annotations": []}], "nobody has annotated a record; export it again"),
+        ([{"id": 1, "data": ATLAS, "annotations": []}], "no record has an annotation; export it again"),
         (
             task(("q", "rating", {"rating": 3}), data={"image": "x.png"}),
             "record 0: no image_id among its fields image; set",
@@ -156,28 +156,28 @@ def test_a_word_that_is_marked_twice_is_what_is_worst_of_it(tmp_path: Path) -> N
         (task(("w", "labels", {**RED, "start": None})), "record 0, w: expected the first and last character"),
         (
             [*task(("q", "rating", {"rating": 3})), *task(("q", "rating", {"rating": 4}))],
-            r"record 1: rater '7' answers 'q' of image 'i1' twice \(the first stands in .*record 0\)",
+            r"record 1: rater '7' answers 'q' of image 'i1' twice \(first in .*record 0\)",
         ),
         ([{"id": 1, "data": 7, "annotations": [{}]}], "record 0, data: expected an object, found int"),
         ([{"responses": {"q": [7]}, "id": "r"}], "record 0, q: expected an object, found int"),
         ("{", "export.json: .*"),
     ],
 )
-def test_a_foreign_file_is_refused_with_its_record_and_the_remedy(tmp_path: Path, records: Any, told: str) -> None:
-    with pytest.raises(SourceError, match=told):
+def test_an_invalid_file_is_refused_with_its_record_and_the_remedy(tmp_path: Path, records: Any, message: str) -> None:
+    with pytest.raises(SourceError, match=message):
         reading("annotations", put(tmp_path / "export.json", records))
 
 
-def test_questions_that_are_no_ratings_are_told_and_a_file_of_nothing_else_is_refused(tmp_path: Path) -> None:
+def test_a_file_without_ratings_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="nothing to judge by"):
         opened(tmp_path, task(("comment", "textarea", {"text": ["blurred"]}), ("box", "rectanglelabels", {"x": 1})))
 
 
-def test_metrics_are_judged_by_an_export_whose_generators_the_scores_know(tmp_path: Path) -> None:
-    """Votes in which only the scores know who made the images: people's order names the generators all the same."""
+def test_an_export_without_generators_judges_metrics_by_the_generators_of_the_scores(tmp_path: Path) -> None:
+    """Only the scores name the images' generators; people's order names them too."""
     records = [
         {"id": n, "data": {"prompt_id": f"p{n}", "image_a": f"p{n}/x", "image_b": f"p{n}/y"}, "annotations": [
-            annotated(rater, ("better", "pairwise", {"selected": "left"})) for rater in ("ann", "bob")
+            make_annotation(rater, ("better", "pairwise", {"selected": "left"})) for rater in ("ann", "bob")
         ]}
         for n in range(12)
     ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""What people may answer to each template, and what a file of an answer is refused for."""
+"""Valid answers to each template, and damaged files of answers."""
 
 import json
 from typing import Any
@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from plumbline.plugins.rating.answers import Answer, BadAnswer, encode_answer, parse_answer
-from plumbline.plugins.rating.question_templates import TEMPLATES, Asked, what_is_wrong
+from plumbline.plugins.rating.question_templates import TEMPLATES, Scope, find_problem
 from plumbline.plugins.rating.tasks import ImagePlace, Task, TaskQuestion, task_id_of, task_table, tasks_of
 
-ASKED = Asked(words=3, questions=["q1", "q2"])
+ASKED = Scope(words=3, questions=["q1", "q2"])
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ ASKED = Asked(words=3, questions=["q1", "q2"])
     ],
 )
 def test_an_answer_of_its_template_is_valid(template: str, answer: Any) -> None:
-    assert what_is_wrong(TEMPLATES[template], answer, ASKED) is None
+    assert find_problem(TEMPLATES[template], answer, ASKED) is None
 
 
 @pytest.mark.parametrize(
@@ -51,12 +51,12 @@ def test_an_answer_of_its_template_is_valid(template: str, answer: Any) -> None:
     ],
 )
 def test_any_other_answer_is_refused_with_what_was_expected(template: str, answer: Any) -> None:
-    problem = what_is_wrong(TEMPLATES[template], answer, ASKED)
+    problem = find_problem(TEMPLATES[template], answer, ASKED)
     assert problem is not None and TEMPLATES[template].expected in problem
 
 
 def test_how_many_words_a_prompt_has_is_held_to_only_where_it_is_known() -> None:
-    assert what_is_wrong(TEMPLATES["words"], {"wrong": [9], "unsure": []}) is None
+    assert find_problem(TEMPLATES["words"], {"wrong": [9], "unsure": []}) is None
 
 
 GIVEN = {
@@ -90,10 +90,10 @@ def test_an_answer_is_the_same_after_it_was_written_and_read() -> None:
         ({"answer": "left"}, "expected a or b or tie"),
         ({"template": "likert"}, "expected 1 of each for likert"),
         ({"template": "gut"}, "expected one of likert, genai_bench"),
-        ({"shown": [0, 0]}, "shown: expected the images' places, each once"),
+        ({"shown": [0, 0]}, "shown: expected the index of each image once"),
         ({"gold": "left"}, "gold answer: expected a or b or tie"),
         ({"task_id": "../../etc"}, "task_id"),
-        ({"rater": "../ann"}, "'../ann' is not a name"),
+        ({"rater": "../ann"}, "'../ann' is not a valid name"),
         ({"seconds": -1}, "seconds"),
         ({"at": "yesterday"}, "at: "),
         ({"version": "1"}, "version"),

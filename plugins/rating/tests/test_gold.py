@@ -1,18 +1,18 @@
-"""Gold questions: rows of a table that are found among a study's tasks, and what they are refused for."""
+"""Gold questions: rows of a table that match a study's tasks, and refused rows."""
 
 from typing import Any
 
 import pytest
 
-from plugins.rating.tests.simulated import likert_tasks, made_task
+from plugins.rating.tests.simulated import likert_tasks, make_task
 from plumbline.operators.base.errors import SourceError
 from plumbline.plugins.rating.gold import read_gold, with_gold
 
 TASKS = [
     *likert_tasks(2),
-    made_task("words", "p000", ("atlas",)),
-    made_task("questions", "p000", ("atlas",)),
-    made_task("vote", "p001", ("atlas", "cobalt")),
+    make_task("words", "p000", ("atlas",)),
+    make_task("questions", "p000", ("atlas",)),
+    make_task("vote", "p001", ("atlas", "cobalt")),
 ]
 
 
@@ -21,7 +21,7 @@ def gold_of(*rows: dict[str, Any]) -> list[Any]:
     return [task.gold for task in with_gold(TASKS, [read_gold(row, f"gold.csv:{n}") for n, row in enumerate(rows, 2)])]
 
 
-def test_a_row_is_of_the_task_with_its_template_and_image() -> None:
+def test_a_row_belongs_to_the_task_with_its_template_and_image() -> None:
     assert gold_of(
         {"template": "likert", "prompt_id": "p000", "generator": "cobalt", "answer": "5"},
         {"template": "likert", "image_id": "p001/atlas", "answer": 1, "prompt_id": "", "generator": None},
@@ -37,10 +37,13 @@ def test_a_row_is_of_the_task_with_its_template_and_image() -> None:
         ({"template": "stars"}, "gold.csv:2: template: expected one of likert, .*, got 'stars'"),
         ({"answer": "6"}, "gold.csv:2: answer: expected a whole number from 1 to 5, or unsure or cannot_tell, got '6'"),
         ({"generator": None}, "gold.csv:2: expected prompt_id and generator, or image_id, of 1 images"),
-        ({"generator": "other"}, "gold.csv:2: no tasks of the study are like this gold question"),
+        (
+            {"generator": "other"},
+            "gold.csv:2: expected one task of the study that matches this gold question, found none",
+        ),
         (
             {"template": "questions", "answer": '{"q3": "no"}', "generator": "atlas"},
-            "gold.csv:2: answer: the task asks q1 and q2, and not q3",
+            "gold.csv:2: answer: expected questions among q1 and q2, got q3",
         ),
         ({"template": "words", "generator": "atlas", "answer": '{"wrong": [3], "unsure": []}'}, "gold.csv:2: answer: "),
     ],

@@ -1,4 +1,4 @@
-"""Which images people should still rate: how many, which, and when nothing can be said."""
+"""The plan of labels: which pairs are decided, and which images to rate next for the others."""
 
 from pathlib import Path
 
@@ -6,15 +6,15 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from plugins.rating.tests.annotation_files import annotated
+from plugins.rating.tests.annotation_files import make_annotation
 from plumbline.jobs.command import command_of, load_values
 from plumbline.operators.base.errors import ConfigError, SourceError
-from plumbline.operators.statistics.prediction_powered import FEWEST_LABELS
+from plumbline.operators.statistics.prediction_powered import MIN_LABELS
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.judging.metaeval import open_release
 from plumbline.pipelines.plans.sweep_config import read_config
 from plumbline.plugins.rating.jobs.labels import main
-from plumbline.plugins.rating.labelling import LabelsConfig, coverage_table, plan_labels, shown_labels
+from plumbline.plugins.rating.labelling import LabelsConfig, measure_coverage, plan_labels, tabulate_pairs
 from tests.commands import config_of, printed, run
 from tests.pipelines.judging.releases.files import REFERENCE, ROOT, needs_reference, put
 
@@ -24,7 +24,7 @@ PROMPTS = 200
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Scores of 200 prompts by three generators, of which people rated the first 40."""
+    """Return a folder with scores of 200 prompts by three generators, and ratings of the first 40 prompts."""
     random = np.random.default_rng(0)
     rows = [
         {"prompt_id": f"p{prompt:03d}", "generator": name, "gecko": mean / 5 + random.normal(0, 0.1)}
@@ -44,17 +44,17 @@ def config(folder: Path, *overrides: str) -> LabelsConfig:
     return config_of("labels", *given, *overrides)
 
 
-def test_a_clear_pair_is_decided_and_a_close_one_is_told_what_it_wants(folder: Path) -> None:
+def test_clear_pairs_are_decided_and_images_of_the_close_pair_are_listed(folder: Path) -> None:
     wanted = config(folder, f"scores={folder}/scores.csv")
     plan = plan_labels(wanted)
     assert [pair.better for pair in plan.pairs] == ["best", "best", None]
     assert [pair.rated for pair in plan.pairs] == [40, 40, 40]
     assert all(pair.found is not None and pair.found.worth > 1 for pair in plan.pairs)
-    table = shown_labels(wanted, plan)
+    table = tabulate_pairs(wanted, plan)
     assert [row[-2:] for row in table.rows[:2]] == [("best", "0"), ("best", "0")]
     assert table.rows[2][-2] == "undecided"
     assert "replaces nobody" in table.caption
-    assert main(wanted) == 2, "as long as something is undecided"
+    assert main(wanted) == 2, "a pair is undecided"
     rows = pd.read_csv(folder / "next.csv")
     assert set(rows["generator"]) == {"close", "last"}
     assert (rows["prompt_id"] >= "p040").all() and not rows.duplicated().any()
@@ -72,12 +72,12 @@ def test_ratings_of_several_templates_are_not_mixed(folder: Path) -> None:
         plan_labels(config(folder, f"scores={folder}/scores.csv", "protocol.templates=[words]"))
 
 
-def test_votes_between_two_images_are_differences_by_themselves(folder: Path) -> None:
-    """People prefer best's image on each of 40 prompts, and of close and last each on half of them."""
+def test_votes_between_two_images_count_as_differences(folder: Path) -> None:
+    """People prefer best's image on all 40 prompts; close and last win on half of the prompts each."""
     pairs = [("best", "close", 1.0), ("last", "best", 0.0), ("close", "last", 0.5)]
     tasks = [
         {"data": {"prompt_id": f"p{n:03d}", "generator_a": a, "generator_b": b}, "annotations": [
-            annotated(1, ("vote", "choices", {"choices": ["left" if n < 40 * share else "right"]}))
+            make_annotation(1, ("vote", "choices", {"choices": ["left" if n < 40 * share else "right"]}))
         ]}
         for n in range(40) for a, b, share in pairs
     ]  # fmt: skip
@@ -91,18 +91,18 @@ def test_votes_between_two_images_are_differences_by_themselves(folder: Path) ->
     assert plan.pairs[2].better is None
 
 
-def test_of_too_few_ratings_nothing_is_said_but_how_many_are_wanted(folder: Path) -> None:
+def test_a_pair_with_too_few_ratings_has_no_estimate_but_a_number_of_prompts_to_rate(folder: Path) -> None:
     ratings = pd.read_csv(folder / "ratings.csv")
     ratings[ratings["prompt_id"] < "p005"].to_csv(folder / "ratings.csv", index=False)
     wanted = config(folder, f"scores={folder}/scores.csv", "generators=[best,last]")
     plan = plan_labels(wanted)
-    (row,) = shown_labels(wanted, plan).rows
+    (row,) = tabulate_pairs(wanted, plan).rows
     assert row[1:5] == ("5", "–", "–", "–")
-    assert row[5:] == (f"not told below {FEWEST_LABELS} prompts", str(FEWEST_LABELS - 5))
-    assert len(plan.next_prompts) == 2 * (FEWEST_LABELS - 5)
+    assert row[5:] == (f"not told below {MIN_LABELS} prompts", str(MIN_LABELS - 5))
+    assert len(plan.next_prompts) == 2 * (MIN_LABELS - 5)
 
 
-def test_of_ratings_that_are_mostly_equal_the_interval_says_how_little_is_known(folder: Path) -> None:
+def test_mostly_equal_ratings_have_a_wide_interval(folder: Path) -> None:
     """People see a difference on one of 20 rated prompts; the scale is configured, or is the range of the ratings."""
     ratings = pd.read_csv(folder / "ratings.csv")
     alike = ratings[ratings["prompt_id"] < "p020"].assign(rating=3.0)
@@ -116,11 +116,11 @@ def test_of_ratings_that_are_mostly_equal_the_interval_says_how_little_is_known(
         assert pair.found is not None and pair.better is None
         ends.append(pair.found.interval(pair.level, pair.widest))
         assumed = "if ratings lie from 2.000 to 3.000, as all so far (protocol.rating_range says so)"
-        assert (assumed in shown_labels(chosen, plan).caption) == (not words)
+        assert (assumed in tabulate_pairs(chosen, plan).caption) == (not words)
     assert ends[1][0] < ends[0][0] < -0.1 and 0.2 < ends[0][1] < ends[1][1]
 
 
-def test_ratings_that_are_all_equal_tell_no_scale(folder: Path) -> None:
+def test_equal_ratings_need_a_configured_range(folder: Path) -> None:
     ratings = pd.read_csv(folder / "ratings.csv").assign(rating=3.0)
     ratings.to_csv(folder / "ratings.csv", index=False)
     with pytest.raises(
@@ -131,7 +131,7 @@ def test_ratings_that_are_all_equal_tell_no_scale(folder: Path) -> None:
     assert [pair.better for pair in plan.pairs] == [None] * 3
 
 
-def test_an_exit_code_of_two_says_which_pairs_are_undecided_and_which_nobody_rated(
+def test_exit_code_2_comes_with_the_numbers_of_undecided_and_unrated_pairs(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ratings = pd.read_csv(folder / "ratings.csv")
@@ -145,7 +145,7 @@ def test_an_exit_code_of_two_says_which_pairs_are_undecided_and_which_nobody_rat
     assert "exit code" not in printed("labels", *given, "generators=[best,last]", f"output={folder}/next.csv")
 
 
-def test_where_everything_is_rated_people_alone_are_heard(folder: Path) -> None:
+def test_the_metric_does_not_count_if_everything_is_rated(folder: Path) -> None:
     scores = pd.read_csv(folder / "scores.csv")
     scores[scores["prompt_id"] < "p040"].to_csv(folder / "scores.csv", index=False)
     plan = plan_labels(config(folder, f"scores={folder}/scores.csv", "generators=[best,last]"))
@@ -163,7 +163,7 @@ def test_where_everything_is_rated_people_alone_are_heard(folder: Path) -> None:
         (("scores=null",), "scores: long holds none; set run=latest, or scores=PATH to a table"),
     ],
 )
-def test_what_is_not_there_is_refused(folder: Path, overrides: tuple[str, ...], message: str) -> None:
+def test_missing_generators_and_scores_are_refused(folder: Path, overrides: tuple[str, ...], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         plan_labels(config(folder, f"scores={folder}/scores.csv", *overrides))
 
@@ -175,7 +175,7 @@ def test_ratings_of_other_images_are_refused(folder: Path) -> None:
         plan_labels(config(folder, f"scores={folder}/scores.csv"))
 
 
-def test_of_several_metrics_one_is_to_be_named(folder: Path) -> None:
+def test_one_of_several_metrics_must_be_named(folder: Path) -> None:
     scores = pd.read_csv(folder / "scores.csv")
     scores.assign(dsg=scores["gecko"]).to_csv(folder / "scores.csv", index=False)
     with pytest.raises(ConfigError, match="metrics: expected one of gecko, dsg; set metrics="):
@@ -184,14 +184,14 @@ def test_of_several_metrics_one_is_to_be_named(folder: Path) -> None:
 
 
 @needs_reference
-def test_the_page_has_the_coverage_that_is_measured() -> None:
+def test_the_page_shows_the_measured_coverage() -> None:
     path = REFERENCE / "tifa160/tifa160_human_and_scores.json"
     values = load_values(command_of("labels"), ["protocol=tifa160", f"protocol.path={path}"])
     protocol = read_config(values, LabelsConfig).protocol
     assert len(open_release(protocol, StorageConfig()).ratings)
     page = (ROOT / "plugins/rating/planning.md").read_text().partition("### Intervals of people's ratings")[2]
     assert page
-    rows = [row for row in coverage_table([protocol], StorageConfig()).rows if int(row[2]) >= FEWEST_LABELS]
+    rows = [row for row in measure_coverage([protocol], StorageConfig()).rows if int(row[2]) >= MIN_LABELS]
     for row in rows:
         assert float(row[4].rstrip("%")) <= 5, row
         assert " | ".join(row).replace("_", r"\_") in page

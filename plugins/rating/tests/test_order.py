@@ -1,4 +1,4 @@
-"""The order in which raters get tasks: anew for each, even over tasks, with repeats and gold that do not show."""
+"""The order of each rater's tasks: random, balanced, with hidden repeats and gold questions."""
 
 from collections import Counter
 from collections.abc import Collection, Sequence
@@ -7,17 +7,17 @@ from itertools import groupby
 
 import pytest
 
-from plugins.rating.tests.simulated import answer_to, likert_tasks, made_task
+from plugins.rating.tests.simulated import answer_to, likert_tasks, make_task
 from plumbline.plugins.rating.order import (
-    APART,
     GOLD_SHARE,
-    Given,
+    MIN_DISTANCE,
+    History,
     Sequencing,
     Turn,
-    next_turns,
-    put_first,
+    choose_turns,
+    find_open_tasks,
+    move_first,
     rounds_of,
-    tasks_left,
 )
 from plumbline.plugins.rating.tasks import Task
 
@@ -29,18 +29,18 @@ class Study:
 
     def __init__(self, tasks: Sequence[Task], sequencing: Sequencing, urgent: Collection[str] = ()) -> None:
         self.tasks, self.sequencing = tasks, sequencing
-        self.rounds = put_first(rounds_of(tasks, sequencing.seed), urgent)
+        self.rounds = move_first(rounds_of(tasks, sequencing.seed), urgent)
         self.answers: list[tuple[str, Turn]] = []
 
-    def given(self) -> Given:
+    def history(self) -> History:
         said = [(rater, turn, place) for place, (rater, turn) in enumerate(self.answers)]
-        return Given([answer_to(turn.task, rater, 3, repeat=turn.repeat, place=place) for rater, turn, place in said])
+        return History([answer_to(turn.task, rater, 3, repeat=turn.repeat, place=place) for rater, turn, place in said])
 
     def next(self, rater: str, count: int = 1) -> list[Turn]:
-        return next_turns(self.tasks, self.rounds, self.given(), rater, count, self.sequencing)
+        return choose_turns(self.tasks, self.rounds, self.history(), rater, count, self.sequencing)
 
     def rate(self, rater: str, most: int = 1000) -> list[Turn]:
-        """What a rater answers until nothing is asked any more."""
+        """Answer as a rater until no task is left."""
         turns: list[Turn] = []
         while len(turns) < most and (asked := self.next(rater)):
             turns += asked
@@ -58,7 +58,7 @@ def test_two_raters_get_every_task_once_each_in_an_order_of_their_own() -> None:
     assert Study(tasks, PLAIN._replace(seed=1)).rate("ann") != ann
 
 
-def test_what_is_asked_next_does_not_change_by_asking_for_more_of_it() -> None:
+def test_the_next_tasks_do_not_depend_on_how_many_are_requested() -> None:
     study = Study(likert_tasks(20), PLAIN._replace(repeats=0.5))
     study.rate("ann", 25)
     ahead = study.next("ann", 6)
@@ -74,17 +74,17 @@ def test_tasks_get_their_answers_round_by_round_and_no_more() -> None:
         asked += [places[turn.task.task_id] for turn in turns]
     assert asked == sorted(asked) and Counter(asked) == dict.fromkeys(range(3), 2 * 2 * 8)
     assert set(Counter(turn.task.task_id for _, turn in study.answers).values()) == {2}
-    assert list(tasks_left(study.rounds, study.given(), "new", 2)) == []
+    assert list(find_open_tasks(study.rounds, study.history(), "new", 2)) == []
 
 
-def test_every_round_has_of_every_skill_its_share() -> None:
+def test_every_round_has_its_share_of_every_skill() -> None:
     for part in rounds_of(likert_tasks(24), 0):
         assert Counter(task.skills for task in part) == {("counting",): 8, ("colour",): 8}
 
 
 def test_templates_come_in_blocks_that_go_on_into_the_next_round() -> None:
     tasks = [
-        made_task(template, f"p{place:02d}", (name,))
+        make_task(template, f"p{place:02d}", (name,))
         for place in range(16) for name in ("atlas", "cobalt") for template in ("likert", "words", "questions")
     ]  # fmt: skip
     turns = Study(tasks, PLAIN).rate("ann")
@@ -93,14 +93,14 @@ def test_templates_come_in_blocks_that_go_on_into_the_next_round() -> None:
     assert blocks[0][0] == blocks[-1][0] and {name for name, _ in blocks[:3]} == {"likert", "words", "questions"}
 
 
-def test_own_tasks_come_again_some_time_later_and_once() -> None:
+def test_a_raters_tasks_are_repeated_once_some_time_later() -> None:
     study = Study(likert_tasks(60), PLAIN._replace(repeats=0.1))
     turns = study.rate("ann")
     again = [(place, turn.task.task_id) for place, turn in enumerate(turns) if turn.repeat]
-    assert len(again) == pytest.approx(0.1 * (len(turns) - APART), abs=1.5)
+    assert len(again) == pytest.approx(0.1 * (len(turns) - MIN_DISTANCE), abs=1.5)
     assert all(turn.repeat in (0, 1) for turn in turns) and len({task for _, task in again}) == len(again)
     first = {turn.task.task_id: place for place, turn in enumerate(turns) if not turn.repeat}
-    assert all(place - first[task] >= APART for place, task in again)
+    assert all(place - first[task] >= MIN_DISTANCE for place, task in again)
     assert len({place % 10 for place, _ in again}) > 3, "at no place that could be known"
     assert not any(turn.repeat for turn in Study(likert_tasks(60), PLAIN).rate("ann"))
 
@@ -117,7 +117,7 @@ def test_gold_questions_are_mixed_in_and_each_rater_gets_all() -> None:
 
 
 def test_left_and_right_are_drawn_for_each_rater_task_and_repeat() -> None:
-    tasks = [made_task("side_by_side", f"p{place:02d}", ("atlas", "cobalt")) for place in range(40)]
+    tasks = [make_task("side_by_side", f"p{place:02d}", ("atlas", "cobalt")) for place in range(40)]
     study = Study(tasks, PLAIN)
     ann, bob = ({turn.task.task_id: turn.shown for turn in study.rate(rater)} for rater in ("ann", "bob"))
     assert 10 < sum(shown == (0, 1) for shown in ann.values()) < 30

@@ -9,26 +9,26 @@ import pytest
 
 from plugins.rating.tests.raters import MEANS, Rated, random_grade
 from plumbline.operators.base.errors import ConfigError, SourceError
-from plumbline.operators.statistics.prediction_powered import FEWEST_LABELS
+from plumbline.operators.statistics.prediction_powered import MIN_LABELS
 from plumbline.plugins.rating.labelling import plan_labels
-from plumbline.plugins.rating.order import APART
+from plumbline.plugins.rating.order import MIN_DISTANCE
 from plumbline.plugins.rating.study_files import read_answers
 from tests.commands import config_of
 from tests.operators.report.made import MadeRun, make_run, plain_prompts
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> MadeRun:
+def scored_run(tmp_path_factory: pytest.TempPathFactory) -> MadeRun:
     return make_run(tmp_path_factory.mktemp("made"), prompts=plain_prompts(40), generators=tuple(MEANS))
 
 
-def study_of(made: MadeRun, folder: Path, **config: Any) -> Rated:
-    """A new study of a run."""
-    return Rated(store=made.store.place.url, study=str(folder / "study"), **config)
+def study_of(scored_run: MadeRun, folder: Path, **config: Any) -> Rated:
+    """Return a new study of a run."""
+    return Rated(store=scored_run.store.place.url, study=str(folder / "study"), **config)
 
 
 def write_gold(path: Path, answer: object = 5, generator: str = "atlas") -> str:
-    """Four prompts of which the answer is known."""
+    """Write a table of four prompts with known answers."""
     rows = [
         {"template": "likert", "prompt_id": f"p{at:04d}", "generator": generator, "answer": answer} for at in range(4)
     ]
@@ -36,8 +36,8 @@ def write_gold(path: Path, answer: object = 5, generator: str = "atlas") -> str:
     return str(path)
 
 
-def test_gold_and_repeats_are_asked_among_others_and_do_not_show(made: MadeRun, tmp_path: Path) -> None:
-    study = study_of(made, tmp_path, gold=write_gold(tmp_path / "gold.csv"), repeats=0.1, pictures=30)
+def test_gold_and_repeats_are_asked_among_others_and_do_not_show(scored_run: MadeRun, tmp_path: Path) -> None:
+    study = study_of(scored_run, tmp_path, gold=write_gold(tmp_path / "gold.csv"), repeats=0.1, pictures=30)
     asked = study.rate("ann")
     answers = read_answers(study.study.place)
     assert len(asked) == len(answers)
@@ -46,32 +46,32 @@ def test_gold_and_repeats_are_asked_among_others_and_do_not_show(made: MadeRun, 
     assert all((answer.generators, answer.gold) == (("atlas",), 5) for answer in gold)
     places = {(task["task_id"], task["repeat"]): place for place, task in enumerate(asked)}
     again = [key for key in places if key[1]]
-    assert 2 <= len(again) <= 6 and all(places[key] - places[key[0], 0] >= APART for key in again)
+    assert 2 <= len(again) <= 6 and all(places[key] - places[key[0], 0] >= MIN_DISTANCE for key in again)
     assert len({tuple(sorted(task)) for task in asked}) == 1 and "gold" not in str(asked), "no task shows what it is"
     ordinary = Counter(answer.prompt_id for answer in answers if answer.gold is None and not answer.repeat)
     assert len(ordinary) >= 26 and all(count <= 2 for count in ordinary.values())
 
 
-def test_a_study_that_stops_tells_raters_that_it_is_done_and_says_so(made: MadeRun, tmp_path: Path) -> None:
-    study = study_of(made, tmp_path, queue="labels", stop=True, raters=1, repeats=0.0)
+def test_a_study_that_stops_tells_raters_that_it_is_done_and_says_so(scored_run: MadeRun, tmp_path: Path) -> None:
+    study = study_of(scored_run, tmp_path, queue="labels", stop=True, raters=1, repeats=0.0)
     assert 24 <= len(study.rate("ann")) < 60, "of 80"
     assert study.rate("bob") == []
     page = study("/progress").text
-    assert "Every pair of generators is told apart, and the study is done" in page
+    assert "Every pair of generators differs clearly, and the study is done" in page
     assert "<bdi>gecko</bdi> (prediction-powered)" in page, "the run's first metric"
 
 
-def test_the_page_of_progress_shows_agreement_pairs_and_who_is_random(made: MadeRun, tmp_path: Path) -> None:
-    study = study_of(made, tmp_path, raters=4, repeats=0.0, pictures=25)
+def test_the_page_of_progress_shows_agreement_pairs_and_who_is_random(scored_run: MadeRun, tmp_path: Path) -> None:
+    study = study_of(scored_run, tmp_path, raters=4, repeats=0.0, pictures=25)
     for name in ("ann", "bobby", "cyrill"):
         study.rate(name)
     study.rate("zed", random_grade)
     page = study("/progress").text
-    assert "random: the answers cannot be told from random ones" in page
+    assert "random: the answers may be random" in page
     main = page.partition('id="standing"')[2].partition("</main>")[0]
     assert main.count('class="warning"') == 1 and "<strong><bdi>zed</bdi></strong>" in main
     assert '<td class="n">200</td><td class="n">200</td>' in main, "all answers that are wanted"
-    assert "Told apart: 1 of 1 pair; 200 of 200 answers are there." in main
+    assert "1 of 1 pair of generators decided; 200 of 200 answers." in main
     assert "of ordinal distance" in main and "prediction-powered" not in main
 
 
@@ -79,30 +79,35 @@ def test_the_page_of_progress_shows_agreement_pairs_and_who_is_random(made: Made
     ("config", "message"),
     [
         ({"metrics": ("dsg",)}, "dsg"),
-        ({"metrics": ("gecko", "dsg")}, "metrics: expected one, got gecko, dsg; name it"),
-        ({"stop": True}, "stop: only queue=labels knows when to"),
+        ({"metrics": ("gecko", "dsg")}, "metrics: expected one, such as .*, got gecko, dsg"),
+        ({"stop": True}, "stop: it needs queue=labels"),
         ({"repeats": 2.0}, "repeats: expected a share between 0 and 1, got 2"),
     ],
 )
-def test_a_queue_that_cannot_be_is_refused(made: MadeRun, tmp_path: Path, config: dict[str, Any], message: str) -> None:
+def test_an_impossible_queue_is_refused(
+    scored_run: MadeRun, tmp_path: Path, config: dict[str, Any], message: str
+) -> None:
     with pytest.raises((ConfigError, SourceError), match=message):
-        study_of(made, tmp_path, **config)
+        study_of(scored_run, tmp_path, **config)
 
 
-def test_a_gold_question_that_fits_no_task_is_refused_with_its_row(made: MadeRun, tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match=r"gold.csv, row 0: no tasks of the study are like this gold question"):
-        study_of(made, tmp_path, gold=write_gold(tmp_path / "gold.csv", generator="other"))
+def test_a_gold_question_that_fits_no_task_is_refused_with_its_row(scored_run: MadeRun, tmp_path: Path) -> None:
+    with pytest.raises(
+        SourceError,
+        match=r"gold.csv, row 0: expected one task of the study that matches this gold question, found none",
+    ):
+        study_of(scored_run, tmp_path, gold=write_gold(tmp_path / "gold.csv", generator="other"))
 
 
-def test_what_is_asked_first_is_what_jobs_labels_would_ask_for(made: MadeRun, tmp_path: Path) -> None:
-    """Of one round that is rated nothing is said yet: the four prompts that are lacking for it come first."""
-    study = study_of(made, tmp_path, queue="labels", raters=1, repeats=0.0)
+def test_what_is_asked_first_is_what_jobs_labels_would_ask_for(scored_run: MadeRun, tmp_path: Path) -> None:
+    """One rated round is too little for an estimate; the four prompts that are still needed come first."""
+    study = study_of(scored_run, tmp_path, queue="labels", raters=1, repeats=0.0)
     study.rate("ann", most=16)
-    run = f"{made.store.place.url}/runs/{made.run_id}"
+    run = f"{scored_run.store.place.url}/runs/{scored_run.run_id}"
     words = ("protocol=study", f"protocol.path={tmp_path}/study", f"scores={run}", "metrics=[gecko]")
     listed = plan_labels(config_of("labels", *words)).next_prompts.to_pylist()
     asked = [study.study.opened.tasks[task["task_id"]] for task in study.tasks("bob", count=9)]
-    assert len(listed) == 2 * (FEWEST_LABELS - 8)
+    assert len(listed) == 2 * (MIN_LABELS - 8)
     assert {(row["prompt_id"], (row["generator"],)) for row in listed} == {
         (task.prompt_id, task.generators) for task in asked[:-1]
     }

@@ -1,4 +1,4 @@
-"""A study whose queue asks first what tells generators apart, and that ends where all are told apart."""
+"""A queue that starts with tasks about undecided pairs of generators, and ends when all pairs are decided."""
 
 from collections import Counter
 
@@ -16,7 +16,7 @@ SEQUENCING = Sequencing(seed=0, raters=1, repeats=0.0)
 
 
 def rate(queue: Queue, answers: list[Answer], most: int) -> list[Turn]:
-    """What one rater is asked who sees the generators' means, and answers it."""
+    """Answer all tasks of a rater whose answers are the generators' means."""
     random, turns = np.random.default_rng(len(answers)), list[Turn]()
     while len(turns) < most and (asked := queue.next(answers, "ann", 1)):
         (turn,) = asked
@@ -35,7 +35,7 @@ def test_what_is_told_apart_is_asked_last_and_by_the_seed_alone_it_is_not() -> N
     answers: list[Answer] = []
     queue = Queue(tasks, SEQUENCING, LABELS)
     assert generators(rate(queue, answers, 72)).keys() == MEANS.keys()
-    assert [pair.better for pair in queue.look(answers, growth=0).pairs["likert"]] == ["best", "best", None]
+    assert [pair.better for pair in queue.evaluate(answers, growth=0).pairs["likert"]] == ["best", "best", None]
     later = rate(queue, answers, 40)
     assert generators(later).keys() == {"close", "last"}
     assert len(rate(queue, answers, 500)) == 180 - 72 - 40, "in the end everything is asked"
@@ -48,7 +48,7 @@ def test_it_stops_where_every_pair_is_told_apart_if_it_is_to() -> None:
     stopping, going_on = (Queue(tasks, SEQUENCING, LABELS._replace(stops=stops)) for stops in (True, False))
     answers: list[Answer] = []
     assert 24 <= len(rate(stopping, answers, 500)) < 60, "12 prompts of two generators are the fewest"
-    assert stopping.look(answers).finished and stopping.left(answers, "bob") == []
+    assert stopping.evaluate(answers).finished and stopping.open_tasks(answers, "bob") == []
     rate(going_on, answers, 500)
     assert len(answers) == 120
 
@@ -58,4 +58,4 @@ def test_pairs_are_not_looked_at_again_at_every_answer() -> None:
     queue = Queue(tasks, SEQUENCING, LABELS)
     answers: list[Answer] = []
     rate(queue, answers, 20)
-    assert queue.look(answers).answers == 16 and queue.look(answers, growth=0).answers == 20
+    assert queue.evaluate(answers).answers == 16 and queue.evaluate(answers, growth=0).answers == 20

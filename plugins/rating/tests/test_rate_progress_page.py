@@ -1,4 +1,4 @@
-"""The page of a study's progress in a real browser: it renews itself, fits a phone, and keeps nobody out."""
+"""The page with a study's progress in a real browser: it reloads itself, fits a phone, and is accessible."""
 
 from collections.abc import Callable, Iterator
 from threading import Thread
@@ -58,7 +58,7 @@ def test_it_shows_how_far_the_study_is_and_never_scrolls_sideways(page: WebDrive
     assert page.find_element(By.TAG_NAME, "h1").text == "Progress"
     assert [heading.text for heading in find(page, "h2")] == ["Answers and agreement", "Generators", "Raters"]
     assert page.execute_script("return document.documentElement.scrollWidth") <= width  # type: ignore[no-untyped-call]
-    assert page.find_element(By.ID, "standing").text.startswith("Told apart: 1 of 1 pair; ")
+    assert page.find_element(By.ID, "standing").text.startswith("1 of 1 pair of generators decided; ")
 
 
 @ON_DESKTOP

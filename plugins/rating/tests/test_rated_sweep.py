@@ -6,7 +6,7 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from plumbline.plugins.rating.rate_config import RateConfig
-from plumbline.plugins.rating.study import Given, open_study
+from plumbline.plugins.rating.study import SentAnswer, open_study
 from tests.bench_of import words_of, write_benchmark
 from tests.commands import newest, printed, run
 
@@ -21,7 +21,7 @@ def test_a_sweep_is_judged_by_the_study_of_its_images_at_its_end(tmp_path: Path,
     for task in study.opened.tasks.values():
         said = SAID[task.template] if task.template == "vote" else SAID["likert"][task.generators[0]]
         for rater in ("ann", "bob"):
-            study.keep(Given(task_id=task.task_id, version=1, rater=rater, answer=said, seconds=2.0))
+            study.add(SentAnswer(task_id=task.task_id, version=1, rater=rater, answer=said, seconds=2.0))
     assert run("sweep", *given, "protocol=study", f"protocol.path={folder}").code == 0
     judged = pq.read_table(newest(tmp_path / "store") / "metaeval/judgements.parquet").to_pylist()
     found = {(row["metric"], row["template"], row["statistic"]): row["n"] for row in judged}

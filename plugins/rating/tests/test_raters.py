@@ -1,4 +1,4 @@
-"""What is known of raters, who stands out of them and who does not, and how far they agree."""
+"""Statistics of raters, flags of unusual raters, and find_agreement."""
 
 import math
 from dataclasses import replace
@@ -13,13 +13,13 @@ from plugins.rating.tests.simulated import (
     answers_of,
     honest,
     likert_tasks,
-    made_task,
+    make_task,
     random_rater,
 )
 from plumbline.operators.statistics.options import Sampling
 from plumbline.plugins.rating.answers import Answer
-from plumbline.plugins.rating.numbers import pairs_rated, parts_of, rated
-from plumbline.plugins.rating.raters import RaterQuality, Tally, agreement, judge_raters
+from plumbline.plugins.rating.numbers import collect_ratings, find_differences, parts_of
+from plumbline.plugins.rating.raters import RaterQuality, Tally, find_agreement, judge_raters
 from plumbline.plugins.rating.tasks import Task
 
 HONEST: dict[str, Rater] = {"ann": honest, "bob": honest, "cy": honest}
@@ -27,11 +27,11 @@ SEEDS = 40
 
 
 def judged(answers: list[Answer], tasks: list[Task]) -> dict[str, RaterQuality]:
-    return {quality.rater: quality for quality in judge_raters(rated(answers, tasks), answers)}
+    return {quality.rater: quality for quality in judge_raters(collect_ratings(answers, tasks), answers)}
 
 
 def test_a_random_rater_is_found_in_95_of_100_studies_and_an_honest_one_in_5_at_most() -> None:
-    """80 tasks, three honest raters of whom two correlate by about 0.6, and one who answers at random."""
+    """80 tasks, three honest raters (two of them correlate by about 0.6), and one who answers at random."""
     tasks, found, wronged = likert_tasks(40), 0, 0
     for seed in range(SEEDS):
         qualities = judged(answers_of(tasks, {**HONEST, "zed": random_rater}, seed), tasks)
@@ -40,7 +40,7 @@ def test_a_random_rater_is_found_in_95_of_100_studies_and_an_honest_one_in_5_at_
     assert found >= 0.95 * SEEDS and wronged <= 0.05 * SEEDS
 
 
-def test_of_too_few_answers_or_of_raters_who_do_not_agree_nobody_is_called_random() -> None:
+def test_nobody_is_called_random_with_too_few_answers_or_raters_who_disagree() -> None:
     few = likert_tasks(6)
     everybody = {**HONEST, "zed": random_rater}
     assert not any(quality.flags for quality in judged(answers_of(few, everybody, 0), few).values())
@@ -73,7 +73,7 @@ def lazy(task: Task, truth: float, random: Random) -> int:
     return 3
 
 
-def test_who_is_hasty_slow_always_the_same_or_wrong_is_told_with_its_numbers() -> None:
+def test_hasty_slow_constant_and_wrong_raters_are_flagged_with_numbers() -> None:
     tasks = likert_tasks(30)
     gold = [replace(task, task_id=f"{place:016x}", gold=1 + 4 * (place % 2)) for place, task in enumerate(tasks[:20])]
     answers = [
@@ -93,7 +93,7 @@ def test_who_is_hasty_slow_always_the_same_or_wrong_is_told_with_its_numbers() -
     assert "random: " in flags["lou"], "who says the same of everything has looked at nothing"
 
 
-def test_of_answers_without_a_time_nobody_is_hasty_or_slow() -> None:
+def test_raters_without_times_are_neither_hasty_nor_slow() -> None:
     tasks = likert_tasks(30)
     untimed = [replace(answer, seconds=None) for answer in answers_of(tasks, {"cy": honest}, 0)]
     found = judged([*answers_of(tasks, {"ann": honest, "bob": honest}, 0), *untimed], tasks)
@@ -101,7 +101,7 @@ def test_of_answers_without_a_time_nobody_is_hasty_or_slow() -> None:
     assert not any(quality.flags for quality in found.values())
 
 
-def test_repeats_and_gold_are_counted_and_are_no_ratings() -> None:
+def test_repeats_and_gold_are_counted_but_do_not_become_ratings() -> None:
     tasks = likert_tasks(10)
     golden = replace(tasks[0], gold=5)
     answers = [
@@ -121,32 +121,32 @@ def test_repeats_and_gold_are_counted_and_are_no_ratings() -> None:
 
 
 def test_answers_become_numbers_by_their_template() -> None:
-    words, questions = (made_task(template, "p", ("atlas",)) for template in ("words", "questions"))
+    words, questions = (make_task(template, "p", ("atlas",)) for template in ("words", "questions"))
     assert parts_of(answer_to(words, "ann", {"wrong": [1], "unsure": [0]}), words) == {"1": 0.0, "2": 1.0}
     assert parts_of(answer_to(questions, "ann", {"q1": "yes", "q2": "unsure"}), questions) == {"q1": 1.0}
     assert parts_of(answer_to(questions, "ann", "cannot_tell"), questions) == {}
 
 
 def test_pairs_are_rated_by_the_difference_of_images_or_by_the_choice_between_them() -> None:
-    likert = [made_task("likert", "p1", (name,)) for name in ("b", "a")]
-    votes = [made_task("vote", "p1", ("b", "a")), made_task("vote", "p2", ("a", "b"))]
+    likert = [make_task("likert", "p1", (name,)) for name in ("b", "a")]
+    votes = [make_task("vote", "p1", ("b", "a")), make_task("vote", "p2", ("a", "b"))]
     answers = [answer_to(likert[0], "ann", 5), answer_to(likert[1], "ann", 2), answer_to(likert[1], "bob", 3)]
     answers += [answer_to(votes[0], "ann", "a"), answer_to(votes[0], "bob", "tie")]
-    study = rated(answers, [*likert, *votes])
-    assert pairs_rated(study, "likert")["a", "b"].to_dict() == {"p1": -2.5}
-    by_vote = pairs_rated(study, "vote")["a", "b"]
+    study = collect_ratings(answers, [*likert, *votes])
+    assert find_differences(study, "likert")["a", "b"].to_dict() == {"p1": -2.5}
+    by_vote = find_differences(study, "vote")["a", "b"]
     assert by_vote["p1"] == -0.5 and np.isnan(by_vote["p2"])
     of_gold = [replace(task, gold="a") for task in votes]
-    assert pairs_rated(rated(answers, of_gold), "vote").empty, "gold questions tell nothing of generators"
+    assert find_differences(collect_ratings(answers, of_gold), "vote").empty, "gold questions are no ratings"
 
 
 def test_alpha_of_grades_and_of_words_has_an_interval_over_prompts() -> None:
     tasks = likert_tasks(30)
-    words = [made_task("words", f"p{place:03d}", ("atlas",)) for place in range(30)]
+    words = [make_task("words", f"p{place:03d}", ("atlas",)) for place in range(30)]
     answers = answers_of(tasks, HONEST, 0)
     answers += [answer_to(task, name, {"wrong": [place % 3], "unsure": []})
                 for place, task in enumerate(words) for name in HONEST]  # fmt: skip
-    likert, by_words = agreement(rated(answers, [*tasks, *words]), Sampling())
+    likert, by_words = find_agreement(collect_ratings(answers, [*tasks, *words]), Sampling())
     assert (likert.template, by_words.template, by_words.alpha) == ("likert", "words", 1.0)
     assert likert.interval.low < likert.alpha < likert.interval.high
     assert math.isnan(by_words.interval.low), "that nobody disagreed does not say that nobody would"

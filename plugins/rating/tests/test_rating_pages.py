@@ -36,7 +36,7 @@ ROOT = Path(__file__).parents[3]
 TEMPLATES = ("likert", "words", "questions", "side_by_side", "vote")
 QUESTIONS = ("is there a star?", "is it <b>red</b>?", "how many cups are there: more than two?")
 SECONDS = 60
-"""That a page may take on a busy machine; none is waited for longer than it takes."""
+"""Seconds that a page may take on a busy machine."""
 READY = "return document.querySelector('#rating')?.getAttribute('aria-busy') === 'false'"
 
 
@@ -62,20 +62,20 @@ class Server:
         self.process.kill()
         self.process.wait()
 
-    def kept(self, rater: str) -> list[Answer]:
-        """All that a rater answered, corrections too."""
+    def read_answers(self, rater: str) -> list[Answer]:
+        """Return all answers of a rater, including corrections."""
         files = sorted((self.study / "answers" / rater).glob("*.json"))
         return [parse_answer(file.read_bytes(), str(file)) for file in files]
 
 
 def sources_of(prompt: int) -> list[bytes]:
-    """Every third prompt is of an edit."""
+    """Return a source image for every third prompt, which is an edit."""
     return [png(500 + prompt)] if prompt % 3 == 0 else []
 
 
 @contextmanager
 def serving(folder: Path, made: MadeRun, templates: Sequence[str] = TEMPLATES) -> Iterator[Server]:
-    """A study about a run."""
+    """Serve a study about a run."""
     server = Server(folder, f"store={made.store.place.url}", f"templates=[{','.join(templates)}]", "repeats=0")
     try:
         yield server
@@ -108,12 +108,12 @@ def until(page: WebDriver, condition: Callable[[WebDriver], object]) -> None:
 
 
 def until_ready(page: WebDriver) -> None:
-    """Until the task that is shown takes an answer, or there is none left."""
+    """Wait until a task can be answered, or all tasks are done."""
     until(page, lambda seen: script(seen, READY))
 
 
 def template_of(page: WebDriver) -> str:
-    """What is asked; nothing where everything is rated."""
+    """Return the template of the current task, or nothing if all tasks are done."""
     return str(script(page, "return document.querySelector('#rating').dataset.template"))
 
 
@@ -126,7 +126,7 @@ def press(page: WebDriver, *keys: str) -> None:
 
 
 def answer_by_keys(page: WebDriver) -> None:
-    """Rates what is shown, without a pointer."""
+    """Rate the current task without a pointer."""
     until_ready(page)
     keys = {
         "likert": "4",
@@ -146,7 +146,7 @@ def tap(page: WebDriver, element: WebElement) -> None:
 
 
 def answer_by_touch(page: WebDriver) -> None:
-    """Rates what is shown, without a key."""
+    """Rate the current task without a keyboard."""
     until_ready(page)
     template = template_of(page)
     for question in find(page, ".asked"):
@@ -176,7 +176,7 @@ def rate_all(page: WebDriver, answer: Callable[[WebDriver], None], *, with_axe: 
 def test_all_templates_are_rated_by_keys_alone(browser: WebDriver, server: Server) -> None:
     rate_all(rate(browser, server, "keys"), answer_by_keys)
     assert "Thank you, keys" in browser.find_element("id", "question").text
-    kept = server.kept("keys")
+    kept = server.read_answers("keys")
     assert len(kept) == len({answer.task_id for answer in kept})
     for answer in kept:
         assert (
@@ -196,7 +196,7 @@ def test_all_templates_are_rated_by_touch_on_a_phone(browser: WebDriver, server:
     in_scheme(browser, "dark")
     rate_all(rate(browser, server, "touch", PHONE), answer_by_touch)
     in_scheme(browser, "")
-    for answer in server.kept("touch"):
+    for answer in server.read_answers("touch"):
         assert (
             answer.answer
             == {
@@ -210,7 +210,7 @@ def test_all_templates_are_rated_by_touch_on_a_phone(browser: WebDriver, server:
 
 
 def test_grades_of_the_papers_are_given_by_digits_and_fit_a_phone(browser: WebDriver, tmp_path: Path) -> None:
-    """0 is a number of errors, and 10 where there is no 0."""
+    """The key 0 means 0 errors, or 10 in templates without 0."""
     graded = ("genai_bench", "gecko_likert", "llmscore_overall", "llmscore_errors")
     with serving(tmp_path, make_run(tmp_path, prompts=plain_prompts(1), generators=("atlas",)), graded) as server:
         page = rate(browser, server, "ann", PHONE)
@@ -220,22 +220,22 @@ def test_grades_of_the_papers_are_given_by_digits_and_fit_a_phone(browser: WebDr
             seen[template] = [button.text.split("\n") for button in find(page, "#choices button")]
             press(page, "2" if template in graded[:2] else "0")
             until_ready(page)
-        until(page, lambda _: len(server.kept("ann")) == len(graded))
-        answers = {answer.template: answer.answer for answer in server.kept("ann")}
+        until(page, lambda _: len(server.read_answers("ann")) == len(graded))
+        answers = {answer.template: answer.answer for answer in server.read_answers("ann")}
     assert answers == {"genai_bench": 2, "gecko_likert": 2, "llmscore_overall": 10, "llmscore_errors": 0}
     assert seen["genai_bench"][1] == ["2", "Has significant discrepancies."]
     assert seen["llmscore_overall"] == [[str(grade)] for grade in range(1, 11)]
 
 
 def give_whole(page: WebDriver, label: str) -> None:
-    """Answers a task, whatever it asks, as a whole."""
+    """Answer a task of any template as a whole."""
     until_ready(page)
     tap(page, next(button for button in find(page, "#whole button") if button.text == label))
     until_ready(page)
 
 
 def earlier_answer(page: WebDriver) -> list[str]:
-    """What undo shows as the answer that was given."""
+    """Return the earlier answer that undo shows."""
     press(page, "z")
     until_ready(page)
     return [button.text for button in find(page, "#whole [aria-pressed=true]")]
@@ -252,8 +252,8 @@ def test_undo_shows_the_earlier_answer_and_another_one_corrects_it(browser: WebD
     assert earlier_answer(page) == ["Unsure"]
     give_whole(page, "Cannot tell")
     tap(page, page.find_element("id", "leave"))
-    until(page, lambda _: len(server.kept("undo")) == 3)
-    kept = server.kept("undo")
+    until(page, lambda _: len(server.read_answers("undo")) == 3)
+    kept = server.read_answers("undo")
     assert len({answer.task_id for answer in kept}) == 2
     said = Counter((str(answer.answer), answer.note) for answer in kept)
     assert said == Counter([("unsure", ""), ("cannot_tell", ""), ("cannot_tell", "zu: blurred")])
@@ -268,7 +268,7 @@ def until_ahead(page: WebDriver, server: Server, rater: str) -> None:
 
 
 @contextmanager
-def without_network(page: WebDriver) -> Iterator[None]:
+def go_offline(page: WebDriver) -> Iterator[None]:
     """No request of the page reaches its server meanwhile."""
     page.execute_cdp_cmd("Network.enable", {})
     page.execute_cdp_cmd("Network.setBlockedURLs", {"urls": ["*"]})
@@ -277,7 +277,7 @@ def without_network(page: WebDriver) -> Iterator[None]:
 
 
 def forgive(page: WebDriver) -> None:
-    """Takes what the browser said of requests that failed, as they were to."""
+    """Discard the browser's messages about requests that were expected to fail."""
     page.get_log("browser")  # type: ignore[no-untyped-call]
 
 
@@ -295,18 +295,18 @@ def test_a_source_is_drawn_over_its_edit_without_rating_it(browser: WebDriver, s
 def test_without_a_network_rating_goes_on_and_the_answers_follow(browser: WebDriver, server: Server) -> None:
     page = rate(browser, server, "offline")
     until_ahead(page, server, "offline")
-    with without_network(page):
+    with go_offline(page):
         answer_by_keys(page)
         until(page, lambda seen: state(seen).startswith("The server does not answer. 1 answer kept in this browser"))
     until(page, lambda seen: state(seen) == "The server answers again: every answer is kept.")
-    assert len(server.kept("offline")) == 1
+    assert len(server.read_answers("offline")) == 1
     forgive(page)
 
 
 def test_a_killed_server_and_a_closed_window_lose_and_double_nothing(browser: WebDriver, server: Server) -> None:
     page = rate(browser, server, "killed")
     answer_by_keys(page)
-    until(page, lambda _: len(server.kept("killed")) == 1)
+    until(page, lambda _: len(server.read_answers("killed")) == 1)
     until_ahead(page, server, "killed")
     server.kill()
     for _ in range(2):
@@ -319,8 +319,8 @@ def test_a_killed_server_and_a_closed_window_lose_and_double_nothing(browser: We
     server.start()
     page = rate(browser, server, "killed")
     answer_by_keys(page)
-    until(page, lambda _: len(server.kept("killed")) == 4)
-    assert len({answer.task_id for answer in server.kept("killed")}) == 4
+    until(page, lambda _: len(server.read_answers("killed")) == 4)
+    assert len({answer.task_id for answer in server.read_answers("killed")}) == 4
 
 
 def test_an_answer_of_another_window_is_shown_before_it_is_replaced(browser: WebDriver, server: Server) -> None:
@@ -329,16 +329,16 @@ def test_an_answer_of_another_window_is_shown_before_it_is_replaced(browser: Web
     page.switch_to.new_window("tab")
     rate(browser, server, "two")
     give_whole(page, "Unsure")
-    until(page, lambda _: len(server.kept("two")) == 1)
+    until(page, lambda _: len(server.read_answers("two")) == 1)
     page.close()
     page.switch_to.window(first)
     give_whole(page, "Cannot tell")
     until(page, lambda seen: find(seen, "#refused li"))
     (refused,) = find(page, "#refused li")
     assert "Another answer is kept: unsure. Yours was: cannot tell." in refused.text
-    assert [answer.answer for answer in server.kept("two")] == ["unsure"]
+    assert [answer.answer for answer in server.read_answers("two")] == ["unsure"]
     tap(page, find(refused, "button")[0])
-    until(page, lambda _: [answer.answer for answer in server.kept("two")] == ["unsure", "cannot_tell"])
+    until(page, lambda _: [answer.answer for answer in server.read_answers("two")] == ["unsure", "cannot_tell"])
     assert find(page, "#refused li") == []
     forgive(page)
 
@@ -365,7 +365,7 @@ return Array.from(document.querySelectorAll("#pictures img"), image => {
   return canvas.getImageData(0, 0, 1, 1).data[0];
 });
 """
-"""Of each image that a rater sees, 0 to 255."""
+"""Brightness of each image, 0 to 255."""
 
 
 def grey_png(number: int) -> bytes:
@@ -376,7 +376,7 @@ def grey_png(number: int) -> bytes:
 
 
 def answer_by_looking(page: WebDriver, mood: int) -> None:
-    """Rates what is shown by its brightness, and by a rater's mood."""
+    """Rate the current task by its brightness and the rater's mood."""
     until_ready(page)
     looks = [look + mood for look in script(page, BRIGHTNESS)]
     bright = looks[0] > 128
@@ -416,9 +416,9 @@ def test_three_raters_rate_all_tasks_nothing_is_lost_or_doubled_and_the_ratings_
                 browser.switch_to.window(window)
                 answer_by_looking(browser, mood=(7 * turn + 11 * place) % 41 - 20)
         for name in windows:
-            until(browser, lambda _, name=name: len(server.kept(name)) == 96)
-            assert len({answer.task_id for answer in server.kept(name)}) == 96
-            assert {answer.template for answer in server.kept(name)} == set(TEMPLATES)
+            until(browser, lambda _, name=name: len(server.read_answers(name)) == 96)
+            assert len({answer.task_id for answer in server.read_answers(name)}) == 96
+            assert {answer.template for answer in server.read_answers(name)} == set(TEMPLATES)
         for window in [*windows.values()][1:]:
             browser.switch_to.window(window)
             browser.close()
@@ -454,7 +454,7 @@ def test_an_edited_study_is_told_with_the_answer_that_it_no_longer_asks_for(brow
             in page.find_element("id", "refused").text
         )
         answer_by_keys(page)
-        until(page, lambda _: [answer.version for answer in server.kept("ann")] == [2])
+        until(page, lambda _: [answer.version for answer in server.read_answers("ann")] == [2])
         page.refresh()
         until_ready(page)
         assert len(find(page, "#refused li")) == 1

@@ -58,7 +58,7 @@ def once_ready(process: subprocess.Popen[bytes], log: Path) -> Server:
 
 @pytest.fixture(scope="module")
 def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Image files of two generators, each with its prompt beside it."""
+    """Write image files of two generators, each with a file of its prompt."""
     folder = tmp_path_factory.mktemp("taken") / "outputs"
     for place, generator in enumerate(("atlas", "borealis")):
         (folder / generator).mkdir(parents=True)
@@ -74,7 +74,7 @@ def study(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 class Rater(NamedTuple):
-    """Rates all it is asked, by way of both servers in turn, and comes again where one is gone."""
+    """Rates all tasks through both servers in turn, and retries if a server is down."""
 
     name: str
     servers: tuple[Server, Server]
@@ -82,7 +82,7 @@ class Rater(NamedTuple):
     """Set once half of a rater's tasks are answered."""
 
     def rate(self) -> dict[str, Any]:
-        """By task, the answer that a server said it has kept."""
+        """Return the confirmed answers by task."""
         kept: dict[str, Any] = {}
         with requests.Session() as session:
             while tasks := self._ask(session, "get", "/tasks", params={"rater": self.name, "count": 2}).json():
@@ -139,7 +139,7 @@ def test_what_the_command_cannot_ask_is_one_line(images: Path, tmp_path: Path) -
     asked = (f"images={images}", f"study={tmp_path}/study", f"store={tmp_path}/store")
     assert "templates: expected one of likert, genai_bench" in refusal("rate", *asked, "templates=[gut]")
     told = refusal("rate", *asked, "templates=[questions]")
-    assert "templates: questions are those of a run's metric" in told
+    assert "templates: questions need a run's metric" in told
     (tmp_path / "empty").mkdir()
     assert "expected image files" in refusal("rate", f"images={tmp_path}/empty", *asked[1:])
     assert "expected a token in the environment" in refusal("rate", *asked, "host=0.0.0.0")

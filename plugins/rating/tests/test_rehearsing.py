@@ -1,4 +1,4 @@
-"""How many prompts would have done, told of scores that are all there."""
+"""Rehearsals of finished scores show how many prompts would have been enough."""
 
 import re
 from dataclasses import replace
@@ -17,7 +17,7 @@ from tests.pipelines.judging.releases.files import REFERENCE, ROOT, needs_refere
 
 @pytest.fixture
 def scores(tmp_path: Path) -> Path:
-    """Of three generators on 64 prompts; of one image there is none."""
+    """Return a table of scores of three generators on 64 prompts; the score of one image is missing."""
     random = np.random.default_rng(0)
     frame = pd.DataFrame(
         [
@@ -31,7 +31,7 @@ def scores(tmp_path: Path) -> Path:
     return tmp_path / "scores.csv"
 
 
-def test_a_table_of_ones_own_tells_how_many_prompts_would_have_done(scores: Path, tmp_path: Path) -> None:
+def test_the_tables_of_own_scores_show_the_cost_in_prompts(scores: Path, tmp_path: Path) -> None:
     wanted = config_of(
         "rehearse", f"scores={scores}", "orders=20", "adaptive.indifference=0.3", f"page={tmp_path}/page.md"
     )
@@ -51,7 +51,7 @@ def test_a_table_of_ones_own_tells_how_many_prompts_would_have_done(scores: Path
     page.write_text("# Notes\n" + page.read_text() + "The end.\n")
     assert main(replace(wanted, orders=2)) == 0
     assert page.read_text().startswith("# Notes\n<!-- begin") and page.read_text().endswith("-->\nThe end.\n")
-    page.write_text("# Notes of somebody else\n")
+    page.write_text("# Other notes\n")
     with pytest.raises(ConfigError, match="expected the lines <!-- begin rehearsal --> and"):
         main(replace(wanted, orders=2))
 
@@ -68,25 +68,25 @@ def test_a_table_of_ones_own_tells_how_many_prompts_would_have_done(scores: Path
     ],
     ids=("indifferent", "exact"),
 )
-def test_the_question_is_answered_in_a_sentence(overrides: list[str], answer: str, scores: Path) -> None:
+def test_the_last_line_answers_the_question_in_a_sentence(overrides: list[str], answer: str, scores: Path) -> None:
     last = printed("rehearse", f"scores={scores}", "orders=20", "spreads=[]", *overrides).splitlines()[-1]
     whole = rf"scores.csv, gecko: {answer} \(betting\). In 0.0% of 20 orders a decision was false."
     assert re.fullmatch(whole, last), last
 
 
-def test_scores_too_alike_for_any_decision_are_said_to_be(tmp_path: Path) -> None:
+def test_equal_scores_take_all_prompts(tmp_path: Path) -> None:
     frame = [{"prompt_id": f"p{n}", "generator": name, "m": n % 7 / 10} for n in range(40) for name in "ab"]
     pd.DataFrame(frame).to_csv(tmp_path / "s.csv", index=False)
     (answer,) = rehearse_all(config_of("rehearse", f"scores={tmp_path}/s.csv", "orders=5", "spreads=[]")).answers
     assert answer.startswith("s.csv, m: it takes all 40 prompts or more to tell a and b apart (betting). In 0.0%")
 
 
-def test_scores_beyond_the_range_are_looked_at_by_the_asymptotic_sequence_alone(scores: Path) -> None:
+def test_scores_beyond_the_range_are_rehearsed_only_by_the_asymptotic_method(scores: Path) -> None:
     false, *_ = rehearse_all(config_of("rehearse", f"scores={scores}", "orders=2", "adaptive.range=[0.5,1]")).tables
     assert [row[2] for row in false.rows] == ["asymptotic"]
 
 
-def test_without_anything_to_look_at_it_is_said_what_to_give() -> None:
+def test_a_missing_source_is_refused_with_the_options_that_set_it() -> None:
     with pytest.raises(
         ConfigError, match="scores: expected a run or a table of scores, got none; set run=latest or scores"
     ):
@@ -100,7 +100,7 @@ def test_generators_without_prompts_in_common_are_refused(tmp_path: Path) -> Non
 
 
 @needs_reference
-def test_people_who_rated_genai_bench_are_told_apart_with_fewer_images_than_were_wanted() -> None:
+def test_ratings_of_genai_bench_are_decided_with_fewer_images_than_were_rated() -> None:
     path = REFERENCE / "genai_bench/genai_bench_527_image_ratings.json"
     false, _, by_pair = rehearse_all(
         config_of("rehearse", "protocol=genai_bench", f"protocol.path={path}", "orders=40", "spreads=[]")
@@ -109,12 +109,12 @@ def test_people_who_rated_genai_bench_are_told_apart_with_fewer_images_than_were
     thirteen = by_pair.rows[12]
     assert all(float(thirteen[place].rstrip("%")) < 71 for place in (4, 6))
     page = (ROOT / "plugins/rating/planning.md").read_text()
-    told = next(line for line in page.splitlines() if thirteen[0].partition(",")[0].replace("_", r"\_") in line)
-    assert re.search(r"\d+\.\d%", told)
+    line = next(line for line in page.splitlines() if thirteen[0].partition(",")[0].replace("_", r"\_") in line)
+    assert re.search(r"\d+\.\d%", line)
 
 
 @needs_reference
-def test_the_page_promises_what_was_measured() -> None:
+def test_the_page_shows_at_most_5_percent_false_decisions() -> None:
     page = (ROOT / "plugins/rating/planning.md").read_text()
     table = page.partition("### False decisions")[2].partition("###")[0]
     rows = [line.split(" | ") for line in table.splitlines() if "betting |" in line or "asymptotic |" in line]

@@ -1,4 +1,4 @@
-"""Planning takes runs and metrics by the words by which other jobs take them."""
+"""Planning accepts runs and metrics in the same words as other jobs."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What a study asks over HTTP, which answers it keeps, and what nobody can make it do or learn from it."""
+"""A study over HTTP: tasks, stored answers, and hostile requests."""
 
 import io
 import json
@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from plugins.rating.tests.served import GENERATORS, Served, asked_run
+from plugins.rating.tests.served import GENERATORS, Served, run_id_of
 from plumbline.operators.base.errors import ConfigError, SourceError
 from plumbline.pipelines.cells.checksums import decode_json, encode_json
 from plumbline.plugins.rating.question_templates import TEMPLATES
@@ -36,7 +36,7 @@ VALID: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> MadeRun:
-    return asked_run(tmp_path_factory.mktemp("made"))
+    return run_id_of(tmp_path_factory.mktemp("made"))
 
 
 @pytest.fixture
@@ -252,12 +252,12 @@ def test_more_prompts_keep_those_that_were_drawn_before(run: MadeRun, tmp_path: 
 
 
 def test_a_picture_that_has_gone_is_told_and_its_tasks_are_left_out(tmp_path: Path) -> None:
-    run = asked_run(tmp_path / "made", picture=lambda seed: b"broken" if seed == 100 else png(seed))
+    run = run_id_of(tmp_path / "made", picture=lambda seed: b"broken" if seed == 100 else png(seed))
     study = Served(store=run.store.place.url, study=str(tmp_path / "study"), repeats=0.0)
     asked = everything(study)
     assert len(asked) == 5 and asked[-1]["total"] == 5
     (told,) = study.told
-    assert told.startswith("task ") and "is left out, a picture has gone: " in told
+    assert told.startswith("task ") and "is left out, an image is missing: " in told
     (gone,) = study.study.gone
     assert gone in study("/progress").text
     refused = study.post({"task_id": gone, "repeat": 0, "version": 1}, 3)
@@ -267,7 +267,7 @@ def test_a_picture_that_has_gone_is_told_and_its_tasks_are_left_out(tmp_path: Pa
 
 
 def test_a_picture_that_comes_back_is_asked_once_nothing_else_is_left(tmp_path: Path) -> None:
-    run = asked_run(tmp_path / "made")
+    run = run_id_of(tmp_path / "made")
     file, away = tmp_path / "made/bench/images/atlas/00000.parquet", tmp_path / "away"
     study = Served(store=run.store.place.url, study=str(tmp_path / "study"), repeats=0.0)
     file.rename(away)
@@ -277,7 +277,7 @@ def test_a_picture_that_comes_back_is_asked_once_nothing_else_is_left(tmp_path: 
 
 
 def test_edits_are_shown_with_their_sources(tmp_path: Path) -> None:
-    run = asked_run(tmp_path / "made", sources=lambda at: [png(at + 7), png(at + 8)])
+    run = run_id_of(tmp_path / "made", sources=lambda at: [png(at + 7), png(at + 8)])
     study = Served(store=run.store.place.url, study=str(tmp_path / "study"), templates=("vote",))
     task = study.tasks()[0]
     assert len(task["sources"]) == 2
@@ -292,7 +292,7 @@ def test_edits_are_shown_with_their_sources(tmp_path: Path) -> None:
         ({"run": "20200101-000000-000000"}, "no such run"),
         ({"generators": ("atlsa",)}, "has no 'atlsa'; did you mean atlas"),
         ({"generators": ("atlas",), "templates": ("vote",)}, "vote has nothing to ask .* images of two generators"),
-        ({"questions": "clipscore", "templates": ("questions",)}, "asked no questions"),
+        ({"questions": "clipscore", "templates": ("questions",)}, "has no metric with questions"),
         ({"questions": "gut", "templates": ("questions",)}, "has no such metric; it has gecko, clipscore"),
         ({"run": "latest", "images": "somewhere"}, "expected a run or images"),
         ({"images": "/nowhere/at/all"}, "/nowhere/at/all: not found"),
@@ -307,7 +307,7 @@ def test_a_study_that_cannot_ask_is_refused_in_one_line(
 
 
 def test_a_run_without_pictures_within_reach_is_refused(tmp_path: Path) -> None:
-    run = asked_run(tmp_path / "made")
+    run = run_id_of(tmp_path / "made")
     for file in (tmp_path / "made/bench/images").rglob("*.parquet"):
         file.unlink()
     with pytest.raises(ConfigError, match="its images cannot be read"):
@@ -337,8 +337,8 @@ def test_a_name_of_a_study_is_a_folder_of_the_store(run: MadeRun) -> None:
 
 
 def test_which_of_a_pair_is_the_first_does_not_follow_the_generators_names(tmp_path: Path) -> None:
-    """The address of a picture has its place, in which no generator may be seen."""
-    run = asked_run(tmp_path / "made", prompts=[f"a cup beside {number} stars" for number in range(24)])
+    """An image's URL contains its index, which must not reveal the generator."""
+    run = run_id_of(tmp_path / "made", prompts=[f"a cup beside {number} stars" for number in range(24)])
     for file in (tmp_path / "made/bench/images").rglob("*.parquet"):
         table = pq.read_table(file)
         ids = pa.array([f"{number:05}" for number in range(len(table))])  # alike for all generators

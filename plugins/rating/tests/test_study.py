@@ -1,4 +1,4 @@
-"""A study's folder as others read it: what its files tell, and what a damaged one is refused for."""
+"""A study's folder: reading its files, and damaged files."""
 
 from pathlib import Path
 
@@ -53,10 +53,10 @@ def test_there_are_no_answers_before_somebody_answers(study: Place) -> None:
 def test_answers_that_come_later_are_read_and_earlier_ones_are_not_read_again(study: Place) -> None:
     keep(study, answer("ann", 2))
     answers = AnswerReader(study)
-    answers.look()
+    answers.refresh()
     Path(study.path, answer_path(key_of(answer("ann", 2)), 0)).write_bytes(b"changed meanwhile")
     keep(study, answer("bob", 3))
-    answers.look()
+    answers.refresh()
     assert [one.answer for one in answers.all()] == [2, 3] and not answers.problems
 
 
@@ -78,7 +78,7 @@ def test_a_file_that_is_no_answer_of_its_name_is_told_and_never_skipped(
         read_answers(study)
     assert path in str(refused.value)
     answers = AnswerReader(study)
-    answers.look()
+    answers.refresh()
     assert [one.rater for one in answers.all()] == ["zed"] and len(answers.problems) == 1
 
 

@@ -1,4 +1,4 @@
-"""A study's answers as judgements: by template, by hand, and judged with a metric beside."""
+"""A study's answers as human judgements, also compared with a metric."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from plugins.rating.tests.simulated import answer_to, made_task
+from plugins.rating.tests.simulated import answer_to, make_task
 from plumbline.operators.base.errors import SourceError
 from plumbline.operators.statistics.options import Sampling
 from plumbline.pipelines.base.storage import Place, StorageConfig
@@ -19,9 +19,9 @@ from plumbline.pipelines.judging.metaeval import run_metaeval
 from plumbline.pipelines.judging.releases.release import words_in
 from plumbline.plugins.rating.answers import Answer, encode_answer
 from plumbline.plugins.rating.labelling import plan_labels
-from plumbline.plugins.rating.numbers import rated
+from plumbline.plugins.rating.numbers import collect_ratings
 from plumbline.plugins.rating.question_templates import TEMPLATES
-from plumbline.plugins.rating.raters import agreement
+from plumbline.plugins.rating.raters import find_agreement
 from plumbline.plugins.rating.study_files import answer_path, key_of, read_answers, tasks_path, version_path
 from plumbline.plugins.rating.study_ratings import RATED, read_study
 from plumbline.plugins.rating.tasks import Task, task_table
@@ -30,9 +30,9 @@ from tests.operators.report.made import make_run, plain_prompts
 from tests.pipelines.judging.releases.files import put
 
 LIKERT, WORDS, QUESTIONS = (
-    made_task(name, "p1", ("atlas",), skills=("color",)) for name in ("likert", "words", "questions")
+    make_task(name, "p1", ("atlas",), skills=("color",)) for name in ("likert", "words", "questions")
 )
-SIDES, VOTE = (made_task(name, "p1", ("atlas", "flint"), skills=("color",)) for name in ("side_by_side", "vote"))
+SIDES, VOTE = (make_task(name, "p1", ("atlas", "flint"), skills=("color",)) for name in ("side_by_side", "vote"))
 
 
 def write_version(study: Place, tasks: Sequence[Task], version: int = 1) -> None:
@@ -51,8 +51,8 @@ def study(tmp_path: Path) -> Place:
     return place
 
 
-def test_every_template_is_a_judgement_of_its_own(study: Place) -> None:
-    """Of "a red cube" one word of two sure ones is shown; of two questions one is answered."""
+def test_every_template_has_its_own_judgements(study: Place) -> None:
+    """The image shows 1 of 2 sure words of "a red cube"; 1 of 2 questions is answered."""
     said: dict[str, tuple[Task, Any]] = {
         "ann": (LIKERT, 4), "bob": (LIKERT, "unsure"), "cy": (WORDS, {"wrong": [1], "unsure": [0]}),
         "di": (WORDS, "cannot_tell"), "ed": (QUESTIONS, {"q1": "yes", "q2": "cannot_tell"}), "flo": (SIDES, "b"),
@@ -87,10 +87,10 @@ def test_every_template_is_a_judgement_of_its_own(study: Place) -> None:
     ]
 
 
-def test_grades_of_the_papers_templates_are_ratings_of_which_more_is_better(study: Place) -> None:
-    """Of nine errors that can be counted, two leave seven; what is subjective or invalid is not answered."""
+def test_grades_of_the_papers_templates_become_ratings_whose_higher_values_are_better(study: Place) -> None:
+    """Two counted errors of at most nine make a rating of seven; subjective and invalid replies do not count."""
     said = {"genai_bench": 2, "gecko_likert": 5, "llmscore_overall": 10, "llmscore_errors": 2}
-    tasks = {name: made_task(name, "p1", ("atlas",)) for name in said}
+    tasks = {name: make_task(name, "p1", ("atlas",)) for name in said}
     write_version(study, [*tasks.values(), QUESTIONS])
     for name, answer in said.items():
         keep(study, answer_to(tasks[name], "ann", answer))
@@ -103,8 +103,8 @@ def test_grades_of_the_papers_templates_are_ratings_of_which_more_is_better(stud
     ]  # fmt: skip
 
 
-def test_the_last_revision_counts_and_gold_and_repeats_and_tasks_that_are_gone_are_told(study: Place) -> None:
-    gone = made_task("likert", "p2", ("atlas",))
+def test_the_last_revision_counts_and_gold_repeats_and_removed_tasks_are_noted(study: Place) -> None:
+    gone = make_task("likert", "p2", ("atlas",))
     write_version(study, [LIKERT, gone])
     keep(study, answer_to(LIKERT, "ann", 1))
     keep(study, answer_to(LIKERT, "ann", 5), revision=1)
@@ -123,21 +123,21 @@ def test_the_last_revision_counts_and_gold_and_repeats_and_tasks_that_are_gone_a
     }
 
 
-def test_a_study_that_nobody_answered_says_how_to(study: Place) -> None:
-    with pytest.raises(SourceError, match=r"nobody has answered yet; rate at plumbline rate study=.*study"):
+def test_a_study_without_answers_is_refused_with_the_remedy(study: Place) -> None:
+    with pytest.raises(SourceError, match=r"the study has no answers yet; rate at plumbline rate study=.*study"):
         read_study(study)
 
 
 @pytest.fixture(scope="module")
 def judged(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Twenty prompts by two generators, by whose votes, grades and words atlas is always better, as `hits` says too."""
+    """Twenty prompts by two generators, by whose votes, grades and words and by `hits`, atlas is always better."""
     folder = tmp_path_factory.mktemp("judged")
     place, tasks = StorageConfig().locate(str(folder / "study")), list[Task]()
     scores = []
     for number in range(20):
         prompt, names = f"p{number}", ("atlas", "flint")
-        alone = [made_task(template, prompt, (name,)) for template in ("likert", "words") for name in names]
-        both = [made_task(template, prompt, names) for template in ("side_by_side", "vote")]
+        alone = [make_task(template, prompt, (name,)) for template in ("likert", "words") for name in names]
+        both = [make_task(template, prompt, names) for template in ("side_by_side", "vote")]
         scores += [
             {"image_id": f"{prompt}/{name}", "prompt_id": prompt, "generator": name,
              "hits": number / 100 + (name == "atlas")} for name in names
@@ -190,7 +190,7 @@ def any_answer(task: Task, random: np.random.Generator) -> Any:
 def test_jobs_rate_and_jobs_metaeval_give_a_study_the_same_alpha(tmp_path: Path) -> None:
     random, place = np.random.default_rng(11), StorageConfig().locate(str(tmp_path / "study"))
     tasks = [
-        made_task(template, f"p{number}", names[: 1 + (template in ("side_by_side", "vote"))])
+        make_task(template, f"p{number}", names[: 1 + (template in ("side_by_side", "vote"))])
         for template in TEMPLATES
         for number in range(9)
         for names in permutations(("atlas", "flint"))
@@ -206,7 +206,7 @@ def test_jobs_rate_and_jobs_metaeval_give_a_study_the_same_alpha(tmp_path: Path)
     )
     alphas = [one for one in found.judgements if (one.statistic, one.group) == ("alpha_ordinal", "overall")]
     ours = {one.template: one.value for one in alphas}
-    progress = agreement(rated(read_answers(place), tasks), Sampling(resamples=20))
+    progress = find_agreement(collect_ratings(read_answers(place), tasks), Sampling(resamples=20))
     assert len(ours) == len(TEMPLATES) and len({*ours.values()}) == len(TEMPLATES)
     assert ours == pytest.approx({RATED.get(one.template, one.template): one.alpha for one in progress})
 
@@ -215,7 +215,7 @@ def test_raters_who_each_reject_another_word_do_not_agree(tmp_path: Path) -> Non
     """All reject one word of three; of the prompts whose name begins with `same` all three the same."""
     random, place = np.random.default_rng(3), StorageConfig().locate(str(tmp_path / "study"))
     tasks = [
-        made_task("words", f"{kind}{number}", (name,))
+        make_task("words", f"{kind}{number}", (name,))
         for kind in ("same", "other")
         for number in range(6)
         for name in ("atlas", "flint")
@@ -236,7 +236,7 @@ def test_raters_who_each_reject_another_word_do_not_agree(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("template", ["likert", "vote"])
-def test_jobs_labels_says_by_a_template_of_a_study_who_is_better(judged: Path, template: str) -> None:
+def test_jobs_labels_decides_pairs_by_one_template_of_a_study(judged: Path, template: str) -> None:
     given = [f"protocol.path={judged}/study", f"scores={judged}/scores.csv", f"output={judged}/next.csv"]
     plan = plan_labels(config_of("labels", "protocol=study", *given, f"protocol.templates=[{template}]"))
     (pair,) = plan.pairs
@@ -244,13 +244,13 @@ def test_jobs_labels_says_by_a_template_of_a_study_who_is_better(judged: Path, t
     assert pair.found is not None and pair.found.estimate == pytest.approx({"likert": 3.5, "vote": 0.4}[template])
 
 
-def test_words_of_a_study_are_judged_with_the_questions_of_a_run(tmp_path: Path) -> None:
-    """Nobody finds cobalt's red, and gecko's question about it fails; of a template that nobody answered it is told."""
+def test_marked_words_of_a_study_judge_the_questions_of_a_run(tmp_path: Path) -> None:
+    """The rater misses red in cobalt's images, as gecko does; a note names the task without answers."""
     texts = plain_prompts(4)
     names = ("atlas", "cobalt")
     run = make_run(tmp_path, prompts=texts, generators=names, score=lambda name, *_: 0.9 if name == "atlas" else 0.1)
     place = StorageConfig().locate(str(tmp_path / "study"))
-    made = [made_task("words", f"p{number:04d}", (name,)) for number in range(4) for name in names]
+    made = [make_task("words", f"p{number:04d}", (name,)) for number in range(4) for name in names]
     tasks = [replace(task, prompt=texts[int(task.prompt_id[1:])]) for task in made]
     tasks = [replace(task, words=tuple(word for word, _, _ in words_in(task.prompt))) for task in tasks]
     for task in tasks:
@@ -264,5 +264,5 @@ def test_words_of_a_study_are_judged_with_the_questions_of_a_run(tmp_path: Path)
         one.statistic: one.value for one in found.judgements if one.template == "words" and one.group == "overall"
     }
     assert values["recall"] == values["precision"] == 1
-    assert "task preferences: nobody was asked for what it judges by" in found.notes
+    assert "task preferences: the release has no judgements for it" in found.notes
     assert any(one.template == "wl" and one.statistic == "spearman" for one in found.judgements)

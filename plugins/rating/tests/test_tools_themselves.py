@@ -1,4 +1,4 @@
-"""Label Studio's and Argilla's own packages read what is written for them, and what they write is read here."""
+"""Label Studio's and Argilla's own packages read our exports, and we read theirs."""
 
 import json
 from pathlib import Path
@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from plugins.rating.tests.annotation_files import ARGILLA_RECORDS, LABEL_STUDIO
-from plugins.rating.tests.served import asked_run
+from plugins.rating.tests.served import run_id_of
 from plugins.rating.tests.test_annotation_tools import exported, rated_in_label_studio
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.judging.releases.readers import RatingColumns, read_release
@@ -31,7 +31,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def study(folder: Path) -> list[str]:
-    run = asked_run(folder / "made")
+    run = run_id_of(folder / "made")
     return [f"store={run.store.place.url}", f"study={folder}/study", f"templates=[{','.join(TEMPLATES)}]"]
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from plumbline.operators.base.errors import PlumblineError
 from plumbline.plugins.rating.app import parse_answer
-from plumbline.plugins.rating.study import Given, RefusedAnswer
+from plumbline.plugins.rating.study import RefusedAnswer, SentAnswer
 from tests.work import LONG, Parts, assert_linear, fields_without_limit, parts_of, with_field
 
 EXAMPLE = b'{"task_id": "0000000000000000", "version": 1, "rater": "ann", "answer": 4, "seconds": 2.5}'
@@ -18,10 +18,10 @@ def read(body: bytes) -> None:
 
 
 @pytest.mark.parametrize("shape", LONG)
-@pytest.mark.parametrize("parts", [*parts_of(Given)])
+@pytest.mark.parametrize("parts", [*parts_of(SentAnswer)])
 def test_any_value_of_any_field_is_at_most_twice_the_work_at_twice_its_length(parts: Parts, shape: str) -> None:
     assert_linear(lambda n: with_field(EXAMPLE, parts, LONG[shape](n)), read)
 
 
 def test_the_page_on_security_has_every_field_that_can_be_sent() -> None:
-    assert not fields_without_limit([Given])
+    assert not fields_without_limit([SentAnswer])

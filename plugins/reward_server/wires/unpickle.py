@@ -53,8 +53,10 @@ class Strings(list[str | bytes]):
 
 
 def unpickle(encoded: bytes) -> Any:
-    """Return the value of a pickle that contains only None, booleans, numbers, text, bytes, lists, tuples, dicts and
-    NumPy's strings, alone or in one-dimensional arrays. All protocols are read.
+    """Return the value of a pickle of any protocol that contains only plain values.
+
+    These are None, booleans, numbers, text, bytes, lists, tuples, dicts and NumPy's strings, alone or in
+    one-dimensional arrays.
 
     Raises RefusedPickle for anything else: other names and classes, a container that contains itself, more than
     MAX_OPCODES opcodes or MAX_DEPTH levels. CPython's `pickletools` documents the opcodes.

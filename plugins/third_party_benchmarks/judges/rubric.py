@@ -44,8 +44,7 @@ class RubricConfig(InspectedConfig):
         return "a judge needs explanations or checkpoints, and these have choices" if set(choices) - {0} else None
 
     def asking(self, *templates: str) -> dict[str, Any]:
-        """Return all options that decide verdicts by these templates; without templates nothing, as questions are the
-        pack's."""
+        """Return all options that decide verdicts by these templates; none without, as the pack has the questions."""
         return InspectedConfig.asking(self, *templates) if templates else {}
 
     def inspect(self, prompt: str, questions: Sequence[WrittenQuestion] = ()) -> Writing[Verdict]:

@@ -42,7 +42,7 @@ def read_evalmuse(place: Place) -> Release:
         generator = image_id.rpartition("/")[0].rpartition("/")[2] or None
         ids = (image_id, prompt_id, generator)
         skills.append((prompt_id, str(record["type"]) if record.get("type") else None))
-        for rater, rating in enumerate(_listed(record.get("total_score"), where)):
+        for rater, rating in enumerate(_read_rater_values(record.get("total_score"), where)):
             ratings.append(Rating(*ids, str(rater), LIKERT, rating_value(rating, where), where))
         for name, given in as_object(record.get("element_score") or {}, f"{where}, element_score").items():
             found = list(_element_words(ids, as_text(record, "prompt", where), name, given, f"{where}, {name!r}"))
@@ -51,7 +51,7 @@ def read_evalmuse(place: Place) -> Release:
     return released(ratings=ratings, words=_once(words), skills=skills_of(skills), notes=notes)
 
 
-def _listed(value: Any, where: str) -> list[Any]:
+def _read_rater_values(value: Any, where: str) -> list[Any]:
     """Return each rater's rating, or their mean as the only one."""
     return [value] if isinstance(value, int | float) else as_list(value, "ratings", where)
 
@@ -62,7 +62,7 @@ def _element_words(ids: tuple[str, str, str | None], prompt: str, name: str, giv
     span = parsing.find(words, prompt)
     if span is None:
         return
-    for rater, value in enumerate(_listed(given, where)):
+    for rater, value in enumerate(_read_rater_values(given, where)):
         for word, start, end in words_in(prompt[span.start : span.end]):
             yield Word(*ids, str(rater), word, span.start + start, span.start + end, rating_value(value, where), where)
 

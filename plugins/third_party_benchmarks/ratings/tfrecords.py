@@ -26,7 +26,7 @@ def read_examples(place: Place) -> Iterator[dict[str, list[Any]]]:
         while head := stream.read(HEAD):
             where = f"{place.url}, record {number}"
             if number == 0 and head.startswith(POINTER):
-                raise SourceError(f"{place.url}: is a pointer of Git LFS and not the file; run git lfs pull beside it")
+                raise SourceError(f"{place.url}: is a pointer of Git LFS and not the file; run git lfs pull there")
             yield _features(_record(stream, head, where), where)
             number += 1
 

@@ -62,7 +62,7 @@ def write_t2i_corebench(path: Path, count: int = 4) -> Path:
 
 
 def write_tiif_bench(folder: Path, count: int = 4) -> Path:
-    """Two questions about each of the first prompts of the shapes, whose long wording says it twice."""
+    """Write two questions about each of the first prompts of the shapes; the long wording repeats the short one."""
     asked = {"type": "numeracy", "yn_question_list": ["Is there a circle? ", "Is it square?"]}
     described = [
         {"short_description": one["text"], "long_description": f"{one['text']}, that is, {one['text']}"}
@@ -79,7 +79,7 @@ def write_tiif_bench(folder: Path, count: int = 4) -> Path:
 
 
 def write_prism_bench(folder: Path) -> Path:
-    """Two prompts of each track, of which one says nothing."""
+    """Write two prompts of each track, one of them empty."""
     folder.mkdir(parents=True)
     for track in ("affection", "composition", "entity", "imagination", "long_text", "style", "text_rendering"):
         (folder / f"{track}.jsonl").write_text(json.dumps({"prompt": f"a {track}"}) + '\n{"prompt": ""}\n')
@@ -95,7 +95,7 @@ WRITTEN: Mapping[str, tuple[str, Callable[[Path], Path]]] = {
     "unigenbench": ("q.csv", write_unigenbench),
     "wise_verified": ("q.json", write_wise_verified),
 }
-"""By pack, what its file is called here and what writes it."""
+"""File name and writing function of each pack."""
 
 
 def write_pack(name: str, folder: Path) -> Path:

@@ -48,7 +48,7 @@ EXPECTED: dict[str, dict[str, Any]] = {
         "notes": ["2 images have no prompt in a table prompts.csv beside: no words of them"],
     },
 }  # fmt: skip
-"""By layout and table of the release: columns, the first row that is shown, and the rows; and skills and notes."""
+"""Expected content by layout: columns, index of the first row and rows of each table; also skills and notes."""
 WORDS_OF = "expected a 1 or a 0 for each of the 3 words of 'a cat asleep'"
 
 
@@ -67,7 +67,7 @@ COMPLAINTS: dict[str, list[tuple[Any, ...]]] = {
         ("prompts.csv", "filename,prompt\ntrain/0a1b.png,a cat asleep\n", f"record 0: {WORDS_OF}"),
     ],
 }
-"""By layout: the content of its first file, or another file and its content, and what is said."""
+"""Content of a layout's first file, or another file and its content, and the expected message."""
 
 
 @pytest.mark.parametrize("name", LAYOUTS)

@@ -1,4 +1,4 @@
-"""Sweeps whose judge goes by what a benchmark says of each prompt."""
+"""Sweeps whose judge uses a benchmark's notes on each prompt."""
 
 from pathlib import Path
 
@@ -6,7 +6,6 @@ import pytest
 
 from plugins.third_party_benchmarks.tests.packs import write_pack
 from plugins.third_party_benchmarks.tests.ratings import RATED
-from plumbline.pipelines.sweeps.question_kinds import pool_kinds
 from tests.bench_of import run_plan, write_benchmark
 from tests.operators.tiny.judges import save_seeing_judge
 from tests.pipelines.test_question_pack_sweeps import planned
@@ -26,7 +25,8 @@ def test_a_judge_scores_by_what_the_benchmark_says(pack: str, expected: float, f
     plan = planned(folder, tmp_path / "store", pack, questions, *given)
     scores = run_plan(plan).results.read_scores().to_pylist()
     assert [row["score"] for row in scores] == [expected] * 4
+    assert not planned(folder, tmp_path / "store", pack, questions, *given).plan.missing
+    pool_kinds = pytest.importorskip("plumbline.plugins.diagnosis.question_kinds").pool_kinds
     kinds = {row.kind: (row.mean, row.n) for row in pool_kinds(plan.store, "latest", pack) if row.level == 1}
     checkpoints = {"Style": (1.0, 4), "Attribute": (0.0, 4)}
     assert kinds == ({"score": (1.0, 4)} if pack == "wise_verified" else checkpoints)
-    assert not planned(folder, tmp_path / "store", pack, questions, *given).plan.missing

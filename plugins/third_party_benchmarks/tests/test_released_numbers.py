@@ -10,7 +10,6 @@ import pytest
 from scipy.stats import gmean
 
 from plugins.third_party_benchmarks.tests.packs import write_oneig
-from plumbline.pipelines.sweeps.question_kinds import pool_kinds
 from tests.bench_of import prompts
 from tests.pipelines.test_released_numbers import Answers, Ran, annotations, gated, run, says_yes, write_pairs
 from tests.question_packs import ANNOTATIONS, write_csv, write_geneval2
@@ -25,14 +24,16 @@ class Benchmark(NamedTuple):
     """The output of compute_dpg_bench.py."""
 
     scores: Mapping[str, float]
-    """Of each prompt whose image it does not fail on."""
+    """Scores by prompt; prompts with a failed image have none."""
     levels: Mapping[str, float]
     categories: Mapping[str, float]
 
 
 def dpg_bench(answers: Answers, *, first_row: int, last_image_only: bool) -> Benchmark:
-    """The release's way from answers to numbers: dictionaries by number, zeroed in place, and levels of what was
-    answered before that about the image that was looked at last."""
+    """Compute numbers from answers as the release does.
+
+    It sets answers to zero in place, in dictionaries by number. Its levels use the last image's answers before that.
+    """
     items: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for row in annotations()[first_row:]:
         items[row["item_id"]].append(row)
@@ -84,6 +85,7 @@ def released(folder: Path, dpg_file: Path) -> Ran:
 
 
 def levels_of(ran: Ran, level: int) -> dict[str, float]:
+    pool_kinds = pytest.importorskip("plumbline.plugins.diagnosis.question_kinds").pool_kinds
     return {row.kind: row.mean for row in pool_kinds(ran.store, ran.run_id, "dpg_bench_levels") if row.level == level}
 
 
@@ -132,6 +134,7 @@ def test_soft_tifa_is_the_mean_and_the_geometric_mean_over_the_spellings(
         arithmetic = sum(sum(of_image) / 2 for of_image in each) / 2
         assert ran.scores["geneval2"][one["prompt_id"]] == pytest.approx(geometric, rel=1e-5)
         assert ran.scores["geneval2_am"][one["prompt_id"]] == pytest.approx(arithmetic, rel=1e-5)
+    pool_kinds = pytest.importorskip("plumbline.plugins.diagnosis.question_kinds").pool_kinds
     kinds = {row.kind: row.n for row in pool_kinds(ran.store, ran.run_id, "geneval2_am")}
     assert kinds == {"count": 4, "object": 4}
 

@@ -1,4 +1,4 @@
-"""With a release's wording, requests equal those of its own code, and replies are parsed as it parses them."""
+"""Requests with a release's wording equal those of its own code, and replies are parsed as its code parses them."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -200,20 +200,20 @@ def test_qwen_image_bench(name: str) -> None:
     metric = QwenImageBenchConfig(wording=checkout(name)).with_model_defaults(profile)
     for (prompt, dims, replies), theirs in zip(given, released, strict=True):
         order = [part.partition(" /")[0] for part in dims.split("; ")]
-        ours = as_ours(metric.inspect(prompt, skills=dims.split("; ")), in_our_order(replies, order), shown)
-        said = [[one["messages"][0]["content"][0], IMAGE.join(_around(one))] for one in ours.requests]
+        ours = as_ours(metric.inspect(prompt, skills=dims.split("; ")), sort_replies(replies, order), shown)
+        said = [[one["messages"][0]["content"][0], IMAGE.join(_find_texts(one))] for one in ours.requests]
         assert sorted(said) == sorted([system, words.replace("<image>", IMAGE)] for system, words in theirs.requests)
         score = metric.score(evidence(ours.result)).score if ours.result else None
         assert score == (theirs.result if theirs.result is None else pytest.approx(theirs.result))
     assert sum(one.result is not None for one in released) == 50
 
 
-def _around(request: dict[str, Any]) -> list[str]:
-    """The words before and behind the image."""
+def _find_texts(request: dict[str, Any]) -> list[str]:
+    """Return the texts before and after the image."""
     return [part for part in request["messages"][1]["content"] if part != IMAGE]
 
 
-def in_our_order(replies: Sequence[str], names: Sequence[str]) -> list[str]:
+def sort_replies(replies: Sequence[str], names: Sequence[str]) -> list[str]:
     """Return the replies about dimensions in their listed order, not in the prompt's order."""
     ours = ("Quality", "Aesthetics", "Alignment", "Real-world Fidelity", "Creative Generation")
     of_name = dict(zip(dict.fromkeys(names), replies, strict=True))

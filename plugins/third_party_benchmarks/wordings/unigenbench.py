@@ -49,7 +49,7 @@ class UniGenBenchRelease(Release):
         language = next((each for each in self.languages if each.meanings.keys() >= {*names}), None)
         if language is None:
             unknown = next(name for name in names if all(name not in each.meanings for each in self.languages))
-            raise UnreadableReply(f"the release does not say what the checkpoint {unknown!r} means")
+            raise UnreadableReply(f"the release does not define the checkpoint {unknown!r}")
         meanings = "".join(f"\n{name}: {language.meanings[name]}" for name in names)
         wanted = "".join(f"\n{name}: {each.text}" for name, each in zip(names, checkpoints, strict=True))
         places = {

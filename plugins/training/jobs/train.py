@@ -19,15 +19,15 @@ COMMAND = Command(
     "Train stage 1 (captions) or 2 (questions) of a CLIP-FlanT5 or a LLaVA, or a checkpoint on people's ratings of\n"
     "images (finetune), by workers on Ray.",
     AnyTraining,
-    stopped="stopped; the same command goes on from the last state",
+    stopped="stopped; the same command continues from the last state",
 )
 
 
 def main(config: StageConfig | FinetuneConfig) -> int:
-    """Trains, telling what it does; 0, or 2 where rows were left out that could not be read."""
+    """Train and print the progress; return 0, or 2 if unreadable rows were left out."""
     console = make_console()
     planned = plan_training(config)
-    say(console, planned.words)
+    say(console, planned.summary)
     trained = run_training(planned, lambda line: say(console, line))
     if trained.findings is not None:
         show_agreement(console, trained.findings)

@@ -35,7 +35,7 @@ def rows(count: int) -> list[dict[str, Any]]:
 
 
 def write(folder: Path, taught: list[dict[str, Any]], files: int = 3) -> str:
-    """The rows dealt to so many files of two row groups or so; gives the folder."""
+    """Write the rows to files with about two row groups each, and return the folder."""
     folder.mkdir()
     for number in range(files):
         table = pa.Table.from_pylist(taught[number::files])
@@ -44,13 +44,13 @@ def write(folder: Path, taught: list[dict[str, Any]], files: int = 3) -> str:
 
 
 def training_config(*overrides: str) -> Any:
-    """A training's configuration, for tiny steps on one thread."""
+    """Return a training's configuration with tiny steps on one thread."""
     small = ("shard_rows=1", "mixed=2", "cluster.pools.training.threads=1")
     return config_of("train", *small, *overrides)
 
 
 def stage_config(kind: str, data: str, output: Path, *overrides: str) -> Any:
-    """Stage 1 or 2 on the embedded world's model: two steps of four images unless they say otherwise."""
+    """Return stage 1 or 2 on the embedded world's model, by default with two steps of four images."""
     model = [f"model.checkpoint={VQA}", *(["begin=null"] if kind == "captions" else [])]
     return training_config(
         f"training={kind}", f"data={data}", f"output={output}", *model, "pace.batch=4", "pace.steps=2", *overrides

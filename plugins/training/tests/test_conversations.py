@@ -56,7 +56,7 @@ def test_conversations_are_trained_on_as_their_single_turns(
     planned = plan_training(taught.stage_config("questions", str(file), tmp_path / "out"))
     assert rows_of(tmp_path / "out") == turns
     assert sum(shard.shard.rows for shard in planned.task.examples.shards) == len(turns)
-    assert f"split into {len(turns)} rows of one turn" in planned.words
+    assert f"split into {len(turns)} rows of one turn" in planned.summary
     again = plan_training(taught.stage_config("questions", str(file), tmp_path / "out"))
     assert again.recipe == planned.recipe
     taught.run_together(planned.task)
@@ -93,7 +93,7 @@ def test_a_conversation_that_cannot_be_read_is_left_out_within_the_budget(
     bad = len(records) // 2
     file.write_text(json.dumps([*records[:bad], {**records[0], **change}, *records[bad:]]))
     planned = plan_training(taught.stage_config("questions", str(file), tmp_path / "out", "max_failed=0.5"))
-    assert rows_of(tmp_path / "out") == turns and f"1 left out, first {file}, row {bad}: " in planned.words
+    assert rows_of(tmp_path / "out") == turns and f"1 left out, first {file}, row {bad}: " in planned.summary
     with pytest.raises(
         SourceError, match=rf"row {bad}: .*{said}.*; 1 of {len(records) + 1} conversations cannot be re"
     ):

@@ -1,4 +1,4 @@
-"""Which rows are trained on, and in which order: each once an epoch, the same for any number of workers."""
+"""The rows of a training and their order: each once an epoch, the same for any number of workers."""
 
 from collections import Counter
 from pathlib import Path
@@ -22,7 +22,7 @@ def order(seed: int = 0, mixed: int = 2) -> RowOrder:
 
 def test_every_row_comes_once_an_epoch_and_each_epoch_has_its_own_order() -> None:
     rows = order()
-    epochs = [[rows.at(position) for position in range(first, first + rows.rows)] for first in (0, rows.rows)]
+    epochs = [[rows.row_at(position) for position in range(first, first + rows.rows)] for first in (0, rows.rows)]
     for epoch in epochs:
         assert Counter(epoch) == Counter((shard, place) for shard, places in enumerate(PLACES) for place in places)
     assert epochs[0] != epochs[1]
@@ -30,7 +30,7 @@ def test_every_row_comes_once_an_epoch_and_each_epoch_has_its_own_order() -> Non
 
 def test_rows_of_no_more_than_so_many_shards_are_mixed() -> None:
     rows = order(mixed=2)
-    shards = [rows.at(position).shard for position in range(rows.rows)]
+    shards = [rows.row_at(position).shard for position in range(rows.rows)]
     first = set(shards[: sum(len(PLACES[shard]) for shard in set(shards[:1]))])
     assert len(first) <= 2
     changes = [shard for shard, before in zip(shards, [None, *shards], strict=False) if shard != before]
@@ -39,8 +39,8 @@ def test_rows_of_no_more_than_so_many_shards_are_mixed() -> None:
 
 def test_the_order_follows_from_the_seed() -> None:
     positions = range(40)
-    assert [order().at(p) for p in positions] == [order().at(p) for p in reversed(positions)][::-1]
-    assert [order().at(p) for p in positions] != [order(seed=1).at(p) for p in positions]
+    assert [order().row_at(p) for p in positions] == [order().row_at(p) for p in reversed(positions)][::-1]
+    assert [order().row_at(p) for p in positions] != [order(seed=1).row_at(p) for p in positions]
 
 
 def batches(tmp_path: Path, kind: str, data: str, *, number: int = 0, count: int = 1, size: int = 4) -> Batches:

@@ -1,4 +1,4 @@
-"""What CLIP-FlanT5 is taught by: captions cut in two, questions in the form of inference, ratings as shares of Yes."""
+"""CLIP-FlanT5's exercises: captions cut in two, questions in the form of inference, ratings as shares of Yes."""
 
 from pathlib import Path
 from random import Random

@@ -25,7 +25,7 @@ from tests.operators.tiny import chat_vlms
 
 CPU = torch.device("cpu")
 TOWER, PROJECTOR = "vision_tower", "multi_modal_projector"
-MARK = "'<image>' in it, which to this model is a second image"
+MARK = "a second image"
 
 
 def stage(kind: str, data: str, output: Path, checkpoint: Path, *overrides: str) -> Any:
@@ -75,7 +75,7 @@ def test_the_two_stages_train_the_projector_and_then_all_but_the_tower(tmp_path:
 
 
 def test_the_loss_is_what_production_says_of_the_trained_checkpoint(tmp_path: Path) -> None:
-    """In one batch, of questions and answers of several lengths, no padding is learnt and no question."""
+    """In one batch of questions and answers of several lengths, no padding is learnt and no question."""
     rows, first = taught.rows(8), tiny.save_llava(tmp_path / "llava")
     data = taught.write(tmp_path / "data", rows)
     train(stage("questions", data, tmp_path / "out", first, "pace.rate=1e-3"))
@@ -122,7 +122,7 @@ def test_a_text_that_the_network_cannot_take_is_left_out_by_file_and_row(tmp_pat
         said = sorted(line for line in lines if line.startswith("left out: "))
         for line, (row, problem) in zip(said, wanted.items(), strict=True):
             assert f"0.parquet, row {row}: " in line and problem in line
-    with pytest.raises(SourceError, match="3 rows could not be read, where max_failed allows 0"):
+    with pytest.raises(SourceError, match="3 rows could not be read, and max_failed allows 0"):
         train(stage("questions", data, tmp_path / "strict", first, "max_failed=0", "pace.batch=8"))
 
 

@@ -1,4 +1,4 @@
-"""A training from its configuration to a checkpoint that production loads, resumed where it was ended."""
+"""A training from its configuration to a checkpoint that production loads, also after an interruption."""
 
 import json
 from collections.abc import Callable
@@ -52,7 +52,7 @@ class Killed(BaseException):
 
 
 def run(config: object, *, killed_after: int | None = None) -> list[str]:
-    """Trains, ended after so many steps; gives what was said."""
+    """Train, stop after a number of steps, and return the reported lines."""
     lines: list[str] = []
     planned = plan_training(config)  # type: ignore[arg-type]
     if killed_after is None:
@@ -99,12 +99,12 @@ def test_a_finished_training_is_not_done_again_and_another_one_finds_its_place_t
     config = taught.stage_config("captions", data, tmp_path / "out")
     run(config)
     assert run(config) == [f"{tmp_path}/out/checkpoint is trained already"]
-    with pytest.raises(ConfigError, match="holds a training with other stage and seed; give another output"):
+    with pytest.raises(ConfigError, match="contains a training with other stage and seed; choose another output"):
         run(taught.stage_config("captions", data, tmp_path / "out", "seed=1", "pace.rate=0.1"))
 
 
 def test_two_workers_take_the_mean_of_their_gradients_and_stay_the_same(tmp_path: Path, data: str) -> None:
-    """Threads stand for processes; that these do the same is shown by the test of workers on Ray."""
+    """Threads replace processes; that these do the same is shown by the test of workers on Ray."""
     tasks = {}
     for name in ("two", "again"):
         task = plan_training(taught.stage_config("questions", data, tmp_path / name, "pace.rate=1e-3")).task
@@ -120,7 +120,7 @@ def test_rows_that_cannot_be_read_are_left_out_up_to_the_budget(tmp_path: Path, 
     lines = run(taught.stage_config("captions", data, tmp_path / "out", "max_failed=0.2"))
     assert json.loads((tmp_path / "out/outcome.json").read_text()) == {"steps": 2, "failed": 1}
     assert [line.startswith("left out: ") and "parquet, row 1: " in line for line in lines].count(True) == 1
-    with pytest.raises(SourceError, match=r"1 rows could not be read, where max_failed allows 0"):
+    with pytest.raises(SourceError, match=r"1 rows could not be read, and max_failed allows 0"):
         run(taught.stage_config("captions", data, tmp_path / "strict", "max_failed=0"))
 
 

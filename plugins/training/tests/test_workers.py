@@ -68,12 +68,12 @@ def test_a_killed_worker_changes_no_weight(sharded: bool, tmp_path: Path) -> Non
 
 
 def rows_in_order(tmp_path: Path, settings: tuple[str, ...]) -> list[int]:
-    """Which of the rows comes at each position, found in tables of the same shape."""
+    """Return the row at each position, found in tables of the same shape."""
     plain = taught.write(tmp_path / "plain", taught.rows(24), FILES)
     task = plan_training(taught.stage_config("questions", plain, tmp_path / "planned", *settings)).task
     found = []
     for position in range(24):
-        shard, place = task.order.at(position)
+        shard, place = task.order.row_at(position)
         source = task.examples.shards[shard].shard
         found.append((source.first_row + place) * FILES + int(Path(source.url).stem))
     return found

@@ -1,4 +1,4 @@
-"""Shows the pages of a store in a web browser: its runs, their scores, images, questions and trends."""
+"""Shows the pages of a store in a web browser."""
 
 import sys
 
@@ -9,8 +9,8 @@ from plumbline.plugins.viewer.viewing import ViewConfig, view
 COMMAND = Command(
     "view",
     "Show the pages of a store in a web browser: runs, scores, images, questions, trends, and two runs side by side\n"
-    "(plugins/viewer/README.md). Listens on this machine alone unless host= says otherwise, which needs a token. It\n"
-    "writes the notes that people leave on images, and nothing else; with notes=false not even these.",
+    "(plugins/viewer/README.md). It listens on this machine only, unless host= names an address, which needs a token.\n"
+    "It writes nothing but people's notes on images; with notes=false it writes nothing at all.",
     ViewConfig,
     extra="view",
     first="store",
@@ -19,7 +19,7 @@ COMMAND = Command(
 
 
 def main(config: ViewConfig) -> int:
-    """Shows the pages until it is told to stop."""
+    """Serve the pages until a signal stops the process."""
     console = make_console()
     view(config, lambda address: say(console, f"the pages of {config.store}: {address}"))
     return 0

@@ -24,7 +24,7 @@ run = test_edits.run
 
 @pytest.fixture(scope="module")
 def address(run: MadeRun, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Where the run's pages are served."""
+    """Return the address of the run's pages."""
     import uvicorn
 
     with asking(run.store, tmp_path_factory.mktemp("rows")) as pages, listening("127.0.0.1", 0) as listener:

@@ -8,14 +8,14 @@ import pytest
 from plugins.viewer.tests.asked import Asking, asking
 from plugins.viewer.tests.test_pages import found, read
 from plugins.viewer.tests.test_sides import text_of
-from plumbline.plugins.viewer.run_database import MOST_ORDERS
+from plumbline.plugins.viewer.run_database import MAX_ORDERS
 from tests.operators.report.made import make_run, plain_prompts
 
 RUN_ID = "20260102-030405-000006"
 SCORES = f"/runs/{RUN_ID}/scores"
 PAIR = f"/compare?left={RUN_ID}&right={RUN_ID}&left_generator=atlas&right_generator=cobalt"
 BY = {"gecko": (0.1, 0.2, 0.3, 0.4), "clipscore": (0.4, 0.1, 0.3, 0.2)}
-"""Of each prompt. By clipscore lower is better: so it ranks the images 1/8, 7/8, 3/8 and 5/8, and gecko in order."""
+"""Scores of each prompt. For clipscore lower is better, so its ranks are 1/8, 7/8, 3/8, 5/8; gecko's are in order."""
 
 
 @pytest.fixture(scope="module")
@@ -52,16 +52,16 @@ def test_images_that_two_metrics_rank_most_differently_come_first(ask: Asking) -
 
 
 def test_an_order_by_two_metrics_is_found_once_and_few_are_kept(ask: Asking) -> None:
-    def kept() -> list[str]:
+    def orders() -> list[str]:
         tables = "SELECT table_name FROM duckdb_tables() WHERE starts_with(table_name, 'order_') ORDER BY ALL"
         return [name for (name,) in ask.browser._database.select(tables)]
 
     page = f"{SCORES}?metric=gecko&against=clipscore&words="
     first = [found(read(ask, f"{page}p000{at}")) for at in range(4)]
-    tables = kept()
-    assert [found(read(ask, f"{page}p000{at}")) for at in range(4)] == first and kept() == tables
-    assert read(ask, f"{page}p0003&page=2").links and kept() == tables
-    assert [len(found(read(ask, f"{page}{at} blue"))) for at in range(4)] == [2] * 4 and len(kept()) == MOST_ORDERS
+    tables = orders()
+    assert [found(read(ask, f"{page}p000{at}")) for at in range(4)] == first and orders() == tables
+    assert read(ask, f"{page}p0003&page=2").links and orders() == tables
+    assert [len(found(read(ask, f"{page}{at} blue"))) for at in range(4)] == [2] * 4 and len(orders()) == MAX_ORDERS
 
 
 def test_images_that_metrics_disagree_on_and_that_have_notes_are_found(ask: Asking) -> None:
@@ -75,7 +75,7 @@ def test_images_that_metrics_disagree_on_and_that_have_notes_are_found(ask: Aski
 def test_scores_that_are_written_anew_are_read_and_ordered_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("plumbline.plugins.viewer.browser.LOOK_SECONDS", 0.0)
+    monkeypatch.setattr("plumbline.plugins.viewer.browser.LIST_SECONDS", 0.0)
     shared = {"prompts": plain_prompts(4), "generators": ("atlas",)}
     run = make_run(tmp_path, **shared, score=lambda generator, metric, prompt: BY[metric][prompt])
     with asking(run.store, tmp_path / "rows") as ask:

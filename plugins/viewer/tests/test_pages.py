@@ -1,4 +1,4 @@
-"""What the pages of a store show, what they refuse in one line, and what nobody can make them do."""
+"""The pages of a store: contents, one-line refusals, and hostile input."""
 
 import gc
 import io
@@ -38,8 +38,8 @@ def score(generator: str, metric: str, prompt: int) -> float | None:
 
 
 def ask_questions(run: MadeRun) -> None:
-    """Adds a cell of questions to those that a run stands on."""
-    asked = [
+    """Add a cell of questions to a run."""
+    questions = [
         {
             "prompt_id": f"p{at:04d}",
             "question_id": str(number),
@@ -51,7 +51,7 @@ def ask_questions(run: MadeRun) -> None:
         for number, text in ((1, "what <colour> is it?"), (2, "is there a star?"))
     ]
     cell = Cell(node="questions", stage="questions", metric="gecko", key="0" * 64, path=QUESTIONS, inputs={})
-    run.store.save(cell, rows.table(asked, schemas.QUESTIONS))
+    run.store.save(cell, rows.table(questions, schemas.QUESTIONS))
     path = f"runs/{run.run_id}/cells.parquet"
     cells = [*run.store.read_table(path).to_pylist(), {"path": QUESTIONS, "state": "cached"}]
     run.store.write_table(path, rows.table(cells, CELLS))
@@ -106,7 +106,7 @@ def read(ask: Asking, path: str) -> Read:
 
 
 def found(page: Read) -> list[str]:
-    """The rows that a page of scores leads to, in their order."""
+    """Return the rows that a page of scores links to, in order."""
     return [link.partition("?")[0].rpartition("/")[2] for link in page.links if "/scores/" in link][::2]
 
 
@@ -412,7 +412,7 @@ def test_a_run_whose_sources_are_gone_shows_its_scores_and_says_so(tmp_path: Pat
 
 
 def test_no_more_runs_are_kept_open_than_are_wanted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("plumbline.plugins.viewer.browser.MOST_OPEN", 1)
+    monkeypatch.setattr("plumbline.plugins.viewer.browser.MAX_OPEN_RUNS", 1)
     make_run(tmp_path, run_id=EARLIER)
     run = make_run(tmp_path)
     with asking(run.store, tmp_path / "rows") as ask:

@@ -1,4 +1,4 @@
-"""What jobs.view refuses."""
+"""Configurations that jobs.view rejects."""
 
 from collections.abc import Callable
 

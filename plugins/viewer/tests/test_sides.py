@@ -1,4 +1,4 @@
-"""Two runs, generators or settings side by side: what moved, the pictures that moved most, what a link cannot show."""
+"""Two runs, generators or settings side by side: changes, images that moved most, and broken links."""
 
 import re
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ LEFT, RIGHT = "20250101-000000-000000", "20260102-030405-000006"
 BOTH = f"/compare?left={LEFT}&right={RIGHT}"
 PROMPTS = plain_prompts(12)
 ATLAS = (0.30, -0.02, 0.04, -0.06, 0.08, -0.10, 0.12, -0.14, 0.16, -0.18, 0.20, None)
-"""How far each prompt's score moves; the last one's image fails in the later run."""
+"""Change of each prompt's score; the last prompt's image fails in the later run."""
 
 
 def score_left(generator: str, metric: str, prompt: int) -> float:
@@ -46,7 +46,7 @@ def text_of(ask: Asking, path: str, status: int = 200) -> str:
 
 
 def moves(text: str) -> list[str]:
-    """How far the pictures of a page moved, in its order."""
+    """Return the moves on a page, in order."""
     return re.findall(r"([+−]?\d\.\d{3}) by gecko", text.partition("Pictures that moved")[2])
 
 

@@ -32,11 +32,11 @@ pytestmark = NEEDS_BROWSER
 RUN = "/runs/20260102-030405-000006"
 SIDES = "/compare?left=20260102-030405-000006&right=20260102-030405-000006&left_generator=cobalt&right_generator=atlas"
 SECONDS = 60
-"""That a page may take on a busy machine; none is waited for longer than it takes."""
+"""Seconds that a page may take on a busy machine."""
 
 
 def until(page: WebDriver, condition: Callable[[WebDriver], object]) -> None:
-    """Waits until something is so of the page, whichever stands there meanwhile."""
+    """Wait until a condition holds for the current page."""
     WebDriverWait(page, SECONDS, ignored_exceptions=[WebDriverException]).until(condition)
 
 
@@ -50,7 +50,7 @@ def made_with(prompt: int) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Where the pages of a store with hostile prompts and names are served."""
+    """Return the address of a store with hostile prompts and names."""
     import uvicorn
 
     folder = tmp_path_factory.mktemp("view")
@@ -74,7 +74,7 @@ PAGES = ("/", RUN, BESIDE, f"{RUN}/scores/70?at=71", f"{RUN}/scores/7", f"{RUN}/
          f"{RUN}/prompt?id=p0002", f"{RUN}/questions", "/trends?benchmark=made", f"{RUN}/report", SIDES,
          "/notes")  # fmt: skip
 OF_OTHERS = ("/trends", f"{RUN}/report")
-"""How pages begin that have tests of their own."""
+"""Prefixes of pages that other tests cover."""
 
 
 @DESKTOP_SLOW

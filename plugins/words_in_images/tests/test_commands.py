@@ -18,7 +18,7 @@ WORDS = ("metric=[text]", "cluster=here")
 
 
 def test_a_folder_of_photographs_with_signs_is_scored_without_a_gpu(tmp_path: Path) -> None:
-    """A tilted sign, a Chinese one, a picture of no words, and one that is no picture."""
+    """The images are a tilted sign, a Chinese sign, an image without words, and a damaged file."""
     folder = tmp_path / "photographs"
     folder.mkdir()
     pictures = {
@@ -44,9 +44,9 @@ def test_a_folder_of_photographs_with_signs_is_scored_without_a_gpu(tmp_path: Pa
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Callable[..., list[str]]:
-    """The words of a sweep over one sign, made of four prompts, with this value of the words' column in each."""
+    """Return a function that writes a prompt for each value of the words' column, and returns a sweep's arguments."""
 
-    def written(*words: object) -> list[str]:
+    def write_bench(*words: object) -> list[str]:
         prompts = [
             {"prompt_id": str(number), "text": 'a "SALE" sign OPEN', "wanted": wanted}
             for number, wanted in enumerate(words)
@@ -59,7 +59,7 @@ def bench(tmp_path: Path) -> Callable[..., list[str]]:
         given = [f"benchmark.prompts={tmp_path}/prompts.jsonl", f"benchmark.images={tmp_path}/images"]
         return ["sweep=own_images", *given, f"store={tmp_path}/store", "max_failed=0.5", *WORDS]
 
-    return written
+    return write_bench
 
 
 def test_a_column_of_the_prompts_file_wins_over_quotes(bench: Callable[..., list[str]], tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ def test_a_column_that_is_not_there_is_refused_at_the_plan(
 
 
 def test_a_missing_extra_is_one_line_before_any_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As after a plain `pip install .`: the extra's packages are not there."""
+    """The extra's packages are missing, as after a plain `pip install .`."""
     real = metadata.version
 
     def version(package: str) -> str:

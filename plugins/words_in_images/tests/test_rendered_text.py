@@ -19,14 +19,14 @@ from plumbline.plugins.words_in_images.text_measures import Measure, compare, ed
 SHORT = st.text("abcé 书店", max_size=12)
 
 
-def wanted(prompt: str, *texts: str) -> Sequence[WrittenQuestion]:
+def ask(prompt: str, *texts: str) -> Sequence[WrittenQuestion]:
     questions = RenderedTextConfig().want(prompt, texts)
     assert not isinstance(questions, RowError)
     return questions
 
 
 def scored(prompt: str, read: str, measure: Measure = "longtext_bench", texts: Sequence[str] = ()) -> Scored:
-    answered = [Answered(question, seen=(LookResult(text=read),)) for question in wanted(prompt, *texts)]
+    answered = [Answered(question, seen=(LookResult(text=read),)) for question in ask(prompt, *texts)]
     return RenderedTextConfig(measure=measure).score(Evidence({}, answered))
 
 
@@ -39,14 +39,14 @@ def scored(prompt: str, read: str, measure: Measure = "longtext_bench", texts: S
     ],
 )
 def test_the_wanted_texts_are_those_in_quotes(prompt: str, texts: Sequence[str]) -> None:
-    questions = wanted(prompt)
+    questions = ask(prompt)
     assert [question.answer for question in questions] == texts
     assert [prompt[question.start : question.end] for question in questions] == texts
 
 
 def test_given_texts_win_over_quotes_and_have_their_places_in_the_prompt() -> None:
     prompt = 'A "red" sign OPEN above another OPEN'
-    questions = wanted(prompt, "OPEN", "OPEN", "Sale")
+    questions = ask(prompt, "OPEN", "OPEN", "Sale")
     assert [(question.answer, question.start, question.end) for question in questions] == [
         ("OPEN", 13, 17),
         ("OPEN", 32, 36),

@@ -1,5 +1,5 @@
-"""How fast VQA models of full size score, beside the algorithm of the released scripts and what the machine can do.
+"""The speed of full-size VQA models, compared with the released scripts' algorithm and the machine's limits.
 
-The weights are random, and nothing is fetched: torch, transformers, numpy and Pillow are enough, but for the columns of
-a sweep from S3, which take what the tests take.
+The weights are random, and nothing is downloaded: torch, transformers, numpy and Pillow are enough. Only the columns of
+a sweep from S3 need what the tests need.
 """

@@ -1,4 +1,4 @@
-"""python -m tests.benchmarks.gpu: one table of what is measured of each model, and the same as JSON."""
+"""python -m tests.benchmarks.gpu: one table of the measurements of each model, and the same as JSON."""
 
 import argparse
 import json
@@ -15,8 +15,8 @@ from tests.benchmarks.gpu.shapes import FAMILIES
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """0 where every model was measured, 1 where one was not."""
-    told = _parsed(arguments)
+    """Measure the models; return 0 if every model was measured, and 1 otherwise."""
+    told = _parse(arguments)
     given = {"images": told.images, "peer_pairs": told.peer_pairs, "repeats": told.repeats, "shards": told.shards}
     amounts = Amounts(**{name: value for name, value in given.items() if value is not None})
     rows: list[Measured] = []
@@ -25,7 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for name in told.models:
             print(f"{name} ...", file=sys.stderr, flush=True)
             rows.append(measure_apart(name, told.shapes, amounts, server, ends - time.monotonic()))
-            if told.json:  # after each, so that a machine that is taken away leaves what there is
+            if told.json:  # after each model, so that results survive if the machine is taken away
                 told.json.write_text(json.dumps([row.record() for row in rows], indent=2) + "\n")
     print(table(rows))
     return int(any(row.error for row in rows))
@@ -33,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 @contextmanager
 def storage() -> Iterator[Any]:
-    """A local S3Server; why there is none, where it or its client is not installed."""
+    """Start a local S3Server; return the reason if it or its client is not installed."""
     with ExitStack() as stack:
         try:
             from tests.s3 import run_server
@@ -44,7 +44,7 @@ def storage() -> Iterator[Any]:
         yield server
 
 
-def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.gpu", description=__doc__)
     parser.add_argument("--models", nargs="+", choices=list(FAMILIES), default=list(FAMILIES))
     parser.add_argument("--shapes", choices=("full", "tiny"), help="full where there is a CUDA device, else tiny")

@@ -1,4 +1,4 @@
-"""Each model measured in a process of its own: whatever becomes of it, its memory is free again for the next one."""
+"""Each model is measured in a separate process, so that its memory is always free again for the next model."""
 
 import multiprocessing
 import tempfile
@@ -9,11 +9,11 @@ from typing import Any, Protocol
 from tests.benchmarks.gpu.rows import Amounts, Measured
 
 CONTEXT = multiprocessing.get_context("spawn")
-"""A forked process could not use CUDA where an import has looked for a device."""
+"""A forked process could not use CUDA after an import has looked for a device."""
 
 
 def measure_apart(name: str, shapes: str | None, amounts: Amounts, server: Any, seconds: float) -> Measured:
-    """What is measured of a model in a process of its own; a row with the reason where that fails, or takes longer."""
+    """Measure a model in a separate process; return a row with the reason if that fails or takes too long."""
     results, its_end = CONTEXT.Pipe(duplex=False)
     process = CONTEXT.Process(target=measure_into, args=(its_end, name, shapes, amounts, server))
     process.start()
@@ -33,15 +33,15 @@ def measure_apart(name: str, shapes: str | None, amounts: Amounts, server: Any, 
 
 
 class Results(Protocol):
-    """Where a row goes, such as a Connection."""
+    """Receiver of a row, such as a Connection."""
 
     def send(self, row: Measured, /) -> None: ...
 
 
 def measure_into(results: Results, name: str, shapes: str | None, amounts: Amounts, server: Any) -> None:
-    """What is measured of a model, or why nothing is, to `results`."""
+    """Measure a model and send the row, or the reason for a failure, to `results`."""
     try:
-        from tests.benchmarks.gpu.measures import measure  # takes torch, which the first process has no use for
+        from tests.benchmarks.gpu.measures import measure  # imports torch, which the first process does not need
 
         with tempfile.TemporaryDirectory() as folder:
             row = measure(name, shapes, amounts, server, Path(folder))

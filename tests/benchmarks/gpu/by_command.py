@@ -1,9 +1,9 @@
 """python -m tests.benchmarks.gpu.by_command MODEL FOLDER [--images N] [OVERRIDE ...]: a sweep by the command, on Ray.
 
-A checkpoint of random weights is written, in full size where there is a CUDA device, then so many photographs of 1024 x
-1024 pixels as PNG in Parquet, and then plumbline sweep scores them by VQAScore with `cluster=gpu1`, or without a
-GPU with `cluster=local`. Printed is what the run's manifest says: images a second, and how much of that time the model
-worked and waited. What is there already is not written again.
+It writes a checkpoint of random weights, in full size if there is a CUDA device, and N photographs of 1024 x 1024
+pixels as PNG in Parquet. Then plumbline sweep scores them by VQAScore with `cluster=gpu1`, or without a GPU with
+`cluster=local`. The output comes from the run's manifest: images per second, and the model's working and waiting time.
+Existing files are not written again.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from safetensors.torch import save_file
 from plumbline.operators.metrics.questions.vqascore import DEFAULT_QUESTIONS
 from plumbline.operators.models.networks.clip_flant5 import ClipFlanT5, released_weights
 from tests.benchmarks.gpu.checkpoints import random_network
-from tests.benchmarks.gpu.measures import KINDS, text_about
+from tests.benchmarks.gpu.measures import N_IMAGES, text_about
 from tests.benchmarks.gpu.shapes import FAMILIES, FULL, TINY
 from tests.benchmarks.photographs import photograph
 
@@ -32,7 +32,7 @@ NODE = "answers:own"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The exit code of the sweep."""
+    """Run the sweep; return its exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.gpu.by_command", description=__doc__)
     parser.add_argument("model", choices=list(FAMILIES))
     parser.add_argument("folder", type=Path)
@@ -86,13 +86,13 @@ def _save_images(folder: Path, texts: Sequence[str], side: int) -> None:
     ids = [f"prompt-{number:06d}" for number in range(len(texts))]
     pq.write_table(pa.table({"prompt_id": ids, "text": texts}), folder / "prompts.parquet")
     pictures = []
-    for seed in range(KINDS):
+    for seed in range(N_IMAGES):
         stream = io.BytesIO()
         photograph(seed, side).save(stream, "PNG")
         pictures.append(stream.getvalue())
     for first in range(0, len(ids), SHARD_ROWS):
         names = ids[first : first + SHARD_ROWS]
-        images = pa.array([pictures[place % KINDS] for place in range(len(names))], pa.large_binary())
+        images = pa.array([pictures[place % N_IMAGES] for place in range(len(names))], pa.large_binary())
         table = pa.table({"image_id": names, "prompt_id": names, "image": images})
         pq.write_table(table, folder / "images" / "random" / f"{first:07d}.parquet", compression="none")
 

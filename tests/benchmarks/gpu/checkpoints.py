@@ -1,4 +1,4 @@
-"""Checkpoints without weights, loaded as those with weights are, about networks of random numbers on their device."""
+"""Checkpoints without weights, loaded like those with weights, around networks of random numbers on their device."""
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -48,11 +48,11 @@ LLAVA_TEMPLATE = (
     "{% else %}{{ part['text'] + ' ' }}{% endif %}{% endfor %}{% endfor %}"
     "{% if add_generation_prompt %}{{ 'ASSISTANT:' }}{% endif %}"
 )
-SPOKEN = (BEFORE_IMAGE, "user\n", "assistant\n", "system\n", "USER: ASSISTANT: Yes No", "Yes", "No")
-"""What conversations have beside the questions."""
+CONVERSATION_TEXTS = (BEFORE_IMAGE, "user\n", "assistant\n", "system\n", "USER: ASSISTANT: Yes No", "Yes", "No")
+"""Texts in conversations besides the questions."""
 
 
-def served(
+def serve_model(
     name: str,
     shape: Shape,
     folder: Path,
@@ -63,15 +63,17 @@ def served(
     device: str | None = None,
     **options: Any,
 ) -> tuple[ResolvedModel, Likelihood]:
-    """A model of the shape, resolved and served by its family's own code; its tokenizer knows the words of `texts`.
+    """Return a model of the shape, served by its family's own code; its tokenizer knows the words of `texts`.
 
-    `batch` is how many images are encoded, and how many pairs are answered, together; `options` are the model's. On the
-    device `meta` it has no weights, and can be asked for its shapes and to preprocess.
+    `batch` is the number of images that are encoded, and of pairs that are answered, together; `options` are the
+    model's. On the device `meta` it has no weights, but it has its shapes and can preprocess.
     """
     network_config = _save(name, shape, folder, texts)
     config = model_config(family=FAMILIES[name], checkpoint=str(folder), image_batch=batch, pair_batch=batch, **options)
     model = resolve_model(config, on_gpu=on_gpu)
-    network = _drawn(network_config, shape, torch.device(device or device_of(model)), getattr(torch, model.dtype))
+    network = _make_network(
+        network_config, shape, torch.device(device or device_of(model)), getattr(torch, model.dtype)
+    )
     if not isinstance(network, ClipFlanT5):
         return model, vlm.serve(model, network.eval())
     network.drop_unused_layers()
@@ -81,28 +83,28 @@ def served(
 def random_network(
     name: str, shape: Shape, folder: Path, texts: Iterable[str], device: torch.device, dtype: torch.dtype
 ) -> Any:
-    """A network of the shape; what its checkpoint has besides the weights is written into the folder."""
-    return _drawn(_save(name, shape, folder, texts), shape, device, dtype)
+    """Make a network of the shape; write the rest of its checkpoint into the folder."""
+    return _make_network(_save(name, shape, folder, texts), shape, device, dtype)
 
 
 def _save(name: str, shape: Shape, folder: Path, texts: Iterable[str]) -> Any:
     folder.mkdir(parents=True, exist_ok=True)
-    return SAVES[name](shape, folder, _words([*SPOKEN, *texts]))
+    return SAVES[name](shape, folder, _words([*CONVERSATION_TEXTS, *texts]))
 
 
-def _drawn(config: Any, shape: Shape, device: torch.device, dtype: torch.dtype) -> Any:
+def _make_network(config: Any, shape: Shape, device: torch.device, dtype: torch.dtype) -> Any:
     with device, _default_dtype(dtype):  # in place, and in half the memory
         torch.manual_seed(SEED)
         return _network(config, shape)
 
 
 def _network(config: Any, shape: Shape) -> Any:
-    """Random weights, on the device and in the precision that are the default now."""
+    """Make random weights on the current default device and in the default precision."""
     if not isinstance(config, T5Config):
         dtype = torch.get_default_dtype()
         return AutoModelForImageTextToText.from_config(config, dtype=dtype, attn_implementation="sdpa")
     network = ClipFlanT5(config, CLIPVisionConfig(**shape.vision))
-    with torch.no_grad():  # T5 draws its embeddings, of which the head is a copy, for a head that is scaled down
+    with torch.no_grad():  # T5 initialises its embeddings, of which the head is a copy, for a head that is scaled down
         network.language_model.lm_head.weight.normal_(std=config.d_model**-0.5)
     return network
 
@@ -153,7 +155,7 @@ def _save_llava(shape: Shape, folder: Path, words: Sequence[str]) -> LlavaConfig
 def _save_qwen(
     kind: str, colours: tuple[Sequence[float], Sequence[float]], shape: Shape, folder: Path, words: Sequence[str]
 ) -> Any:
-    """`colours` are the mean and the deviation that its processor takes off."""
+    """Save a Qwen-VL; `colours` are the mean and the deviation in its processor."""
     ids = {token: index for index, token in enumerate(QWEN_SPECIAL)}
     marks = {"bos_token_id": ids["<|endoftext|>"], "eos_token_id": ids["<|im_end|>"]}
     config = AutoConfig.for_model(
@@ -185,12 +187,12 @@ def _save_clip_preprocessor(folder: Path, side: int) -> None:
 
 
 def _save_no_weights(folder: Path) -> None:
-    """A file of weights that has none: what looks for one before a model is loaded finds it."""
+    """Write an empty file of weights, for code that looks for one before a model is loaded."""
     save_file({}, folder / "model.safetensors", metadata={"format": "pt"})
 
 
 def _words(texts: Iterable[str]) -> list[str]:
-    """The words of the texts as byte-level tokenizers cut them, most with the space before them."""
+    """Return the words of the texts as byte-level tokenizers split them, mostly with the space before them."""
     cut = pre_tokenizers.ByteLevel(add_prefix_space=False)
     return list(dict.fromkeys(word for text in texts for word, _ in cut.pre_tokenize_str(text)))
 
@@ -199,7 +201,7 @@ def _save_tokenizer(
     folder: Path, special: Sequence[str], words: Sequence[str], entries: int | None, *, begins: str = "",
     ends: str = "", pad: str, eos: str, template: str | None = None,
 ) -> None:  # fmt: skip
-    """A tokenizer with a token for every word, and for every byte of what it does not know; of so many `entries`."""
+    """Save a tokenizer of `entries` tokens: one for every word, and one for every byte of unknown text."""
     known = list(dict.fromkeys([*special, *sorted(pre_tokenizers.ByteLevel.alphabet()), *words]))
     known += [f"<unused {place}>" for place in range(len(known), entries or 0)]
     vocabulary = {word: index for index, word in enumerate(known)}
@@ -228,4 +230,4 @@ SAVES: dict[str, Callable[[Shape, Path, Sequence[str]], Any]] = {
     "qwen3-vl-8b": partial(_save_qwen, "qwen3_vl", ([0.5] * 3, [0.5] * 3)),
     "llava-1.5-7b": _save_llava,
 }
-"""What writes each one's folder, and gives the config of its language model or of all of it."""
+"""Functions that write each model's folder and return the config of its language model, or of the whole model."""

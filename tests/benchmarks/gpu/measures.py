@@ -1,4 +1,4 @@
-"""What is measured of one model: our scoring beside one pair at a time, and both beside what the machine can do."""
+"""Measurements of one model: our scoring compared with one pair at a time, and both with the machine's limits."""
 
 import statistics
 import time
@@ -21,20 +21,20 @@ from plumbline.operators.models.networks.clip_flant5 import ClipFlanT5Likelihood
 from plumbline.operators.models.networks.image_prompts import Pixels
 from plumbline.operators.models.networks.vlm import ChatVlm
 from tests.benchmarks.gpu import flops
-from tests.benchmarks.gpu.checkpoints import Likelihood, served
-from tests.benchmarks.gpu.rows import FEWEST_SHARDS, QUESTIONS, STAGE_SECONDS, Amounts, Measured
+from tests.benchmarks.gpu.checkpoints import Likelihood, serve_model
+from tests.benchmarks.gpu.rows import MIN_SHARDS, QUESTIONS, STAGE_SECONDS, Amounts, Measured
 from tests.benchmarks.gpu.shapes import FULL, TINY, Shape
 from tests.benchmarks.photographs import photograph
 
 COLOURS = ["red", "green", "blue", "yellow", "black", "white", "purple", "orange"]
 THINGS = ["dog", "cat", "bicycle", "teapot", "umbrella", "guitar", "lantern", "sofa"]
 PLACES = ("on a wooden table", "in a quiet street at night", "beside a river", "under a large tree")
-KINDS = 8
-"""Of pictures; more would only take longer to make ready."""
+N_IMAGES = 8
+"""Number of different images; more would only take longer to prepare."""
 
 
 class Load(NamedTuple):
-    """A model, images made ready for it, and what is asked about each."""
+    """A model, prepared images, and questions about each."""
 
     resolved: ResolvedModel
     model: Likelihood
@@ -42,9 +42,9 @@ class Load(NamedTuple):
     """Images as PNG."""
     pixels: list[Any]
     texts: list[list[str]]
-    """By image."""
+    """Texts by image."""
     questions: list[list[Question]]
-    """By image; `image` is set by who asks."""
+    """Questions by image; the caller sets `image`."""
 
     @property
     def network(self) -> Any:
@@ -52,8 +52,9 @@ class Load(NamedTuple):
 
 
 def measure(name: str, shapes: str | None, amounts: Amounts, server: Any, folder: Path) -> Measured:
-    """All that is measured of one model; raises whatever building or running it raises. `server` is the S3Server, or
-    why there is none.
+    """Measure one model; raise any error of building or running it.
+
+    `server` is the S3Server, or the reason why there is none.
     """
     on_gpu = torch.cuda.is_available()
     shapes = shapes or ("full" if on_gpu else "tiny")
@@ -74,17 +75,18 @@ def measure(name: str, shapes: str | None, amounts: Amounts, server: Any, folder
 
 
 def make_load(name: str, shape: Shape, folder: Path, *, images: int, on_gpu: bool, **options: Any) -> Load:
-    """A model of random weights and its work. None of this is measured: images are made ready on the CPU, beside the
-    model's work; `options` go to `served`.
+    """Make a model of random weights and its work.
+
+    None of this is measured: images are prepared on the CPU, besides the model's work. `options` go to `serve_model`.
     """
     texts = [[text_about(image, text) for text in range(QUESTIONS)] for image in range(images)]
     spoken = [
         *(question.template for question in DEFAULT_QUESTIONS.values()),
         *(text for of_image in texts for text in of_image),
     ]
-    resolved, model = served(name, shape, folder, spoken, on_gpu=on_gpu, batch=images, **options)
+    resolved, model = serve_model(name, shape, folder, spoken, on_gpu=on_gpu, batch=images, **options)
     assert resolved.profile is not None
-    kinds = [photograph(seed, shape.side) for seed in range(min(KINDS, images))]
+    kinds = [photograph(seed, shape.side) for seed in range(min(N_IMAGES, images))]
     encoded, ready = [_png(picture) for picture in kinds], [model.preprocess(picture) for picture in kinds]
     places = [image % len(kinds) for image in range(images)]
     template, answer, _ = DEFAULT_QUESTIONS[resolved.profile.question]
@@ -95,7 +97,7 @@ def make_load(name: str, shape: Shape, folder: Path, *, images: int, on_gpu: boo
 
 
 def _tokens(load: Load) -> tuple[int, int]:
-    """Of an image, and of a question on it."""
+    """Return the tokens of an image, and of a question about it."""
     model, text = load.model, load.questions[0][0].text
     if isinstance(model, ClipFlanT5Likelihood):
         vision = model.model.vision_tower.config
@@ -107,7 +109,7 @@ def _tokens(load: Load) -> tuple[int, int]:
 
 def _measure_model(row: Measured, load: Load, amounts: Amounts) -> None:
     model, size = load.model, BatchSize(amounts.images)
-    row.flops = flops.of_pair(model, load.pixels[0], load.questions[0][0])
+    row.flops = flops.count_pair(model, load.pixels[0], load.questions[0][0])
     row.matmul = matmul_rate(model.device, getattr(torch, row.dtype))
     one = [of_image[:1] for of_image in load.questions]
     ours = score(model, load.pixels, load.questions, size)  # warms up, and finds the sizes that fit
@@ -134,8 +136,9 @@ def _measure_model(row: Measured, load: Load, amounts: Amounts) -> None:
 def score(
     model: Likelihood, pixels: Sequence[Any], questions: Sequence[Sequence[Question]], size: BatchSize
 ) -> list[list[float]]:
-    """By image and question, the log-probability of the answer's first token: the calls that the answers stage makes,
-    in its windows, without its tables.
+    """Return the log-probability of the answer's first token, by image and question.
+
+    It makes the calls of the answers stage, in its windows, without its tables.
     """
     scores: list[list[float]] = []
 
@@ -154,7 +157,7 @@ def score(
 
 @torch.inference_mode()
 def score_pair(model: Likelihood, pixels: Any, question: Question) -> float:
-    """One pair with its pixels ready: its image is encoded for it alone, and the whole prompt read in one pass."""
+    """Score one pair with prepared pixels: the image is encoded for it alone, and the whole prompt read in one pass."""
     if isinstance(model, ClipFlanT5Likelihood):
         return model.likelihood(model.encode([pixels]), [question._replace(image=0)])[0][0][0]
     network, inputs = model.reader.model, _prompt(model, pixels, question)
@@ -163,8 +166,10 @@ def score_pair(model: Likelihood, pixels: Any, question: Question) -> float:
 
 @torch.inference_mode()
 def score_file(model: Likelihood, encoded: bytes, question: Question) -> float:
-    """One pair as the released scripts score it (t2v_metrics: clip_t5_model.py, qwen2vl_model.py): from the image's
-    file, and a decoder-only model's first token by `generate`. The preprocessing is ours.
+    """Score one pair like the released scripts (t2v_metrics: clip_t5_model.py, qwen2vl_model.py).
+
+    It starts from the image's file, and takes a decoder-only model's first token from `generate`. The preprocessing is
+    ours.
     """
     pixels = model.preprocess(Image.open(BytesIO(encoded)).convert("RGB"))
     if isinstance(model, ClipFlanT5Likelihood):
@@ -177,7 +182,7 @@ def score_file(model: Likelihood, encoded: bytes, question: Question) -> float:
 
 
 def _prompt(model: ChatVlm, pixels: Pixels, question: Question) -> dict[str, torch.Tensor]:
-    """What a network of transformers takes for one pair."""
+    """Return the inputs of a network of transformers for one pair."""
     ids = [*pixels.ids, *model.prompts.following([Message("user", question.text)], pixels.closing)]
     prompt = torch.tensor([ids], device=model.device)
     seen = model.reader.inputs([pixels])
@@ -192,7 +197,7 @@ def _first_token(model: ChatVlm, question: Question, logits: torch.Tensor) -> fl
 
 
 def matmul_rate(device: torch.device, dtype: torch.dtype) -> float:
-    """Operations a second in products of square matrices: 8192 wide on a GPU, 512 on a CPU."""
+    """Measure operations per second in products of square matrices: 8192 wide on a GPU, 512 on a CPU."""
     side, times = (8192, 50) if device.type == "cuda" else (512, 10)
     left, right = (torch.randn(side, side, device=device, dtype=dtype) for _ in range(2))
     result = torch.empty_like(left)
@@ -202,11 +207,11 @@ def matmul_rate(device: torch.device, dtype: torch.dtype) -> float:
             torch.matmul(left, right, out=result)
 
     multiply()
-    return times * flops.product(side, side, side) / median_seconds(multiply, device, 3)
+    return times * flops.count_product(side, side, side) / median_seconds(multiply, device, 3)
 
 
 def median_seconds(call: Callable[[], Any], device: torch.device, repeats: int) -> float:
-    """By wall clock, from an idle device to an idle device."""
+    """Measure by wall clock, from an idle device to an idle device."""
     return statistics.median(_seconds(call, device) for _ in range(repeats))
 
 
@@ -224,7 +229,7 @@ def _wait_for(device: torch.device) -> None:
 
 
 def _measure_stage(row: Measured, load: Load, amounts: Amounts, server: Any) -> None:
-    """A whole sweep, where there are an S3 server and what planning, tables and storage take."""
+    """Measure a whole sweep, if there is an S3 server and the packages for planning, tables and storage."""
     try:
         from tests.benchmarks.gpu.stage import Shards, measure_sweep
     except ImportError as error:
@@ -234,7 +239,7 @@ def _measure_stage(row: Measured, load: Load, amounts: Amounts, server: Any) -> 
         return
     texts = [of_image[0] for of_image in load.texts]
     seconds = STAGE_SECONDS if row.shapes == "full" else 0
-    count = amounts.shards or max(FEWEST_SHARDS, round(seconds * row.one / len(texts)))
+    count = amounts.shards or max(MIN_SHARDS, round(seconds * row.one / len(texts)))
     shards = Shards(load.encoded, texts, count, bucket=f"bench-{row.model.replace('.', '-')}")
     row.stage, row.busy, row.decoders = measure_sweep(load.resolved, load.model, shards, server)
 
@@ -246,7 +251,7 @@ def _png(picture: Image.Image) -> bytes:
 
 
 def text_about(image: int, text: int) -> str:
-    """A text of about ten words, another one for every image and place."""
+    """Return a text of about ten words, a different one for every image and position."""
     number = image * QUESTIONS + text
     colour, other = COLOURS[number % 8], COLOURS[(number // 8) % 8]
     thing, second = THINGS[(number // 64) % 8], THINGS[number * 3 % 8]

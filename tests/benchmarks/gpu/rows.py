@@ -1,42 +1,44 @@
-"""A row of the table: what is measured of one model, what follows from it, and how it is told; without torch."""
+"""A row of the table: the measurements of one model, the derived numbers, and their format. It does not need torch."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 
 QUESTIONS = 10
-"""About each image, where an image has several."""
+"""Number of questions about each image with several questions."""
 DERIVED = ("times_peer_one", "times_peer_ten", "ten_to_one", "share_of_matmul", "stage_to_model")
 COLUMNS = ("model", "weights", "tokens", "batches", "peer", "ready peer", "one text", "ten texts", "one/peer",
            "ten/peer", "ten/one", "Tflop/s", "of matmul", "stage", "stage/model", "busy", "decoders", "differs",
            "memory")  # fmt: skip
 UNITS = ("", "", "image + text", "image, pair", "pairs/s", "pairs/s", "pairs/s", "pairs/s", "speed", "speed", "time",
          "", "share", "images/s", "speed", "share", "", "log", "")  # fmt: skip
-WANTED = ("wanted", *[""] * 8, ">= 15", "", "", ">= 60%; XL 45%", "", ">= 0.95", *[""] * 4)
+TARGETS = ("wanted", *[""] * 8, ">= 15", "", "", ">= 60%; XL 45%", "", ">= 0.95", *[""] * 4)
 
 
 STAGE_FORMS = ("{:.1f}", "{:.2f}", "{:.0%}", "{}")
-FEWEST_SHARDS, STAGE_SECONDS = 4, 10
-"""The first shard, which no model is at work beside, is to weigh little."""
+MIN_SHARDS, STAGE_SECONDS = 4, 10
+"""The first shard, during which no model works, should weigh little."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Amounts:
-    """How much is measured."""
+    """The number of measurements."""
 
     images: int = 64
-    """Scored by us; also how many are encoded together at first, and how many pairs are answered together."""
+    """Images scored by us; also the initial number of images encoded, and pairs answered, together."""
     peer_pairs: int = 16
-    """Scored one at a time."""
+    """Pairs that are scored one at a time."""
     repeats: int = 3
-    """Of each measurement, whose median counts."""
+    """Repetitions of each measurement; the median counts."""
     shards: int | None = None
-    """Of so many images each, for the sweep; null is FEWEST_SHARDS, and with a model of full size as many as it takes
-    STAGE_SECONDS for."""
+    """Number of shards of that many images for the sweep.
+
+    None means MIN_SHARDS, or, for a full-size model, enough for STAGE_SECONDS.
+    """
 
 
 @dataclass(kw_only=True, slots=True)
 class Measured:
-    """One row of the table; rates are of pairs of an image and a text, by wall clock."""
+    """One row of the table; rates are pairs of an image and a text per second, by wall clock."""
 
     model: str
     shapes: str
@@ -45,37 +47,40 @@ class Measured:
     versions: str = ""
     parameters: int = 0
     image_tokens: int = 0
-    """Of the prompt of one image, up to the image's last one; of CLIP-FlanT5 the image's alone."""
+    """Tokens of the prompt of one image, up to the image's last token; for CLIP-FlanT5 only the image's."""
     question_tokens: int = 0
     image_batch: int = 0
-    """What fits the memory, by halving."""
+    """Images that fit into memory, found by halving."""
     pair_batch: int = 0
     matmul: float = 0.0
-    """Measured rate of products of matrices in this precision, in operations a second."""
+    """Measured rate of products of matrices in this precision, in operations per second."""
     peer: float = 0.0
-    """Pairs a second as the released scripts go: one pair at a time, its image decoded, preprocessed and encoded for it
-    alone, and a decoder-only model's first token taken by `generate`."""
+    """Pairs per second of the released scripts' algorithm.
+
+    It takes one pair at a time: its image is decoded, preprocessed and encoded for it alone, and a decoder-only model's
+    first token comes from `generate`.
+    """
     ready_peer: float = 0.0
-    """The same with pixels made ready before, and one pass in place of `generate`."""
+    """The same with prepared pixels, and one pass in place of `generate`."""
     one: float = 0.0
-    """Pairs a second, ours, with one text for each image."""
+    """Our pairs per second, with one text for each image."""
     ten: float = 0.0
-    """The same with ten."""
+    """The same with ten texts."""
     flops: int = 0
-    """Of one pair, by tests/benchmarks/gpu/flops.py."""
+    """Operations for one pair, by tests/benchmarks/gpu/flops.py."""
     difference: float = 0.0
-    """The largest between our log-probability of the answer's first token and the peers', of the same pairs."""
+    """Largest difference between our log-probability of the answer's first token and the peers', for the same pairs."""
     stage: float | None = None
-    """Images a second from S3 to committed cells."""
+    """Images per second from S3 to committed cells."""
     busy: float | None = None
-    """The share of this time in which the device computed."""
+    """Fraction of this time in which the device computed."""
     decoders: int | None = None
-    """Images that were decoded at once meanwhile."""
+    """Images that were decoded in parallel."""
     memory: int = 0
-    """The most bytes that the device held for tensors."""
+    """Maximum bytes on the device for tensors."""
     notes: list[str] = field(default_factory=list)
     error: str | None = None
-    """Why it was not measured."""
+    """The reason why it was not measured."""
 
     @property
     def times_peer_one(self) -> float:
@@ -87,12 +92,12 @@ class Measured:
 
     @property
     def ten_to_one(self) -> float:
-        """How much longer ten questions on an image take than one."""
+        """Return how much longer ten questions about an image take than one."""
         return QUESTIONS * self.one / self.ten
 
     @property
     def share_of_matmul(self) -> float:
-        """The share of the measured rate that one question for each image reaches, all of its tokens being prefill."""
+        """Return the fraction of the measured rate that one question per image reaches; all its tokens are prefill."""
         return self.one * self.flops / self.matmul
 
     @property
@@ -100,7 +105,7 @@ class Measured:
         return None if self.stage is None else self.stage / self.one
 
     def record(self) -> dict[str, object]:
-        """Its fields, with what follows from them."""
+        """Return the fields and the derived numbers."""
         return asdict(self) | ({} if self.error else {name: getattr(self, name) for name in DERIVED})
 
     def cells(self) -> tuple[str, ...]:
@@ -126,15 +131,15 @@ class Measured:
 
 
 def _short(number: float) -> str:
-    """With a unit: 7.6G, 71K."""
+    """Format with a unit: 7.6G, 71K."""
     unit = next((unit for unit, size in (("G", 1e9), ("M", 1e6), ("K", 1e3)) if number >= size), "")
     return f"{number / {'G': 1e9, 'M': 1e6, 'K': 1e3, '': 1}[unit]:.3g}{unit}"
 
 
 def table(rows: Sequence[Measured]) -> str:
-    """The rows side by side with what is wanted of them; below it, on what they were measured, and what was not."""
+    """Format the rows with their targets; below the table are the machine, and failures."""
     measured = [row for row in rows if not row.error]
-    cells = [COLUMNS, UNITS, *(row.cells() for row in measured), WANTED]
+    cells = [COLUMNS, UNITS, *(row.cells() for row in measured), TARGETS]
     widths = [max(len(line[column]) for line in cells) for column in range(len(COLUMNS))]
     lines = ["  ".join(part.ljust(width) for part, width in zip(line, widths, strict=True)).rstrip() for line in cells]
     about = [f"{row.shapes} shapes, random weights, {row.dtype}, {row.device}, {row.versions}" for row in measured]

@@ -1,4 +1,4 @@
-"""The networks that are measured, by the fields of their config.json: of full size, and tiny ones for any CPU."""
+"""The measured networks, by the fields of their config.json: full-size ones, and tiny ones for any CPU."""
 
 from typing import Any, NamedTuple
 
@@ -13,12 +13,12 @@ FAMILIES = {
 
 
 class Shape(NamedTuple):
-    """One model's sizes."""
+    """The sizes of one model."""
 
     language: dict[str, Any]
     vision: dict[str, Any]
     side: int
-    """Pixels of the square images that it is shown, before its own preprocessing."""
+    """Side in pixels of the square images that it gets, before its own preprocessing."""
 
 
 CLIP_L_336 = {"hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24, "num_attention_heads": 16,
@@ -28,7 +28,7 @@ FLAN_T5 = {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False, "is_
            "decoder_start_token_id": 0, "pad_token_id": 0, "eos_token_id": 1}  # fmt: skip
 XL = {"d_model": 2048, "d_kv": 64, "d_ff": 5120, "num_heads": 32, "num_layers": 24, "num_decoder_layers": 24,
       "vocab_size": 32_128, **FLAN_T5}  # fmt: skip
-"""google/flan-t5-xl, about which zhiqiulin/clip-flant5-xl is built."""
+"""google/flan-t5-xl, the base of zhiqiulin/clip-flant5-xl."""
 XXL = XL | {"d_model": 4096, "d_ff": 10_240, "num_heads": 64}
 QWEN_TEXT = {"hidden_size": 3584, "intermediate_size": 18_944, "num_hidden_layers": 28, "num_attention_heads": 28,
              "num_key_value_heads": 4, "max_position_embeddings": 128_000, "vocab_size": 152_064,

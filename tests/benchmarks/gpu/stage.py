@@ -1,4 +1,4 @@
-"""A whole sweep of one metric: from shards of PNGs on S3, with the pool of `cluster=gpu1`, to committed cells."""
+"""A whole sweep by one metric: from shards of PNGs on S3, with the pool of `cluster=gpu1`, to committed cells."""
 
 import os
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ NODE = "answers:own"
 
 
 class Shards(NamedTuple):
-    """A generator's images, the same in every shard, with the text that each is to show."""
+    """A generator's images, the same in every shard, with the text that each should show."""
 
     encoded: Sequence[bytes]
     texts: Sequence[str]
@@ -44,24 +44,24 @@ class Shards(NamedTuple):
 
 
 class Sweep(NamedTuple):
-    """What was measured of one."""
+    """The measurements of a sweep."""
 
     rate: float
-    """Images a second by wall clock."""
+    """Images per second by wall clock."""
     busy: float
-    """The share of that time in which the device computed; on a CPU, in which the model was at work."""
+    """Fraction of that time in which the device computed; on a CPU, in which the model was at work."""
     decoders: int
-    """Images that were read, decoded and preprocessed at once."""
+    """Images that were read, decoded and preprocessed in parallel."""
 
 
 def measure_sweep(resolved: ResolvedModel, model: LikelihoodModel, shards: Shards, server: S3Server) -> Sweep:
-    """Each image asked whether it shows its text; the model is there, and not loaded."""
+    """Ask about each image if it shows its text; the model is already loaded."""
     with patch.dict(os.environ, server.environment()), patch.object(loading, "load", lambda *_: model):
         shards.save(server)
         config = sweep_config(resolved, shards)
         node = _compute(config)
         busy = node.worked / node.seconds
-        if resolved.on_gpu:  # apart from the time taken, for what is recorded of every kernel takes some
+        if resolved.on_gpu:  # in a separate sweep, because recording every kernel takes some time
             with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as kernels:
                 profiled = _compute(sweep_config(resolved, shards, store="profiled"))
             busy = kernel_seconds(kernels) / profiled.seconds
@@ -69,14 +69,14 @@ def measure_sweep(resolved: ResolvedModel, model: LikelihoodModel, shards: Shard
 
 
 def kernel_seconds(kernels: Any) -> float:
-    """Seconds of the recorded kernels, of which no two run at once here; what moves memory does not count."""
+    """Return the seconds of the recorded kernels, of which no two run at once here; moving memory does not count."""
     recorded = [event for event in kernels.key_averages() if event.device_type.name == "CUDA"]
     computing = [event for event in recorded if not event.key.startswith(("Memcpy", "Memset"))]
     return sum(float(event.self_device_time_total) for event in computing if not event.is_user_annotation) / 1e6
 
 
 def sweep_config(resolved: ResolvedModel, shards: Shards, store: str = "store") -> SweepConfig:
-    """A sweep in this process with as many decoders as an actor of `cluster=gpu1` has on this machine."""
+    """Return a sweep in this process with as many decoders as an actor of `cluster=gpu1` has on this machine."""
     own, place = resolved.config, f"s3://{shards.bucket}"
     model = (
         f"{{family: {own.family}, checkpoint: '{resolved.folder('checkpoint')}', dtype: {resolved.dtype}, "
@@ -95,7 +95,7 @@ def sweep_config(resolved: ResolvedModel, shards: Shards, store: str = "store") 
 
 
 def _compute(config: SweepConfig) -> NodeProgress:
-    """How the answers came about."""
+    """Run the sweep; return the numbers of its answers."""
     totals = Totals()
     outcomes = compute_missing(plan_sweep(config), totals.add)
     for path, outcome in outcomes.items():

@@ -18,8 +18,8 @@ from plumbline.operators.base.batches import (
 from plumbline.operators.base.errors import HopelessRow, RowError
 
 
-def failing_on(*bad: int) -> Callable[[Sequence[int]], list[int]]:
-    """A model that squares its rows, and fails on any batch with one of the bad rows."""
+def make_model_failing_on(*bad: int) -> Callable[[Sequence[int]], list[int]]:
+    """Return a model that squares its rows, and fails on any batch that contains one of the bad rows."""
 
     def call(rows: Sequence[int]) -> list[int]:
         for row in rows:
@@ -31,8 +31,8 @@ def failing_on(*bad: int) -> Callable[[Sequence[int]], list[int]]:
 
 
 @pytest.mark.parametrize("bad", [(0,), (36,), (99,), (0, 99), (10, 11, 12), tuple(range(0, 100, 2))])
-def test_bad_rows_among_many_cost_only_themselves_and_the_order_is_kept(bad: tuple[int, ...]) -> None:
-    results = isolate(failing_on(*bad), range(100))
+def test_bad_rows_cost_only_themselves_and_the_order_is_kept(bad: tuple[int, ...]) -> None:
+    results = isolate(make_model_failing_on(*bad), range(100))
     assert [row for row, result in enumerate(results) if isinstance(result, RowError)] == list(bad)
     assert all(result == row * row for row, result in enumerate(results) if row not in bad)
 
@@ -55,12 +55,12 @@ def test_no_rows_make_no_call() -> None:
     assert isolate(call, []) == []
 
 
-def test_where_all_rows_fail_each_keeps_its_own_retryable_error() -> None:
-    results = isolate(failing_on(0, 1, 2), range(3))
+def test_if_all_rows_fail_each_keeps_its_own_retryable_error() -> None:
+    results = isolate(make_model_failing_on(0, 1, 2), range(3))
     assert results == [RowError("model_failed", f"ValueError: cannot do {row}", retryable=True) for row in range(3)]
 
 
-def test_what_a_model_can_never_do_costs_its_row_alone_and_is_not_tried_again() -> None:
+def test_an_impossible_row_costs_only_itself_and_is_not_tried_again() -> None:
     hopeless = RowError("prompt_too_long", "shorten it")
 
     def call(rows: Sequence[int]) -> list[int]:
@@ -82,7 +82,7 @@ def test_what_a_model_can_never_do_costs_its_row_alone_and_is_not_tried_again() 
     ],
     ids=["torch", "driver", "nameless", "host"],
 )
-def test_a_batch_too_large_for_memory_is_cut_until_it_fits(largest: int, error: Exception) -> None:
+def test_a_batch_too_large_for_memory_is_halved_until_it_fits(largest: int, error: Exception) -> None:
     def call(rows: Sequence[int]) -> list[int]:
         if len(rows) > largest:
             raise error
@@ -118,7 +118,7 @@ def test_only_a_broken_device_counts_as_lost(message: str, lost: bool) -> None:
     assert device_lost(RuntimeError(message)) is lost
 
 
-def test_an_interrupt_is_not_taken_for_a_bad_row() -> None:
+def test_an_interrupt_does_not_count_as_a_bad_row() -> None:
     def call(rows: Sequence[int]) -> list[int]:
         raise KeyboardInterrupt
 
@@ -126,7 +126,7 @@ def test_an_interrupt_is_not_taken_for_a_bad_row() -> None:
         isolate(call, range(4))
 
 
-def test_a_size_that_was_out_of_memory_is_not_tried_again() -> None:
+def test_a_batch_size_that_ran_out_of_memory_is_not_tried_again() -> None:
     tried: list[int] = []
 
     def call(rows: Sequence[int]) -> Sequence[int]:
@@ -143,7 +143,7 @@ def test_a_size_that_was_out_of_memory_is_not_tried_again() -> None:
     assert max(tried[4:]) == size.rows == 2
 
 
-def test_a_row_that_fits_no_memory_is_an_error_of_its_own_and_what_fails_otherwise_halves_nothing() -> None:
+def test_a_row_too_large_for_memory_is_an_error_and_other_failures_do_not_halve_batches() -> None:
     def call(rows: Sequence[int]) -> Sequence[int]:
         if 5 in rows:
             raise torch.OutOfMemoryError("CUDA out of memory.")
@@ -153,11 +153,11 @@ def test_a_row_that_fits_no_memory_is_an_error_of_its_own_and_what_fails_otherwi
     results = isolate(call, range(8), size)
     assert [row for row, result in enumerate(results) if isinstance(result, RowError)] == [5]
     assert size.rows == 8, "one image that is too large makes no batch smaller"
-    isolate(failing_on(3), range(8), size)
+    isolate(make_model_failing_on(3), range(8), size)
     assert size.rows == 8
 
 
-def test_a_row_that_fits_no_memory_makes_no_size_forgotten_that_was_learnt() -> None:
+def test_a_row_too_large_for_memory_does_not_change_the_learnt_batch_size() -> None:
     def call(rows: Sequence[int]) -> Sequence[int]:
         if len(rows) > 4 or 99 in rows:
             raise torch.OutOfMemoryError("CUDA out of memory.")
@@ -176,17 +176,17 @@ def test_a_row_that_fits_no_memory_makes_no_size_forgotten_that_was_learnt() -> 
 
 
 class Encoded:
-    """An encoded row, which takes device memory as long as it is referenced."""
+    """An encoded row, which occupies device memory as long as it is referenced."""
 
     def __init__(self, row: int) -> None:
         self.row = row
 
 
 class Device:
-    """A device with memory for a number of encoded rows, some of which using a row takes too."""
+    """A device with memory for `room` encoded rows; using a row takes `using` more."""
 
     def __init__(self, room: int, *, using: int = 0, large: Sequence[int] = ()) -> None:
-        """`large` rows take all of the room, and do not fit it when they are used."""
+        """`large` rows fill the whole room, and exceed it when they are used."""
         self.room, self.using, self.large = room, using, large
         self.held: WeakSet[Encoded] = WeakSet()
         self.tried: list[int] = []
@@ -213,7 +213,7 @@ class Device:
 
 
 @pytest.mark.parametrize(("room", "using"), [(40, 0), (40, 9), (1, 0), (2, 1), (64, 0)])
-def test_as_many_rows_are_encoded_together_as_the_memory_holds_while_they_are_used(room: int, using: int) -> None:
+def test_as_many_rows_are_encoded_together_as_fit_in_memory_during_use(room: int, using: int) -> None:
     device, size = Device(room, using=using), BatchSize(64)
     encode_in_windows(device.encode, range(100), size, device.use)
     assert device.results == {row: row for row in range(100)}
@@ -225,7 +225,7 @@ def test_as_many_rows_are_encoded_together_as_the_memory_holds_while_they_are_us
     assert max(device.tried[again:]) == size.rows, "a size that was out of memory is not tried again"
 
 
-def test_a_row_that_no_memory_holds_is_an_error_of_its_own_and_makes_no_window_smaller_for_good() -> None:
+def test_a_row_too_large_for_memory_is_an_error_and_does_not_shrink_later_windows() -> None:
     device, size = Device(8, large=(5,)), BatchSize(4)
     encode_in_windows(device.encode, range(16), size, device.use)
     assert [row for row, result in device.results.items() if isinstance(result, RowError)] == [5]
@@ -233,17 +233,17 @@ def test_a_row_that_no_memory_holds_is_an_error_of_its_own_and_makes_no_window_s
     assert size.rows == 4
 
 
-def test_rows_that_do_not_encode_are_used_as_their_errors_beside_the_others() -> None:
+def test_rows_that_cannot_be_encoded_are_passed_on_as_errors_with_the_others() -> None:
     given: list[object] = []
 
     def use(first: int, encoded: Sequence[int | RowError], *, crowded: bool) -> None:
         given.extend(encoded)
 
-    encode_in_windows(failing_on(2), range(5), BatchSize(4), use)
+    encode_in_windows(make_model_failing_on(2), range(5), BatchSize(4), use)
     assert given == [0, 1, RowError("model_failed", "ValueError: cannot do 2", retryable=True), 9, 16]
 
 
-def test_windows_end_where_the_device_is_lost() -> None:
+def test_no_window_follows_a_lost_device() -> None:
     def encode(rows: Sequence[int]) -> list[int]:
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
@@ -251,7 +251,7 @@ def test_windows_end_where_the_device_is_lost() -> None:
         encode_in_windows(encode, range(4), BatchSize(2), lambda first, encoded, *, crowded: None)
 
 
-def test_calls_are_told_of_as_they_are_answered_and_once() -> None:
+def test_each_call_is_reported_once_when_it_is_answered() -> None:
     told: list[int] = []
 
     def replies(rows: Sequence[int]) -> list[int]:
@@ -262,10 +262,10 @@ def test_calls_are_told_of_as_they_are_answered_and_once() -> None:
         return list(rows)
 
     with notify_of_calls(told.append), notify_of_calls(told.append):
-        encode_in_windows(failing_on(2), range(5), BatchSize(4), lambda first, encoded, *, crowded: None)
+        encode_in_windows(make_model_failing_on(2), range(5), BatchSize(4), lambda first, encoded, *, crowded: None)
         assert told == [2, 1, 1], "of five rows those that did not fail"
         told.clear()
         isolate(lambda rows: isolate(replies, rows), range(3))
         assert told == [1, 1, 1], "what counts by itself is not counted again by what calls it"
-    isolate(failing_on(), range(3))
+    isolate(make_model_failing_on(), range(3))
     assert told == [1, 1, 1], "nobody listens any more"

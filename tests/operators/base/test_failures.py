@@ -10,7 +10,7 @@ def failed(image: str, kind: str, *, retryable: bool = False, file: str | None =
     return {"image_id": image, "kind": kind, "message": f"of {image}", "retryable": retryable, "file": file}
 
 
-def test_parts_counted_apart_are_merged_and_the_first_row_of_each_kind_stays() -> None:
+def test_merged_counts_keep_the_first_row_of_each_kind() -> None:
     errors = [failed("1", "b"), failed("2", "a"), failed("3", "b"), failed("4", "b", retryable=True),
               failed("5", "b", file=None), failed("6", "a"), failed("7", "c")]  # fmt: skip
     whole = count_failures(rows.table(errors, schemas.ERRORS))

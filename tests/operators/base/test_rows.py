@@ -14,20 +14,20 @@ def test_absent_columns_are_null_and_the_schema_is_exact() -> None:
     assert set(row.values()) == {None}
 
 
-def test_an_error_is_the_same_after_being_stored() -> None:
+def test_an_error_survives_being_stored() -> None:
     error = RowError("corrupt_image", "it does not decode", retryable=True)
     table = rows.table([{"error": rows.error_value(error)}, {"error": rows.error_value(None)}], schemas.SCORES)
     assert [rows.row_error(value) for value in table["error"].to_pylist()] == [error, None]
 
 
-def test_errors_are_counted_and_retryable_ones_apart() -> None:
+def test_errors_are_counted_and_retryable_errors_separately() -> None:
     errors = [RowError("a", "m"), None, RowError("b", "m", retryable=True), RowError("c", "m", retryable=True)]
     table = rows.table([{"error": rows.error_value(error)} for error in errors], schemas.SCORES)
     assert rows.count_errors(table) == 3
     assert rows.count_errors(table, retryable_only=True) == 2
 
 
-def test_missing_columns_are_named_beside_those_found() -> None:
+def test_missing_columns_are_named_together_with_the_found_ones() -> None:
     with pytest.raises(SourceError, match=r"a.parquet: expected column\(s\) prompt_id, found id, text"):
         rows.require_columns(["id", "text"], ["prompt_id", "text"], "a.parquet")
     rows.require_columns(["text", "prompt_id", "more"], ["prompt_id", "text"], "a.parquet")

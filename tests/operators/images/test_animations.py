@@ -1,4 +1,4 @@
-"""Animations are looked at as the videos that they are, and several images are never taken for the first of them."""
+"""Animations are read as videos, and a file with several images is never reduced to its first image."""
 
 import io
 import random
@@ -36,13 +36,13 @@ def animate(kind: str, shades: Sequence[int], delays: Sequence[int] | int = 100,
     return sink.getvalue()
 
 
-def still(kind: str, shade: int = 40) -> bytes:
+def make_still(kind: str, shade: int = 40) -> bytes:
     sink = io.BytesIO()
     draw(shade).save(sink, kind, **({} if kind == "TIFF" else KINDS[kind]))
     return sink.getvalue()
 
 
-def looked_at(encoded: bytes, clips: Clips | None = None) -> list[int]:
+def sample_frames(encoded: bytes, clips: Clips | None = None) -> list[int]:
     frames = list(decode_each(encoded, ImageLimits(), clips or Clips()))
     assert all(isinstance(frame, Image.Image) and (frame.mode, frame.size) == ("RGB", SIZE) for frame in frames), frames
     return [int(np.asarray(frame)[24, 32, 0]) for frame in frames]
@@ -56,34 +56,34 @@ def refusal(encoded: bytes, limits: ImageLimits | None = None) -> RowError:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("seed", range(4))
-def test_pictures_are_even_from_the_first_to_the_last(kind: str, seed: int) -> None:
+def test_frames_are_sampled_evenly_from_the_first_to_the_last(kind: str, seed: int) -> None:
     rng = random.Random(seed)
     shades = rng.sample(range(10, 240, 3), rng.randint(2, 30))
     encoded = animate(kind, shades)
     for count in (1, 3, 4, 9):
         taken = min(count, len(shades))
         places = [place * (len(shades) - 1) // max(taken - 1, 1) for place in range(taken)]
-        assert looked_at(encoded, Clips(frames=count)) == pytest.approx([shades[place] for place in places], abs=2)
+        assert sample_frames(encoded, Clips(frames=count)) == pytest.approx([shades[place] for place in places], abs=2)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("seed", range(4))
-def test_a_picture_that_stays_counts_for_as_long_as_it_is_shown(kind: str, seed: int) -> None:
-    """Encoders write a picture that is repeated once: the same frames are looked at as of the video."""
+def test_an_image_counts_for_as_long_as_it_is_shown(kind: str, seed: int) -> None:
+    """Encoders merge repeated images: the sampled frames equal those of the video."""
     rng = random.Random(seed)
     shades = rng.sample(range(10, 240, 3), 6)
     repeats = [1, *(rng.randint(1, 7) for _ in shades[1:])]
     video = [shade for shade, times in zip(shades, repeats, strict=True) for _ in range(times)]
     encoded = animate(kind, shades, [40 * times for times in repeats])
     places = [place * (len(video) - 1) // 3 for place in range(4)]
-    assert looked_at(encoded) == pytest.approx([video[place] for place in places], abs=2)
+    assert sample_frames(encoded) == pytest.approx([video[place] for place in places], abs=2)
     frames = [frame for frame in decode_each(encoded, ImageLimits(), Clips()) if isinstance(frame, Image.Image)]
     assert [frame.info[FRAME_SECONDS] for frame in frames] == pytest.approx([0.04 * len(video) / 4] * 4)
-    assert len(looked_at(encoded, Clips(rate=10))) == max(4, 2 * round(0.04 * len(video) * 10 / 2))
+    assert len(sample_frames(encoded, Clips(rate=10))) == max(4, 2 * round(0.04 * len(video) * 10 / 2))
 
 
 @pytest.mark.parametrize("kind", ["GIF", "PNG"])
-def test_a_picture_without_a_delay_is_shown_for_a_tenth_of_a_second(kind: str) -> None:
+def test_an_image_without_a_delay_is_shown_for_a_tenth_of_a_second(kind: str) -> None:
     frames = decode_each(animate(kind, range(20, 220, 20), 0), ImageLimits(), Clips())
     assert [frame.info[FRAME_SECONDS] for frame in frames if isinstance(frame, Image.Image)] == pytest.approx(
         [0.25] * 4
@@ -91,8 +91,8 @@ def test_a_picture_without_a_delay_is_shown_for_a_tenth_of_a_second(kind: str) -
 
 
 @pytest.mark.parametrize("kind", ["GIF", "WEBP", "PNG"])
-def test_a_picture_is_laid_over_those_before_it(kind: str) -> None:
-    """Each picture adds one square to the picture before it; the file may store only the changes."""
+def test_an_image_is_drawn_over_the_images_before_it(kind: str) -> None:
+    """Each image adds one square to the image before it; the file may store only the changes."""
     pictures = []
     for number in range(8):
         picture = pictures[-1].copy() if pictures else Image.new("RGB", SIZE, "white")
@@ -106,14 +106,14 @@ def test_a_picture_is_laid_over_those_before_it(kind: str) -> None:
         assert np.abs(np.asarray(frame).astype(int) - np.asarray(picture)).max() <= 1
 
 
-def test_the_picture_for_readers_without_animations_is_not_looked_at() -> None:
+def test_the_fallback_image_for_readers_without_animations_is_ignored() -> None:
     encoded = animate("PNG", [200, 20, 40, 60, 80], default_image=True)
-    assert looked_at(encoded) == [20, 40, 60, 80]
+    assert sample_frames(encoded) == [20, 40, 60, 80]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_file_of_one_picture_is_an_image_as_before(kind: str) -> None:
-    assert looked_at(still(kind)) == pytest.approx([40], abs=2)
+def test_a_file_with_one_image_is_read_as_an_image(kind: str) -> None:
+    assert sample_frames(make_still(kind)) == pytest.approx([40], abs=2)
 
 
 @pytest.mark.parametrize("kind", ["GIF", "WEBP", "PNG"])
@@ -133,7 +133,7 @@ def test_limits_hold_for_animations(kind: str) -> None:
     assert (error.kind, error.retryable) == ("image_too_slow", True)
 
 
-def test_an_animation_with_a_picture_outside_its_canvas_or_too_many_is_refused() -> None:
+def test_an_animation_with_too_many_images_or_one_outside_its_canvas_is_refused() -> None:
     control, picture = b"\x21\xf9\x04\0\x0a\0\0\0", b"\x2c\0\0\0\0\x01\0\x01\0\0\x02\x02\x44\x01\0"
     header = b"GIF89a\x01\0\x01\0\x80\0\0" + bytes(6)
     far = picture[:1] + b"\xff\xff\xff\xff" + picture[5:]
@@ -143,12 +143,12 @@ def test_an_animation_with_a_picture_outside_its_canvas_or_too_many_is_refused()
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_animation_is_no_mask_and_no_drawn_picture(kind: str) -> None:
+def test_an_animation_is_refused_as_a_mask_and_as_a_drawn_image(kind: str) -> None:
     error = decode_bytes(animate(kind, range(20, 220, 10)), ImageLimits())
     assert isinstance(error, RowError) and error.kind == "too_many_images" and "save the one" in error.message
 
 
-def test_a_tiff_of_several_pages_is_refused_and_its_smaller_copies_are_none() -> None:
+def test_a_tiff_of_several_pages_is_refused_unless_they_are_smaller_copies() -> None:
     sink = io.BytesIO()
     draw(40).save(sink, "TIFF", save_all=True, append_images=[draw(80), draw(120)])
     error = refusal(sink.getvalue())
@@ -156,8 +156,8 @@ def test_a_tiff_of_several_pages_is_refused_and_its_smaller_copies_are_none() ->
     sink, small = io.BytesIO(), draw(80).resize((32, 24))
     small.encoderinfo = {"tiffinfo": {254: 1}}  # type: ignore[attr-defined]
     draw(40).save(sink, "TIFF", save_all=True, append_images=[small])
-    assert looked_at(sink.getvalue()) == [40]
-    assert looked_at(still("TIFF")) == [40]
+    assert sample_frames(sink.getvalue()) == [40]
+    assert sample_frames(make_still("TIFF")) == [40]
 
 
 @pytest.mark.parametrize(
@@ -165,6 +165,6 @@ def test_a_tiff_of_several_pages_is_refused_and_its_smaller_copies_are_none() ->
     [((b"\x47" + bytes(187)) * 4, "an MPEG transport stream; convert it to MP4"),
      (b"FLV\x01" + bytes(40), "a Flash video; convert it to MP4")],
 )  # fmt: skip
-def test_a_video_that_is_not_read_is_told_with_those_that_are(encoded: bytes, words: str) -> None:
+def test_an_unknown_kind_of_video_is_refused_with_the_known_kinds(encoded: bytes, words: str) -> None:
     error = refusal(encoded)
     assert error.message.endswith(words) and "MP4, MOV, WebM, Matroska, AVI" in error.message

@@ -1,4 +1,4 @@
-"""Settings of generation are read from the texts of real images; hostile texts give none and cost little."""
+"""Generation settings are read from the metadata of real images; hostile metadata give none and cost little."""
 
 import io
 import json
@@ -16,10 +16,10 @@ PARAMETERS = (
     "Steps: 28, Sampler: DPM++ 2M, Schedule type: Karras, CFG scale: 7.0, Seed: 18446744073709551615, Size: 512x512, "
     'Model: "a, b"'
 )
-SAID = {"cfg": "7", "steps": "28", "seed": "18446744073709551615", "sampler": "DPM++ 2M Karras", "size": "32x24"}
+PARSED = {"cfg": "7", "steps": "28", "seed": "18446744073709551615", "sampler": "DPM++ 2M Karras", "size": "32x24"}
 SAMPLER = {"seed": 7, "steps": 20, "cfg": 4.5, "sampler_name": "euler", "scheduler": "normal", "model": ["4", 0]}
 NODES = {"3": {"class_type": "KSampler", "inputs": SAMPLER}, "4": {"class_type": "Loader", "inputs": {"ckpt": "a"}}}
-OF_NODES = {"cfg": "4.5", "steps": "20", "seed": "7", "sampler": "euler normal", "size": "32x24"}
+PARSED_NODES = {"cfg": "4.5", "steps": "20", "seed": "7", "sampler": "euler normal", "size": "32x24"}
 INVOKE = {"cfg_scale": 7.5, "steps": 30, "seed": 5, "scheduler": "euler_a", "width": 512, "model": {"name": "x"}}
 NOVEL = {"scale": 11.0, "steps": 28, "seed": 9, "sampler": "k_euler", "prompt": "x"}
 
@@ -45,12 +45,12 @@ def exif(text: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("encoded", "said"),
     [
-        (png("parameters", PARAMETERS), SAID),
-        (png("parameters", PARAMETERS, zip=True), SAID),
-        (picture("JPEG", exif=exif(b"UNICODE\0" + PARAMETERS.encode("utf-16-be"))), SAID),
-        (picture("WEBP", exif=exif(b"UNICODE\0" + PARAMETERS.encode("utf-16-le"))), SAID),
-        (picture("JPEG", exif=exif(b"ASCII\0\0\0" + PARAMETERS.encode())), SAID),
-        (png("prompt", json.dumps(NODES)), OF_NODES),
+        (png("parameters", PARAMETERS), PARSED),
+        (png("parameters", PARAMETERS, zip=True), PARSED),
+        (picture("JPEG", exif=exif(b"UNICODE\0" + PARAMETERS.encode("utf-16-be"))), PARSED),
+        (picture("WEBP", exif=exif(b"UNICODE\0" + PARAMETERS.encode("utf-16-le"))), PARSED),
+        (picture("JPEG", exif=exif(b"ASCII\0\0\0" + PARAMETERS.encode())), PARSED),
+        (png("prompt", json.dumps(NODES)), PARSED_NODES),
         (png("invokeai_metadata", json.dumps(INVOKE)),
          {"cfg": "7.5", "steps": "30", "seed": "5", "sampler": "euler_a", "size": "32x24"}),
         (png("Comment", json.dumps(NOVEL)),
@@ -59,7 +59,7 @@ def exif(text: bytes) -> bytes:
         (picture("JPEG"), {"size": "32x24"}),
     ],
 )  # fmt: skip
-def test_a_picture_says_what_its_tool_wrote(encoded: bytes, said: dict[str, str]) -> None:
+def test_settings_of_every_tool_are_read_from_the_image(encoded: bytes, said: dict[str, str]) -> None:
     assert picture_settings(encoded) == said
 
 
@@ -73,7 +73,7 @@ STEPS = (
 @pytest.mark.parametrize("prompt", PROMPTS)
 @pytest.mark.parametrize("order", ["utf-16-be", "utf-16-le", "utf-16"])
 @pytest.mark.parametrize("kind", ["JPEG", "WEBP"])
-def test_settings_are_read_whatever_script_the_prompt_is_in(prompt: str, order: str, kind: str) -> None:
+def test_settings_are_read_with_a_prompt_in_any_script(prompt: str, order: str, kind: str) -> None:
     """AUTOMATIC1111 writes UTF-16 in big-endian order, others in little-endian order, and some with a mark."""
     text = f"{prompt}\nNegative prompt: {prompt}\n{STEPS}"
     said = {"cfg": "7", "steps": "28", "seed": "5", "sampler": "Euler a Karras", "size": "32x24"}
@@ -81,7 +81,7 @@ def test_settings_are_read_whatever_script_the_prompt_is_in(prompt: str, order: 
     assert picture_settings(png("parameters", text)) == said
 
 
-def test_two_folders_of_other_settings_are_not_told_as_equal() -> None:
+def test_two_folders_with_different_settings_are_not_reported_as_equal() -> None:
     texts = [f"一只杯子\nSteps: 20, Sampler: Euler, CFG scale: {cfg}, Seed: 1, Size: 64x64" for cfg in (2, 9)]
     found = [picture_settings(picture("JPEG", exif=exif(b"UNICODE\0" + text.encode("utf-16-be")))) for text in texts]
     assert [said["cfg"] for said in found] == ["2", "9"]
@@ -102,10 +102,10 @@ CUSTOM = {
     "30": {"class_type": "ImageScale", "inputs": {"scale": 2.0}},
 }
 FLUX = {"cfg": "3.5", "steps": "20", "seed": "4", "size": "32x24"}
-FOOOCUS_SAID = {"cfg": "4", "steps": "30", "seed": "77", "sampler": "dpmpp_2m_sde_gpu karras", "size": "32x24"}
+PARSED_FOOOCUS = {"cfg": "4", "steps": "30", "seed": "77", "sampler": "dpmpp_2m_sde_gpu karras", "size": "32x24"}
 
 
-def first_tags(values: dict[int, str]) -> bytes:
+def encode_tags(values: dict[int, str]) -> bytes:
     tags = Image.Exif()
     for tag, value in values.items():
         tags[tag] = value
@@ -121,13 +121,13 @@ def first_tags(values: dict[int, str]) -> bytes:
         (png("parameters", json.dumps(SWARM)), {**FLUX, "sampler": "euler simple"}),
         (picture("JPEG", exif=exif(b"UNICODE\0" + json.dumps(SWARM).encode("utf-16-le"))),
          {**FLUX, "sampler": "euler simple"}),
-        (png("parameters", json.dumps(FOOOCUS)), FOOOCUS_SAID),
-        (picture("JPEG", exif=first_tags({0x9286: json.dumps(FOOOCUS), 0x927C: "fooocus"})), FOOOCUS_SAID),
-        (picture("WEBP", exif=first_tags({0x9286: json.dumps(FOOOCUS), 0x927C: "fooocus"})), FOOOCUS_SAID),
+        (png("parameters", json.dumps(FOOOCUS)), PARSED_FOOOCUS),
+        (picture("JPEG", exif=encode_tags({0x9286: json.dumps(FOOOCUS), 0x927C: "fooocus"})), PARSED_FOOOCUS),
+        (picture("WEBP", exif=encode_tags({0x9286: json.dumps(FOOOCUS), 0x927C: "fooocus"})), PARSED_FOOOCUS),
         (png("parameters", "a cup\nSteps: 30, Sampler: DPM++ 2M SDE Karras, Seed: 77, CFG scale: 4, Scheduler: karras"),
-         {**FOOOCUS_SAID, "sampler": "DPM++ 2M SDE Karras karras"}),
+         {**PARSED_FOOOCUS, "sampler": "DPM++ 2M SDE Karras karras"}),
         (png("prompt", json.dumps(CUSTOM)), {**FLUX, "sampler": "euler simple"}),
-        (picture("WEBP", exif=first_tags({0x0110: "prompt:" + json.dumps(CUSTOM)})),
+        (picture("WEBP", exif=encode_tags({0x0110: "prompt:" + json.dumps(CUSTOM)})),
          {**FLUX, "sampler": "euler simple"}),
         (png("sd-metadata", json.dumps({"image": {"cfg_scale": 7.5, "steps": 50, "seed": 3, "sampler": "k_lms"}})),
          {"cfg": "7.5", "steps": "50", "seed": "3", "sampler": "k_lms", "size": "32x24"}),
@@ -137,12 +137,12 @@ def test_settings_of_distilled_models_and_other_tools_are_read(encoded: bytes, s
     assert picture_settings(encoded) == said
 
 
-def test_guidance_that_differs_within_a_workflow_is_not_told() -> None:
+def test_guidance_that_differs_within_a_workflow_is_left_out() -> None:
     other = {"class_type": "FluxGuidance", "inputs": {"guidance": 2.0}}
     assert "cfg" not in picture_settings(png("prompt", json.dumps({**CUSTOM, "99": other})))
 
 
-def test_a_large_webp_says_its_settings_behind_its_pixels() -> None:
+def test_settings_behind_the_pixels_of_a_large_webp_are_read() -> None:
     noise = Image.frombytes("RGB", (700, 700), random.Random(1).randbytes(700 * 700 * 3))
     buffer = io.BytesIO()
     noise.save(buffer, "WEBP", lossless=True, exif=exif(b"UNICODE\0" + FORGE.encode("utf-16-be")))
@@ -150,17 +150,17 @@ def test_a_large_webp_says_its_settings_behind_its_pixels() -> None:
     assert picture_settings(buffer.getvalue())["cfg"] == "3.5"
 
 
-def test_what_two_samplers_of_a_workflow_say_differently_is_not_told() -> None:
+def test_a_setting_that_differs_between_two_samplers_is_left_out() -> None:
     other = {"class_type": "KSampler", "inputs": {**SAMPLER, "cfg": 1, "seed": ["9", 0]}}
     said = picture_settings(png("prompt", json.dumps({**NODES, "9": other})))
-    assert said == {name: value for name, value in OF_NODES.items() if name != "cfg"}
+    assert said == {name: value for name, value in PARSED_NODES.items() if name != "cfg"}
 
 
 def chunk(name: bytes, data: bytes) -> bytes:
     return len(data).to_bytes(4, "big") + name + data + zlib.crc32(name + data).to_bytes(4, "big")
 
 
-def with_chunk(name: bytes, data: bytes) -> bytes:
+def add_chunk(name: bytes, data: bytes) -> bytes:
     plain = picture()
     return plain[:33] + chunk(name, data) + plain[33:]
 
@@ -168,9 +168,9 @@ def with_chunk(name: bytes, data: bytes) -> bytes:
 @pytest.mark.parametrize(
     "encoded",
     [
-        with_chunk(b"zTXt", b"parameters\0\0" + zlib.compress(b"Steps: 1, " * 8_000_000, 9)),
-        with_chunk(b"iTXt", b"parameters\0\1\0\0\0" + zlib.compress(b"Steps: 1, " * 8_000_000, 9)),
-        with_chunk(b"tEXt", b"parameters\0" + b"x" * 3_000_000),
+        add_chunk(b"zTXt", b"parameters\0\0" + zlib.compress(b"Steps: 1, " * 8_000_000, 9)),
+        add_chunk(b"iTXt", b"parameters\0\1\0\0\0" + zlib.compress(b"Steps: 1, " * 8_000_000, 9)),
+        add_chunk(b"tEXt", b"parameters\0" + b"x" * 3_000_000),
         png("prompt", "[" * 200_000),
         png("prompt", '{"1":' * 100_000),
         png("prompt", json.dumps({str(node): {"inputs": node} for node in range(1000)})),
@@ -184,12 +184,12 @@ def with_chunk(name: bytes, data: bytes) -> bytes:
         picture("JPEG", exif=exif(b"UNICODE\0" + b"\xd8")),
     ],
 )
-def test_hostile_pictures_say_no_more_than_their_size(encoded: bytes) -> None:
+def test_hostile_images_only_give_their_size(encoded: bytes) -> None:
     assert picture_settings(encoded).keys() <= {"size"}
 
 
 @pytest.mark.parametrize(
     "encoded", [b"", b"\x89PNG\r\n\x1a\n", b"RIFF", picture()[:20], b"<svg/>", b"\xff\xd8\xff\xe1\0"]
 )
-def test_what_is_no_picture_says_nothing(encoded: bytes) -> None:
+def test_a_file_that_is_not_an_image_has_no_settings(encoded: bytes) -> None:
     assert picture_settings(encoded) == {}

@@ -1,4 +1,4 @@
-"""Settings of generation: their columns, their values as texts, how often each is, and what differs between two sides.
+"""Generation settings: their columns, their values as texts, their counts, and the differences between two sides.
 
 Every number is worked out by hand.
 """
@@ -40,7 +40,7 @@ def test_usual_columns_are_found_by_their_names() -> None:
     assert columns_in(both, setting_ways()) == {"cfg": ("cfg",), "size": ("size",)}
 
 
-def test_columns_that_are_asked_for_keep_their_usual_or_their_own_names() -> None:
+def test_requested_columns_keep_their_usual_or_their_own_names() -> None:
     assert setting_ways(["guidance_scale", "lora"]) == {"cfg": (("guidance_scale",),), "lora": (("lora",),)}
     assert setting_ways(["height", "width"]) == {"size": (("width", "height"),)}
     assert setting_ways({"cfg": "my_cfg"}) == {"cfg": (("my_cfg",),)}
@@ -73,11 +73,11 @@ def test_columns_that_are_asked_for_keep_their_usual_or_their_own_names() -> Non
         pytest.param("size", [512, "512" + " " * 1_000_000 + "px"], None, id="size of many spaces"),
     ],
 )
-def test_a_value_is_the_same_text_however_it_is_written(name: str, value: object, text: str | None) -> None:
+def test_equal_values_become_the_same_text(name: str, value: object, text: str | None) -> None:
     assert value_text(name, value) == text
 
 
-def test_rows_have_what_their_columns_say_and_else_what_an_ingest_kept() -> None:
+def test_settings_come_from_a_rows_columns_or_else_from_the_ingest() -> None:
     table = pa.table(
         {
             "guidance_scale": pa.array([4, None, None], pa.int64()),
@@ -95,7 +95,7 @@ def test_rows_have_what_their_columns_say_and_else_what_an_ingest_kept() -> None
     assert read_settings(table.slice(0, 0), ways).to_pylist() == [], "as of a file that a limit leaves no rows"
 
 
-def test_values_are_counted_and_many_are_a_number_alone() -> None:
+def test_values_are_counted_and_many_values_are_only_counted_in_total() -> None:
     seeds = pa.array([str(seed) for seed in range(MAX_VALUES + 1)])
     cfg = pa.array(["4"] * 10 + [None] * (len(seeds) - 10), pa.string())
     counted = count_settings(pa.StructArray.from_arrays([cfg, seeds], ["cfg", "seed"]))
@@ -106,7 +106,7 @@ def test_values_are_counted_and_many_are_a_number_alone() -> None:
     assert add_settings(*halves) == {"cfg": 10 + MAX_VALUES + 1 - 5}
 
 
-def test_two_sides_differ_where_a_twentieth_of_the_images_does() -> None:
+def test_two_sides_differ_if_a_twentieth_of_the_images_do() -> None:
     whole = {"cfg": {"4": 100}, "seed": {"1": 100}, "steps": {"20": 100}}
     assert differ(whole, {"cfg": {"7.5": 50}, "seed": {"2": 50}, "steps": {"20": 50}}) == "cfg 4 against 7.5"
     assert differ(whole, {"cfg": {"4": 96, "7.5": 4}}) == ""
@@ -115,12 +115,12 @@ def test_two_sides_differ_where_a_twentieth_of_the_images_does() -> None:
     assert differ({"cfg": 40}, {"cfg": 500}) == ""
 
 
-def test_what_one_side_does_not_say_is_no_difference() -> None:
+def test_a_setting_that_one_side_lacks_is_not_a_difference() -> None:
     assert differences({"cfg": {"4": 1}}, {"steps": {"20": 1}}) == []
     assert differ({}, {"cfg": {"4": 1}}) == ""
 
 
-def test_runs_and_mixtures_are_told_in_words() -> None:
+def test_runs_and_mixtures_are_described_in_words() -> None:
     found = differences({"cfg": {"4": 8}, "steps": {"20": 8}}, {"cfg": {"7.5": 8}, "steps": {"50": 8}})
     assert between(found, "R") == "cfg 4 here, 7.5 in R and steps 20 here, 50 in R"
     assert against([difference.turned() for difference in found]) == "cfg 7.5 against 4 and steps 50 against 20"

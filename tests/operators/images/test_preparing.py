@@ -1,4 +1,4 @@
-"""Every row of an images table becomes an RGB image or keeps its place with the reason it is not one."""
+"""Every row of an images table becomes an RGB image, or keeps its place with the reason why it cannot."""
 
 import hashlib
 import io
@@ -33,11 +33,11 @@ from tests.operators.broken_images import (
     JPEGS,
     LOSSLESS,
     WHITE_ROW,
-    bmp_of_runs,
-    in_three_scans,
-    progressive,
-    tiff_of_kind,
-    without_intervals,
+    drop_intervals,
+    make_bmp,
+    make_progressive,
+    make_three_scans,
+    make_tiff,
 )
 from tests.operators.tiny import encoded, image_table, no_fetch, picture
 
@@ -59,7 +59,7 @@ def refusal(row: dict[str, Any], limits: ImageLimits = LIMITS, fetch: Any = no_f
     return error
 
 
-def test_a_decoder_that_is_not_installed_is_no_fault_of_an_image(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_decoder_is_not_an_error_of_the_image(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "imagecodecs", None)
     with pytest.raises(ImportError, match="imagecodecs"):
         decode(encoded(PLAIN))
@@ -70,7 +70,7 @@ def chunk(kind: bytes, content: bytes) -> bytes:
 
 
 def png_of_declared_size(width: int, height: int) -> bytes:
-    """A PNG of a hundred bytes that declares any size and holds no pixel."""
+    """Return a PNG of a hundred bytes that declares any size and contains no pixel."""
 
     header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"")) + chunk(b"IEND", b"")
@@ -112,7 +112,7 @@ def test_sixteen_bit_greys_keep_their_brightness(image_format: str) -> None:
 @pytest.mark.parametrize(
     "secret", [b"root:x:0:0:", b"PK\x03\x04hush", b"<!DOCTYPE html>hush", b"%PDF-1.7 hush", b"AWS=hush\0"]
 )
-def test_the_refusal_of_what_is_no_image_shows_nothing_of_it(secret: bytes) -> None:
+def test_the_refusal_of_a_file_that_is_not_an_image_shows_none_of_its_content(secret: bytes) -> None:
     error = refusal({"uri": "a.png"}, fetch=lambda uri: secret * 1000)
     text = error.message.replace("a.png", "").replace("MP4", "")
     assert not any(piece in text for piece in ("root", "hush", "PK", "DOCTYPE", "1.7", "AWS"))
@@ -120,18 +120,18 @@ def test_the_refusal_of_what_is_no_image_shows_nothing_of_it(secret: bytes) -> N
 
 
 @pytest.mark.parametrize("image_format", ["PNG", "JPEG", "WEBP", "AVIF", "GIF", "BMP", "TIFF"])
-def test_a_truncated_image_is_a_corrupt_image_and_not_a_half_grey_one(image_format: str) -> None:
+def test_a_truncated_image_is_corrupt_and_not_half_grey(image_format: str) -> None:
     content = encoded(picture(0, width=200, height=200), image_format)
     assert refusal({"image": content[: len(content) // 2]}).kind == "corrupt_image"
 
 
-def test_the_pixel_limit_that_was_given_holds_even_above_pillows_own() -> None:
+def test_the_given_pixel_limit_holds_even_above_pillows_own() -> None:
     limits = ImageLimits(max_pixels=400_000_000)
     error = refusal({"image": png_of_declared_size(13_400, 13_400)}, limits)
     assert error.kind == "corrupt_image", "it holds no pixels, but its size is within the limit that was set"
 
 
-def test_an_image_at_the_limits_is_taken_and_one_over_either_is_not() -> None:
+def test_an_image_at_the_limits_is_accepted_and_an_image_over_either_limit_is_refused() -> None:
     content = encoded(picture(1, width=30, height=20))
     exact = ImageLimits(max_pixels=600, max_bytes=len(content))
     assert decode(content, exact).size == (30, 20)
@@ -149,16 +149,16 @@ def test_a_limit_below_one_is_refused_by_name(field: str) -> None:
 
 
 @pytest.mark.parametrize("seconds", [0, -1, math.nan, math.inf])
-def test_a_time_limit_that_limits_nothing_is_refused_by_name(seconds: float) -> None:
+def test_an_infinite_or_negative_time_limit_is_refused_by_name(seconds: float) -> None:
     with pytest.raises(ConfigError, match=rf"limits\.max_seconds: expected seconds above 0, got {seconds}"):
         ImageLimits(max_seconds=seconds)
 
 
-# Images that lack pixels, whatever their checksums say
+# Images that lack pixels although their checksums are sound
 
 
 def png(width: int, rows: bytes, *, height: int, interlaced: bool = False, pieces: int = 1) -> bytes:
-    """An RGB PNG whose checksums are sound and whose rows are these."""
+    """Return an RGB PNG with sound checksums and these rows."""
     header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, interlaced)
     data = zlib.compress(rows)
     size = -(-len(data) // pieces)
@@ -166,7 +166,7 @@ def png(width: int, rows: bytes, *, height: int, interlaced: bool = False, piece
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + b"".join(parts) + chunk(b"IEND", b"")
 
 
-def test_a_png_that_lacks_rows_is_corrupt_though_its_checksums_are_sound() -> None:
+def test_a_png_that_lacks_rows_is_corrupt_even_if_its_checksums_are_sound() -> None:
     row = b"\0" + bytes([220, 120, 40]) * 64
     assert decode(png(64, row * 64, height=64, pieces=5)).getpixel((63, 63)) == ORANGE
     for rows in (0, 1, 20, 63):
@@ -174,7 +174,7 @@ def test_a_png_that_lacks_rows_is_corrupt_though_its_checksums_are_sound() -> No
     assert "end before its last row" in refusal({"image": png(64, row * 20, height=64)}).message
 
 
-def test_a_png_that_ends_in_black_is_taken() -> None:
+def test_a_png_that_ends_in_black_is_accepted() -> None:
     black = Image.new("RGB", (20, 10))
     for image in (black, black.convert("L"), black.convert("1"), black.convert("RGBA"), black.quantize(2)):
         assert decode(encoded(image)).getpixel((19, 9)) == (0, 0, 0)
@@ -185,7 +185,7 @@ def test_a_png_that_ends_in_black_is_taken() -> None:
 
 @settings(max_examples=60)
 @given(width=st.integers(1, 40), height=st.integers(1, 20), seed=st.integers(0, 2**32), samples=st.sampled_from([3, 4]))
-def test_a_png_has_the_pixels_that_pillow_makes_of_it(width: int, height: int, seed: int, samples: int) -> None:
+def test_a_png_has_the_pixels_that_pillow_decodes(width: int, height: int, seed: int, samples: int) -> None:
     """Random rows under random filters are always a valid PNG."""
     random = np.random.default_rng(seed)
     rows = random.integers(0, 256, (height, 1 + samples * width), np.uint8)
@@ -214,7 +214,7 @@ def filtered(filter_type: int, row: bytes) -> bytes:
         (b"no deflated data", False),
     ],
 )
-def test_a_pngs_data_are_sound_or_it_is_corrupt(data: bytes, sound: bool) -> None:
+def test_a_png_with_unsound_data_is_corrupt(data: bytes, sound: bool) -> None:
     header = struct.pack(">IIBBBBB", 8, 8, 8, 2, 0, 0, 0)
     content = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", data) + chunk(b"IEND", b"")
     if sound:
@@ -225,7 +225,7 @@ def test_a_pngs_data_are_sound_or_it_is_corrupt(data: bytes, sound: bool) -> Non
 
 
 @pytest.mark.parametrize(("width", "height"), [(1, 1), (2, 1), (1, 3), (5, 5), (8, 8), (13, 7)])
-def test_an_interlaced_png_is_held_to_the_bytes_of_its_passes(width: int, height: int) -> None:
+def test_an_interlaced_png_must_have_the_bytes_of_all_its_passes(width: int, height: int) -> None:
     starts = ((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2))
     passes = [(len(range(x, width, dx)), len(range(y, height, dy))) for x, y, dx, dy in starts]
     rows = b"".join((b"\0" + b"\x55" * 3 * columns) * lines for columns, lines in passes if columns)
@@ -235,7 +235,7 @@ def test_an_interlaced_png_is_held_to_the_bytes_of_its_passes(width: int, height
 
 @pytest.mark.parametrize("options", [{}, {"progressive": True}, {"restart_marker_rows": 2}, {"subsampling": 0}])
 @pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
-def test_a_jpeg_whose_data_end_early_is_corrupt_though_its_end_is_marked(options: dict[str, Any], mode: str) -> None:
+def test_a_jpeg_whose_data_end_early_is_corrupt_even_if_its_end_is_marked(options: dict[str, Any], mode: str) -> None:
     content = encoded(picture(0, width=120, height=90).convert(mode), "JPEG", quality=90, **options)
     assert decode(content).size == (120, 90)
     for share in (0.5, 0.7, 0.9):
@@ -243,27 +243,27 @@ def test_a_jpeg_whose_data_end_early_is_corrupt_though_its_end_is_marked(options
 
 
 @pytest.mark.parametrize("content", JPEGS.values(), ids=JPEGS)
-def test_a_jpeg_that_libjpeg_fills_up_is_corrupt(content: bytes) -> None:
+def test_a_jpeg_whose_missing_pixels_libjpeg_fills_in_is_corrupt(content: bytes) -> None:
     Image.open(io.BytesIO(content)).load()
     error = refusal({"image": content})
     assert (error.kind, error.retryable) == ("corrupt_image", False)
 
 
 @pytest.mark.parametrize("content", [ARITHMETIC, LOSSLESS])
-def test_a_kind_of_jpeg_of_which_nothing_says_whether_it_is_whole_is_refused_with_the_remedy(content: bytes) -> None:
+def test_a_kind_of_jpeg_that_cannot_be_checked_for_completeness_is_refused_with_the_remedy(content: bytes) -> None:
     message = (
         "found an arithmetic-coded or lossless JPEG, whose reader does not say what is missing; save the image as PNG"
     )
     assert refusal({"image": content}) == RowError("corrupt_image", message)
 
 
-def test_a_jpeg_of_a_colour_sampling_that_its_reader_does_not_know_is_refused_with_the_remedy() -> None:
+def test_a_jpeg_with_an_unknown_colour_sampling_is_refused_with_the_remedy() -> None:
     error = refusal({"image": encoded(picture(0).convert("CMYK"), "JPEG", subsampling=2)})
     assert error.message.startswith("found a JPEG whose colours are sampled in an unusual way, whose reader")
     assert error.message.endswith("; save the image as PNG") and error.kind == "corrupt_image"
 
 
-def test_fill_bytes_before_the_end_of_a_jpeg_are_its_right_and_other_bytes_are_not() -> None:
+def test_fill_bytes_before_the_end_of_a_jpeg_are_allowed_and_other_bytes_are_not() -> None:
     content = encoded(picture(0), "JPEG")
     assert decode(content[:-2] + b"\xff" * 7 + content[-2:]).tobytes() == decode(content).tobytes()
     assert "extraneous bytes" in refusal({"image": content[:-2] + bytes(7) + content[-2:]}).message
@@ -288,23 +288,23 @@ def test_fill_bytes_before_the_end_of_a_jpeg_are_its_right_and_other_bytes_are_n
                 {"optimize": True},
             )
         ),
-        in_three_scans(),
-        without_intervals(0, 0),
-        progressive(10),
+        make_three_scans(),
+        drop_intervals(0, 0),
+        make_progressive(10),
     ],
 )
-def test_a_whole_jpeg_has_the_pixels_that_pillow_gives(content: bytes) -> None:
+def test_a_complete_jpeg_has_the_pixels_that_pillow_decodes(content: bytes) -> None:
     assert decode(content).tobytes() == Image.open(io.BytesIO(content)).convert("RGB").tobytes()
 
 
 @pytest.mark.parametrize("colour", [(127, 127, 127), (128, 128, 128), (129, 129, 129)])
 @pytest.mark.parametrize("progressive", [True, False])
-def test_a_jpeg_that_ends_in_grey_is_taken(colour: tuple[int, int, int], progressive: bool) -> None:
+def test_a_jpeg_that_ends_in_grey_is_accepted(colour: tuple[int, int, int], progressive: bool) -> None:
     image = decode(encoded(Image.new("RGB", (50, 30), colour), "JPEG", progressive=progressive))
     assert image.getpixel((49, 29)) == colour
 
 
-def test_of_a_jpeg_only_metadata_are_left_out() -> None:
+def test_only_the_metadata_of_a_jpeg_are_left_out() -> None:
     exif = Image.Exif()
     exif[0x010E] = "a description" * 1000
     content = encoded(picture(0), "JPEG", exif=exif, comment=b"hello", icc_profile=bytes(100_000), dpi=(72, 72))
@@ -326,17 +326,17 @@ def test_a_tiff_whose_strips_do_not_cover_it_is_corrupt() -> None:
 
 @pytest.mark.parametrize("compression", ["packbits", "tiff_lzw", "tiff_adobe_deflate", "lzma", "zstd"])
 def test_a_tiff_whose_strips_end_early_is_corrupt(compression: str) -> None:
-    assert decode(tiff_of_kind(compression)).size == (120, 96)
+    assert decode(make_tiff(compression)).size == (120, 96)
     for share in (0.01, 0.5, 0.9):
-        assert refusal({"image": tiff_of_kind(compression, share)}).kind == "corrupt_image"
+        assert refusal({"image": make_tiff(compression, share)}).kind == "corrupt_image"
 
 
 @pytest.mark.parametrize("compression", ["group3", "group4", "tiff_ccitt", "jpeg"])
 @pytest.mark.parametrize("share", [1, 0.01])
-def test_a_tiff_whose_reader_hides_what_is_missing_is_refused_with_the_remedy(
+def test_a_tiff_whose_reader_hides_missing_data_is_refused_with_the_remedy(
     compression: str, share: float, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    error = refusal({"image": tiff_of_kind(compression, share)})
+    error = refusal({"image": make_tiff(compression, share)})
     assert error.message.startswith(f"found a TIFF compressed as {compression}, whose reader does not say")
     assert error.message.endswith("; save the image as PNG") and not error.retryable
     assert capfd.readouterr().err == "", "nothing is left to libtiff, which would fill a worker's log"
@@ -356,11 +356,11 @@ def test_a_bmp_whose_runs_leave_out_pixels_is_corrupt(content: bytes) -> None:
         pytest.param((b"\0\x12" + b"\xff" * 9 + b"\0\2\xff\0\0") * 20 + b"\0\1", 4, id="of four bits"),
     ],
 )
-def test_a_bmp_of_runs_that_has_all_its_pixels_is_taken(runs: bytes, bits: int) -> None:
-    assert np.asarray(decode(bmp_of_runs(runs, bits=bits))).min() == 255
+def test_a_complete_run_length_encoded_bmp_is_accepted(runs: bytes, bits: int) -> None:
+    assert np.asarray(decode(make_bmp(runs, bits=bits))).min() == 255
 
 
-# What decoding may cost
+# Costs of decoding
 
 
 def repeated_scans(count: int) -> bytes:
@@ -378,7 +378,7 @@ def test_a_jpeg_of_many_scans_is_refused_before_it_is_decoded() -> None:
 
 
 def gif_of_comments() -> bytes:
-    """Its comments are joined piece by piece: the time grows with the square of their length."""
+    """Return a GIF whose comments are joined piece by piece: the time grows with the square of their length."""
     content = encoded(PLAIN.quantize(4), "GIF")
     palette = 13 + 3 * (2 << (content[10] & 7))
     return content[:palette] + b"!\xfe" + (b"\xff" + b"a" * 255) * 60_000 + b"\0" + content[palette:]
@@ -397,13 +397,13 @@ def empty_chunks() -> bytes:
 
 
 @pytest.mark.parametrize("make", [gif_of_comments, runs_of_one_pixel, empty_chunks])
-def test_a_file_that_keeps_its_reader_busy_is_given_up(make: Callable[[], bytes]) -> None:
+def test_decoding_stops_at_the_time_limit(make: Callable[[], bytes]) -> None:
     error = refusal({"image": make()}, ImageLimits(max_seconds=0.1))
     assert (error.kind, error.retryable) == ("image_too_slow", True)
     assert "over limits.max_seconds=0.1 of a processor" in error.message and "raise the limit" in error.message
 
 
-def test_a_tiff_whose_tags_name_the_same_bytes_over_and_over_is_corrupt() -> None:
+def test_a_tiff_whose_tags_share_the_same_bytes_is_corrupt() -> None:
     tags = [(256, 4, 1, 8), (257, 4, 1, 8), *((tag, 7, 1_000_000, 0) for tag in range(1000, 2000))]
     content = b"II*\0\x08\0\0\0" + struct.pack("<H", len(tags)) + b"".join(struct.pack("<HHII", *tag) for tag in tags)
     error = refusal({"image": content + bytes(1_000_000)}, ImageLimits())
@@ -442,7 +442,7 @@ MUTATIONS = st.lists(
 )
 
 
-def mutated(content: bytes, mutations: list[tuple[str, float, Any]]) -> bytes:
+def mutate(content: bytes, mutations: list[tuple[str, float, Any]]) -> bytes:
     for kind, share, detail in mutations:
         place = int(share * len(content))
         if kind == "set":
@@ -460,7 +460,7 @@ def mutated(content: bytes, mutations: list[tuple[str, float, Any]]) -> bytes:
 @settings(derandomize=True, max_examples=60, deadline=None, database=None)
 @given(mutations=MUTATIONS)
 def test_any_bytes_become_an_image_within_the_limits_or_a_row_error(seed: str, mutations: Any) -> None:
-    result = decode_picture({"image": mutated(SEEDS[seed], mutations)}, LIMITS, no_fetch)
+    result = decode_picture({"image": mutate(SEEDS[seed], mutations)}, LIMITS, no_fetch)
     if isinstance(result, RowError):
         kinds = ("corrupt_image", "corrupt_video", "image_too_large", "missing_image", "too_many_images")
         assert result.kind in kinds and result.message
@@ -481,13 +481,13 @@ def test_an_exif_orientation_is_ignored_as_the_released_code_does() -> None:
 
 @pytest.mark.parametrize("value", ["outputs/a.png", 7, 0, 1.5, True, [1, 2], [[1.0], [2.0]]])
 @pytest.mark.parametrize("bare", [True, False])
-def test_what_is_no_bytes_is_named_by_its_type(value: Any, bare: bool) -> None:
+def test_a_value_that_is_not_bytes_is_refused_with_its_type(value: Any, bare: bool) -> None:
     error = refusal({"image": value if bare else {"bytes": value, "path": None}, "uri": "a.png"})
     assert error.kind == "corrupt_image" and not error.retryable
     assert ("text" if isinstance(value, str) else f"type {type(value).__name__};") in error.message
 
 
-def test_a_uri_that_is_no_text_is_named_and_not_fetched() -> None:
+def test_a_uri_that_is_not_text_is_refused_and_not_fetched() -> None:
     error = refusal({"uri": 7})
     assert (error.kind, error.retryable) == ("unreadable_uri", False)
 
@@ -496,14 +496,14 @@ def test_the_image_struct_of_hugging_face_datasets_is_read() -> None:
     assert decode({"bytes": encoded(PLAIN), "path": "a.png"}).size == (20, 10)
 
 
-def test_a_uri_is_fetched_where_the_row_has_no_bytes() -> None:
+def test_a_uri_is_fetched_if_the_row_has_no_bytes() -> None:
     store = {"s3://bucket/a.png": encoded(PLAIN)}
     image = decode_picture({"image": None, "uri": "s3://bucket/a.png"}, LIMITS, store.__getitem__)
     assert isinstance(image, Image.Image)
     assert image.getpixel((0, 0)) == ORANGE
 
 
-def test_a_uri_is_not_fetched_where_the_row_has_bytes() -> None:
+def test_a_uri_is_not_fetched_if_the_row_has_bytes() -> None:
     image = decode_picture({"image": encoded(PLAIN), "uri": "s3://bucket/a.png"}, LIMITS, no_fetch)
     assert isinstance(image, Image.Image)
 
@@ -584,8 +584,8 @@ def test_an_image_that_cannot_be_preprocessed_costs_only_itself(raised: Exceptio
 
 
 @contextmanager
-def memory_left(size: int) -> Iterator[None]:
-    """Lets this process have only `size` more bytes of address space."""
+def limit_memory(size: int) -> Iterator[None]:
+    """Limit this process to `size` more bytes of address space."""
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     before = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + size, before[1]))
@@ -602,7 +602,7 @@ def test_a_sliver_that_preprocessing_would_blow_up_costs_only_itself(
     """A 2,000,000 x 1 image is 2 megapixels; its padded square is 4 terapixels, and so is its resized shorter edge."""
     preprocess = likelihood.preprocess if backend == "likelihood" else similarity.preprocess
     contents = [encoded(picture(0)), encoded(Image.new("L", (2_000_000, 1))), encoded(picture(1))]
-    with memory_left(1_000_000_000):
+    with limit_memory(1_000_000_000):
         prepared = prepare_images(
             image_table(contents, ["a"] * 3), "gen", preprocess=preprocess, limits=ImageLimits(), fetch=no_fetch
         )
@@ -614,7 +614,7 @@ def test_an_empty_shard_prepares_to_nothing() -> None:
     assert prepared == PreparedImages()
 
 
-# Images decoded side by side
+# Images decoded in parallel
 
 
 def test_threads_change_neither_the_order_nor_the_errors_nor_the_pixels() -> None:
@@ -638,7 +638,7 @@ def test_threads_change_neither_the_order_nor_the_errors_nor_the_pixels() -> Non
     assert [row.prompt_id for row, count in zip(one.rows, one.counts, strict=True) if count == 0] == ["p3", "p17"]
 
 
-def test_as_many_images_are_decoded_at_once_as_there_are_decoders_and_more_are_fetched() -> None:
+def test_as_many_images_are_decoded_in_parallel_as_there_are_decoders_and_more_are_fetched() -> None:
     decoding, fetching = threading.Barrier(3), threading.Barrier(6)
     most, running, lock = 0, 0, threading.Lock()
 
@@ -661,7 +661,7 @@ def test_as_many_images_are_decoded_at_once_as_there_are_decoders_and_more_are_f
     assert prepared.errors == [None] * 12 and most == 3
 
 
-def test_the_processor_time_of_an_image_is_that_of_its_own_thread() -> None:
+def test_the_processor_time_of_an_image_is_measured_in_its_own_thread() -> None:
     """Time spent by other threads does not count, and each thread is held to the limit."""
     costly, sound = empty_chunks(), encoded(picture(0, width=300, height=300))
     limits = ImageLimits(max_seconds=0.3)
@@ -676,7 +676,7 @@ def test_the_processor_time_of_an_image_is_that_of_its_own_thread() -> None:
 # Rows of several images
 
 
-def several(images: Any, uris: Any = None, **options: Any) -> PreparedImages:
+def read_several(images: Any, uris: Any = None, **options: Any) -> PreparedImages:
     table = pa.table({"prompt_id": ["p"] * len(images), "image": images, "uri": uris or [None] * len(images)})
     given = {"preprocess": mean_colour, "limits": LIMITS, "fetch": no_fetch}
     return prepare_images(table, "gen", **(given | options))
@@ -688,14 +688,14 @@ GREYS = [encoded(Image.new("RGB", (4, 4), (grey, grey, grey))) for grey in (10, 
 @pytest.mark.parametrize("wrap", [lambda one: one, lambda one: {"bytes": one, "path": "a.png"}])
 def test_a_row_of_several_images_has_the_pixels_of_all_in_order(wrap: Callable[[bytes], Any]) -> None:
     rows = [[wrap(grey) for grey in part] for part in (GREYS[:1], GREYS[1:4], GREYS[3:])]
-    prepared = several(rows)
+    prepared = read_several(rows)
     assert [pixels[0].item() for pixels in prepared.pixels] == [10, 20, 30, 40, 40]
     assert prepared.counts == [1, 3, 1] and prepared.errors == [None] * 3
 
 
-def test_several_images_are_read_by_their_addresses_and_where_some_have_bytes_the_others_are() -> None:
+def test_several_images_may_mix_bytes_and_addresses() -> None:
     store = dict(zip("abcd", GREYS, strict=True))
-    prepared = several([None, [GREYS[3], None]], [["a", "b"], [None, "c"]], fetch=store.__getitem__)
+    prepared = read_several([None, [GREYS[3], None]], [["a", "b"], [None, "c"]], fetch=store.__getitem__)
     assert [pixels[0].item() for pixels in prepared.pixels] == [10, 20, 40, 30]
 
 
@@ -718,31 +718,31 @@ def test_a_row_with_one_bad_image_is_an_error_that_names_it(images: Any, uris: A
             raise FileNotFoundError(uri)
         return GREYS[0]
 
-    prepared = several([images, GREYS[:2]], [uris, None], fetch=fetch)
+    prepared = read_several([images, GREYS[:2]], [uris, None], fetch=fetch)
     error = prepared.errors[0]
     assert error is not None and error.kind == kind and error.message.startswith(message)
     assert prepared.counts == [0, 2] and len(prepared.pixels) == 2, "never fewer images of a row than it holds"
 
 
 def test_a_limit_of_one_image_refuses_a_row_of_several() -> None:
-    prepared = several([GREYS[:1], GREYS[:2]], limits=ImageLimits(max_images=1))
+    prepared = read_several([GREYS[:1], GREYS[:2]], limits=ImageLimits(max_images=1))
     assert [error and error.kind for error in prepared.errors] == [None, "too_many_images"]
     assert "2 images in the row, where limits.max_images=1" in str(prepared.errors[1])
 
 
 def test_a_list_of_one_image_is_that_image() -> None:
-    bare, listed = several([GREYS[0]]), several([[GREYS[0]]])
+    bare, listed = read_several([GREYS[0]]), read_several([[GREYS[0]]])
     assert bare.digests == listed.digests == [hashlib.sha256(GREYS[0]).hexdigest()[:16]]
     assert bare.rows == listed.rows
 
 
-def test_the_digest_and_the_id_of_a_row_are_over_all_of_its_images_in_order() -> None:
+def test_the_digest_and_the_id_of_a_row_cover_all_of_its_images_in_order() -> None:
     rows = [GREYS[:2], GREYS[1::-1], GREYS[:3], GREYS[:1], [GREYS[0] + GREYS[1]]]
-    prepared = several(rows)
+    prepared = read_several(rows)
     assert len(set(prepared.digests)) == len({row.image_id for row in prepared.rows}) == len(rows)
 
 
-def test_limits_admit_what_tighter_ones_let_in_and_nothing_of_another_decoding() -> None:
+def test_limits_admit_images_read_under_tighter_limits_but_not_those_decoded_differently() -> None:
     ours, tighter = ImageLimits(), ImageLimits(max_images=8)
     assert ours.admit(tighter.semantic()) and ours.admit(ours.semantic())
     assert not tighter.admit(ours.semantic())
@@ -750,6 +750,6 @@ def test_limits_admit_what_tighter_ones_let_in_and_nothing_of_another_decoding()
     assert not ours.admit({})
 
 
-def test_of_a_row_of_several_images_a_thumbnail_shows_the_first() -> None:
+def test_the_thumbnail_of_a_row_of_several_images_shows_the_first() -> None:
     image = decode([GREYS[1], GREYS[0]])
     assert image.getpixel((0, 0)) == (20, 20, 20)

@@ -1,4 +1,4 @@
-"""A video is scored by the frames that a player shows: none that an edit list hides, and each the right way up."""
+"""A video is scored by the frames that a player shows: edit lists apply, and every frame is upright."""
 
 import random
 import shutil
@@ -24,7 +24,7 @@ RATE = 24
 KEYFRAME_EVERY = 24
 FRAMES = 96
 CORNERS = ((-1, -1, 60), (1, -1, 110), (-1, 1, 160), (1, 1, 210))
-"""Left or right, top or bottom, and the shade of the corner there."""
+"""Each corner's horizontal and vertical direction, and its shade."""
 
 
 def draw(number: int) -> NDArray[np.uint8]:
@@ -35,7 +35,7 @@ def draw(number: int) -> NDArray[np.uint8]:
     return pixels
 
 
-def number_of(image: Image.Image | RowError) -> int:
+def read_number(image: Image.Image | RowError) -> int:
     assert isinstance(image, Image.Image), image
     grey = np.asarray(image.convert("L").resize((WIDTH, HEIGHT)))
     return sum(int(grey[HEIGHT // 2, bit * WIDTH // 8 + WIDTH // 16] > 128) << bit for bit in range(8))
@@ -130,29 +130,29 @@ def edit(path: Path, target: Path, edits: Sequence[tuple[int, int]]) -> Path:
     return target
 
 
-def looked_at(path: Path, clips: Clips | None = None) -> list[int]:
-    return [number_of(frame) for frame in decode_each(path.read_bytes(), ImageLimits(), clips or Clips())]
+def read_numbers(path: Path, clips: Clips | None = None) -> list[int]:
+    return [read_number(frame) for frame in decode_each(path.read_bytes(), ImageLimits(), clips or Clips())]
 
 
-def evenly(shown: Sequence[int], count: int = 4) -> list[int]:
+def pick_evenly(shown: Sequence[int], count: int = 4) -> list[int]:
     count = min(count, len(shown))
     return [shown[place * (len(shown) - 1) // max(count - 1, 1)] for place in range(count)]
 
 
-def test_frames_that_an_edit_list_hides_are_not_looked_at(tmp_path: Path) -> None:
+def test_frames_that_an_edit_list_hides_are_ignored(tmp_path: Path) -> None:
     """An MP4 that is trimmed without encoding it again starts at the keyframe before the cut."""
     source = record(tmp_path / "source.mp4")
     for hidden in (1, 9, 23):
         path = cut(source, tmp_path / f"{hidden}.mp4", first=2, hidden=hidden)
         shown = range(2 * KEYFRAME_EVERY + hidden, FRAMES)
-        assert looked_at(path) == evenly(shown)
-        assert len(looked_at(path, Clips(rate=8))) == 2 * round(len(shown) / RATE * 8 / 2)
+        assert read_numbers(path) == pick_evenly(shown)
+        assert len(read_numbers(path, Clips(rate=8))) == 2 * round(len(shown) / RATE * 8 / 2)
 
 
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("codec", ["libx264", "mpeg4"])
-def test_any_edit_list_leaves_the_frames_that_it_names(seed: int, codec: str, tmp_path: Path) -> None:
-    """Beginnings and ends that are trimmed, cuts, repeats and a delay before the first frame."""
+def test_exactly_the_frames_of_an_edit_list_are_used(seed: int, codec: str, tmp_path: Path) -> None:
+    """Edit lists trim beginnings and ends, cut, repeat, and delay the first frame."""
     rng = random.Random(seed)
     source = record(tmp_path / "source.mp4", codec=codec, bf=str(seed % 3))
     edits = []
@@ -162,11 +162,11 @@ def test_any_edit_list_leaves_the_frames_that_it_names(seed: int, codec: str, tm
     shown = [first + place for count, first in edits for place in range(count)]
     delay = [(rng.randint(1, 50), -1)] if rng.random() < 0.5 else []
     path = edit(source, tmp_path / "edited.mp4", [*delay, *edits])
-    assert looked_at(path) == evenly(shown)
-    assert looked_at(path, Clips(frames=7)) == evenly(shown, 7)
+    assert read_numbers(path) == pick_evenly(shown)
+    assert read_numbers(path, Clips(frames=7)) == pick_evenly(shown, 7)
 
 
-def test_a_file_that_lacks_frames_is_refused_also_with_an_edit_list(tmp_path: Path) -> None:
+def test_a_file_that_lacks_frames_is_refused_even_with_an_edit_list(tmp_path: Path) -> None:
     edited = edit(record(tmp_path / "source.mp4"), tmp_path / "edited.mp4", [(30, 40)])
     mp4 = bytearray(edited.read_bytes())
     place, size = find_box(mp4, b"mdat")
@@ -179,28 +179,28 @@ def test_a_file_that_lacks_frames_is_refused_also_with_an_edit_list(tmp_path: Pa
 
 @pytest.mark.parametrize("ending", ["mp4", "mov", "mkv"])
 @pytest.mark.parametrize("codec", ["libx264", "mpeg4", "mpeg2video"])
-def test_frames_that_build_on_what_was_cut_away_are_not_looked_at(codec: str, ending: str, tmp_path: Path) -> None:
-    """The first frames behind a keyframe may be shown before it, and need the group of frames before."""
+def test_frames_that_depend_on_cut_frames_are_ignored(codec: str, ending: str, tmp_path: Path) -> None:
+    """The first frames after a keyframe may be shown before it, and need the group of frames before."""
     options = {"x264-params": "open-gop=1:bframes=3"} if codec == "libx264" else {"bf": "2"}
     source = record(tmp_path / "source.mp4", codec=codec, **options)
     path = cut(source, tmp_path / f"cut.{ending}", first=2)
     with av.open(path) as file:
-        shown = [number_of(Image.fromarray(frame.to_ndarray(format="rgb24"))) for frame in file.decode(video=0)]
+        shown = [read_number(Image.fromarray(frame.to_ndarray(format="rgb24"))) for frame in file.decode(video=0)]
     assert shown == list(range(shown[0], FRAMES))
-    assert looked_at(path) == evenly(shown)
+    assert read_numbers(path) == pick_evenly(shown)
 
 
 @pytest.mark.parametrize("ending", ["mp4", "mov", "mkv", "webm"])
-def test_a_video_that_does_not_start_at_zero_is_whole(ending: str, tmp_path: Path) -> None:
+def test_a_video_that_does_not_start_at_zero_is_complete(ending: str, tmp_path: Path) -> None:
     options = {"codec": "libvpx", "deadline": "realtime"} if ending == "webm" else {"codec": "libx264"}
     for start in (1, 240):
         path = record(tmp_path / f"late.{ending}", start=start, **options)
-        assert looked_at(path) == evenly(range(FRAMES))
+        assert read_numbers(path) == pick_evenly(range(FRAMES))
         (error,) = decode_each(path.read_bytes()[:-900], ImageLimits(), Clips())
         assert isinstance(error, RowError) and error.kind == "corrupt_video"
 
 
-def test_the_picture_of_a_cover_is_not_the_video(tmp_path: Path) -> None:
+def test_a_cover_image_is_not_the_video(tmp_path: Path) -> None:
     path = tmp_path / "covered.mp4"
     with av.open(path, "w") as file:
         cover, video = file.add_stream("png", rate=1), file.add_stream("libx264", rate=RATE)
@@ -211,10 +211,10 @@ def test_the_picture_of_a_cover_is_not_the_video(tmp_path: Path) -> None:
         for number in range(20):
             file.mux(video.encode(av.VideoFrame.from_ndarray(draw(number), format="rgb24")))
         file.mux(video.encode())
-    assert looked_at(path) == evenly(range(20))
+    assert read_numbers(path) == pick_evenly(range(20))
 
 
-def matrix_of(a: int, b: int, c: int, d: int) -> tuple[int, ...]:
+def make_matrix(a: int, b: int, c: int, d: int) -> tuple[int, ...]:
     return (a << 16, b << 16, 0, c << 16, d << 16, 0, 0, 0, 1 << 30)
 
 
@@ -232,12 +232,12 @@ def draw_corners() -> NDArray[np.uint8]:
     [(1, 0, 0, 1), (0, 1, -1, 0), (-1, 0, 0, -1), (0, -1, 1, 0), (-1, 0, 0, 1), (1, 0, 0, -1), (0, 1, 1, 0),
      (0, -1, -1, 0)],
 )  # fmt: skip
-def test_a_frame_is_turned_and_mirrored_as_its_display_matrix_says(
+def test_a_frame_is_rotated_and_mirrored_by_its_display_matrix(
     abcd: tuple[int, int, int, int], ending: str, tmp_path: Path
 ) -> None:
     """A point at (x, y) is shown at (a x + c y, b x + d y)."""
     a, b, c, d = abcd
-    path = record(tmp_path / f"turned.{ending}", [draw_corners()] * 3, matrix=matrix_of(*abcd))
+    path = record(tmp_path / f"turned.{ending}", [draw_corners()] * 3, matrix=make_matrix(*abcd))
     frames = list(decode_each(path.read_bytes(), ImageLimits(), Clips()))
     for frame in frames:
         assert isinstance(frame, Image.Image)
@@ -249,7 +249,7 @@ def test_a_frame_is_turned_and_mirrored_as_its_display_matrix_says(
     assert len(frames) == 3
 
 
-def test_a_video_that_is_to_lean_is_refused(tmp_path: Path) -> None:
+def test_a_video_with_a_slanted_display_matrix_is_refused(tmp_path: Path) -> None:
     path = record(tmp_path / "leaning.mp4", matrix=(46341, 46341, 0, -46341, 46341, 0, 0, 0, 1 << 30))
     (error,) = decode_each(path.read_bytes(), ImageLimits(), Clips())
     assert isinstance(error, RowError) and "not a multiple of 90 degrees" in error.message
@@ -261,25 +261,25 @@ def test_a_video_that_is_to_lean_is_refused(tmp_path: Path) -> None:
 )
 def test_a_frame_is_shown_with_square_pixels(aspect: Fraction, size: tuple[int, int], tmp_path: Path) -> None:
     path = record(tmp_path / "squeezed.mp4", aspect=aspect)
-    assert looked_at(path) == evenly(range(FRAMES))
+    assert read_numbers(path) == pick_evenly(range(FRAMES))
     sizes = [getattr(frame, "size", frame) for frame in decode_each(path.read_bytes(), ImageLimits(), Clips())]
     assert sizes == [size] * 4
 
 
-def test_limits_hold_for_what_is_shown(tmp_path: Path) -> None:
+def test_limits_hold_for_the_shown_frames(tmp_path: Path) -> None:
     path = record(tmp_path / "squeezed.mp4", aspect=Fraction(20))
     (error,) = decode_each(path.read_bytes(), ImageLimits(), Clips())
     assert isinstance(error, RowError) and error.kind == "image_too_large"
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_the_frames_are_those_of_ffmpegs_own_command(seed: int, tmp_path: Path) -> None:
-    """It turns frames and honours edit lists by itself."""
+def test_the_frames_equal_those_of_the_ffmpeg_command(seed: int, tmp_path: Path) -> None:
+    """FFmpeg itself rotates frames and honours edit lists."""
     ffmpeg = shutil.which("ffmpeg")
     if ffmpeg is None:
         pytest.skip("the command ffmpeg is not installed")
     rng = random.Random(seed)
-    source = record(tmp_path / "source.mp4", matrix=matrix_of(-1, 0, 0, -1))
+    source = record(tmp_path / "source.mp4", matrix=make_matrix(-1, 0, 0, -1))
     paths = [cut(source, tmp_path / "cut.mp4", first=rng.randint(0, 2), hidden=rng.randint(1, 20))]
     paths.append(cut(source, tmp_path / "cut.mkv", first=rng.randint(1, 2)))
     paths.append(edit(source, tmp_path / "edited.mp4", [(rng.randint(5, 40), rng.randrange(50))]))
@@ -300,6 +300,6 @@ def test_the_frames_are_those_of_ffmpegs_own_command(seed: int, tmp_path: Path) 
         raw = subprocess.run([*command, "-"], capture_output=True, check=True).stdout
         shown = np.frombuffer(raw, np.uint8).reshape(-1, HEIGHT, WIDTH, 3)
         frames = list(decode_each(path.read_bytes(), ImageLimits(), Clips()))
-        for frame, place in zip(frames, evenly(range(len(shown))), strict=True):
+        for frame, place in zip(frames, pick_evenly(range(len(shown))), strict=True):
             difference = np.asarray(frame).astype(int) - shown[place]
             assert np.abs(difference).mean() < 2

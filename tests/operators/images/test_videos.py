@@ -29,7 +29,7 @@ KINDS = {
 
 
 def film(path: Path, kind: str, shades: np.ndarray = SHADES, size: tuple[int, int] = SIZE) -> bytes:
-    """A clip whose n-th frame has the n-th shade of grey."""
+    """Write a clip whose n-th frame has the n-th shade of grey."""
     container, codec, options = KINDS[kind]
     with av.open(path, "w", format=container, options=options) as file:
         stream = file.add_stream(codec, rate=8)
@@ -43,7 +43,7 @@ def film(path: Path, kind: str, shades: np.ndarray = SHADES, size: tuple[int, in
     return path.read_bytes()
 
 
-def shades_of(clip: bytes, clips: Clips) -> list[float]:
+def read_shades(clip: bytes, clips: Clips) -> list[float]:
     frames = list(decode_each(clip, ImageLimits(), clips))
     assert all(isinstance(frame, Image.Image) and (frame.mode, frame.size) == ("RGB", SIZE) for frame in frames), frames
     return [float(np.asarray(frame).mean()) for frame in frames]
@@ -57,23 +57,25 @@ def refusal(clip: bytes, limits: ImageLimits | None = None) -> RowError:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("count", "places"), [(4, [0, 6, 12, 19]), (1, [0]), (2, [0, 19]), (50, list(range(20)))])
-def test_frames_are_even_from_the_first_to_the_last(kind: str, count: int, places: list[int], tmp_path: Path) -> None:
-    """Number floor(k (n - 1) / (count - 1)) of n; all of them if there are fewer."""
+def test_frames_are_sampled_evenly_from_the_first_to_the_last(
+    kind: str, count: int, places: list[int], tmp_path: Path
+) -> None:
+    """Frame floor(k (n - 1) / (count - 1)) of n for each k; all frames if there are fewer."""
     clip = film(tmp_path / "clip", kind)
-    assert shades_of(clip, Clips(frames=count)) == pytest.approx(SHADES[places], abs=4)
+    assert read_shades(clip, Clips(frames=count)) == pytest.approx(SHADES[places], abs=4)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     ("rate", "places"), [(0.1, [0, 6, 13, 19]), (2, [0, 6, 13, 19]), (3, [0, 3, 5, 8, 11, 14, 16, 19])]
 )
-def test_frames_by_the_second_are_those_of_qwen_vl_utils(
+def test_frames_per_second_are_sampled_like_qwen_vl_utils(
     kind: str, rate: float, places: list[int], tmp_path: Path
 ) -> None:
-    """20 frames at 8 a second: 2.5 seconds, so 4 frames at least, 5 that are made even, and 7.5 that are."""
+    """20 frames at 8 per second are 2.5 seconds: at least 4 frames, 5 rounded to an even number, and 7.5 likewise."""
     clip = film(tmp_path / "clip", kind)
-    assert shades_of(clip, Clips(rate=rate)) == pytest.approx(SHADES[places], abs=4)
-    assert shades_of(clip, Clips(rate=100)) == pytest.approx(SHADES, abs=4)
+    assert read_shades(clip, Clips(rate=rate)) == pytest.approx(SHADES[places], abs=4)
+    assert read_shades(clip, Clips(rate=100)) == pytest.approx(SHADES, abs=4)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -86,7 +88,7 @@ def test_a_clip_that_ends_early_is_refused(kind: str, share: float, tmp_path: Pa
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_turned_bytes_are_told_or_leave_a_clip_and_never_anything_else(kind: str, tmp_path: Path) -> None:
+def test_flipped_bytes_give_a_refusal_or_a_clip_and_nothing_else(kind: str, tmp_path: Path) -> None:
     clip = film(tmp_path / "clip", kind)
     rng = np.random.default_rng(0)
     for _ in range(20):
@@ -105,7 +107,7 @@ def test_limits_hold_for_videos(tmp_path: Path) -> None:
     assert (error.kind, error.retryable) == ("image_too_slow", True)
 
 
-def test_a_sound_without_pictures_is_no_video(tmp_path: Path) -> None:
+def test_a_sound_file_without_images_is_not_a_video(tmp_path: Path) -> None:
     path = tmp_path / "sound.mp4"
     with av.open(path, "w") as file:
         stream = file.add_stream("aac", rate=8000)
@@ -117,15 +119,15 @@ def test_a_sound_without_pictures_is_no_video(tmp_path: Path) -> None:
     assert "it has no pictures" in refusal(path.read_bytes()).message
 
 
-def test_a_list_of_files_is_no_video(tmp_path: Path) -> None:
-    """FFmpeg would read the files that it names."""
+def test_a_list_of_files_is_not_a_video(tmp_path: Path) -> None:
+    """FFmpeg would read the files that the list names."""
     film(tmp_path / "clip.mp4", "mp4")
     listing = f"ffconcat version 1.0\nfile {tmp_path}/clip.mp4\n".encode()
     playlist = f"#EXTM3U\n#EXTINF:1,\n{tmp_path}/clip.mp4\n#EXT-X-ENDLIST\n".encode()
     assert refusal(listing).kind == refusal(playlist).kind == "corrupt_image"
 
 
-def test_a_grid_is_read_line_by_line() -> None:
+def test_a_grid_is_read_row_by_row() -> None:
     frames = [Image.new("RGB", (6, 4), (shade, 0, 0)) for shade in (10, 20, 30, 40, 50)]
     whole = grid([*frames[:4], frames[4].resize((12, 8))])
     assert whole.size == (18, 8)

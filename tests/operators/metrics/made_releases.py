@@ -1,4 +1,4 @@
-"""Small made folders of the layout of a release's checkout, with words of our own."""
+"""Small invented folders in the layout of a release's checkout, with our own words."""
 
 from collections.abc import Mapping
 from pathlib import Path

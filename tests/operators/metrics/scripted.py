@@ -1,4 +1,4 @@
-"""A language model that replays written replies, for programs whose reading of them is the point."""
+"""A language model that replays written replies, for programs whose reading of replies is the point."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -23,7 +23,7 @@ class Example(NamedTuple):
 
 
 def examples(instructions: str, heading: str) -> list[Example]:
-    """Return the examples of the instructions; their replies are below this line."""
+    """Return the examples in the instructions; their replies are below this line."""
     texts = instructions.split("Description:\n")[1:]
     return [Example(text.partition("\n")[0], text.partition(f"\n{heading}\n")[2].rstrip("\n")) for text in texts]
 

@@ -1,4 +1,4 @@
-"""Ablations: images of another prompt or blank ones, and shuffled words, always in the same way."""
+"""Ablations use images of other prompts, blank images or shuffled words, and always in the same way."""
 
 import io
 from dataclasses import replace
@@ -23,7 +23,7 @@ def shard(*prompts: str) -> pa.Table:
 
 
 @pytest.mark.parametrize("prompts", ["abcdefgh", "aabbccdd", "aaabbbc", "ab", "aabb"])
-def test_every_row_is_shown_the_image_of_another_prompt_and_every_image_once(prompts: str) -> None:
+def test_every_row_gets_the_image_of_another_prompt_and_every_image_is_used_once(prompts: str) -> None:
     rows = shard(*prompts)
     shown = replace_images(rows, "shuffled_images")
     for name in ("image_id", "prompt_id"):
@@ -35,13 +35,13 @@ def test_every_row_is_shown_the_image_of_another_prompt_and_every_image_once(pro
     assert replace_images(rows, "shuffled_images").equals(shown)
 
 
-def test_a_shard_of_one_prompt_has_no_other_image_to_show() -> None:
+def test_a_shard_of_one_prompt_has_no_other_image() -> None:
     with pytest.raises(SourceError, match="found 2 of 3 of one; raise shard_rows"):
         replace_images(shard("a", "a", "b"), "shuffled_images")
     assert len(replace_images(shard(), "shuffled_images")) == 0
 
 
-def test_a_blank_image_is_grey_whatever_the_row_had() -> None:
+def test_a_blank_image_is_grey_for_every_row() -> None:
     shown = replace_images(shard("a", "b", "c"), "blank_images")
     assert shown.column_names == ["image_id", "prompt_id", "image"]
     (one,) = set(shown.column("image").to_pylist())
@@ -49,13 +49,13 @@ def test_a_blank_image_is_grey_whatever_the_row_had() -> None:
     assert np.ptp(np.asarray(blank_image())) == 0
 
 
-def test_a_metric_that_is_denied_nothing_sees_the_rows_as_they_are() -> None:
+def test_a_metric_without_ablation_sees_the_rows_unchanged() -> None:
     rows = shard("a", "b")
     assert replace_images(rows, None) is rows and replace_images(rows, "shuffled_words") is rows
 
 
 @pytest.mark.parametrize("text", ["is the dog to the left of the cat?", "a b", "b a", "is it is"])
-def test_words_are_the_same_in_another_order(text: str) -> None:
+def test_shuffling_keeps_the_words(text: str) -> None:
     assert shuffled_words(text) == shuffled_words(text) != text
     assert sorted(shuffled_words(text).split()) == sorted(text.split())
 
@@ -64,12 +64,12 @@ def test_a_single_word_stays() -> None:
     assert [shuffled_words(text) for text in ("dog", "", "dog dog")] == ["dog", "", "dog dog"]
 
 
-def test_of_a_question_choices_and_template_keep_their_order() -> None:
+def test_choices_and_template_of_a_question_keep_their_order() -> None:
     put = DsgConfig(ablation="shuffled_words", template="Q: {} A:").vqa_prompt("is the dog red?", ("yes", "no"))
     assert put.text == f"Q: {shuffled_words('is the dog red?')} A:" and put.choices == ("Yes", "No")
 
 
-def test_of_vqascores_question_and_of_a_prefix_only_the_prompt_is_shuffled() -> None:
+def test_only_the_prompt_within_vqascores_question_or_a_prefix_is_shuffled() -> None:
     prompt = "a red cube on a blue ball"
     metric = VqaScoreConfig(template='Does this show "{}"? Answer.', answer="Yes", reduction="first")
     asked = metric.question(prompt)

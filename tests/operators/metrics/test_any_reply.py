@@ -14,7 +14,7 @@ from plumbline.operators.metrics.questions import dsg, gecko, tifa, vq2
 from plumbline.operators.metrics.writing import UnreadableReply
 
 Reader = Callable[[str, str], Any]
-"""Claims about a prompt and a reply."""
+"""Checks claims about a prompt and a reply."""
 
 
 def read_labels(prompt: str, reply: str) -> bool:

@@ -35,12 +35,12 @@ ASKED = (
     "benchmark.columns.target_caption=wanted",
 )
 NAMED = config_of("sweep", "sweep=shapes", "models=released", EVERY_METRIC, *ASKED).metrics
-"""All that have a file in conf/metric."""
+"""All metrics that have a file in conf/metric."""
 WRITERS: list[type[Any]] = [GeckoConfig, TifaConfig, DsgConfig, Vq2Config]
 
 
 @pytest.mark.parametrize("name", NAMED)
-def test_a_chain_holds_together(name: str) -> None:
+def test_a_chain_is_complete(name: str) -> None:
     check_chain(name, NAMED[name])
 
 
@@ -68,11 +68,11 @@ REFUSED: list[tuple[type[Any], Options]] = [
     (LlmScoreConfig, {"max_tokens": 0}), (LlmScoreConfig, {"temperature": -1.0}),
     (LlmScoreConfig, {"caption_tokens": 0}),
 ]  # fmt: skip
-"""Each with the option that is named first."""
+"""Each with the option that the refusal names first."""
 
 
 @pytest.mark.parametrize(("config", "options"), REFUSED, ids=str)
-def test_an_option_that_cannot_be_is_refused_by_its_name(config: type[Any], options: Options) -> None:
+def test_an_impossible_option_is_refused_by_its_name(config: type[Any], options: Options) -> None:
     with pytest.raises(ConfigError) as refused:
         config(**options)
     name, value = next(iter(options.items()))
@@ -106,7 +106,7 @@ RECIPES: list[tuple[Metric, Metric, set[str]]] = [
     (ClipScoreConfig(), ClipScoreConfig(variant="torchmetrics"), {"scoring"}),
     (ClipScoreConfig(), ClipScoreConfig(variant="original"), {"comparing", "scoring"}),
 ]  # fmt: skip
-"""Two metrics, and the names of their different recipes."""
+"""Two metrics, and the names of the recipes that differ."""
 
 
 def recipes(metric: Metric) -> Mapping[str, Any]:
@@ -115,9 +115,7 @@ def recipes(metric: Metric) -> Mapping[str, Any]:
 
 
 @pytest.mark.parametrize(("one", "other", "differ"), RECIPES)
-def test_an_option_is_in_the_recipe_of_what_it_decides_and_in_no_other(
-    one: Metric, other: Metric, differ: set[str]
-) -> None:
+def test_an_option_only_enters_the_recipes_that_it_affects(one: Metric, other: Metric, differ: set[str]) -> None:
     first, second = recipes(one), recipes(other)
     assert {name for name in first if first[name] != second[name]} == differ
 
@@ -151,7 +149,7 @@ HOSTILE = ["{} a {0}", "a\n\nDescription:\nb", "About {1}:\nQ: a?\nA: no", "%s a
 
 @pytest.mark.parametrize("prompt", HOSTILE)
 @pytest.mark.parametrize("config", WRITERS)
-def test_a_prompt_and_a_reply_are_taken_literally_whatever_they_hold(config: type[Any], prompt: str) -> None:
+def test_prompts_and_replies_of_any_content_are_taken_literally(config: type[Any], prompt: str) -> None:
     written, rounds = run(config().write(prompt), *SCRIPTS[config])
     described = f"Description:\n{' '.join(prompt.split())}\n"
     texts = [requests[0].messages[0].text for requests in rounds]

@@ -1,6 +1,6 @@
-"""A reply of any length is read in linear time, and as the expressions of the releases' own code read it.
+"""A reply of any length is read in linear time, and as the expressions in the releases' own code read it.
 
-The long replies have a million pieces: a reader that looks at each pair of pieces does not come to an end.
+The long replies have a million pieces: a reader that compares all pairs of pieces would never finish.
 """
 
 import random
@@ -20,7 +20,7 @@ from plumbline.operators.models.calls import Generation, Message, Request
 MANY = 1_000_000
 
 
-def repaired_as_released(said: str) -> str:
+def repair_as_released(said: str) -> str:
     def quoted(member: re.Match[str]) -> str:
         value = member[2].strip()
         if re.match(r"^-?\d+(\.\d+)?$", value):
@@ -34,7 +34,7 @@ def repaired_as_released(said: str) -> str:
 
 OBJECTS = ('"', '":', ":", ",", "}", "{", "score", "true", "1", "-2.5", " ", "é_")
 READERS: dict[str, tuple[tuple[str, ...], Callable[[str], object], Callable[[str], object]]] = {
-    "object": (OBJECTS, viescore._repair, repaired_as_released),
+    "object": (OBJECTS, viescore._repair, repair_as_released),
 }
 LONG: dict[str, tuple[Callable[[str], object], str]] = {
     "a long key": (viescore._repair, "a" * MANY),
@@ -43,7 +43,7 @@ LONG: dict[str, tuple[Callable[[str], object], str]] = {
 
 
 @pytest.mark.parametrize("name", READERS)
-def test_a_reply_is_read_as_by_the_expressions_of_the_release(name: str) -> None:
+def test_a_reply_is_read_like_the_releases_expressions(name: str) -> None:
     assert_read_as_released(*READERS[name])
 
 
@@ -64,7 +64,7 @@ def test_a_long_reply_is_read_to_its_end(name: str) -> None:
         read(reply)
 
 
-def test_a_reply_that_is_longer_than_any_is_not_read() -> None:
+def test_a_reply_beyond_the_maximum_length_is_not_read() -> None:
     program = ask_as_released([Request((Message("user", "a"),), 9)], [len])
     next(program)
     with pytest.raises(UnreadableReply, match=f"at most {MAX_REPLY} characters, found {MAX_REPLY + 1}"):

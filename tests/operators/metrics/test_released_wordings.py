@@ -1,5 +1,4 @@
-"""With a release's wording, requests equal those of the release's own code, and replies are parsed as it parses
-them."""
+"""Requests in a release's wording equal those of its own code, and replies are parsed as its code parses them."""
 
 import json
 import os
@@ -36,7 +35,7 @@ class Asked(NamedTuple):
     requests: list[dict[str, Any]]
     """Requests as a service gets them."""
     result: Any
-    """None if a reply could not be read."""
+    """The result; None if a reply could not be read."""
 
 
 def checkout(name: str) -> str:
@@ -96,7 +95,7 @@ def asking(replies, act):
 """
 
 
-def sent(request: Request) -> dict[str, Any]:
+def describe_request(request: Request) -> dict[str, Any]:
     """Return a request as a service gets it, except for the model and the seed, which no release sends."""
     limits = {"max_tokens": request.max_tokens, "temperature": request.temperature}
     messages = [{"role": message.role, "content": message.text} for message in request.messages]
@@ -107,18 +106,17 @@ IMAGE = "[image]"
 
 
 def shown(request: Request) -> dict[str, Any]:
-    """Return `sent` with the parts of the message about an image
-    (tests/operators/models/families/test_openai_api.py)."""
+    """Describe a request with the parts of its message (tests/operators/models/families/test_openai_api.py)."""
     (message,) = request.messages
     parts = [part for part in (message.text[: request.image_at], IMAGE, message.text[request.image_at :]) if part]
     system = [] if request.system is None else [{"role": "system", "content": [request.system]}]
-    return {**sent(request), "messages": [*system, {"role": "user", "content": parts}]}
+    return {**describe_request(request), "messages": [*system, {"role": "user", "content": parts}]}
 
 
 Sent = Callable[[Request], dict[str, Any]]
 
 
-def as_ours(program: Writing[Any], replies: Sequence[str], sent: Sent = sent) -> Asked:
+def as_ours(program: Writing[Any], replies: Sequence[str], describe_request: Sent = describe_request) -> Asked:
     """Run our program on the same replies."""
     requests: list[Request] = []
     left = iter(replies)
@@ -128,9 +126,9 @@ def as_ours(program: Writing[Any], replies: Sequence[str], sent: Sent = sent) ->
             requests += asked
             asked = program.send([Generation(next(left), True, Usage()) for _ in asked])
     except StopIteration as end:
-        return Asked(list(map(sent, requests)), end.value)
+        return Asked(list(map(describe_request, requests)), end.value)
     except UnreadableReply:
-        return Asked(list(map(sent, requests)), None)
+        return Asked(list(map(describe_request, requests)), None)
 
 
 def without_model(requests: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -338,7 +336,7 @@ def test_viescore() -> None:
 
 
 def require_viescores(name: str, task: str, config: type[TwoQuestionsConfig]) -> None:
-    """Fail if a metric asks and rates in another way than a release with VIEScore's code does at this task."""
+    """Fail if a metric asks or rates differently than a release with VIEScore's code does at this task."""
     replies = [VIESCORE_REPLIES[index % len(VIESCORE_REPLIES)] for index in range(len(PROMPTS))]
     given = [(task, prompt, each) for prompt, each in zip(PROMPTS, replies, strict=True)]
     released = as_released(name, VIESCORE, given)
@@ -357,16 +355,16 @@ def require_viescores(name: str, task: str, config: type[TwoQuestionsConfig]) ->
 
 
 def one_image(message: dict[str, Any]) -> dict[str, Any]:
-    """The message with its images as one: which those of a question are is the metric's `views`."""
+    """Return the message with its images merged; the metric's `views` decide which images a question has."""
     text, image, *_ = message["content"]
     return {**message, "content": [text, image]}
 
 
 def with_texts(request: dict[str, Any]) -> dict[str, Any]:
     """Return the request with the texts of each message, and with IMAGE in place of its image."""
-    said = [{**each, "content": list(map(_part, each["content"]))} for each in request["messages"]]
+    said = [{**each, "content": list(map(_describe_part, each["content"]))} for each in request["messages"]]
     return {**request, "messages": said}
 
 
-def _part(part: dict[str, Any]) -> str:
+def _describe_part(part: dict[str, Any]) -> str:
     return part["text"] if part["type"] == "text" else IMAGE

@@ -1,4 +1,4 @@
-"""Replies in JSON say what those in text do, are read however wrapped or cut, and are asked for by a schema."""
+"""Replies in JSON have the same content as replies in text, are read however wrapped or cut, and have a schema."""
 
 import contextlib
 import json
@@ -55,7 +55,7 @@ def comparable(part: Any) -> Any:
 
 
 @pytest.mark.parametrize(("kind", "heading"), KINDS)
-def test_the_examples_of_both_forms_say_the_same(kind: Any, heading: str) -> None:
+def test_the_examples_of_both_forms_have_the_same_content(kind: Any, heading: str) -> None:
     shown = [examples(kind[form].instructions, heading) for form in ("text", "json")]
     for in_text, in_json in zip(*shown, strict=True):
         assert in_json.prompt == in_text.prompt
@@ -64,7 +64,7 @@ def test_the_examples_of_both_forms_say_the_same(kind: Any, heading: str) -> Non
         assert parts[0] == parts[1] != []
 
 
-def test_the_dependencies_of_the_examples_are_those_of_the_text() -> None:
+def test_the_dependencies_of_the_examples_equal_those_in_text() -> None:
     """The text has 0 for an empty list."""
     for in_text, in_json in zip(
         *(examples(dsg.DEPENDENCIES[form].instructions, "Dependencies:") for form in ("text", "json")), strict=True
@@ -95,7 +95,7 @@ def test_another_form_is_another_recipe(config: type[WriterConfig]) -> None:
     assert next(config().write(PROMPT))[0].schema is None
 
 
-def test_one_step_questions_have_the_form_too() -> None:
+def test_one_step_questions_use_the_form_too() -> None:
     one_step = GeckoConfig(coverage=False, replies="json")
     assert one_step.asking()["templates"] == TifaConfig(replies="json").asking()["templates"]
     reply = '{"questions": [{"about": "dog", "type": "animal", "question": "is there a dog?", "answer": "yes"}]}'
@@ -132,14 +132,14 @@ def test_the_filter_of_tifa_reads_answers_in_json() -> None:
         QUESTIONS[:-1],
     ],
 )  # fmt: skip
-def test_questions_in_json_are_read_whatever_is_written_around_them(reply: str) -> None:
+def test_questions_in_json_are_read_in_any_surrounding_text(reply: str) -> None:
     assert read_json_blocks(reply) == [
         Block("2", "is there a dog?", ("yes", "no"), "yes"),
         Block("1", "what color is the dog?", ("blue", "green", "red"), "red"),
     ]
 
 
-def test_phrases_that_are_cut_are_read_as_far_as_they_are_whole() -> None:
+def test_complete_phrases_of_a_cut_list_are_read() -> None:
     assert entries('{"phrases": ["a dog", "a mat", "a re', "phrases") == ["a dog", "a mat"]
 
 
@@ -153,13 +153,13 @@ def test_phrases_that_are_cut_are_read_as_far_as_they_are_whole() -> None:
         ('{"questions": ' + "9" * 50_000 + "}", "expected JSON"),
     ],
 )
-def test_what_cannot_be_read_says_why(reply: str, reason: str) -> None:
+def test_an_unreadable_reply_is_refused_with_the_reason(reply: str, reason: str) -> None:
     with pytest.raises(UnreadableReply) as refused:
         read_json_blocks(reply)
     assert reason in str(refused.value)
 
 
-def test_labels_without_words_are_left_out_and_a_bad_score_is_a_full_one() -> None:
+def test_labels_without_words_are_left_out_and_a_bad_score_counts_as_1() -> None:
     reply = '{"labels": [{"words": "...", "type": "color", "score": 1}, {"words": "dog", "score": "high"}]}'
     assert read_spans(PROMPT, reply, gecko.json_labels) == [Span("dog", None, 1.0, TextSpan(14, 17))]
 

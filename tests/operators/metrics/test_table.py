@@ -23,7 +23,7 @@ OPTIONS = {
     ],
     ids=["nothing", "stated", "none stated"],
 )
-def test_a_run_says_for_which_of_its_metrics_a_lower_score_is_better(
+def test_a_runs_manifest_gives_the_metrics_for_which_lower_is_better(
     manifest: dict[str, Any], falling: set[str]
 ) -> None:
     assert falling_metrics(manifest) == falling

@@ -1,4 +1,4 @@
-"""A metric asks in the words of a folder: of a release's checkout, or of templates of one's own."""
+"""A metric can ask in the words of a folder: of a release's checkout, or of the user's own templates."""
 
 import pickle
 from collections.abc import Mapping
@@ -36,23 +36,23 @@ def settled(metric: Any) -> Any:
 
 @pytest.fixture
 def dsg(tmp_path: Path) -> DsgConfig:
-    """DSG in the words of a made checkout, whose code ends a process that runs it."""
+    """Return DSG in the words of an invented checkout, whose code ends a process that runs it."""
     made: DsgConfig = settled(DsgConfig(wording=made_releases.write(tmp_path / "DSG", made_releases.DSG), seed=3))
     return made
 
 
 EXAMPLE = "input: a cup, blue\noutput: 1 | entity - whole (cup)\n2 | attribute - color (cup, blue)"
-OF_TUPLES = "input: a cup, blue\n1 | entity - whole (cup)\n2 | attribute - color (cup, blue)\noutput: "
+FROM_TUPLES = "input: a cup, blue\n1 | entity - whole (cup)\n2 | attribute - color (cup, blue)\noutput: "
 
 
-def test_dsg_asks_in_its_releases_words_and_passes_tuples_on_as_they_were_written(dsg: DsgConfig) -> None:
+def test_dsg_asks_in_its_releases_words_and_passes_tuples_on_literally(dsg: DsgConfig) -> None:
     said = "1 | entity -  whole (dog)\n3 | global (old, $5)"
     rounds = [[f" {said}\n\ninput: more"], ["1 | Is there a dog?\n3 | Old", "1 | 0\n3 | 0, 1"]]
     questions, asked = run(dsg.write("a  dog {x}"), *rounds)
     assert [request.messages[0].text for requests in asked for request in requests] == [
         f"Say what is there.\n\n{EXAMPLE}\n\ninput: a  dog {{x}}\noutput: ",
-        f"Ask.\n\n{OF_TUPLES}1 | Is there a cup?\n2 | Is the cup blue?\n\ninput: a  dog {{x}}\n{said}\noutput: ",
-        f"Say what needs what.\n\n{OF_TUPLES}1 | 0\n2 | 1\n\ninput: a  dog {{x}}\n{said}\noutput: ",
+        f"Ask.\n\n{FROM_TUPLES}1 | Is there a cup?\n2 | Is the cup blue?\n\ninput: a  dog {{x}}\n{said}\noutput: ",
+        f"Say what needs what.\n\n{FROM_TUPLES}1 | 0\n2 | 1\n\ninput: a  dog {{x}}\n{said}\noutput: ",
     ]
     assert {(request.max_tokens, request.temperature, request.seed, request.stop) for request in asked[1]} == {
         (500, 0.0, 3, ())
@@ -70,7 +70,7 @@ def test_dsg_asks_in_its_releases_words_and_passes_tuples_on_as_they_were_writte
         ("1 | entity - whole (dog)", "1 | Is there a dog?", "1 | none"),
     ],
 )
-def test_a_reply_that_stops_the_release_is_unreadable_and_asked_for_once(
+def test_a_reply_that_stops_the_release_is_unreadable_and_requested_once(
     dsg: DsgConfig, tuples: str, questions: str, dependencies: str
 ) -> None:
     rounds = [[tuples], [questions, dependencies]]
@@ -78,7 +78,7 @@ def test_a_reply_that_stops_the_release_is_unreadable_and_asked_for_once(
         run(dsg.write("a dog"), *(rounds if "|" in tuples else rounds[:1]))
 
 
-def test_tifa_asks_in_its_releases_words_and_reads_the_lines_below_its_heading(tmp_path: Path) -> None:
+def test_tifa_asks_in_its_releases_words_and_reads_the_lines_below_the_heading(tmp_path: Path) -> None:
     folder = made_releases.write(tmp_path, made_releases.TIFA)
     metric = settled(TifaConfig(wording=folder, filter=False))
     reply = (
@@ -108,7 +108,7 @@ def test_vpeval_asks_in_its_releases_words_and_reads_programs_by_our_grammar(tmp
         run(metric.write("a dog"), [f"{header}open('x').read()"])
 
 
-def test_llmscore_asks_in_its_releases_words_for_a_rating_and_errors_at_once(tmp_path: Path) -> None:
+def test_llmscore_asks_in_its_releases_words_for_rating_and_errors_in_one_request(tmp_path: Path) -> None:
     folder = made_releases.write(tmp_path, made_releases.LLMSCORE)
     metric = settled(LlmScoreConfig(wording=folder, seed=2))
     described, ((request,),) = run(
@@ -131,7 +131,7 @@ def test_llmscore_asks_in_its_releases_words_for_a_rating_and_errors_at_once(tmp
     assert compute_score("rule_enhanced", ratings_by_name(verdict.ratings)) == (1 / 2 + 1 / 4) / 2
 
 
-def test_viescore_asks_in_its_releases_words_and_twice_before_it_gives_up(tmp_path: Path) -> None:
+def test_viescore_asks_in_its_releases_words_and_gives_up_after_two_tries(tmp_path: Path) -> None:
     metric = settled(VieScoreConfig(wording=made_releases.write(tmp_path, made_releases.VIESCORE), seed=5))
     unread, read = ["None.", "[9, 7]"], ['{"score": [8], "reasoning": "It fits."}', "||V^=^V||{score: 6}||V^=^V||"]
     verdict, rounds = run(metric.inspect("a <b>"), unread, read)
@@ -155,18 +155,18 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("reply", HOSTILE)
-def test_whatever_a_judge_writes_costs_its_row_alone(reply: str, tmp_path: Path) -> None:
+def test_any_reply_of_a_judge_costs_at_most_its_own_row(reply: str, tmp_path: Path) -> None:
     metric = settled(VieScoreConfig(wording=made_releases.write(tmp_path, made_releases.VIESCORE)))
     with pytest.raises(UnreadableReply):
         run(metric.inspect("a dog"), [reply, reply], [reply, reply])
 
 
-def test_a_judge_is_asked_several_times_where_its_release_draws(tmp_path: Path) -> None:
+def test_a_judge_is_asked_several_times_if_its_release_samples(tmp_path: Path) -> None:
     drawn = made_releases.write(tmp_path / "drawn", made_releases.VIESCORE)
     assert settled(VieScoreConfig(wording=drawn, repeats=3)).repeats == 3
 
 
-def test_a_wording_has_keys_of_its_own_by_what_is_read_and_not_by_its_folder(tmp_path: Path) -> None:
+def test_the_keys_of_a_wording_depend_on_its_texts_and_not_on_its_folder(tmp_path: Path) -> None:
     def asking(name: str, files: Mapping[str, str]) -> Any:
         return settled(DsgConfig(wording=made_releases.write(tmp_path / name, files))).asking()
 
@@ -177,7 +177,7 @@ def test_a_wording_has_keys_of_its_own_by_what_is_read_and_not_by_its_folder(tmp
     assert more == first
 
 
-def test_templates_of_ones_own_stand_in_for_ours_and_ours_for_the_rest(tmp_path: Path) -> None:
+def test_a_users_templates_replace_ours_and_ours_fill_the_gaps(tmp_path: Path) -> None:
     ours = prompt_template("dsg_tuples")
     (tmp_path / "dsg_tuples.txt").write_text(ours)
     assert settled(DsgConfig(wording=str(tmp_path))).asking() == DsgConfig().asking(), "the same words, the same keys"
@@ -190,7 +190,7 @@ def test_templates_of_ones_own_stand_in_for_ours_and_ours_for_the_rest(tmp_path:
     assert metric.asking() != DsgConfig(max_tokens=9).asking()
 
 
-def test_a_judges_template_is_filled_in_as_ours_is(tmp_path: Path) -> None:
+def test_a_users_template_of_a_judge_is_filled_in_like_ours(tmp_path: Path) -> None:
     (tmp_path / "gpt4v_eval.txt").write_text("Does it fit {prompt}?\n")
     metric = settled(Gpt4vEvalConfig(wording=str(tmp_path)))
     _, ((request,),) = run(metric.inspect("a {prompt}"), ['{"rating": 9, "rationale": ""}'])
@@ -232,7 +232,7 @@ REFUSED: list[tuple[WordedMetric, Mapping[str, str], str]] = [
 
 
 @pytest.mark.parametrize(("metric", "files", "problem"), REFUSED)
-def test_what_cannot_be_asked_in_is_refused_with_the_file_that_is_expected(
+def test_an_unusable_wording_is_refused_with_the_expected_file(
     metric: Any, files: Mapping[str, str], problem: str, tmp_path: Path
 ) -> None:
     folder = made_releases.write(tmp_path, files)
@@ -240,14 +240,14 @@ def test_what_cannot_be_asked_in_is_refused_with_the_file_that_is_expected(
         settled(replace(metric, wording=folder))
 
 
-def test_the_plan_refuses_a_folder_that_is_not_there_and_other_metrics_have_no_wording(tmp_path: Path) -> None:
+def test_the_plan_refuses_a_missing_folder_and_metrics_without_wordings(tmp_path: Path) -> None:
     words = ("sweep=shapes", f"store={tmp_path}/store", "cluster=here", "dry_run=true")
     line = refusal("sweep", *words, "metric=[dsg]", f"metrics.dsg.wording={tmp_path}/none")
     assert "dsg wording: expected a checkout of j-min/DSG" in line and "and " + str(tmp_path / "none") in line
     assert "wording" not in ClipScoreConfig.__dataclass_fields__
 
 
-def test_a_plan_writes_down_what_the_folder_holds(tmp_path: Path) -> None:
+def test_a_plan_records_the_folders_content(tmp_path: Path) -> None:
     bench = write_benchmark(tmp_path / "bench")
     made_releases.write(tmp_path / "DSG", made_releases.DSG)
     more = ("metric=[dsg]", f"metrics.dsg.wording={tmp_path}/DSG")

@@ -33,12 +33,12 @@ def number(text: str) -> int:
     return int(text)
 
 
-def test_a_readable_reply_is_asked_for_once() -> None:
+def test_a_readable_reply_is_requested_once() -> None:
     result, rounds = run(ask(REQUEST, number), ["4"])
     assert (result, rounds) == (4, [[REQUEST]])
 
 
-def test_an_unreadable_reply_is_asked_for_again_with_the_reason_and_the_same_sampling() -> None:
+def test_an_unreadable_reply_is_requested_again_with_the_reason_and_the_same_sampling() -> None:
     result, rounds = run(ask(REQUEST, number), ["four"], ["4"])
     again = rounds[1][0]
     assert result == 4
@@ -53,36 +53,36 @@ def test_a_reply_that_stays_unreadable_is_an_error() -> None:
         run(ask(REQUEST, number), ["four"], ["5 or 6"])
 
 
-def test_a_cut_reply_is_asked_for_again_and_then_read_as_far_as_it_goes() -> None:
+def test_a_cut_reply_is_requested_again_and_then_read_as_far_as_possible() -> None:
     result, rounds = run(ask(REQUEST, number), [reply("4", complete=False)], ["42"])
     assert result == 42
     assert "cut after 7 tokens; raise the metric's max_tokens" in rounds[1][0].messages[2].text
     assert run(ask(REQUEST, number), [reply("4", complete=False)], [reply("42", complete=False)]).result == 42
 
 
-def test_a_reply_that_cannot_be_read_because_it_was_cut_is_said_to_be_cut() -> None:
+def test_the_error_of_an_unreadable_cut_reply_says_that_it_was_cut() -> None:
     with pytest.raises(UnreadableReply, match=r"found 'fo'; it was cut at max_tokens \(finish_reason=length\)"):
         run(ask(REQUEST, number), [reply("fo", complete=False)], [reply("fo", complete=False)])
 
 
-def test_of_several_replies_only_the_unreadable_are_asked_for_again() -> None:
+def test_only_the_unreadable_of_several_replies_are_requested_again() -> None:
     result, rounds = run(read_each([REQUEST] * 3, [number] * 3), ["1", "two", "3"], ["2"])
     assert result == [1, 2, 3]
     assert [len(requests) for requests in rounds] == [3, 1]
 
 
-def test_replies_that_may_fail_alone_leave_the_others_be() -> None:
+def test_replies_that_may_fail_alone_do_not_affect_the_others() -> None:
     result, _ = run(read_each([REQUEST] * 2, [number] * 2), ["1", "two"], ["deux"])
     assert result[0] == 1
     assert isinstance(result[1], UnreadableReply)
 
 
-def test_nothing_to_ask_asks_nothing() -> None:
+def test_an_empty_list_of_requests_asks_nothing() -> None:
     assert run(read_each([], [])) == ([], [])
 
 
 @pytest.mark.parametrize("config", CONFIGS)
-def test_the_questions_are_put_by_the_template_taken_literally(config: type[GeckoConfig]) -> None:
+def test_the_template_of_questions_is_taken_literally(config: type[GeckoConfig]) -> None:
     metric = config(template="Q: {} {x} A:")
     assert metric.vqa_prompt("is {} {0} there?", ()).text == "Q: is {} {0} there? {x} A:"
     assert metric.answering()["template"] == "Q: {} {x} A:"
@@ -93,13 +93,13 @@ def test_a_free_answer_is_matched_to_the_choices_as_written() -> None:
 
 
 @pytest.mark.parametrize("config", [config for config in CONFIGS if config is not TifaConfig])
-def test_yes_and_no_are_capitalised_unless_they_are_wanted_as_written(config: type[GeckoConfig]) -> None:
+def test_yes_and_no_are_capitalised_unless_the_option_keeps_them(config: type[GeckoConfig]) -> None:
     assert config().vqa_prompt("?", ["yes", "no", "red", "NO"]).choices == ("Yes", "No", "red", "No")
     assert config(yes_no="as_written").vqa_prompt("?", ["yes", "no", "NO"]).choices == ("yes", "no", "NO")
 
 
 @pytest.mark.parametrize("config", [config for config in CONFIGS if config is not TifaConfig])
-def test_yes_and_no_are_put_as_models_of_the_kind_answer(config: type[GeckoConfig]) -> None:
+def test_yes_and_no_are_spelt_as_models_of_the_kind_answer(config: type[GeckoConfig]) -> None:
     assert config().with_model_defaults(lambda role: CLIP_FLANT5).vqa_prompt("?", ["yes", "no"]).choices == (
         "Yes",
         "No",
@@ -114,7 +114,7 @@ def test_yes_and_no_are_put_as_models_of_the_kind_answer(config: type[GeckoConfi
     assert config().with_model_defaults(lambda role: CLIP_FLANT5).answering() == config().answering()
 
 
-def test_a_template_shows_the_choices_where_it_says_so() -> None:
+def test_a_template_may_show_the_choices() -> None:
     """Ablation 4 of "What makes a good metric?" asks Flan-T5 in this form."""
     metric = TifaConfig(template="Question: {} Choices: {choices} Answer:")
     put = metric.vqa_prompt("what {choices} are there?", ["red", "light blue"])
@@ -122,7 +122,7 @@ def test_a_template_shows_the_choices_where_it_says_so() -> None:
 
 
 @pytest.mark.parametrize("config", [GeckoConfig, QuestionPackConfig, partial(TifaConfig, answers="likelihood")])
-def test_a_service_weighs_multiple_choice_by_letters_and_yes_and_no_as_they_are(config: Any) -> None:
+def test_a_service_compares_letters_of_choices_but_yes_and_no_literally(config: Any) -> None:
     metric = config().with_model_defaults(lambda role: OPENAI)
     put = metric.vqa_prompt("what color?", ["red", "light blue"])
     assert put.text == "what color?\nA. red\nB. light blue\nAnswer with the letter of the right choice alone."
@@ -138,7 +138,7 @@ def test_a_service_weighs_multiple_choice_by_letters_and_yes_and_no_as_they_are(
     ).choices == ("A", "B")
 
 
-def test_metrics_whose_choices_have_no_letters_refuse_them() -> None:
+def test_metrics_whose_choices_have_no_letters_refuse_the_option() -> None:
     for config in (DsgConfig, Vq2Config, VpevalConfig):
         with pytest.raises(ConfigError, match="letters: its choices are not weighed by letters"):
             config(letters=True)
@@ -148,7 +148,7 @@ def test_metrics_whose_choices_have_no_letters_refuse_them() -> None:
             scores_likelihoods(answers="reply")
 
 
-# What stands around and inside a question.
+# Text around and inside a question.
 
 WORD = st.text("abcdefghijklmnopqrstuvwxyzäéß漢", min_size=2, max_size=8)
 PHRASE = st.lists(WORD, min_size=1, max_size=3).map(" ".join)
@@ -168,13 +168,15 @@ LETTERS = "ABCDEF"
 
 
 @st.composite
-def rendered(draw: st.DrawFn) -> tuple[list[Block], str]:
-    """Questions, and a reply that holds them in one of many forms."""
+def rendered_questions(draw: st.DrawFn) -> tuple[list[Block], str]:
+    """Generate questions, and a reply that contains them in one of many forms."""
     blocks = draw(BLOCKS)
-    written = [line for index, block in enumerate(blocks) for line in [*draw_block(draw, block, index), *noise(draw)]]
+    written = [
+        line for index, block in enumerate(blocks) for line in [*draw_block(draw, block, index), *draw_noise(draw)]
+    ]
     fence = draw(st.sampled_from(["", "```"]))
     before = draw(st.sampled_from(["", "<think>Q: hm?</think>", "Sure! Here they are:\n", "Questions and answers:\n"]))
-    return blocks, "\n".join([before + fence, *written, fence, *noise(draw)])
+    return blocks, "\n".join([before + fence, *written, fence, *draw_noise(draw)])
 
 
 def draw_block(draw: st.DrawFn, block: Block, index: int) -> list[str]:
@@ -200,12 +202,12 @@ def draw_block(draw: st.DrawFn, block: Block, index: int) -> list[str]:
     return [about.format(block.subject), *lines]
 
 
-def noise(draw: st.DrawFn) -> list[str]:
+def draw_noise(draw: st.DrawFn) -> list[str]:
     return draw(st.lists(st.sampled_from(["", "   ", "---", "I hope this is of use.", "(see above)"]), max_size=2))
 
 
-@given(rendered())
-def test_questions_are_read_whatever_is_written_around_them(pair: tuple[list[Block], str]) -> None:
+@given(rendered_questions())
+def test_questions_are_read_in_any_surrounding_text(pair: tuple[list[Block], str]) -> None:
     blocks, text = pair
     read = read_blocks(text)
     assert [block._replace(subject=(block.subject or "").strip(" :")) for block in read] == blocks
@@ -226,13 +228,13 @@ def test_questions_are_read_whatever_is_written_around_them(pair: tuple[list[Blo
         ("\n".join(f"Q: is it {n}?\nA: yes" for n in range(257)), "at most 256 questions, found 257"),
     ],
 )
-def test_a_reply_without_a_readable_question_says_what_is_wrong(text: str, said: str) -> None:
+def test_a_reply_without_a_readable_question_is_refused_with_the_reason(text: str, said: str) -> None:
     with pytest.raises(UnreadableReply) as raised:
         read_blocks(text)
     assert said in str(raised.value)
 
 
-def test_readable_questions_stay_where_others_cannot_be_read() -> None:
+def test_readable_questions_are_kept_if_others_cannot_be_read() -> None:
     text = (
         "Q: what color?\nChoices: red, blue\nA: green\nQ: is it red?\nA: Yes.\nQ: is it red?\nChoices: yes, no\nA: yes"
     )
@@ -269,7 +271,7 @@ def test_choices_are_split_as_they_are_written(written: str, choices: list[str])
         (Vq2Config(convention="released", temperature=1.0), 16, 15),
     ],
 )
-def test_what_a_prompt_of_six_content_words_will_take(metric: WriterConfig, calls: float, questions: float) -> None:
+def test_assumed_calls_and_questions_of_six_content_words(metric: WriterConfig, calls: float, questions: float) -> None:
     assert metric.estimate_calls(6) == (calls, questions)
 
 
@@ -286,12 +288,12 @@ def test_what_a_prompt_of_six_content_words_will_take(metric: WriterConfig, call
         ("twelve apples", "12 green apples", 0.8),
     ],
 )
-def test_token_f1_is_that_of_bags_of_words(answer: str, gold: str, f1: float) -> None:
+def test_token_f1_compares_bags_of_words(answer: str, gold: str, f1: float) -> None:
     assert parsing.token_f1(answer, gold) == pytest.approx(f1)
 
 
 @given(st.text(), st.text())
-def test_token_f1_is_symmetric_and_a_share(one: str, other: str) -> None:
+def test_token_f1_is_symmetric_and_between_0_and_1(one: str, other: str) -> None:
     assert 0.0 <= parsing.token_f1(one, other) == parsing.token_f1(other, one) <= 1.0
 
 
@@ -309,7 +311,7 @@ def test_token_f1_is_symmetric_and_a_share(one: str, other: str) -> None:
         (".*", "a cat", None),
     ],
 )
-def test_words_are_found_whole_whatever_their_case_spacing_and_quotes(
+def test_complete_words_are_found_regardless_of_case_spacing_and_quotes(
     words: str, prompt: str, found: str | None
 ) -> None:
     place = parsing.find(words, prompt)
@@ -317,7 +319,7 @@ def test_words_are_found_whole_whatever_their_case_spacing_and_quotes(
 
 
 @given(st.text(), st.text(), st.integers(0, 50))
-def test_what_is_found_stands_in_the_prompt(words: str, prompt: str, after: int) -> None:
+def test_found_words_are_at_their_position_in_the_prompt(words: str, prompt: str, after: int) -> None:
     place = parsing.find(words, prompt, after=after)
     assert place is None or 0 <= place.start < place.end <= len(prompt)
 

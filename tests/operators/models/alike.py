@@ -36,7 +36,7 @@ PICTURES = (
     tiny.picture(3, width=16, height=16),
 )
 BEFORE = tiny.picture(4, width=40, height=32)
-"""The source of every image, for a model of edits or without text."""
+"""The source of every image, for models of edits and models without text."""
 TEXTS = (
     "a red circle",
     "two blue stars left of a green square",
@@ -58,7 +58,7 @@ CHOOSING = (
     Question(3, "is it?", ("a", "blue")),
     Question(2, "is it red?", ("yes", "no")),
 )
-"""Every question has several choices, and is short enough for the tiny text towers."""
+"""Questions with several choices, short enough for the tiny text towers."""
 
 
 def likelihoods(

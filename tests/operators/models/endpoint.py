@@ -24,11 +24,11 @@ class Answer(NamedTuple):
     headers: tuple[tuple[str, str], ...] = ()
     delay: float = 0.0
     endless: bytes = b""
-    """Follows the body again and again, until the client hangs up."""
+    """Bytes that follow the body again and again until the client hangs up."""
 
 
 def said(text: str | None, *, reason: str = "stop", usage: dict[str, Any] | None = None, **message: Any) -> Answer:
-    """A chat completion."""
+    """Return a chat completion."""
     choice = {"index": 0, "finish_reason": reason, "message": {"role": "assistant", "content": text, **message}}
     return Answer(body={"id": "x", "object": "chat.completion", "created": 0, "model": "m", "choices": [choice],
                         **({"usage": usage} if usage else {})})  # fmt: skip
@@ -39,7 +39,7 @@ def failed(status: int, message: str = "no", **headers: str) -> Answer:
 
 
 class Server:
-    """A chat endpoint on the loopback that answers by `script`, called with each request's number and body."""
+    """A chat endpoint on the loopback whose `script` returns the answer for each request's number and body."""
 
     def __init__(self) -> None:
         self.script: Callable[[int, dict[str, Any]], Answer] = lambda number, body: said("yes")
@@ -117,7 +117,7 @@ def connect(server: Server, **options: Any) -> OpenAiModel:
 
 
 def told(*tokens: tuple[str, float], **message: Any) -> Answer:
-    """A chat completion of one token with the log-probabilities of the likeliest ones."""
+    """Return a chat completion of one token with the log-probabilities of the likeliest tokens."""
     answer = said(tokens[0][0], reason="length", **message)
     assert isinstance(answer.body, dict)
     top = [{"token": token, "logprob": logprob, "bytes": None} for token, logprob in tokens]

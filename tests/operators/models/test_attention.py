@@ -16,7 +16,7 @@ from tests.operators.models.families.test_vlm import load
 
 LAYERS = 4
 GRIDS = torch.tensor([[1, 74, 74], [1, 30, 46]])
-"""Patches of an image of 1024 x 1024 pixels, and of a smaller one whose last windows are cut."""
+"""Patches of an image of 1024 x 1024 pixels, and of a smaller image whose last windows are cut."""
 
 
 VISION = {
@@ -29,7 +29,7 @@ TEXT = {
 }  # fmt: skip
 
 
-def test_windows_of_one_size_are_attended_to_in_one_call_with_the_same_result() -> None:
+def test_attention_over_windows_of_one_size_takes_one_call_with_the_same_result() -> None:
     torch.manual_seed(0)
     model = Qwen2_5_VLForConditionalGeneration(Qwen2_5_VLConfig(text_config=TEXT, vision_config=VISION)).eval()
     pixels = torch.randn(int(GRIDS.prod(1).sum()), 3 * 2 * 14 * 14)
@@ -51,7 +51,7 @@ def test_windows_of_one_size_are_attended_to_in_one_call_with_the_same_result() 
 
 
 class SeenKeys(TorchFunctionMode):
-    """The heads of queries and of keys in each call of attention under a mask."""
+    """Records the heads of queries and keys in each call of attention under a mask."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -63,8 +63,8 @@ class SeenKeys(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def test_questions_read_an_images_keys_without_repeating_them_for_each_head(tmp_path: Path) -> None:
-    """The answers equal those of the whole model, which repeats the keys: test_vlm.py checks that."""
+def test_an_images_keys_are_not_repeated_for_each_head(tmp_path: Path) -> None:
+    """test_vlm.py checks that the answers equal those of the whole model, which repeats the keys."""
     model = load(tiny.save_qwen2_vl(tmp_path, kind="qwen2_5_vl"))
     text = model.reader.decoder.config
     assert text.num_attention_heads > text.num_key_value_heads

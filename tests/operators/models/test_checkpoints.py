@@ -28,8 +28,8 @@ ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture
-def own(checkpoints: Path, tmp_path: Path) -> Path:
-    """A copy of the `clip` and `flant5` folders that a test may damage."""
+def own_checkpoints(checkpoints: Path, tmp_path: Path) -> Path:
+    """Return a copy of the `clip` and `flant5` folders that a test may damage."""
     shutil.copytree(checkpoints, tmp_path / "own")
     return tmp_path / "own"
 
@@ -49,7 +49,7 @@ def flip_last_byte(path: Path) -> None:
     path.write_bytes(content)
 
 
-# What a model is made of
+# Parts of a model
 
 
 def test_a_clip_is_its_own_folder(checkpoints: Path) -> None:
@@ -60,35 +60,37 @@ def test_a_clip_is_its_own_folder(checkpoints: Path) -> None:
 
 
 def test_a_clip_flant5_finds_its_tower_by_a_path_relative_to_itself(
-    own: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    own_checkpoints: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
     model = resolve_model(model_config(family="clip_flant5", checkpoint="own/flant5"), on_gpu=False)
-    assert model.parts["vision_tower"].folder() == (own / "clip").resolve()
-    assert model.parts["checkpoint"].folder() == (own / "flant5").resolve()
+    assert model.parts["vision_tower"].folder() == (own_checkpoints / "clip").resolve()
+    assert model.parts["checkpoint"].folder() == (own_checkpoints / "flant5").resolve()
 
 
-def test_the_tower_that_was_set_comes_before_the_one_the_checkpoint_names(own: Path) -> None:
-    tiny.edit_json(own / "flant5" / "config.json", mm_vision_tower="../nowhere")
-    model = resolve_flant5(own, vision_tower=str(own / "clip"))
-    assert model.parts["vision_tower"].folder() == (own / "clip").resolve()
+def test_a_configured_tower_is_used_instead_of_the_one_the_checkpoint_names(own_checkpoints: Path) -> None:
+    tiny.edit_json(own_checkpoints / "flant5" / "config.json", mm_vision_tower="../nowhere")
+    model = resolve_flant5(own_checkpoints, vision_tower=str(own_checkpoints / "clip"))
+    assert model.parts["vision_tower"].folder() == (own_checkpoints / "clip").resolve()
 
 
-def test_a_tower_without_weights_is_refused_where_the_checkpoint_holds_none(own: Path) -> None:
-    (own / "clip" / "model.safetensors").unlink()
-    assert resolve_flant5(own).parts["vision_tower"].folder() == (own / "clip").resolve(), "the checkpoint has them"
-    tiny.save_flant5(own / "flant5", tiny.without_tower(tiny.flant5_weights()))
+def test_a_tower_without_weights_is_refused_if_the_checkpoint_has_none_either(own_checkpoints: Path) -> None:
+    (own_checkpoints / "clip" / "model.safetensors").unlink()
+    assert resolve_flant5(own_checkpoints).parts["vision_tower"].folder() == (own_checkpoints / "clip").resolve(), (
+        "the checkpoint has them"
+    )
+    tiny.save_flant5(own_checkpoints / "flant5", tiny.without_tower(tiny.flant5_weights()))
     with pytest.raises(ModelError, match=r"clip: expected \*.safetensors, found no weights"):
-        resolve_flant5(own)
+        resolve_flant5(own_checkpoints)
 
 
-def test_a_tokenizer_of_its_own_folder_takes_the_place_of_a_missing_one(own: Path) -> None:
-    (own / "flant5" / "tokenizer.json").rename(own / "tokenizer.json")
-    model = resolve_flant5(own, tokenizer=str(own))
-    assert model.parts["tokenizer"].folder() == own.resolve()
+def test_a_separate_tokenizer_replaces_a_missing_one(own_checkpoints: Path) -> None:
+    (own_checkpoints / "flant5" / "tokenizer.json").rename(own_checkpoints / "tokenizer.json")
+    model = resolve_flant5(own_checkpoints, tokenizer=str(own_checkpoints))
+    assert model.parts["tokenizer"].folder() == own_checkpoints.resolve()
 
 
-# What is refused, in words that name the place and the remedy
+# Refusals that name the location and the remedy
 
 
 def remove(name: str) -> Callable[[Path], object]:
@@ -117,8 +119,8 @@ def only_spiece(folder: Path) -> None:
     (folder / "tokenizer_config.json").unlink()
 
 
-def framed(header: bytes) -> bytes:
-    """A safetensors file of this header and no data."""
+def frame(header: bytes) -> bytes:
+    """Return a safetensors file with this header and no data."""
     return struct.pack("<Q", len(header)) + header
 
 
@@ -129,12 +131,12 @@ UNFIT = {
     "half a length": (write("model.safetensors", b"\1\0\0"), "not a safetensors file"),
     "git lfs pointer": (write("model.safetensors", GIT_LFS), "not a safetensors file"),
     "zeros": (write("model.safetensors", b"\0" * 64), "not a safetensors file"),
-    "header of text": (write("model.safetensors", framed(b"{]")), "not a safetensors file"),
-    "header of a list": (write("model.safetensors", framed(b"[]")), "not a safetensors file"),
-    "header of a number": (write("model.safetensors", framed(b"7")), "not a safetensors file"),
-    "entries without offsets": (write("model.safetensors", framed(b'{"a": {}}')), "not a safetensors file"),
+    "header of text": (write("model.safetensors", frame(b"{]")), "not a safetensors file"),
+    "header of a list": (write("model.safetensors", frame(b"[]")), "not a safetensors file"),
+    "header of a number": (write("model.safetensors", frame(b"7")), "not a safetensors file"),
+    "entries without offsets": (write("model.safetensors", frame(b'{"a": {}}')), "not a safetensors file"),
     "offsets of text": (
-        write("model.safetensors", framed(b'{"a": {"data_offsets": ["x", "y"]}}')),
+        write("model.safetensors", frame(b'{"a": {"data_offsets": ["x", "y"]}}')),
         "not a safetensors file",
     ),
     "pickle only": (
@@ -156,12 +158,12 @@ UNFIT = {
 
 
 @pytest.mark.parametrize("damage", UNFIT)
-def test_an_unfit_checkpoint_is_refused_by_name_with_its_remedy(own: Path, damage: str) -> None:
+def test_an_unfit_checkpoint_is_refused_by_name_with_its_remedy(own_checkpoints: Path, damage: str) -> None:
     apply, message = UNFIT[damage]
-    apply(own / "clip")
+    apply(own_checkpoints / "clip")
     with pytest.raises(ModelError, match=message) as raised:
-        resolve_clip(own)
-    assert str(own / "clip") in str(raised.value)
+        resolve_clip(own_checkpoints)
+    assert str(own_checkpoints / "clip") in str(raised.value)
 
 
 @pytest.mark.parametrize(
@@ -179,27 +181,29 @@ def test_an_unfit_checkpoint_is_refused_by_name_with_its_remedy(own: Path, damag
         ),
     ],
 )
-def test_a_clip_flant5_that_is_built_differently_is_refused(own: Path, fields: dict[str, Any], message: str) -> None:
-    tiny.edit_json(own / "flant5" / "config.json", **fields)
+def test_a_clip_flant5_that_is_built_differently_is_refused(
+    own_checkpoints: Path, fields: dict[str, Any], message: str
+) -> None:
+    tiny.edit_json(own_checkpoints / "flant5" / "config.json", **fields)
     with pytest.raises(ModelError, match=message):
-        resolve_flant5(own)
+        resolve_flant5(own_checkpoints)
 
 
-def test_a_shard_that_the_index_names_and_the_folder_lacks_is_missed_before_loading(own: Path) -> None:
-    tiny.shard_weights(own / "flant5", tiny.flant5_weights())
-    (own / "flant5" / "model-00002-of-00002.safetensors").unlink()
+def test_a_missing_shard_of_the_index_is_reported_before_loading(own_checkpoints: Path) -> None:
+    tiny.shard_weights(own_checkpoints / "flant5", tiny.flant5_weights())
+    (own_checkpoints / "flant5" / "model-00002-of-00002.safetensors").unlink()
     with pytest.raises(ModelError, match=r"model-00002-of-00002\.safetensors"):
-        resolve_flant5(own)
+        resolve_flant5(own_checkpoints)
 
 
-def test_a_towers_missing_preprocessor_is_missed_before_loading(own: Path) -> None:
-    (own / "clip" / "preprocessor_config.json").unlink()
+def test_a_towers_missing_preprocessor_is_reported_before_loading(own_checkpoints: Path) -> None:
+    (own_checkpoints / "clip" / "preprocessor_config.json").unlink()
     with pytest.raises(ModelError, match=r"preprocessor_config\.json"):
-        resolve_flant5(own)
+        resolve_flant5(own_checkpoints)
 
 
 @pytest.mark.parametrize("source", ["/no/such/folder", "./nowhere", "nowhere", "a/b/c"])
-def test_a_folder_that_is_not_there_is_named(source: str) -> None:
+def test_a_missing_folder_is_reported_by_name(source: str) -> None:
     with pytest.raises(ModelError, match=f"model '{source}': no such folder, and it is not a hub id"):
         resolve_model(model_config(family="clip", checkpoint=source), on_gpu=False)
 
@@ -223,14 +227,14 @@ def test_a_bad_setting_is_refused_by_name(family: str, fields: dict[str, Any], m
         model_config(**({"family": family, "checkpoint": "x"} | fields))
 
 
-# What identifies a model
+# Identity of a model
 
 
-def test_the_same_files_elsewhere_are_the_same_model(own: Path, tmp_path: Path) -> None:
-    before = resolve_flant5(own).semantic()
-    shutil.copytree(own, tmp_path / "copy")
+def test_the_same_files_elsewhere_are_the_same_model(own_checkpoints: Path, tmp_path: Path) -> None:
+    before = resolve_flant5(own_checkpoints).semantic()
+    shutil.copytree(own_checkpoints, tmp_path / "copy")
     assert resolve_flant5(tmp_path / "copy").semantic() == before
-    own.rename(tmp_path / "moved")
+    own_checkpoints.rename(tmp_path / "moved")
     assert resolve_flant5(tmp_path / "moved").semantic() == before
 
 
@@ -252,38 +256,38 @@ OTHER = {
 
 
 @pytest.mark.parametrize("change", OTHER)
-def test_changed_files_make_another_model(own: Path, change: str) -> None:
-    before = resolve_flant5(own).semantic()
-    OTHER[change](own)
-    assert resolve_flant5(own).semantic() != before
+def test_changed_files_make_another_model(own_checkpoints: Path, change: str) -> None:
+    before = resolve_flant5(own_checkpoints).semantic()
+    OTHER[change](own_checkpoints)
+    assert resolve_flant5(own_checkpoints).semantic() != before
 
 
-def test_files_that_no_model_is_loaded_from_do_not_matter(own: Path) -> None:
-    before = resolve_clip(own).semantic()
+def test_files_that_are_never_loaded_do_not_matter(own_checkpoints: Path) -> None:
+    before = resolve_clip(own_checkpoints).semantic()
     for name in ("README.md", "training.log", "pytorch_model.bin"):
-        (own / "clip" / name).write_bytes(b"anything")
-    assert resolve_clip(own).semantic() == before
+        (own_checkpoints / "clip" / name).write_bytes(b"anything")
+    assert resolve_clip(own_checkpoints).semantic() == before
 
 
-def test_another_tokenizer_or_tower_makes_another_model(own: Path) -> None:
-    before = resolve_flant5(own).semantic()
-    tiny.save_clip(own / "other", seed=5)
-    assert resolve_flant5(own, vision_tower=str(own / "other")).semantic() != before
-    assert resolve_flant5(own, tokenizer=str(own / "other")).semantic() != before
+def test_another_tokenizer_or_tower_makes_another_model(own_checkpoints: Path) -> None:
+    before = resolve_flant5(own_checkpoints).semantic()
+    tiny.save_clip(own_checkpoints / "other", seed=5)
+    assert resolve_flant5(own_checkpoints, vision_tower=str(own_checkpoints / "other")).semantic() != before
+    assert resolve_flant5(own_checkpoints, tokenizer=str(own_checkpoints / "other")).semantic() != before
 
 
-def test_the_label_of_a_local_folder_makes_another_model(own: Path) -> None:
-    labelled = resolve_clip(own, revision="v2")
+def test_the_revision_label_of_a_local_folder_makes_another_model(own_checkpoints: Path) -> None:
+    labelled = resolve_clip(own_checkpoints, revision="v2")
     assert labelled.label == "v2"
-    assert labelled.semantic() != resolve_clip(own).semantic()
+    assert labelled.semantic() != resolve_clip(own_checkpoints).semantic()
 
 
 @pytest.mark.parametrize("left", ["refs/pr/15", "c0273606af96037e7a3b2fb0ff4ae9620b517be6"])
-def test_a_folder_in_the_place_of_a_hub_id_is_no_other_model_for_that_ones_revision(own: Path, left: str) -> None:
-    assert resolve_clip(own, revision=left).semantic() == resolve_clip(own).semantic()
+def test_a_folder_that_replaces_a_hub_id_ignores_the_hubs_revision(own_checkpoints: Path, left: str) -> None:
+    assert resolve_clip(own_checkpoints, revision=left).semantic() == resolve_clip(own_checkpoints).semantic()
 
 
-def test_batch_sizes_and_the_device_are_not_part_of_what_a_model_is(checkpoints: Path) -> None:
+def test_batch_sizes_and_the_device_are_not_part_of_a_models_identity(checkpoints: Path) -> None:
     model = resolve_flant5(checkpoints, dtype="float32")
     for on_gpu in (False, True):
         other = resolve_flant5(checkpoints, on_gpu=on_gpu, dtype="float32", image_batch=3, pair_batch=5)
@@ -308,12 +312,12 @@ def test_the_precision_follows_the_device_unless_it_is_set(
     assert model.semantic()["dtype"] == expected
 
 
-def test_what_a_model_is_can_be_written_as_json(checkpoints: Path) -> None:
+def test_a_models_identity_can_be_written_as_json(checkpoints: Path) -> None:
     semantic = resolve_flant5(checkpoints).semantic()
     assert json.loads(json.dumps(semantic)) == semantic
 
 
-def test_every_file_is_digested_through_the_given_function(checkpoints: Path) -> None:
+def test_the_given_function_digests_every_file(checkpoints: Path) -> None:
     digested: list[str] = []
 
     def digest(path: Path) -> str:
@@ -344,7 +348,7 @@ SAVED = ("causal_lm", "llava", "qwen2_vl", "cross_encoder", "sentences")
 
 @pytest.fixture(scope="module")
 def others(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a checkpoint of every kind in SAVED."""
+    """Return a folder with a checkpoint of every kind in SAVED."""
     folder = tmp_path_factory.mktemp("others")
     for name in SAVED:
         KINDS[name].save(folder / name)
@@ -385,7 +389,7 @@ def test_a_checkpoint_in_another_form_is_refused(
         resolve(KINDS[kind].family, tmp_path / "own")
 
 
-def test_no_remedy_names_a_family_for_what_none_serves(others: Path, tmp_path: Path) -> None:
+def test_no_remedy_suggests_a_family_for_an_unserved_architecture(others: Path, tmp_path: Path) -> None:
     shutil.copytree(others / "causal_lm", tmp_path / "own")
     tiny.edit_json(tmp_path / "own" / "config.json", architectures=["WhisperForSpeech"], model_type="whisper")
     for family in [name for name, family in FAMILIES.items() if family.local and "draw" not in family.calls]:
@@ -401,7 +405,7 @@ HYBRID = tiny.QWEN_TEMPLATE.replace("assistant\n{% endif", "assistant\n<think>\n
 
 
 def save_template(folder: Path, template: str, file: str) -> None:
-    """The chat template in one of the places where checkpoints keep it."""
+    """Save the chat template in one of the places where checkpoints have it."""
     if file.endswith(".jinja"):
         (folder / file).write_text(template)
     elif file == "chat_template.json":
@@ -412,7 +416,7 @@ def save_template(folder: Path, template: str, file: str) -> None:
 
 @pytest.mark.parametrize("engine", get_args(Engine))
 @pytest.mark.parametrize("file", TEMPLATE_FILES)
-def test_a_model_that_thinks_first_fails_the_plan_and_one_that_can_be_told_not_to_does_not(
+def test_a_model_that_always_thinks_fails_the_plan_and_one_that_need_not_does_not(
     others: Path, tmp_path: Path, file: str, engine: Engine
 ) -> None:
     shutil.copytree(others / "qwen2_vl", tmp_path / "own")
@@ -426,9 +430,7 @@ def test_a_model_that_thinks_first_fails_the_plan_and_one_that_can_be_told_not_t
 @pytest.mark.parametrize(
     ("name", "thinks"), [("Kimi-VL-A3B-Thinking-2506", True), ("GLM-4.1V-9B-Thinking", True), ("rethinking-vl", False)]
 )
-def test_a_model_that_is_called_a_thinking_one_fails_the_plan(
-    others: Path, tmp_path: Path, name: str, thinks: bool
-) -> None:
+def test_a_model_whose_name_says_thinking_fails_the_plan(others: Path, tmp_path: Path, name: str, thinks: bool) -> None:
     shutil.copytree(others / "qwen2_vl", tmp_path / name)
     if not thinks:
         resolve("vlm", tmp_path / name)
@@ -444,7 +446,7 @@ def test_an_architecture_that_only_vllm_knows_may_go_to_vllm(others: Path, tmp_p
 
 
 @pytest.mark.parametrize("profile", [PALIGEMMA, FUYU])
-def test_a_model_that_reads_questions_alone_is_refused_on_vllm(
+def test_a_model_that_only_reads_questions_is_refused_on_vllm(
     others: Path, tmp_path: Path, profile: VqaProfile
 ) -> None:
     shutil.copytree(others / "llava", tmp_path / "own")
@@ -454,7 +456,7 @@ def test_a_model_that_reads_questions_alone_is_refused_on_vllm(
         resolve("vlm", tmp_path / "own", engine="vllm")
 
 
-def test_either_name_of_a_vision_language_models_preprocessor_will_do(others: Path, tmp_path: Path) -> None:
+def test_both_names_of_a_vision_language_models_preprocessor_are_accepted(others: Path, tmp_path: Path) -> None:
     shutil.copytree(others / "llava", tmp_path / "own")
     (tmp_path / "own" / "preprocessor_config.json").rename(tmp_path / "own" / "processor_config.json")
     resolve("vlm", tmp_path / "own")
@@ -470,7 +472,7 @@ def test_small_models_are_float32_on_a_gpu_too_unless_set(others: Path, kind: st
 # Kinds of VQA model
 
 
-def test_llava_1_5_shown_in_another_way_is_another_model_and_a_chat_model_has_one_way(others: Path) -> None:
+def test_padding_makes_another_model_of_llava_1_5_and_is_refused_for_other_chat_models(others: Path) -> None:
     released, processor = (resolve("vlm", others / "llava", padding=padding) for padding in ("released", "processor"))
     assert (released.semantic()["padding"], processor.semantic()["padding"]) == ("released", "processor")
     plain, other = (resolve("vlm", others / "qwen2_vl", padding=padding) for padding in ("released", "processor"))
@@ -478,7 +480,7 @@ def test_llava_1_5_shown_in_another_way_is_another_model_and_a_chat_model_has_on
     assert "padding" not in plain.semantic()
 
 
-def test_the_kind_is_told_without_reading_a_weight(others: Path, tmp_path: Path) -> None:
+def test_the_kind_is_known_without_reading_a_weight(others: Path, tmp_path: Path) -> None:
     shutil.copytree(others / "llava", tmp_path / "own")
     (tmp_path / "own" / "model.safetensors").unlink()
     assert find_vqa_profile(model_config(family="vlm", checkpoint=str(tmp_path / "own"))) == LLAVA_1_5
@@ -487,7 +489,7 @@ def test_the_kind_is_told_without_reading_a_weight(others: Path, tmp_path: Path)
 # Engines
 
 
-def test_options_of_vllm_say_nothing_about_a_model_on_transformers(others: Path) -> None:
+def test_options_of_vllm_do_not_affect_a_model_on_transformers(others: Path) -> None:
     """A model's file may hold vLLM's options while the sweep asks for the other engine."""
     folder, options = others / "causal_lm", {"max_model_len": 8192}
     model = resolve("causal_lm", folder, engine="transformers", engine_options=options)
@@ -495,7 +497,7 @@ def test_options_of_vllm_say_nothing_about_a_model_on_transformers(others: Path)
     assert model.semantic() == resolve("causal_lm", folder).semantic()
 
 
-def test_the_engine_and_what_changes_results_are_part_of_what_a_model_is(others: Path) -> None:
+def test_the_engine_and_options_that_change_results_are_part_of_a_models_identity(others: Path) -> None:
     folder = others / "causal_lm"
     plain = resolve("causal_lm", folder).semantic()
     served = resolve("causal_lm", folder, engine="vllm").semantic()
@@ -577,11 +579,11 @@ def test_a_configuration_is_read_as_the_options_of_its_family(family: str) -> No
         model_config(family=family, checkpoint="x", batch_pair=3)
 
 
-def test_every_call_is_served_by_some_family() -> None:
+def test_every_call_is_served_by_a_family() -> None:
     served = set().union(*(family.calls for family in FAMILIES.values()))
     assert served | {"draw"} == set(get_args(Call)), "the plugin generation has the families that draw"
 
 
-def test_only_what_a_service_runs_is_not_local() -> None:
+def test_only_models_at_a_service_are_not_local() -> None:
     """A pool gives a GPU to local models only."""
     assert [name for name in NAMES if not FAMILIES[name].local] == ["openai"]

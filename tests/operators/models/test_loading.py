@@ -28,7 +28,7 @@ QUESTIONS = [Question(0, "a red circle ?", ("Yes", "No")), Question(1, "two blue
 
 @pytest.fixture
 def own(checkpoints: Path, tmp_path: Path) -> Path:
-    """A copy of the `clip` and `flant5` folders that a test may change."""
+    """Return a copy of the `clip` and `flant5` folders that a test may change."""
     shutil.copytree(checkpoints, tmp_path / "own")
     return tmp_path / "own"
 
@@ -49,13 +49,13 @@ def answers(model: ClipFlanT5Likelihood) -> list[float]:
 
 
 def rewrite(folder: Path, change: Callable[[dict[str, torch.Tensor]], object]) -> None:
-    """Changes the tensors of a checkpoint's one weight file."""
+    """Change the tensors in a checkpoint's only weight file."""
     weights = load_file(folder / "model.safetensors")
     change(weights)
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
 
 
-# The layouts a CLIP-FlanT5 comes in
+# Layouts of a CLIP-FlanT5
 
 
 def test_a_sharded_checkpoint_gives_the_same_answers(own: Path, likelihood: ClipFlanT5Likelihood) -> None:
@@ -63,7 +63,7 @@ def test_a_sharded_checkpoint_gives_the_same_answers(own: Path, likelihood: Clip
     assert answers(load_flant5(own)) == answers(likelihood)
 
 
-def test_the_tower_beside_the_checkpoint_serves_where_the_checkpoint_has_none(
+def test_the_tower_in_the_neighbouring_folder_is_used_if_the_checkpoint_has_none(
     own: Path, likelihood: ClipFlanT5Likelihood
 ) -> None:
     weights = tiny.flant5_weights()
@@ -76,7 +76,7 @@ def test_the_tower_beside_the_checkpoint_serves_where_the_checkpoint_has_none(
     assert answers(load_flant5(own)) == answers(likelihood)
 
 
-def test_a_tower_saved_alone_by_transformers_serves_as_well(own: Path, likelihood: ClipFlanT5Likelihood) -> None:
+def test_a_tower_that_transformers_saved_alone_works_too(own: Path, likelihood: ClipFlanT5Likelihood) -> None:
     weights = tiny.flant5_weights()
     tower = CLIPVisionModel(CLIPVisionConfig(**tiny.VISION_FIELDS))
     tower.load_state_dict({name.removeprefix(tiny.TOWER_PREFIX): tensor for name, tensor in weights.items()
@@ -100,7 +100,7 @@ LAYOUTS: dict[str, Callable[[dict[str, torch.Tensor]], object]] = {
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_another_name_of_the_embedding_and_positions_are_no_surprise(
+def test_aliases_of_the_embedding_and_stored_positions_are_accepted(
     own: Path, likelihood: ClipFlanT5Likelihood, layout: str
 ) -> None:
     rewrite(own / "flant5", LAYOUTS[layout])
@@ -121,8 +121,8 @@ def test_a_saved_network_is_the_same_after_reloading(own: Path, likelihood: Clip
 # Tokenizers
 
 
-def test_a_sentencepiece_model_alone_is_converted_to_the_same_tokens(tmp_path: Path) -> None:
-    """Old T5 checkpoints ship only this file; the sentencepiece library itself computes the expected tokens."""
+def test_a_sentencepiece_model_alone_gives_the_same_tokens(tmp_path: Path) -> None:
+    """Old T5 checkpoints only have this file; the sentencepiece library itself computes the expected tokens."""
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(Path(__file__).read_text().splitlines()),
@@ -155,7 +155,7 @@ def test_a_tokenizer_with_more_entries_than_the_embedding_has_rows_is_refused(ow
         load_flant5(own)
 
 
-# What does not load
+# Checkpoints that do not load
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,7 @@ def test_a_clip_flant5_that_lacks_a_tensor_is_refused(own: Path, name: str) -> N
         load_flant5(own)
 
 
-def test_a_clip_flant5_with_a_tensor_too_many_is_refused(own: Path) -> None:
+def test_a_clip_flant5_with_an_extra_tensor_is_refused(own: Path) -> None:
     rewrite(own / "flant5", lambda weights: weights.update({"encoder.block.9.weight": torch.ones(2)}))
     with pytest.raises(ModelError, match=r"unexpected .*encoder\.block\.9\.weight"):
         load_flant5(own)
@@ -205,7 +205,7 @@ def test_a_tower_of_another_size_is_refused(own: Path) -> None:
         ("clip_flant5", "embedding"),
     ],
 )
-def test_a_family_is_asked_only_for_the_call_it_serves(checkpoints: Path, family: str, call: Call) -> None:
+def test_a_call_that_the_family_does_not_serve_is_refused(checkpoints: Path, family: str, call: Call) -> None:
     folder = checkpoints / {"clip": "clip", "clip_flant5": "flant5"}[family]
     model = resolve_model(model_config(family=family, checkpoint=str(folder)), on_gpu=False)
     with pytest.raises(ModelError, match=f"'{family}' does not serve"):
@@ -213,7 +213,7 @@ def test_a_family_is_asked_only_for_the_call_it_serves(checkpoints: Path, family
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
-def test_a_gpu_pool_on_a_machine_without_gpu_is_told_so(checkpoints: Path) -> None:
+def test_a_gpu_pool_on_a_machine_without_a_gpu_is_refused(checkpoints: Path) -> None:
     config = model_config(family="clip", checkpoint=str(checkpoints / "clip"))
     with pytest.raises(ModelError, match="num_gpus > 0 but torch sees no CUDA device"):
         load(resolve_model(config, on_gpu=True), "similarity")
@@ -223,7 +223,7 @@ def test_a_gpu_pool_on_a_machine_without_gpu_is_told_so(checkpoints: Path) -> No
     ("family", "save", "call"),
     [("causal_lm", tiny.save_causal_lm, "generate"), ("vlm", tiny.save_llava, "likelihood")],
 )
-def test_a_missing_vllm_is_told_with_how_to_install_it(
+def test_a_missing_vllm_is_reported_with_the_command_to_install_it(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     family: str,
@@ -236,7 +236,7 @@ def test_a_missing_vllm_is_told_with_how_to_install_it(
         load(resolve_model(config, on_gpu=False), call)
 
 
-def test_a_missing_openai_package_is_told_with_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_openai_package_is_reported_with_the_command_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "openai", None)
     with pytest.raises(ModelError, match="install the extra 'api' of plumbline-t2i"):
         load(resolve_model(model_config(family="openai", checkpoint="judge"), on_gpu=False), "generate")

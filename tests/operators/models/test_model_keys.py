@@ -1,4 +1,4 @@
-"""A model's part of the keys of cells, to the byte: another value would compute all its scores again."""
+"""A model's part of the keys of cells, to the byte: any other value would recompute all of the model's scores."""
 
 import json
 import struct
@@ -35,7 +35,7 @@ CHECKPOINTS: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Checkpoints of every family without a tensor: planning reads no weight."""
+    """Write checkpoints of every family without a tensor: planning reads no weight."""
     root = tmp_path_factory.mktemp("folders")
     for name, fields in CHECKPOINTS.items():
         (root / name).mkdir()
@@ -61,7 +61,7 @@ IDENTITIES = {
 """The digest of each folder's files."""
 
 
-def keyed(checkpoint: str, **others: Any) -> dict[str, Any]:
+def key_part(checkpoint: str, **others: Any) -> dict[str, Any]:
     """Return the part that every local model has; `others` are the fields and parts that differ."""
     parts = {"checkpoint": checkpoint, "tokenizer": checkpoint} | others.pop("parts", {})
     identities = {role: IDENTITIES[folder] for role, folder in parts.items()}
@@ -79,62 +79,62 @@ WRITER = {"kind": "text_only"}
 SERVICE = {"version": 1, "kind": "openai", "model": "judge", "image_format": "png"}
 JUDGE = {"endpoint": "http://host/v1/", "revision": "a", "concurrency": 2, "max_retries": 0, "key_variable": "K"}
 KEYS: list[tuple[str, str, dict[str, Any], bool, dict[str, Any]]] = [
-    ("clip", "clip", {}, False, keyed("clip", kind="cosine")),
+    ("clip", "clip", {}, False, key_part("clip", kind="cosine")),
     (
         "clip",
         "clip",
         {"revision": "a", "dtype": "bfloat16"},
         False,
-        keyed("clip", kind="cosine", label="a", dtype="bfloat16"),
+        key_part("clip", kind="cosine", label="a", dtype="bfloat16"),
     ),
     (
         "clip",
         "clip",
         {"tokenizer": "chat"},
         True,
-        keyed("clip", kind="cosine", dtype="bfloat16", parts={"tokenizer": "chat"}),
+        key_part("clip", kind="cosine", dtype="bfloat16", parts={"tokenizer": "chat"}),
     ),
-    ("clip_flant5", "flant5", {}, False, keyed("flant5", padding="released", **FLANT5_KIND)),
+    ("clip_flant5", "flant5", {}, False, key_part("flant5", padding="released", **FLANT5_KIND)),
     (
         "clip_flant5",
         "flant5",
         {"padding": "processor"},
         True,
-        keyed("flant5", dtype="bfloat16", padding="processor", **FLANT5_KIND),
+        key_part("flant5", dtype="bfloat16", padding="processor", **FLANT5_KIND),
     ),
     (
         "clip_flant5",
         "flant5",
         {"vision_tower": "clip", "tokenizer": "t5"},
         False,
-        keyed("flant5", padding="released", **FLANT5_KIND | {"parts": {"tokenizer": "t5"} | TOWER}),
+        key_part("flant5", padding="released", **FLANT5_KIND | {"parts": {"tokenizer": "t5"} | TOWER}),
     ),
-    ("causal_lm", "language", {}, False, keyed("language", **WRITER | PLAIN)),
-    ("causal_lm", "language", {"engine_options": {"max_model_len": 9}}, False, keyed("language", **WRITER | PLAIN)),
-    ("causal_lm", "language", VLLM, True, keyed("language", dtype="bfloat16", **WRITER | SERVED)),
-    ("vlm", "llava_1_5", {}, False, keyed("llava_1_5", **PLAIN | LLAVA_1_5_KIND)),
+    ("causal_lm", "language", {}, False, key_part("language", **WRITER | PLAIN)),
+    ("causal_lm", "language", {"engine_options": {"max_model_len": 9}}, False, key_part("language", **WRITER | PLAIN)),
+    ("causal_lm", "language", VLLM, True, key_part("language", dtype="bfloat16", **WRITER | SERVED)),
+    ("vlm", "llava_1_5", {}, False, key_part("llava_1_5", **PLAIN | LLAVA_1_5_KIND)),
     (
         "vlm",
         "llava_1_5",
         {"padding": "processor"},
         False,
-        keyed("llava_1_5", **PLAIN | LLAVA_1_5_KIND | {"padding": "processor"}),
+        key_part("llava_1_5", **PLAIN | LLAVA_1_5_KIND | {"padding": "processor"}),
     ),
-    ("vlm", "llava_1_5", VLLM, False, keyed("llava_1_5", **SERVED | LLAVA_1_5_KIND)),
-    ("vlm", "llava", {}, False, keyed("llava", **PLAIN | LLAVA_KIND)),
-    ("vlm", "chat", {"padding": "processor"}, True, keyed("chat", kind="chat", dtype="bfloat16", **PLAIN | CHAT)),
-    ("nli", "classifier", {}, True, keyed("classifier")),
-    ("nli", "t5", {"dtype": "bfloat16"}, True, keyed("t5", dtype="bfloat16")),
-    ("sentences", "encoder", {}, True, keyed("encoder")),
-    ("blip_itm", "blip", {}, False, keyed("blip")),
-    ("blip_itm", "blip_2", {}, False, keyed("blip_2")),
+    ("vlm", "llava_1_5", VLLM, False, key_part("llava_1_5", **SERVED | LLAVA_1_5_KIND)),
+    ("vlm", "llava", {}, False, key_part("llava", **PLAIN | LLAVA_KIND)),
+    ("vlm", "chat", {"padding": "processor"}, True, key_part("chat", kind="chat", dtype="bfloat16", **PLAIN | CHAT)),
+    ("nli", "classifier", {}, True, key_part("classifier")),
+    ("nli", "t5", {"dtype": "bfloat16"}, True, key_part("t5", dtype="bfloat16")),
+    ("sentences", "encoder", {}, True, key_part("encoder")),
+    ("blip_itm", "blip", {}, False, key_part("blip")),
+    ("blip_itm", "blip_2", {}, False, key_part("blip_2")),
     ("openai", "judge", {}, True, SERVICE | {"endpoint": None, "label": None}),
     ("openai", "judge", JUDGE, False, SERVICE | {"endpoint": "http://host/v1", "label": "a"}),
 ]
 
 
 @pytest.mark.parametrize(("family", "checkpoint", "options", "on_gpu", "expected"), KEYS)
-def test_what_can_change_a_models_results_is_in_the_keys(
+def test_everything_that_can_change_a_models_results_is_in_the_keys(
     folders: Path, family: str, checkpoint: str, options: dict[str, Any], on_gpu: bool, expected: dict[str, Any]
 ) -> None:
     where = checkpoint if family == "openai" else str(folders / checkpoint)

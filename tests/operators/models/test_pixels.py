@@ -1,4 +1,4 @@
-"""Pixels go to a network's device as bytes, and become there, bit by bit, what their processor makes of them."""
+"""Pixels go to a network's device as bytes, and become the processor's numbers there, bit by bit."""
 
 from typing import Any
 
@@ -23,19 +23,19 @@ LEAVING = {
     "Qwen2VLImageProcessorPil": {},
     "Glm4vImageProcessorPil": {},
 }
-"""Processors whose last steps do the same to every pixel of a colour, with options of checkpoints."""
+"""Processors whose last steps treat all pixels of a colour alike, with options of checkpoints."""
 KEEPING = ("Siglip2ImageProcessorPil", "Owlv2ImageProcessorPil")
 """Processors that pad or resize after pixels have become numbers."""
 
 
-def made(name: str) -> Any:
+def make_processor(name: str) -> Any:
     return getattr(transformers, name)(**LEAVING.get(name, {}))
 
 
 @pytest.mark.parametrize("size", [(333, 500), (64, 64), (700, 90)])
 @pytest.mark.parametrize("name", LEAVING)
 def test_bytes_become_a_processors_own_numbers_on_the_device(name: str, size: tuple[int, int]) -> None:
-    processor, image = made(name), picture(3, width=size[0], height=size[1])
+    processor, image = make_processor(name), picture(3, width=size[0], height=size[1])
     own = processor(images=image, return_tensors="pt")
     read = pixel_input(processor, device="cpu", dtype=torch.float32)
     left = processor(images=image, return_tensors="pt")
@@ -45,8 +45,8 @@ def test_bytes_become_a_processors_own_numbers_on_the_device(name: str, size: tu
 
 
 @pytest.mark.parametrize("name", KEEPING)
-def test_a_processor_that_does_more_to_numbers_keeps_doing_it(name: str) -> None:
-    processor, image = made(name), picture(4, width=90, height=40)
+def test_a_processor_that_works_on_numbers_stays_unchanged(name: str) -> None:
+    processor, image = make_processor(name), picture(4, width=90, height=40)
     own = processor(images=image, return_tensors="pt")["pixel_values"]
     read = pixel_input(processor, device="cpu", dtype=torch.float32)
     left = processor(images=image, return_tensors="pt")["pixel_values"]
@@ -55,17 +55,17 @@ def test_a_processor_that_does_more_to_numbers_keeps_doing_it(name: str) -> None
 
 
 @pytest.mark.parametrize(("name", "fewer"), [("CLIPImageProcessorPil", 4), ("Qwen2VLImageProcessorPil", 8)])
-def test_a_picture_takes_a_fraction_of_the_bytes(name: str, fewer: int) -> None:
-    """An image of 1024 x 1024 pixels; Qwen-VL's patches contain an image twice."""
-    processor, image = made(name), Image.new("RGB", (1024, 1024), "red")
+def test_an_image_takes_a_fraction_of_the_bytes(name: str, fewer: int) -> None:
+    """The image has 1024 x 1024 pixels; Qwen-VL's patches contain an image twice."""
+    processor, image = make_processor(name), Image.new("RGB", (1024, 1024), "red")
     numbers = processor(images=image, return_tensors="pt")["pixel_values"]
     pixel_input(processor, device="cpu", dtype=torch.float32)
     left = processor(images=image, return_tensors="pt")["pixel_values"]
     assert numbers.nbytes == fewer * left.nbytes
 
 
-def test_numbers_come_in_the_networks_precision() -> None:
-    processor, image = made("CLIPImageProcessorPil"), picture(5)
+def test_numbers_have_the_networks_precision() -> None:
+    processor, image = make_processor("CLIPImageProcessorPil"), picture(5)
     own = processor(images=image, return_tensors="pt")["pixel_values"].bfloat16()
     read = pixel_input(processor, device="cpu", dtype=torch.bfloat16)
     assert torch.equal(read([processor(images=image, return_tensors="pt")["pixel_values"]]), own)

@@ -1,4 +1,4 @@
-"""An image reaches the tower padded, resized and normalised as the released code does it."""
+"""An image reaches the tower padded, resized and normalised as in the released code."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from plumbline.operators.models.processing import (
 from tests.operators.tiny import IMAGE_MEAN, IMAGE_STD, SIDE, encoded, no_fetch, picture
 
 MEAN_COLOUR = (122, 116, 104)
-"""CLIP's mean in bytes, cut and not rounded, as the released code has it."""
+"""CLIP's mean in bytes, truncated and not rounded, as in the released code."""
 
 
 @pytest.fixture(scope="module")
@@ -32,12 +32,12 @@ def cropping(checkpoints: Path) -> PixelTransform:
     return load_pixel_transform(checkpoints / "clip", pad_to_square=False)
 
 
-def numbers(transform: PixelTransform | ReleasedTransform, image: Image.Image) -> torch.Tensor:
+def preprocess(transform: PixelTransform | ReleasedTransform, image: Image.Image) -> torch.Tensor:
     """Return the network's input for the image, (3, height, width)."""
     return pixel_input(transform, device="cpu", dtype=torch.float32)([transform(image)[None]])[0]
 
 
-def by_hand(image: Image.Image) -> np.ndarray:
+def preprocess_by_hand(image: Image.Image) -> np.ndarray:
     """Resize the shorter side with bicubic, crop the centre, scale to 0-1 and normalise."""
     scale = SIDE / min(image.size)
     width, height = (int(side * scale) for side in image.size)
@@ -52,77 +52,77 @@ def test_clips_own_preprocessing_is_resize_crop_and_normalise(cropping: PixelTra
     image = picture(2, width=size[0], height=size[1])
     pixels = cropping(image)
     assert (pixels.shape, pixels.dtype) == ((3, SIDE, SIDE), torch.uint8)
-    np.testing.assert_allclose(numbers(cropping, image), by_hand(image), atol=1e-5)
+    np.testing.assert_allclose(preprocess(cropping, image), preprocess_by_hand(image), atol=1e-5)
 
 
 @pytest.mark.parametrize("size", [(48, 48), (64, 48), (40, 90), (32, 32), (5, 7), (1, 1), (333, 500)])
-def test_the_processors_steps_by_themselves_give_what_it_gives_bit_by_bit(
+def test_the_processors_separate_steps_equal_the_processor_bit_by_bit(
     cropping: PixelTransform, size: tuple[int, int]
 ) -> None:
     image = picture(6, width=size[0], height=size[1])
     pixels = cropping.processor(images=image, return_tensors="np")["pixel_values"][0]
-    assert (numbers(cropping, image).numpy() == pixels).all()
+    assert (preprocess(cropping, image).numpy() == pixels).all()
 
 
 @pytest.mark.parametrize("size", [(64, 48), (40, 90), (33, 32), (7, 1), (48, 48)])
-def test_padding_stands_before_the_rest(padding: PixelTransform, size: tuple[int, int]) -> None:
+def test_padding_comes_before_the_other_steps(padding: PixelTransform, size: tuple[int, int]) -> None:
     image = picture(3, width=size[0], height=size[1])
     side = max(size)
     square = np.full((side, side, 3), MEAN_COLOUR, dtype=np.uint8)
     left, top = (side - size[0]) // 2, (side - size[1]) // 2
     square[top : top + size[1], left : left + size[0]] = np.asarray(image)
-    np.testing.assert_allclose(numbers(padding, image), by_hand(Image.fromarray(square)), atol=1e-5)
+    np.testing.assert_allclose(preprocess(padding, image), preprocess_by_hand(Image.fromarray(square)), atol=1e-5)
 
 
 @pytest.mark.parametrize(("width", "left"), [(33, 0), (34, 1), (35, 2), (36, 2), (37, 2), (39, 4)])
-def test_the_released_margins_are_rounded_to_even_where_the_processors_are_cut(
+def test_the_released_margins_are_rounded_to_even_and_the_processors_are_truncated(
     cropping: PixelTransform, width: int, left: int
 ) -> None:
     image = picture(4, width=width, height=SIDE)
     expected = np.asarray(image)[:, left : left + SIDE] / 255
-    shown = numbers(ReleasedTransform(cropping.processor), image)
+    shown = preprocess(ReleasedTransform(cropping.processor), image)
     np.testing.assert_allclose(shown, ((expected - IMAGE_MEAN) / IMAGE_STD).transpose(2, 0, 1), atol=1e-5)
-    assert torch.allclose(shown, numbers(cropping, image), atol=1e-5) == (left == (width - SIDE) // 2)
+    assert torch.allclose(shown, preprocess(cropping, image), atol=1e-5) == (left == (width - SIDE) // 2)
 
 
 @pytest.mark.parametrize("mode", ["P", "1"])
 def test_the_released_code_takes_the_nearest_of_named_colours(cropping: PixelTransform, mode: str) -> None:
     stored = picture(5, width=90, height=60).convert(mode)
-    shown = numbers(ReleasedTransform(cropping.processor), decoded(stored))
+    shown = preprocess(ReleasedTransform(cropping.processor), decoded(stored))
     nearest = stored.convert("RGB").resize((48, 32), Image.Resampling.NEAREST).crop((8, 0, 40, 32))
-    torch.testing.assert_close(shown, numbers(cropping, nearest), atol=1e-5, rtol=0)
-    assert not torch.allclose(shown, numbers(cropping, decoded(stored)), atol=0.1)
+    torch.testing.assert_close(shown, preprocess(cropping, nearest), atol=1e-5, rtol=0)
+    assert not torch.allclose(shown, preprocess(cropping, decoded(stored)), atol=0.1)
 
 
-def test_the_released_code_lets_transparent_pixels_weigh_nothing_in_their_neighbours(cropping: PixelTransform) -> None:
+def test_in_the_released_code_transparent_pixels_do_not_affect_their_neighbours(cropping: PixelTransform) -> None:
     stored = Image.new("RGBA", (96, 96), (255, 255, 255, 255))
     stored.paste((0, 0, 0, 0), (0, 0, 50, 96))
-    shown = numbers(ReleasedTransform(cropping.processor), decoded(stored))
+    shown = preprocess(ReleasedTransform(cropping.processor), decoded(stored))
     brightness = (shown[0] * IMAGE_STD[0] + IMAGE_MEAN[0])[16]
     assert set(brightness.round(decimals=3).tolist()) == {0.0, 1.0}, "no grey between the two"
 
 
 def decoded(image: Image.Image) -> Image.Image:
-    """The image from a file, as the stages have it."""
+    """Return the image from a file, as in the stages."""
     found = decode_picture({"image": encoded(image)}, ImageLimits(), no_fetch)
     assert isinstance(found, Image.Image)
     assert found.mode == "RGB"
     return found
 
 
-def test_padding_keeps_what_cropping_loses(padding: PixelTransform, cropping: PixelTransform) -> None:
+def test_padding_keeps_the_margins_that_cropping_loses(padding: PixelTransform, cropping: PixelTransform) -> None:
     image = Image.new("RGB", (96, 32), "black")
     image.paste((255, 255, 255), (0, 0, 16, 32))
-    assert numbers(cropping, image).max() < 0, "the white edge is cut off"
-    assert numbers(padding, image).max() > 1
+    assert preprocess(cropping, image).max() < 0, "the white edge is cut off"
+    assert preprocess(padding, image).max() > 1
 
 
-def test_the_picture_stands_in_the_middle_of_its_square() -> None:
+def test_the_image_is_in_the_middle_of_its_square() -> None:
     square = padded_square(Image.new("RGB", (3, 6), "red"), (1, 2, 3))
     assert square.size == (6, 6)
     assert [square.getpixel((column, 0)) for column in range(6)] == [(1, 2, 3)] + [(255, 0, 0)] * 3 + [(1, 2, 3)] * 2
 
 
-def test_a_square_is_left_as_it_is() -> None:
+def test_a_square_stays_unchanged() -> None:
     image = picture(0, width=8, height=8)
     assert padded_square(image, (1, 2, 3)).tobytes() == image.tobytes()

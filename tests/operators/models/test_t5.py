@@ -1,4 +1,4 @@
-"""FlanT5 as it is computed here against transformers' own forward: the same logits, with less work."""
+"""Our computation of FlanT5 has the same logits as transformers' own forward, with less work."""
 
 from collections.abc import Callable
 from typing import Any
@@ -34,13 +34,13 @@ def t5(request: pytest.FixtureRequest) -> T5:
 
 
 @pytest.fixture
-def given() -> tuple[torch.Tensor, torch.Tensor]:
+def encoded_inputs() -> tuple[torch.Tensor, torch.Tensor]:
     mask = (torch.arange(max(LENGTHS)) < torch.tensor(LENGTHS)[:, None]).long()
     return torch.randn(len(LENGTHS), max(LENGTHS), WIDTH, generator=torch.Generator().manual_seed(1)), mask
 
 
-def theirs(t5: T5, inputs: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """The logits of every choice by itself, as transformers computes them."""
+def compute_with_transformers(t5: T5, inputs: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """Return the logits of every choice, each computed alone by transformers."""
     states = t5.encoder(inputs_embeds=inputs, attention_mask=mask).last_hidden_state
     logits = []
     for row, choices in enumerate(CHOICES):
@@ -57,30 +57,34 @@ def theirs(t5: T5, inputs: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
 
 @torch.inference_mode()
 @pytest.mark.parametrize("aligned", [1, 16])
-def test_its_logits_are_those_of_transformers(t5: T5, given: tuple[torch.Tensor, torch.Tensor], aligned: int) -> None:
-    expected = theirs(t5, *given)
-    torch.testing.assert_close(choice_logits(t5, encode(t5, *given, aligned=aligned), CHOICES), expected)
+def test_logits_equal_those_of_transformers(
+    t5: T5, encoded_inputs: tuple[torch.Tensor, torch.Tensor], aligned: int
+) -> None:
+    expected = compute_with_transformers(t5, *encoded_inputs)
+    torch.testing.assert_close(choice_logits(t5, encode(t5, *encoded_inputs, aligned=aligned), CHOICES), expected)
     fuse(t5)
-    encoded = encode(t5, *given, aligned=aligned)
+    encoded = encode(t5, *encoded_inputs, aligned=aligned)
     assert encoded.states.shape[1] % aligned == 0
     torch.testing.assert_close(choice_logits(t5, encoded, CHOICES), expected)
 
 
-def calls(name: str, run: Callable[[], object]) -> int:
+def count_calls(name: str, run: Callable[[], object]) -> int:
     with torch.inference_mode(), profile(activities=[ProfilerActivity.CPU]) as seen:
         run()
     return sum(event.count for event in seen.key_averages() if event.key == name)
 
 
-def test_the_mask_is_made_once_and_not_in_every_layer(t5: T5, given: tuple[torch.Tensor, torch.Tensor]) -> None:
-    inputs, mask = given
-    before = calls("aten::where", lambda: t5.encoder(inputs_embeds=inputs, attention_mask=mask))
-    after = calls("aten::where", lambda: encode(t5, *given))
+def test_the_mask_is_made_once_and_not_in_every_layer(
+    t5: T5, encoded_inputs: tuple[torch.Tensor, torch.Tensor]
+) -> None:
+    inputs, mask = encoded_inputs
+    before = count_calls("aten::where", lambda: t5.encoder(inputs_embeds=inputs, attention_mask=mask))
+    after = count_calls("aten::where", lambda: encode(t5, *encoded_inputs))
     assert before - after >= LAYERS - 1
 
 
-def test_the_choices_of_a_question_read_its_encoding_once(t5: T5) -> None:
-    """Decoded each by itself, four choices would cost four times as much as one."""
+def test_a_questions_encoding_is_read_once_for_all_choices(t5: T5) -> None:
+    """Decoded one by one, four choices would cost four times as much as one."""
     states, mask = torch.randn(1, 600, WIDTH), torch.ones(1, 600, dtype=torch.long)
 
     def operations(choices: list[list[int]]) -> int:
@@ -92,7 +96,7 @@ def test_the_choices_of_a_question_read_its_encoding_once(t5: T5) -> None:
 
 
 class SeenMasks(TorchFunctionMode):
-    """The masks of every call of attention."""
+    """Records the masks of every call of attention."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -106,11 +110,11 @@ class SeenMasks(TorchFunctionMode):
 
 @torch.inference_mode()
 @pytest.mark.parametrize("padded", [True, False])
-def test_a_gpus_kernels_of_attention_take_its_masks(
-    t5: T5, given: tuple[torch.Tensor, torch.Tensor], padded: bool
+def test_a_gpus_attention_kernels_accept_the_masks(
+    t5: T5, encoded_inputs: tuple[torch.Tensor, torch.Tensor], padded: bool
 ) -> None:
-    """They want the places of a row side by side in memory; with any other mask torch falls back to float32."""
-    inputs, mask = given
+    """The kernels need the entries of a row side by side in memory; with any other mask torch falls back to float32."""
+    inputs, mask = encoded_inputs
     with SeenMasks() as seen:
         choice_logits(t5, encode(t5, inputs, mask if padded else torch.ones_like(mask), aligned=16), CHOICES)
     assert len(seen.masks) == 3 * LAYERS

@@ -1,4 +1,4 @@
-"""A VQA model's profile follows from its family and its config.json, and with it what VQAScore asks it."""
+"""A VQA model's profile follows from its family and config.json, and determines the question of VQAScore."""
 
 from typing import Any
 
@@ -42,7 +42,7 @@ def test_the_profile_follows_from_the_family_and_the_checkpoints_config(
     assert tell(model_config(family=family, checkpoint="x"), fields) == profile
 
 
-def test_every_family_that_answers_questions_tells_its_profile_and_no_other_does() -> None:
+def test_exactly_the_families_that_answer_questions_have_a_profile() -> None:
     for family in FAMILIES.values():
         assert (family.profile is not None) == ("likelihood" in family.calls)
 
@@ -68,7 +68,7 @@ def test_other_chat_models_are_asked_for_one_token(profile: VqaProfile) -> None:
 
 
 @pytest.mark.parametrize("profile", [PALIGEMMA, FUYU])
-def test_a_model_that_reads_questions_alone_is_asked_as_the_later_release_asks_a_paligemma(profile: VqaProfile) -> None:
+def test_a_model_that_only_reads_questions_is_asked_like_a_paligemma_in_the_later_release(profile: VqaProfile) -> None:
     assert DEFAULT_QUESTIONS[profile.question] == (
         'Does this figure show "{}"? Please answer yes or no.',
         "Yes",

@@ -26,13 +26,13 @@ HOSTILE = (
     "🎉👩‍👩‍👧‍👦🏳️‍🌈 a party of 🦊 and {{ braces }} {% raw %} ${dollars} `ticks`",
     "a blue cup\non two lines\twith a tab",
 )
-"""Prompts that would break a page which does not show them as text."""
+"""Prompts that would break a page that does not escape them."""
 
 VERDICT = {
     "ratings": [{"name": "objects_matched", "value": 2.0}, {"name": "<i>attributes", "value": 4.5}],
     "rationale": f"One of two is missing. {HOSTILE[0]}",
 }
-"""Ratings and rationale of a judge about an image."""
+"""A judge's ratings and rationale for an image."""
 
 SKILLS = ("counting", "colour")
 QUALITY = {"atlas": 0.9, "borealis": 0.6, "cobalt": 0.3}
@@ -41,7 +41,7 @@ Score = Callable[[str, str, int], float | None]
 
 
 class MadeRun(NamedTuple):
-    """A run in a store of its own."""
+    """A run in a separate store."""
 
     store: Store
     run_id: str
@@ -53,7 +53,7 @@ class MadeRun(NamedTuple):
 
 
 def noisy(generator: str, metric: str, prompt: int) -> float:
-    """A score near the generator's quality, the same whenever it is asked for."""
+    """Return a score near the generator's quality, always the same for the same arguments."""
     noise = np.random.default_rng([prompt, len(metric), *generator.encode()]).normal(0, 0.1)
     return float(np.clip(QUALITY.get(generator, 0.5) + noise, 0, 1))
 
@@ -63,14 +63,14 @@ def plain_prompts(count: int) -> list[str]:
 
 
 def png(seed: int, side: int = 48) -> bytes:
-    """A small picture of its own colour."""
+    """Return a small image of a single colour, which depends on the seed."""
     buffer = io.BytesIO()
     Image.new("RGB", (side, side), ((37 * seed) % 256, (91 * seed) % 256, 120)).save(buffer, "PNG")
     return buffer.getvalue()
 
 
 def noise_png(seed: int, side: int) -> bytes:
-    """A picture that does not compress."""
+    """Return an image that does not compress."""
     buffer = io.BytesIO()
     pixels = np.random.default_rng(seed).integers(0, 256, (side, side, 3), dtype=np.uint8)
     Image.fromarray(pixels).save(buffer, "PNG")
@@ -96,14 +96,13 @@ def make_run(
     made_with: Callable[[int], Mapping[str, str | None]] | None = None,
     **manifest: Any,
 ) -> MadeRun:
-    """Make a finished run in which every generator has one image per prompt; a score of None is a failed row.
+    """Make a finished run with one image per generator and prompt; a score of None is a failed row.
 
-    `sources` gives what the images of each prompt were edited from; they stand in the prompts' or the images' tables.
-
+    `sources` are the images that each prompt's images were edited from; they are stored with the prompts or the images.
     `asking` are the metrics whose cells have elements, `judging` those whose cells have ratings and a rationale.
-    `questions`, of yes or no, are asked about every prompt by the first metric, in a cell of their own. Runs of one
-    store have cells of their own by other numbers of the metrics' recipes, from `first_recipe` on.
-    `made_with` are the settings that every generator made the image of a prompt with.
+    `questions`, of yes or no, are asked about every prompt by the first metric, in a separate cell. Runs of one store
+    have separate cells if their `first_recipe` differs. `made_with` are the settings with which every generator made
+    the image of a prompt.
     """
     texts = list(prompts) or plain_prompts(12)
     ids = [f"p{number:04d}" for number in range(len(texts))]
@@ -221,7 +220,7 @@ def _row(metric: str, generator: str, at: int, prompt_id: str, text: str, score:
 
 
 def elements(prompt: str, score: float) -> list[dict[str, Any]]:
-    """Three questions: the first goes as the score does, the second is always right, the third was left out."""
+    """Return three questions: the first follows the score, the second is always right, the third was left out."""
     start = prompt.find("red")
     placed = {"start": start, "end": start + 3} if start >= 0 else {"start": None, "end": None}
     star = prompt.find("star")

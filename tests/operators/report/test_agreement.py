@@ -26,7 +26,7 @@ def compared(metric_a: str, metric_b: str, p_holm: float, statistic: str = "pear
 FOUND = [judged("m", 0.5), judged("k", 0.8), judged("l", 0.7), judged("m", 0.9, "kendall_b")]
 
 
-def test_the_metric_that_agrees_best_is_told_from_those_that_a_test_tells_it_from() -> None:
+def test_the_best_metric_is_only_separated_from_metrics_that_a_test_separates_it_from() -> None:
     pairs = [compared("m", "k", 0.01), compared("k", "l", 0.2), compared("m", "l", 0.001)]
     (sentence,) = show_agreement(Agreement(FOUND, pairs, ())).sentences
     assert str(sentence) == (
@@ -45,15 +45,13 @@ def test_too_few_ratings_name_no_metric_as_the_best(n: int, low: float, high: fl
     assert "not enough ratings" in str(shown.trust[0])
 
 
-def test_without_a_test_metrics_are_said_not_to_be_tested() -> None:
+def test_without_a_test_the_page_says_that_metrics_were_not_tested() -> None:
     (sentence,) = show_agreement(Agreement(FOUND, [compared("m", "k", 0.01, "kendall_b")], ())).sentences
     assert str(sentence).endswith("0.790 to 0.810, over 90 images). Not tested against it: m and l.")
 
 
 @pytest.mark.parametrize(("values", "lead"), [((1.0, 0.5), "k orders"), ((1.0, 1.0), "k and m order")])
-def test_metrics_that_are_judged_by_orders_alone_are_named_though_nothing_tells_them_apart(
-    values: tuple[float, float], lead: str
-) -> None:
+def test_metrics_that_are_only_judged_by_order_are_named_without_a_test(values: tuple[float, float], lead: str) -> None:
     found = [
         judged(metric, value, "model_ordering", template="majority")._replace(interval=UNDEFINED, n=3)
         for metric, value in zip("km", values, strict=True)
@@ -75,7 +73,7 @@ def test_metrics_that_are_judged_by_orders_alone_are_named_though_nothing_tells_
         (judged("m", 0.8, "accuracy", template="words"), "90 words"),
     ],
 )
-def test_the_rows_that_a_conclusion_is_drawn_from_are_counted(found: Judgement, size: str) -> None:
+def test_the_rows_behind_a_conclusion_are_counted(found: Judgement, size: str) -> None:
     (sentence,) = show_agreement(Agreement([found], (), ())).sentences
     assert f", over {size})." in str(sentence)
 
@@ -89,7 +87,7 @@ def test_a_statistic_without_a_value_is_named_with_its_reason() -> None:
     assert str(absent) == "No value of auroc with likert (nobody fails)."
 
 
-def test_how_many_pairs_of_generators_people_tell_apart_is_said_with_their_means() -> None:
+def test_the_number_of_pairs_that_people_separate_is_shown_with_their_means() -> None:
     means = [
         judged(PEOPLE, 5 - n / 4, "mean_rating", generator=f"g{n}")._replace(n=9)
         for n in (3, 0, 2, 1, 7, *range(8, 14))
@@ -103,7 +101,7 @@ def test_how_many_pairs_of_generators_people_tell_apart_is_said_with_their_means
     )
 
 
-def test_each_question_that_people_were_asked_has_its_own_sentence_and_table() -> None:
+def test_each_question_to_people_has_its_own_sentence_and_table() -> None:
     known = judged("m", 0.6, "ordering_paper", template="")
     shown = show_agreement(Agreement([*FOUND, known, judged("m", math.nan, template="other")], (), ()))
     assert [str(sentence).partition(" (")[0] for sentence in shown.sentences] == [
@@ -114,7 +112,7 @@ def test_each_question_that_people_were_asked_has_its_own_sentence_and_table() -
     assert [table.title for table in shown.tables] == ["likert", "what is known", "other"]
 
 
-def test_metrics_stand_across_with_intervals_below_and_raters_by_themselves() -> None:
+def test_metrics_are_columns_with_intervals_below_and_raters_are_separate() -> None:
     raters = judged(PEOPLE, 0.6, "alpha_ordinal")
     by_skill = judged("m", 0.4, subset="counting")
     shown = show_agreement(Agreement([*FOUND, raters, by_skill], (), ("a note",)))
@@ -127,8 +125,8 @@ def test_metrics_stand_across_with_intervals_below_and_raters_by_themselves() ->
 
 
 @pytest.mark.parametrize("count", [3, MAX_CORRELATED, 90])
-def test_of_many_metrics_the_first_are_in_the_tables_of_correlations(count: int) -> None:
-    """The others are counted; pairs of all metrics are looked at for the scatter plots."""
+def test_tables_of_correlations_show_the_first_of_many_metrics(count: int) -> None:
+    """The others are counted; the scatter plots choose from pairs of all metrics."""
     rng, metrics = np.random.default_rng(count), [f"metric {place}" for place in range(count)]
     values = rng.uniform(-1, 1, (20, count))
     values[:, -1] = values[:, 0]
@@ -161,7 +159,7 @@ def graph_rows(scores: NDArray[np.float64], levels: Sequence[int], metrics: Sequ
     ]  # fmt: skip
 
 
-def test_the_graphs_that_are_ordered_best_and_worst_and_differently_are_drawn() -> None:
+def test_the_best_and_worst_ordered_graphs_and_the_most_disputed_ones_are_drawn() -> None:
     rng, metrics = np.random.default_rng(3), [f"m{place}" for place in range(12)]
     orderings = {"easy": [0.9] * 12, "hard": [-0.5] * 12, "split": [-0.9, *[0.1] * 10, 1.0], "dull": [0.2] * 12}
     levels = [*range(12), *rng.integers(0, 12, 290)]
@@ -199,7 +197,7 @@ def test_the_graphs_that_are_ordered_best_and_worst_and_differently_are_drawn() 
     ]
 
 
-def test_of_many_error_graphs_some_are_drawn_and_of_many_subsets_none_is_coloured() -> None:
+def test_only_some_of_many_error_graphs_are_drawn_and_many_subsets_are_not_coloured() -> None:
     rng, shuffled = np.random.default_rng(1), np.random.default_rng(2).permutation(2500)
     graphs = pd.DataFrame(
         [

@@ -1,4 +1,4 @@
-"""Two runs are compared prompt by prompt: what did not change is not called a change, and what did is."""
+"""Two runs are compared prompt by prompt: the report calls a change only what really changed."""
 
 import math
 from typing import Any
@@ -52,8 +52,8 @@ def test_a_change_has_its_direction_and_size(gain: float, verdict: str) -> None:
     assert {one.duel.skill for one in found.by_skill.rows} == {"counting", "colour"}
 
 
-def test_of_too_few_prompts_it_is_not_said_that_nothing_changed() -> None:
-    """Six comparisons: two generators over all prompts and at two skills."""
+def test_too_few_prompts_never_lead_to_the_claim_that_nothing_changed() -> None:
+    """Six comparisons are made: two generators over all prompts and at two skills."""
     for first, said in (
         (33, "Too few prompts to tell a change: even one for the better on every one of 7 prompts is not clear among"),
         (26, "borealis is worse by gecko"),
@@ -63,7 +63,7 @@ def test_of_too_few_prompts_it_is_not_said_that_nothing_changed() -> None:
     assert changed(table(first=33), table(first=33)).can_tell, "of equal scores nothing is to be told"
 
 
-def test_only_prompts_that_both_scored_are_compared_and_the_rest_is_named() -> None:
+def test_only_prompts_scored_in_both_runs_are_compared_and_the_rest_is_named() -> None:
     found = changed(table(), table(generators=("borealis", "drift"), first=10))
     (borealis,) = found.overall.rows
     assert borealis.duel.n == 30 and borealis.verdict == "unchanged"
@@ -74,7 +74,7 @@ def test_only_prompts_that_both_scored_are_compared_and_the_rest_is_named() -> N
     ]
 
 
-def test_a_generator_that_was_added_is_said_and_not_that_nothing_changed() -> None:
+def test_an_added_generator_is_reported_as_a_change() -> None:
     found = changed(table(), table(generators=("borealis", "cobalt", "drift")))
     assert [str(one) for one in found.sentences] == [
         "Nothing changed in what both runs scored.",
@@ -82,7 +82,7 @@ def test_a_generator_that_was_added_is_said_and_not_that_nothing_changed() -> No
     ]
 
 
-def test_scores_that_one_run_alone_has_are_counted_by_generator_and_metric() -> None:
+def test_scores_that_only_one_run_has_are_counted_by_generator_and_metric() -> None:
     failed = table().to_pylist()
     for row in failed:
         if row["generator"] == "cobalt" and int(row["prompt_id"]) < 3:
@@ -91,8 +91,8 @@ def test_scores_that_one_run_alone_has_are_counted_by_generator_and_metric() -> 
     assert str(found.sentences[-1]) == "Only in this run: scores of cobalt by gecko on 3 prompts."
 
 
-def test_ranks_and_not_means_say_whether_a_change_is_for_the_better() -> None:
-    """On nine prompts of ten borealis is a little better than before, on the others far worse."""
+def test_ranks_and_not_means_decide_if_a_change_is_an_improvement() -> None:
+    """On nine prompts of ten borealis is a little better than before, and on the others far worse."""
     mixed = table().to_pylist()
     for row in mixed:
         if row["generator"] == "borealis":
@@ -103,7 +103,7 @@ def test_ranks_and_not_means_say_whether_a_change_is_for_the_better() -> None:
     assert said.startswith("borealis is better by gecko (−0.0") and "in the mean, signed ranks +0." in said
 
 
-def test_settings_that_differ_are_named_and_the_place_of_the_store_is_not_one() -> None:
+def test_different_settings_are_named_but_not_the_address_of_the_store() -> None:
     config = {"store": "y", "metrics": {"gecko": {"kind": "gecko", "threshold": 0.5, "about": "asks"}}}
     found = changed(table(), table(), config=config)
     assert [tuple(one) for one in found.settings.rows] == [("config.metrics.gecko.threshold", "– → 0.5")]
@@ -139,7 +139,7 @@ def test_runs_without_a_common_generator_say_so() -> None:
 
 
 @pytest.mark.parametrize(("gain", "verdict"), [(-0.05, "better"), (0.05, "worse")])
-def test_where_lower_is_better_a_fall_is_for_the_better_and_has_its_own_sign(gain: float, verdict: str) -> None:
+def test_if_lower_is_better_a_fall_is_an_improvement_and_keeps_its_sign(gain: float, verdict: str) -> None:
     found = changed(table(), table(gain), lower_is_better=["gecko"])
     borealis, cobalt = found.overall.rows
     assert (borealis.verdict, cobalt.verdict) == (verdict, "unchanged")
@@ -151,8 +151,8 @@ def test_where_lower_is_better_a_fall_is_for_the_better_and_has_its_own_sign(gai
     assert {one.verdict for one in found.by_skill.rows} == {verdict}
 
 
-def test_changes_of_two_runs_are_corrected_for_all_of_both() -> None:
-    """All of 8 prompts fell, which chance does once in 2^7: clear (Holm) among 4 comparisons, and not among 8."""
+def test_changes_are_corrected_for_all_comparisons_of_both_runs() -> None:
+    """All 8 prompts fell, which chance does once in 2^7: clear (Holm) among 4 comparisons, and not among 8."""
     alone = changed(table(first=32), table(-0.05, first=32))
     assert [(one.generator, one.verdict, one.duel.p_holm) for one in alone.clear] == [("borealis", "worse", 1 / 32)] * 2
     assert correct_together([alone]) == [alone]

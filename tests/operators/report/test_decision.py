@@ -1,6 +1,6 @@
 """No sentence of a report contradicts the table of pairs: all sentences of random runs are parsed and checked.
 
-A sentence that cannot be read fails: a new one needs its reader here.
+A sentence that cannot be parsed fails: a new kind of sentence needs a parser here.
 """
 
 import re
@@ -31,7 +31,7 @@ SKILLS = ("text", "colour")
 
 
 class Case(NamedTuple):
-    """A benchmark's scores, drawn: unbalanced, with gaps, several images a prompt and skewed differences."""
+    """Random scores of a benchmark: unbalanced, with gaps, several images per prompt and skewed differences."""
 
     seed: int
     generators: int
@@ -39,11 +39,11 @@ class Case(NamedTuple):
     prompts: int
     images: int
     missing: float
-    """Share of the prompts that some generators lack at most."""
+    """Maximum fraction of the prompts that some generators lack."""
     spread: float
     """Standard deviation of the generators' levels by a metric, in standard deviations of a score."""
     outliers: float
-    """Share of the scores that are far below the others, so that means and ranks may disagree."""
+    """Fraction of the scores that are far below the others, so that means and ranks may disagree."""
 
     def scores(self) -> pa.Table:
         random = np.random.default_rng(self.seed)
@@ -135,7 +135,7 @@ class Pairs:
         return ahead > len(mine) / 2 and not any(one.better == worse for one in mine)
 
     def between(self, one: str, other: str) -> list[Duel]:
-        """The two at the skills."""
+        """Return the two generators' comparisons at the skills."""
         return [
             duel
             for duel in self.duels
@@ -151,27 +151,27 @@ class Pairs:
         return list(dict.fromkeys(one.skill for one in self.duels if one.skill != OVERALL))
 
 
-def names_in(text: str) -> list[str]:
-    """The names of a list, which may be cut."""
+def parse_names(text: str) -> list[str]:
+    """Return the names of a list, which may be cut."""
     return [name for name in re.split(r", | and ", text) if not name.endswith(" more")]
 
 
-def counts_in(text: str, pairs: Pairs) -> dict[str, int]:
-    """`a by 2 and b by 1, of 3 metrics`; of one metric names alone."""
+def parse_counts(text: str, pairs: Pairs) -> dict[str, int]:
+    """Parse `a by 2 and b by 1, of 3 metrics`; with one metric there are only names."""
     if len(pairs.metrics) == 1:
-        return dict.fromkeys(names_in(text), 1)
+        return dict.fromkeys(parse_names(text), 1)
     counted = text.removesuffix(f", of {len(pairs.metrics)} metrics")
     assert counted != text
-    return {name: int(count) for name, count in (one.split(" by ") for one in names_in(counted))}
+    return {name: int(count) for name, count in (one.split(" by ") for one in parse_names(counted))}
 
 
 def check_rivals(name: str, rest: str, pairs: Pairs) -> None:
     said = dict(part.split(": ") for part in re.findall(r"(?:Cannot be told from it|Clearly better): [^.]*", rest))
     for other, count in (
-        counts_in(said["Cannot be told from it"], pairs).items() if "Cannot be told from it" in said else ()
+        parse_counts(said["Cannot be told from it"], pairs).items() if "Cannot be told from it" in said else ()
     ):
         assert count == pairs.by_metrics(lambda metric, other=other: pairs.tied(name, other, metric))  # type: ignore[misc]
-    for other, count in counts_in(said["Clearly better"], pairs).items() if "Clearly better" in said else ():
+    for other, count in parse_counts(said["Clearly better"], pairs).items() if "Clearly better" in said else ():
         assert count == pairs.by_metrics(lambda metric, other=other: pairs.beats(other, name, metric))  # type: ignore[misc]
     unscored = pairs.by_metrics(lambda metric: name not in pairs.scored(metric))
     assert ("did not score it" in rest) == (unscored > 0)
@@ -193,7 +193,7 @@ def read_headline(said: str, pairs: Pairs) -> bool:
     elif said.startswith("Too few prompts to tell who is better by "):
         assert overall and not any(map(pairs.can_tell, overall))
     elif found := re.fullmatch(r"The metrics disagree on the best generator: (.*)\.", said):
-        counts = counts_in(found[1], pairs)
+        counts = parse_counts(found[1], pairs)
         assert len(counts) > 1 and all(best(name) == count for name, count in counts.items())
     elif found := re.fullmatch(r"(\w+) is the best generator(?: — by (?:both|all \d) metrics)?\.", said):
         assert best(found[1]) == len(pairs.metrics)
@@ -229,52 +229,52 @@ def read_board(said: str, pairs: Pairs) -> bool:
     plain = re.sub(r" \([^)]*\)", "", said)
     by = r"(\w+(?:, \w+)*(?: and \w+)?)"
     if found := re.fullmatch(rf"{by} scored nothing\.", plain):
-        assert not any(map(pairs.scored, names_in(found[1])))
+        assert not any(map(pairs.scored, parse_names(found[1])))
     elif found := re.match(rf"(?:Only )?(\w+) (?:has .*|was scored) by {by}\.", plain):
-        assert all(pairs.scored(metric) == {found[1]} for metric in names_in(found[2]))
+        assert all(pairs.scored(metric) == {found[1]} for metric in parse_names(found[2]))
     elif found := re.match(rf"{by} compares? no two generators:", plain):
-        assert not any(one.metric in names_in(found[1]) for one in pairs.duels)
+        assert not any(one.metric in parse_names(found[1]) for one in pairs.duels)
     elif found := re.match(rf"No generator leads by {by}: no two are told apart\.", plain):
-        assert not any(one[0] in names_in(found[1]) and one[1] == OVERALL for one in pairs.won)
-        assert any(pairs.can_tell(one) for one in pairs.duels if one.metric in names_in(found[1]))
+        assert not any(one[0] in parse_names(found[1]) and one[1] == OVERALL for one in pairs.won)
+        assert any(pairs.can_tell(one) for one in pairs.duels if one.metric in parse_names(found[1]))
     elif found := re.match(
         rf"Too few prompts to tell who leads by {by}: even a generator that wins on every one of (\d+) prompt", plain
     ):
-        mine = [one for one in pairs.duels if one.skill == OVERALL and one.metric in names_in(found[1])]
+        mine = [one for one in pairs.duels if one.skill == OVERALL and one.metric in parse_names(found[1])]
         assert mine and not any(map(pairs.can_tell, mine))
         of_metric = [[one.n for one in mine if one.metric == metric] for metric in {one.metric for one in mine}]
         easiest = min(map(len, of_metric))
         assert int(found[2]) == max(max(counts) for counts in of_metric if len(counts) == easiest)
     elif found := re.match(rf"No generator leads by {by}: each that is clearly better than one is clearly wo", plain):
-        assert not any(pairs.leads(name, metric) for metric in names_in(found[1]) for name in pairs.scored(metric))
+        assert not any(pairs.leads(name, metric) for metric in parse_names(found[1]) for name in pairs.scored(metric))
     elif found := re.match(rf"(\w+) is best by {by}\.", plain):
-        assert all(pairs.is_best(found[1], metric) for metric in names_in(found[2]))
-        check_behind(found[1], names_in(found[2]), plain, pairs)
+        assert all(pairs.is_best(found[1], metric) for metric in parse_names(found[2]))
+        check_behind(found[1], parse_names(found[2]), plain, pairs)
     elif found := re.match(rf"(.+) share the lead by {by} and cannot be told apart\.", plain):
         close = re.search(r"\. ([^.]+) cannot be told from them\.", plain)
-        for metric in names_in(found[2]):
-            first = names_in(found[1])
+        for metric in parse_names(found[2]):
+            first = parse_names(found[1])
             assert all(pairs.leads(name, metric) for name in first)
-            others = [*first, *names_in(close[1] if close else found[1])]
+            others = [*first, *parse_names(close[1] if close else found[1])]
             assert all(pairs.tied(a, b, metric) for a in first for b in others if a != b)
     elif found := re.match(rf"(\w+) leads by {by}; (.*?) cannot be told from it\.", plain):
         assert pairs.leads_alone(found[1], found[2])
-        assert all(pairs.tied(found[1], name, found[2]) for name in names_in(found[3]))
+        assert all(pairs.tied(found[1], name, found[2]) for name in parse_names(found[3]))
     elif found := re.fullmatch(rf"(\w+) leads by {by}\. Cannot be told from it: (.*)\.", plain):
-        check_close(found[1], names_in(found[2]), found[3], pairs)
+        check_close(found[1], parse_names(found[2]), found[3], pairs)
     else:
         return False
     if noted := re.search(r"Of higher mean, but clearly worse than another prompt by prompt: (.*?)\.", plain):
         metric = str(re.search(r" by (\w+)", plain)[1])  # type: ignore[index]
-        assert not pairs.unbeaten(metric) & set(names_in(noted[1]))
+        assert not pairs.unbeaten(metric) & set(parse_names(noted[1]))
     return True
 
 
 def check_behind(best: str, metrics: list[str], said: str, pairs: Pairs) -> None:
-    """Check that the generators that follow the best one are beaten by no other."""
+    """Check that the generators listed after the best one are beaten by no other."""
     tied = re.search(r"\. ([^.]+) are tied behind it\.", said)
     followed = re.search(r"\. (\w+) follows", said)
-    behind = names_in(tied[1]) if tied else [followed[1]] if followed else []
+    behind = parse_names(tied[1]) if tied else [followed[1]] if followed else []
     for metric in metrics:
         assert all(pairs.tied(a, b, metric) for a in behind for b in behind if a != b)
         others = pairs.scored(metric) - {best}
@@ -282,11 +282,11 @@ def check_behind(best: str, metrics: list[str], said: str, pairs: Pairs) -> None
 
 
 def check_close(leader: str, metrics: list[str], said: str, pairs: Pairs) -> None:
-    """Check `a by both; b by m`: the metrics without a clear difference from the leader, and no others."""
+    """Check `a by both; b by m`: exactly the metrics without a clear difference from the leader."""
     assert all(pairs.leads_alone(leader, metric) for metric in metrics)
     parts = dict(part.split(" by ") for part in said.split("; ") if " by " in part)
     for name, by in parts.items():
-        named = set(metrics) if by in ("both", "all of these") else set(names_in(by))
+        named = set(metrics) if by in ("both", "all of these") else set(parse_names(by))
         assert named == {metric for metric in metrics if pairs.tied(leader, name, metric)}
     if "; and " not in said:
         every = {name for metric in metrics for name in pairs.scored(metric) if pairs.tied(leader, name, metric)}
@@ -298,25 +298,27 @@ def read_skills(said: str, pairs: Pairs) -> bool:
     if found := re.fullmatch(rf"No clear difference from (\w+) at any skill(?:{most})?: (.*)\.", said):
         assert not any(
             pairs.behind(*pair, skill)
-            for name in names_in(found[2]) for pair in ((name, found[1]), (found[1], name)) for skill in pairs.skills()
+            for name in parse_names(found[2])
+            for pair in ((name, found[1]), (found[1], name))
+            for skill in pairs.skills()
         )  # fmt: skip
         assert all(
             any(
                 pairs.can_tell(one) for one in pairs.duels if one.skill != OVERALL
                 and (one.metric, one.skill) in {(two.metric, two.skill) for two in pairs.between(name, found[1])}
             )
-            for name in names_in(found[2])
+            for name in parse_names(found[2])
         )  # fmt: skip
     elif found := re.fullmatch(r"Too few prompts at every skill to tell from (\w+): (.*)\.", said):
-        assert all(pairs.between(name, found[1]) for name in names_in(found[2]))
-        assert not any(pairs.can_tell(one) for name in names_in(found[2]) for one in pairs.between(name, found[1]))
+        assert all(pairs.between(name, found[1]) for name in parse_names(found[2]))
+        assert not any(pairs.can_tell(one) for name in parse_names(found[2]) for one in pairs.between(name, found[1]))
     elif found := re.fullmatch(r"Not compared with (\w+) at any skill: (.*)\.", said):
         compared = {frozenset((one.generator_a, one.generator_b)) for one in pairs.duels if one.skill != OVERALL}
-        assert not any(frozenset((name, found[1])) in compared for name in names_in(found[2]))
+        assert not any(frozenset((name, found[1])) in compared for name in parse_names(found[2]))
     elif found := re.fullmatch(
         r"(\w+) is clearly (behind|better than) (\w+)(?: by most metrics)? at (.*?)(?:, most of all.*)?\.", said
     ):
-        named = pairs.skills() if found[4] in ("both skills",) else names_in(found[4])
+        named = pairs.skills() if found[4] in ("both skills",) else parse_names(found[4])
         pair = (found[1], found[3]) if found[2] == "behind" else (found[3], found[1])
         assert {skill for skill in pairs.skills() if pairs.behind(*pair, skill)} == set(named)
     else:
@@ -337,8 +339,8 @@ def read_agreement(said: str, pairs: Pairs) -> bool:
     elif found := re.fullmatch(
         r"The metrics disagree on (\w+) and (\w+): \1 is clearly better by (.*), \2 is clearly better by (.*)\.", said
     ):
-        assert all(pairs.beats(found[1], found[2], metric) for metric in names_in(found[3]))
-        assert all(pairs.beats(found[2], found[1], metric) for metric in names_in(found[4]))
+        assert all(pairs.beats(found[1], found[2], metric) for metric in parse_names(found[3]))
+        assert all(pairs.beats(found[2], found[1], metric) for metric in parse_names(found[4]))
     elif found := re.match(r"(\w+) is clearly better than (\w+) by (\w+), though the mean of", said):
         assert pairs.beats(found[1], found[2], found[3])
     elif not re.match(
@@ -392,7 +394,7 @@ def test_no_sentence_and_no_letter_contradicts_the_table_of_pairs(case: Case) ->
         assert duel.better == (better if duel.p_holm < SIGNIFICANCE else None)
 
 
-def read_beside(said: str, board: Board) -> bool:
+def read_baseline(said: str, board: Board) -> bool:
     """Check a sentence about a baseline: it names exactly the better, the worse and the other compared generators."""
     plain = re.sub(r" \([^)]*\)", "", said)
     if plain.startswith(
@@ -408,21 +410,21 @@ def read_beside(said: str, board: Board) -> bool:
         "clearly better": lambda name: told[name] == name,
         "clearly worse": lambda name: told[name] == board.baseline,
     }
-    assert all({*names_in(parts[said])} == {*filter(groups[said], others)} for said in groups if said in parts)
+    assert all({*parse_names(parts[said])} == {*filter(groups[said], others)} for said in groups if said in parts)
     assert {said for said in groups if any(map(groups[said], others))} == {*parts} - {"not told from it"}
-    return {*names_in(parts.get("not told from it", ""))} - {""} == {name for name in others if told[name] == "tied"}
+    return {*parse_names(parts.get("not told from it", ""))} - {""} == {name for name in others if told[name] == "tied"}
 
 
 @settings(DRAWN, max_examples=25)
 @given(CASES)
-def test_no_sentence_beside_a_baseline_says_anything_of_two_others(case: Case) -> None:
+def test_no_sentence_about_a_baseline_compares_two_other_generators(case: Case) -> None:
     scores, skills = case.scores(), case.skills()
     compared = paired(scores, skills, baseline="g1")
     found = build_boards(rank_generators(summarise(scores, skills), compared, baseline="g1"), compared, "g1")
     overall = overall_boards(found)
     decision = decide(found, overall)
     for sentence, board in zip(decision.by_metric, overall.values(), strict=True):
-        assert read_beside(str(sentence), board), sentence
+        assert read_baseline(str(sentence), board), sentence
     assert all("g1" in (duel.generator_a, duel.generator_b) for duel in compared)
     assert decision.headline.lead and read_sureness(str(decision.sureness), Pairs([], compared))
     for sentence in [*decision.at_what, decision.headline]:

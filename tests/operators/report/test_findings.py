@@ -48,7 +48,7 @@ def board(metric: str, order: str, *told: str, skill: str = OVERALL, unscored: s
     return Board(metric, skill, (*means, *none), tuple(pairs))
 
 
-def few(found: Board, prompts: int) -> Board:
+def limit_prompts(found: Board, prompts: int) -> Board:
     """Return the board with this number of prompts for each pair."""
     return found._replace(duels=tuple(duel._replace(n=prompts, differing=prompts) for duel in found.duels))
 
@@ -79,19 +79,20 @@ def few(found: Board, prompts: int) -> Board:
         ([board("m", "abc", "ab", "bc", "ca")],
          "No clear winner: each that is clearly better than one is clearly worse than another."),
         ([board(one, "abc") for one in "mk"], "No generator is clearly better than another by any of 2 metrics."),
-        ([few(board(one, "abc"), 6) for one in "mk"], "Too few prompts to tell who is better by any of 2 metrics."),
-        ([few(board("m", "abc"), 6), board("k", "abc")],
+        ([limit_prompts(board(one, "abc"), 6) for one in "mk"],
+         "Too few prompts to tell who is better by any of 2 metrics."),
+        ([limit_prompts(board("m", "abc"), 6), board("k", "abc")],
          "No generator is clearly better than another by any of 2 metrics."),
         ([board("m", "a", unscored="b")], "One generator was scored: a. There is nothing to rank it against."),
         ([board("m", "", unscored="a")], "Nothing could be scored. Failed rows: 9 corrupt_image"),
         ([], "Nothing could be scored. Failed rows: 9 corrupt_image"),
     ],
 )  # fmt: skip
-def test_the_headline_says_no_more_than_the_pairs_do(found: list[Board], said: str) -> None:
+def test_the_headline_claims_no_more_than_the_pairs_show(found: list[Board], said: str) -> None:
     assert str(headline({one.metric: one for one in found}, "9 corrupt_image")) == said
 
 
-def test_one_clear_difference_beside_two_that_are_not_makes_no_winner() -> None:
+def test_one_clear_difference_among_three_pairs_makes_no_winner() -> None:
     """a is clearly better than b; c has few prompts and differs clearly from neither."""
     found = board("m", "abc", "ab")
     assert str(headline({"m": found})) == "a leads by m, but is not clearly the best. Cannot be told from it: c."
@@ -105,7 +106,7 @@ def test_a_generator_with_few_prompts_does_not_lead_by_its_mean() -> None:
     assert said == "a leads by m (0.800, 95% interval 0.790 to 0.810); c cannot be told from it."
 
 
-def test_the_highest_mean_does_not_lead_where_another_is_clearly_better() -> None:
+def test_the_highest_mean_does_not_lead_if_another_generator_is_clearly_better() -> None:
     said = str(board_sentence(board("m", "abc", "ba", "bc", "ac")))
     assert said.startswith("b is best by m (0.800")
     assert said.endswith("Of higher mean, but clearly worse than another prompt by prompt: a.")
@@ -128,7 +129,7 @@ def test_the_highest_mean_does_not_lead_where_another_is_clearly_better() -> Non
          "No generator leads by m: no two are told apart. "
          "The highest mean of these is that of a (0.900, 95% interval 0.890 to 0.910). The clearest difference, of a "
          "(0.900) from b (0.800), would take about 42 prompts to show, if it is what it seems."),
-        (few(board("m", "ab"), 5),
+        (limit_prompts(board("m", "ab"), 5),
          "Too few prompts to tell who leads by m: even a generator that wins on every one of 5 prompts cannot be told "
          "from another; 6 prompts are the least that can show a difference. "
          "The highest mean of these is that of a (0.900, 95% interval 0.890 to 0.910)."),
@@ -137,7 +138,7 @@ def test_the_highest_mean_does_not_lead_where_another_is_clearly_better() -> Non
         (board("m", "ab")._replace(duels=()), "m compares no two generators: none share a prompt that it scored."),
     ],
 )  # fmt: skip
-def test_a_metric_s_sentence_says_no_more_than_its_pairs_do(found: Board, said: str) -> None:
+def test_a_metrics_sentence_claims_no_more_than_its_pairs_show(found: Board, said: str) -> None:
     assert str(board_sentence(found)) == said
 
 
@@ -160,42 +161,42 @@ def test_a_metric_s_sentence_says_no_more_than_its_pairs_do(found: Board, said: 
     ([("m", "a"), ("k", "a")], ["Only a was scored by m (0.900) and k (0.900)."]),
     ([("m", ""), ("k", "")], ["m and k scored nothing."]),
 ])  # fmt: skip
-def test_metrics_that_say_the_same_share_a_sentence(metrics: list[tuple[str, ...]], said: list[str]) -> None:
+def test_metrics_with_the_same_result_share_a_sentence(metrics: list[tuple[str, ...]], said: list[str]) -> None:
     assert [str(sentence) for sentence in metric_sentences([board(*of_metric) for of_metric in metrics])] == said
 
 
-def test_what_is_to_be_noted_of_one_metric_is_said_of_it_alone() -> None:
+def test_a_note_about_one_metric_is_only_made_about_it() -> None:
     noted, plain = board("m", "abc", "ba", "bc", "ac"), board("k", "bac", "ba", "bc", "ac")
     first, second = metric_sentences([noted, plain])
     assert str(first) == str(board_sentence(noted)) and "Of higher mean" in str(first)
     assert str(second) == str(board_sentence(plain))
 
 
-def test_a_leader_with_missing_images_is_said_to_have_them() -> None:
+def test_missing_images_of_a_leader_are_mentioned() -> None:
     first, *others = board("m", "ab", "ab").rows
     short = board("m", "ab", "ab")._replace(rows=(first._replace(coverage=4 / 9), *others))
     assert "Only 44% of the images of a have a score." in str(board_sentence(short))
 
 
-def said_of_agreement(*found: Board) -> list[str]:
+def describe_agreement(*found: Board) -> list[str]:
     return [str(one) for one in agreement_sentences({one.metric: one for one in found})]
 
 
-def test_metrics_agree_only_where_two_of_them_see_a_clear_difference() -> None:
-    assert said_of_agreement(board("m", "ab", "ab")) == []
+def test_metrics_only_agree_on_pairs_with_a_clear_difference_by_two_of_them() -> None:
+    assert describe_agreement(board("m", "ab", "ab")) == []
     nothing = ["The metrics have no clear difference in common on which they could agree or disagree."]
-    assert said_of_agreement(board("m", "ab"), board("k", "ba")) == nothing
-    assert said_of_agreement(board("m", "abc", "ab"), board("k", "abc", "bc")) == nothing
-    assert said_of_agreement(board("m", "ab", "ab"), board("k", "ab"), board("l", "ab", "ab")) == [
+    assert describe_agreement(board("m", "ab"), board("k", "ba")) == nothing
+    assert describe_agreement(board("m", "abc", "ab"), board("k", "abc", "bc")) == nothing
+    assert describe_agreement(board("m", "ab", "ab"), board("k", "ab"), board("l", "ab", "ab")) == [
         "The metrics agree on 1 pair of generators: all that see a clear difference see the same one."
     ]
 
 
-def test_metrics_contradict_where_both_see_a_clear_difference_and_the_pairs_left_out_are_counted() -> None:
-    split = said_of_agreement(board("m", "ab", "ab"), board("k", "ab", "ba"), board("l", "ab", "ab"))
+def test_metrics_only_contradict_on_clear_differences_and_other_pairs_are_counted() -> None:
+    split = describe_agreement(board("m", "ab", "ab"), board("k", "ab", "ba"), board("l", "ab", "ab"))
     assert split == ["The metrics disagree on a and b: a is clearly better by m and l, b is clearly better by k."]
     pairs = list(combinations("abcd", 2))
-    every = said_of_agreement(
+    every = describe_agreement(
         board("m", "abcd", *map("".join, pairs)), board("k", "abcd", *(b + a for a, b in pairs))
     )  # fmt: skip
     assert len(every) == 6 and every[-1] == "The metrics disagree on 1 more pair of generators."
@@ -211,14 +212,14 @@ def test_a_pair_whose_mean_contradicts_its_ranks_is_named() -> None:
     assert contrary_sentences({"m": board("m", "ab", "ab")}) == []
 
 
-def at_what(*at_skills: Board, metrics: str = "m", order: str = "abc") -> list[str]:
+def describe_weaknesses(*at_skills: Board, metrics: str = "m", order: str = "abc") -> list[str]:
     overall = [board(metric, order, *(order[0] + other for other in order[1:])) for metric in metrics]
     found = {(one.metric, one.skill): one for one in (*overall, *at_skills)}
     return [str(one) for one in decide(found, overall_boards(found)).at_what]
 
 
-def test_a_generator_is_behind_at_a_skill_where_most_metrics_say_so_and_none_the_contrary() -> None:
-    assert at_what(
+def test_a_generator_is_behind_at_a_skill_if_most_metrics_show_it_and_none_the_opposite() -> None:
+    assert describe_weaknesses(
         board("m", "abc", "ab", skill="text"),
         board("k", "abc", "ab", skill="text"),
         board("l", "abc", skill="text"),
@@ -230,30 +231,32 @@ def test_a_generator_is_behind_at_a_skill_where_most_metrics_say_so_and_none_the
         "No clear difference from a at any skill by most metrics: c.",
         "b is clearly behind a by most metrics at text.",
     ]
-    assert at_what() == []
+    assert describe_weaknesses() == []
 
 
-def test_a_generator_that_is_better_at_a_skill_is_said_to_be() -> None:
-    assert at_what(board("m", "abc", "ab", "ac", skill="text"), board("m", "abc", "ba", skill="counting")) == [
+def test_a_generator_that_is_better_at_a_skill_is_named() -> None:
+    assert describe_weaknesses(
+        board("m", "abc", "ab", "ac", skill="text"), board("m", "abc", "ba", skill="counting")
+    ) == [
         "b is clearly better than a at counting.",
         "b is clearly behind a at text.",
         "c is clearly behind a at text.",
     ]
 
 
-def test_of_many_generators_behind_the_last_are_named_together_and_none_is_dropped() -> None:
+def test_the_last_of_many_generators_that_are_behind_are_named_together() -> None:
     order = "abcdefghijkl"
-    said = at_what(board("m", order, *("a" + other for other in order[1:]), skill="text"), order=order)
+    said = describe_weaknesses(board("m", order, *("a" + other for other in order[1:]), skill="text"), order=order)
     assert len(said) == 9
     assert said[-1] == "Also clearly behind a at some skill: j, k and l."
 
 
-def test_a_generator_that_is_not_compared_is_not_said_to_be_level() -> None:
-    [said] = at_what(board("m", "ab", skill="text", unscored="c"))[1:]
+def test_a_generator_that_was_not_compared_is_not_called_level() -> None:
+    [said] = describe_weaknesses(board("m", "ab", skill="text", unscored="c"))[1:]
     assert said == "Not compared with a at any skill: c."
 
 
-def test_a_mean_rank_is_of_all_metrics_or_there_is_none() -> None:
+def test_a_mean_rank_needs_all_metrics() -> None:
     found = {
         "m": board("m", "ab", unscored="c"),
         "k": board("k", "bc", unscored="a"),
@@ -263,7 +266,7 @@ def test_a_mean_rank_is_of_all_metrics_or_there_is_none() -> None:
     assert list(mean_ranks(found)) == ["b", "a", "c"]
 
 
-def test_how_sure_counts_the_comparisons_made_and_those_that_no_prompt_allows() -> None:
+def test_the_sentence_on_certainty_counts_comparisons_made_and_impossible_ones() -> None:
     one, other = duel("a", "b", "a"), duel("a", "c", None)._replace(n=3)
     said = str(sureness_sentence({"m": board("m", "abc")._replace(duels=(one, other))}))
     assert said.startswith(
@@ -292,7 +295,7 @@ def test_numbers_are_shown_with_a_true_minus_and_no_signed_zero() -> None:
          "No generator is clearly better or worse than a by m.",
          "Beside a (0.900) by m: not told from it: b. The clearest difference, of a (0.900) from b (0.800), would take "
          "about 42 prompts to show, if it is what it seems."),
-        ([few(board("m", "abc"), 5)],
+        ([limit_prompts(board("m", "abc"), 5)],
          "Too few prompts to tell who is better or worse than a by m.",
          "Beside a (0.900) by m: even a generator that wins on every one of 5 prompts cannot be told from another "
          "among 2 comparisons; 7 prompts are the least that can show a difference."),
@@ -301,7 +304,9 @@ def test_numbers_are_shown_with_a_true_minus_and_no_signed_zero() -> None:
          "m compares nothing with a: it did not score it."),
     ],
 )  # fmt: skip
-def test_beside_a_baseline_nothing_is_said_of_the_others(found: list[Board], headline_said: str, said: str) -> None:
+def test_with_a_baseline_the_other_generators_are_not_compared_with_each_other(
+    found: list[Board], headline_said: str, said: str
+) -> None:
     beside = [
         one._replace(baseline="a", duels=tuple(its for its in one.duels if "a" in (its.generator_a, its.generator_b)))
         for one in found

@@ -1,4 +1,4 @@
-"""The gallery shows the best, the worst and the most disputed images, small, and no more than it may."""
+"""The gallery shows the best, the worst and the most disputed images, in small size and limited number."""
 
 import base64
 import random
@@ -29,15 +29,17 @@ def made(records: list[dict[str, object]]) -> RunScores:
     return tallied.of_table(rows.table(records, schemas.SCORES))
 
 
-def picked(found: list[dict[str, object]], metrics: list[str], most: int, falling: Container[str] = ()) -> list[Pick]:
-    """The images of the gallery."""
+def pick_images(
+    found: list[dict[str, object]], metrics: list[str], most: int, falling: Container[str] = ()
+) -> list[Pick]:
+    """Return the images of the gallery."""
     return list(tallied.picked_of(made(found), metrics, most, falling).gallery)
 
 
-def test_the_extremes_are_there_and_generators_share_the_places() -> None:
+def test_the_gallery_has_the_extremes_and_all_generators() -> None:
     rng = random.Random(5)
     found = [one | {"score": rng.random()} for one in scores()]
-    picks = picked(found, ["gecko", "clipscore"], 40)
+    picks = pick_images(found, ["gecko", "clipscore"], 40)
     lowest = min((one for one in found if one["metric"] == "gecko"), key=lambda one: one["score"])  # type: ignore[arg-type,return-value]
     reasons = {pick.key.image_id: {(one.kind, one.metric) for one in pick.reasons} for pick in picks}
     assert ("worst", "gecko") in reasons[str(lowest["image_id"])]
@@ -48,8 +50,8 @@ def test_the_extremes_are_there_and_generators_share_the_places() -> None:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_no_image_is_among_the_worst_and_the_best_and_few_images_are_all_shown(seed: int) -> None:
-    """Also if scores tie; of images in the middle nothing is claimed."""
+def test_no_image_is_both_worst_and_best_and_few_images_are_all_shown(seed: int) -> None:
+    """This holds even if scores tie; nothing is claimed about images in the middle."""
     rng = random.Random(seed)
     metrics, steps = ["gecko", "clipscore"][: rng.randint(1, 2)], rng.choice([1, 2, 5, 1000])
     rows_of = [
@@ -59,7 +61,7 @@ def test_no_image_is_among_the_worst_and_the_best_and_few_images_are_all_shown(s
     ]
     rng.shuffle(rows_of)
     falling = {"gecko"} if rng.random() < 0.5 else set()
-    picks = picked(rows_of, metrics, 40, falling)
+    picks = pick_images(rows_of, metrics, 40, falling)
     assert {pick.key.image_id for pick in picks} == {one["image_id"] for one in rows_of}
     for metric in metrics:
         sign, values = -1 if metric in falling else 1, {}
@@ -73,18 +75,18 @@ def test_no_image_is_among_the_worst_and_the_best_and_few_images_are_all_shown(s
 
 
 @pytest.mark.parametrize("most", [0, 1, 7, 100])
-def test_there_are_never_more_than_asked_for(most: int) -> None:
-    assert len(picked(scores(), ["gecko", "clipscore"], most)) <= most
+def test_the_gallery_never_exceeds_its_limit(most: int) -> None:
+    assert len(pick_images(scores(), ["gecko", "clipscore"], most)) <= most
 
 
-def test_one_metric_has_nothing_to_disagree_with() -> None:
-    picks = picked(scores(("gecko",)), ["gecko"], 10)
+def test_with_one_metric_nothing_is_disputed() -> None:
+    picks = pick_images(scores(("gecko",)), ["gecko"], 10)
     assert picks and {one.kind for pick in picks for one in pick.reasons} == {"worst", "best"}
 
 
 def test_rows_without_score_or_image_are_never_picked() -> None:
     broken = [one | {"score": None} for one in scores()] + [one | {"image_id": None} for one in scores()]
-    assert picked(broken, ["gecko", "clipscore"], 10) == []
+    assert pick_images(broken, ["gecko", "clipscore"], 10) == []
 
 
 @pytest.mark.parametrize("encoded", [png(3), png(3, 2000), noise_png(3, 1200)], ids=["small", "large", "noise"])
@@ -99,7 +101,7 @@ def test_a_thumbnail_is_an_image_of_a_few_kilobytes(encoded: bytes) -> None:
     assert len(contents[0]) <= THUMBNAIL_BYTES and len(contents[1]) + len(contents[2]) <= THUMBNAIL_BYTES
 
 
-def test_an_image_beyond_the_limits_is_not_decoded_and_says_why() -> None:
+def test_an_image_beyond_the_limits_is_not_decoded_and_shows_the_reason() -> None:
     limits = ImageLimits(max_pixels=99)
     image, (source,) = make_thumbnails({"image": png(3, 9), "source": png(3, 100)}, limits, fetch=lambda uri: b"")
     assert image.thumbnail and not image.missing
@@ -109,14 +111,14 @@ def test_an_image_beyond_the_limits_is_not_decoded_and_says_why() -> None:
 
 
 def test_a_card_without_image_or_prompt_says_so() -> None:
-    pick = picked(scores(), ["gecko", "clipscore"], 4)[0]
+    pick = pick_images(scores(), ["gecko", "clipscore"], 4)[0]
     card = make_card(pick, NO_DETAIL, None, ())
     assert card.thumbnail is None and card.missing
     assert card.prompt[0].text == f"(the text of prompt {pick.prompt_id} cannot be read)"
 
 
-def test_a_judges_ratings_and_reasons_stand_on_the_card() -> None:
-    pick = picked(scores(("llmscore",)), ["llmscore"], 4)[0]
+def test_a_judges_ratings_and_reasons_are_on_the_card() -> None:
+    pick = pick_images(scores(("llmscore",)), ["llmscore"], 4)[0]
     reasons = {"llmscore": "Two are missing. " * 200}
     said = NO_DETAIL._replace(rationales=reasons, ratings={"llmscore": {"rating": 35.0}})
     (view,) = make_card(pick, said, "two dogs", ()).views
@@ -124,8 +126,8 @@ def test_a_judges_ratings_and_reasons_stand_on_the_card() -> None:
     assert view.rationale.startswith("Two are missing.") and len(view.rationale) == 2001
 
 
-def test_the_words_that_are_wanted_read_missing_and_extra_stand_on_the_card() -> None:
-    pick = picked(scores(("text",)), ["text"], 4)[0]
+def test_wanted_read_missing_and_extra_words_are_on_the_card() -> None:
+    pick = pick_images(scores(("text",)), ["text"], 4)[0]
     prompt = 'a sign "GRAND NEW OPENING"'
     asked = "Which words are written?"
     compared = [
@@ -146,12 +148,12 @@ def test_the_words_that_are_wanted_read_missing_and_extra_stand_on_the_card() ->
     assert view.compared is None and len(view.questions) == 4
 
 
-def test_where_lower_is_better_the_worst_images_are_those_of_the_highest_scores() -> None:
+def test_if_lower_is_better_the_worst_images_have_the_highest_scores() -> None:
     found = scores()
     turned = [one | ({"score": -float(str(one["score"]))} if one["metric"] == "gecko" else {}) for one in found]
     metrics = ["gecko", "clipscore"]
-    picks = picked(found, metrics, 40)
-    mirrored = picked(turned, metrics, 40, {"gecko"})
+    picks = pick_images(found, metrics, 40)
+    mirrored = pick_images(turned, metrics, 40, {"gecko"})
     assert [(pick.key, pick.reasons, pick.ranks) for pick in mirrored] == [
         (pick.key, pick.reasons, pick.ranks) for pick in picks
     ]

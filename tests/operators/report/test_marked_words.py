@@ -32,11 +32,11 @@ def element(start: int | None, end: int | None, score: float | None, given: str 
         (None, "yes", "left out"),
     ],
 )
-def test_a_question_is_wrong_where_the_image_does_not_show_it(score: float | None, given: str, state: str) -> None:
+def test_a_question_is_wrong_if_the_image_does_not_show_it(score: float | None, given: str, state: str) -> None:
     assert state_of(score, "yes", given) == state
 
 
-def test_characters_that_several_questions_are_about_show_the_worst() -> None:
+def test_characters_with_several_questions_show_the_worst_of_them() -> None:
     marked = mark_prompt("a red star", [element(2, 10, 0.9, "yes"), element(6, 10, 0.1), element(0, 1, None)])
     assert [(one.text, one.state) for one in marked] == [("a ", None), ("red ", "right"), ("star", "wrong")]
     assert marked[2].note == "so? yes (0.90)\nso? no (0.10)"
@@ -49,15 +49,15 @@ ELEMENTS = st.builds(
 
 
 @given(st.text(max_size=30), st.lists(ELEMENTS, max_size=6))
-def test_whatever_the_places_the_text_stays_the_same(prompt: str, elements: list[dict[str, Any]]) -> None:
+def test_the_text_stays_the_same_at_any_positions(prompt: str, elements: list[dict[str, Any]]) -> None:
     assert "".join(one.text for one in mark_prompt(prompt, elements)) == prompt
 
 
-def test_a_prompt_without_end_is_cut_and_its_length_told() -> None:
+def test_a_very_long_prompt_is_cut_with_its_length() -> None:
     shown = "".join(one.text for one in mark_prompt("x" * 20_000, [element(19_000, 19_500, 0.1)]))
     assert shown == "x" * MAX_CHARACTERS + "… (20,000 characters)"
 
 
-def test_what_went_wrong_comes_first_and_the_list_is_bounded() -> None:
+def test_wrong_questions_come_first_and_the_list_is_bounded() -> None:
     asked = mark_questions([element(0, 1, 0.9, "yes")] * 40 + [element(0, 1, 0.1)])
     assert len(asked) == MAX_QUESTIONS and asked[0].state == "wrong"

@@ -28,7 +28,7 @@ from tests.operators.tallied import of_table, picked_of, summarise
 NAMES = ("<img src=x>", "=cmd()", "a|b`c`")
 
 
-def gathered(scores: pa.Table, prompts: dict[str, str], **manifest: Any) -> GatheredRun:
+def gather(scores: pa.Table, prompts: dict[str, str], **manifest: Any) -> GatheredRun:
     skills = {prompt: ["<i>counting</i>"] for prompt in prompts}
     names = ("image_id", "prompt_id", "generator", "metric")
     failed = [{name: row[name] for name in names} | row["error"] for row in scores.to_pylist() if row["error"]]
@@ -63,7 +63,7 @@ def hostile_run() -> GatheredRun:
         for generator in NAMES for at, prompt in enumerate(prompts)
     ]  # fmt: skip
     config = {"metrics": {"<gecko>": {"template": "</style><script>hacked()</script>"}}}
-    return gathered(rows.table(records, schemas.SCORES), prompts, config=config, models={"<m>": {"label": "<script>"}})
+    return gather(rows.table(records, schemas.SCORES), prompts, config=config, models={"<m>": {"label": "<script>"}})
 
 
 def test_no_text_of_a_run_becomes_markup() -> None:
@@ -75,14 +75,14 @@ def test_no_text_of_a_run_becomes_markup() -> None:
     assert html.count("<script>") == 1
 
 
-def test_a_metric_tells_what_it_does_in_its_own_words_or_in_those_of_its_kind() -> None:
+def test_a_metric_has_its_own_description_or_that_of_its_kind() -> None:
     records = [
         {"image_id": "i", "prompt_id": "a", "generator": "g", "metric": metric, "score": 0.5}
         for metric in ("itm", "plain", "old")
     ]
     options = {"itm": {"kind": "similarity", "about": "reads <i>both</i>"}, "plain": {"kind": "similarity"}}
     page = page_of(
-        gathered(rows.table(records, schemas.SCORES), {"a": "a"}, config={"metrics": options}, metrics=[*options])
+        gather(rows.table(records, schemas.SCORES), {"a": "a"}, config={"metrics": options}, metrics=[*options])
     )
     stories = {panel.name: panel.story for panel in page.panels}
     assert stories == {"itm": "reads <i>both</i>", "plain": metric_story("similarity"), "old": ""}
@@ -129,7 +129,7 @@ def large_scores(generators: int, prompts: int, metrics: list[str]) -> pa.Table:
 
 
 def fullest_detail(place: int) -> ImageDetail:
-    """The largest a card can be: full thumbnails of image and source, forty long questions by every metric."""
+    """Return the largest possible card: full thumbnails of image and source, forty long questions by every metric."""
     question = {"question_id": "1", "text": "q" * 900, "span": "s" * 900, "start": 0, "end": 4, "wanted": "w" * 900,
                 "given": "g" * 900, "score": 0.4}  # fmt: skip
     thumbnail = "data:image/webp;base64," + "A" * (THUMBNAIL_BYTES * 4 // 3)
@@ -139,19 +139,19 @@ def fullest_detail(place: int) -> ImageDetail:
 
 
 def downloads(html: str) -> dict[str, str]:
-    """The files that a page holds, by their names."""
+    """Return the files that a page contains by their names."""
     held = re.findall(r'download="([^"]+)" href="data:[^"]+;base64,([^"]+)"', html)
     return {name: base64.b64decode(content).decode() for name, content in held}
 
 
-def test_the_page_holds_its_leaderboard_as_csv_and_latex() -> None:
+def test_the_page_contains_its_leaderboard_as_csv_and_latex() -> None:
     page = page_of(hostile_run())
     held = downloads(render(page))
     assert held == {"leaderboard.csv": to_csv(page.leaderboard_rows), "leaderboard.tex": to_latex(page)}
     assert "<i>counting</i>" in held["leaderboard.csv"]
 
 
-def test_a_csv_that_would_be_too_large_is_held_without_its_skills(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_csv_that_would_be_too_large_is_included_without_skills(monkeypatch: pytest.MonkeyPatch) -> None:
     page = page_of(hostile_run())
     assert len(to_csv(page.leaderboard_rows)) < MAX_IN_CSV
     monkeypatch.setattr("plumbline.operators.report.rendering.MAX_IN_CSV", 200)
@@ -168,7 +168,7 @@ def latex_of_any_names() -> str:
         {"generator": name, "metric": "[m_1]", "prompt_id": str(prompt), "score": place / 10 + (prompt - 205.5) / 1000}
         for place, name in enumerate(LATEX_NAMES) for prompt in range(12)
     ]  # fmt: skip
-    return to_latex(page_of(gathered(rows.table(records, schemas.SCORES), {}, metrics=["[m_1]"], benchmark="b%&_")))
+    return to_latex(page_of(gather(rows.table(records, schemas.SCORES), {}, metrics=["[m_1]"], benchmark="b%&_")))
 
 
 def test_latex_shows_every_name_as_text() -> None:
@@ -184,25 +184,25 @@ def test_latex_shows_every_name_as_text() -> None:
     assert r"Generator & Mean rank & {[}m\_1{]} \\" in lines
 
 
-def test_means_without_an_interval_are_drawn_at_their_places() -> None:
+def test_means_without_an_interval_are_drawn_at_their_values() -> None:
     """Each generator has three prompts, too few for an interval of its mean."""
-    scored = [
+    make_scores = [
         {"generator": name, "metric": "m", "prompt_id": str(prompt), "score": mean}
         for name, mean in (("low", 0.1), ("middle", 0.3), ("high", 0.9))
         for prompt in range(3)
     ]
-    (column,) = page_of(gathered(rows.table(scored, schemas.SCORES), {}, metrics=["m"])).columns
+    (column,) = page_of(gather(rows.table(make_scores, schemas.SCORES), {}, metrics=["m"])).columns
     drawn = {name: column.percent(row.mean) for name, row in column.by_generator.items()}
     assert drawn == pytest.approx({"low": 0, "middle": 25, "high": 100})
 
 
-def test_latex_says_which_generators_lack_scores() -> None:
+def test_latex_names_generators_that_lack_scores() -> None:
     """Two of a's four images have a score, and none of b's."""
-    scored = [
+    make_scores = [
         {"generator": name, "metric": "m", "prompt_id": str(prompt), "score": 0.5 if place < 2 else None}
         for place, (name, prompt) in enumerate((name, prompt) for name in "ab" for prompt in range(4))
     ]  # fmt: skip
-    lines = to_latex(page_of(gathered(rows.table(scored, schemas.SCORES), {}, metrics=["m"]))).splitlines()
+    lines = to_latex(page_of(gather(rows.table(make_scores, schemas.SCORES), {}, metrics=["m"]))).splitlines()
     small = [line for line in lines if "scriptsize" in line]
     assert small == [
         r" & & {\scriptsize no interval; 50.0\%} \\",
@@ -236,7 +236,7 @@ def test_a_hundred_thousand_images_give_a_page_below_15_megabytes_at_worst_and_e
 
 def test_tables_and_charts_are_bounded_for_many_generators() -> None:
     scores = large_scores(70, 20, ["m"])
-    run = gathered(scores, {}, metrics=["m"])
+    run = gather(scores, {}, metrics=["m"])
     page = page_of(run)
     compared = page.panels[0].pairs.generators
     assert (len(compared.rows), compared.left_out) == (40, 30)
@@ -248,11 +248,11 @@ def test_tables_and_charts_are_bounded_for_many_generators() -> None:
 def test_a_run_without_a_score_still_has_a_page(rows_: list[dict[str, Any]]) -> None:
     error = {"kind": "corrupt_image", "message": "no", "retryable": False}
     scores = rows.table([one | {"error": error} for one in rows_], schemas.SCORES)
-    html = render(page_of(gathered(scores, {}, metrics=["m"])))
+    html = render(page_of(gather(scores, {}, metrics=["m"])))
     assert "Nothing could be scored." in html
 
 
-def test_a_cell_of_the_matrix_is_of_the_row_against_the_column_and_says_what_the_ranks_say() -> None:
+def test_a_cell_of_the_matrix_compares_the_row_with_the_column_by_ranks() -> None:
     """On nine prompts of ten b is a little better than a, on the others far worse."""
     levels = [0.5 + (-0.7 if prompt % 10 == 0 else 0.05) + prompt * 1e-4 for prompt in range(60)]
     records = [
@@ -260,7 +260,7 @@ def test_a_cell_of_the_matrix_is_of_the_row_against_the_column_and_says_what_the
         for name, scores in (("a", [0.5] * 60), ("b", levels))
         for prompt, score in enumerate(scores)
     ]
-    page = page_of(gathered(rows.table(records, schemas.SCORES), {}, metrics=["m"]))
+    page = page_of(gather(rows.table(records, schemas.SCORES), {}, metrics=["m"]))
     html = render(page)
     cells = dict(re.findall(r'<td class="(better|worse)" title="(.*?)</td>', html))
     assert cells["better"].startswith("b is clearly better than a: effect +0.62, p ")
@@ -273,9 +273,9 @@ def test_a_cell_of_the_matrix_is_of_the_row_against_the_column_and_says_what_the
 
 
 @pytest.mark.parametrize("metrics", [["m", "edge_density"], ["edge_density"]])
-def test_by_an_image_statistic_nobody_is_better(metrics: list[str]) -> None:
+def test_no_generator_is_better_by_an_image_statistic(metrics: list[str]) -> None:
     options = {"m": {}, "edge_density": {"kind": "image_statistic", "statistic": "edge_density"}}
-    run = gathered(large_scores(3, 60, metrics), {}, metrics=metrics, config={"metrics": options})
+    run = gather(large_scores(3, 60, metrics), {}, metrics=metrics, config={"metrics": options})
     page = page_of(run)
     said = " ".join(map(str, page.decision.sentences()))
     assert "edge_density" not in said and (said.startswith("Nothing is ranked:") == (metrics == ["edge_density"]))
@@ -288,7 +288,7 @@ def test_by_an_image_statistic_nobody_is_better(metrics: list[str]) -> None:
     assert ("best, leads" in words, "tie group" in words, "coverage" in words) == ("m" in metrics, "m" in metrics, True)
 
 
-def test_a_run_with_a_metric_whose_lower_scores_are_better_reads_as_one_in_which_it_is_turned_round() -> None:
+def test_a_page_where_lower_is_better_reads_like_a_page_of_the_negated_scores() -> None:
     quality = {"atlas": 0.9, "borealis": 0.6, "cobalt": 0.3}
 
     def page(sign: int, **manifest: Any) -> Page:
@@ -299,7 +299,7 @@ def test_a_run_with_a_metric_whose_lower_scores_are_better_reads_as_one_in_which
         ]  # fmt: skip
         scores = rows.table(records, schemas.SCORES)
         skills = {str(prompt): [("counting", "colour")[prompt % 2]] for prompt in range(40)}
-        run = gathered(scores, {}, metrics=["gecko", "nll"], **manifest)
+        run = gather(scores, {}, metrics=["gecko", "nll"], **manifest)
         run = replace(run, skills=Skills(skills.items()), summary=summarise(scores, skills))
         return build_page(run, figures_of(run, rated=True))
 
@@ -334,7 +334,7 @@ def test_a_run_with_a_metric_whose_lower_scores_are_better_reads_as_one_in_which
     assert to_csv(down.leaderboard_rows).splitlines()[0].endswith(",direction")
 
 
-def test_at_what_a_generator_is_weak_follows_the_direction_of_the_metric() -> None:
+def test_weaknesses_of_a_generator_follow_the_direction_of_the_metric() -> None:
     def sentences(sign: int, **manifest: Any) -> list[str]:
         records = [
             {"image_id": f"{generator}{prompt}", "prompt_id": str(prompt), "generator": generator, "metric": "m",
@@ -342,7 +342,7 @@ def test_at_what_a_generator_is_weak_follows_the_direction_of_the_metric() -> No
             for generator in ("atlas", "borealis", "cobalt") for prompt in range(60)
         ]  # fmt: skip
         scores = rows.table(records, schemas.SCORES)
-        run = gathered(scores, {}, metrics=["m"], **manifest)
+        run = gather(scores, {}, metrics=["m"], **manifest)
         skills = {str(prompt): [("text", "colour", "counting")[prompt % 3]] for prompt in range(60)}
         run = replace(run, skills=Skills(skills.items()), summary=summarise(scores, skills))
         return [str(sentence) for sentence in build_page(run, figures_of(run)).decision.at_what]
@@ -351,19 +351,19 @@ def test_at_what_a_generator_is_weak_follows_the_direction_of_the_metric() -> No
     assert sentences(-1, lower_is_better=["m"]) == sentences(1)
 
 
-def test_the_direction_is_known_where_the_prompts_are_not() -> None:
+def test_the_direction_is_known_even_if_the_prompts_are_not() -> None:
     records = [
         {"image_id": f"{name}{prompt}", "prompt_id": str(prompt), "generator": name, "metric": "m", "score": score}
         for name, score in (("high", 0.9), ("low", 0.1)) for prompt in range(4)
     ]  # fmt: skip
-    run = gathered(rows.table(records, schemas.SCORES), {str(prompt): "" for prompt in range(4)}, lower_is_better=["m"])
+    run = gather(rows.table(records, schemas.SCORES), {str(prompt): "" for prompt in range(4)}, lower_is_better=["m"])
     page = build_page(bare := replace(run, skills=Skills(())), figures_of(bare))
     heat = page.panels[0].heat
     assert heat is not None and list(heat.skills.rows[0].by_generator) == ["low", "high"]
     assert heat.skills.rows[0].strength(0.1) == 100 and heat.skills.rows[0].strength(0.9) == 0
 
 
-def scored(names: Sequence[str], score: float | None) -> pa.Table:
+def make_scores(names: Sequence[str], score: float | None) -> pa.Table:
     """Return scores on twelve prompts, very different for each generator; None means no score."""
     return rows.table(
         [
@@ -377,19 +377,19 @@ def scored(names: Sequence[str], score: float | None) -> pa.Table:
 
 
 def test_the_numbers_and_their_bars_come_before_any_prose() -> None:
-    html = render(page_of(gathered(scored(["a", "b"], 0.5), {}, metrics=["m"])))
+    html = render(page_of(gather(make_scores(["a", "b"], 0.5), {}, metrics=["m"])))
     assert html.index("<h1>") < html.index('class="board') < html.index('id="decision"')
     assert html.index('<a href="#leaderboard">') < html.index('<a href="#decision">')
 
 
-def test_a_name_that_is_written_from_the_right_turns_no_sentence_round() -> None:
-    html = render(page_of(gathered(scored(["مولد", "أطلس-2.5"], 0.5), {}, metrics=["m"])))
+def test_a_right_to_left_name_does_not_reverse_a_sentence() -> None:
+    html = render(page_of(gather(make_scores(["مولد", "أطلس-2.5"], 0.5), {}, metrics=["m"])))
     assert "<h1><bdi>أطلس-2.5</bdi> is the best generator." in html
     assert "<b><bdi>أطلس-2.5</bdi> is best</b> by m (1.505, 95% interval" in html
     assert " <bdi>مولد</bdi> follows with 0.50" in html
 
 
-def test_only_what_is_written_from_the_right_is_isolated() -> None:
+def test_only_right_to_left_text_is_isolated() -> None:
     assert isolated("a <b> & c-2.5 follow 'd'.") == "a &lt;b&gt; &amp; c-2.5 follow &#39;d&#39;."
     assert isolated("אטלס, <מחולל> and b (0.9).") == "<bdi>אטלס</bdi>, &lt;<bdi>מחולל</bdi>&gt; and b (0.9)."
     assert isolated("Cannot be told from it: אטלס.") == "Cannot be told from it: <bdi>אטלס</bdi>."
@@ -401,9 +401,9 @@ def test_a_name_of_a_million_letters_is_isolated_in_linear_time() -> None:
     assert isolated(name) == name and isolated(f"{name}א.") == f"<bdi>{name}א</bdi>."
 
 
-def test_prompts_that_name_skills_are_not_said_to_name_none_where_nothing_has_a_score() -> None:
+def test_a_page_without_scores_does_not_claim_that_prompts_name_no_skills() -> None:
     prompts = {str(prompt): "a cat" for prompt in range(12)}
-    html = render(page_of(gathered(scored(["a", "b"], None), prompts, metrics=["m"])))
+    html = render(page_of(gather(make_scores(["a", "b"], None), prompts, metrics=["m"])))
     assert "No image has a score at the skills that the prompts name." in html
     assert "The prompts name no skills" not in html
-    assert "The prompts name no skills." in render(page_of(gathered(scored(["a", "b"], 0.5), {}, metrics=["m"])))
+    assert "The prompts name no skills." in render(page_of(gather(make_scores(["a", "b"], 0.5), {}, metrics=["m"])))

@@ -29,8 +29,8 @@ def run_of(
     return of_table(rows.table(records, schemas.SCORES))
 
 
-def apart_at(*prompts: int) -> Callable[[str, int], float]:
-    """The generators are alike but at some prompts."""
+def differ_at(*prompts: int) -> Callable[[str, int], float]:
+    """Return scores that differ between generators only at some prompts."""
     return lambda name, prompt: 0.5 + 0.001 * prompt + (0.4 * (ord(name) - 98) if prompt in prompts else 0)
 
 
@@ -39,7 +39,7 @@ def prompts_of(scores: RunScores, most: int = 96) -> list[str]:
 
 
 def test_the_prompts_on_which_generators_differ_most_come_first() -> None:
-    picked = picked_of(run_of(apart_at(7, 20)), METRICS, 96).side_by_side
+    picked = picked_of(run_of(differ_at(7, 20)), METRICS, 96).side_by_side
     assert {picks[0].prompt_id for picks in picked[:2]} == {"7", "20"}
     assert all([pick.key.generator for pick in picks] == ["a", "b", "c"] for picks in picked)
     assert all(len({pick.prompt_id for pick in picks}) == 1 for picks in picked) and len(picked) == MAX_PROMPTS
@@ -47,29 +47,29 @@ def test_the_prompts_on_which_generators_differ_most_come_first() -> None:
 
 
 @pytest.mark.parametrize(("most", "prompts"), [(0, 0), (1, 0), (2, 1), (5, 1), (9, 3)])
-def test_there_are_no_more_images_than_asked_for(most: int, prompts: int) -> None:
-    picked = picked_of(run_of(apart_at(7)), METRICS, most).side_by_side
+def test_the_number_of_images_is_limited(most: int, prompts: int) -> None:
+    picked = picked_of(run_of(differ_at(7)), METRICS, most).side_by_side
     assert len(picked) == prompts and sum(map(len, picked)) <= most
 
 
-def test_one_generator_has_nothing_beside_it() -> None:
-    assert prompts_of(run_of(apart_at(7), "a")) == []
+def test_one_generator_has_nothing_to_compare() -> None:
+    assert prompts_of(run_of(differ_at(7), "a")) == []
 
 
-def test_a_prompt_that_every_generator_has_comes_before_one_that_lacks_some() -> None:
+def test_prompts_with_all_generators_come_first() -> None:
     def score(name: str, prompt: int) -> float | None:
-        return None if (name, prompt) == ("c", 7) else apart_at(7)(name, prompt)
+        return None if (name, prompt) == ("c", 7) else differ_at(7)(name, prompt)
 
     chosen = picked_of(run_of(score, prompts=8), METRICS, 96).side_by_side
     assert chosen[-1][0].prompt_id == "7" and [pick.key.generator for pick in chosen[-1]] == ["a", "b"]
 
 
-def test_of_several_images_the_first_is_shown_by_every_metric() -> None:
-    picked = picked_of(run_of(apart_at(7), images=3), METRICS, 96).side_by_side
+def test_every_metric_shows_the_first_of_several_images() -> None:
+    picked = picked_of(run_of(differ_at(7), images=3), METRICS, 96).side_by_side
     assert {pick.key.image_id.partition("-")[2] for picks in picked for pick in picks} == {"0"}
 
 
-def test_of_many_generators_those_of_the_best_images_are_shown() -> None:
+def test_the_generators_with_the_best_images_are_shown_of_many() -> None:
     names = "".join(chr(97 + place) for place in range(MAX_SIDES + 8))
     scores = run_of(lambda name, prompt: 0.01 * ord(name) + 0.0001 * prompt, names)
     shown = picked_of(scores, METRICS, 96).side_by_side
@@ -78,16 +78,18 @@ def test_of_many_generators_those_of_the_best_images_are_shown() -> None:
     assert ["".join(pick.key.generator for pick in one) for one in fewer] == [names[-8:]]
 
 
-def test_of_more_images_than_are_compared_prompts_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prompts_are_sampled_if_there_are_too_many_images(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("plumbline.operators.report.picked_images.MAX_COMPARED", 30)
-    drawn = prompts_of(run_of(apart_at(7), prompts=60))
+    drawn = prompts_of(run_of(differ_at(7), prompts=60))
     assert 1 <= len(drawn) < 25 and len(set(drawn)) == len(drawn)
 
 
-def beside(asked: list[list[dict[str, object]]], scores: list[float | None], *, towards: int = 1) -> SideBySide:
+def compare_answers(
+    asked: list[list[dict[str, object]]], scores: list[float | None], *, towards: int = 1
+) -> SideBySide:
     picks: list[Pick] = [
         pick._replace(scores={"gecko": score} if score is not None else {})
-        for pick, score in zip(picked_of(run_of(apart_at(7)), METRICS, 96).side_by_side[0], scores, strict=True)
+        for pick, score in zip(picked_of(run_of(differ_at(7)), METRICS, 96).side_by_side[0], scores, strict=True)
     ]
     details = {
         pick.key: NO_DETAIL._replace(elements={"gecko": one}) for pick, one in zip(picks, asked, strict=True) if one
@@ -95,9 +97,9 @@ def beside(asked: list[list[dict[str, object]]], scores: list[float | None], *, 
     return put_side_by_side(picks, details, "a red star", ["colour"], {"gecko": towards})
 
 
-def test_every_answer_stands_under_its_image_and_what_differs_is_counted() -> None:
+def test_every_answer_is_under_its_image_and_differences_are_counted() -> None:
     right, wrong = elements("a red star", 0.9), elements("a red star", 0.1)
-    (asked,) = beside([right, wrong, []], [0.9, 0.1, None]).questions
+    (asked,) = compare_answers([right, wrong, []], [0.9, 0.1, None]).questions
     colour, star, left_out = asked.rows.rows
     assert (colour.text, colour.wanted) == ("what <colour> is it?", "red")
     assert [answer and answer.state for answer in colour.answers] == ["right", "wrong", None]
@@ -105,16 +107,16 @@ def test_every_answer_stands_under_its_image_and_what_differs_is_counted() -> No
     assert left_out.answers[0] is not None and left_out.answers[0].state == "left out"
 
 
-def test_questions_are_joined_by_their_id_wherever_they_stand() -> None:
+def test_questions_are_joined_by_their_ids_in_any_order() -> None:
     whole = elements("a red star", 0.9)
-    (asked,) = beside([whole[1:], whole[::-1], whole], [0.9, 0.9, 0.9]).questions
+    (asked,) = compare_answers([whole[1:], whole[::-1], whole], [0.9, 0.9, 0.9]).questions
     assert [row.text for row in asked.rows.rows] == ["is there a star?", "is it round?", "what <colour> is it?"]
     assert [answer is None for answer in asked.rows.rows[2].answers] == [True, False, False]
 
 
-def test_of_many_questions_the_first_are_shown_and_the_rest_counted() -> None:
+def test_only_the_first_of_many_questions_are_shown_and_the_rest_is_counted() -> None:
     many = [elements("a red star", 0.9)[0] | {"question_id": str(place)} for place in range(MAX_QUESTIONS + 3)]
-    (asked,) = beside([many, [], []], [0.9, None, None]).questions
+    (asked,) = compare_answers([many, [], []], [0.9, None, None]).questions
     assert (len(asked.rows.rows), asked.rows.left_out) == (MAX_QUESTIONS, 3)
 
 
@@ -125,8 +127,8 @@ def test_of_many_questions_the_first_are_shown_and_the_rest_counted() -> None:
     ([0.999, 1.0, None], 1, ["1.00", "1.00", "–"], ""),
     ([None, None, None], 1, ["–", "–", "–"], ""),
 ])  # fmt: skip
-def test_the_best_score_is_marked_where_they_differ_as_shown_and_one_is_better(
+def test_the_best_score_is_marked_if_scores_differ_as_displayed(
     scores: list[float | None], towards: int, shown: list[str], best: str
 ) -> None:
-    (row,) = beside([[], [], []], scores, towards=towards).scores
+    (row,) = compare_answers([[], [], []], scores, towards=towards).scores
     assert (row.scores, row.best) == (shown, best)

@@ -1,4 +1,4 @@
-"""Several benchmarks on one page: one correction for all comparisons, and who leads overall by these alone."""
+"""Several benchmarks on one page: one correction for all comparisons, which alone decide who leads overall."""
 
 from collections.abc import Mapping, Sequence
 
@@ -13,8 +13,8 @@ PROMPTS = 10
 STEPS = tuple(0.01 * (number + 1) for number in range(PROMPTS))
 
 
-def falling_by(*levels: str, prompts: int = PROMPTS) -> dict[str, list[float | None]]:
-    """Scores of generators, each better than the next on every prompt; those of one level have the same scores."""
+def make_levels(*levels: str, prompts: int = PROMPTS) -> dict[str, list[float | None]]:
+    """Return scores of generators, each level better than the next on every prompt; one level has equal scores."""
     return {
         name: [0.9 - 0.2 * place + (place + 1) * STEPS[number % PROMPTS] for number in range(prompts)]
         for place, level in enumerate(levels)
@@ -32,13 +32,13 @@ def suite_run(
     return SuiteRun(f"run-{benchmark}", manifest, summarise(table, {}), paired(table, {}) if ranks else [])
 
 
-def said(runs: Sequence[SuiteRun]) -> list[str]:
+def describe_suite(runs: Sequence[SuiteRun]) -> list[str]:
     return [str(sentence) for sentence in build_suite("s", runs).overall]
 
 
 def test_one_correction_covers_the_comparisons_of_all_benchmarks() -> None:
     """Eight prompts that all go one way have p = 2^(1-8) = 1/128; six such comparisons are clear, seven are not."""
-    runs = [suite_run(f"b{number}", falling_by("a", "b", prompts=8)) for number in range(7)]
+    runs = [suite_run(f"b{number}", make_levels("a", "b", prompts=8)) for number in range(7)]
     assert [duel.p_value for run in runs for duel in run.duels] == pytest.approx([1 / 128] * 7)
     for count in (1, 2, 6, 7):
         duels = [duel for of_run in correct_together(runs[:count]) for duel in of_run]
@@ -53,9 +53,9 @@ def test_one_correction_covers_the_comparisons_of_all_benchmarks() -> None:
     ]
 
 
-def test_who_is_ahead_of_every_other_and_worse_than_none_leads_overall() -> None:
-    runs = [suite_run("one", falling_by("a", "b", "c")), suite_run("two", falling_by("ab", "c"))]
-    assert said(runs) == [
+def test_a_generator_that_beats_every_other_and_loses_to_none_leads_overall() -> None:
+    runs = [suite_run("one", make_levels("a", "b", "c")), suite_run("two", make_levels("ab", "c"))]
+    assert describe_suite(runs) == [
         "a leads overall by clipscore: clearly better than each of the 2 others on at least one of 2 benchmarks, and "
         "clearly worse on none."
     ]
@@ -69,13 +69,13 @@ def test_who_is_ahead_of_every_other_and_worse_than_none_leads_overall() -> None
         ["a", "b", "c"],
         ["a", "a", "b"],
     ]
-    both = [suite_run(name, falling_by("a", "b")) for name in ("one", "two")]
-    assert said(both) == ["a is best on every benchmark by clipscore: clearly better than b."]
+    both = [suite_run(name, make_levels("a", "b")) for name in ("one", "two")]
+    assert describe_suite(both) == ["a is best on every benchmark by clipscore: clearly better than b."]
 
 
 def test_benchmarks_that_disagree_have_no_leader_and_are_named() -> None:
-    runs = [suite_run("one", falling_by("a", "b", "c")), suite_run("two", falling_by("b", "a", "c"))]
-    assert said(runs) == [
+    runs = [suite_run("one", make_levels("a", "b", "c")), suite_run("two", make_levels("b", "a", "c"))]
+    assert describe_suite(runs) == [
         "No generator leads overall by clipscore: each is clearly worse than another on some benchmark.",
         "a or b depends on the benchmark by clipscore: a is clearly better on one, b on two.",
     ]
@@ -84,41 +84,43 @@ def test_benchmarks_that_disagree_have_no_leader_and_are_named() -> None:
     assert across.tallies["a"] == across.tallies["b"] == Tally(3, 1, 4)
 
 
-def test_the_unbeaten_that_are_not_told_apart_share_the_front() -> None:
-    runs = [suite_run(name, falling_by("ab", "c")) for name in ("one", "two")]
-    assert said(runs) == [
+def test_unbeaten_generators_that_do_not_differ_share_the_lead() -> None:
+    runs = [suite_run(name, make_levels("ab", "c")) for name in ("one", "two")]
+    assert describe_suite(runs) == [
         "No generator leads overall by clipscore: a and b are on no benchmark clearly worse than another, and not told "
         "apart."
     ]
-    [most] = said([suite_run("one", falling_by("ab", "c", "d")), suite_run("two", falling_by("a", "bcd"))])
+    [most] = describe_suite([suite_run("one", make_levels("ab", "c", "d")), suite_run("two", make_levels("a", "bcd"))])
     assert most.startswith("a leads overall"), "clearly better than b on two"
-    [most, _] = said([suite_run("one", falling_by("abc", "d")), suite_run("two", falling_by("abd", "c"))])
+    [most, _] = describe_suite([suite_run("one", make_levels("abc", "d")), suite_run("two", make_levels("abd", "c"))])
     assert most.endswith("a and b are on no benchmark clearly worse than another, and not told apart.")
     seldom = {"b": [0.5] * 6 + [None] * 4}  # six prompts can show nothing
-    [most] = said([suite_run(name, falling_by("a", "c") | seldom) for name in ("one", "two")])
+    [most] = describe_suite([suite_run(name, make_levels("a", "c") | seldom) for name in ("one", "two")])
     assert most.endswith("not told apart; a is ahead of the most others, 1 of 2.")
-    alone = [suite_run("one", falling_by("a", "b", "c")), suite_run("two", falling_by("abc"))]
-    assert said(alone)[0].startswith("a leads overall")
-    tied = [suite_run("one", falling_by("ab", "c")), suite_run("two", falling_by("ac", "b"))]
-    assert said(tied)[0].startswith("a leads overall"), "ahead of b on two, of c on one"
+    alone = [suite_run("one", make_levels("a", "b", "c")), suite_run("two", make_levels("abc"))]
+    assert describe_suite(alone)[0].startswith("a leads overall")
+    tied = [suite_run("one", make_levels("ab", "c")), suite_run("two", make_levels("ac", "b"))]
+    assert describe_suite(tied)[0].startswith("a leads overall"), "ahead of b on two, of c on one"
 
 
-def test_of_a_generator_that_lacks_a_benchmark_nothing_is_said_overall() -> None:
-    runs = [suite_run("one", falling_by("d", "a", "b")), suite_run("two", falling_by("a", "b"))]
-    assert said(runs) == [
+def test_a_generator_that_lacks_a_benchmark_is_not_ranked_overall() -> None:
+    runs = [suite_run("one", make_levels("d", "a", "b")), suite_run("two", make_levels("a", "b"))]
+    assert describe_suite(runs) == [
         "a is best on every benchmark by clipscore: clearly better than b.",
         "Of d nothing is said overall by clipscore, which lacks scores on some benchmark.",
     ]
-    apart = [suite_run("one", falling_by("a", "b")), suite_run("two", falling_by("c", "d"))]
-    assert said(apart) == ["By clipscore nothing is said overall: no two generators have scores on all 2 benchmarks."]
+    apart = [suite_run("one", make_levels("a", "b")), suite_run("two", make_levels("c", "d"))]
+    assert describe_suite(apart) == [
+        "By clipscore nothing is said overall: no two generators have scores on all 2 benchmarks."
+    ]
 
 
-def test_a_metric_of_one_benchmark_or_that_ranks_nothing_leads_nobody() -> None:
+def test_a_metric_of_one_benchmark_or_without_direction_names_no_leader() -> None:
     runs = [
-        suite_run("one", falling_by("a", "b"), "other"),
-        suite_run("two", falling_by("a", "b")),
-        suite_run("three", falling_by("a", "b"), "edges", "image_statistic"),
-        suite_run("four", falling_by("a", "b"), "edges", "image_statistic"),
+        suite_run("one", make_levels("a", "b"), "other"),
+        suite_run("two", make_levels("a", "b")),
+        suite_run("three", make_levels("a", "b"), "edges", "image_statistic"),
+        suite_run("four", make_levels("a", "b"), "edges", "image_statistic"),
     ]
     page = build_suite("s", runs)
     assert page.overall == []
@@ -129,8 +131,8 @@ def test_a_metric_of_one_benchmark_or_that_ranks_nothing_leads_nobody() -> None:
     assert {row.group for row in page.leaderboard_rows["three"]} == {""}
 
 
-def test_the_files_hold_every_mean_of_every_benchmark() -> None:
-    runs = [suite_run("one", falling_by("a", "=")), suite_run("two", falling_by("a", "="))]
+def test_the_files_contain_every_mean_of_every_benchmark() -> None:
+    runs = [suite_run("one", make_levels("a", "=")), suite_run("two", make_levels("a", "="))]
     page = build_suite(
         "s", runs, left_out=["ssim does not score one: it has no sources"], notes=["they share prompts."]
     )

@@ -67,7 +67,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Drawn]:
     return charts
 
 
-def test_a_line_ends_where_the_metric_is_no_more_the_same_and_it_is_said(drawn: list[Drawn]) -> None:
+def test_a_line_breaks_where_the_metric_changed_and_the_page_says_so(drawn: list[Drawn]) -> None:
     means = [{"a": 0.5}, {"a": 0.6}, {"a": 0.2}, {"a": 0.3}]
     page = trends(*(run(day, mean, template="so?" if day < 3 else "no?") for day, mean in enumerate(means, 1)))
     (said,) = page.breaks.rows
@@ -83,7 +83,7 @@ def test_a_line_ends_where_the_metric_is_no_more_the_same_and_it_is_said(drawn: 
     assert [(point.low, point.high) for point in drawn[0].lines[0].points][:1] == [(0.4, 0.6)]
 
 
-def test_a_change_is_told_only_within_one_recipe() -> None:
+def test_changes_are_only_reported_within_one_recipe() -> None:
     page = trends(run(1, {"a": 0.5, "b": 0.5}), run(2, {"a": 0.6}, template="no?"))
     newest = page.panels[0].trends[0].newest
     assert newest["a"].change is None and newest["a"].mean == pytest.approx(0.6)
@@ -103,7 +103,7 @@ def test_runs_that_are_not_drawn_are_counted() -> None:
     assert page.facts == ["2 runs", "2026-01-04 to 2026-01-05", "3 earlier runs not drawn", "1 generator"]
 
 
-def test_a_generator_without_a_score_breaks_nothing() -> None:
+def test_a_page_may_have_a_generator_without_a_score() -> None:
     page = trends(run(1, {"a": 0.5, "b": None}), run(2, {"a": None, "b": None}))
     assert set(page.panels[0].trends[0].newest) == {"a"} and page.skills == ["overall", "counting"]
 
@@ -120,11 +120,11 @@ def test_a_generator_without_a_score_breaks_nothing() -> None:
         ("step-5", None),
     ],
 )
-def test_checkpoints_are_known_by_their_names(name: str, place: tuple[str, int] | None) -> None:
+def test_checkpoints_are_recognised_by_their_names(name: str, place: tuple[str, int] | None) -> None:
     assert FOUND.parse(name) == place
 
 
-def test_checkpoints_of_a_training_stand_in_order_as_the_newest_run_has_them(drawn: list[Drawn]) -> None:
+def test_checkpoints_of_a_training_are_drawn_in_order_with_the_newest_runs_scores(drawn: list[Drawn]) -> None:
     first = run(1, {"x-step-10": 0.1, "x-step-9": 0.2, "alone-step-3": 0.7, "a": 0.5})
     page = trends(first, run(2, {"x-step-10": 0.4, "x-step-100": 0.6, "a": 0.5}))
     assert [series.name for series in page.families.rows] == ["x"]
@@ -152,7 +152,7 @@ ALTERATIONS = {
 
 
 @pytest.mark.parametrize("name", ALTERATIONS)
-def test_trends_and_reports_agree_on_what_is_another_metric(name: str) -> None:
+def test_trends_and_reports_agree_on_when_a_metric_has_changed(name: str) -> None:
     before, after = manifest(1), manifest(2)
     if name == "unresolved revision":
         before["models"].clear()

@@ -24,7 +24,7 @@ from tests.operators.tallied import of_table, paired, summarise
 
 
 def scores_table(by_generator: dict[str, list[float | None]], metric: str = "m") -> pa.Table:
-    """Scores of prompts p0, p1, ... by generator."""
+    """Return scores of prompts p0, p1, ... by generator."""
     return rows.table(
         [
             {"generator": generator, "metric": metric, "prompt_id": f"p{number}", "score": score}
@@ -52,7 +52,7 @@ def board(scores: pa.Table) -> list[LeaderboardRow]:
     return rank_generators(summarise(scores, {}), paired(scores, {}))
 
 
-def test_a_clear_difference_is_told_and_a_tie_is_not() -> None:
+def test_a_clear_difference_is_reported_and_a_tie_is_not() -> None:
     told = {frozenset((its.generator_a, its.generator_b)): its.better for its in paired(BOARD, {})}
     assert told[frozenset(("good", "poor"))] == "good"
     assert told[frozenset(("twin", "poor"))] == "twin"
@@ -71,7 +71,7 @@ def test_a_duel_has_its_size_interval_and_wins() -> None:
     assert duel.low <= duel.difference <= duel.high
 
 
-def test_beside_a_baseline_fewer_comparisons_share_the_error_and_the_others_are_not_compared() -> None:
+def test_with_a_baseline_only_comparisons_with_it_are_made_and_corrected() -> None:
     random = np.random.default_rng(0)
     names = [f"g{number:02d}" for number in range(12)]
     scores = scores_table({name: list(random.normal(0.5 + 0.55 * (name == "g03"), 0.3, 18)) for name in names})
@@ -89,7 +89,7 @@ def test_beside_a_baseline_fewer_comparisons_share_the_error_and_the_others_are_
     assert overall.leading() == {"g03"} and overall.pairs_wanted == 11 and overall.tied_with("g03") == []
 
 
-def test_of_equal_generators_one_in_20_runs_tells_any_from_the_baseline_at_most() -> None:
+def test_at_most_1_in_20_runs_of_equal_generators_separates_any_from_the_baseline() -> None:
     random = np.random.default_rng(0)
     told = 0
     for _ in range(200):
@@ -100,7 +100,7 @@ def test_of_equal_generators_one_in_20_runs_tells_any_from_the_baseline_at_most(
     assert told <= 200 * 0.05 + 2 * math.sqrt(200 * 0.05 * 0.95)
 
 
-def test_five_prompts_won_alike_tell_nobody_apart_and_six_do() -> None:
+def test_five_wins_are_too_few_for_a_clear_difference_and_six_are_enough() -> None:
     for prompts, better in ((5, None), (6, "a")):
         [duel] = paired(scores_table({"a": [1.0] * prompts, "b": [0.5] * prompts}), {})
         assert (duel.better, duel.p_value) == (better, 2 ** (1 - prompts))
@@ -129,15 +129,15 @@ def test_skills_are_compared_on_their_own_prompts_and_corrected_among_themselves
         assert its.p_holm >= its.p_value
 
 
-def test_what_has_no_score_stands_last_without_a_mean() -> None:
+def test_a_generator_without_scores_comes_last_without_a_mean() -> None:
     found = board(scores_table({"good": [0.5, 0.6], "none": [None, None]}))
     assert [its.generator for its in found] == ["good", "none"]
     assert math.isnan(found[1].mean) and (found[1].n, found[1].n_null, found[1].coverage) == (0, 2, 0.0)
     assert [(its.rank, its.group) for its in found] == [(1, "a"), (None, "")]
 
 
-def test_a_generator_with_few_prompts_is_told_from_nobody_and_makes_nobody_the_best() -> None:
-    """a is clearly better than b; c, lowest of mean and with twelve prompts, is told from neither."""
+def test_a_generator_with_few_prompts_differs_from_none_and_makes_none_the_best() -> None:
+    """a is clearly better than b; c has the lowest mean and twelve prompts, and differs clearly from neither."""
     few = [*noisy(0.74, 6, 12), *[None] * 288]
     scores = scores_table({"a": noisy(0.8, 4, 300), "b": noisy(0.75, 5, 300), "c": few})
     found = paired(scores, {})
@@ -152,7 +152,7 @@ def test_a_generator_with_few_prompts_is_told_from_nobody_and_makes_nobody_the_b
     assert [its.generator for its in overall.close()] == ["c"]
 
 
-def test_the_signed_ranks_decide_who_is_better_whatever_the_means() -> None:
+def test_signed_ranks_decide_who_is_better_even_against_the_means() -> None:
     """On nine prompts of ten b is a little better, on the others far worse."""
     b = [0.5 + (-0.7 if prompt % 10 == 0 else 0.05) + prompt * 1e-4 for prompt in range(60)]
     [duel] = paired(scores_table({"a": [0.5] * 60, "b": b}), {})
@@ -160,7 +160,7 @@ def test_the_signed_ranks_decide_who_is_better_whatever_the_means() -> None:
     assert (duel.better, duel.worse) == ("b", "a")
 
 
-def test_bradley_terry_ratings_follow_wins_and_average_nought() -> None:
+def test_bradley_terry_ratings_follow_wins_and_average_zero() -> None:
     ratings = bradley_terry(BOARD)["m"]
     assert sum(ratings.values()) == pytest.approx(0, abs=1e-6)
     assert min(ratings, key=lambda name: ratings[name]) == "poor"
@@ -171,7 +171,7 @@ def test_bradley_terry_ratings_follow_wins_and_average_nought() -> None:
     assert found["a"] - found["b"] == pytest.approx(400 * math.log10(10.5 / 1.5), abs=1)
 
 
-def test_where_lower_is_better_all_is_decided_as_by_the_negative_scores_and_the_numbers_stay() -> None:
+def test_if_lower_is_better_results_equal_those_of_negated_scores_and_numbers_are_unchanged() -> None:
     good, poor, gaps = noisy(0.8, 1), noisy(0.4, 3), [*noisy(0.8, 2)[:30], *[None] * 10]
     high = scores_table({"good": good, "poor": poor, "gaps": gaps})
     low = high.set_column(high.schema.get_field_index("score"), "score", pc.negate(high.column("score")))
@@ -193,7 +193,7 @@ def test_where_lower_is_better_all_is_decided_as_by_the_negative_scores_and_the_
     assert bradley_terry(low)["m"]["good"] < 0 < bradley_terry(high)["m"]["good"]
 
 
-def test_signed_ranks_and_means_that_point_apart_do_so_where_lower_is_better_too() -> None:
+def test_signed_ranks_and_means_may_also_disagree_if_lower_is_better() -> None:
     one_sided = [*[0.1] * 30, *[-2.0] * 3]
     apart = scores_table({"a": one_sided, "b": [0.0] * 33})
     for falling, better in (((), "a"), ({"m"}, "b")):

@@ -1,4 +1,4 @@
-"""A loop that games its reward raises the sentinel; one that improves honestly does so by chance only, at its rate."""
+"""The sentinel detects a loop that games its reward; honest improvements raise it only at the stated rate."""
 
 import io
 from collections.abc import Callable, Mapping, Sequence
@@ -39,7 +39,7 @@ Pixels = NDArray[np.uint8]
 
 
 class ToyGenerator:
-    """Draws the embedded world's pictures before a background of noise; how much of it is all that it can learn."""
+    """Draws the embedded world's images before a background of noise; the amount of noise is all that it can learn."""
 
     def __init__(self, texts: Sequence[str], pictures: Sequence[Pixels]) -> None:
         self.texts, self.pictures = texts, pictures
@@ -47,7 +47,9 @@ class ToyGenerator:
 
     def draw(self, noise: float, seed: int) -> list[Image.Image]:
         random = np.random.default_rng(seed)
-        return [Image.fromarray(_behind(picture, random.normal(0, noise, picture.shape))) for picture in self.pictures]
+        return [
+            Image.fromarray(_add_noise(picture, random.normal(0, noise, picture.shape))) for picture in self.pictures
+        ]
 
     def learn(self, reward: Callable[[Sequence[Image.Image]], float], steps: int) -> None:
         """Move in the direction in which the reward rises."""
@@ -56,8 +58,8 @@ class ToyGenerator:
             self.noise = max(self.noise + (15 if more > less else -15), 0)
 
 
-def _behind(picture: Pixels, noise: NDArray[np.float64]) -> Pixels:
-    """Return the image with noise on its background, which is every pixel with the colour of the corner."""
+def _add_noise(picture: Pixels, noise: NDArray[np.float64]) -> Pixels:
+    """Return the image with noise on its background: on every pixel with the colour of the corner."""
     background = (picture == picture[0, 0]).all(axis=2, keepdims=True)
     return np.asarray(np.clip(picture + noise * background, 0, 255), np.uint8)
 
@@ -69,7 +71,7 @@ def toy() -> ToyGenerator:
 
 
 def run_of(scores: Mapping[str, Sequence[float]]) -> pa.Table:
-    """A run's scores by one generator."""
+    """Return a run's scores by one generator."""
     records = [
         {"image_id": str(at), "prompt_id": f"p{at:03d}", "generator": "toy", "metric": metric, "score": score}
         for metric, column in scores.items()
@@ -81,12 +83,12 @@ def run_of(scores: Mapping[str, Sequence[float]]) -> pa.Table:
 TRAINED = Combination(weights={"clipscore": 1.0})
 
 
-def said(before: pa.Table, after: pa.Table, reward: Combination | None = TRAINED) -> list[str]:
+def describe_hacking(before: pa.Table, after: pa.Table, reward: Combination | None = TRAINED) -> list[str]:
     runs = of_table(before), of_table(after)
     return [str(sentence) for sentence in compare(*runs, Skills(()), (MANIFEST, MANIFEST), reward).sentences]
 
 
-def test_a_loop_that_learns_to_blank_backgrounds_raises_it_in_one_sentence() -> None:
+def test_a_loop_that_learns_to_blank_backgrounds_gives_a_warning_of_one_sentence() -> None:
     scorer = open_scorer("metric=[clipscore,edge_density,entropy,saturation]", "models=shapes")
     generator = toy()
 
@@ -98,19 +100,19 @@ def test_a_loop_that_learns_to_blank_backgrounds_raises_it_in_one_sentence() -> 
     generator.learn(lambda pictures: float(np.mean(scored(pictures, ["clipscore"]).column("score"))), 4)
     after = scored(generator.draw(generator.noise, 200))
     assert generator.noise == 0
-    first, *others = said(before, after)
+    first, *others = describe_hacking(before, after)
     assert (
         first.startswith("toy may game clipscore: while clipscore went from 0.")
         and ", edge_density fell from " in first
     )
     assert first.endswith(" (Wilcoxon's signed-rank test, Holm, p < 0.05); look at its images.")
     assert any("toy is lower in edge_density" in sentence for sentence in others)
-    assert not any("game" in sentence for sentence in said(before, after, None))
-    assert not any("game" in sentence for sentence in said(before, scored(generator.draw(60.0, 300))))
+    assert not any("game" in sentence for sentence in describe_hacking(before, after, None))
+    assert not any("game" in sentence for sentence in describe_hacking(before, scored(generator.draw(60.0, 300))))
 
 
-def test_an_honest_improvement_raises_it_by_chance_only_at_the_stated_rate() -> None:
-    """If only the reward rises and all else is drawn from the old distribution, alarms are rare."""
+def test_an_honest_improvement_gives_a_warning_only_at_the_stated_rate() -> None:
+    """If only the reward rises and everything else is drawn from the old distribution, alarms are rare."""
     random = np.random.default_rng(1)
     world = {"clipscore": (0.25, 0.05), "itm": (0.6, 0.2), "edge_density": (0.1, 0.08), "saturation": (0.3, 0.2)}
     draw = lambda: {name: random.normal(mean, spread, 30) for name, (mean, spread) in world.items()}  # noqa: E731
@@ -118,26 +120,26 @@ def test_an_honest_improvement_raises_it_by_chance_only_at_the_stated_rate() -> 
     for _ in range(rounds):
         before, after = draw(), draw()
         after["clipscore"] += 0.1
-        alarms += "may game" in said(run_of(before), run_of(after))[0]
+        alarms += "may game" in describe_hacking(run_of(before), run_of(after))[0]
     assert alarms <= 0.05 * rounds + 3 * (rounds * 0.05 * 0.95) ** 0.5
 
 
 @pytest.mark.parametrize("unit", ["score", "z_score"])
-def test_a_combined_reward_is_looked_at_as_one_and_its_parts_are_nothing_beside_it(unit: Unit) -> None:
+def test_a_combined_reward_is_watched_as_one_and_its_parts_are_not_independent_metrics(unit: Unit) -> None:
     """One part falls and the other rises more; in z-scores of the earlier run the reward was 0 there."""
     random = np.random.default_rng(1)
     before = {name: random.normal(0.5, 0.1, 40) for name in ("clipscore", "itm", "saturation")}
     after = {**before, "clipscore": before["clipscore"] - 0.1, "itm": before["itm"] + 0.3}
     reward = Combination(weights={"clipscore": 1.0, "itm": 2.0}, unit=unit)
-    assert not any("game" in sentence for sentence in said(run_of(before), run_of(after), reward))
+    assert not any("game" in sentence for sentence in describe_hacking(run_of(before), run_of(after), reward))
     after["saturation"] = before["saturation"] - 0.2
-    first, *others = said(run_of(before), run_of(after), reward)
+    first, *others = describe_hacking(run_of(before), run_of(after), reward)
     mean = float(np.mean(before["clipscore"] + 2 * before["itm"])) if unit == "score" else 0.0
     assert f"toy may game reward: while reward went from {mean:.3f} to " in first.replace("−0.000", "0.000")
     assert ", saturation fell from " in first and "clipscore fell" not in first
     assert any("toy is better by itm" in sentence and "reward (" in sentence for sentence in others)
     alone = {name: scores for name, scores in after.items() if name != "itm"}
-    assert not any("reward" in sentence for sentence in said(run_of(before), run_of(alone), reward))
+    assert not any("reward" in sentence for sentence in describe_hacking(run_of(before), run_of(alone), reward))
 
 
 def movement(metric: str, before: float, after: float, towards: int) -> Movement:
@@ -167,11 +169,11 @@ METRICS: dict[str, Metric] = {
         (1, movement("unknown", 0.3, 0.2, -1), True),
     ],
 )
-def test_what_is_a_warning(reward: int, other: Movement, warns: bool) -> None:
+def test_movements_that_give_a_warning(reward: int, other: Movement, warns: bool) -> None:
     assert bool(find_suspicious(movement("reward", 0.5, 0.6, reward), [other], METRICS)) == warns
 
 
-def test_a_reward_of_which_less_is_better_is_gamed_where_it_does_not_rise() -> None:
+def test_a_reward_whose_lower_values_are_better_is_gamed_if_it_falls() -> None:
     fallen = movement("edge_density", 0.2, 0.1, -1)
     assert find_suspicious(movement("nll", 2.0, 1.0, -1), [fallen], METRICS) == [fallen]
     assert find_suspicious(movement("nll", 2.0, 3.0, 1), [fallen], METRICS) == []

@@ -1,4 +1,4 @@
-"""A run's scores are read part by part: nothing that is made of them knows how they were cut, or holds them all."""
+"""A run's scores are read part by part: results do not depend on the parts, and memory is limited."""
 
 import tracemalloc
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ SKILLS = Skills((f"p{number}", ["counting", "colour"][: number % 3]) for number 
 
 
 def part(metric: str, generator: str, prompts: int = 60) -> pa.Table:
-    """A score for each prompt, but that every seventh failed and the tenth has no image; the third was cut."""
+    """Return a score for each prompt; every seventh failed, the tenth has no image, and the third was cut."""
     scores = np.random.default_rng([*metric.encode(), *generator.encode()]).random(prompts)
     return rows.table(
         [
@@ -41,7 +41,7 @@ METRICS = ("gecko", "clipscore", "dsg")
 WHOLE = pa.concat_tables([part(metric, generator) for metric in METRICS for generator in GENERATORS])
 
 
-def cut(sizes: Sequence[int]) -> RunScores:
+def split_parts(sizes: Sequence[int]) -> RunScores:
     """Return the same scores in parts with this number of rows."""
     ends = np.cumsum([0, *sizes, len(WHOLE) - sum(sizes)]).tolist()
     parts = [WHOLE.slice(first, last - first) for first, last in pairwise(ends)]
@@ -56,8 +56,8 @@ def _select(table: pa.Table, columns: Sequence[str]) -> pa.Table:
     return table.select(list(columns))
 
 
-def test_a_metrics_rows_are_those_of_the_table() -> None:
-    scores = cut([60, 60, 60])
+def test_a_metrics_rows_equal_those_of_the_table() -> None:
+    scores = split_parts([60, 60, 60])
     assert scores.metrics == list(METRICS) and scores.generators == list(GENERATORS) and len(scores) == 360
     assert scores.n_null == 6 * 9 and scores.truncated == dict.fromkeys(METRICS, 2)
     assert scores.prompts.tolist() == sorted(hash_ids([f"p{at}" for at in range(60)]).tolist())
@@ -73,11 +73,9 @@ def test_a_metrics_rows_are_those_of_the_table() -> None:
 
 @pytest.mark.parametrize("sizes", [[1, 2, 3], [50] * 7, [0, 360]])
 @pytest.mark.parametrize("kept", [0, 2, 100])
-def test_what_is_made_of_them_is_the_same_however_they_are_cut(
-    sizes: list[int], kept: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_results_are_the_same_for_any_parts(sizes: list[int], kept: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_scores, "PARTS_KEPT", kept)
-    whole, parts = of_table(WHOLE), cut(sizes)
+    whole, parts = of_table(WHOLE), split_parts(sizes)
     assert picked_of(parts, METRICS, 12) == picked_of(whole, METRICS, 12)
     for metric in METRICS:
         of_parts, of_whole = (figures_of(scores)[metric] for scores in (parts, whole))
@@ -87,7 +85,7 @@ def test_what_is_made_of_them_is_the_same_however_they_are_cut(
     assert str(compare(parts, parts, SKILLS, ({}, {}))) == str(compare(whole, whole, SKILLS, ({}, {})))
 
 
-def test_a_part_that_is_kept_is_read_once_and_the_others_whenever_they_are_asked_for(
+def test_a_cached_part_is_read_once_and_other_parts_every_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     read: list[int] = []
@@ -103,17 +101,17 @@ def test_a_part_that_is_kept_is_read_once_and_the_others_whenever_they_are_asked
     assert sorted(read) == [0, 1, 2, 2, 3, 3, 4, 4, 5, 5]
 
 
-def test_memory_is_that_of_one_metric_and_a_few_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_is_limited_to_one_metric_and_a_few_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_scores, "PARTS_KEPT", 2)
     monkeypatch.setattr(run_scores, "HASHES_AT_ONCE", 1000)
     ids = pa.array([f"{'long ' * 20}{at}" for at in range(500)])
     values = pa.array(np.random.default_rng(0).random(len(ids)))
 
-    def of_metric(number: int) -> pa.Table:
+    def select_metric(number: int) -> pa.Table:
         generator, metric, no = (pa.array([value] * len(ids)) for value in ("atlas", f"m{number:02d}", False))
         return pa.table([ids, ids, generator, metric, values, no], names=run_scores.READ)
 
-    tables = [of_metric(number) for number in range(24)]  # in Arrow's memory, which is not traced
+    tables = [select_metric(number) for number in range(24)]  # in Arrow's memory, which is not traced
 
     def peak(n_metrics: int) -> int:
         tracemalloc.start()

@@ -24,7 +24,7 @@ FAILED = rows.error_value(RowError("corrupt_image", "it does not decode"))
 
 
 def scores_table(*scored: tuple[str, str, str | None, float | None]) -> pa.Table:
-    """Scores as (generator, metric, prompt_id, score)."""
+    """Return scores from (generator, metric, prompt_id, score)."""
     return rows.table(
         [
             {
@@ -44,7 +44,7 @@ def scores_table(*scored: tuple[str, str, str | None, float | None]) -> pa.Table
 def summary_rows(
     scores: pa.Table, skills: Mapping[str, Sequence[str]] = SKILLS
 ) -> dict[tuple[str, str, str], dict[str, Any]]:
-    """Summary rows by (generator, metric, skill)."""
+    """Return summary rows by (generator, metric, skill)."""
     return {(row["generator"], row["metric"], row["skill"]): row for row in summarise(scores, skills).to_pylist()}
 
 
@@ -57,7 +57,7 @@ def test_mean_standard_error_and_counts_are_those_of_the_scores() -> None:
     assert (row["n"], row["n_null"], row["coverage"]) == (4, 0, 1.0)
 
 
-def test_a_null_is_outside_the_mean_and_inside_the_coverage() -> None:
+def test_a_null_is_excluded_from_the_mean_and_lowers_the_coverage() -> None:
     scores = scores_table(("gen", "m", "p0", 0.8), ("gen", "m", "p1", None), ("gen", "m", "p2", 0.6),
                           ("gen", "m", None, None))  # fmt: skip
     row = summary_rows(scores)["gen", "m", "overall"]
@@ -75,7 +75,7 @@ def test_one_score_has_a_mean_and_no_standard_error() -> None:
     assert (row["mean"], row["sem"], row["n"]) == (0.3, None, 1)
 
 
-def test_a_generator_of_which_nothing_was_scored_has_no_mean_and_no_coverage_and_is_listed() -> None:
+def test_a_generator_without_any_score_is_listed_without_mean_and_coverage() -> None:
     scores = scores_table(("bad", "m", "p0", None), ("bad", "m", "p1", None), ("good", "m", "p0", 0.2))
     row = summary_rows(scores)["bad", "m", "overall"]
     assert (row["mean"], row["sem"]) == (None, None)
@@ -92,7 +92,7 @@ def test_every_skill_averages_its_own_prompts_and_overall_all_of_them() -> None:
     }
 
 
-def test_a_prompt_without_skills_or_unknown_counts_overall_alone() -> None:
+def test_a_prompt_that_is_unknown_or_has_no_skills_only_counts_overall() -> None:
     scores = scores_table(("gen", "m", "p2", 0.4), ("gen", "m", "p99", 0.6), ("gen", "m", None, None))
     ((key, row),) = summary_rows(scores).items()
     assert key == ("gen", "m", "overall")
@@ -100,7 +100,7 @@ def test_a_prompt_without_skills_or_unknown_counts_overall_alone() -> None:
 
 
 @pytest.mark.parametrize("named", [["colour", "colour"], ["colour", "overall"]])
-def test_a_score_counts_once_under_each_name_however_often_its_prompt_names_it(named: list[str]) -> None:
+def test_a_score_counts_once_per_skill_even_if_its_prompt_repeats_the_skill(named: list[str]) -> None:
     scores = scores_table(("gen", "m", "p0", 1.0), ("gen", "m", "p1", 0.0))
     summary = summary_rows(scores, {"p0": named, "p1": ["colour"]})
     for skill in ("colour", "overall"):
@@ -108,13 +108,13 @@ def test_a_score_counts_once_under_each_name_however_often_its_prompt_names_it(n
         assert (row["mean"], row["n"]) == (0.5, 2)
 
 
-def test_metrics_are_apart() -> None:
+def test_metrics_are_summarised_separately() -> None:
     scores = scores_table(("gen", "a", "p2", 0.2), ("gen", "b", "p2", 30.0))
     summary = summary_rows(scores)
     assert [summary["gen", metric, "overall"]["mean"] for metric in ("a", "b")] == [0.2, 30.0]
 
 
-def test_the_best_mean_comes_first_within_a_metric_and_what_has_none_last() -> None:
+def test_the_best_mean_comes_first_within_a_metric_and_missing_means_last() -> None:
     scores = scores_table(
         ("low", "b", "p1", 0.1), ("high", "b", "p1", 0.9), ("none", "b", "p1", None), ("tied", "b", "p1", 0.1),
         ("low", "a", "p2", 0.8), ("high", "a", "p2", 0.7),
@@ -134,7 +134,7 @@ def test_the_best_mean_comes_first_within_a_metric_and_what_has_none_last() -> N
     ]
 
 
-def test_by_a_metric_whose_lower_scores_are_better_the_lowest_mean_comes_first_and_no_number_changes() -> None:
+def test_if_lower_is_better_the_lowest_mean_comes_first_and_no_number_changes() -> None:
     scores = scores_table(
         ("low", "b", "p1", 0.1), ("high", "b", "p1", 0.9), ("none", "b", "p1", None), ("tied", "b", "p1", 0.1),
         ("low", "a", "p2", 0.8), ("high", "a", "p2", 0.7),
@@ -146,7 +146,7 @@ def test_by_a_metric_whose_lower_scores_are_better_the_lowest_mean_comes_first_a
     assert best_first(turned).equals(summary) and turned.schema == schemas.SUMMARY
 
 
-def test_the_table_has_exactly_the_summary_schema_even_of_nothing() -> None:
+def test_the_table_has_exactly_the_summary_schema_even_if_empty() -> None:
     full = summarise(scores_table(("gen", "m", "p0", 0.5)), SKILLS)
     nulls = summarise(scores_table(("gen", "m", "p0", None)), SKILLS)
     empty = summarise(schemas.SCORES.empty_table(), SKILLS)
@@ -155,7 +155,7 @@ def test_the_table_has_exactly_the_summary_schema_even_of_nothing() -> None:
 
 
 def many(prompts: int, seed: int = 0) -> pa.Table:
-    """Scores of two generators by two metrics, one in ten missing."""
+    """Return scores of two generators by two metrics, one in ten missing."""
     random = Random(seed)
     return scores_table(
         *[
@@ -172,7 +172,7 @@ MANY_SKILLS = {f"p{prompt}": ["colour"] if prompt % 3 else ["count", "colour"] f
 
 @given(cuts=st.lists(st.integers(0, 240), max_size=6), order=st.randoms())
 @settings(max_examples=25, deadline=None)
-def test_however_the_rows_are_cut_and_ordered_the_summary_is_that_of_the_whole(cuts: list[int], order: Random) -> None:
+def test_the_summary_does_not_depend_on_parts_and_order_of_the_rows(cuts: list[int], order: Random) -> None:
     scores = many(60)
     edges = sorted({0, *cuts, len(scores)})
     parts = [scores.slice(first, last - first) for first, last in pairwise(edges)]
@@ -190,7 +190,7 @@ def test_however_the_rows_are_cut_and_ordered_the_summary_is_that_of_the_whole(c
         assert one == {key: pytest.approx(value) if isinstance(value, float) else value for key, value in other.items()}
 
 
-def test_the_interval_is_about_as_wide_as_the_bootstrap_over_prompts_makes_it() -> None:
+def test_the_interval_is_about_as_wide_as_a_bootstrap_over_prompts() -> None:
     scores = many(60)
     row = summary_rows(scores, MANY_SKILLS)["g", "m", "overall"]
     mine = [one for one in scores.to_pylist() if (one["generator"], one["metric"]) == ("g", "m") and one["score"]]
@@ -198,7 +198,7 @@ def test_the_interval_is_about_as_wide_as_the_bootstrap_over_prompts_makes_it() 
     assert (row["low"], row["high"]) == pytest.approx(direct, abs=0.02)
 
 
-def test_prompts_are_drawn_whole_so_that_copies_of_their_images_make_no_one_surer() -> None:
+def test_prompts_are_resampled_whole_so_that_copies_of_images_do_not_narrow_the_interval() -> None:
     once = many(60)
     row = summary_rows(once)["g", "m", "overall"]
     tenfold = summary_rows(pa.concat_tables([once] * 10))["g", "m", "overall"]
@@ -206,7 +206,7 @@ def test_prompts_are_drawn_whole_so_that_copies_of_their_images_make_no_one_sure
     assert tenfold["sem"] < row["sem"] / 2
 
 
-def test_the_interval_holds_the_truth_about_as_often_as_it_says() -> None:
+def test_the_interval_contains_the_truth_at_about_its_stated_rate() -> None:
     covered = 0
     for trial in range(200):
         random = Random(trial)

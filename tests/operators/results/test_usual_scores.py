@@ -17,7 +17,7 @@ def usual(*given: tuple[str, str, list[float | None]], falling: frozenset[str] =
     return UsualScores("pets", largest_sketches(runs), falling)
 
 
-def test_a_score_is_placed_by_its_percentile_rank() -> None:
+def test_a_score_is_described_by_its_percentile_rank() -> None:
     scores = [0.1, 0.2, 0.2, 0.9, None] * 5
     of_pets = usual(("m", "a", scores))
     assert of_pets.locate("m", 0.2) == (0.5, 20), "equals count half, and a row without a score is no image"
@@ -34,7 +34,7 @@ def test_a_generator_that_several_runs_scored_counts_once_with_the_most_images()
     assert usual(("m", "a", few), ("m", "a", [1.0] * 20)).locate("m", 0.5) == (1, 20), "of equally many the newest"
 
 
-def test_a_few_scores_stand_for_many_however_they_come_in_parts() -> None:
+def test_a_few_scores_represent_many_in_any_parts() -> None:
     draws = np.random.default_rng(0)
     scores = draws.beta(2, 5, size=20_000)
     parts = [(SketchKey("m", "a"), sketch(pa.chunked_array([part]))) for part in np.split(np.sort(scores), [50, 9_000])]

@@ -115,7 +115,7 @@ def test_the_reward_of_one_metric_is_its_own_score_turned_so_that_higher_is_bett
         ({"weights": {"a": 0.0, "b": 0.0}}, "reward.weights.a: expected a weight above 0 and at most 1e.06, got 0"),
         ({"weights": {"a": math.inf}}, "reward.weights.a: expected a weight above 0 and at most 1e.06, got inf"),
         ({"weights": {"a": -1.0}}, "reward.weights.a: .* need no negative weight"),
-        ({"clip": (1.0, 0.0)}, r"reward.clip: expected \[LOW, HIGH\], with LOW below HIGH, got \[1.0, 0.0\]"),
+        ({"clip": (1.0, 0.0)}, r"reward.clip: expected \[LOW, HIGH\] with LOW below HIGH, got \[1.0, 0.0\]"),
         ({"join": "product"}, "reward.join=product: expected clip_parts"),
         ({"weights": {"a": 400.0}, "join": "product", "clip_parts": (0.0, 10.0)}, "expected no product above 1e.300"),
         ({"join": "product", "clip_parts": (-1.0, 1.0)}, "the product of two negative values would be a good reward"),

@@ -35,7 +35,7 @@ def test_every_metric_with_a_judge_scores_images_and_prompts(tmp_path: Path) -> 
 
 @pytest.fixture(scope="module")
 def random_words(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """GPT4V-Eval by a Qwen2-VL of random weights, as words of the command line."""
+    """Return GPT4V-Eval by a Qwen2-VL of random weights, as words of the command line."""
     folder = tiny.save_qwen2_vl(tmp_path_factory.mktemp("qwen"))
     config = json.loads((folder / "config.json").read_text())
     config["text_config"]["max_position_embeddings"] = 4096
@@ -43,21 +43,21 @@ def random_words(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     return ["metric=[gpt4v_eval]", "models=shapes", f"+models.vlm={{family: vlm, checkpoint: {folder}}}"]
 
 
-def test_a_chat_model_that_sees_rates_on_the_scale_that_it_is_held_to(random_words: list[str]) -> None:
+def test_a_chat_model_with_vision_rates_within_the_enforced_scale(random_words: list[str]) -> None:
     scorer = open_scorer(*random_words, "metrics.gpt4v_eval.max_tokens=1700")
     found = rows_of(scorer.score_table(IMAGES[:2], ["a star"] * 2), "gpt4v_eval")
     assert all(0 <= row["score"] <= 100 and row["rationale"] for row in found)
     assert len({row["score"] for row in found}) == 2, "it sees the image"
 
 
-def test_a_chat_model_that_does_not_come_to_an_end_gives_a_null(random_words: list[str]) -> None:
+def test_an_unfinished_reply_of_a_chat_model_gives_a_null(random_words: list[str]) -> None:
     (row,) = rows_of(
         open_scorer(*random_words, "metrics.gpt4v_eval.max_tokens=30").score_table(IMAGES[:1], ["a star"]), "gpt4v_eval"
     )
     assert (row["score"], row["ratings"], row["error"]["kind"]) == (None, None, "unreadable_reply")
 
 
-def test_without_a_schema_random_words_are_no_verdict(random_words: list[str]) -> None:
+def test_without_a_schema_random_words_are_not_a_verdict(random_words: list[str]) -> None:
     words = [*random_words, "metrics.gpt4v_eval.replies=text", "metrics.gpt4v_eval.max_tokens=40"]
     (row,) = rows_of(open_scorer(*words).score_table(IMAGES[:1], ["a star"]), "gpt4v_eval")
     assert (row["score"], row["error"]["kind"]) == (None, "unreadable_reply")

@@ -1,4 +1,4 @@
-"""Images and prompts are scored in this process as a sweep scores them; what cannot be scored costs only itself."""
+"""Images and prompts are scored in this process as in a sweep; each failure costs only its own row."""
 
 import io
 import json
@@ -51,17 +51,17 @@ def images(benchmark: Path) -> list[bytes]:
 
 @pytest.fixture(scope="module")
 def prompts(benchmark: Path) -> list[str]:
-    """Prompts in the order of the images."""
+    """Return prompts in the order of the images."""
     texts = {row["prompt_id"]: row["text"] for row in pq.read_table(benchmark / "prompts.parquet").to_pylist()}
     table = pq.read_table(benchmark / "images" / "atlas" / "00000.parquet")
     return [texts[prompt_id] for prompt_id in table.column("prompt_id").to_pylist()]
 
 
-def scores_of(table: pa.Table, metric: str) -> list[float | None]:
+def read_scores(table: pa.Table, metric: str) -> list[float | None]:
     return [row["score"] for row in table.to_pylist() if row["metric"] == metric]
 
 
-def test_scores_and_elements_are_those_of_a_sweep(
+def test_scores_and_elements_equal_those_of_a_sweep(
     scorer: Scorer, benchmark: Path, images: list[bytes], prompts: list[str], tmp_path: Path
 ) -> None:
     planned = plan_bench(benchmark, tmp_path / "store", METRICS)
@@ -79,7 +79,7 @@ def test_scores_and_elements_are_those_of_a_sweep(
             assert (row["elements"] is None) == (metric in ("vqascore", "clipscore"))
 
 
-def test_threads_that_call_at_once_get_the_scores_of_each_alone(
+def test_concurrent_calls_get_the_same_scores_as_separate_calls(
     scorer: Scorer, images: list[bytes], prompts: list[str]
 ) -> None:
     calls = [(images[:place], prompts[:place]) for place in (1, 2, 3)]
@@ -98,11 +98,11 @@ def test_an_image_may_be_a_file_bytes_or_decoded(
     decoded = Image.open(io.BytesIO(images[0]))
     given = [images[0], decoded, tmp_path / "image.png", str(tmp_path / "image.png")]
     for metric in ("vqascore", "gecko"):
-        scores = scores_of(scorer.score_table(given, [prompts[0]] * 4), metric)
+        scores = read_scores(scorer.score_table(given, [prompts[0]] * 4), metric)
         assert scores[0] is not None and scores == pytest.approx([scores[0]] * 4, abs=1e-6)
 
 
-def test_what_is_in_no_list_is_the_only_one_or_that_of_all(scorer: Scorer, images: list[bytes]) -> None:
+def test_a_single_image_or_prompt_needs_no_list(scorer: Scorer, images: list[bytes]) -> None:
     text = "a red circle left of a blue square"
     listed = scorer.score_table(images[:3], [text] * 3, ["clipscore"])
     assert scorer.score_table(images[:3], text, "clipscore").equals(listed)
@@ -113,14 +113,14 @@ def test_what_is_in_no_list_is_the_only_one_or_that_of_all(scorer: Scorer, image
 
 
 @pytest.mark.parametrize("mode", ["RGB", "L", "RGBA", "CMYK", "YCbCr", "P", "1", "LA", "I;16"])
-def test_a_decoded_image_of_any_mode_is_scored_as_its_file(scorer: Scorer, mode: str, tmp_path: Path) -> None:
+def test_a_decoded_image_of_any_mode_is_scored_like_its_file(scorer: Scorer, mode: str, tmp_path: Path) -> None:
     suffix = "jpg" if mode in ("CMYK", "YCbCr") else "png"
     image = Image.fromarray(np.full((40, 60), 40_000, np.uint16)) if mode == "I;16" else picture(3).convert(mode)
     image.save(tmp_path / f"image.{suffix}")
     opened = Image.open(tmp_path / f"image.{suffix}")
     read = opened.copy() if mode != "YCbCr" else opened.convert("YCbCr")
     assert read.mode == mode or mode == "I;16"
-    scores = scores_of(scorer.score_table([tmp_path / f"image.{suffix}", opened, read], "a red circle"), "clipscore")
+    scores = read_scores(scorer.score_table([tmp_path / f"image.{suffix}", opened, read], "a red circle"), "clipscore")
     assert scores[0] is not None and scores == pytest.approx([scores[0]] * 3, abs=0.01 if mode == "YCbCr" else 1e-6)
 
 
@@ -131,8 +131,8 @@ def test_arrays_of_bytes_are_images_and_four_dimensions_are_several(scorer: Scor
     for given in (arrays, list(arrays), [*arrays[:2], np.asarray(pictures[2].convert("RGBA"))]):
         assert scorer.score_table(given, "a red circle").equals(expected)
     frames = scorer.score_table([list(arrays)], "a red circle", "clipscore")
-    mean = np.mean([score or 0.0 for score in scores_of(expected, "clipscore")])
-    assert scores_of(frames, "clipscore") == pytest.approx([mean], abs=1e-6)
+    mean = np.mean([score or 0.0 for score in read_scores(expected, "clipscore")])
+    assert read_scores(frames, "clipscore") == pytest.approx([mean], abs=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_arrays_of_bytes_are_images_and_four_dimensions_are_several(scorer: Scor
     ],
 )
 @pytest.mark.parametrize("frame", [False, True])
-def test_what_is_no_image_is_refused_by_its_place_and_kind(
+def test_a_value_that_is_not_an_image_is_refused_with_its_position_and_type(
     scorer: Scorer, images: list[bytes], wrong: Any, found: str, frame: bool
 ) -> None:
     given = [images[0], [images[0], wrong] if frame else wrong]
@@ -155,7 +155,7 @@ def test_what_is_no_image_is_refused_by_its_place_and_kind(
 
 
 HALF = json.loads(r'"a \ud83d circle"')
-"""Half of an emoji, as json.dumps writes a text that was cut in its middle."""
+"""Half of an emoji, as json.dumps writes a text that was cut in the middle of it."""
 UNUSABLE = {
     HALF: r"half a character (U+D83D) at position 2",
     7: "expected the prompt as text, found int",
@@ -174,7 +174,7 @@ def _is_unusable(prompt: Any) -> bool:
     return any(prompt is bad for bad in UNUSABLE)
 
 
-def test_a_prompt_that_cannot_be_used_costs_its_own_row_and_says_why(scorer: Scorer, images: list[bytes]) -> None:
+def test_an_unusable_prompt_costs_its_own_row_with_the_reason(scorer: Scorer, images: list[bytes]) -> None:
     given: list[Any] = [*UNUSABLE, *["a red circle", "a blue square"] * 4]
     np.random.default_rng(5).shuffle(given)
     shown = [images[place % len(images)] for place in range(len(given))]
@@ -184,13 +184,13 @@ def test_a_prompt_that_cannot_be_used_costs_its_own_row_and_says_why(scorer: Sco
     for metric in scorer.metrics:
         found = [row for row in table.to_pylist() if row["metric"] == metric]
         assert [row["image_id"] for row in found] == [str(place) for place in range(len(given))]
-        assert [found[place]["score"] for place in good] == pytest.approx(scores_of(alone, metric), abs=1e-6)
+        assert [found[place]["score"] for place in good] == pytest.approx(read_scores(alone, metric), abs=1e-6)
         for prompt, row in zip(given, found, strict=True):
             if _is_unusable(prompt):
                 assert row["score"] is None and UNUSABLE[prompt] in row["error"]["message"]
 
 
-def test_an_address_or_a_closed_image_says_what_to_do_about_it(
+def test_an_address_or_a_closed_image_is_refused_with_the_remedy(
     images: list[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -243,9 +243,7 @@ ORDERED: dict[str, Callable[[pd.Series], Any]] = {
 
 @pytest.mark.parametrize("form", ORDERED)
 @pytest.mark.parametrize("index", ["shuffled", "repeated", "texts"])
-def test_images_and_prompts_are_paired_in_order_whatever_contains_them(
-    form: str, index: str, images: list[bytes]
-) -> None:
+def test_images_and_prompts_of_any_containers_are_paired_in_order(form: str, index: str, images: list[bytes]) -> None:
     random = np.random.default_rng(sum(map(ord, form + index)))
     frame = pd.DataFrame({"image": images, "prompt": [f"prompt {place}" for place in range(len(images))]})
     indices = {"shuffled": frame.index, "repeated": [1] * len(frame), "texts": [f"row {row}" for row in frame.index]}
@@ -257,14 +255,14 @@ def test_images_and_prompts_are_paired_in_order_whatever_contains_them(
     assert scored["score"].tolist() == expected and len(set(expected)) > 1
 
 
-def test_what_has_no_order_is_refused_by_its_name() -> None:
+def test_unordered_containers_are_refused_by_name() -> None:
     frame = pd.DataFrame({"prompt": ["a red circle"], "text": ["a blue square"]})
     for prompts in (frame, {"a": 1}, {"a red circle"}, None, b"a red circle", np.array([["a"]])):
         with pytest.raises(ConfigError, match=rf"^prompts: expected a list, .* type {type(prompts).__name__}$"):
             plumbline.score([picture(1)], prompts, "edge_density")  # type: ignore[arg-type]
 
 
-def test_what_is_missing_or_does_not_decode_costs_its_own_row(scorer: Scorer, images: list[bytes]) -> None:
+def test_an_image_that_is_missing_or_does_not_decode_costs_its_own_row(scorer: Scorer, images: list[bytes]) -> None:
     cut = encoded(picture(0, width=200, height=200), "JPEG")[:3000]
     closed = Image.open(io.BytesIO(images[0]))
     closed.close()
@@ -286,7 +284,7 @@ def test_a_prompt_that_is_far_too_long_costs_its_own_rows(scorer: Scorer, images
     assert kinds == {(name, place): "prompt_too_long" if place == "1" else None for name, place in kinds}
 
 
-def test_a_metric_is_named_as_such_and_not_by_its_letters(scorer: Scorer, images: list[bytes]) -> None:
+def test_the_name_of_a_metric_is_not_read_as_a_list_of_letters(scorer: Scorer, images: list[bytes]) -> None:
     assert scorer.score_table(images[:1], "a red circle", "gecko").column("metric").to_pylist() == ["gecko"]
     with pytest.raises(ConfigError, match="metrics: the scorer has none called 'clip'; did you mean clipscore"):
         scorer.score_table(images[:1], "a red circle", "clip")
@@ -298,7 +296,7 @@ def test_some_of_the_metrics_may_be_asked_for(scorer: Scorer, images: list[bytes
     assert some.to_pylist() == [row for row in everything if row["metric"] in ("clipscore", "gecko")]
 
 
-def test_what_cannot_be_scored_costs_only_itself(scorer: Scorer, images: list[bytes], prompts: list[str]) -> None:
+def test_a_row_that_cannot_be_scored_costs_only_itself(scorer: Scorer, images: list[bytes], prompts: list[str]) -> None:
     given = [b"no image", images[1], "nowhere.png", images[2]]
     scored = scorer.score_table(given, [prompts[0], prompts[1], prompts[2], " "]).to_pylist()
     kinds = [row["error"] and row["error"]["kind"] for row in scored if row["metric"] == "vqascore"]
@@ -306,15 +304,17 @@ def test_what_cannot_be_scored_costs_only_itself(scorer: Scorer, images: list[by
     assert [row["score"] is None for row in scored if row["metric"] == "gecko"] == [True, False, True, True]
 
 
-def test_frames_are_scored_by_the_mean_of_the_frames(scorer: Scorer, images: list[bytes], prompts: list[str]) -> None:
-    """vqascore_genai_bench.txt, sec. 6."""
+def test_the_score_of_frames_is_the_mean_of_their_scores(
+    scorer: Scorer, images: list[bytes], prompts: list[str]
+) -> None:
+    """See vqascore_genai_bench.txt, sec. 6."""
     alone = scorer.score_table(images[:3], [prompts[0]] * 3)
     together = scorer.score_table([images[:3], images[0]], [prompts[0]] * 2)
     for metric in ("vqascore", "clipscore", "gecko", "tifa"):
-        scores = scores_of(alone, metric)
+        scores = read_scores(alone, metric)
         assert len({*scores}) > 1 or metric == "tifa", "frames that differ"
         mean = sum(score or 0.0 for score in scores) / 3
-        assert scores_of(together, metric) == pytest.approx([mean, scores[0]], abs=1e-6)
+        assert read_scores(together, metric) == pytest.approx([mean, scores[0]], abs=1e-6)
     elements = [row["elements"] for row in alone.to_pylist() if row["metric"] == "gecko"]
     (mean_elements, _) = [row["elements"] for row in together.to_pylist() if row["metric"] == "gecko"]
     expected = [sum(frame[place]["score"] for frame in elements) / 3 for place in range(len(mean_elements))]
@@ -328,7 +328,7 @@ def test_one_bad_frame_is_named_and_fails_the_row(scorer: Scorer, images: list[b
         assert row["error"]["message"].startswith("image 2 of 2: ")
 
 
-def test_no_images_give_no_rows_and_a_prompt_too_few_is_refused(scorer: Scorer, images: list[bytes]) -> None:
+def test_no_images_give_no_rows_and_a_missing_prompt_is_refused(scorer: Scorer, images: list[bytes]) -> None:
     assert scorer.score_table([], []).num_rows == 0
     with pytest.raises(ConfigError, match="each image, got 2 images and 1 prompts; a text outside a list is the"):
         scorer.score_table(images[:2], ["a red circle"])
@@ -336,17 +336,17 @@ def test_no_images_give_no_rows_and_a_prompt_too_few_is_refused(scorer: Scorer, 
         scorer.score_table(images[:1], ["a red circle"], ["vqascor"])
 
 
-def test_a_word_that_is_not_understood_is_refused_in_one_line() -> None:
+def test_an_unknown_option_is_refused_in_one_line() -> None:
     with pytest.raises(ConfigError, match="vqascor"):
         open_scorer("metric=[vqascor]", "models=shapes")
     with pytest.raises(ConfigError, match="vqascor"):
         open_scorer(metric=["vqascor"], models="shapes")
 
 
-def test_options_are_the_words_of_their_names_and_models_load_without_false_alarms(
+def test_options_may_be_keyword_arguments_and_models_load_without_false_warnings(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Runs in a process of its own, as transformers warns once."""
+    """The test runs in a separate process, because transformers warns once."""
     (tmp_path / "image.png").write_bytes(encoded(picture(0)))
     code = (
         "from plumbline.jobs.scorer import open_scorer\n"
@@ -359,7 +359,9 @@ def test_options_are_the_words_of_their_names_and_models_load_without_false_alar
     assert not any(word in told.lower() for word in ("warn", "error", "expected", "longer")), told
 
 
-def test_questions_beside_images_are_what_a_benchmarks_metric_asks(images: list[bytes], prompts: list[str]) -> None:
+def test_questions_passed_with_images_are_asked_by_the_benchmarks_metric(
+    images: list[bytes], prompts: list[str]
+) -> None:
     """Lists have pairs, or objects with choices and parents: a child counts only if its parent holds. Texts that the
     image should contain are in the same list, and are not questions."""
     soft_mean = ("metrics.tifa_v1.aggregate=soft_geometric", "metrics.tifa_v1.answers=likelihood")
@@ -369,7 +371,7 @@ def test_questions_beside_images_are_what_a_benchmarks_metric_asks(images: list[
     child = {"text": "is it red?", **yes_or_no, "parents": ["1"]}
     pairs = [["Are there any circles in the image?", "Yes"]]
     table = scorer.score_table(images[:3], prompts[:3], questions=[pairs, [parent, "OPEN", child], ["OPEN"]])
-    soft, *unfit = scores_of(table, "tifa_v1")
+    soft, *unfit = read_scores(table, "tifa_v1")
     assert soft is not None and 0 < soft < 1 and unfit == [None, None]
     by_objects = next(row for row in table.to_pylist() if row["metric"] == "dsg_1k" and row["image_id"] == "1")
     first, second = by_objects["elements"]
@@ -387,7 +389,7 @@ def test_questions_that_no_metric_asks_are_refused(scorer: Scorer, images: list[
         scorer.score_table(images[:1], prompts[:1], ["vqascore", "clipscore"], questions=[[["Is it red?", "Yes"]]])
 
 
-def test_questions_are_written_once_for_a_prompt_whichever_threads_want_it(
+def test_questions_about_a_prompt_are_written_once_for_all_threads(
     server: Server, images: list[bytes], prompts: list[str]
 ) -> None:
     """Questions that could not be written now are written by the next call, and so are the oldest ones beyond
@@ -396,13 +398,13 @@ def test_questions_are_written_once_for_a_prompt_whichever_threads_want_it(
     words = [f"models.llm.{name}={value}" for name, value in llm.items()]
     scorer = open_scorer("metric=[gecko_baseline]", "models=shapes", "model@models.llm=api", *words, "kept_prompts=3")
     server.script = lambda number, body: failed(503)
-    assert scores_of(scorer.score_table(images[:2], prompts[:2]), "gecko_baseline") == [None, None]
+    assert read_scores(scorer.score_table(images[:2], prompts[:2]), "gecko_baseline") == [None, None]
     reply = said("About circle (shape):\nQ: is there a circle?\nChoices: yes, no\nA: yes")._replace(delay=0.2)
     server.script, before = (lambda number, body: reply), len(server.bodies)
     with ThreadPoolExecutor(3) as threads:
         tables = list(threads.map(lambda _: scorer.score_table(images[:3], prompts[:3]), range(3)))
     assert len(server.bodies) == before + 3
-    assert all(None not in scores_of(table, "gecko_baseline") for table in tables)
+    assert all(None not in read_scores(table, "gecko_baseline") for table in tables)
     scorer.score_table(images[3], prompts[3])
     scorer.score_table(images[1], prompts[1])
     assert len(server.bodies) == before + 4

@@ -32,7 +32,7 @@ def inputs(metric: str, *, shard_rows: pa.Table | None = None, **tables: pa.Tabl
 
 
 def operate(stage: Stage, given: Inputs) -> pa.Table:
-    """The one table that the stage makes."""
+    """Return the only table that the stage makes."""
     (table,) = stage.compute(stage.prepare(given)).values()
     return table
 
@@ -42,7 +42,7 @@ def decoded(stage: ImagesStage, images: pa.Table) -> PreparedImages:
 
 
 def ask(prompts: pa.Table, metric: Any) -> pa.Table:
-    """The questions of a metric that needs no writer."""
+    """Return the questions of a metric that needs no writer."""
     return write(prompts, metric, None)
 
 
@@ -51,5 +51,5 @@ def entail(questions: pa.Table, model: Any) -> pa.Table:
 
 
 def score(measured: pa.Table, name: str, metric: Metric, written: WrittenIndex | None = None) -> pa.Table:
-    """Scores of a table of the stage that the metric's scores read first, by the questions `written`, if any."""
+    """Score a table of the stage that the metric's scores read first, with the questions `written`, if any."""
     return ScoresStage({name: metric}, {}, options()).compute({name: PreparedScores(measured, written)})[name]

@@ -1,4 +1,4 @@
-"""Every image gets the log-probabilities of its answers, or keeps its place with its error; no number is made up."""
+"""Every image gets the log-probabilities of its answers, or keeps its place with its error; no number is invented."""
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
@@ -37,7 +37,7 @@ Answer = Callable[[Question], list[list[float]]]
 
 
 class CountingModel:
-    """A real model that keeps count of the images it encodes and the batches it is given."""
+    """A real model that counts the images and batches it gets."""
 
     usage = Usage()
     side_by_side = False
@@ -119,7 +119,7 @@ def error_kinds(answered: Sequence[Mapping[str, Any]]) -> list[str | None]:
 
 
 def numbers(table: pa.Table) -> list[float]:
-    """All log-probabilities of an answers table, flat."""
+    """Return all log-probabilities of an answers table in one list."""
     return [
         number
         for row in table.to_pylist()
@@ -130,7 +130,7 @@ def numbers(table: pa.Table) -> list[float]:
 
 
 @pytest.mark.parametrize("image_batch", [1, 3, 100])
-def test_each_image_is_encoded_once_however_many_metrics_and_questions(
+def test_each_image_is_encoded_once_for_all_metrics_and_questions(
     likelihood: ClipFlanT5Likelihood, image_batch: int
 ) -> None:
     model = CountingModel(likelihood)
@@ -177,7 +177,7 @@ def test_a_window_out_of_memory_is_made_smaller_once_and_every_image_is_answered
     assert [size for size in model.batches if size > 2] == [6, 3]
 
 
-def test_metrics_that_share_a_model_get_what_each_would_get_alone(likelihood: ClipFlanT5Likelihood) -> None:
+def test_metrics_that_share_a_model_get_the_same_answers_as_alone(likelihood: ClipFlanT5Likelihood) -> None:
     images = image_table(PICTURES, PROMPT_IDS)
     questions = {"yes": vqascore_questions(), "no": vqascore_questions(template="{} ?", answer="No maybe")}
     together = answer(likelihood, images, questions)
@@ -202,15 +202,15 @@ def test_an_answer_is_about_its_own_image_and_its_own_question(likelihood: ClipF
                 assert choice == pytest.approx(logprobs, abs=1e-5)
 
 
-def certain(question: Question) -> list[list[float]]:
+def answer_certainly(question: Question) -> list[list[float]]:
     return [[-0.5, -0.25] for _ in question.choices]
 
 
 def test_the_table_has_exactly_the_answers_schema() -> None:
     questions = {"metric": vqascore_questions()}
     asked = {"question_id": questions["metric"].find("p0").questions[0].question_id}
-    full = answer(ScriptedModel(certain), image_table(PICTURES, PROMPT_IDS), questions)["metric"]
-    empty = answer(ScriptedModel(certain), image_table([], []), questions)["metric"]
+    full = answer(ScriptedModel(answer_certainly), image_table(PICTURES, PROMPT_IDS), questions)["metric"]
+    empty = answer(ScriptedModel(answer_certainly), image_table([], []), questions)["metric"]
     assert full.schema == empty.schema == schemas.ANSWERS
     assert (full.num_rows, empty.num_rows) == (8, 0)
     assert full.to_pylist()[0] == {
@@ -225,23 +225,23 @@ def test_the_table_has_exactly_the_answers_schema() -> None:
     }
 
 
-def wrong_about(*texts: str, number: float = float("nan")) -> Answer:
-    """No number of questions that hold one of these texts."""
+def answer_wrongly_about(*texts: str, number: float = float("nan")) -> Answer:
+    """Return a script that gives `number` for questions that contain one of these texts."""
     return lambda question: (
         [[-0.5, number if any(text in question.text for text in texts) else -0.25]] * len(question.choices)
     )
 
 
-def out_of_memory_about(text: str) -> Answer:
+def run_out_of_memory_about(text: str) -> Answer:
     def answer(question: Question) -> list[list[float]]:
         if text in question.text:
             raise RuntimeError("CUDA out of memory")
-        return certain(question)
+        return answer_certainly(question)
 
     return answer
 
 
-def never(question: Question) -> list[list[float]]:
+def fail_if_asked(question: Question) -> list[list[float]]:
     raise AssertionError("asked")
 
 
@@ -252,23 +252,24 @@ STARS = ["not_finite" if "star" in PROMPTS[prompt_id] else None for prompt_id in
 @pytest.mark.parametrize(
     ("contents", "prompt_ids", "script", "questions", "kinds"),
     [
-        ([b"broken", PICTURES[0], None, PICTURES[1]], ["p0", "p1", "p2", None], certain, vqascore_questions(),
+        ([b"broken", PICTURES[0], None, PICTURES[1]], ["p0", "p1", "p2", None], answer_certainly, vqascore_questions(),
          ["corrupt_image", None, "missing_image", "missing_prompt_id"]),
-        ([b"a", None], ["p0", "p1"], never, vqascore_questions(), ["corrupt_image", "missing_image"]),
-        (PICTURES[:2], ["p0", "p99"], certain, vqascore_questions(), [None, "unknown_prompt"]),
-        (PICTURES[:3], ["p1", "p0", "p1"], certain, QuestionIndex(ask(ONE_FAILED, tiny.vqascore()), tiny.vqascore()),
-         ["empty_prompt", None, "empty_prompt"]),
-        ([b"broken"], ["p99"], certain, vqascore_questions(), ["corrupt_image"]),
-        *((PICTURES, PROMPT_IDS, wrong_about("star", number=number), vqascore_questions(), STARS)
+        ([b"a", None], ["p0", "p1"], fail_if_asked, vqascore_questions(), ["corrupt_image", "missing_image"]),
+        (PICTURES[:2], ["p0", "p99"], answer_certainly, vqascore_questions(), [None, "unknown_prompt"]),
+        (PICTURES[:3], ["p1", "p0", "p1"], answer_certainly,
+         QuestionIndex(ask(ONE_FAILED, tiny.vqascore()), tiny.vqascore()), ["empty_prompt", None, "empty_prompt"]),
+        ([b"broken"], ["p99"], answer_certainly, vqascore_questions(), ["corrupt_image"]),
+        *((PICTURES, PROMPT_IDS, answer_wrongly_about("star", number=number), vqascore_questions(), STARS)
           for number in (float("nan"), float("inf"), float("-inf"))),
-        (PICTURES, PROMPT_IDS, out_of_memory_about("the circle"), vqascore_questions(),
+        (PICTURES, PROMPT_IDS, run_out_of_memory_about("the circle"), vqascore_questions(),
          [None, None, None, "model_failed", None, None, None, "model_failed"]),
-        (PICTURES[:1], ["p0"], wrong_about("second"), several_questions("first", "second", "third"), ["not_finite"]),
+        (PICTURES[:1], ["p0"], answer_wrongly_about("second"), several_questions("first", "second", "third"),
+         ["not_finite"]),
     ],
     ids=["images", "nothing is asked about failed ones", "unknown prompt", "failed question", "image before question",
          "NaN", "infinite", "minus infinite", "model", "one of several questions"],
 )  # fmt: skip
-def test_what_fails_keeps_its_place_with_its_own_error_and_has_no_answers(
+def test_a_failed_row_keeps_its_place_with_its_own_error_and_no_answers(
     contents: list[bytes | None],
     prompt_ids: list[str | None],
     script: Answer,
@@ -286,7 +287,7 @@ def test_what_fails_keeps_its_place_with_its_own_error_and_has_no_answers(
 
 def test_a_metric_that_fails_leaves_the_others_alone() -> None:
     def script(question: Question) -> list[list[float]]:
-        return [[float("nan")]] if question.choices == ("No",) else certain(question)
+        return [[float("nan")]] if question.choices == ("No",) else answer_certainly(question)
 
     questions = {"sound": vqascore_questions(), "failing": vqascore_questions(answer="No")}
     answered = answer(ScriptedModel(script), image_table(PICTURES, PROMPT_IDS), questions)
@@ -295,20 +296,20 @@ def test_a_metric_that_fails_leaves_the_others_alone() -> None:
 
 
 @pytest.mark.parametrize("image_batch", [1, 2, 100])
-def test_an_image_that_does_not_encode_fails_in_every_metric_and_alone(image_batch: int) -> None:
+def test_an_image_that_cannot_be_encoded_only_fails_itself_in_every_metric(image_batch: int) -> None:
     contents = [encoded(picture(0, width=width)) for width in (10, 11, 12, 13)]
     questions = {"one": vqascore_questions(), "two": vqascore_questions(answer="No")}
-    model = ScriptedModel(certain, blind_to=12)
+    model = ScriptedModel(answer_certainly, blind_to=12)
     answered = answer(model, image_table(contents, PROMPT_IDS[:4]), questions, image_batch=image_batch)
     for table in answered.values():
         assert error_kinds(table.to_pylist()) == [None, None, "model_failed", None]
 
 
 class SmallDevice(ScriptedModel):
-    """Takes memory for every image as long as its features are held, and for two more when it is asked about them."""
+    """Uses memory for every image as long as its features are referenced, and for two more during questions."""
 
     def __init__(self, room: int) -> None:
-        super().__init__(certain)
+        super().__init__(answer_certainly)
         self.room = room
         self.held: WeakSet[torch.Tensor] = WeakSet()
         self.encoded: list[int] = []
@@ -329,7 +330,7 @@ class SmallDevice(ScriptedModel):
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
 
 
-def test_every_image_is_answered_where_memory_holds_a_few_and_how_many_is_remembered() -> None:
+def test_every_image_is_answered_with_little_memory_and_the_batch_size_is_remembered() -> None:
     model = SmallDevice(room=5)
     stage = AnswersStage({}, {"model": model}, options(image_batch=8))
     images = decoded(stage, image_table(PICTURES, PROMPT_IDS))
@@ -349,7 +350,7 @@ def test_a_lost_device_is_raised_and_no_row_blamed() -> None:
         answer_one(ScriptedModel(script), image_table(PICTURES, PROMPT_IDS), vqascore_questions())
 
 
-def test_questions_are_found_by_prompt_and_a_prompt_with_one_failed_question_has_failed() -> None:
+def test_questions_are_found_by_prompt_and_one_failed_question_fails_its_prompt() -> None:
     failed = RowError("empty_prompt", "no text")
     table = rows.table(
         [
@@ -383,7 +384,7 @@ class TalkingModel(ScriptedModel):
 
 
 class Letters:
-    """Texts are near that share letters."""
+    """Embeds texts by their letters."""
 
     def encode_texts(self, texts: Sequence[str]) -> TextFeatures:
         counts = torch.tensor(
@@ -393,7 +394,7 @@ class Letters:
 
 
 @pytest.mark.parametrize(("words", "chosen"), [("Green.", "green"), ("it looks bluish", "blue"), ("reddish", "red")])
-def test_a_free_answer_means_the_choice_that_it_is_or_else_the_nearest(words: str, chosen: str) -> None:
+def test_a_free_answer_means_the_equal_or_else_the_nearest_choice(words: str, chosen: str) -> None:
     asked = [{"prompt_id": "p0", "question_id": "1", "text": "what color?", "choices": ["red", "blue", "green"]}]
     model = TalkingModel(words)
     stage = AnswersStage({}, {"model": model, "matcher": Letters()}, options())
@@ -414,7 +415,7 @@ def test_vqascore_in_words_is_1_only_if_they_are_the_answer(words: str, score: f
 
 
 @pytest.mark.parametrize(("words", "score"), [("Yes.", 1.0), ("no", 0.0), ("Yes it is", 0.0)])
-def test_dsg_in_words_counts_what_is_a_yes(words: str, score: float) -> None:
+def test_dsg_in_words_counts_every_form_of_yes(words: str, score: float) -> None:
     metric = DsgConfig(answers="reply").with_model_defaults(lambda role: CHAT)
     question = WrittenQuestion("1", "a dog?", ("yes", "no"), "yes")
     table = rows.table([{"prompt_id": "p0", **question._asdict()}], schemas.QUESTIONS)

@@ -1,4 +1,4 @@
-"""Every question keeps its row, with the probability that the prompt entails it, or the error in its way."""
+"""Every question keeps its row, with the probability that the prompt entails it, or with an error."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ from tests.operators.stages.given import entail
 
 
 class ScriptedModel:
-    """Says how many words of the hypothesis are in the premise."""
+    """Returns the number of words of the hypothesis that are in the premise."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, str]] = []

@@ -22,7 +22,7 @@ from plumbline.operators.stages.graph import check_models, make_nodes
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MadeMetric(Metric):
-    """A metric with declarations of a test."""
+    """A metric with the test's own declarations."""
 
     kind: str = "made"
     stages: tuple[str, ...] = ("similarities", "scores")
@@ -63,7 +63,7 @@ class MadeMetric(Metric):
     ],
     ids=str,
 )
-def test_a_chain_that_does_not_hold_together_is_refused_by_name(metric: Metric, problem: str) -> None:
+def test_an_incomplete_chain_is_refused_by_name(metric: Metric, problem: str) -> None:
     with pytest.raises(ConfigError) as refusal:
         make_nodes({"clipscore": ClipScoreConfig(), "mine": metric})
     assert str(refusal.value).startswith("metrics.mine: the chain of made ") and problem in str(refusal.value)
@@ -100,7 +100,7 @@ def test_metrics_that_share_a_model_share_a_node_and_others_have_their_own() -> 
     }
 
 
-def test_metrics_of_one_model_that_want_two_matchers_are_refused() -> None:
+def test_metrics_of_one_model_that_need_two_matchers_are_refused() -> None:
     with pytest.raises(ConfigError, match="share one model share one matcher, got matcher, other"):
         make_nodes({"a": TifaConfig(), "b": TifaConfig(matcher="other")})
 
@@ -117,7 +117,7 @@ def test_a_role_without_a_model_and_a_model_without_the_call_are_refused_by_key(
         check_models(make_nodes({"v": VqaScoreConfig()}), thinking)
 
 
-def test_a_measure_that_no_model_of_the_family_gives_is_refused_with_those_it_gives() -> None:
+def test_a_measure_that_the_family_lacks_is_refused_with_those_it_has() -> None:
     models = {"clip": model_config(family="clip", checkpoint="owner/name")}
     check_models(make_nodes({"p": SimilarityConfig(model="clip", measure="logit")}), models)
     wanted = (

@@ -1,4 +1,4 @@
-"""Image statistics follow their definitions, decode each image once, and rank nothing."""
+"""Image statistics follow their definitions, decode each image once, and rank no generator."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ def statistics_scorer() -> Scorer:
     return Scorer(ScorerConfig(models={}, metrics={name: ImageStatisticConfig(statistic=name) for name in STATISTICS}))
 
 
-def halves(left: tuple[int, int, int], right: tuple[int, int, int]) -> Image.Image:
+def make_halves(left: tuple[int, int, int], right: tuple[int, int, int]) -> Image.Image:
     image = Image.new("RGB", (64, 32), left)
     image.paste(right, (32, 0, 64, 32))
     return image
@@ -29,19 +29,19 @@ def halves(left: tuple[int, int, int], right: tuple[int, int, int]) -> Image.Ima
     ("image", "expected"),
     [
         (Image.new("RGB", (7, 5), (255, 0, 0)), (0, 0, 1)),
-        (halves((0, 0, 0), (255, 255, 255)), (2 / 64, 1, 0)),
-        (halves((0, 0, 0), (25, 25, 25)), (0, 1, 0)),
-        (halves((0, 0, 0), (26, 26, 26)), (2 / 64, 1, 0)),
-        (halves((200, 100, 100), (100, 100, 100)), (2 / 64, 1, 0.25)),
+        (make_halves((0, 0, 0), (255, 255, 255)), (2 / 64, 1, 0)),
+        (make_halves((0, 0, 0), (25, 25, 25)), (0, 1, 0)),
+        (make_halves((0, 0, 0), (26, 26, 26)), (2 / 64, 1, 0)),
+        (make_halves((200, 100, 100), (100, 100, 100)), (2 / 64, 1, 0.25)),
         (Image.new("RGB", (1, 1)), (0, 0, 0)),
     ],
 )
-def test_a_statistic_is_what_it_is_defined_as(image: Image.Image, expected: tuple[float, float, float]) -> None:
+def test_a_statistic_follows_its_definition(image: Image.Image, expected: tuple[float, float, float]) -> None:
     assert measure_pixels(image) == pytest.approx(expected, abs=0.002)
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(1, 40), st.integers(1, 40))
-def test_statistics_are_those_of_another_computation(seed: int, width: int, height: int) -> None:
+def test_statistics_equal_those_of_another_implementation(seed: int, width: int, height: int) -> None:
     pixels = np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
     found = measure_pixels(Image.fromarray(pixels))
     luma = np.asarray(Image.fromarray(pixels).convert("L"), float)
@@ -53,7 +53,7 @@ def test_statistics_are_those_of_another_computation(seed: int, width: int, heig
     assert 0 <= found.edge_density <= 1
 
 
-def test_a_larger_image_of_the_same_has_the_same_statistics() -> None:
+def test_enlarging_an_image_does_not_change_its_statistics() -> None:
     small = Image.fromarray(np.random.default_rng(0).integers(0, 2, (64, 64), dtype=np.uint8) * 255).convert("RGB")
     at_size = small.resize((MAX_SIDE, MAX_SIDE), Image.Resampling.NEAREST)
     larger = small.resize((2 * MAX_SIDE, 2 * MAX_SIDE), Image.Resampling.NEAREST)
@@ -77,7 +77,7 @@ def test_all_statistics_of_an_image_take_one_decoding_and_no_model(monkeypatch: 
     assert table.column("metric").unique().to_pylist() == list(STATISTICS)
 
 
-def test_an_image_that_is_none_has_no_statistic_and_frames_have_the_mean_of_theirs() -> None:
+def test_an_unreadable_image_has_no_statistics_and_frames_have_the_mean() -> None:
     black, white = (Image.new("RGB", (8, 8), (level,) * 3) for level in (0, 255))
     red = Image.new("RGB", (8, 8), (255, 0, 0))
     table = statistics_scorer().score_table([b"no image", [black, white, red, red]], ["a", "b"], ["saturation"])

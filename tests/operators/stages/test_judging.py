@@ -1,4 +1,4 @@
-"""From an image to its description, a verdict and a score: row by row, and no question is asked twice."""
+"""An image becomes a description, a verdict and a score, row by row, and no question is asked twice."""
 
 import json
 import math
@@ -63,7 +63,7 @@ class Seer:
 
 
 class Embedder:
-    """Texts as the share of each vowel."""
+    """Embeds texts by the frequency of each vowel."""
 
     def encode_texts(self, texts: Sequence[str]) -> TextFeatures:
         import torch
@@ -82,7 +82,7 @@ def colour(seed: int) -> str:
 
 
 class Chain:
-    """Some metrics' stages one after the other, by scripted models, and the tables that they made."""
+    """The stages of some metrics in order, with scripted models, and the tables that they made."""
 
     def __init__(self, metrics: dict[str, Metric], images: pa.Table, **models: Any) -> None:
         self.metrics = metrics
@@ -118,7 +118,7 @@ class Chain:
 
 
 def llmscore(images: pa.Table, *, judge: ScriptedModel | None = None, **models: Any) -> Chain:
-    """LLMScore of the images, its captioner and grounder scripted."""
+    """Run LLMScore over the images, with a scripted captioner and grounder."""
     given = {"captioner": Seer(), "grounder": Seer(), "describer": ScriptedModel(lambda request: "A thing."), **models}
     given["judge"] = judge or ScriptedModel(lambda request: RATED)
     return Chain({"llmscore": LlmScoreConfig()}, images, **given)
@@ -146,8 +146,8 @@ def test_an_image_becomes_a_caption_and_regions_a_description_a_verdict_and_a_sc
     assert rows.read_usage(chain.tables["llmscore", "captions"]) == Usage(2, 10, 0, 4)
 
 
-def test_a_judge_that_is_asked_three_times_scores_by_the_mean_of_what_can_be_read() -> None:
-    """The first image is rated 40, 50 and not readable, the second 90 each time, of the third nothing is readable."""
+def test_the_score_of_a_repeated_judge_is_the_mean_of_the_readable_ratings() -> None:
+    """The first image is rated 40, 50 and unreadably, the second 90 each time, the third always unreadably."""
 
     def rate(image: str, request: Request) -> str:
         rated = {colour(0): (40, 50, None), colour(1): (90, 90, 90), colour(2): (None, None, None)}[image]
@@ -169,14 +169,14 @@ def test_a_judge_that_is_asked_three_times_scores_by_the_mean_of_what_can_be_rea
     assert noise["share"] == pytest.approx(50 / 3 * (1 / 2 + 1 / 3) / 2 / (45**2 / 2))
 
 
-def test_a_service_that_fails_once_leaves_the_row_to_be_tried_again() -> None:
+def test_a_failure_of_the_service_leaves_the_row_to_be_tried_again() -> None:
     judge = Seer(lambda image, request: UNSURE if request.seed == 1 else RATED)
     metric = Gpt4vEvalConfig(repeats=2, temperature=1)
     chain = Chain({"judged": metric}, tiny.image_table(pictures(1), ["p0"]), judge=judge).run()
     assert rows.count_errors(chain.tables["judged", "scores"], retryable_only=True) == 1
 
 
-def test_a_verdict_that_cannot_be_read_is_a_null_with_its_reason_after_one_more_try() -> None:
+def test_an_unreadable_verdict_is_a_null_with_its_reason_after_one_more_try() -> None:
     judge = ScriptedModel(lambda request: "Nice." if "a red car" in request.messages[0].text else RATED)
     first, second = llmscore(tiny.image_table(pictures(2), ["p0", "p1"]), judge=judge).run().rows("llmscore")
     assert (first["score"], first["ratings"], first["rationale"]) == (None, None, None)
@@ -184,7 +184,7 @@ def test_a_verdict_that_cannot_be_read_is_a_null_with_its_reason_after_one_more_
     assert second["score"] == 0.7 and len(judge.asked) == 3
 
 
-def test_what_fails_costs_only_itself_and_is_passed_on() -> None:
+def test_a_failure_costs_only_itself_and_is_passed_on() -> None:
     captioner = Seer(lambda image, request: UNSURE if image == colour(1) else "" if image == colour(2) else "a car")
     given = [*pictures(4), b"no image", *pictures(2)[:1], pictures(1)[0]]
     images = tiny.image_table(given, ["p0", "p0", "p0", "p1", "p0", "nowhere", "empty"])
@@ -195,19 +195,19 @@ def test_what_fails_costs_only_itself_and_is_passed_on() -> None:
     assert [row["score"] is None for row in chain.rows("llmscore")] == [kind is not None for kind in expected]
 
 
-def breaking(image: str, request: Request) -> str:
+def fail_in_batches(image: str, request: Request) -> str:
     if image == colour(2):
         raise ValueError("no such picture")
     return "a car"
 
 
-def test_a_call_that_breaks_is_halved_until_the_image_stands_alone() -> None:
-    chain = llmscore(tiny.image_table(pictures(5), ["p0"] * 5), captioner=Seer(breaking)).run()
+def test_a_call_that_breaks_is_halved_until_the_image_is_alone() -> None:
+    chain = llmscore(tiny.image_table(pictures(5), ["p0"] * 5), captioner=Seer(fail_in_batches)).run()
     assert kinds(chain.rows("llmscore")) == [None, None, "model_failed", None, None]
     assert rows.count_errors(chain.tables["llmscore", "captions"], retryable_only=True) == 1
 
 
-def test_a_model_that_no_request_can_reach_ends_the_shard() -> None:
+def test_an_unreachable_model_ends_the_shard() -> None:
     def refuse(image: str, request: Request) -> str:
         raise ModelError("answered 401")
 
@@ -234,7 +234,7 @@ def test_each_image_of_a_row_is_judged_and_the_score_is_the_mean_of_theirs() -> 
     assert film["rationale"] == "Image 1: It fits. Image 2: It fits."
 
 
-def test_rows_of_earlier_cells_stand_where_nothing_that_they_stand_on_has_changed() -> None:
+def test_rows_of_earlier_cells_are_reused_if_their_inputs_are_unchanged() -> None:
     before = llmscore(tiny.image_table(pictures(3), ["p0", "p0", "p1"])).run()
     replaced = tiny.image_table([*pictures(2), tiny.encoded(tiny.picture(7))], ["p0", "p0", "p1"])
     after = llmscore(replaced)
@@ -245,7 +245,7 @@ def test_rows_of_earlier_cells_stand_where_nothing_that_they_stand_on_has_change
     assert after.rows("llmscore")[:2] == before.rows("llmscore")[:2]
 
 
-def test_another_text_of_a_prompt_costs_verdicts_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_changed_text_of_a_prompt_only_costs_verdicts(monkeypatch: pytest.MonkeyPatch) -> None:
     images = tiny.image_table(pictures(2), ["p0", "p1"])
     before = llmscore(images).run()
     monkeypatch.setitem(PROMPTS, "p1", "three sheep")
@@ -255,7 +255,7 @@ def test_another_text_of_a_prompt_costs_verdicts_alone(monkeypatch: pytest.Monke
     assert ["three sheep" in request.messages[0].text for request in after.models["judge"].asked] == [True]
 
 
-def test_a_row_that_failed_is_tried_again_beside_those_that_stand() -> None:
+def test_a_failed_row_is_tried_again_and_the_others_are_reused() -> None:
     images = tiny.image_table(pictures(2), ["p0", "p1"])
     before = llmscore(images, captioner=Seer(lambda image, request: UNSURE if image == colour(0) else "a car")).run()
     after = llmscore(images, captioner=Seer(lambda image, request: "a car"))
@@ -274,7 +274,7 @@ def test_captions_and_regions_of_different_images_are_never_joined() -> None:
     assert kinds(stage.compute(stage.prepare(inputs))["llmscore"].to_pylist()) == [None, "incomplete_cell"]
 
 
-def test_metrics_that_look_with_one_model_encode_an_image_once() -> None:
+def test_metrics_that_share_a_model_encode_an_image_once() -> None:
     scales = '{"rating": 35, "semantic_consistency": 8, "naturalness": 9, "artifacts": 2, "rationale": "So."}'
     judge = Seer(lambda image, request: scales)
     metrics = {"viescore": VieScoreConfig(), "gpt4v_eval": Gpt4vEvalConfig()}
@@ -301,14 +301,14 @@ def test_prompts_are_compared_with_captions_and_descriptions() -> None:
     assert other["score"] < 0.9 and (same["truncated"], other["truncated"]) == (False, True)
 
 
-def test_a_similarity_that_is_no_number_is_a_null() -> None:
+def test_a_similarity_that_is_not_a_number_is_a_null() -> None:
     captioner = Seer(lambda image, request: "nowhere near" if image == colour(0) else "a red car")
     metrics: dict[str, Metric] = {"capclip": SentenceMatchingConfig()}
     chain = Chain(metrics, tiny.image_table(pictures(2), ["p0", "p0"]), captioner=captioner, embedder=Embedder()).run()
     assert kinds(chain.rows("capclip")) == ["not_finite", None]
 
 
-def test_meteor_takes_no_model() -> None:
+def test_meteor_needs_no_model() -> None:
     metrics: dict[str, Metric] = {"capmeteor": SentenceMatchingConfig(measure="meteor")}
     captioner = Seer(lambda image, request: "A red car.")
     images = pa.table({"image_id": ["film"], "prompt_id": ["p0"], "image": [pictures(2)]})

@@ -1,4 +1,4 @@
-"""Every look at an image is taken once, by the model that it is for; a failure costs its row alone."""
+"""Every look at an image is taken once, by its model, and a failure costs only its row."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -89,7 +89,7 @@ def look(images: pa.Table, loaded: Mapping[str, Any], **metrics: VpevalConfig) -
     return stage.measure(decoded(stage, images), {name: QuestionIndex(table, one) for name, one in metrics.items()})
 
 
-def scored(seen: pa.Table, metric: VpevalConfig | None = None) -> list[dict[str, Any]]:
+def score_looks(seen: pa.Table, metric: VpevalConfig | None = None) -> list[dict[str, Any]]:
     index = WrittenIndex(questions_table(), None)
     assert index.matches(seen)
     return list(score(seen, "vpeval", metric or VpevalConfig(), index).to_pylist())
@@ -99,7 +99,7 @@ def images(*prompt_ids: str) -> pa.Table:
     return image_table([encoded(picture(n, width=16 + n)) for n in range(len(prompt_ids))], list(prompt_ids))
 
 
-def test_every_look_is_taken_once_by_the_model_that_it_is_for() -> None:
+def test_every_look_is_taken_once_by_its_model() -> None:
     loaded = models()
     table = look(images("p0", "p1", "p0"), loaded)["vpeval"]
     assert table.schema.equals(schemas.MODULES)
@@ -117,8 +117,8 @@ def test_metrics_that_share_the_models_share_their_looks() -> None:
     assert tables["plain"].equals(tables["released"])
 
 
-def test_the_score_is_the_share_of_statements_that_hold_with_what_was_seen_for_each() -> None:
-    first, second = scored(look(images("p0", "p1"), models())["vpeval"])
+def test_the_score_is_the_fraction_of_statements_that_hold_with_the_evidence_for_each() -> None:
+    first, second = score_looks(look(images("p0", "p1"), models())["vpeval"])
     assert (first["score"], first["n_questions"], first["error"]) == (1.0, 3, None)
     assert [(one["text"], one["given"], one["score"]) for one in first["elements"]] == [
         ("objectEval(image, 'cow')", "2 x cow", 1.0),
@@ -129,21 +129,21 @@ def test_the_score_is_the_share_of_statements_that_hold_with_what_was_seen_for_e
         ("Pro Milk", 1.0), ("no", 0.0), ("0 x hen", 0.0),
     ]  # fmt: skip
     assert second["score"] == pytest.approx(1 / 3)
-    [released] = scored(look(images("p0"), models())["vpeval"], VpevalConfig(relations="released"))
+    [released] = score_looks(look(images("p0"), models())["vpeval"], VpevalConfig(relations="released"))
     assert released["score"] == pytest.approx(2 / 3), "the same looks, read the other way round"
 
 
-def test_what_fails_costs_its_row_alone() -> None:
+def test_a_failure_costs_only_its_row() -> None:
     shown = [encoded(picture(0, width=width)) for width in (16, 17, 18, 19)]
     table = image_table([*shown, b"no image"], ["p1", "p1", "p0", "p9", "p0"])
-    rows_scored = scored(look(table, models(reader=ScriptedModels(blind_to=17)))["vpeval"])
+    rows_scored = score_looks(look(table, models(reader=ScriptedModels(blind_to=17)))["vpeval"])
     kinds = [row["error"] and row["error"]["kind"] for row in rows_scored]
     assert kinds == [None, "model_failed", None, "unknown_prompt", "corrupt_image"]
     assert [row["score"] is None for row in rows_scored] == [kind is not None for kind in kinds]
     assert rows_scored[1]["error"]["retryable"] and "cannot see 17" in rows_scored[1]["error"]["message"]
 
 
-def test_a_row_of_several_images_is_the_mean_of_what_is_seen_in_each() -> None:
+def test_the_score_of_several_images_is_the_mean_over_them() -> None:
     class Different(ScriptedModels):
         def detect(self, features: Sequence[int], wanted: Sequence[Wanted]) -> list[list[Box] | RowError]:
             found = super().detect(features, wanted)
@@ -151,7 +151,7 @@ def test_a_row_of_several_images_is_the_mean_of_what_is_seen_in_each() -> None:
 
     frames = [encoded(picture(n, width=16 + n)) for n in range(2)]
     table = pa.table({"image_id": ["i"], "prompt_id": ["p0"], "image": [frames]})
-    [row] = scored(look(table, models(detector=Different()))["vpeval"])
+    [row] = score_looks(look(table, models(detector=Different()))["vpeval"])
     assert (row["score"], row["n_questions"]) == (0.5, 3)
 
 
@@ -164,23 +164,23 @@ def test_tiny_checkpoints_of_the_released_families_see_images(tmp_path: Path) ->
     ):
         config = model_config(family=family, checkpoint=str(save(tmp_path / key)))
         loaded[key] = loading.load(resolve_model(config, on_gpu=False), call)  # type: ignore[call-overload]
-    rows_scored = scored(look(images("p0", "p1"), loaded)["vpeval"])
+    rows_scored = score_looks(look(images("p0", "p1"), loaded)["vpeval"])
     assert [row["error"] for row in rows_scored] == [None, None]
     assert all(0 <= row["score"] <= 1 for row in rows_scored)
 
 
-def test_a_dual_encoder_in_place_of_the_vqa_model_takes_the_choice_that_fits_best(tmp_path: Path) -> None:
+def test_a_dual_encoder_as_the_vqa_model_takes_the_choice_that_fits_best(tmp_path: Path) -> None:
     config = model_config(family="clip", checkpoint=str(save_clip(tmp_path)))
     model = loading.load(resolve_model(config, on_gpu=False), "likelihood")
     metric = VpevalConfig().with_model_defaults(lambda role: COSINE)
-    (row,) = scored(look(images("p1"), models(model=model), vpeval=metric)["vpeval"], metric)
+    (row,) = score_looks(look(images("p1"), models(model=model), vpeval=metric)["vpeval"], metric)
     encoded_image = model.encode([model.preprocess(picture(0, width=16))])
     (logprobs,) = model.likelihood(encoded_image, [Question(0, "is it red?", ("yes", "no"))])
     likeliest = "yes" if logprobs[0] > logprobs[1] else "no"
     assert [one["given"] for one in row["elements"]] == ["Pro Milk", likeliest, "0 x hen"]
 
 
-def test_a_statement_is_the_same_after_it_was_stored() -> None:
+def test_a_statement_survives_being_stored() -> None:
     for program in PROGRAMS.values():
         for statement in read_program(program):
             assert isinstance(statement, Statement)

@@ -29,7 +29,7 @@ def prompt_table(texts: Sequence[str | None]) -> pa.Table:
         "two\nlines",
     ],
 )
-def test_the_prompt_stands_in_the_question_word_for_word(text: str) -> None:
+def test_the_question_contains_the_prompt_word_for_word(text: str) -> None:
     (question,) = ask(prompt_table([text]), METRIC).to_pylist()
     assert question["text"] == 'Does this figure show "' + text + '"? Please answer yes or no.'
     assert question["choices"] == ["Yes"]
@@ -54,7 +54,7 @@ def test_there_is_one_row_per_prompt_in_order_and_a_bad_one_costs_only_itself(te
     assert [error is None for error in questions["error"].to_pylist()] == [text != "" for text in texts]
 
 
-def test_the_template_and_the_answer_are_the_metrics() -> None:
+def test_the_template_and_the_answer_come_from_the_metric() -> None:
     metric = tiny.vqascore(template="Question: Is it {}?", answer="yes")
     (question,) = ask(prompt_table(["a {} star"]), metric).to_pylist()
     assert (question["text"], question["choices"]) == ("Question: Is it a {} star?", ["yes"])

@@ -24,7 +24,7 @@ FAILED = rows.error_value(RowError("corrupt_image", "it does not decode"))
 
 
 def answers_table(*questions: list[list[float]]) -> pa.Table:
-    """One image's answers: for every question the log-probabilities of the tokens of its choices."""
+    """Return one image's answers: for every question the log-probabilities of the tokens of its choices."""
     answers = [{"question_id": str(number), "token_logprobs": choices} for number, choices in enumerate(questions)]
     return rows.table([{**IDS, "answers": answers}], schemas.ANSWERS)
 
@@ -42,7 +42,7 @@ def only_row(table: pa.Table) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("reduction", "expected"), [("mean", math.sqrt(0.5 * 0.125)), ("product", 0.0625), ("first", 0.5)]
 )
-def test_vqascore_of_two_tokens_is_what_the_reduction_says(reduction: Reduction, expected: float) -> None:
+def test_vqascore_of_two_tokens_follows_the_reduction(reduction: Reduction, expected: float) -> None:
     answers = answers_table([[math.log(0.5), math.log(0.125)]])
     row = only_row(score(answers, "vqascore", tiny.vqascore(reduction=reduction)))
     assert row["score"] == pytest.approx(expected, rel=1e-6)
@@ -88,7 +88,7 @@ def test_truncation_is_passed_on() -> None:
 @pytest.mark.parametrize(
     ("schema", "metric"), [(schemas.ANSWERS, tiny.vqascore()), (schemas.SIMILARITIES, ClipScoreConfig())]
 )
-def test_what_failed_gives_no_score_and_keeps_its_error(schema: pa.Schema, metric: Any) -> None:
+def test_a_failed_row_has_no_score_and_keeps_its_error(schema: pa.Schema, metric: Any) -> None:
     row = only_row(score(rows.table([{**IDS, "error": FAILED}], schema), "m", metric))
     assert (row["score"], row["n_questions"], row["error"]) == (None, None, FAILED)
     assert {name: row[name] for name in IDS} == IDS
@@ -120,7 +120,7 @@ WRITTEN = [
 
 
 def written_index(p_entail: float | None = None, *, error: Any = None) -> WrittenIndex:
-    """Two questions about one prompt; the second is entailed with this probability."""
+    """Return two questions about one prompt; the second is entailed with this probability."""
     both = [{"prompt_id": "p", "choices": ["yes", "no"], "answer": "yes", **question} for question in WRITTEN]
     found = [{"prompt_id": "p", "question_id": "1", "p_entail": 0.9}]
     found += [{"prompt_id": "p", "question_id": "2", "p_entail": p_entail, "error": error}]
@@ -143,7 +143,7 @@ def test_every_element_of_the_prompt_keeps_its_own_score() -> None:
     assert [dog["score"], cat["score"]] == pytest.approx([0.75, 0.25], rel=1e-6)
 
 
-def test_a_question_that_the_prompt_does_not_entail_stays_without_a_score() -> None:
+def test_a_question_that_the_prompt_does_not_entail_has_no_score() -> None:
     row = only_row(score(two_answers(), "gecko", GeckoConfig(), written_index(0.001)))
     assert (row["score"], row["n_questions"]) == (pytest.approx(0.75, rel=1e-6), 1)
     assert [element["score"] is None for element in row["elements"]] == [False, True]
@@ -174,7 +174,7 @@ def failed_questions(kind: str) -> WrittenIndex:
     return WrittenIndex(rows.table([{"prompt_id": "p", "error": error}], schemas.QUESTIONS), None)
 
 
-def entailed_elsewhere(question: WrittenQuestion) -> WrittenIndex:
+def add_foreign_entailment(question: WrittenQuestion) -> WrittenIndex:
     """Return the question with an entailment of a different question."""
     (one,) = identified([question])
     found = [{"prompt_id": "p", "question_id": "another", "p_entail": 0.9}]
@@ -195,7 +195,7 @@ NO_MEMORY = rows.error_value(RowError("model_failed", "no memory", retryable=Tru
         (two_answers(), DsgConfig(), failed_questions("unreadable_reply"), "unreadable_reply"),
         (two_answers(), DsgConfig(), WrittenIndex(schemas.QUESTIONS.empty_table(), None), "incomplete_cell"),
         (answers_to(RED), GeckoConfig(nli=None), index_of(BLUE), "incomplete_cell"),
-        (answers_to(RED), GeckoConfig(), entailed_elsewhere(RED), "incomplete_cell"),
+        (answers_to(RED), GeckoConfig(), add_foreign_entailment(RED), "incomplete_cell"),
         (answers_table(), tiny.vqascore(), None, "incomplete_cell"),
         *((answers_to(ASKED[0]), metric, index_of(*ASKED), "incomplete_cell")
           for metric in (GeckoConfig(nli=None), DsgConfig(), TifaConfig(), Vq2Config())),
@@ -203,7 +203,7 @@ NO_MEMORY = rows.error_value(RowError("model_failed", "no memory", retryable=Tru
     ids=["no question left", "entailment failed", "questions failed", "no questions", "answers to another writing",
          "no entailment", "no answer", "gecko lacks one", "dsg lacks one", "tifa lacks one", "vq2 lacks one"],
 )  # fmt: skip
-def test_what_lacks_something_is_null_with_its_reason_and_never_a_no(
+def test_missing_evidence_gives_a_null_with_the_reason_and_never_a_no(
     answers: pa.Table, metric: Any, written: WrittenIndex | None, kind: str
 ) -> None:
     row = only_row(score(answers, "m", metric, written))
@@ -211,7 +211,7 @@ def test_what_lacks_something_is_null_with_its_reason_and_never_a_no(
     assert row["error"]["retryable"] == (kind in ("incomplete_cell", "model_failed"))
 
 
-def test_answers_to_questions_that_are_asked_no_more_do_not_matter() -> None:
+def test_answers_to_questions_that_are_no_longer_asked_do_not_matter() -> None:
     answers = answers_to(RED, BLUE._replace(question_id="2"))
     row = only_row(score(answers, "gecko", GeckoConfig(nli=None), index_of(RED)))
     assert (row["score"], row["n_questions"], row["error"]) == (pytest.approx(0.8, rel=1e-6), 1, None)

@@ -21,7 +21,7 @@ from tests.operators.stages.given import decoded, options
 from tests.operators.tiny import CONTEXT, encoded, image_table, picture
 
 FITTING = " ".join(["star"] * (CONTEXT - 2))
-"""A text that fills the context with its first and last token."""
+"""A text that fills the context together with its first and last token."""
 PROMPTS = {"p0": "a red circle", "p1": "two blue star", "p2": FITTING, "p3": FITTING + " left"}
 PICTURES = [encoded(picture(number)) for number in range(6)]
 PROMPT_IDS = ["p0", "p1", "p2", "p3", "p0", "p1"]
@@ -90,8 +90,8 @@ def error_kinds(table: pa.Table) -> list[str | None]:
     return [error and error["kind"] for error in table["error"].to_pylist()]
 
 
-def cosine_by_hand(model: ClipSimilarity, seed: int, text: str) -> float:
-    """The cosine of the transformers model's own embeddings, unbatched, in float64."""
+def compute_cosine(model: ClipSimilarity, seed: int, text: str) -> float:
+    """Return the cosine of the transformers model's own embeddings, unbatched, in float64."""
     pixels = model.batch([model.preprocess(picture(seed))])
     tokens = model.tokenizer([text], truncation=True, max_length=CONTEXT, return_tensors="pt")
     with torch.inference_mode():
@@ -104,7 +104,7 @@ def cosine_by_hand(model: ClipSimilarity, seed: int, text: str) -> float:
 def test_the_similarity_is_the_cosine_of_image_and_text(similarity: ClipSimilarity, image_batch: int) -> None:
     operator = operator_of(similarity, image_batch=image_batch)
     table = compare(operator, image_table(PICTURES, PROMPT_IDS))["clipscore"]
-    expected = [cosine_by_hand(similarity, seed, PROMPTS[name]) for seed, name in enumerate(PROMPT_IDS)]
+    expected = [compute_cosine(similarity, seed, PROMPTS[name]) for seed, name in enumerate(PROMPT_IDS)]
     assert np.ptp(expected) > 0.1, "the pairs must differ for this to say something"
     assert table["similarity"].to_pylist() == pytest.approx(expected, abs=1e-5)
 
@@ -112,14 +112,14 @@ def test_the_similarity_is_the_cosine_of_image_and_text(similarity: ClipSimilari
 def test_the_prefix_of_the_variant_is_embedded_with_the_text(similarity: ClipSimilarity) -> None:
     metrics = {"original": ClipScoreConfig(variant="original"), "torchmetrics": ClipScoreConfig(variant="torchmetrics")}
     tables = compare(operator_of(similarity), image_table(PICTURES[:1], ["p0"]), metrics=metrics)
-    with_prefix = cosine_by_hand(similarity, 0, "a photo depicts a red circle")
-    without = cosine_by_hand(similarity, 0, "a red circle")
+    with_prefix = compute_cosine(similarity, 0, "a photo depicts a red circle")
+    without = compute_cosine(similarity, 0, "a red circle")
     assert abs(with_prefix - without) > 0.01
     assert tables["original"]["similarity"].to_pylist() == pytest.approx([with_prefix], abs=1e-5)
     assert tables["torchmetrics"]["similarity"].to_pylist() == pytest.approx([without], abs=1e-5)
 
 
-def test_the_original_sees_an_image_of_a_palette_as_released_and_the_others_as_their_processor_has_it(
+def test_the_original_reads_a_palette_image_as_released_and_the_others_by_their_processor(
     similarity: ClipSimilarity,
 ) -> None:
     stored = picture(0, width=70, height=48).convert("P")
@@ -158,7 +158,7 @@ def test_each_text_is_embedded_once_across_metrics_and_shards(similarity: ClipSi
     assert model.images == 2 * (6 + 3), "once as the processor has them and once as released"
     assert second["cosine"]["similarity"][2] != first["cosine"]["similarity"][0], "another image, the same text"
     remembered = second["cosine"]["similarity"][1].as_py()
-    assert remembered == pytest.approx(cosine_by_hand(similarity, 1, PROMPTS["p1"]), abs=1e-5)
+    assert remembered == pytest.approx(compute_cosine(similarity, 1, PROMPTS["p1"]), abs=1e-5)
 
 
 def test_forgetting_old_texts_changes_no_result(similarity: ClipSimilarity, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,7 +203,7 @@ def test_bad_images_cost_only_themselves_and_keep_their_places(image_batch: int)
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf")])
-def test_a_cosine_that_is_no_number_is_an_error_and_never_stored(number: float) -> None:
+def test_a_cosine_that_is_not_a_number_is_an_error_and_never_stored(number: float) -> None:
     table = compare(operator_of(ScriptedModel([number, 0.0])), image_table(PICTURES[:1], ["p0"]))["clipscore"]
     assert error_kinds(table) == ["not_finite"]
     assert table["similarity"].to_pylist() == [None]
@@ -252,7 +252,7 @@ class JointModel:
         return [Compared(float(features[pair.image]) + len(pair.text), len(pair.text) > 12) for pair in pairs]
 
 
-def test_a_model_that_reads_image_and_text_together_fits_as_a_dual_encoder_does() -> None:
+def test_a_model_that_reads_image_and_text_together_works_like_a_dual_encoder() -> None:
     model = JointModel()
     images = [encoded(picture(number, width=60 + number)) for number in range(3)]
     prompts = {"p": "a cat", "q": "a longer text", "r": "thirteen"}

@@ -1,4 +1,4 @@
-"""Questions are written once per prompt; what cannot be read is asked for again and then an error row, never a gap."""
+"""Questions are written once per prompt; an unreadable reply is requested again and then becomes an error row."""
 
 from collections.abc import Callable, Sequence
 
@@ -43,14 +43,14 @@ def gecko_reply(request: Request) -> str:
     return QUESTIONS if "About {1}" in request.messages[0].text else SPANS
 
 
-def written(model: ScriptedModel, *texts: str, metric: WriterConfig | None = None) -> pa.Table:
+def write_questions(model: ScriptedModel, *texts: str, metric: WriterConfig | None = None) -> pa.Table:
     prompts = rows.table([{"prompt_id": f"p{n}", "text": text} for n, text in enumerate(texts)], schemas.PROMPTS)
     return write(prompts, metric or GeckoConfig(), model)
 
 
-def test_all_prompts_of_a_shard_are_written_side_by_side() -> None:
+def test_all_prompts_of_a_shard_are_written_in_parallel() -> None:
     model = ScriptedModel(gecko_reply)
-    table = written(model, "a red dog", "one red dog", "the red dog")
+    table = write_questions(model, "a red dog", "one red dog", "the red dog")
     assert model.calls == 2, "one call for the words of all prompts, one for all questions"
     assert len(table) == 6 and table.schema.equals(schemas.QUESTIONS)
     first = table.to_pylist()[0]
@@ -59,16 +59,16 @@ def test_all_prompts_of_a_shard_are_written_side_by_side() -> None:
     assert rows.read_usage(table) == Usage(6, 60, 12, 18)
 
 
-def test_prompts_of_one_text_are_written_once() -> None:
+def test_prompts_with_the_same_text_are_written_once() -> None:
     model = ScriptedModel(gecko_reply)
-    table = written(model, "a red dog", "a red dog", "a red dog")
+    table = write_questions(model, "a red dog", "a red dog", "a red dog")
     assert len(model.asked) == 2
     assert table.column("prompt_id").to_pylist() == ["p0", "p0", "p1", "p1", "p2", "p2"]
 
 
-def test_an_unreadable_reply_is_asked_for_once_more_with_the_reason_and_then_an_error() -> None:
+def test_an_unreadable_reply_is_requested_once_more_with_the_reason_and_then_an_error() -> None:
     model = ScriptedModel(lambda request: "I'd rather not")
-    table = written(model, "a red dog", metric=DsgConfig())
+    table = write_questions(model, "a red dog", metric=DsgConfig())
     assert [len(request.messages) for request in model.asked] == [1, 3]
     assert "I'd rather not" in model.asked[1].messages[1].text
     assert "could not be read" in model.asked[1].messages[2].text
@@ -77,18 +77,18 @@ def test_an_unreadable_reply_is_asked_for_once_more_with_the_reason_and_then_an_
     assert (row["prompt_id"], row["question_id"]) == ("p0", None)
 
 
-def test_a_second_reply_that_can_be_read_counts() -> None:
+def test_a_readable_second_reply_counts() -> None:
     def reply(request: Request) -> str:
         return gecko_reply(request) if len(request.messages) > 1 or "About {1}" in request.messages[0].text else "?"
 
-    assert written(ScriptedModel(reply), "a red dog").column("error").null_count == 2
+    assert write_questions(ScriptedModel(reply), "a red dog").column("error").null_count == 2
 
 
-def test_a_prompt_that_fails_costs_no_other() -> None:
+def test_a_failed_prompt_does_not_affect_the_others() -> None:
     def reply(request: Request) -> str | RowError:
         return UNSURE if "blue cat" in request.messages[0].text else gecko_reply(request)
 
-    table = written(ScriptedModel(reply), "a red dog", "a blue cat", " ", "the red dog")
+    table = write_questions(ScriptedModel(reply), "a red dog", "a blue cat", " ", "the red dog")
     kinds = [row["error"] and row["error"]["kind"] for row in table.to_pylist()]
     assert kinds == [None, None, "model_unavailable", "empty_prompt", None, None]
     assert rows.count_errors(table, retryable_only=True) == 1
@@ -98,18 +98,18 @@ def test_a_model_that_fails_as_a_whole_leaves_rows_that_may_be_tried_again() -> 
     def reply(request: Request) -> str:
         raise RuntimeError("the engine is gone")
 
-    table = written(ScriptedModel(reply), "a red dog", "a blue cat")
+    table = write_questions(ScriptedModel(reply), "a red dog", "a blue cat")
     assert [row["error"]["kind"] for row in table.to_pylist()] == ["model_failed"] * 2
     assert rows.count_errors(table, retryable_only=True) == 2
 
 
-def test_a_question_is_known_by_what_it_asks_wherever_it_stands() -> None:
+def test_the_id_of_a_question_depends_on_its_content_and_not_on_its_position() -> None:
     swapped = "\n".join([*QUESTIONS.splitlines()[4:], *QUESTIONS.splitlines()[:4]])
     replies = {"as before": QUESTIONS, "swapped": swapped, "other answer": QUESTIONS.replace("A: yes", "A: no")}
 
     def ids(reply: str) -> list[str]:
         model = ScriptedModel(lambda request: reply if "About {1}" in request.messages[0].text else SPANS)
-        return list(written(model, "a red dog").column("question_id").to_pylist())
+        return list(write_questions(model, "a red dog").column("question_id").to_pylist())
 
     red, dog = ids(replies["as before"])
     assert ids(replies["swapped"]) == [dog, red], "in the order written, whatever their ids"
@@ -117,25 +117,25 @@ def test_a_question_is_known_by_what_it_asks_wherever_it_stands() -> None:
     assert len(red) == 16 and set(red) <= set("0123456789abcdef")
 
 
-def test_parents_are_named_as_the_questions_are() -> None:
+def test_parents_are_named_by_the_ids_of_their_questions() -> None:
     replies = {
         "Tuples:": "1 | entity - whole (dog)\n2 | attribute - color (dog, red)",
         "Questions:": "1 | Is there a dog?\n2 | Is the dog red?",
         "Dependencies:": "1 | 0\n2 | 1",
     }
     model = ScriptedModel(lambda request: replies[request.messages[0].text.splitlines()[-1]])
-    dog, red = written(model, "a red dog", metric=DsgConfig()).to_pylist()
+    dog, red = write_questions(model, "a red dog", metric=DsgConfig()).to_pylist()
     assert (dog["parents"], red["parents"]) == ([], [dog["question_id"]])
 
 
-def test_of_questions_that_are_alike_each_has_an_id_of_its_own() -> None:
+def test_equal_questions_have_different_ids() -> None:
     alike = [WrittenQuestion(str(n), "a dog?", ("yes", "no"), "yes", span=span) for n, span in enumerate("abc")]
     first, second, third = (one.question_id for one in identified(alike))
     assert (second, third) == (f"{first}-2", f"{first}-3")
     assert identified(alike[:1])[0].question_id == first
 
 
-def test_what_the_filter_drops_stays_in_the_table() -> None:
+def test_questions_that_the_filter_drops_stay_in_the_table() -> None:
     blocks = "About red (color):\nQ: what color is the dog?\nChoices: red, blue\nA: red\n"
     blocks += "About cat (animal):\nQ: is there a cat?\nChoices: yes, no\nA: yes"
 
@@ -145,5 +145,5 @@ def test_what_the_filter_drops_stays_in_the_table() -> None:
             return blocks
         return "no" if text.endswith("is there a cat?\nChoices:\nyes, no\nAnswer:\n") else "red"
 
-    table = written(ScriptedModel(reply), "a red dog", metric=TifaConfig())
+    table = write_questions(ScriptedModel(reply), "a red dog", metric=TifaConfig())
     assert table.column("keep").to_pylist() == [True, False]

@@ -20,7 +20,7 @@ from plumbline.operators.statistics.sequential import (
     balanced_order,
     decide,
     evidence,
-    in_order,
+    order_differences,
 )
 
 BETTING = Adaptive(range=(0, 1))
@@ -35,7 +35,7 @@ def differences(mean: float, prompts: int = 256, seed: int = 0) -> Floats:
 
 def decided(options: Adaptive, *pairs: Floats, seed: int = 0, indifference: float = 0) -> list[int]:
     order = balanced_order([""] * len(pairs[0]), seed)
-    found = [evidence(in_order(pair, order), options, indifference, len(pairs)) for pair in pairs]
+    found = [evidence(order_differences(pair, order), options, indifference, len(pairs)) for pair in pairs]
     return decide(found, options.alpha).verdict.tolist()
 
 
@@ -78,7 +78,7 @@ def test_betting_is_fair_against_a_difference_at_the_edge_of_the_indifference() 
 @pytest.mark.parametrize("options", [BETTING, ASYMPTOTIC], ids=lambda options: str(options.method))
 def test_a_clear_difference_is_found_early_and_in_its_direction(options: Adaptive) -> None:
     order = balanced_order([""] * 256, 0)
-    found = [evidence(in_order(differences(mean), order), options, 0, 2) for mean in (0.3, -0.3)]
+    found = [evidence(order_differences(differences(mean), order), options, 0, 2) for mean in (0.3, -0.3)]
     verdict, look = decide(found, 0.05)
     assert verdict.tolist() == [A_BETTER, B_BETTER]
     assert (look < len(order) // 3).all()
@@ -102,7 +102,7 @@ def test_all_prompts_decide_what_is_left(options: Adaptive) -> None:
 def test_what_is_decided_of_generators_that_tie_is_within_alpha(options: Adaptive) -> None:
     pairs = [pair - pair.mean() for pair in (differences(0, seed=seed) for seed in range(3))]
     orders = np.stack([balanced_order(["a", "b"] * 128, seed) for seed in range(400)])
-    found = [evidence(in_order(pair, orders), options, 0, 3) for pair in pairs]
+    found = [evidence(order_differences(pair, orders), options, 0, 3) for pair in pairs]
     assert (decide(found, 0.05).verdict != UNDECIDED).any(axis=-1).mean() <= 0.05
 
 
@@ -118,7 +118,7 @@ def test_a_rare_loss_is_decided_falsely_within_alpha_by_betting_and_not_by_the_a
     orders = np.stack([balanced_order([""] * prompts, seed) for seed in range(200)])
 
     def false(options: Adaptive) -> float:
-        found = [evidence(in_order(pair, orders), options, 0, 1)]
+        found = [evidence(order_differences(pair, orders), options, 0, 1)]
         return float((decide(found, options.alpha).verdict[..., 0] != UNDECIDED).mean())
 
     assert false(BETTING) <= 0.05
@@ -170,7 +170,8 @@ def test_betting_decides_falsely_in_at_most_5_of_100_orders_of_hard_scores(
     orders = np.stack(
         [balanced_order([f"{place // 8:03d}" for place in range(len(pairs[0]))], s) for s in range(2_000)]
     )
-    verdicts = decide([evidence(in_order(pair, orders), BETTING, margin, len(pairs)) for pair in pairs], 0.05).verdict
+    found = [evidence(order_differences(pair, orders), BETTING, margin, len(pairs)) for pair in pairs]
+    verdicts = decide(found, 0.05).verdict
     false = np.zeros(len(orders), bool)
     for pair, verdict in zip(pairs, verdicts.T, strict=True):
         mean = float(pair.mean()) if abs(pair.mean()) > 1e-9 else 0.0
@@ -182,7 +183,7 @@ def test_betting_decides_falsely_in_at_most_5_of_100_orders_of_hard_scores(
 def test_a_prompt_that_one_of_the_two_lacks_says_nothing() -> None:
     order = np.arange(16).reshape(2, 8)
     half = np.tile([0.4, math.nan], 8)
-    both, lacking = (evidence(in_order(one, order), BETTING, 0, 1) for one in (np.nan_to_num(half), half))
+    both, lacking = (evidence(order_differences(one, order), BETTING, 0, 1) for one in (np.nan_to_num(half), half))
     assert both.not_above.tolist() == lacking.not_above.tolist()
     assert decided(BETTING, np.where(np.arange(256) % 2, math.nan, differences(0.4))) == [A_BETTER]
     nothing = np.full(64, math.nan)

@@ -1,4 +1,4 @@
-"""Random checkpoints in the layouts of the real ones, small enough to build in a test, and pictures to show them."""
+"""Random checkpoints in the layouts of the real ones, small enough to build in a test, and images for them."""
 
 import io
 import json
@@ -37,7 +37,7 @@ from plumbline.operators.metrics.questions.vqascore import VqaScoreConfig
 from plumbline.operators.models.families.clip_flant5 import CLIP_FLANT5
 
 CONTEXT = 12
-"""Text tokens the CLIP reads, its first and last token included."""
+"""Maximum number of text tokens of the CLIP, including the first and last token."""
 SIDE = 32
 PATCHES = 16
 TEXT = (
@@ -86,7 +86,7 @@ CHAT_SPECIAL = ("<pad>", "<s>", "</s>", "<|im_start|>", "<|im_end|>", "<|vision_
                 "<|vision_end|>", "<image>")  # fmt: skip
 BYTES = sorted(pre_tokenizers.ByteLevel.alphabet())
 BYTE_VOCABULARY = {token: index for index, token in enumerate([*CHAT_SPECIAL, *BYTES])}
-"""A token for every byte, so that any text can be read and written."""
+"""One token for every byte, so that any text can be read and written."""
 QWEN_TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
     "{% if message['content'] is string %}{{ message['content'] }}{% else %}{% for part in message['content'] %}"
@@ -131,7 +131,7 @@ TOWER_PREFIX = "vision_tower.vision_tower.vision_model."
 
 
 def vqascore(**options: Any) -> VqaScoreConfig:
-    """VQAScore as CLIP-FlanT5 is asked."""
+    """Return VQAScore as it is asked of CLIP-FlanT5."""
     return VqaScoreConfig(**options).with_model_defaults(lambda role: CLIP_FLANT5)
 
 
@@ -155,7 +155,7 @@ def save_tokenizer(folder: Path, *, template: str, pair: str | None = None) -> N
 def byte_tokenizer(
     vocabulary: Mapping[str, int], special: Sequence[str] = (), merges: Sequence[tuple[str, str]] = (), **names: Any
 ) -> PreTrainedTokenizerFast:
-    """A tokenizer of single bytes, and of what `merges` make of them; `names` are its special tokens by their use."""
+    """Make a tokenizer of single bytes and `merges`; `names` are its special tokens by their use."""
     tokenizer = Tokenizer(models.BPE(dict(vocabulary), merges=list(merges)))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=bool(merges))
     tokenizer.decoder = decoders.ByteLevel()
@@ -164,14 +164,14 @@ def byte_tokenizer(
 
 
 def save_byte_tokenizer(folder: Path, *, template: str | None = None, end: str = "<|im_end|>") -> None:
-    """A tokenizer of single bytes and chat markers; `end` ends a reply, `template` is its chat template."""
+    """Save a tokenizer of single bytes and chat markers; `end` ends a reply, `template` is its chat template."""
     fast = byte_tokenizer(BYTE_VOCABULARY, CHAT_SPECIAL, pad_token="<pad>", eos_token=end, bos_token="<s>")
     fast.chat_template = template
     fast.save_pretrained(folder)
 
 
 def save_causal_lm(folder: Path, *, seed: int = 0, template: str | None = QWEN_TEMPLATE, **fields: Any) -> Path:
-    """A Llama of single bytes; `fields` go to its config."""
+    """Save a Llama of single bytes; `fields` go into its config."""
     torch.manual_seed(seed)
     ends = {"eos_token_id": BYTE_VOCABULARY["<|im_end|>"]}
     LlamaForCausalLM(LlamaConfig(**DECODER_FIELDS | ends | fields)).save_pretrained(folder)
@@ -222,7 +222,7 @@ QWEN_TEXT["qwen3_5_moe"] = QWEN_TEXT["qwen3_5"] | EXPERTS | {"shared_expert_inte
 
 
 def save_qwen2_vl(folder: Path, *, seed: int = 0, kind: str = "qwen2_vl") -> Path:
-    """A Qwen2-VL, or a later `kind`, that takes an image at its own size: 4 patches of 4 x 4 pixels are a token."""
+    """Save a Qwen2-VL, or a later `kind`. It reads an image at its own size: 4 patches of 4 x 4 pixels are a token."""
     torch.manual_seed(seed)
     rope = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 1, 1]}
     ends = {"eos_token_id": BYTE_VOCABULARY["<|im_end|>"]}
@@ -265,7 +265,7 @@ def save_llava(folder: Path, *, seed: int = 0) -> Path:
 
 
 def save_llava_siglip(folder: Path, *, seed: int = 0, strategy: str = "full") -> Path:
-    """A LLaVA with a SigLIP tower, which has no class token, and a chat template of its own, as LLaVA-Interleave."""
+    """Save a LLaVA with a SigLIP tower, which has no class token, and its own chat template, like LLaVA-Interleave."""
     tower = SiglipVisionConfig(**VISION_FIELDS)
     _save_llava_network(folder, tower, end="<|im_end|>", seed=seed, vision_feature_select_strategy=strategy)
     save_byte_tokenizer(
@@ -296,12 +296,12 @@ def _save_llava_network(folder: Path, tower: Any, *, end: str, seed: int, **fiel
 
 
 def bert_config(**fields: Any) -> BertConfig:
-    """A BERT for the words of VOCABULARY, CONTEXT tokens long."""
+    """Return the config of a BERT for the words of VOCABULARY, CONTEXT tokens long."""
     return BertConfig(**TEXT_FIELDS | {"initializer_range": 0.4} | fields)
 
 
 def save_sentences(folder: Path, *, seed: int = 0) -> Path:
-    """A sentence encoder."""
+    """Save a sentence encoder."""
     torch.manual_seed(seed)
     BertModel(bert_config()).save_pretrained(folder)
     save_tokenizer(folder, template="<s> $A </s>")
@@ -311,7 +311,7 @@ def save_sentences(folder: Path, *, seed: int = 0) -> Path:
 def save_nli(
     folder: Path, *, seed: int = 0, labels: Sequence[str] = ("CONTRADICTION", "NEUTRAL", "ENTAILMENT")
 ) -> Path:
-    """A cross-encoder with these labels."""
+    """Save a cross-encoder with these labels."""
     torch.manual_seed(seed)
     named = {"id2label": dict(enumerate(labels)), "label2id": {label: index for index, label in enumerate(labels)}}
     BertForSequenceClassification(bert_config(**named)).save_pretrained(folder)
@@ -320,7 +320,7 @@ def save_nli(
 
 
 def save_true_nli(folder: Path, *, seed: int = 0) -> Path:
-    """A T5 with a head of its own, for a tokenizer of single bytes."""
+    """Save a T5 with a separate head, for a tokenizer of single bytes."""
     torch.manual_seed(seed)
     size = {"vocab_size": len(BYTE_VOCABULARY), "eos_token_id": BYTE_VOCABULARY["</s>"]}
     model = T5(T5Config(**T5_FIELDS | size))
@@ -333,7 +333,7 @@ def save_true_nli(folder: Path, *, seed: int = 0) -> Path:
 
 
 def save_preprocessor(folder: Path) -> None:
-    """CLIP's image preprocessing, for a tower of SIDE pixels."""
+    """Save CLIP's image preprocessing for a tower of SIDE pixels."""
     fields = {
         "image_processor_type": "CLIPImageProcessor",
         "size": {"shortest_edge": SIDE},
@@ -346,7 +346,7 @@ def save_preprocessor(folder: Path) -> None:
 
 
 def save_clip(folder: Path, *, seed: int = 0) -> Path:
-    """A CLIP checkpoint with its own tokenizer and preprocessor, as transformers saves one."""
+    """Save a CLIP checkpoint with its own tokenizer and preprocessor, like transformers."""
     torch.manual_seed(seed)
     config = CLIPConfig(vision_config=VISION_FIELDS, text_config=TEXT_FIELDS, projection_dim=16)
     CLIPModel(config).save_pretrained(folder)
@@ -356,7 +356,7 @@ def save_clip(folder: Path, *, seed: int = 0) -> Path:
 
 
 def flant5_weights(*, seed: int = 4) -> dict[str, torch.Tensor]:
-    """CLIP-FlanT5 tensors under their released names: T5's own, the projector's, the tower's; the head is untied."""
+    """Return CLIP-FlanT5's tensors under their released names: T5, projector and tower; the head is untied."""
     torch.manual_seed(seed)
     language = T5(T5Config(**T5_FIELDS)).state_dict()
     aliases = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
@@ -371,12 +371,12 @@ def flant5_weights(*, seed: int = 4) -> dict[str, torch.Tensor]:
 
 
 def without_tower(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The tensors of a checkpoint that leaves its tower's weights in the CLIP checkpoint."""
+    """Return the tensors of a checkpoint that leaves its tower's weights in the CLIP checkpoint."""
     return {name: tensor for name, tensor in weights.items() if not name.startswith(TOWER_PREFIX)}
 
 
 def save_flant5(folder: Path, weights: dict[str, torch.Tensor], *, tower_name: str = "../clip") -> Path:
-    """A CLIP-FlanT5 checkpoint in the released layout, written without the code under test."""
+    """Write a CLIP-FlanT5 checkpoint in the released layout, without the code under test."""
     folder.mkdir(parents=True, exist_ok=True)
     fields = T5_FIELDS | {
         "model_type": "clip_t5",
@@ -393,7 +393,7 @@ def save_flant5(folder: Path, weights: dict[str, torch.Tensor], *, tower_name: s
 
 
 def shard_weights(folder: Path, weights: dict[str, torch.Tensor]) -> None:
-    """Replaces a checkpoint's one weight file by two and their index."""
+    """Replace a checkpoint's weight file by two files and their index."""
     (folder / "model.safetensors").unlink()
     names = sorted(weights)
     halves = (names[: len(names) // 2], names[len(names) // 2 :])
@@ -410,13 +410,13 @@ def write_json(path: Path, fields: Any) -> None:
 
 
 def edit_json(path: Path, **fields: Any) -> None:
-    """Sets fields of a JSON file; None removes a field."""
+    """Set fields of a JSON file; None removes a field."""
     edited = json.loads(path.read_text()) | fields
     write_json(path, {name: value for name, value in edited.items() if value is not None})
 
 
 def picture(seed: int, *, width: int = 48, height: int = 48) -> Image.Image:
-    """A picture of coarse random blocks, different for every seed."""
+    """Draw an image of coarse random blocks, different for every seed."""
     blocks = np.random.default_rng(seed).integers(0, 256, (6, 6, 3), dtype=np.uint8)
     return Image.fromarray(blocks).resize((width, height), Image.Resampling.NEAREST)
 
@@ -428,7 +428,7 @@ def encoded(image: Image.Image, image_format: str = "PNG", **options: Any) -> by
 
 
 def image_table(images: Sequence[bytes | None], prompt_ids: Sequence[str | None]) -> pa.Table:
-    """A source table of images with the ids `i0`, `i1`, ..."""
+    """Return a source table of images with the ids `i0`, `i1`, ..."""
     return pa.table(
         {
             "image_id": pa.array([f"i{number}" for number in range(len(images))], pa.string()),

@@ -1,4 +1,4 @@
-"""Tiny chat models that see, each in its true architecture with the processor files of its released checkpoints."""
+"""Tiny chat models with vision, each in its true architecture with the processor files of its released checkpoints."""
 
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from transformers import AutoConfig, AutoModelForImageTextToText, PreTrainedToke
 from tests.operators.tiny import BYTES, EXPERTS, IMAGE_MEAN, IMAGE_STD, byte_tokenizer, write_json
 
 SIDE = 16
-"""Pixels of a tower's image; a patch has 4."""
+"""Width of a tower's image in pixels; a patch has 4."""
 HALF = [0.5] * 3
 LANGUAGE: dict[str, Any] = {
     "hidden_size": 32,
@@ -31,7 +31,7 @@ TOWER: dict[str, Any] = {
     "patch_size": 4,
 }
 MERGED = ("\u010a\u010a", "Yes", "No", "\u0120Yes", "\u0120No")
-"""Words of several bytes that are one token, as in released vocabularies; two line ends are one."""
+"""Words of several bytes that are one token, as in released vocabularies; two line ends are one token."""
 PINPOINTS = [[16, 32], [32, 16], [32, 32], [48, 16], [16, 48]]
 
 CHATML = (
@@ -89,7 +89,7 @@ GEMMA4_TEMPLATE = (
 def save_tokenizer(
     folder: Path, special: list[str], *, eos: str, bos: str | None = None, template: str | None, **marks: str
 ) -> dict[str, int]:
-    """A byte-level tokenizer with `special` tokens first, `marks` being attributes of it; the ids by token."""
+    """Save a byte-level tokenizer with `special` tokens first and `marks` as attributes; return the ids by token."""
     words = {token: index for index, token in enumerate([*special, *BYTES])}
     merges = []
     for word in MERGED:
@@ -106,7 +106,7 @@ def save_tokenizer(
 def save_processor(
     folder: Path, name: str, images: dict[str, Any], own: dict[str, Any] | None, *, kind: str = ""
 ) -> Path:
-    """A processor of this name, whose image processor is called so too unless it is of another `kind`."""
+    """Save a processor of this name; its image processor has the same name unless `kind` names another."""
     named = {"image_processor_type": kind or f"{name}ImageProcessor", "processor_class": f"{name}Processor"}
     colours = {"image_mean": HALF, "image_std": HALF}
     write_json(folder / "preprocessor_config.json", named | colours | images)
@@ -116,7 +116,7 @@ def save_processor(
 
 
 def save_network(folder: Path, kind: str, *, seed: int, **fields: Any) -> None:
-    """A random model of a type, its weights large enough for answers to differ."""
+    """Save a random model of a type, with weights large enough for answers to differ."""
     torch.manual_seed(seed)
     model = AutoModelForImageTextToText.from_config(AutoConfig.for_model(kind, **fields))
     with torch.no_grad():
@@ -129,7 +129,7 @@ def save_network(folder: Path, kind: str, *, seed: int, **fields: Any) -> None:
 
 
 def save_llava_next(folder: Path, *, seed: int = 0, window: int | None = None) -> Path:
-    """A LLaVA-NeXT with a Mistral, as llava-v1.6-mistral-7b-hf: an image in a grid of tiles, and whole."""
+    """Save a LLaVA-NeXT with a Mistral, like llava-v1.6-mistral-7b-hf: an image as a grid of tiles, and whole."""
     special = ["<unk>", "<s>", "</s>", "<image>"]
     ids = save_tokenizer(folder, special, eos="</s>", bos="<s>", template=MISTRAL_TEMPLATE)
     text = LANGUAGE | {"model_type": "mistral", "vocab_size": len(ids), "sliding_window": window, "eos_token_id": 2}
@@ -151,7 +151,7 @@ def save_llava_next(folder: Path, *, seed: int = 0, window: int | None = None) -
 
 
 def save_llava_onevision(folder: Path, *, seed: int = 0) -> Path:
-    """A LLaVA-OneVision with a SigLIP tower and a Qwen2; large images are scaled down to nine tiles' patches."""
+    """Save a LLaVA-OneVision with a SigLIP tower and a Qwen2; large images are scaled down to nine tiles' patches."""
     special = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<image>", "<video>"]
     ids = save_tokenizer(folder, special, eos="<|im_end|>", template=ONEVISION_TEMPLATE)
     text = LANGUAGE | {"model_type": "qwen2", "vocab_size": len(ids), "eos_token_id": ids["<|im_end|>"]}
@@ -173,8 +173,9 @@ def save_llava_onevision(folder: Path, *, seed: int = 0) -> Path:
 
 
 def save_internvl(folder: Path, *, seed: int = 0, text: str = "qwen2") -> Path:
-    """An InternVL in the layout of transformers, the third with a Qwen2, 3.5 with a `qwen3` or `qwen3_moe`: up to four
-    tiles and the whole image, each 4 tokens.
+    """Save an InternVL in transformers' layout: up to four tiles and the whole image, each 4 tokens.
+
+    InternVL 3 has a `qwen2`, 3.5 a `qwen3` or `qwen3_moe`.
     """
     marks = {"start_image_token": "<img>", "end_image_token": "</img>", "context_image_token": "<IMG_CONTEXT>"}
     marks["video_token"] = "<video>"
@@ -200,7 +201,7 @@ def save_internvl(folder: Path, *, seed: int = 0, text: str = "qwen2") -> Path:
 
 
 def save_smolvlm(folder: Path, *, seed: int = 0, kind: str = "smolvlm") -> Path:
-    """A SmolVLM, or an `idefics3`: rows of tiles, each with its place before it, and the whole image last."""
+    """Save a SmolVLM, or an `idefics3`: rows of tiles, each after its position, and the whole image last."""
     places = [f"<row_{row}_col_{column}>" for row in range(1, 4) for column in range(1, 4)]
     special = ["<|endoftext|>", "<|im_start|>", "<end_of_utterance>", "<fake_token_around_image>", "<image>"]
     special += ["<global-img>", *places]
@@ -222,7 +223,7 @@ def save_smolvlm(folder: Path, *, seed: int = 0, kind: str = "smolvlm") -> Path:
 
 
 def save_gemma3(folder: Path, *, seed: int = 0, window: int = 8) -> Path:
-    """A Gemma 3: two layers of three look back `window` tokens, and an image's 4 tokens see each other."""
+    """Save a Gemma 3: two layers of three look back `window` tokens, and an image's 4 tokens see each other."""
     marks = {"boi_token": "<start_of_image>", "eoi_token": "<end_of_image>", "image_token": "<image_soft_token>"}
     special = ["<pad>", "<eos>", "<bos>", "<unk>", "<start_of_turn>", "<end_of_turn>", *marks.values()]
     ids = save_tokenizer(folder, special, eos="<eos>", bos="<bos>", template=GEMMA_TEMPLATE, **marks)
@@ -262,8 +263,10 @@ GEMMA4_KINDS: dict[str, dict[str, Any]] = {
 
 
 def save_gemma4(folder: Path, *, seed: int = 0, kind: str = "E4B", window: int = 8) -> Path:
-    """A Gemma 4: two layers of three look back `window` tokens, the last of each sort lends its keys to those after it
-    or, in the larger `kind`, an image's tokens see each other.
+    """Save a Gemma 4, in which two layers of three look back `window` tokens.
+
+    The last layer of each kind lends its keys to later layers or, in the larger `kind`, an image's tokens see each
+    other.
     """
     marks = {"boi_token": "<|image>", "eoi_token": "<image|>", "image_token": "<|image|>"}
     marks |= {"boa_token": "<|audio>", "eoa_token": "<audio|>", "audio_token": "<|audio|>"}
@@ -299,7 +302,7 @@ def save_gemma4(folder: Path, *, seed: int = 0, kind: str = "E4B", window: int =
 
 
 def save_glm4v(folder: Path, *, seed: int = 0, kind: str = "glm4v", text: str = "glm4v_text") -> Path:
-    """A GLM-4.1V, or a later `kind`, that takes an image at its own size: 4 patches of 4 x 4 pixels are a token."""
+    """Save a GLM-4.1V, or a later `kind`. It reads an image at its own size: 4 patches of 4 x 4 pixels are a token."""
     marks = [
         "<|begin_of_image|>",
         "<|image|>",
@@ -337,7 +340,7 @@ def save_glm4v(folder: Path, *, seed: int = 0, kind: str = "glm4v", text: str = 
 
 
 def save_paligemma(folder: Path, *, seed: int = 0, text: str = "gemma") -> Path:
-    """A PaliGemma with a Gemma, or the second with a `gemma2`: 16 tokens an image, and no chat template."""
+    """Save a PaliGemma with a Gemma, or a PaliGemma 2 with a `gemma2`: 16 tokens per image, and no chat template."""
     special = ["<pad>", "<eos>", "<bos>", "<unk>", "<image>"]
     ids = save_tokenizer(folder, special, eos="<eos>", bos="<bos>", template=None)
     own = {"head_dim": 8, "query_pre_attn_scalar": 8, "sliding_window": 8} if text == "gemma2" else {"head_dim": 8}
@@ -361,8 +364,10 @@ FUYU_WORDS = ("|SPEAKER|", "|NEWLINE|", "|ENDOFTEXT|", "<0x04>", "\n", "â–", "â
 
 
 def save_fuyu(folder: Path, *, seed: int = 0) -> Path:
-    """A Fuyu, whose images are rows of patches of 4 x 4 pixels within 32 x 24, with no tower; its tokenizer writes a
-    mark of a word before each text.
+    """Save a Fuyu, which has no tower.
+
+    Its images are rows of patches of 4 x 4 pixels within 32 x 24, and its tokenizer writes a mark of a word before each
+    text.
     """
     words = ["<unk>", "<s>", "</s>", *FUYU_WORDS, *(chr(code) for code in range(33, 127))]
     tokenizer = Tokenizer(models.Unigram([(word, -float(len(word) == 1)) for word in words], unk_id=0))

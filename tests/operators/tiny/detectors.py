@@ -22,15 +22,15 @@ from tests.operators.tiny.rewards import clip_tokenizer, coarse
 from tests.operators.tiny.vqa_models import WORDPIECES, save_bert_tokenizer
 
 SHORTEST, LONGEST = 128, 160
-"""Pixels of the sides of an image as the detector reads it."""
+"""Sides in pixels of an image as the detector reads it."""
 PAGE = 128
-"""Pixels of the side of an image as the reader reads it."""
+"""Side in pixels of an image as the reader reads it."""
 GOT_SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<img>", "</img>", "<imgpad>")
 GOT_VOCABULARY = {token: index for index, token in enumerate([*GOT_SPECIAL, *tiny.BYTES])}
 
 
 def save_grounding_dino(folder: Path, *, seed: int = 0) -> Path:
-    """A Grounding DINO with a Swin and a BERT."""
+    """Save a Grounding DINO with a Swin and a BERT."""
     torch.manual_seed(seed)
     swin = SwinConfig(
         image_size=SHORTEST, patch_size=4, embed_dim=8, depths=[1, 1, 1, 1], num_heads=[1, 1, 2, 2], window_size=2,
@@ -55,7 +55,7 @@ def save_grounding_dino(folder: Path, *, seed: int = 0) -> Path:
 
 
 def save_owlv2(folder: Path, *, seed: int = 0) -> Path:
-    """An OWLv2 that sees 16 places."""
+    """Save an OWLv2 with 16 positions."""
     torch.manual_seed(seed)
     size = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2}
     tokenizer = clip_tokenizer()
@@ -70,7 +70,7 @@ def save_owlv2(folder: Path, *, seed: int = 0) -> Path:
 
 
 def save_got_ocr2(folder: Path, *, seed: int = 0) -> Path:
-    """A GOT-OCR 2.0 whose words are bytes: an image of 128 pixels is four tokens."""
+    """Save a GOT-OCR 2.0 whose words are bytes: an image of 128 pixels is four tokens."""
     torch.manual_seed(seed)
     text = {
         "model_type": "qwen2", "vocab_size": len(GOT_VOCABULARY), "hidden_size": 32, "intermediate_size": 48,

@@ -1,4 +1,4 @@
-"""Judges that say the same of everything: true architectures whose weights are set, so that a reply has the form."""
+"""Judges that always reply the same: true architectures with weights set so that the reply has the right form."""
 
 import json
 from collections.abc import Mapping
@@ -18,20 +18,21 @@ from tests.operators import tiny
 SPECIAL = ("<pad>", "<unk>", "<|im_start|>", "<|im_end|>")
 TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor %}<|im_start|>"
 SPACE = "\N{LATIN CAPITAL LETTER G WITH DOT ABOVE}"
-"""A space in a byte-level tokenizer's vocabulary."""
+"""The space in a byte-level tokenizer's vocabulary."""
 RATED = {"rating": 7, "semantic_consistency": 8, "naturalness": 9, "artifacts": 6}
-"""Ratings by the judge that sees."""
+"""Ratings of the judge that sees images."""
 FOLLOWING = (
     ("<|im_start|>", "a"), ("a", "<|im_end|>"), (SPACE, "7"), ("7", ","), ('"', "o"), ("o", "k"), ("k", '"'),
     ("}", "<|im_end|>"),
 )  # fmt: skip
-"""Tokens of the judge that reads, each with its successor: it replies `a`, or 7 and `ok` under a schema that requires
-numbers and texts.
+"""Tokens of the judge that reads, each with its successor.
+
+It replies `a`, or 7 and `ok` under a schema that requires numbers and texts.
 """
 
 
 def save_tokenizer(folder: Path, *replies: str) -> Mapping[str, int]:
-    """A tokenizer of single bytes and of whole replies; its vocabulary."""
+    """Save a tokenizer of single bytes and of whole replies; return its vocabulary."""
     vocabulary = {token: index for index, token in enumerate([*SPECIAL, *tiny.BYTES, *replies])}
     names = {"pad_token": "<pad>", "unk_token": "<unk>", "eos_token": "<|im_end|>", "sep_token": "<|im_end|>"}
     fast = tiny.byte_tokenizer(vocabulary, SPECIAL, bos_token="<|im_start|>", **names)

@@ -1,4 +1,4 @@
-"""A kind of network of which the tests have a tiny checkpoint."""
+"""A kind of network for which the tests have a tiny checkpoint."""
 
 from collections.abc import Callable
 from pathlib import Path

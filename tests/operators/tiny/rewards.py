@@ -1,4 +1,4 @@
-"""Random checkpoints of the models that compare an image with a text, each in the layout of its release."""
+"""Random checkpoints of models that compare an image with a text, each in the layout of its release."""
 
 import io
 import string
@@ -55,7 +55,7 @@ CLIP_CONTEXT = 24
 
 
 def coarse(network: nn.Module, *, seed: int = 0, deviation: float = 0.25) -> None:
-    """Make weights so large that the network's output differs from input to input."""
+    """Enlarge the weights so that the network's output differs from input to input."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for weights in network.parameters():
@@ -64,7 +64,7 @@ def coarse(network: nn.Module, *, seed: int = 0, deviation: float = 0.25) -> Non
 
 
 def clip_tokenizer() -> CLIPTokenizer:
-    """CLIP's, of single letters: in lower case, the end of a text the highest of its entries."""
+    """Return CLIP's tokenizer of single letters: in lower case, with the end of a text as its highest entry."""
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     entries = [*letters, *(letter + "</w>" for letter in letters), "<|startoftext|>", "<|endoftext|>"]
     vocabulary = {entry: index for index, entry in enumerate(entries)}
@@ -72,7 +72,7 @@ def clip_tokenizer() -> CLIPTokenizer:
 
 
 def save_pickscore(folder: Path, *, seed: int = 0) -> Path:
-    """A CLIP as PickScore is released: GELU, and the config's first, wrong end of a text."""
+    """Save a CLIP as PickScore was released: with GELU, and with its config's wrong token for the end of a text."""
     text = {**SIZE, "vocab_size": len(clip_tokenizer()), "max_position_embeddings": CLIP_CONTEXT, "hidden_act": "gelu"}
     ends = {"bos_token_id": 0, "eos_token_id": 2, "pad_token_id": 1}
     vision = {**SIZE, "image_size": tiny.SIDE, "patch_size": 8, "hidden_act": "gelu"}
@@ -137,7 +137,7 @@ class QuickGelu(nn.Module):
 
 
 class OpenClip(nn.Module):
-    """A CLIP of OpenCLIP's making: its arithmetic, and the names of its weights."""
+    """A CLIP with OpenCLIP's arithmetic and names of weights."""
 
     def __init__(self, *, quick: bool) -> None:
         super().__init__()
@@ -151,7 +151,7 @@ class OpenClip(nn.Module):
         self.logit_scale = nn.Parameter(torch.tensor(1.5))
 
     def encode_text(self, ids: torch.Tensor) -> torch.Tensor:
-        """Texts (n, length), embedded at their highest token."""
+        """Embed texts (n, length) at their highest token."""
         length = ids.shape[1]
         mask = torch.full((length, length), float("-inf")).triu(1)
         states = self.transformer(self.token_embedding(ids) + self.positional_embedding[:length], mask)
@@ -169,7 +169,7 @@ def open_clip_fields(*, quick: bool) -> dict[str, Any]:
 
 
 def open_clip(*, seed: int = 0, quick: bool = False) -> OpenClip:
-    """One with weights of its own."""
+    """Return a CLIP with random weights."""
     torch.manual_seed(seed)
     network = OpenClip(quick=quick).eval()
     coarse(network, seed=seed)
@@ -177,7 +177,7 @@ def open_clip(*, seed: int = 0, quick: bool = False) -> OpenClip:
 
 
 def save_open_clip(folder: Path, *, seed: int = 0, quick: bool = False) -> Path:
-    """A CLIP in OpenCLIP's layout."""
+    """Save a CLIP in OpenCLIP's layout."""
     folder.mkdir(parents=True, exist_ok=True)
     weights = {name: tensor.contiguous() for name, tensor in open_clip(seed=seed, quick=quick).state_dict().items()}
     save_file(weights, folder / "open_clip_model.safetensors")
@@ -187,7 +187,7 @@ def save_open_clip(folder: Path, *, seed: int = 0, quick: bool = False) -> Path:
 
 
 class _Leff(nn.Module):
-    """PyramidCLIP's layer of patches that mix, by its release's names."""
+    """PyramidCLIP's layer that mixes patches, with its release's names."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -208,7 +208,7 @@ class _Leff(nn.Module):
 
 
 class PyramidClipRelease(OpenClip):
-    """A PyramidCLIP: its arithmetic, and the names of its weights; nine of ten layers mix patches."""
+    """A PyramidCLIP with its release's arithmetic and names of weights; nine of ten layers mix patches."""
 
     def __init__(self) -> None:
         super().__init__(quick=True)
@@ -224,7 +224,7 @@ class PyramidClipRelease(OpenClip):
         self.visual.proj_pre = nn.Parameter(torch.randn(2052, 32))
 
     def encode_text(self, ids: torch.Tensor) -> torch.Tensor:
-        """Texts of the whole context, padded with 0: the largest of each number."""
+        """Embed texts of the whole context, padded with 0, by the largest value of each dimension."""
         mask = torch.full((CLIP_CONTEXT, CLIP_CONTEXT), float("-inf")).triu(1)
         states = self.ln_final(self.transformer(self.token_embedding(ids) + self.positional_embedding, mask))
         embedded: torch.Tensor = states.max(dim=1)[0] @ self.text_projection
@@ -238,7 +238,7 @@ def _through(blocks: Sequence[_Block], states: torch.Tensor, mask: torch.Tensor 
 
 
 def pyramid_clip(*, seed: int = 0) -> PyramidClipRelease:
-    """One with weights of its own, and with statistics as of a training."""
+    """Return a PyramidCLIP with random weights, and with statistics as after training."""
     torch.manual_seed(seed)
     network = PyramidClipRelease().eval()
     coarse(network, seed=seed)
@@ -250,7 +250,7 @@ def pyramid_clip(*, seed: int = 0) -> PyramidClipRelease:
 
 
 def save_pyramid_clip(folder: Path, *, seed: int = 0) -> Path:
-    """A PyramidCLIP as it lies once its release is converted."""
+    """Save a PyramidCLIP as it is stored after converting its release."""
     network = PyramidClip(clip_config(pyramid_clip_fields()))
     network.load_state_dict(pyramid_clip_weights(pyramid_clip(seed=seed).state_dict()))
     network.save_pretrained(folder)
@@ -268,7 +268,7 @@ def pyramid_clip_fields() -> dict[str, Any]:
 
 
 def save_siglip(folder: Path, *, seed: int = 0) -> Path:
-    """A SigLIP with the SentencePiece tokenizer of its release, which drops punctuation."""
+    """Save a SigLIP with the SentencePiece tokenizer of its release, which drops punctuation."""
     folder.mkdir(parents=True, exist_ok=True)
     pieces = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
@@ -292,7 +292,7 @@ def save_siglip(folder: Path, *, seed: int = 0) -> Path:
 
 
 def save_siglip2(folder: Path, *, seed: int = 0) -> Path:
-    """A SigLIP 2 of fixed size: its network is SigLIP's, and its tokenizer Gemma's, which keeps capitals."""
+    """Save a SigLIP 2 of fixed size: its network is SigLIP's, and its tokenizer Gemma's, which keeps capitals."""
     tokenizer = _gemma_tokenizer()
     _save_siglip_network(folder, len(tokenizer), eos=1, seed=seed)
     tokenizer.save_pretrained(folder)
@@ -307,7 +307,7 @@ def _save_siglip_network(folder: Path, entries: int, *, eos: int, seed: int) -> 
 
 
 def save_siglip2_naflex(folder: Path, *, seed: int = 0) -> Path:
-    """A SigLIP 2 that takes images at their own proportions, as up to 16 patches."""
+    """Save a SigLIP 2 that reads images at their own proportions, as up to 16 patches."""
     tokenizer = _gemma_tokenizer()
     vision = {**SIZE, "num_patches": 16, "patch_size": 8}
     network = Siglip2Model(Siglip2Config(text_config=_siglip_text(len(tokenizer), 1), vision_config=vision))
@@ -323,7 +323,7 @@ def _siglip_text(entries: int, eos: int) -> dict[str, Any]:
 
 
 def _save_logits(network: Any, folder: Path, *, seed: int) -> None:
-    """Saves a network whose logits are spread around 0."""
+    """Save a network whose logits are spread around 0."""
     coarse(network, seed=seed)
     with torch.no_grad():
         network.logit_scale.fill_(1.5)
@@ -347,7 +347,7 @@ def _gemma_tokenizer() -> GemmaTokenizer:
 
 
 def save_align(folder: Path, *, seed: int = 0) -> Path:
-    """An ALIGN: a small EfficientNet and a BERT, whose widths are the same."""
+    """Save an ALIGN: a small EfficientNet and a BERT of the same width."""
     vision = {
         "image_size": tiny.SIDE,
         "width_coefficient": 1.0,
@@ -386,7 +386,7 @@ def bert_tokenizer() -> BertTokenizer:
 
 
 def save_blip_itm(folder: Path, *, seed: int = 0, side: int = tiny.SIDE) -> Path:
-    """A BLIP that was trained to match."""
+    """Save a BLIP that was trained to match."""
     tokenizer = bert_tokenizer()
     text = {**SIZE, "vocab_size": len(tokenizer), "max_position_embeddings": 64, "encoder_hidden_size": 32}
     ends = {"bos_token_id": len(tokenizer) - 2, "eos_token_id": 3, "sep_token_id": 3, "pad_token_id": 0}
@@ -401,7 +401,7 @@ def save_blip_itm(folder: Path, *, seed: int = 0, side: int = tiny.SIDE) -> Path
 
 
 def save_blip2_itm(folder: Path, *, seed: int = 0) -> Path:
-    """A BLIP-2 that was trained to match: a Q-Former of four queries."""
+    """Save a BLIP-2 that was trained to match: a Q-Former of four queries."""
     tokenizer = bert_tokenizer()
     text = {**SIZE, "vocab_size": len(tokenizer), "max_position_embeddings": 64, "encoder_hidden_size": 32}
     config = Blip2Config(
@@ -421,7 +421,7 @@ def save_blip2_itm(folder: Path, *, seed: int = 0) -> Path:
 
 
 def save_dino(folder: Path, *, seed: int = 0, second: bool = False) -> Path:
-    """A DINO, or a DINOv2, whose positions are those of larger images: no tokenizer, and no pooler."""
+    """Save a DINO, or a DINOv2 with positions for larger images, without tokenizer and pooler."""
     vision = {**SIZE, "patch_size": 8}
     if second:
         network: Any = Dinov2Model(Dinov2Config(**vision, mlp_ratio=2, image_size=2 * tiny.SIDE))
@@ -438,7 +438,7 @@ def save_dino(folder: Path, *, seed: int = 0, second: bool = False) -> Path:
 
 
 def save_imagereward(folder: Path, *, seed: int = 0) -> Path:
-    """An ImageReward as it lies once its release is converted."""
+    """Save an ImageReward as it is stored after converting its release."""
     save_blip_itm(folder, seed=seed)
     config = BlipConfig.from_pretrained(folder)
     config.vision_config.layer_norm_eps = 1e-6

@@ -1,4 +1,4 @@
-"""A tiny checkpoint for every role that a metric names and the embedded world has none for."""
+"""A tiny checkpoint for every role that a metric names and the embedded world lacks."""
 
 from collections.abc import Mapping
 from functools import partial

@@ -41,7 +41,7 @@ WORDPIECES = {
 }  # fmt: skip
 """Vocabulary of an uncased BERT that can spell any word."""
 START, QUESTION = len(WORDPIECES), len(WORDPIECES) + 1
-"""[DEC] and [ENC], which BLIP's embedding has and the tokenizer of its release has not."""
+"""[DEC] and [ENC], which BLIP's embedding contains and the tokenizer of its release does not."""
 T5_PIECES = ("<pad>", "</s>", "<unk>")
 T5_LETTERS = f"▁{LETTERS}{LETTERS.upper()}{SIGNS}0123456789"
 T5_WORDS = ("yes", "no", "Yes", "No", "red", "circle", "the", "star")
@@ -58,7 +58,7 @@ WEIGHT = 0.4
 
 
 def save_blip2(folder: Path, *, seed: int = 0) -> Path:
-    """A BLIP-2 with a FlanT5."""
+    """Save a BLIP-2 with a FlanT5."""
     torch.manual_seed(seed)
     config = Blip2Config(**_fields("blip_2_vision_model"))
     return _save(Blip2ForConditionalGeneration(config), folder, "Blip2Processor")
@@ -74,7 +74,7 @@ def save_instructblip(folder: Path, *, seed: int = 0) -> Path:
 
 
 def save_blip_vqa(folder: Path, *, seed: int = 0) -> Path:
-    """A BLIP for question answering."""
+    """Save a BLIP for question answering."""
     torch.manual_seed(seed)
     marks = {"bos_token_id": START, "sep_token_id": WORDPIECES["[SEP]"], "pad_token_id": WORDPIECES["[PAD]"]}
     sizes = {"vocab_size": len(WORDPIECES) + 2, "max_position_embeddings": 256, "encoder_hidden_size": 32}
@@ -89,14 +89,14 @@ def save_blip_vqa(folder: Path, *, seed: int = 0) -> Path:
 
 
 def save_bert_tokenizer(folder: Path) -> None:
-    """An uncased BERT's tokenizer."""
+    """Save an uncased BERT's tokenizer."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "vocab.txt").write_text("".join(f"{piece}\n" for piece in WORDPIECES))
     BertTokenizerFast(vocab=WORDPIECES, do_lower_case=True).save_pretrained(folder)
 
 
 def save_t5_tokenizer(folder: Path) -> None:
-    """A T5's tokenizer of letters and a few words, with the image's mark that processors add."""
+    """Save a T5's tokenizer of letters and a few words, with the mark of an image that processors add."""
     tokenizer = Tokenizer(models.Unigram(T5_VOCABULARY, unk_id=2))
     tokenizer.normalizer = normalizers.NFKC()
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
@@ -109,7 +109,7 @@ def save_t5_tokenizer(folder: Path) -> None:
 
 
 def enliven(model: nn.Module) -> None:
-    """Large random weights in place of those that transformers draws."""
+    """Replace the weights that transformers draws by large random weights."""
     for name, parameter in model.named_parameters():
         if parameter.dim() > 1:
             nn.init.normal_(parameter, std=WEIGHT / max(1.0, parameter.shape[-1] / 32) ** 0.5)
@@ -118,7 +118,7 @@ def enliven(model: nn.Module) -> None:
 
 
 def _fields(vision: str) -> dict[str, Any]:
-    """The config of a Q-Former between a vision tower and a FlanT5 whose GELU is the exact one, as released."""
+    """Return the config of a Q-Former between a vision tower and a FlanT5 with the exact GELU, as released."""
     language = T5_FIELDS | {"model_type": "t5", "vocab_size": ROWS, "dense_act_fn": "gelu"}
     qformer = TEXT_FIELDS | {
         "vocab_size": len(WORDPIECES),
@@ -148,7 +148,7 @@ def _save(model: Any, folder: Path, processor: str) -> Path:
 
 
 def _release_config(folder: Path, model: Any) -> None:
-    """The text half of config.json as released: transformers 5 writes of every T5 that its head is tied."""
+    """Write the text half of config.json as released; transformers 5 records of every T5 that its head is tied."""
     text = model.config.text_config.to_dict() | {"tie_word_embeddings": False}
     edit_json(folder / "config.json", text_config={k: v for k, v in text.items() if k != "scale_decoder_outputs"})
 

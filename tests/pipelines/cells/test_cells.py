@@ -35,7 +35,7 @@ def cell(shard: Shard = SHARD, recipe: Recipe = RECIPE) -> PlannedCell:
     ],
     ids=lambda change: next(iter(change)),
 )
-def test_another_source_is_another_key(change: dict[str, Any]) -> None:
+def test_a_changed_source_changes_the_key(change: dict[str, Any]) -> None:
     assert cell(replace(SHARD, **change)).key != cell().key
 
 
@@ -49,22 +49,22 @@ def test_another_source_is_another_key(change: dict[str, Any]) -> None:
     ],
     ids=["version", "config", "stage", "upstream"],
 )
-def test_another_recipe_is_another_key_and_another_folder(other: Recipe) -> None:
+def test_a_changed_recipe_changes_the_key_and_the_folder(other: Recipe) -> None:
     assert cell(recipe=other).key != cell().key
     assert cell(recipe=other).path.split("/")[:2] != cell().path.split("/")[:2]
 
 
-def test_the_order_in_which_a_config_is_written_does_not_matter() -> None:
+def test_the_order_of_fields_in_a_config_does_not_matter() -> None:
     assert make_recipe("answers", 1, {"dtype": "float32", "model": "m"}) == RECIPE
 
 
-def test_a_path_tells_stage_recipe_generator_and_shard() -> None:
+def test_a_path_contains_stage_recipe_generator_and_shard() -> None:
     stage, recipe, generator, name = cell().path.split("/")
     assert (stage, generator, name) == ("answers", "atlas", f"00000-{cell().key[:8]}.parquet")
     assert len(recipe) == 8
 
 
-def test_work_survives_the_way_through_a_dataset() -> None:
+def test_work_survives_a_dataset() -> None:
     outcomes = {cell().path: Outcome(state="failed", message='a "quoted" reason', broken=("questions/x.parquet",))}
     told = Cell(
         node="answers:vqa", stage="answers", metric="vqascore", key=cell().key, path=cell().path,

@@ -31,7 +31,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     ]
 
 
-def plan_of(bench: Path, folder: Path, *words: str) -> Plan:
+def make_plan(bench: Path, folder: Path, *words: str) -> Plan:
     return plan_bench(bench, folder / "store", *words).plan
 
 
@@ -44,28 +44,28 @@ def test_overall_and_error_counting_share_captions_regions_and_descriptions(
     bench: Path, models: list[str], tmp_path: Path
 ) -> None:
     metrics = "metric=[llmscore,llmscore_error_counting,llmscore_rule_enhanced]"
-    assert counts(plan_of(bench, tmp_path, metrics, *models)) == {
+    assert counts(make_plan(bench, tmp_path, metrics, *models)) == {
         "captions:captioner": 1, "regions:grounder": 1, "descriptions:judge": 1, "verdicts:judge": 3, "scores": 3,
     }  # fmt: skip
 
 
-def test_the_ablations_share_what_llmscore_reads(bench: Path, models: list[str], tmp_path: Path) -> None:
+def test_the_ablations_share_llmscores_inputs(bench: Path, models: list[str], tmp_path: Path) -> None:
     metrics = "metric=[llmscore,capclip,capmeteor,descclip,descmeteor]"
-    assert counts(plan_of(bench, tmp_path, metrics, *models)) == {
+    assert counts(make_plan(bench, tmp_path, metrics, *models)) == {
         "captions:captioner": 1, "regions:grounder": 1, "descriptions:judge": 1, "text_similarities:clip": 2,
         "text_similarities": 2, "verdicts:judge": 1, "scores": 5,
     }  # fmt: skip
 
 
-def test_judges_that_see_share_a_pass_and_not_their_verdicts(bench: Path, models: list[str], tmp_path: Path) -> None:
-    plan = plan_of(bench, tmp_path, "metric=[viescore,gpt4v_eval]", *models)
+def test_judges_with_vision_share_a_pass_and_not_their_verdicts(bench: Path, models: list[str], tmp_path: Path) -> None:
+    plan = make_plan(bench, tmp_path, "metric=[viescore,gpt4v_eval]", *models)
     assert counts(plan) == {"inspections:vlm": 2, "scores": 2}
     assert plan.nodes[0].model_calls == 4 * (1 + 2 + 1), "an image is encoded once, and asked about three times"
 
 
-def test_only_what_changes_a_verdict_changes_its_cells(bench: Path, models: list[str], tmp_path: Path) -> None:
+def test_only_options_that_change_a_verdict_change_its_cells(bench: Path, models: list[str], tmp_path: Path) -> None:
     def paths(*words: str) -> dict[str, set[str]]:
-        cells = plan_of(bench, tmp_path, "metric=[llmscore]", *models, *words).cells
+        cells = make_plan(bench, tmp_path, "metric=[llmscore]", *models, *words).cells
         return {cell.recipe.stage: {cell.path} for cell in cells}
 
     def changed(*words: str) -> set[str]:
@@ -83,11 +83,11 @@ def test_only_what_changes_a_verdict_changes_its_cells(bench: Path, models: list
     ("metric", "role"),
     [("llmscore", "captioner"), ("capmeteor", "captioner"), ("viescore", "vlm"), ("gpt4v_eval", "vlm")],
 )
-def test_a_role_that_nothing_fills_is_refused_in_one_line(metric: str, role: str, bench: Path, tmp_path: Path) -> None:
+def test_a_role_without_a_model_is_refused_in_one_line(metric: str, role: str, bench: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=rf"^metrics\.{metric}\.\w+: no model has the role '{role}'; .*$"):
         sweep_config(bench, tmp_path / "store", f"metric=[{metric}]")
 
 
-def test_a_model_that_does_not_see_is_no_judge_of_images(bench: Path, tmp_path: Path) -> None:
+def test_a_model_without_vision_is_refused_as_a_judge_of_images(bench: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"viescore needs a captioner .*model, and the role 'llm' is a causal_lm"):
         sweep_config(bench, tmp_path / "store", "metric=[viescore]", "metrics.viescore.judge=llm")

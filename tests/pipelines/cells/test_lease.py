@@ -70,7 +70,7 @@ def take_night_lease(store: Store, clock: Clock, wait: float = 0.0, job: str = "
     return take_lease(store, "night", job, seconds=SECONDS, wait=wait, clock=clock)
 
 
-def test_a_lease_that_is_heard_of_is_refused_and_one_released_is_free_at_once(store: Store) -> None:
+def test_a_live_lease_is_refused_and_a_released_one_is_free_at_once(store: Store) -> None:
     ours = take_night_lease(store, Script())
     theirs = Script(1e9, meanwhile=ours.renew)
     with pytest.raises(LeaseHeld, match=r"leases: nightly on .* \(process \d+\), since .* is at work; run again once"):
@@ -82,14 +82,14 @@ def test_a_lease_that_is_heard_of_is_refused_and_one_released_is_free_at_once(st
 
 
 @pytest.mark.parametrize("clock", [0.0, -1e6, 1e9], ids=["same", "behind", "ahead"])
-def test_a_dead_ones_lease_is_taken_after_its_time_by_the_watchers_clock(clock: float, store: Store) -> None:
+def test_a_dead_holders_lease_is_taken_after_its_time_by_the_watchers_clock(clock: float, store: Store) -> None:
     take_night_lease(store, Script())
     theirs = Script(clock)
     assert take_night_lease(store, theirs).number == 2
     assert SECONDS <= theirs.time - clock < 1.2 * SECONDS
 
 
-def test_somebody_waits_for_a_lease_as_long_as_they_said(store: Store) -> None:
+def test_a_job_waits_for_a_lease_as_long_as_configured(store: Store) -> None:
     ours = take_night_lease(store, Script())
     theirs = Script(meanwhile=ours.renew)
     with pytest.raises(LeaseHeld):
@@ -100,14 +100,14 @@ def test_somebody_waits_for_a_lease_as_long_as_they_said(store: Store) -> None:
     assert patient.time < 1.2 * SECONDS
 
 
-def test_a_stalled_holder_notices_whatever_became_of_the_one_that_took_its_place(store: Store) -> None:
+def test_a_stalled_holder_notices_its_loss_whatever_its_successor_did(store: Store) -> None:
     clock = Script()
     stalled = take_night_lease(store, clock)
     second = take_night_lease(store, Script(), job="the second")
     with pytest.raises(
         LeaseLost, match=r"this nightly was not heard of for too long, and the second on .* took its pl"
     ):
-        stalled.renew()  # its clock has not moved: it was the whole machine that slept
+        stalled.renew()  # its clock has not moved: the whole machine slept
     assert stalled.lost
     second.renew()
     second.release()
@@ -119,7 +119,7 @@ def test_a_stalled_holder_notices_whatever_became_of_the_one_that_took_its_place
     third.renew()
 
 
-def test_a_holder_that_slept_while_two_others_came_and_went_has_lost_it(store: Store) -> None:
+def test_a_holder_that_slept_through_two_others_has_lost_its_lease(store: Store) -> None:
     clock = Script()
     stalled = take_night_lease(store, clock)
     for _ in range(2):
@@ -130,7 +130,7 @@ def test_a_holder_that_slept_while_two_others_came_and_went_has_lost_it(store: S
     assert read_lease(store, "night").is_free
 
 
-def test_a_late_holder_that_nobody_replaced_goes_on_under_the_next_number(store: Store) -> None:
+def test_a_late_holder_without_a_successor_continues_under_the_next_number(store: Store) -> None:
     clock = Script()
     late = take_night_lease(store, clock)
     clock.time += 0.9 * SECONDS
@@ -140,7 +140,7 @@ def test_a_late_holder_that_nobody_replaced_goes_on_under_the_next_number(store:
     assert late.number == 2 and not late.lost
 
 
-def test_of_two_that_find_it_dead_at_the_same_moment_one_gets_it(store: Store) -> None:
+def test_only_one_of_two_concurrent_processes_takes_a_dead_lease(store: Store) -> None:
     dead = take_night_lease(store, Script())
     winners = []
 
@@ -154,7 +154,7 @@ def test_of_two_that_find_it_dead_at_the_same_moment_one_gets_it(store: Store) -
     assert [lease.number for lease in winners] == [dead.number + 1]
 
 
-def test_a_number_that_was_tidied_away_is_not_taken_twice(store: Store) -> None:
+def test_a_number_is_not_used_twice_even_if_its_file_was_removed(store: Store) -> None:
     slow = take_night_lease(store, Script())
     take_night_lease(store, Script()).release()
     third = take_night_lease(store, Script())
@@ -162,7 +162,7 @@ def test_a_number_that_was_tidied_away_is_not_taken_twice(store: Store) -> None:
     third.renew()
 
 
-def test_a_holder_whose_store_is_out_of_reach_for_a_while_loses_nothing(
+def test_a_holder_whose_store_is_unreachable_for_a_while_keeps_its_lease(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = store_at(tmp_path / "store")
@@ -179,7 +179,7 @@ def test_a_holder_whose_store_is_out_of_reach_for_a_while_loses_nothing(
 
 
 @contextmanager
-def full_disk() -> Iterator[None]:
+def fill_disk() -> Iterator[None]:
     """Prevent this process from writing any byte of a file."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
@@ -189,7 +189,7 @@ def full_disk() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-class Late(Script):
+class CountingClock(Script):
     """A clock that counts how often it was read."""
 
     def __init__(self) -> None:
@@ -207,12 +207,12 @@ class Late(Script):
         return all(self.reads.acquire(timeout=20) for _ in range(times))
 
 
-def test_a_late_holder_whose_disk_is_full_keeps_trying_and_is_told_once_another_took_its_place(tmp_path: Path) -> None:
+def test_a_late_holder_with_a_full_disk_keeps_trying_until_another_process_takes_the_lease(tmp_path: Path) -> None:
     store = store_at(tmp_path / "store")
-    clock, told = Late(), Queue[LeaseLost]()
+    clock, told = CountingClock(), Queue[LeaseLost]()
     with take_lease(store, "night", "nightly", seconds=0.3, clock=clock) as lease:
         lease.when_lost = told.put
-        with full_disk():
+        with fill_disk():
             clock.time += 0.25
             assert clock.has_beaten(5), "its thread goes on"
             with pytest.raises(WriteError, match=r"leases/night/00000002.json: cannot be written"):
@@ -223,13 +223,13 @@ def test_a_late_holder_whose_disk_is_full_keeps_trying_and_is_told_once_another_
         assert "took its place" in str(told.get(timeout=20))
 
 
-def test_a_file_that_nobody_can_read_is_a_dead_ones(store: Store) -> None:
+def test_an_unreadable_file_counts_as_a_dead_lease(store: Store) -> None:
     store.write_text("leases/night/00000004.json", "{")
     assert unreleased_leases(store)["night"].holder is None
     assert take_night_lease(store, Script()).number == 5
 
 
-def test_who_is_alive_is_told_of_all_leases_at_once(store: Store) -> None:
+def test_live_holders_of_all_leases_are_listed_together(store: Store) -> None:
     clock = Script()
     take_lease(store, "dead", "gc", seconds=SECONDS, clock=clock)
     alive = take_lease(store, "alive", "nightly", seconds=SECONDS, clock=clock)
@@ -242,7 +242,7 @@ def test_who_is_alive_is_told_of_all_leases_at_once(store: Store) -> None:
 
 @contextmanager
 def holder(store: Store, beats: int) -> Iterator[subprocess.Popen[str]]:
-    """Another process that holds the lease for an hour, and reports on request if it still does."""
+    """Start another process that holds the lease for an hour, and reports on request if it still does."""
     process = subprocess.Popen(
         [sys.executable, "-c", HOLDER, store.place.url, str(HOUR), str(beats)],
         cwd=ROOT,
@@ -264,22 +264,22 @@ def ask(process: subprocess.Popen[str]) -> str:
     return process.stdout.readline()
 
 
-class Eager(Clock):
+class ShortWaitClock(Clock):
     """The real clock, with at most half a second between two polls."""
 
     def pause(self, seconds: float) -> None:
         super().pause(min(seconds, 0.5))
 
 
-def test_a_process_at_work_is_heard_of_by_its_thread_and_once_it_is_killed_no_more(store: Store) -> None:
+def test_a_thread_renews_the_lease_until_its_process_is_killed(store: Store) -> None:
     with holder(store, beats=HOUR) as process, pytest.raises(LeaseHeld, match=rf"process {process.pid}\), since"):
-        take_night_lease(store, Eager())
+        take_night_lease(store, ShortWaitClock())
     assert process.returncode == -signal.SIGKILL
     lease = take_night_lease(store, Script())
     assert not lease.lost
 
 
-def test_a_process_that_was_stopped_finds_its_lease_lost_when_it_goes_on(store: Store) -> None:
+def test_a_suspended_process_finds_its_lease_lost_when_it_resumes(store: Store) -> None:
     with holder(store, beats=1) as process:
         assert ask(process) == "held\n"
         os.kill(process.pid, signal.SIGSTOP)

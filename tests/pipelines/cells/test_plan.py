@@ -51,13 +51,13 @@ def test_a_fresh_store_lacks_every_cell_and_the_plan_counts_the_model_calls(fold
 
 
 @pytest.mark.parametrize("metric", ["gecko", "tifa", "dsg", "vq2"])
-def test_the_plan_expects_about_as_many_calls_as_writing_the_packs_questions_takes(tmp_path: Path, metric: str) -> None:
+def test_the_plan_estimates_the_calls_for_writing_the_packs_questions(tmp_path: Path, metric: str) -> None:
     """The estimate is within a quarter: for a paid service it is the estimated cost."""
     folder = write_benchmark(tmp_path / "bench", ["atlas"], count=256)
     config = sweep_config(folder, tmp_path / "store", f"metric=[{metric}]")
     plan = plan_sweep(config, wanted=("questions", "entailment", "scores")).plan
     nodes = {item.node.name: item for item in plan.nodes}
-    written = [GoldWriter(prompt).written(metric) for prompt in make_prompts(0, 32)]
+    written = [GoldWriter(prompt).write(metric) for prompt in make_prompts(0, 32)]
     assert nodes["questions:llm"].model_calls == pytest.approx(sum(len(one.lessons) for one in written), rel=0.25)
     asked = sum(is_asked(question.keep) for one in written for question in one.questions)
     answers = nodes["answers:vqa"]
@@ -66,7 +66,7 @@ def test_the_plan_expects_about_as_many_calls_as_writing_the_packs_questions_tak
         assert nodes["entailment:nli"].model_calls == pytest.approx(asked, rel=0.25)
 
 
-def test_a_changed_weight_file_touches_the_same_and_a_moved_one_nothing(folder: Path, tmp_path: Path) -> None:
+def test_a_changed_weight_file_affects_its_cells_and_a_moved_one_none(folder: Path, tmp_path: Path) -> None:
     before = planned(folder)
     copy = tmp_path / "models"
     shutil.copytree(PACK.parent / "clip-flant5-shapes", copy / "clip-flant5-shapes")
@@ -105,9 +105,7 @@ def test_only_what_can_change_a_result_changes_a_key(folder: Path, override: str
 RELEASED = ('Does this figure show "{}"? Please answer yes or no.', "Yes", "mean")
 
 
-def test_what_vqascore_leaves_open_is_as_its_model_is_asked_in_the_keys_and_in_the_record(
-    folder: Path, tmp_path: Path
-) -> None:
+def test_keys_and_records_have_vqascores_defaults_for_its_model(folder: Path, tmp_path: Path) -> None:
     store, chat = tmp_path / "store", str(tiny.save_qwen2_vl(tmp_path / "qwen"))
     released = plan_bench(folder, store)
     template, answer, reduction = RELEASED
@@ -121,7 +119,7 @@ def test_what_vqascore_leaves_open_is_as_its_model_is_asked_in_the_keys_and_in_t
     assert changed(released.plan, other.plan) == {"questions": 2, "answers:vqa": 4, "scores": 4}
 
 
-def test_a_released_penalty_is_in_the_keys_and_told_with_what_is_asked(
+def test_a_released_penalty_is_in_the_keys_and_shown_with_the_question(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     chat = tiny.save_qwen2_vl(tmp_path / "qwen", kind="qwen2_5_vl")
@@ -138,7 +136,7 @@ def test_a_released_penalty_is_in_the_keys_and_told_with_what_is_asked(
     assert told == ["", ", with its checkpoint's repetition penalty"]
 
 
-def test_answers_that_nothing_lacks_are_not_missed(folder: Path) -> None:
+def test_answers_are_not_planned_if_every_score_exists(folder: Path) -> None:
     plan, store = planned(folder), folder.parent / "store"
     for path in paths(plan, "scores"):
         (store / path).parent.mkdir(parents=True, exist_ok=True)
@@ -175,7 +173,7 @@ def test_planning_imports_neither_ray_nor_torch() -> None:
         ("models.vqa.checkpoint=nobody/nothing", "neither a local folder, nor in the hub's cache"),
     ],
 )
-def test_a_checkpoint_that_is_not_one_fails_the_plan(folder: Path, override: str, problem: str) -> None:
+def test_an_invalid_checkpoint_fails_the_plan(folder: Path, override: str, problem: str) -> None:
     with pytest.raises(ModelError, match=problem):
         planned(folder, override)
 
@@ -190,12 +188,12 @@ def test_a_metric_without_its_model_fails_the_config(folder: Path) -> None:
 ABLATION = "metric=[gecko_baseline,gecko_coverage,gecko_normalised,gecko]"
 
 
-def test_what_only_the_score_differs_in_shares_questions_and_answers(folder: Path) -> None:
+def test_metrics_that_only_score_differently_share_questions_and_answers(folder: Path) -> None:
     cells = Counter(cell.recipe.stage for cell in planned(folder, ABLATION).cells)
     assert cells == {"questions": 2 * 2, "entailment": 2, "answers": 2 * 4, "scores": 4 * 4}
 
 
-def test_a_new_generator_has_no_question_written(folder: Path) -> None:
+def test_a_new_generator_needs_no_new_questions(folder: Path) -> None:
     before = planned(folder, "metric=[gecko,tifa]")
     write_rows(folder / "images/drift/00000.parquet", images("drift", 8))
     assert changed(before, planned(folder, "metric=[gecko,tifa]")) == {"answers:vqa": 4, "scores": 4}
@@ -214,12 +212,14 @@ def test_a_new_generator_has_no_question_written(folder: Path) -> None:
         ("models.llm.pair_batch=3", set()),
     ],
 )
-def test_an_option_of_gecko_touches_what_it_decides(folder: Path, override: str, touched: set[str]) -> None:
+def test_an_option_of_gecko_only_affects_the_cells_that_depend_on_it(
+    folder: Path, override: str, touched: set[str]
+) -> None:
     before, after = planned(folder, "metric=[gecko]"), planned(folder, "metric=[gecko]", override)
     assert set(changed(before, after)) == touched
 
 
-def test_the_matcher_belongs_to_tifa_alone(folder: Path) -> None:
+def test_only_tifa_uses_the_matcher(folder: Path) -> None:
     before = planned(folder, "metric=[gecko,tifa]")
     after = planned(folder, "metric=[gecko,tifa]", "models.matcher.revision=v2")
     assert changed(before, after) == {"answers:vqa": 4, "scores": 4}
@@ -228,10 +228,10 @@ def test_the_matcher_belongs_to_tifa_alone(folder: Path) -> None:
     }
 
 
-# What is in a key and what is not
+# Content of keys
 
 
-def test_prompts_are_known_by_ids_and_texts_wherever_they_lie(folder: Path, tmp_path: Path) -> None:
+def test_prompts_are_identified_by_ids_and_texts_and_not_by_their_path(folder: Path, tmp_path: Path) -> None:
     before = planned(folder)
     os.utime(folder / "prompts.parquet")
     assert changed(before, planned(folder)) == {}
@@ -242,7 +242,7 @@ def test_prompts_are_known_by_ids_and_texts_wherever_they_lie(folder: Path, tmp_
     assert changed(before, planned(folder)) == {"questions": 2}, "two other shards of prompts, and nothing on images"
 
 
-def test_a_path_is_the_same_however_it_is_spelled(folder: Path) -> None:
+def test_the_spelling_of_a_path_does_not_matter(folder: Path) -> None:
     before = planned(folder)
     (folder.parent / "link").symlink_to(folder)
     for spelling in (f"{folder}/../bench", f"{folder}/./", f"{folder.parent}/link", f"file://{folder}"):
@@ -250,7 +250,7 @@ def test_a_path_is_the_same_however_it_is_spelled(folder: Path) -> None:
         assert changed(before, planned(folder, images, f"benchmark.prompts={spelling}/prompts.parquet")) == {}
 
 
-def test_a_link_is_known_by_its_own_name_and_its_file_by_where_it_lies(folder: Path, tmp_path: Path) -> None:
+def test_a_links_own_name_counts_and_its_targets_location(folder: Path, tmp_path: Path) -> None:
     """In a hub's cache, train.parquet is a link to a blob without a suffix."""
     for name, place in (
         ("prompts.parquet", folder / "prompts.parquet"),
@@ -268,7 +268,7 @@ def test_a_link_is_known_by_its_own_name_and_its_file_by_where_it_lies(folder: P
     assert {shard.source()["url"] for shard in sources.image_shards} == {str(tmp_path / "blob-sdxl")}
 
 
-def test_an_edited_prompt_touches_the_shards_whose_images_were_made_of_it(folder: Path) -> None:
+def test_an_edited_prompt_affects_the_shards_with_its_images(folder: Path) -> None:
     before = planned(folder)
     edited = prompts(8)
     edited[5]["text"] += " at night"
@@ -280,7 +280,7 @@ def test_an_edited_prompt_touches_the_shards_whose_images_were_made_of_it(folder
     assert shards == {"prompts-00001", "00000-00001"}
 
 
-def test_a_benchmark_that_grows_touches_nothing_that_was_there(folder: Path) -> None:
+def test_a_growing_benchmark_does_not_affect_existing_cells(folder: Path) -> None:
     (folder / "prompts").mkdir()
     (folder / "prompts.parquet").rename(folder / "prompts/0.parquet")
     both = f"benchmark.prompts={folder}/prompts"
@@ -291,7 +291,7 @@ def test_a_benchmark_that_grows_touches_nothing_that_was_there(folder: Path) -> 
     assert changed(before, planned(folder, both)) == added
 
 
-def test_an_address_beside_an_images_own_bytes_is_not_looked_at(folder: Path) -> None:
+def test_an_address_next_to_an_images_bytes_is_ignored(folder: Path) -> None:
     rows = [{**row, "uri": f"{folder}/images/atlas/{n}.png"} for n, row in enumerate(images("atlas", 8))]
     write_rows(folder / "images/atlas/00000.parquet", rows)
     before = planned(folder)
@@ -299,7 +299,7 @@ def test_an_address_beside_an_images_own_bytes_is_not_looked_at(folder: Path) ->
     assert changed(before, planned(folder)) == {}
 
 
-def test_an_endpoint_is_the_same_with_and_without_a_slash(folder: Path) -> None:
+def test_a_trailing_slash_of_an_endpoint_does_not_matter(folder: Path) -> None:
     api = ("metric=[gecko]", "model@models.llm=api", "models.llm.checkpoint=m", "models.llm.revision=v1")
     plans = [planned(folder, *api, f"models.llm.endpoint=http://127.0.0.1:9/v1{slash}") for slash in ("", "/")]
     assert changed(*plans) == {}

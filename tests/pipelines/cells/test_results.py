@@ -17,7 +17,7 @@ from tests.bench_of import Bench, images, prompts, run_plan, run_tables, save_sc
 
 
 class Nights(Bench):
-    """A benchmark whose cells are scored as they come, with a sweep after each change."""
+    """A benchmark whose cells get scores when they are planned, with a sweep after each change."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         super().__init__(folder, "metric=[clipscore]")
@@ -40,7 +40,7 @@ class Nights(Bench):
     def add(self, generator: str, count: int = 8, file: str = "00000") -> None:
         self.write(generator, images(generator, count), file)
 
-    def generators_read(self) -> set[str]:
+    def list_generators_read(self) -> set[str]:
         return {path.split("/")[2] for path in self.read}
 
 
@@ -49,8 +49,8 @@ def nights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Nights:
     return Nights(tmp_path, monkeypatch)
 
 
-def assert_as_if_nothing_stood(nights: Nights, done: FinishedSweep, folder: Path) -> None:
-    """Assert that the tables are those of a sweep over the same cells that has no earlier run."""
+def assert_equals_fresh_run(nights: Nights, done: FinishedSweep, folder: Path) -> None:
+    """Assert that the tables equal those of a sweep over the same cells without an earlier run."""
     shutil.copytree(nights.store.place.url, folder, ignore=shutil.ignore_patterns("runs"), copy_function=shutil.copy2)
     fresh = nights.sweep(f"store={folder}")
     assert nights.read, "every cell is read"
@@ -58,18 +58,18 @@ def assert_as_if_nothing_stood(nights: Nights, done: FinishedSweep, folder: Path
         pd.testing.assert_frame_equal(run_tables(done)[name], table)
 
 
-def test_a_night_with_one_new_generator_reads_its_cells_alone(nights: Nights, tmp_path: Path) -> None:
+def test_a_night_with_one_new_generator_reads_only_its_cells(nights: Nights, tmp_path: Path) -> None:
     first = nights.sweep()
-    assert nights.generators_read() == {"atlas", "flint"}
+    assert nights.list_generators_read() == {"atlas", "flint"}
     nights.add("cobalt", count=6)
     second = nights.sweep()
-    assert nights.generators_read() == {"cobalt"} and len(nights.read) == 2
+    assert nights.list_generators_read() == {"cobalt"} and len(nights.read) == 2
     assert (second.results.rows, second.results.n_null) == (first.results.rows + 8, 2)
-    assert_as_if_nothing_stood(nights, second, tmp_path / "fresh")
+    assert_equals_fresh_run(nights, second, tmp_path / "fresh")
 
 
 @pytest.mark.parametrize("rows_of_a_part, changed", [(1, 1), (8, 2), (1000, 4)])
-def test_a_generator_that_grows_changes_its_last_part_alone(
+def test_a_growing_generator_only_changes_its_last_part(
     rows_of_a_part: int, changed: int, nights: Nights, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(results, "MAX_PART_ROWS", rows_of_a_part)
@@ -77,13 +77,11 @@ def test_a_generator_that_grows_changes_its_last_part_alone(
     nights.sweep()
     nights.add("atlas", 4, file="00002")
     grown = nights.sweep()
-    assert len(nights.read) == changed and nights.generators_read() == {"atlas"}
-    assert_as_if_nothing_stood(nights, grown, tmp_path / "fresh")
+    assert len(nights.read) == changed and nights.list_generators_read() == {"atlas"}
+    assert_equals_fresh_run(nights, grown, tmp_path / "fresh")
 
 
-def test_rows_without_a_score_that_are_taken_over_keep_their_error_and_their_place(
-    nights: Nights, tmp_path: Path
-) -> None:
+def test_copied_rows_without_a_score_keep_their_error_and_their_place(nights: Nights, tmp_path: Path) -> None:
     planned = nights.plan()
     cell = planned.plan.scores["clipscore"][-1]
     ids = read_shard(cell.shard, ("image_id", "prompt_id")).to_pylist()
@@ -94,14 +92,14 @@ def test_rows_without_a_score_that_are_taken_over_keep_their_error_and_their_pla
     nights.add("cobalt")
     done = nights.sweep()
     errors = done.results.read_errors().to_pylist()
-    assert nights.generators_read() == {"cobalt"} and done.results.n_null == 4
+    assert nights.list_generators_read() == {"cobalt"} and done.results.n_null == 4
     assert [(row["file"], row["row"]) for row in errors] == [(cell.shard.url, row) for row in range(4, 8)]
-    assert_as_if_nothing_stood(nights, done, tmp_path / "fresh")
+    assert_equals_fresh_run(nights, done, tmp_path / "fresh")
 
 
 @pytest.mark.parametrize("harm", ["damage", "delete", "forget what was counted"])
-def test_a_part_that_cannot_be_taken_over_is_made_of_its_cells_again(harm: str, nights: Nights, tmp_path: Path) -> None:
-    """So are the parts of runs that were written before parts contained their tallies."""
+def test_a_part_that_cannot_be_copied_is_made_from_its_cells_again(harm: str, nights: Nights, tmp_path: Path) -> None:
+    """The same holds for parts of runs from before parts contained their tallies."""
     nights.sweep()
     for path in nights.runs.glob("*/scores.parquet/00000-*.parquet"):
         if harm == "delete":
@@ -112,11 +110,11 @@ def test_a_part_that_cannot_be_taken_over_is_made_of_its_cells_again(harm: str, 
             path.write_bytes(path.read_bytes()[:-9] + b"otherwise")
     nights.add("cobalt")
     done = nights.sweep()
-    assert "atlas" in nights.generators_read()
-    assert_as_if_nothing_stood(nights, done, tmp_path / "fresh")
+    assert "atlas" in nights.list_generators_read()
+    assert_equals_fresh_run(nights, done, tmp_path / "fresh")
 
 
-def test_a_cell_that_is_written_anew_is_read_again(nights: Nights, tmp_path: Path) -> None:
+def test_a_rewritten_cell_is_read_again(nights: Nights, tmp_path: Path) -> None:
     nights.sweep()
     planned = nights.plan()
     cell = planned.plan.scores["clipscore"][0]
@@ -126,10 +124,10 @@ def test_a_cell_that_is_written_anew_is_read_again(nights: Nights, tmp_path: Pat
     nights.add("cobalt")
     done = nights.sweep()
     assert 0.75 in done.results.read_scores().column("score").to_pylist()
-    assert_as_if_nothing_stood(nights, done, tmp_path / "fresh")
+    assert_equals_fresh_run(nights, done, tmp_path / "fresh")
 
 
-def test_prompts_that_are_labelled_otherwise_are_counted_anew_and_an_added_prompt_changes_no_part(
+def test_relabelled_prompts_are_counted_again_and_an_added_prompt_changes_no_part(
     nights: Nights, tmp_path: Path
 ) -> None:
     nights.sweep()
@@ -140,4 +138,4 @@ def test_prompts_that_are_labelled_otherwise_are_counted_anew_and_an_added_promp
     write_rows(nights.folder / "prompts.parquet", [{**asked[0], "skills": ["other"]}, *asked[1:]], row_group=8)
     done = nights.sweep()
     assert len(nights.read) == 4 and "other" in done.results.summary.column("skill").to_pylist()
-    assert_as_if_nothing_stood(nights, done, tmp_path / "fresh")
+    assert_equals_fresh_run(nights, done, tmp_path / "fresh")

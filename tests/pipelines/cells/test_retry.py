@@ -23,7 +23,7 @@ SLOW = RowError("image_too_slow", "decoding takes too long", retryable=True)
 
 
 class Decoder:
-    """Decodes images and records them; raises for the images in `slow`, as if they took too long."""
+    """Decodes and records images; raises for the images in `slow`, as if they took too long."""
 
     def __init__(self) -> None:
         self.decode = module.decode_bytes
@@ -66,7 +66,7 @@ def list_cells(cells: frozenset[PlannedCell]) -> list[tuple[str, str]]:
     return sorted((cell.recipe.stage, cell.shard.group) for cell in cells)
 
 
-def test_only_rows_that_failed_are_tried_again_and_new_images_wait(
+def test_only_failed_rows_are_tried_again_and_new_images_wait(
     folder: Path, decoder: Decoder, capsys: pytest.CaptureFixture[str]
 ) -> None:
     slow = [row["image"] for row in images("atlas", 8)[1:3]]
@@ -96,7 +96,7 @@ def test_only_rows_that_failed_are_tried_again_and_new_images_wait(
     assert (whole.exit_code, whole.retried, len(decoder.decoded)) == (0, None, 1 + 8)
 
 
-def test_rows_that_failed_for_good_are_not_counted_as_tried(folder: Path, decoder: Decoder) -> None:
+def test_permanently_failed_rows_are_not_tried_again(folder: Path, decoder: Decoder) -> None:
     rows = images("atlas", 8)
     rows[0]["image"] = b"no image at all"
     write_rows(folder / "images/atlas/00000.parquet", rows)
@@ -107,13 +107,13 @@ def test_rows_that_failed_for_good_are_not_counted_as_tried(folder: Path, decode
     assert done.retried == (1, 1) and kinds(done) == ["corrupt_image"]
 
 
-def test_with_nothing_that_failed_the_run_that_stands_is_named(folder: Path, decoder: Decoder) -> None:
+def test_without_failed_rows_the_existing_run_is_named(folder: Path, decoder: Decoder) -> None:
     first = run(folder)
     again = run(folder, "retry_failed=true")
     assert again.unchanged and again.run_id == first.run_id
 
 
-def test_a_run_that_left_cells_out_does_not_stand_for_one_that_has_them(folder: Path, decoder: Decoder) -> None:
+def test_a_run_without_some_cells_does_not_replace_a_complete_run(folder: Path, decoder: Decoder) -> None:
     run(folder)
     write_rows(folder / "images/cobalt/00000.parquet", images("cobalt", 8))
     assert kinds(run(folder, "retry_failed=true")) == ["not_computed"] * 8
@@ -122,7 +122,7 @@ def test_a_run_that_left_cells_out_does_not_stand_for_one_that_has_them(folder: 
     assert not whole.unchanged and whole.exit_code == 0
 
 
-def test_an_image_that_was_put_at_its_address_since_is_tried(folder: Path, decoder: Decoder) -> None:
+def test_an_image_that_has_appeared_at_its_address_is_tried(folder: Path, decoder: Decoder) -> None:
     """Its cell has another path now, and the draft with its failure another key."""
     places = folder / "images/atlas"
     rows = images("atlas", 4)

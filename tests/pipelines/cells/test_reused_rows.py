@@ -41,11 +41,11 @@ def encoded(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, int]]:
     """Count the images that each model has encoded."""
     counts = {"vqa": 0, "clip": 0}
     for name, model in (("vqa", ClipFlanT5Likelihood), ("clip", ClipSimilarity)):
-        monkeypatch.setattr(model, "encode", counting(counts, name, model.encode))
+        monkeypatch.setattr(model, "encode", count_calls(counts, name, model.encode))
     return counts
 
 
-def counting(counts: dict[str, int], name: str, encode: Callable[..., Any]) -> Callable[..., Any]:
+def count_calls(counts: dict[str, int], name: str, encode: Callable[..., Any]) -> Callable[..., Any]:
     def counted(self: Any, pixels: Sequence[Any]) -> Any:
         counts[name] += len(pixels)
         return encode(self, pixels)
@@ -53,7 +53,7 @@ def counting(counts: dict[str, int], name: str, encode: Callable[..., Any]) -> C
     return counted
 
 
-def rows_of(planned: PlannedSweep, stage: str, outcomes: dict[str, Outcome]) -> list[dict[str, Any]]:
+def read_rows(planned: PlannedSweep, stage: str, outcomes: dict[str, Outcome]) -> list[dict[str, Any]]:
     """Return a stage's rows, from the cells of the current plan."""
     cells = [cell for cell in planned.plan.cells if cell.recipe.stage == stage]
     drafts = {path for path, outcome in outcomes.items() if outcome.state == "draft"}
@@ -61,16 +61,16 @@ def rows_of(planned: PlannedSweep, stage: str, outcomes: dict[str, Outcome]) -> 
     return [dict(row) for row in pa.concat_tables(tables).to_pylist()]
 
 
-def test_a_folder_of_images_that_was_moved_or_copied_asks_no_model(
+def test_moving_or_copying_a_folder_of_images_asks_no_model(
     folder: Path, plan: Callable[..., PlannedSweep], encoded: dict[str, int]
 ) -> None:
     first = plan(BOTH)
-    before = rows_of(first, "scores", compute(first))
+    before = read_rows(first, "scores", compute(first))
     (folder / "images").rename(folder / "moved")
     shutil.copytree(folder / "moved", folder / "copied")
     for images_folder in ("moved", "copied"):
         now = plan(BOTH, f"benchmark.images={folder}/{images_folder}")
-        assert rows_of(now, "scores", compute(now)) == before
+        assert read_rows(now, "scores", compute(now)) == before
     assert encoded == {"vqa": 8, "clip": 8}
 
 
@@ -81,10 +81,10 @@ def test_a_folder_of_images_that_was_moved_or_copied_asks_no_model(
         pytest.param("images/atlas", "image_id", id="generator"),
     ],
 )
-def test_a_renamed_file_or_generator_is_read_again_and_asks_no_model(
+def test_renaming_a_file_or_generator_asks_no_model(
     renamed: str, hidden: str, folder: Path, encoded: dict[str, int]
 ) -> None:
-    """Also if the ids of its images contain the generator's name."""
+    """This holds even if the ids of its images contain the generator's name."""
     rows = [{name: value for name, value in row.items() if name != hidden} for row in images("atlas", 8)]
     write_rows(folder / "images/atlas/00000.parquet", rows)
     scores_by_command(folder, "store")
@@ -103,7 +103,7 @@ def scores_by_command(folder: Path, store: str) -> list[dict[str, Any]]:
     return [dict(row) for row in table.sort_by([("metric", "ascending"), ("prompt_id", "ascending")]).to_pylist()]
 
 
-def test_an_edited_prompt_recomputes_the_images_of_that_prompt_and_no_other(
+def test_an_edited_prompt_only_recomputes_its_own_images(
     folder: Path, plan: Callable[..., PlannedSweep], encoded: dict[str, int]
 ) -> None:
     before = plan(BOTH)
@@ -116,16 +116,16 @@ def test_an_edited_prompt_recomputes_the_images_of_that_prompt_and_no_other(
     compute(after)
     assert encoded == {"vqa": 9, "clip": 9}
     for stage in ("answers", "similarities"):
-        old, new = (rows_of(planned, stage, {}) for planned in (before, after))
+        old, new = (read_rows(planned, stage, {}) for planned in (before, after))
         assert [one == other for one, other in zip(old, new, strict=True)] == [row != 5 for row in range(8)]
     assert not plan(BOTH).plan.missing
 
 
-def test_a_benchmark_that_grows_has_only_its_new_prompts_written_about_and_its_new_images_looked_at(
+def test_a_growing_benchmark_only_asks_about_its_new_prompts_and_images(
     tmp_path: Path, encoded: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = write_benchmark(tmp_path / "bench", ["atlas"], count=6)
-    asked = asked_texts(monkeypatch)
+    asked = record_texts(monkeypatch)
     store = tmp_path / "store"
     first = plan_bench(folder, store, "metric=[gecko]")
     compute(first)
@@ -135,14 +135,14 @@ def test_a_benchmark_that_grows_has_only_its_new_prompts_written_about_and_its_n
     grown = plan_bench(folder, store, "metric=[gecko]")
     compute(grown)
     assert not any(text in request for text in known for request in asked[before:])
-    old = {row["prompt_id"]: row["question_id"] for row in rows_of(first, "questions", {})}
-    new = {row["prompt_id"]: row["question_id"] for row in rows_of(grown, "questions", {})}
+    old = {row["prompt_id"]: row["question_id"] for row in read_rows(first, "questions", {})}
+    new = {row["prompt_id"]: row["question_id"] for row in read_rows(grown, "questions", {})}
     assert old.items() <= new.items() and len(new) == 8
     assert encoded["vqa"] == 8
 
 
-def asked_texts(monkeypatch: pytest.MonkeyPatch, refuse: str = "") -> list[str]:
-    """Texts that the question writer is asked about; it fails for a while on texts that contain `refuse`."""
+def record_texts(monkeypatch: pytest.MonkeyPatch, refuse: str = "") -> list[str]:
+    """Record the texts that the question writer gets; fail temporarily on texts that contain `refuse`."""
     asked: list[str] = []
     generate = CausalLM.generate
 
@@ -162,19 +162,19 @@ def test_a_draft_of_questions_is_completed_and_its_good_rows_are_kept(
 ) -> None:
     failing = prompts(8)[2]["text"]
     with monkeypatch.context() as patch:
-        asked_texts(patch, refuse=failing)
+        record_texts(patch, refuse=failing)
         first = plan("metric=[gecko]")
         outcomes = compute(first)
-    drafted = rows_of(first, "questions", outcomes)
+    drafted = read_rows(first, "questions", outcomes)
     assert sorted(outcome.state for outcome in outcomes.values()) == ["committed"] * 4 + ["draft"] * 4
-    asked = asked_texts(monkeypatch)
+    asked = record_texts(monkeypatch)
     second = plan("metric=[gecko]")
     compute(second)
     assert asked and all(failing in text for text in asked)
     good = [row for row in drafted if row["error"] is None]
-    assert [row for row in rows_of(second, "questions", {}) if row["prompt"] != failing] == good
+    assert [row for row in read_rows(second, "questions", {}) if row["prompt"] != failing] == good
     assert encoded["vqa"] == 8 + 1, "the one whose questions were missing"
-    assert all(row["error"] is None for row in rows_of(second, "scores", {}))
+    assert all(row["error"] is None for row in read_rows(second, "scores", {}))
 
 
 def test_a_draft_of_answers_is_completed_and_its_good_rows_are_kept(
@@ -182,21 +182,21 @@ def test_a_draft_of_answers_is_completed_and_its_good_rows_are_kept(
 ) -> None:
     text = prompts(1)[0]["text"]
     with monkeypatch.context() as patch:
-        patch.setattr(ClipFlanT5Likelihood, "likelihood", failing_about(text))
+        patch.setattr(ClipFlanT5Likelihood, "likelihood", fail_about(text))
         first = plan("metric=[vqascore]")
         outcomes = compute(first)
     before = encoded["vqa"]
-    drafted = rows_of(first, "answers", outcomes)
+    drafted = read_rows(first, "answers", outcomes)
     assert sum(row["error"] is not None for row in drafted) == 1
     second = plan("metric=[vqascore]")
     compute(second)
     assert encoded["vqa"] == before + 1
-    completed = rows_of(second, "answers", {})
+    completed = read_rows(second, "answers", {})
     assert all(row["error"] is None for row in completed)
     assert [row for row in completed if row["image_id"] != drafted[0]["image_id"]] == drafted[1:]
 
 
-def failing_about(text: str) -> Callable[..., Any]:
+def fail_about(text: str) -> Callable[..., Any]:
     likelihood = ClipFlanT5Likelihood.likelihood
 
     def failing(self: ClipFlanT5Likelihood, features: Any, questions: Sequence[Any]) -> Any:
@@ -208,11 +208,11 @@ def failing_about(text: str) -> Callable[..., Any]:
 
 
 OTHER_WRITER = "metrics.gecko.coverage=false"
-"""A recipe of questions of the same prompts."""
+"""An option that gives the questions about the same prompts another recipe."""
 
 
 @pytest.mark.parametrize("keeps_name", [False, True], ids=["under the name it took the place of", "under its own name"])
-def test_a_cell_of_another_recipe_lends_no_row_wherever_it_was_put(
+def test_no_row_is_reused_from_a_cell_with_another_recipe(
     keeps_name: bool, folder: Path, plan: Callable[..., PlannedSweep]
 ) -> None:
     first, second = plan("metric=[gecko]"), plan("metric=[gecko]", OTHER_WRITER)
@@ -227,8 +227,8 @@ def test_a_cell_of_another_recipe_lends_no_row_wherever_it_was_put(
     compute(after)
     fresh = plan("metric=[gecko]", f"store={folder.parent}/fresh")
     compute(fresh)
-    assert rows_of(after, "questions", {}) == rows_of(fresh, "questions", {})
-    assert rows_of(after, "questions", {}) != rows_of(second, "questions", {})
+    assert read_rows(after, "questions", {}) == read_rows(fresh, "questions", {})
+    assert read_rows(after, "questions", {}) != read_rows(second, "questions", {})
 
 
 def question_files(planned: PlannedSweep) -> list[Path]:
@@ -238,7 +238,7 @@ def question_files(planned: PlannedSweep) -> list[Path]:
     ]
 
 
-def test_a_raised_limit_lets_in_the_images_that_it_refused_and_computes_no_other(
+def test_a_raised_limit_only_computes_the_images_refused_before(
     folder: Path, plan: Callable[..., PlannedSweep], encoded: dict[str, int]
 ) -> None:
     rows = images("atlas", 8)
@@ -246,24 +246,24 @@ def test_a_raised_limit_lets_in_the_images_that_it_refused_and_computes_no_other
     refused = sum(len(row["image"]) == largest for row in rows)
     first = plan(BOTH, f"limits.max_bytes={largest - 1}")
     assert {outcome.state for outcome in compute(first).values()} == {"committed"}
-    errors = [row["error"] for row in rows_of(first, "answers", {}) if row["error"] is not None]
+    errors = [row["error"] for row in read_rows(first, "answers", {}) if row["error"] is not None]
     assert [error["kind"] for error in errors] == ["image_too_large"] * refused
     assert encoded["vqa"] == 8 - refused
     second = plan(BOTH)
     compute(second)
     assert encoded == {"vqa": 8, "clip": 8}
-    assert all(row["error"] is None for row in rows_of(second, "scores", {}))
+    assert all(row["error"] is None for row in read_rows(second, "scores", {}))
 
 
-def test_a_lowered_limit_refuses_what_was_let_in(folder: Path, plan: Callable[..., PlannedSweep]) -> None:
+def test_a_lowered_limit_refuses_images_accepted_before(folder: Path, plan: Callable[..., PlannedSweep]) -> None:
     largest = max(len(row["image"]) for row in images("atlas", 8))
     compute(plan(BOTH))
     lowered = plan(BOTH, f"limits.max_bytes={largest - 1}")
     compute(lowered)
-    assert "image_too_large" in {(row["error"] or {}).get("kind") for row in rows_of(lowered, "answers", {})}
+    assert "image_too_large" in {(row["error"] or {}).get("kind") for row in read_rows(lowered, "answers", {})}
 
 
-def test_rows_of_other_images_are_not_kept(
+def test_rows_of_other_images_are_not_reused(
     folder: Path, plan: Callable[..., PlannedSweep], encoded: dict[str, int]
 ) -> None:
     compute(plan(BOTH))
@@ -275,23 +275,23 @@ def test_rows_of_other_images_are_not_kept(
     assert encoded == {"vqa": 16, "clip": 16}
 
 
-def test_an_images_file_that_is_touched_or_written_anew_costs_no_model_call_for_the_images_it_had(
+def test_touching_or_rewriting_a_file_costs_no_call_for_its_old_images(
     folder: Path, plan: Callable[..., PlannedSweep], encoded: dict[str, int]
 ) -> None:
     first = plan(BOTH)
     compute(first)
-    before = rows_of(first, "answers", {})
+    before = read_rows(first, "answers", {})
     replaced = images("atlas", 8)
     replaced[3]["image"] = images("flint", 8)[3]["image"]
     write_rows(folder / "images/atlas/00000.parquet", replaced)
     second = plan(BOTH)
     compute(second)
     assert encoded == {"vqa": 8 + 1, "clip": 8 + 1}
-    after = rows_of(second, "answers", {})
+    after = read_rows(second, "answers", {})
     assert [one == other for one, other in zip(before, after, strict=True)] == [row != 3 for row in range(8)]
 
 
-def test_an_image_that_is_repaired_or_replaced_at_its_address_is_scored_anew_and_no_other(
+def test_only_an_image_replaced_at_its_address_is_scored_again(
     folder: Path, plan: Callable[..., PlannedSweep], encoded: dict[str, int]
 ) -> None:
     """The key contains the version of the file at an address."""
@@ -316,5 +316,5 @@ def test_an_image_that_is_repaired_or_replaced_at_its_address_is_scored_anew_and
     (places / "3.png").unlink()
     gone = plan(BOTH)
     outcomes = compute(gone)
-    kinds = [(row["error"] or {}).get("kind") for row in rows_of(gone, "scores", outcomes)]
+    kinds = [(row["error"] or {}).get("kind") for row in read_rows(gone, "scores", outcomes)]
     assert kinds == 2 * ([None] * 3 + ["missing_image"])

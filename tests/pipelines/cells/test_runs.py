@@ -33,13 +33,13 @@ NESTED = "[" * 100_000 + "]" * 100_000
 
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
-    """A store with two whole runs."""
+    """A store with two complete runs."""
     make_run(tmp_path, run_id=OLD)
     return make_run(tmp_path, run_id=NEW).store
 
 
 @pytest.mark.parametrize("name", ["plain", "seeds[12]", "a*", "what?", "runs", "a b%20c"])
-def test_runs_are_listed_in_a_store_of_any_name_and_no_other_stores_are(name: str, place: str) -> None:
+def test_runs_are_listed_in_a_store_of_any_name_and_other_stores_are_not(name: str, place: str) -> None:
     store = store_at(f"{place}/{name}")
     assert run_ids(store) == [] and newest_run(store) is None
     for run_id in ("b", "a"):
@@ -53,7 +53,7 @@ def test_runs_are_listed_in_a_store_of_any_name_and_no_other_stores_are(name: st
 
 
 @pytest.mark.parametrize("latest", [b"20991231-000000-000000", b"\xff\xfe\x00", b""])
-def test_where_the_newest_run_is_gone_the_one_before_it_is_the_newest(latest: bytes, store: Store) -> None:
+def test_if_the_newest_run_is_gone_the_run_before_it_is_the_newest(latest: bytes, store: Store) -> None:
     (store.place / LATEST).write(latest)
     assert newest_run(store) == NEW and find_run(store, "latest") == NEW
     store.remove_folder(f"runs/{NEW}")
@@ -73,7 +73,7 @@ def test_where_the_newest_run_is_gone_the_one_before_it_is_the_newest(latest: by
     ],
     ids=["empty", "binary", "list", "wrong type", "lacking", "nested"],
 )
-def test_a_damaged_manifest_is_one_line_and_the_other_runs_are_shown(
+def test_a_damaged_manifest_is_reported_in_one_line_and_the_other_runs_are_shown(
     content: bytes, complaint: str, store: Store
 ) -> None:
     path = store.place / f"runs/{NEW}/manifest.json"
@@ -87,20 +87,20 @@ def test_a_damaged_manifest_is_one_line_and_the_other_runs_are_shown(
 
 
 @pytest.mark.parametrize("kept", [(), ("benchmark", "generators"), ("counts", "errors", "exit_code", "metrics")])
-def test_an_old_manifest_is_listed_with_what_it_has(kept: tuple[str, ...], store: Store) -> None:
+def test_an_old_manifest_is_listed_with_its_fields(kept: tuple[str, ...], store: Store) -> None:
     content = {key: value for key, value in read_manifest(store, NEW).items() if key in kept}
     store.write_text(f"runs/{NEW}/manifest.json", json.dumps(content))
     assert f"{NEW} (latest)" in printed("status", f"store={store.place.url}")
 
 
-def test_status_shows_a_damaged_run_with_what_is_wrong(store: Store) -> None:
+def test_status_shows_a_damaged_run_with_the_problem(store: Store) -> None:
     store.write_text(f"runs/{NEW}/manifest.json", "[]")
     said = printed("status", f"store={store.place.url}")
     assert OLD in said and f"{NEW} (latest): damaged" in said
     assert f"warning {store.place.url}/runs/{NEW}/manifest.json: not a manifest" in said
 
 
-def test_a_run_without_an_earlier_one_that_can_be_read_has_nothing_to_be_compared_with(store: Store) -> None:
+def test_a_run_without_a_readable_earlier_run_is_compared_with_nothing(store: Store) -> None:
     store.write_text(f"runs/{OLD}/manifest.json", "[]")
     with pytest.raises(ConfigError, match=rf"has no earlier run to be compared with; {OLD} cannot be"):
         write_report(store, "latest", compare="previous")
@@ -109,7 +109,7 @@ def test_a_run_without_an_earlier_one_that_can_be_read_has_nothing_to_be_compare
 DAY = datetime(2026, 11, 23, 14, 5, 6, 789, UTC)
 
 
-def test_runs_named_by_date_and_by_time_stand_in_the_order_in_which_they_began(store: Store) -> None:
+def test_runs_named_by_date_or_by_time_are_listed_in_order_of_their_start(store: Store) -> None:
     ids = [
         "20261122-235959-999999",
         "2026-11-23",
@@ -160,7 +160,7 @@ AHEAD, BEHIND = "20260102-001000-000000", "20260102-000000-000000"
 """Ids of two runs by two machines' clocks; the run that began last has the smaller id."""
 
 
-def test_the_newest_run_is_the_one_that_ended_last_whatever_the_clocks_say(runs: Runs) -> None:
+def test_the_newest_run_is_the_one_that_ended_last_by_any_clock(runs: Runs) -> None:
     runs.end(AHEAD)
     assert runs.newest_ids() == {AHEAD}
     runs.end(BEHIND)
@@ -169,11 +169,11 @@ def test_the_newest_run_is_the_one_that_ended_last_whatever_the_clocks_say(runs:
     assert runs.newest_ids() == {BEHIND} and run_ids(runs.store) == [AHEAD, BEHIND]
     assert [run.run_id for run in earlier_runs(runs.store, BEHIND)] == [AHEAD]
     assert not list(earlier_runs(runs.store, AHEAD))
-    name_newest(runs.store, AHEAD)  # its sweep came again and found nothing changed, as it may beside another's
+    name_newest(runs.store, AHEAD)  # its sweep came again and found nothing changed, maybe while another sweep ran
     assert runs.newest_ids() == {AHEAD} and len(runs.store.files("order")) == 2
 
 
-def test_a_run_without_its_report_is_not_the_newest_and_the_first_that_a_sweep_looks_at(runs: Runs) -> None:
+def test_a_run_without_its_report_is_not_the_newest_but_a_sweep_checks_it_first(runs: Runs) -> None:
     runs.write(AHEAD)
     assert newest_run(runs.store) == AHEAD, "there is no other"
     runs.report(AHEAD)
@@ -185,7 +185,7 @@ def test_a_run_without_its_report_is_not_the_newest_and_the_first_that_a_sweep_l
     assert runs.newest_ids() == {BEHIND}
 
 
-def test_the_newest_run_is_known_where_its_name_is_damaged_and_another_one_where_it_is_gone(runs: Runs) -> None:
+def test_the_newest_run_is_found_if_its_name_is_damaged_and_another_if_it_is_gone(runs: Runs) -> None:
     store = runs.store
     runs.end(AHEAD)
     runs.end(BEHIND)
@@ -199,9 +199,7 @@ def test_the_newest_run_is_known_where_its_name_is_damaged_and_another_one_where
 
 
 @pytest.mark.parametrize("looks", [0, 1])
-def test_a_run_whose_sweep_lost_its_lease_is_neither_written_nor_named_over_the_other_ones(
-    looks: int, runs: Runs
-) -> None:
+def test_a_sweep_that_lost_its_lease_does_not_overwrite_another_run(looks: int, runs: Runs) -> None:
     left = [looks]
 
     def lose() -> None:

@@ -28,7 +28,7 @@ from plumbline.pipelines.cells.store import (
 )
 from plumbline.pipelines.maintenance.gc_config import GcConfig
 from tests.commands import store_at
-from tests.faults.hook import ROOM, scarce
+from tests.faults.hook import ROOM, fill_disk
 from tests.faults.proxy import FaultProxy, faulty
 from tests.s3 import S3Server
 
@@ -37,7 +37,7 @@ CELL = Cell(node="n", stage="scores", metric="m", key="k" * 64, path=f"{FOLDER}/
 
 
 def forget_connections() -> None:
-    """Filesystems are kept for the life of a process, with the credentials they were made with."""
+    """Forget cached filesystems, which keep the credentials that they were made with."""
     open_filesystem.cache_clear()
     fsspec.get_filesystem_class("s3").clear_instance_cache()
 
@@ -58,7 +58,7 @@ def test_a_cell_is_committed_once_and_the_first_writer_wins(store: Store) -> Non
     assert store.listing(FOLDER).keys() == {CELL.path}
 
 
-def test_one_of_many_racing_writers_wins_and_readers_see_it_whole(store: Store) -> None:
+def test_one_of_many_racing_writers_wins_and_readers_see_its_complete_cell(store: Store) -> None:
     place = store.place
     contents = [bytes([n]) * 100_000 for n in range(8)]
     with ThreadPoolExecutor(8) as pool:
@@ -69,7 +69,7 @@ def test_one_of_many_racing_writers_wins_and_readers_see_it_whole(store: Store) 
 
 
 @pytest.mark.parametrize("fault", ["lost-500", "lost-reset"])
-def test_a_commit_whose_answer_is_lost_is_ours(fault: str, bucket: str, s3_server: S3Server) -> None:
+def test_a_commit_whose_answer_is_lost_is_recognised_as_ours(fault: str, bucket: str, s3_server: S3Server) -> None:
     with faulty(FaultProxy(s3_server, 1, share=0.4, faults=[fault])) as endpoint:
         place = StorageConfig(endpoint_url=endpoint).locate(bucket)
         cells = [place / f"cells/{n}" for n in range(3)]
@@ -78,10 +78,10 @@ def test_a_commit_whose_answer_is_lost_is_ours(fault: str, bucket: str, s3_serve
         assert {cell.read() for cell in cells} == {b"ours"}
 
 
-def test_a_full_disk_is_named_with_the_remedy_and_nothing_half_written_stays(
+def test_a_full_disk_is_reported_with_the_remedy_and_leaves_no_partial_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(disk, "write_new", scarce(disk.write_new))
+    monkeypatch.setattr(disk, "write_new", fill_disk(disk.write_new))
     store = store_at(tmp_path)
     (tmp_path / ROOM).write_text("0")
     with pytest.raises(WriteError, match=r"0-kkkkkkkk\.parquet: cannot be written .*the disk is full: free some space"):
@@ -90,7 +90,7 @@ def test_a_full_disk_is_named_with_the_remedy_and_nothing_half_written_stays(
     assert store.save(CELL, scores(0.5)).state == "committed"
 
 
-def test_a_permanent_error_is_committed_and_a_retryable_one_is_only_a_draft(store: Store) -> None:
+def test_a_permanent_error_is_committed_and_a_retryable_error_is_only_a_draft(store: Store) -> None:
     assert store.save(CELL, scores(0.5, None)).state == "committed"
     other = Cell(
         node="n", stage="scores", metric="m", key="j" * 64, path="scores/12345678/atlas/0-jj.parquet", inputs={}
@@ -103,7 +103,7 @@ def test_a_permanent_error_is_committed_and_a_retryable_one_is_only_a_draft(stor
     assert other.path in store.listing(FOLDER)
 
 
-def test_a_damaged_cell_and_one_of_another_key_are_refused_by_name(store: Store) -> None:
+def test_a_damaged_cell_and_a_cell_of_another_key_are_refused_by_name(store: Store) -> None:
     store.save(CELL, scores(0.5))
     with pytest.raises(BrokenCell, match=r"0-kkkkkkkk\.parquet: the cell is of another key; run again"):
         store.read(CELL.path, key="another")
@@ -143,7 +143,7 @@ def test_a_store_that_cannot_be_written_is_refused_with_the_remedy(tmp_path: Pat
 
 
 @pytest.mark.parametrize("url", ["", " ", "s3://", "s3:///prefix", "s3:/bucket", "file://", "~nobody-here/x", "a\0b"])
-def test_what_is_no_address_is_refused_and_nothing_is_written(
+def test_an_invalid_address_is_refused_and_nothing_is_written(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -162,7 +162,7 @@ def test_a_store_that_ray_would_delete_is_refused(tmp_path: Path, monkeypatch: p
 
 
 @pytest.mark.parametrize("name, value", [("AWS_ENDPOINT_URL", "foo"), ("AWS_PROFILE", "nobodys")])
-def test_settings_that_the_s3_client_refuses_are_one_line(
+def test_settings_that_the_s3_client_refuses_are_reported_in_one_line(
     name: str, value: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     forget_connections()
@@ -173,13 +173,13 @@ def test_settings_that_the_s3_client_refuses_are_one_line(
     forget_connections()
 
 
-def test_a_circle_of_links_is_named(tmp_path: Path) -> None:
+def test_a_circle_of_links_is_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     with pytest.raises(ConfigError, match=r"loop/store: its symbolic links lead in a circle"):
         store_at(f"{tmp_path}/loop/store").check()
 
 
-def test_s3_refusals_name_the_remedy(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refusals_by_s3_are_reported_with_the_remedy(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
     forget_connections()
     with pytest.raises(ConfigError, match="no credentials found; set AWS_ACCESS_KEY_ID"):
         store_at("s3://anywhere/x").check()
@@ -210,7 +210,7 @@ def test_a_table_may_be_a_folder_of_parts(store: Store) -> None:
     assert encoded.column("name").to_pylist() == ["a"] * 3
 
 
-def test_a_part_is_taken_over_only_as_it_was_written(store: Store) -> None:
+def test_a_part_is_only_copied_if_it_is_unchanged(store: Store) -> None:
     first, part, other = (f"runs/{run}/scores.parquet/0.parquet" for run in "abc")
     counted = pa.table({"n": [1]})
     store.write_table(first, scores(0.5), counted)
@@ -228,7 +228,7 @@ def test_a_part_is_taken_over_only_as_it_was_written(store: Store) -> None:
     assert store.files("runs/c") == []
 
 
-def of_every_stage() -> dict[str, pa.Table]:
+def make_stage_tables() -> dict[str, pa.Table]:
     """Return a table of each stage, with a few rows that have a value in every column."""
     error = {"kind": "x", "message": "y", "retryable": False}
     ids = {"image_id": "i", "prompt_id": "p", "generator": "g"}
@@ -247,10 +247,10 @@ def of_every_stage() -> dict[str, pa.Table]:
     }
 
 
-@pytest.mark.parametrize("stage", of_every_stage())
+@pytest.mark.parametrize("stage", make_stage_tables())
 def test_no_flipped_bit_of_a_cell_is_ever_read_as_another_value(stage: str) -> None:
-    """Two thousand single bits and two hundred pairs, in every part of the file, for a cell of each stage."""
-    table, drawn = of_every_stage()[stage], random.Random(0)
+    """Two thousand single bits and two hundred pairs are flipped, in every part of the file, for each stage."""
+    table, drawn = make_stage_tables()[stage], random.Random(0)
     data = encode_cell(table, {"key": "k" * 64, "inputs": ["a", "b"]})
     assert decode_cell(data).table == table
     for number in range(2_200):
@@ -265,19 +265,19 @@ def test_no_flipped_bit_of_a_cell_is_ever_read_as_another_value(stage: str) -> N
 
 @given(st.binary(max_size=400), st.integers(0, 3000))
 @settings(derandomize=True, deadline=None, max_examples=300)
-def test_bytes_that_are_no_cell_and_cells_that_are_cut_are_damaged(junk: bytes, kept: int) -> None:
+def test_other_bytes_and_truncated_cells_count_as_damaged(junk: bytes, kept: int) -> None:
     data = encode_cell(scores(0.5, None), {"key": "k" * 64})
     for harmed in (junk, data[: min(kept, len(data) - 1)], data + junk + b"x", junk + b"x" + data):
         with pytest.raises(DamagedError):
             decode_cell(harmed)
 
 
-def test_the_same_rows_are_the_same_bytes() -> None:
+def test_the_same_rows_give_the_same_bytes() -> None:
     """So a cell that is computed twice has the same bytes, independent of the winner."""
     assert encode_cell(scores(0.5), {"key": "k"}) == encode_cell(scores(0.5), {"key": "k"})
 
 
-def test_a_cell_to_renew_takes_the_place_of_what_stands(store: Store) -> None:
+def test_a_renewed_cell_replaces_the_existing_one(store: Store) -> None:
     store.save(CELL, scores(0.5))
     store.save(replace(CELL, renew=True), scores(0.9))
     assert store.read(CELL.path, key=CELL.key).column("score").to_pylist() == [0.9]

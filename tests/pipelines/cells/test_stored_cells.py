@@ -20,7 +20,7 @@ ONE, TWO, THREE = (f"benchmark.generators=[{','.join(('atlas', 'cobalt', 'flint'
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Bench:
-    """A sweep over one generator and one over two, in folders of more cells than a page shows; a third is not swept."""
+    """Sweep one generator, then two, in folders of more cells than one page of a listing; a third is not swept."""
     words = ("metric=[edge_density]",)
     bench = Bench(tmp_path_factory.mktemp("made"), *words, generators=("atlas", "cobalt", "flint"))
     run_plan(bench.plan(ONE))
@@ -48,12 +48,12 @@ def index(bench: Bench, run: int) -> Path:
     return bench.runs / run_ids(bench.store)[run] / "cells.parquet"
 
 
-def rewritten(bench: Bench, change: Callable[[pa.Table], pa.Table]) -> None:
+def rewrite(bench: Bench, change: Callable[[pa.Table], pa.Table]) -> None:
     path = f"runs/{run_ids(bench.store)[-1]}/cells.parquet"
     bench.store.write_table(path, change(bench.store.read_table(path)))
 
 
-def of_another_store(cells: pa.Table) -> pa.Table:
+def change_store(cells: pa.Table) -> pa.Table:
     paths = [path.replace("/atlas/", "/zircon/") for path in cells.column("path").to_pylist()]
     return cells.set_column(0, "path", pa.array(paths))
 
@@ -64,46 +64,46 @@ HARMS: dict[str, Callable[[Bench], Any]] = {
     "no run": lambda bench: shutil.rmtree(bench.runs),
     "truncated": lambda bench: index(bench, -1).write_bytes(index(bench, -1).read_bytes()[:-40]),
     "rolled back": lambda bench: shutil.copyfile(index(bench, 0), index(bench, -1)),
-    "foreign": lambda bench: rewritten(bench, of_another_store),
-    "newer": lambda bench: rewritten(bench, lambda cells: cells.rename_columns([f"{c}_2" for c in cells.column_names])),
+    "foreign": lambda bench: rewrite(bench, change_store),
+    "newer": lambda bench: rewrite(bench, lambda cells: cells.rename_columns([f"{c}_2" for c in cells.column_names])),
 }
 
 
-def missing(plan: Plan) -> set[str]:
+def list_missing(plan: Plan) -> set[str]:
     return {cell.path for cell in plan.missing}
 
 
 @pytest.mark.parametrize("harm", HARMS)
-def test_whatever_becomes_of_the_index_a_plan_is_as_by_a_listing(harm: str, bench: Bench) -> None:
+def test_a_plan_with_any_damaged_index_equals_a_plan_by_listing(harm: str, bench: Bench) -> None:
     HARMS[harm](bench)
-    assert missing(bench.plan(TWO).plan) == set()
+    assert list_missing(bench.plan(TWO).plan) == set()
     plan = bench.plan(THREE).plan
-    assert missing(plan) == {cell.path for cell in plan.cells if cell.shard.group == "flint"} != set()
+    assert list_missing(plan) == {cell.path for cell in plan.cells if cell.shard.group == "flint"} != set()
 
 
-def test_cells_that_the_index_names_and_that_are_gone_are_found_when_they_are_read(bench: Bench) -> None:
-    """Also the cells that they were computed from, although no listing is made."""
+def test_lost_cells_that_the_index_names_are_noticed_when_they_are_read(bench: Bench) -> None:
+    """The cells that they were computed from are found too, although nothing is listed."""
     for stage in ("scores", "image_statistics"):
         for folder in (Path(bench.store.place.url) / stage).glob("*/atlas"):
             shutil.rmtree(folder)
-    assert missing(bench.plan(TWO).plan) == set(), "the index is believed"
+    assert list_missing(bench.plan(TWO).plan) == set(), "the index is believed"
     done = run_plan(bench.plan(THREE))
     assert (done.exit_code, done.results.n_null, done.results.rows) == (0, 0, 24)
     assert all(bench.store.exists(cell.path) for cell in bench.plan(THREE).plan.cells)
     shutil.rmtree(bench.runs)
-    assert missing(bench.plan(THREE).plan) == set()
+    assert list_missing(bench.plan(THREE).plan) == set()
 
 
-def test_what_is_collected_is_planned_again(bench: Bench) -> None:
+def test_cells_removed_by_garbage_collection_are_planned_again(bench: Bench) -> None:
     planned = bench.plan(TWO)
     shutil.rmtree(bench.runs / run_ids(bench.store)[-1])
     assert collect(Path(bench.store.place.url)).free
-    assert {path.split("/")[2] for path in missing(bench.plan(TWO).plan)} == {"cobalt"}
+    assert {path.split("/")[2] for path in list_missing(bench.plan(TWO).plan)} == {"cobalt"}
     done = run_plan(planned)
     assert (done.computed, done.results.n_null) == (4, 0), "it is planned again when it begins"
 
 
-def test_of_two_sweeps_that_were_planned_at_once_each_has_all_rows(bench: Bench) -> None:
+def test_two_sweeps_planned_at_the_same_time_both_have_all_rows(bench: Bench) -> None:
     one, other = bench.plan(THREE), bench.plan(THREE)
     first, second = run_tables(run_plan(one)), run_tables(run_plan(other))
     assert first["summary"].equals(second["summary"]) and len(second["scores"]) == 24
@@ -111,7 +111,7 @@ def test_of_two_sweeps_that_were_planned_at_once_each_has_all_rows(bench: Bench)
 
 
 def test_a_night_without_news_opens_no_source(bench: Bench, tmp_path: Path) -> None:
-    """A file that cannot be read is not noticed while it looks as it did; one that looks otherwise is."""
+    """A file that became unreadable is not noticed while its size and time are unchanged; otherwise it is."""
     bench.folder = Path(shutil.copytree(bench.folder, tmp_path / "bench"))
     assert bench.run(TWO).code == 0
     image = bench.folder / "images/atlas/00000.parquet"

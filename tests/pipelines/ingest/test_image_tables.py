@@ -1,4 +1,4 @@
-"""Published tables with images in them: several generators, several images a row, paths, and Arrow as datasets save."""
+"""Published tables with images: several generators, several images per row, paths, and Arrow as datasets save it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -26,8 +26,8 @@ def take(table: Path, **options: Any) -> Ingested:
     return ingest(IngestConfig(output=str(table.parent / "out"), table=str(table), **options), lambda record: None)
 
 
-def taken(ended: Ingested) -> list[tuple[str, str, str, bytes]]:
-    """Generator, id, prompt and image of every row."""
+def read_taken(ended: Ingested) -> list[tuple[str, str, str, bytes]]:
+    """Return generator, id, prompt and image of every row."""
     return [
         (shard.generator, row["image_id"], row["prompt"], row["image"])
         for shard in ended.shards
@@ -54,7 +54,7 @@ def test_one_table_has_the_images_of_several_generators(tmp_path: Path) -> None:
     rows = [{"image": {"bytes": PIXELS, "path": None}, "text": text, "generator": name, "seed": 7, "skills": ["pets"]}
             for text in (CAT, DOG) for name in ("flux", "sdxl")]  # fmt: skip
     ended = take(write_parquet(tmp_path / "all.parquet", rows))
-    assert taken(ended) == [
+    assert read_taken(ended) == [
         ("flux", "all/1", CAT, PIXELS), ("flux", "all/3", DOG, PIXELS),
         ("sdxl", "all/2", CAT, PIXELS), ("sdxl", "all/4", DOG, PIXELS),
     ]  # fmt: skip
@@ -63,14 +63,14 @@ def test_one_table_has_the_images_of_several_generators(tmp_path: Path) -> None:
     assert not any(record.written for record in take(tmp_path / "all.parquet").shards)
 
 
-def test_tables_whose_names_are_shortened_to_the_same_keep_all_their_rows(tmp_path: Path) -> None:
+def test_tables_whose_shortened_names_collide_keep_all_their_rows(tmp_path: Path) -> None:
     names = ["a/b.parquet", "a-b.parquet", "a-b.arrow", "a/b/c.parquet", "a-b/c.parquet", "a__b.parquet"]
     for name in names:
         rows = [{"image": PIXELS, "text": f"{name} {number}", "generator": "flux"} for number in range(3)]
         (write_arrow if name.endswith("arrow") else write_parquet)(tmp_path / "tables" / name, rows)
     ended = take(tmp_path / "tables")
-    ids = [image_id for _, image_id, _, _ in taken(ended)]
-    prompts = [prompt for _, _, prompt, _ in taken(ended)]
+    ids = [image_id for _, image_id, _, _ in read_taken(ended)]
+    prompts = [prompt for _, _, prompt, _ in read_taken(ended)]
     assert len(ids) == len(set(ids)) == 18 and sorted(prompts) == sorted(
         f"{n} {row}" for n in names for row in range(3)
     )
@@ -88,7 +88,7 @@ LABELS = datasets.Features(
 
 
 @pytest.mark.parametrize("saved", ["parquet", "arrow"])
-def test_class_labels_of_hugging_face_are_their_names(saved: str, tmp_path: Path) -> None:
+def test_class_labels_of_hugging_face_are_read_as_names(saved: str, tmp_path: Path) -> None:
     rows = [{"image": {"bytes": PIXELS, "path": None}, "text": text, "model": model, "skills": skills}
             for model in (1, 0, -1) for text, skills in ((CAT, [0]), (DOG, [1, 0]))]  # fmt: skip
     dataset = datasets.Dataset.from_list(rows, features=LABELS)
@@ -97,7 +97,7 @@ def test_class_labels_of_hugging_face_are_their_names(saved: str, tmp_path: Path
     else:
         dataset.save_to_disk(tmp_path / "mine")
     ended = take(tmp_path / "mine")
-    assert [(row[0], row[2]) for row in taken(ended)] == [
+    assert [(row[0], row[2]) for row in read_taken(ended)] == [
         (name, text) for name in ("flux", "sdxl") for text in (CAT, DOG)
     ]
     assert [(one.kind, one.line) for one in ended.rejected] == [("no_generator", 5), ("no_generator", 6)]
@@ -105,7 +105,7 @@ def test_class_labels_of_hugging_face_are_their_names(saved: str, tmp_path: Path
     assert {row["text"]: row["skills"] for row in prompts} == {CAT: ["counting"], DOG: ["colors", "counting"]}
 
 
-def test_class_labels_of_a_prompts_file_are_the_skills(tmp_path: Path) -> None:
+def test_class_labels_of_a_prompts_file_are_read_as_skills(tmp_path: Path) -> None:
     features = datasets.Features(
         {"prompt_id": datasets.Value("string"), "text": datasets.Value("string"), "skills": LABELS["skills"]}
     )
@@ -131,7 +131,7 @@ def test_a_row_of_pick_a_pic_has_two_images(tmp_path: Path) -> None:
         "label_0": 1.0,
     }
     ended = take(write_parquet(tmp_path / "pairs.parquet", [row, {**row, "jpg_1": None}]))
-    assert taken(ended) == [
+    assert read_taken(ended) == [
         ("flux", "pairs/1-0", CAT, PIXELS),
         ("flux", "pairs/2-0", CAT, PIXELS),
         ("sdxl", "pairs/1-1", CAT, PIXELS + b"1"),
@@ -139,7 +139,7 @@ def test_a_row_of_pick_a_pic_has_two_images(tmp_path: Path) -> None:
     assert [(one.kind, one.line) for one in ended.rejected] == [("missing_image", 2)]
 
 
-def test_what_save_to_disk_leaves_is_read(tmp_path: Path) -> None:
+def test_the_output_of_save_to_disk_is_read(tmp_path: Path) -> None:
     folder = tmp_path / "saved"
     for split, text in (("train", CAT), ("test", DOG)):
         write_arrow(
@@ -147,25 +147,25 @@ def test_what_save_to_disk_leaves_is_read(tmp_path: Path) -> None:
         )
         (folder / split / "state.json").write_text("{}")
     ended = take(folder, generator="flux")
-    assert sorted(row[1:3] for row in taken(ended)) == [
+    assert sorted(row[1:3] for row in read_taken(ended)) == [
         *((f"test-data-00000-of-00001/{n}", DOG) for n in (1, 2, 3)),
         *((f"train-data-00000-of-00001/{n}", CAT) for n in (1, 2, 3)),
     ]
 
 
-def test_a_cell_may_name_a_file_and_none_outside(tmp_path: Path) -> None:
+def test_a_cell_may_name_a_file_but_none_outside_the_folder(tmp_path: Path) -> None:
     folder = tmp_path / "set"
     paths = ["a.png", f"{folder}/a.png", "../secret.png", "/etc/hostname", "gone.png"]
     write_parquet(folder / "t.parquet", [{"image": {"bytes": None, "path": path}, "prompt": CAT} for path in paths])
     (folder / "a.png").write_bytes(PIXELS)
     (tmp_path / "secret.png").write_bytes(b"secret")
     ended = take(folder / "t.parquet", generator="flux", max_failed=1)
-    assert [row[3] for row in taken(ended)] == [PIXELS, PIXELS]
+    assert [row[3] for row in read_taken(ended)] == [PIXELS, PIXELS]
     assert [one.kind for one in ended.rejected] == ["outside_folder", "outside_folder", "missing_image"]
 
 
 @pytest.mark.parametrize("write, name", [(write_parquet, "t.parquet"), (write_arrow, "t.arrow")])
-def test_a_damaged_table_is_named_and_what_is_lost_counts_as_over_every_budget(
+def test_a_damaged_table_is_named_and_its_unknown_losses_exceed_every_budget(
     write: Any, name: str, tmp_path: Path
 ) -> None:
     table = write(tmp_path / name, [{"image": PIXELS * 50, "prompt": CAT, "generator": "flux"}] * 8)
@@ -202,7 +202,7 @@ def test_a_table_that_lacks_a_column_is_refused(row: dict[str, Any], complaint: 
         take(write_parquet(tmp_path / "t.parquet", [row]))
 
 
-def test_tables_that_sweeps_read_are_left_alone(tmp_path: Path) -> None:
+def test_tables_that_sweeps_can_read_are_refused_with_that_hint(tmp_path: Path) -> None:
     for name in ("flux", "sdxl"):
         write_parquet(tmp_path / f"in/{name}/0.parquet", [{"image": PIXELS, "prompt": CAT, "generator": name}])
     given = [f"benchmark.images={tmp_path}/in", "models=shapes", f"store={tmp_path}/store"]

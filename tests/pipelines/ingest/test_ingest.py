@@ -1,4 +1,4 @@
-"""Rows come out of an ingest unchanged, on disk as on S3, each once, and every loss is reported."""
+"""An ingest leaves rows unchanged, on disk as on S3, writes each once, and reports every loss."""
 
 import bz2
 import csv
@@ -38,12 +38,12 @@ TEXTS = {row["prompt_id"]: row["text"] for row in prompts(64)}
 
 
 def source_rows(count: int, generator: str = "atlas") -> list[dict[str, Any]]:
-    """Rows of the embedded world with the text of their prompt."""
+    """Return rows of the embedded world with the text of their prompt."""
     return [{**row, "text": TEXTS[row["prompt_id"]], "generator": generator} for row in images(generator, count)]
 
 
 def write_files(folder: Path, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The images as files, and the rows of a table that names them."""
+    """Write the images as files; return the rows of a table that names them."""
     table = []
     for row in rows:
         file = folder / row["generator"] / f"{row['image_id']}.png"
@@ -72,8 +72,8 @@ def write_tar(path: Path, members: Sequence[tuple[str, bytes]], mode: str = "w")
     return path
 
 
-def members_of(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, bytes]]:
-    """Each row as a sample: an image, its JSON and its text."""
+def list_members(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, bytes]]:
+    """Return each row as a sample: an image, its JSON and its text."""
     found: list[tuple[str, bytes]] = []
     for row in rows:
         fields = {"prompt_id": row["prompt_id"], "generator": row["generator"], "seed": 7}
@@ -101,7 +101,7 @@ def shard_rows(output: str | Path, ended: Ingested) -> list[dict[str, Any]]:
 
 
 def contents(output: str | Path) -> dict[str, bytes]:
-    """Every file that a reader of the output sees, with its bytes."""
+    """Return every file that a reader of the output sees, with its bytes."""
     fs = filesystem(str(output))
     root = fs._strip_protocol(str(output))
     files = [path for path in fs.find(root) if "/." not in path.removeprefix(root)]
@@ -112,7 +112,7 @@ def kinds(output: str | Path) -> list[tuple[int | None, str]]:
     return [(row["line"], row["kind"]) for row in read(f"{output}/rejected.parquet").to_pylist()]
 
 
-def manifest_of(output: str | Path) -> dict[str, Any]:
+def read_manifest(output: str | Path) -> dict[str, Any]:
     values: dict[str, Any] = json.loads(filesystem(str(output)).cat_file(f"{output}/manifest.json"))
     return values
 
@@ -140,7 +140,7 @@ def test_a_table_and_its_files_become_shards(place: str, kind: str, tmp_path: Pa
     assert [row["seed"] for row in found] == [str(i) if kind == "csv" else i for i in range(8)]
     texts = {row["prompt_id"]: row["text"] for row in read(f"{place}/out/prompts.parquet").to_pylist()}
     assert [texts[row["prompt_id"]] for row in found] == [row["text"] for row in rows]
-    [manifest] = manifest_of(f"{place}/out")["ingests"]
+    [manifest] = read_manifest(f"{place}/out")["ingests"]
     assert (manifest["rows_in"], manifest["rows_written"], manifest["rejected"]) == (8, 8, 0)
     assert [shard["path"] for shard in manifest["shards"]] == [record.path for record in ended.shards]
     for record in ended.shards:
@@ -150,8 +150,8 @@ def test_a_table_and_its_files_become_shards(place: str, kind: str, tmp_path: Pa
 @pytest.mark.parametrize("ending, mode", [("tar", "w"), ("tar.gz", "w:gz")])
 def test_tars_become_shards(place: str, ending: str, mode: str, tmp_path: Path) -> None:
     rows = [*source_rows(5), *source_rows(3, "flint")]
-    write_tar(tmp_path / f"in/a.{ending}", members_of(rows[:6]), mode)
-    write_tar(tmp_path / f"in/b.{ending}", members_of(rows[6:]), mode)
+    write_tar(tmp_path / f"in/a.{ending}", list_members(rows[:6]), mode)
+    write_tar(tmp_path / f"in/b.{ending}", list_members(rows[6:]), mode)
     put(tmp_path / "in", place)
     ended = run(f"{place}/out", tars=f"{place}/in", shard_rows=4)
     assert (ended.exit_code, ended.rejected) == (0, [])
@@ -168,7 +168,7 @@ def test_tars_become_shards(place: str, ending: str, mode: str, tmp_path: Path) 
     assert not any(record.written for record in again.shards) and contents(f"{place}/out") == before
 
 
-def test_a_video_is_taken_in_as_an_image_is(tmp_path: Path) -> None:
+def test_a_video_is_ingested_like_an_image(tmp_path: Path) -> None:
     clips = [b"\0\0\0\x18ftypisom" + bytes([number]) for number in range(4)]
     write_tar(tmp_path / "in/reel.tar", [m for n in range(2) for m in ((f"{n}.mp4", clips[n]), (f"{n}.txt", b"a cat"))])
     of_tars = run(tmp_path / "tars", tars=str(tmp_path / "in"), generator="reel")
@@ -180,7 +180,7 @@ def test_a_video_is_taken_in_as_an_image_is(tmp_path: Path) -> None:
     assert [row["image"] for row in shard_rows(tmp_path / "out", of_table)] == clips[2:]
 
 
-def test_what_is_ingested_can_be_swept(tmp_path: Path) -> None:
+def test_ingested_images_can_be_swept(tmp_path: Path) -> None:
     rows = [*source_rows(6), *source_rows(6, "flint")]
     table = write_csv(tmp_path / "table.csv", write_files(tmp_path, rows))
     run(tmp_path / "out", table=str(table), shard_rows=4, row_group_rows=2)
@@ -191,7 +191,7 @@ def test_what_is_ingested_can_be_swept(tmp_path: Path) -> None:
     assert [shard.rows for shard in planned.sources.image_shards] == [4, 2, 4, 2]
 
 
-def test_every_row_that_cannot_be_taken_is_kept_with_its_line_and_reason(tmp_path: Path) -> None:
+def test_every_rejected_row_is_kept_with_its_line_and_reason(tmp_path: Path) -> None:
     good = write_files(tmp_path, source_rows(4))
     (tmp_path / "empty.png").write_bytes(b"")
     (tmp_path / "large.png").write_bytes(b"x" * 50_000)
@@ -218,12 +218,12 @@ def test_every_row_that_cannot_be_taken_is_kept_with_its_line_and_reason(tmp_pat
         (16, "missing_image"),
     ]  # fmt: skip
     assert all(rejection.file == str(table) and rejection.message for rejection in ended.rejected)
-    [manifest] = manifest_of(tmp_path / "out")["ingests"]
+    [manifest] = read_manifest(tmp_path / "out")["ingests"]
     assert manifest["rows_in"] == 15 and manifest["rejected_kinds"]["missing_image"] == 5
     assert run(tmp_path / "out", table=str(table), limits=limits).exit_code == 1
 
 
-def test_a_prompt_id_stands_for_one_text(tmp_path: Path) -> None:
+def test_a_prompt_id_has_one_text(tmp_path: Path) -> None:
     files = write_files(tmp_path, source_rows(3))
     ids = [{**row, "prompt_id": "7", "prompt": text} for row, text in zip(files, ("a", "b", ""), strict=True)]
     ended = run(tmp_path / "out", table=str(write_csv(tmp_path / "table.csv", ids)))
@@ -232,7 +232,7 @@ def test_a_prompt_id_stands_for_one_text(tmp_path: Path) -> None:
     assert [row["prompt"] for row in shard_rows(tmp_path / "out", ended)] == ["a", None]
 
 
-def test_lines_that_are_no_json_are_kept_by_their_number(tmp_path: Path) -> None:
+def test_lines_that_are_not_json_are_rejected_by_their_number(tmp_path: Path) -> None:
     good = write_files(tmp_path, source_rows(2))
     lines = [
         b"\xef\xbb\xbf" + json.dumps(good[0]).encode(),
@@ -252,7 +252,7 @@ def test_lines_that_are_no_json_are_kept_by_their_number(tmp_path: Path) -> None
     ]  # fmt: skip
 
 
-def test_lines_that_are_no_csv_are_kept_by_their_number(tmp_path: Path) -> None:
+def test_lines_that_are_not_csv_are_rejected_by_their_number(tmp_path: Path) -> None:
     good = write_files(tmp_path, source_rows(3))
     cells = [[row["file"].encode(), row["prompt"].encode()] for row in good]
     lines = [
@@ -283,9 +283,7 @@ def test_lines_that_are_no_csv_are_kept_by_their_number(tmp_path: Path) -> None:
         ('"Stay," said the cat', "a dog"),
     ],
 )
-def test_a_stray_quote_costs_its_own_row_and_none_of_those_that_it_takes_in(
-    tmp_path: Path, prompt: str, later: str
-) -> None:
+def test_a_stray_quote_only_costs_its_own_row(tmp_path: Path, prompt: str, later: str) -> None:
     files = [row["file"] for row in write_files(tmp_path, source_rows(40))]
     lines = ["file,prompt", *(f"{file},plain" for file in files[:20]), f"{files[20]},{prompt}",
              *(f"{file},plain" for file in files[21:30]), f"{files[30]},{later}",
@@ -296,7 +294,7 @@ def test_a_stray_quote_costs_its_own_row_and_none_of_those_that_it_takes_in(
     assert [row["image_id"] for row in shard_rows(tmp_path / "out", ended)] == files[:20] + files[21:]
 
 
-def test_a_prompt_of_several_lines_is_one_row_whatever_its_lines_look_like(tmp_path: Path) -> None:
+def test_a_prompt_of_several_lines_is_one_row_with_any_content(tmp_path: Path) -> None:
     files = [row["file"] for row in write_files(tmp_path, source_rows(2))]
     text = 'a sign, in two lines\nthat says "a.png", or\n\nnothing, else'
     write_csv(tmp_path / "table.csv", [{"file": file, "prompt": f"{file}: {text}"} for file in files])
@@ -305,7 +303,7 @@ def test_a_prompt_of_several_lines_is_one_row_whatever_its_lines_look_like(tmp_p
     assert ended.rejected == []
 
 
-def test_a_field_that_stands_twice_is_refused_and_not_overwritten(tmp_path: Path) -> None:
+def test_a_repeated_field_is_refused_and_not_overwritten(tmp_path: Path) -> None:
     [row] = write_files(tmp_path, source_rows(1))
     good = json.dumps(row)
     (tmp_path / "t.jsonl").write_text(
@@ -320,7 +318,7 @@ def test_a_field_that_stands_twice_is_refused_and_not_overwritten(tmp_path: Path
     "values, stored",
     [([2**53 + 1, 1], [2**53 + 1, 1]), ([2**53 + 1, 0.5], [str(2**53 + 1), "0.5"]), ([2**53, 0.5], [2.0**53, 0.5])],
 )
-def test_no_whole_number_is_rounded_for_a_column_that_also_has_fractions(
+def test_integers_are_not_rounded_in_a_column_that_also_has_fractions(
     tmp_path: Path, values: list[float], stored: list[Any]
 ) -> None:
     rows = [{**row, "seed": seed} for row, seed in zip(write_files(tmp_path, source_rows(2)), values, strict=True)]
@@ -328,7 +326,7 @@ def test_no_whole_number_is_rounded_for_a_column_that_also_has_fractions(
     assert [row["seed"] for row in shard_rows(tmp_path / "out", ended)] == stored
 
 
-def test_no_link_is_followed_out_of_the_images_unless_its_folder_is_listed(tmp_path: Path) -> None:
+def test_a_link_out_of_the_images_is_only_followed_if_its_folder_is_listed(tmp_path: Path) -> None:
     table = write_files(tmp_path / "in", source_rows(3))
     (tmp_path / "elsewhere").mkdir()
     secret = tmp_path / "elsewhere/secret.png"
@@ -348,8 +346,8 @@ def test_no_link_is_followed_out_of_the_images_unless_its_folder_is_listed(tmp_p
     assert allowed.rows == 4 and shard_rows(tmp_path / "allowed", allowed)[1]["image"] == b"secret"
 
 
-def test_a_linked_tar_is_read_or_refused_by_name_and_never_passed_over(tmp_path: Path) -> None:
-    tar = write_tar(tmp_path / "elsewhere/a.tar", members_of(source_rows(2)))
+def test_a_linked_tar_is_read_or_refused_by_name_and_never_ignored(tmp_path: Path) -> None:
+    tar = write_tar(tmp_path / "elsewhere/a.tar", list_members(source_rows(2)))
     (tmp_path / "in").mkdir()
     (tmp_path / "in/link.tar").symlink_to(tar)
     for pattern in ("in", "in/*.tar"):
@@ -369,7 +367,7 @@ def test_a_linked_tar_is_read_or_refused_by_name_and_never_passed_over(tmp_path:
 
 
 @pytest.mark.parametrize("value", ["NaN", "1.5", "true", '["a"]', "{}"])
-def test_an_id_that_is_neither_text_nor_a_whole_number_is_refused(tmp_path: Path, value: str) -> None:
+def test_an_id_that_is_neither_text_nor_an_integer_is_refused(tmp_path: Path, value: str) -> None:
     [row] = write_files(tmp_path, source_rows(1))
     (tmp_path / "t.jsonl").write_text(f'{json.dumps(row)[:-1]}, "prompt_id": {value}}}')
     assert [rejection.kind for rejection in run(tmp_path / "out", table=str(tmp_path / "t.jsonl")).rejected] == [
@@ -377,7 +375,7 @@ def test_an_id_that_is_neither_text_nor_a_whole_number_is_refused(tmp_path: Path
     ]
 
 
-def test_columns_keep_the_type_that_their_values_have_in_common(tmp_path: Path) -> None:
+def test_columns_have_the_common_type_of_their_values(tmp_path: Path) -> None:
     extras = [
         {"seed": 1, "scale": 7, "tags": ["a"], "mixed": 1, "sure": True, "deep": {"a": 1}, "none": None},
         {"seed": 2, "scale": 7.5, "tags": [], "mixed": "x", "sure": None, "deep": [1]},
@@ -396,7 +394,7 @@ def test_columns_keep_the_type_that_their_values_have_in_common(tmp_path: Path) 
     assert [row["deep"] for row in shard_rows(tmp_path / "out", ended)] == ['{"a": 1}', "[1]"]
 
 
-def test_a_tar_costs_only_what_is_bad_in_it(tmp_path: Path) -> None:
+def test_a_tar_only_loses_its_bad_members(tmp_path: Path) -> None:
     rows = source_rows(3)
     path = tmp_path / "bad.tar"
     with tarfile.open(path, "w") as archive:
@@ -447,8 +445,8 @@ def test_a_tar_costs_only_what_is_bad_in_it(tmp_path: Path) -> None:
 
 
 def cut_tar(folder: Path, cut: str, rows: Sequence[Mapping[str, Any]]) -> Path:
-    """A tar of these samples that breaks off, or goes wrong, in the third."""
-    whole = write_tar(folder / "whole.tar", members_of(rows)).read_bytes()
+    """Write a tar of these samples that breaks off, or is damaged, in the third sample."""
+    whole = write_tar(folder / "whole.tar", list_members(rows)).read_bytes()
     with tarfile.open(folder / "whole.tar") as archive:
         third, text = (archive.getmember(f"{rows[2]['image_id']}.{kind}") for kind in ("png", "txt"))
     packed = gzip.compress(whole)
@@ -467,7 +465,7 @@ def cut_tar(folder: Path, cut: str, rows: Sequence[Mapping[str, Any]]) -> Path:
 
 
 def endless_header() -> bytes:
-    """The header of a file of 2^80 bytes."""
+    """Return the header of a file of 2^80 bytes."""
     header = tarfile.TarInfo("endless.png")
     header.size = 2**80
     return header.tobuf(tarfile.GNU_FORMAT)
@@ -480,7 +478,7 @@ def endless_header() -> bytes:
         ("gzip", None), ("checksum", 3),
     ],
 )  # fmt: skip
-def test_a_damaged_tar_loses_what_is_after_the_damage_and_the_sample_before_it_that_may_be_cut(
+def test_a_damaged_tar_loses_the_samples_after_the_damage_and_one_before_it(
     tmp_path: Path, cut: str, whole: int | None
 ) -> None:
     rows = source_rows(4)
@@ -493,18 +491,18 @@ def test_a_damaged_tar_loses_what_is_after_the_damage_and_the_sample_before_it_t
     assert "whatever is after it are lost, and how many rows that is cannot be known" in damage.message
 
 
-def test_what_nobody_can_count_is_over_every_budget(tmp_path: Path) -> None:
+def test_an_unknown_number_of_losses_exceeds_every_budget(tmp_path: Path) -> None:
     tar = cut_tar(tmp_path, "content", source_rows(4))
     ended = run(tmp_path / "out", tars=str(tar), max_failed=1.0)
     assert ended.exit_code == 1 and ended.damaged == [str(tar)]
-    assert manifest_of(tmp_path / "out")["ingests"][0]["damaged"] == [str(tar)]
+    assert read_manifest(tmp_path / "out")["ingests"][0]["damaged"] == [str(tar)]
     assert run(tmp_path / "out", tars=str(tar), max_failed=1.0).exit_code == 1, "also when it is not read again"
 
 
 @pytest.mark.parametrize("pack", [bytes, gzip.compress, bz2.compress, lzma.compress], ids=["tar", "gz", "bz2", "xz"])
-def test_tars_that_were_joined_are_named_and_the_first_is_taken(tmp_path: Path, pack: Callable[[bytes], bytes]) -> None:
+def test_concatenated_tars_are_named_and_the_first_is_read(tmp_path: Path, pack: Callable[[bytes], bytes]) -> None:
     rows = source_rows(4)
-    halves = [write_tar(tmp_path / "half", members_of(half)).read_bytes() for half in (rows[:3], rows[3:])]
+    halves = [write_tar(tmp_path / "half", list_members(half)).read_bytes() for half in (rows[:3], rows[3:])]
     (tmp_path / "joined.tar").write_bytes(b"".join(pack(half) for half in halves))
     ended = run(tmp_path / "out", tars=str(tmp_path / "joined.tar"), max_failed=1.0)
     assert (ended.rows, ended.exit_code, ended.damaged) == (3, 1, [str(tmp_path / "joined.tar")])
@@ -514,10 +512,10 @@ def test_tars_that_were_joined_are_named_and_the_first_is_taken(tmp_path: Path, 
 
 
 @pytest.mark.parametrize("pack", [bytes, gzip.compress], ids=["tar", "gz"])
-def test_a_storage_that_fails_is_no_damage_of_the_tar(
+def test_a_failure_of_the_storage_does_not_count_as_a_damaged_tar(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pack: Callable[[bytes], bytes]
 ) -> None:
-    content = pack(write_tar(tmp_path / "t.tar", members_of(source_rows(2))).read_bytes())
+    content = pack(write_tar(tmp_path / "t.tar", list_members(source_rows(2))).read_bytes())
 
     class Failing(io.BytesIO):
         def read(self, size: int | None = -1) -> bytes:
@@ -530,18 +528,18 @@ def test_a_storage_that_fails_is_no_damage_of_the_tar(
         run(tmp_path / "out", tars=str(tmp_path / "t.tar"))
 
 
-def test_a_tar_in_several_compressed_parts_is_read_whole(tmp_path: Path) -> None:
+def test_a_tar_in_several_compressed_parts_is_read_completely(tmp_path: Path) -> None:
     rows = source_rows(2)
-    whole = write_tar(tmp_path / "whole", members_of(rows)).read_bytes()
+    whole = write_tar(tmp_path / "whole", list_members(rows)).read_bytes()
     (tmp_path / "parts.tar.gz").write_bytes(gzip.compress(whole[:700]) + gzip.compress(whole[700:]))
     ended = run(tmp_path / "out", tars=str(tmp_path / "parts.tar.gz"))
     assert (ended.rows, ended.exit_code) == (2, 0)
 
 
 @pytest.mark.parametrize("compress", [gzip.compress, bz2.compress, lzma.compress])
-def test_a_tar_that_unpacks_without_end_is_given_up(compress: Callable[[bytes], bytes], tmp_path: Path) -> None:
-    """Samples that were read before it are kept."""
-    members = [*members_of(source_rows(2)), ("zeros.bin", bytes(FREE_BYTES + 30_000_000))]
+def test_a_tar_that_unpacks_without_end_is_abandoned(compress: Callable[[bytes], bytes], tmp_path: Path) -> None:
+    """Samples before that point are kept."""
+    members = [*list_members(source_rows(2)), ("zeros.bin", bytes(FREE_BYTES + 30_000_000))]
     whole = write_tar(tmp_path / "whole", members).read_bytes()
     (tmp_path / "bomb.tar.gz").write_bytes(compress(whole))
     ended = run(tmp_path / "out", tars=str(tmp_path / "bomb.tar.gz"))
@@ -549,15 +547,15 @@ def test_a_tar_that_unpacks_without_end_is_given_up(compress: Callable[[bytes], 
     assert "unpacks to more than 100 times its size" in ended.rejected[0].message
 
 
-def test_what_is_no_tar_is_kept_as_damaged(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_tar_is_reported_as_damaged(tmp_path: Path) -> None:
     (tmp_path / "no.tar").write_bytes(b"hello" * 1000)
-    write_tar(tmp_path / "yes.tar", members_of(source_rows(1)))
+    write_tar(tmp_path / "yes.tar", list_members(source_rows(1)))
     ended = run(tmp_path / "out", tars=f"{tmp_path}/*.tar")
     assert ended.rows == 1 and [rejection.kind for rejection in ended.rejected] == ["damaged_tar"]
 
 
 def stop_after(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Commits go well `count` times, and then the disk is full."""
+    """Let `count` commits succeed; then the disk is full."""
     real, left = ingest_shards.commit_file, [count]
 
     def commit(*arguments: Any, **options: Any) -> bool:
@@ -570,21 +568,21 @@ def stop_after(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def messy_input(folder: Path, kind: str) -> dict[str, Any]:
-    """Two generators' rows in turns, some of them bad, as a table or as tars."""
+    """Write two generators' rows in turns, some of them bad, as a table or as tars."""
     pairs = zip(source_rows(9), source_rows(9, "flint"), strict=True)
     rows = [row for pair in pairs for row in pair]
     if kind == "table":
         table = write_files(folder, rows)
         bad = [{**table[0], "file": "absent.png"}, table[3], {**table[5], "prompt": ""}]
         return {"table": str(write_csv(folder / "table.csv", [*table[:10], *bad, *table[10:]])), "shard_rows": 4}
-    write_tar(folder / "tars/a.tar", [*members_of(rows[:11]), ("x.txt", b"no image"), *members_of(rows[2:3])])
-    write_tar(folder / "tars/b.tar", members_of(rows[11:]))
+    write_tar(folder / "tars/a.tar", [*list_members(rows[:11]), ("x.txt", b"no image"), *list_members(rows[2:3])])
+    write_tar(folder / "tars/b.tar", list_members(rows[11:]))
     return {"tars": str(folder / "tars"), "shard_rows": 2}
 
 
 @pytest.mark.parametrize("kind", ["table", "tars"])
 @pytest.mark.parametrize("after", [0, 1, 3])
-def test_an_interrupted_run_and_another_make_what_an_undisturbed_one_makes(
+def test_an_interrupted_and_repeated_run_makes_the_same_as_an_undisturbed_one(
     kind: str, after: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = messy_input(tmp_path / "in", kind)
@@ -617,7 +615,7 @@ ingest(IngestConfig(output=sys.argv[1], tars=sys.argv[2], shard_rows=2), print)
 """
 
 
-def test_a_killed_process_is_gone_on_with(place: str, tmp_path: Path) -> None:
+def test_a_killed_ingest_can_be_continued(place: str, tmp_path: Path) -> None:
     options = messy_input(tmp_path / "in", "tars")
     run(f"{place}/one", **options)
     done = subprocess.run(
@@ -629,7 +627,7 @@ def test_a_killed_process_is_gone_on_with(place: str, tmp_path: Path) -> None:
     assert contents(f"{place}/two") == contents(f"{place}/one")
 
 
-def test_two_that_write_the_same_shard_at_once_agree_and_two_different_do_not(
+def test_concurrent_ingests_of_a_shard_agree_if_equal_and_are_refused_if_different(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = write_csv(tmp_path / "table.csv", write_files(tmp_path, source_rows(2)))
@@ -651,7 +649,7 @@ def test_two_that_write_the_same_shard_at_once_agree_and_two_different_do_not(
         race(1)
 
 
-def test_rows_added_at_the_end_cost_only_the_shards_they_change(tmp_path: Path) -> None:
+def test_rows_added_at_the_end_only_rewrite_the_changed_shards(tmp_path: Path) -> None:
     table = write_files(tmp_path, source_rows(7))
     path = write_csv(tmp_path / "table.csv", table[:5])
     run(tmp_path / "out", table=str(path), shard_rows=2)
@@ -664,7 +662,7 @@ def test_rows_added_at_the_end_cost_only_the_shards_they_change(tmp_path: Path) 
     assert contents(tmp_path / "out") == contents(tmp_path / "anew")
 
 
-def test_a_changed_image_changes_no_shard_before_its_own_or_stops(tmp_path: Path) -> None:
+def test_a_changed_image_stops_the_ingest_or_rewrites_from_its_shard_on(tmp_path: Path) -> None:
     rows = source_rows(4)
     table = write_csv(tmp_path / "table.csv", write_files(tmp_path, rows))
     run(tmp_path / "out", table=str(table), shard_rows=2)
@@ -676,11 +674,11 @@ def test_a_changed_image_changes_no_shard_before_its_own_or_stops(tmp_path: Path
     assert shard_rows(tmp_path / "out", ended)[3]["image"] == b"another"
 
 
-def test_a_replacement_that_was_interrupted_is_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_replacement_can_be_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = write_files(tmp_path, source_rows(4))
     path = write_csv(tmp_path / "table.csv", [*table[:2], table[2], table[0]])
     assert run(tmp_path / "out", table=str(path), shard_rows=2).rows == 3
-    write_csv(path, [table[1], table[3], table[2], table[0]])  # now the last row is no duplicate
+    write_csv(path, [table[1], table[3], table[2], table[0]])  # now the last row is not a duplicate any more
     with monkeypatch.context() as patch, pytest.raises(PlumblineError, match="disk is full"):
         stop_after(1, patch)
         run(tmp_path / "out", table=str(path), shard_rows=2, on_change="replace")
@@ -690,7 +688,7 @@ def test_a_replacement_that_was_interrupted_is_gone_on_with(tmp_path: Path, monk
     assert contents(tmp_path / "out") == contents(tmp_path / "anew")
 
 
-def test_shards_of_no_input_are_named_and_only_removed_if_asked(tmp_path: Path) -> None:
+def test_shards_without_an_input_are_named_and_only_removed_on_request(tmp_path: Path) -> None:
     table = write_files(tmp_path, [*source_rows(2, "flint"), *source_rows(4)])
     path = write_csv(tmp_path / "table.csv", table)
     run(tmp_path / "out", table=str(path), shard_rows=2)
@@ -710,7 +708,7 @@ def test_shards_of_no_input_are_named_and_only_removed_if_asked(tmp_path: Path) 
     assert contents(tmp_path / "out") == contents(tmp_path / "anew")
 
 
-def test_a_file_of_somebody_else_is_named_and_left(tmp_path: Path) -> None:
+def test_a_foreign_file_is_named_and_not_touched(tmp_path: Path) -> None:
     path = write_csv(tmp_path / "table.csv", write_files(tmp_path, source_rows(2)))
     run(tmp_path / "out", table=str(path))
     pq.write_table(pa.table({"a": [1]}), tmp_path / "out/atlas/mine.parquet")
@@ -720,10 +718,10 @@ def test_a_file_of_somebody_else_is_named_and_left(tmp_path: Path) -> None:
 
 
 def ingest_two(place: str, folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The options of two ingests with a rejected row each, one of a table and one of tars, after both have run."""
+    """Run two ingests with a rejected row each, one of a table and one of tars; return their options."""
     rows = write_files(folder / "atlas", source_rows(3))
     table = write_csv(folder / "atlas/t.csv", [*rows, {**rows[0], "file": "absent.png"}])
-    write_tar(folder / "flint.tar", [*members_of(source_rows(5, "flint")), ("x.txt", b"no image")])
+    write_tar(folder / "flint.tar", [*list_members(source_rows(5, "flint")), ("x.txt", b"no image")])
     first = {"table": str(table), "generator": "atlas"}
     second = {"tars": str(folder / "flint.tar"), "generator": "flint"}
     run(f"{place}/out", **first)
@@ -731,13 +729,13 @@ def ingest_two(place: str, folder: Path) -> tuple[dict[str, Any], dict[str, Any]
     return first, second
 
 
-def test_ingests_share_an_output_and_none_touches_what_another_made(place: str, tmp_path: Path) -> None:
+def test_ingests_share_an_output_without_touching_each_others_files(place: str, tmp_path: Path) -> None:
     first, second = ingest_two(place, tmp_path)
     both = contents(f"{place}/out")
     alone = run(f"{place}/alone", **first)
     shard = f"/{alone.shards[0].path}"
     assert both[shard] == contents(f"{place}/alone")[shard]
-    ingests = manifest_of(f"{place}/out")["ingests"]
+    ingests = read_manifest(f"{place}/out")["ingests"]
     assert {entry["source"]["generator"]: entry["rows_written"] for entry in ingests} == {"atlas": 3, "flint": 5}
     assert len(read(f"{place}/out/prompts.parquet")) == len({row["text"] for row in source_rows(5)}) + 3
     assert sorted(kind for _, kind in kinds(f"{place}/out")) == ["missing_image", "missing_image"]
@@ -758,7 +756,7 @@ def test_a_generator_of_another_ingest_is_refused_and_never_replaced(tmp_path: P
             assert contents(tmp_path / "out") == before
 
 
-def test_a_prompt_id_stands_for_one_text_in_the_ingests_of_an_output(tmp_path: Path) -> None:
+def test_a_prompt_id_has_one_text_across_the_ingests_of_an_output(tmp_path: Path) -> None:
     for name, text in (("atlas", "a cat"), ("flint", "a dog")):
         [row] = write_files(tmp_path / name, source_rows(1, name))
         write_csv(tmp_path / f"{name}/t.csv", [{**row, "prompt_id": "7", "prompt": text}])
@@ -769,7 +767,9 @@ def test_a_prompt_id_stands_for_one_text_in_the_ingests_of_an_output(tmp_path: P
     assert contents(tmp_path / "out") == before
 
 
-def test_ingests_that_end_at_once_lose_nothing_of_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ingests_that_end_at_the_same_time_keep_each_others_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tables = [write_csv(tmp_path / f"{name}.csv", write_files(tmp_path, source_rows(count, name)))
               for name, count in (("atlas", 2), ("flint", 4))]  # fmt: skip
     real = Records.publish
@@ -788,19 +788,19 @@ def test_ingests_that_end_at_once_lose_nothing_of_each_other(tmp_path: Path, mon
     assert at_once == contents(tmp_path / "one_by_one")
 
 
-def test_another_ingest_that_was_stopped_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_interrupted_ingest_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     options = messy_input(tmp_path / "in", "table")
     with monkeypatch.context() as patch, pytest.raises(PlumblineError, match="disk is full"):
         stop_after(1, patch)
         run(tmp_path / "out", **options)
     [row] = write_files(tmp_path / "more", [{**source_rows(1)[0], "generator": "more"}])
     ended = run(tmp_path / "out", table=str(write_csv(tmp_path / "more/t.csv", [row])))
-    assert ended.unfinished == ["atlas"] and manifest_of(tmp_path / "out")["unfinished"] == ["atlas"]
+    assert ended.unfinished == ["atlas"] and read_manifest(tmp_path / "out")["unfinished"] == ["atlas"]
     run(tmp_path / "out", **options)
-    assert manifest_of(tmp_path / "out")["unfinished"] == [] and len(manifest_of(tmp_path / "out")["ingests"]) == 2
+    assert read_manifest(tmp_path / "out")["unfinished"] == [] and len(read_manifest(tmp_path / "out")["ingests"]) == 2
 
 
-def test_an_output_without_its_records_is_not_added_to(tmp_path: Path) -> None:
+def test_nothing_is_added_to_an_output_without_records(tmp_path: Path) -> None:
     _, second = ingest_two(str(tmp_path), tmp_path)
     shutil.rmtree(tmp_path / "out/.ingest")
     before = contents(tmp_path / "out")
@@ -810,7 +810,7 @@ def test_an_output_without_its_records_is_not_added_to(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("file", ["atlas/00000.parquet", "manifest.json"])
-def test_an_output_that_is_damaged_is_refused_by_name(tmp_path: Path, file: str) -> None:
+def test_a_damaged_output_is_refused_by_name(tmp_path: Path, file: str) -> None:
     first, _ = ingest_two(str(tmp_path), tmp_path)
     (tmp_path / "out" / file).write_bytes(b"PAR1 nothing of the kind PAR1")
     with pytest.raises(ConfigError, match=f"{file}: not written by an ingest, or damaged; move it"):
@@ -828,7 +828,7 @@ def test_a_flipped_bit_in_an_image_is_found_when_its_shard_is_read(tmp_path: Pat
         pq.ParquetFile(path, page_checksum_verification=True).read()
 
 
-def test_one_row_group_is_in_memory_and_each_keeps_to_its_limits(tmp_path: Path) -> None:
+def test_one_row_group_is_in_memory_and_each_respects_its_limits(tmp_path: Path) -> None:
     rows = [{"image_id": str(i), "image": bytes(1000), "text": "a", "generator": "big"} for i in range(10)]
     table = write_csv(tmp_path / "table.csv", write_files(tmp_path, rows))
     seen: list[ShardRecord] = []
@@ -874,7 +874,7 @@ def test_columns_and_folder_can_be_named(tmp_path: Path) -> None:
         ("t.csv", "file,prompt\n", {"generator": "a", "images": "/nowhere"}, "images /nowhere: not found"),
     ],
 )
-def test_a_table_that_cannot_do_is_refused_in_one_line(
+def test_an_unusable_table_is_refused_in_one_line(
     tmp_path: Path, name: str, content: str | bytes | None, options: dict[str, Any], problem: str
 ) -> None:
     if content is not None:
@@ -925,7 +925,7 @@ def test_every_image_of_a_tar_is_taken_or_has_its_own_reason(
         assert all("dot" in one.message for one in ended.rejected if one.kind == "dotted_name")
 
 
-def test_a_tar_whose_name_is_not_utf8_is_taken(tmp_path: Path) -> None:
+def test_a_tar_whose_name_is_not_utf8_is_read(tmp_path: Path) -> None:
     content = as_tar([("0.png", b"x"), ("0.txt", b"a cat"), ("1.png", b"x")])
     Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9.tar")).write_bytes(content)
     for _ in range(2):

@@ -25,11 +25,11 @@ from tests.histories.damage import ROT, harm
 ROWS = 12
 text_edits = edits(st.sampled_from(PIECES))
 byte_edits = edits(st.binary(max_size=600), longest=600)
-"""Lengths of deleted and inserted bytes: any, so that they seldom keep a tar's blocks aligned."""
+"""Lengths of deleted and inserted bytes are arbitrary, so that they rarely keep a tar's blocks aligned."""
 
 
-def written(folder: Path, ended: Ingested) -> int:
-    """The rows that the shards hold."""
+def read_written(folder: Path, ended: Ingested) -> int:
+    """Return the rows in the shards."""
     return sum(pq.read_metadata(folder / record.path).num_rows for record in ended.shards)
 
 
@@ -40,14 +40,14 @@ def outcome(folder: Path, **options: Any) -> Ingested | None:
     except PlumblineError as error:
         assert str(error).strip()
         return None
-    assert ended.rows == written(folder / "out", ended)
+    assert ended.rows == read_written(folder / "out", ended)
     assert len(pq.read_table(folder / "out/rejected.parquet")) == len(ended.rejected)
     assert (ended.exit_code == 0) == (ended.rejected == [])
     return ended
 
 
 @pytest.fixture(scope="module", autouse=True)
-def nothing_waits_for_the_disk() -> Iterator[None]:
+def skip_disk_flushes() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(disk.os, "fsync", lambda file: None)
         yield
@@ -61,12 +61,12 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def separated(mark: str) -> bytes:
+def make_separated(mark: str) -> bytes:
     rows = [[f"{n}.png", f"a cat number {n}", str(n)] for n in range(ROWS)]
     return "".join(mark.join(row) + "\n" for row in [["file", "prompt", "seed"], *rows]).encode()
 
 
-def json_lines() -> bytes:
+def make_json_lines() -> bytes:
     rows = [
         {"file": f"{n}.png", "prompt": f"a cat {n}", "prompt_id": n, "tags": ["a"], "deep": {"n": n / 2}}
         for n in range(ROWS)
@@ -74,7 +74,12 @@ def json_lines() -> bytes:
     return "".join(json.dumps(row) + "\n" for row in rows).encode()
 
 
-TABLES = {"t.csv": separated(","), "t.tsv": separated("\t"), "t.jsonl": json_lines(), "t.ndjson": json_lines()}
+TABLES = {
+    "t.csv": make_separated(","),
+    "t.tsv": make_separated("\t"),
+    "t.jsonl": make_json_lines(),
+    "t.ndjson": make_json_lines(),
+}
 
 
 @pytest.mark.parametrize("name", TABLES)
@@ -95,7 +100,7 @@ def test_every_line_of_a_table_is_written_or_counted(name: str, images: Path) ->
     check()
 
 
-def test_stray_quotes_in_a_csv_cost_a_row_each_at_most(images: Path) -> None:
+def test_each_stray_quote_in_a_csv_costs_at_most_a_row(images: Path) -> None:
     header, body = TABLES["t.csv"].split(b"\n", 1)
 
     @bounded
@@ -111,8 +116,8 @@ def test_stray_quotes_in_a_csv_cost_a_row_each_at_most(images: Path) -> None:
     check()
 
 
-def tar_of(format: int) -> bytes:
-    """Samples of an image, its JSON and its text, of sizes around those of a tar's blocks."""
+def make_tar(format: int) -> bytes:
+    """Return a tar of samples of an image, its JSON and its text, with sizes around those of a tar's blocks."""
     stream, sizes = io.BytesIO(), random.Random(0)
     with tarfile.open(fileobj=stream, mode="w", format=format) as archive:
         for number in range(ROWS):
@@ -129,7 +134,11 @@ def tar_of(format: int) -> bytes:
     return stream.getvalue()
 
 
-TARS = {"ustar": tar_of(tarfile.USTAR_FORMAT), "gnu": tar_of(tarfile.GNU_FORMAT), "pax": tar_of(tarfile.PAX_FORMAT)}
+TARS = {
+    "ustar": make_tar(tarfile.USTAR_FORMAT),
+    "gnu": make_tar(tarfile.GNU_FORMAT),
+    "pax": make_tar(tarfile.PAX_FORMAT),
+}
 
 
 @pytest.mark.parametrize("pack", [bytes, lambda content: gzip.compress(content, mtime=0)], ids=["plain", "gz"])
@@ -153,14 +162,14 @@ def test_every_sample_of_a_tar_is_written_or_counted_or_the_tar_is_named(
     check()
 
 
-def summed(header: bytes) -> bytes:
-    """A tar's header with the checksum that fits it."""
+def add_checksum(header: bytes) -> bytes:
+    """Return a tar's header with the right checksum."""
     plain = header[:148] + b" " * 8 + header[156:]
     return plain[:148] + b"%06o\0 " % sum(plain) + plain[156:]
 
 
 headers = st.builds(
-    lambda name, size, kind, rest: summed(
+    lambda name, size, kind, rest: add_checksum(
         name.ljust(100, b"\0")[:100]
         + b"0000644\0" * 3
         + size.ljust(12, b"\0")[:12]
@@ -185,7 +194,7 @@ contents = st.one_of(
 
 @bounded
 @given(st.lists(st.tuples(headers, contents), min_size=1, max_size=6))
-def test_headers_that_say_anything_end_in_rows_or_in_a_named_tar(members: list[tuple[bytes, bytes]]) -> None:
+def test_any_headers_lead_to_rows_or_to_a_named_tar(members: list[tuple[bytes, bytes]]) -> None:
     content = b"".join(header + content.ljust(512, b"\0") for header, content in members) + bytes(1024)
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "t.tar").write_bytes(content)
@@ -194,7 +203,7 @@ def test_headers_that_say_anything_end_in_rows_or_in_a_named_tar(members: list[t
 
 @bounded
 @given(st.sampled_from(["shard", "record", "receipt", "manifest"]), byte_edits)
-def test_an_output_that_was_damaged_is_mended_or_refused(file: str, changes: list[Edit]) -> None:
+def test_a_damaged_output_is_repaired_or_refused(file: str, changes: list[Edit]) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "t.tar").write_bytes(TARS["ustar"])
@@ -210,7 +219,7 @@ def test_an_output_that_was_damaged_is_mended_or_refused(file: str, changes: lis
 
 @bounded
 @given(st.sampled_from(["record", "receipt", "manifest"]), st.integers(0, 2**32 - 1))
-def test_a_turned_bit_in_what_an_ingest_keeps_changes_nothing_that_it_tells(file: str, seed: int) -> None:
+def test_a_flipped_bit_in_an_ingests_records_changes_none_of_its_messages(file: str, seed: int) -> None:
     chance = random.Random(seed)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

@@ -17,7 +17,7 @@ from plumbline.pipelines.ingest.shards import ShardRecord
 from tests.pipelines.ingest.test_ingest import (
     contents,
     kinds,
-    members_of,
+    list_members,
     messy_input,
     run,
     source_rows,
@@ -31,19 +31,19 @@ ONE, TWO = WorkersConfig(num_cpus=1), WorkersConfig(num_cpus=2)
 
 
 @pytest.fixture
-def at_once(ray_cluster: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ray is started for any unit that is to be drafted."""
+def always_use_ray(ray_cluster: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make every input start Ray for its units."""
     monkeypatch.setattr(drafting, "PATIENCE", -1.0)
 
 
 def repeated_input(folder: Path) -> dict[str, Any]:
-    """Four tars; the later ones repeat ids and give prompts other texts."""
+    """Write four tars; the later ones repeat ids with other texts of their prompts."""
     rows = [{**row, "prompt_id": f"p{index % 7}"} for index, row in enumerate(source_rows(20))]
     named = [{**row, "text": f"a text of {row['prompt_id']}"} for row in rows]
     wrong = [{**row, "image_id": f"other-{row['image_id']}", "text": "another text"} for row in named[:3]]
     for index, part in enumerate([named[:8], named[4:12], [*wrong, *named[12:16]], named]):
         members = [(name, content.replace(b'"seed"', b'"image_id": "' + name.partition(".")[0].encode() + b'", "seed"'))
-                   for name, content in members_of(part)]  # fmt: skip
+                   for name, content in list_members(part)]  # fmt: skip
         write_tar(folder / f"{index}.tar", members)
     return {"tars": str(folder), "shard_rows": 3, "row_group_rows": 2, "max_failed": 1.0}
 
@@ -51,7 +51,7 @@ def repeated_input(folder: Path) -> dict[str, Any]:
 @pytest.mark.parametrize(
     "kind, place", [("tars", "s3"), pytest.param("table", "folder", marks=pytest.mark.slow)], indirect=["place"]
 )
-def test_two_workers_make_what_one_makes(kind: str, place: str, tmp_path: Path, at_once: None) -> None:
+def test_two_workers_write_the_same_as_one(kind: str, place: str, tmp_path: Path, always_use_ray: None) -> None:
     options = messy_input(tmp_path / "in", kind)
     one = run(f"{place}/one", **options, cluster=ONE)
     two = run(f"{place}/two", **options, cluster=TWO)
@@ -59,7 +59,7 @@ def test_two_workers_make_what_one_makes(kind: str, place: str, tmp_path: Path, 
     assert (two.rejected, sorted(two.shards)) == (one.rejected, sorted(one.shards))
 
 
-def test_what_was_taken_in_a_tar_before_is_refused_whoever_reads_it(tmp_path: Path, at_once: None) -> None:
+def test_ids_of_an_earlier_tar_are_refused_in_every_worker(tmp_path: Path, always_use_ray: None) -> None:
     options = repeated_input(tmp_path / "in")
     one = run(tmp_path / "one", **options, cluster=ONE)
     assert one.rows == 20 and {kind for _, kind in kinds(tmp_path / "one")} == {"duplicate_id", "other_prompt"}
@@ -68,8 +68,8 @@ def test_what_was_taken_in_a_tar_before_is_refused_whoever_reads_it(tmp_path: Pa
     assert not any(record.written for record in run(tmp_path / "two", **options).shards)
 
 
-def drafters() -> list[int]:
-    """The processes that draft shards, of this test's Ray alone."""
+def list_drafters() -> list[int]:
+    """List the processes that draft shards on this test's Ray."""
     import ray
 
     session = ray._private.worker._global_node.get_session_dir_path()  # type: ignore[attr-defined]
@@ -85,14 +85,14 @@ def is_drafter(process: Path, session: str) -> bool:
 
 
 @pytest.mark.slow
-def test_a_worker_that_dies_costs_its_units_another_try(tmp_path: Path, at_once: None) -> None:
+def test_units_of_a_worker_that_dies_are_tried_again(tmp_path: Path, always_use_ray: None) -> None:
     options = messy_input(tmp_path / "in", "table") | {"shard_rows": 2}
     run(tmp_path / "one", **options, cluster=ONE)
     killed: list[int] = []
 
     def kill_one(record: ShardRecord) -> None:
         if not killed:
-            killed.append(drafters()[0])
+            killed.append(list_drafters()[0])
             os.kill(killed[0], signal.SIGKILL)
 
     ended = ingest(IngestConfig(output=str(tmp_path / "two"), **options, cluster=TWO), kill_one)
@@ -101,15 +101,15 @@ def test_a_worker_that_dies_costs_its_units_another_try(tmp_path: Path, at_once:
 
 
 @pytest.mark.slow
-def test_workers_that_die_with_rows_that_were_all_rejected_cost_another_try(tmp_path: Path, at_once: None) -> None:
+def test_units_of_rejected_rows_are_tried_again_if_their_workers_die(tmp_path: Path, always_use_ray: None) -> None:
     for number, row in enumerate(source_rows(7)):
-        members = members_of([row])
+        members = list_members([row])
         write_tar(tmp_path / f"in/{number}.tar", members if number < 3 else members[1:])
     killed: list[int] = []
 
     def kill_all(record: ShardRecord) -> None:
         if not killed:
-            killed.extend(drafters())
+            killed.extend(list_drafters())
             for process in killed:
                 os.kill(process, signal.SIGKILL)
 
@@ -137,7 +137,7 @@ ingest(IngestConfig(output=sys.argv[1], tars=sys.argv[2], shard_rows=2, cluster=
 
 
 @pytest.mark.slow
-def test_a_driver_that_is_killed_while_others_draft_is_gone_on_with(tmp_path: Path) -> None:
+def test_an_ingest_whose_driver_was_killed_can_be_continued(tmp_path: Path) -> None:
     options = messy_input(tmp_path / "in", "tars")
     run(tmp_path / "one", **options)
     command = [sys.executable, "-c", KILLED, f"{tmp_path}/two", options["tars"]]
@@ -146,7 +146,7 @@ def test_a_driver_that_is_killed_while_others_draft_is_gone_on_with(tmp_path: Pa
     assert contents(tmp_path / "two") == contents(tmp_path / "one")
 
 
-def test_what_goes_wrong_in_a_worker_is_one_line_and_leaves_no_draft(tmp_path: Path, at_once: None) -> None:
+def test_an_error_in_a_worker_is_reported_in_one_line_and_leaves_no_draft(tmp_path: Path, always_use_ray: None) -> None:
     table = write_csv(tmp_path / "table.csv", write_files(tmp_path, source_rows(8)))
     options = {"table": str(table), "shard_rows": 2, "cluster": TWO}
     run(tmp_path / "out", **{**options, "cluster": ONE})

@@ -1,4 +1,4 @@
-"""Folders of image files as people have them: every layout's images get their prompts, and nothing is guessed."""
+"""Folders of image files in every usual layout: images get their own prompts, and nothing is guessed."""
 
 import json
 import os
@@ -25,7 +25,7 @@ def take(folder: Path, **options: Any) -> Ingested:
     return ingest(IngestConfig(output=output, images=str(folder), **options), lambda record: None)
 
 
-def told(ended: Ingested) -> dict[str, tuple[str, str]]:
+def prompts_by_id(ended: Ingested) -> dict[str, tuple[str, str]]:
     """Return the generator and the prompt of each image id."""
     rows = [row | {"generator": shard.generator} for shard in ended.shards
             for row in pq.read_table(f"{ended.url}/{shard.path}").to_pylist()]  # fmt: skip
@@ -168,10 +168,10 @@ def test_every_image_gets_its_prompt_and_its_generator(
     files: dict[str, str | bytes], expected: dict[str, tuple[str, str]], tmp_path: Path
 ) -> None:
     ended = take(put(tmp_path / "in", files))
-    assert told(ended) == expected and not ended.rejected
+    assert prompts_by_id(ended) == expected and not ended.rejected
     before = pq.read_table(f"{ended.url}/prompts.parquet")
     again = take(tmp_path / "in")
-    assert not any(shard.written for shard in again.shards) and told(again) == expected
+    assert not any(shard.written for shard in again.shards) and prompts_by_id(again) == expected
     assert pq.read_table(f"{ended.url}/prompts.parquet").equals(before)
 
 
@@ -210,7 +210,7 @@ REFUSED: dict[str, tuple[dict[str, str | bytes], str, str]] = {
 
 
 @pytest.mark.parametrize("files, kind, remedy", REFUSED.values(), ids=REFUSED)
-def test_an_image_whose_prompt_is_not_told_is_named(
+def test_an_image_without_a_prompt_is_named(
     files: dict[str, str | bytes], kind: str, remedy: str, tmp_path: Path
 ) -> None:
     ended = take(put(tmp_path / "in", files), max_failed=0.5)
@@ -243,9 +243,7 @@ def test_an_image_whose_prompt_is_not_told_is_named(
         ({"metadata.csv": "", "0.png": PIXELS}, "metadata.csv: the file is empty"),
     ],
 )
-def test_a_folder_that_tells_no_prompts_is_refused_whole(
-    files: dict[str, str | bytes], complaint: str, tmp_path: Path
-) -> None:
+def test_a_folder_without_any_prompts_is_refused(files: dict[str, str | bytes], complaint: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=complaint):
         take(put(tmp_path / "in", files))
 
@@ -261,7 +259,7 @@ NOT_PROMPTS: dict[str, dict[str, str | bytes]] = {
 
 
 @pytest.mark.parametrize("files", NOT_PROMPTS.values(), ids=NOT_PROMPTS)
-def test_names_are_prompts_only_where_they_differ_and_no_table_lies_there_or_where_that_is_said(
+def test_names_are_prompts_if_requested_or_if_they_differ_and_there_is_no_table(
     files: dict[str, str | bytes], tmp_path: Path
 ) -> None:
     folder = put(tmp_path / "in", files)
@@ -289,50 +287,50 @@ NO_MATCH: dict[str, dict[str, str | bytes]] = {
 
 
 @pytest.mark.parametrize("files", NO_MATCH.values(), ids=NO_MATCH)
-def test_no_image_gets_a_prompt_by_an_id_that_may_be_anothers(files: dict[str, str | bytes], tmp_path: Path) -> None:
+def test_no_image_gets_a_prompt_by_an_ambiguous_id(files: dict[str, str | bytes], tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"nothing tells the prompts.*columns\.image=NAME or columns\.prompt_id=NAME"):
         take(put(tmp_path / "in", files))
 
 
-def test_columns_that_disagree_about_images_are_named_and_one_can_be_chosen(tmp_path: Path) -> None:
+def test_contradictory_columns_are_named_and_one_can_be_chosen(tmp_path: Path) -> None:
     table = f"first,second,prompt\na,b,{CAT}\nb,a,{DOG}\n"
     folder = put(tmp_path / "in", {"p.csv": table, "a.png": PIXELS, "b.png": PIXELS})
     with pytest.raises(ConfigError, match=r"p.csv: the columns 'first' and 'second' are both .*prompt_id=first or col"):
         take(folder)
-    assert told(take(folder, columns=InputColumnsConfig(prompt_id="second"))) == {
+    assert prompts_by_id(take(folder, columns=InputColumnsConfig(prompt_id="second"))) == {
         "a.png": ("in", DOG), "b.png": ("in", CAT)
     }  # fmt: skip
 
 
-def test_rows_of_ids_without_an_image_are_warned_of(tmp_path: Path) -> None:
+def test_rows_of_ids_without_an_image_give_a_warning(tmp_path: Path) -> None:
     table = f"id,prompt\nx,{CAT}\ny,{DOG}\nz,{DOG}\n"
     ended = take(
         put(tmp_path / "in", {"p.csv": table, "x.png": PIXELS, "X.heic": PIXELS, "w.png": PIXELS}), max_failed=1
     )
-    assert told(ended) == {"x.png": ("in", CAT)}
+    assert prompts_by_id(ended) == {"x.png": ("in", CAT)}
     assert "warning: 2 rows of p.csv belong to no image, such as id 'y'" in ended.origin_lines
     assert {Path(each.file).name: each.kind for each in ended.rejected} == {
         "w.png": "empty_prompt", "X.heic": "foreign_format"
     }  # fmt: skip
 
 
-def test_how_prompts_are_told_can_be_chosen(tmp_path: Path) -> None:
+def test_the_source_of_prompts_can_be_chosen(tmp_path: Path) -> None:
     files = {"metadata.csv": f"file_name,text\na_red_dog.png,{CAT}\n", "a_red_dog.png": PIXELS, "a_red_dog.txt": DOG}
     folder = put(tmp_path / "in", files)
-    assert told(take(folder)) == {"a_red_dog.png": ("in", CAT)}
-    assert told(take(folder, prompts_from="beside", on_change="replace")) == {"a_red_dog.png": ("in", DOG)}
+    assert prompts_by_id(take(folder)) == {"a_red_dog.png": ("in", CAT)}
+    assert prompts_by_id(take(folder, prompts_from="beside", on_change="replace")) == {"a_red_dog.png": ("in", DOG)}
     with pytest.raises(ConfigError, match=r"prompts_from=list expects a prompts.txt.*; found none"):
         take(folder, prompts_from="list")
     with pytest.raises(ConfigError, match="expected null together with table or tars"):
         IngestConfig(output="x", tars="t.tar", prompts_from="names")
 
 
-def test_every_file_of_a_folder_is_written_rejected_or_told_of(tmp_path: Path) -> None:
+def test_every_file_of_a_folder_is_written_or_rejected_or_mentioned(tmp_path: Path) -> None:
     images = ("0.avif", "1.jfif", "2.PNG", "3.heic", "4.JXL")
     others = {"prompts.txt": "\n".join([CAT] * 5), "all.zip": CAT, "more/readme": CAT, "more/b.zip": CAT}
     files: dict[str, str | bytes] = {**dict.fromkeys(images, PIXELS), **others}
     ended = take(put(tmp_path / "in", files), max_failed=1.0)
-    assert sorted(told(ended)) == ["0.avif", "1.jfif", "2.PNG"]
+    assert sorted(prompts_by_id(ended)) == ["0.avif", "1.jfif", "2.PNG"]
     assert {(rejection.kind, Path(rejection.file).name) for rejection in ended.rejected} == {
         ("foreign_format", "3.heic"), ("foreign_format", "4.JXL")
     }  # fmt: skip
@@ -340,23 +338,23 @@ def test_every_file_of_a_folder_is_written_rejected_or_told_of(tmp_path: Path) -
     assert ended.origin_lines[-1] == "files passed over: 2 .zip, 1 without an ending, such as all.zip"
 
 
-def test_a_store_among_the_images_is_passed_over(tmp_path: Path) -> None:
+def test_a_store_among_the_images_is_ignored(tmp_path: Path) -> None:
     folder = put(tmp_path / "in", {"three cats.png": PIXELS, "a red dog.png": PIXELS})
     store_at(folder / "store").check()
     put(folder / "store", {"latest/two small birds.png": PIXELS})
-    assert sorted(told(take(folder))) == ["a red dog.png", "three cats.png"]
+    assert sorted(prompts_by_id(take(folder))) == ["a red dog.png", "three cats.png"]
 
 
 def test_a_row_of_a_table_that_names_no_image_is_rejected(tmp_path: Path) -> None:
     files = {"t.csv": f"file,prompt\na.png,{CAT}\n,{DOG}\n", "a.png": PIXELS}
     ended = take(put(tmp_path / "in", files), max_failed=1.0)
-    assert told(ended) == {"a.png": ("in", CAT)}
+    assert prompts_by_id(ended) == {"a.png": ("in", CAT)}
     assert [(rejection.kind, "names no image" in rejection.message) for rejection in ended.rejected] == [
         ("missing_image", True)
     ]
 
 
-def test_skills_are_kept_of_folders_and_of_tables(tmp_path: Path) -> None:
+def test_skills_from_folders_and_tables_are_kept(tmp_path: Path) -> None:
     files, _ = LAYOUTS["geneval's folder per prompt"]
     assert skills(take(put(tmp_path / "in", files))) == {CAT: ["counting"], DOG: ["colors"]}
     table = f"file,prompt,generator,skills\n0.png,{CAT},flux,counting; scene\n0.png,{CAT},sdxl,counting;style\n"
@@ -371,7 +369,7 @@ def test_skills_are_kept_of_folders_and_of_tables(tmp_path: Path) -> None:
     assert skills(ended) == {CAT: ["counting", "scene", "style"], DOG: [], "a bird": ["scene"]}
 
 
-def test_image_files_may_stay_where_they_are(tmp_path: Path) -> None:
+def test_image_files_may_be_left_in_place(tmp_path: Path) -> None:
     folder = put(tmp_path / "in", {"three cats.png": PIXELS})
     ended = take(folder, copy=False, prompts_from="names")
     (row,) = pq.read_table(f"{ended.url}/{ended.shards[0].path}").to_pylist()
@@ -392,7 +390,7 @@ NAMELESS: dict[str, dict[str, str | bytes]] = {
 
 
 @pytest.mark.parametrize("tables", NAMELESS.values(), ids=NAMELESS)
-def test_a_table_that_names_no_image_is_no_prompt_of_all_images(tables: dict[str, str | bytes], tmp_path: Path) -> None:
+def test_a_table_without_images_is_not_used_for_all_images(tables: dict[str, str | bytes], tmp_path: Path) -> None:
     images = dict.fromkeys([f"{n}.png" for n in range(3)], PIXELS)
     ended = take(put(tmp_path / "in", {**tables, **images}))
     assert ended.rows == 0 and [Path(rejection.file).name for rejection in ended.rejected] == sorted(images)
@@ -465,7 +463,7 @@ def test_a_name_of_a_million_separators_has_its_number_removed_in_linear_time() 
 
 
 @pytest.mark.parametrize("files, options, expected, left_out", SKIPPED.values(), ids=SKIPPED)
-def test_pictures_that_are_no_samples_are_skipped_with_their_reasons(
+def test_images_that_are_not_samples_are_skipped_with_their_reasons(
     files: dict[str, str | bytes],
     options: dict[str, Any],
     expected: dict[str, str],
@@ -473,7 +471,7 @@ def test_pictures_that_are_no_samples_are_skipped_with_their_reasons(
     tmp_path: Path,
 ) -> None:
     ended = take(put(tmp_path / "in", files), **options)
-    assert {image: prompt for image, (_, prompt) in told(ended).items()} == expected
+    assert {image: prompt for image, (_, prompt) in prompts_by_id(ended).items()} == expected
     assert skipped(ended) == left_out and not ended.rejected and ended.exit_code == 0
     assert (
         ended.total_lines[0]
@@ -510,11 +508,11 @@ DOUBTFUL: dict[str, tuple[list[str], dict[str, str], str]] = {
 
 
 @pytest.mark.parametrize("images, expected, reason", DOUBTFUL.values(), ids=DOUBTFUL)
-def test_an_image_whose_number_is_doubtful_is_rejected(
+def test_an_image_with_an_ambiguous_number_is_rejected(
     images: list[str], expected: dict[str, str], reason: str, tmp_path: Path
 ) -> None:
     ended = take(put(tmp_path / "in", {"prompts.txt": f"{CAT}\n{DOG}\n", **dict.fromkeys(images, PIXELS)}))
-    assert {image: prompt for image, (_, prompt) in told(ended).items()} == expected
+    assert {image: prompt for image, (_, prompt) in prompts_by_id(ended).items()} == expected
     assert len(ended.rejected) == len(images) - len(expected)
     assert all(one.kind == "empty_prompt" and reason in one.message for one in ended.rejected)
 
@@ -530,7 +528,7 @@ def test_numbers_that_could_count_from_0_or_from_1_are_refused(images: list[str]
         take(put(tmp_path / "in", {**files, **dict.fromkeys(images, PIXELS)}))
 
 
-def test_lines_without_an_image_are_a_warning(tmp_path: Path) -> None:
+def test_lines_without_an_image_give_a_warning(tmp_path: Path) -> None:
     files = {"prompts.txt": f"{CAT}\n{DOG}\n{CAT}\n{DOG}\n", "0.png": PIXELS, "1.png": PIXELS}
     ended = take(put(tmp_path / "in", files))
     assert ended.origin_lines[-1] == (
@@ -544,16 +542,16 @@ def test_a_name_that_is_not_utf8_costs_its_own_image(tmp_path: Path) -> None:
         Path(os.fsdecode(os.fsencode(folder) + b"/" + name)).write_bytes(PIXELS)
     for _ in range(2):
         ended = take(folder, max_failed=0.5)
-        assert sorted(told(ended)) == ["0.png", "1.png"]
+        assert sorted(prompts_by_id(ended)) == ["0.png", "1.png"]
         assert [(one.kind, one.file) for one in ended.rejected] == [("not_utf8", rf"{folder}/caf\xe9 2.png")]
         assert r"files passed over: 1 .zip, such as m\xfcll.zip" in ended.origin_lines
         assert pq.read_table(f"{ended.url}/rejected.parquet").to_pylist() == [one._asdict() for one in ended.rejected]
 
 
-def test_every_kind_of_video_in_a_folder_is_taken_or_rejected_by_name(tmp_path: Path) -> None:
+def test_every_kind_of_video_in_a_folder_is_ingested_or_rejected_by_name(tmp_path: Path) -> None:
     taken = ("0.mp4", "1.M4V", "2.mov", "3.3gp", "4.3g2", "5.webm", "6.mkv", "7.avi", "8.apng")
     files: dict[str, str | bytes] = dict.fromkeys((*taken, "9.ts"), PIXELS)
     ended = take(put(tmp_path / "in", {**files, "prompts.txt": "\n".join([CAT] * 10)}), max_failed=1.0)
-    assert sorted(told(ended)) == sorted(taken)
+    assert sorted(prompts_by_id(ended)) == sorted(taken)
     (rejection,) = ended.rejected
     assert rejection.kind == "foreign_format" and "convert it to MP4" in rejection.message

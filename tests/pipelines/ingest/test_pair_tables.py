@@ -1,4 +1,4 @@
-"""Winoground's and EqBen's files as they are released become rows to score, and the same files judge the scores."""
+"""Winoground's and EqBen's released files become rows to score, and the same files judge the scores."""
 
 import csv
 import json
@@ -19,7 +19,7 @@ Scores = Mapping[tuple[int, int, int], float]
 
 
 def winoground_lines(folder: Path) -> str:
-    """Hugging Face's examples.jsonl, whose names of images lack their ending."""
+    """Write Hugging Face's examples.jsonl, whose names of images lack their ending."""
     rows = [
         {"id": n, "image_0": f"ex_{n}_img_0", "image_1": f"ex_{n}_img_1", "caption_0": f"{n} c0",
          "caption_1": f"{n} c1", "tag": "Noun", "secondary_tag": "", "num_main_preds": 1, "collapsed_tag": "Object"}
@@ -30,7 +30,7 @@ def winoground_lines(folder: Path) -> str:
 
 
 def winoground_sheet(folder: Path) -> str:
-    """t2v_metrics' metadata.csv."""
+    """Write t2v_metrics' metadata.csv."""
     names = ["id", "image_0", "image_1", "caption_0", "caption_1", "collapsed_tag"]
     with (folder / "metadata.csv").open("w", newline="") as file:
         writer = csv.writer(file)
@@ -43,7 +43,7 @@ def winoground_sheet(folder: Path) -> str:
 
 
 def eqben_mini(folder: Path) -> str:
-    """The mini subset's all_select.json, a list without ids."""
+    """Write the mini subset's all_select.json, a list without ids."""
     rows = [
         {"image0": f"images/ex_{n}_img_0.png", "image1": f"images/ex_{n}_img_1.png", "caption0": f"{n} c0",
          "caption1": f"{n} c1"}
@@ -54,7 +54,7 @@ def eqben_mini(folder: Path) -> str:
 
 
 def eqben_labelled(folder: Path) -> str:
-    """EqBen's labelled annotation, a record for each pairing in random order."""
+    """Write EqBen's labelled annotation, a record for each pairing in random order."""
     rows = [
         {"image": f"images/ex_{n}_img_{image}.png", "caption": f"{n} c{caption}",
          "private_info": {"dataset": "eqbensd", "sample_cnt": n, "name": f"c{caption}i{image}"}}
@@ -67,7 +67,7 @@ def eqben_labelled(folder: Path) -> str:
 
 @pytest.fixture
 def scores(tmp_path: Path) -> Scores:
-    """Random images of 9 samples, and a metric in a file that gives each of their pairings a random score, with ties.
+    """Make random images of 9 samples, and a metric that gives each of their pairings a random score, with ties.
 
     Images have different sizes, and a prompt names its sample and caption.
     """
@@ -83,7 +83,7 @@ def scores(tmp_path: Path) -> Scores:
 
 
 def expect(scores: Scores) -> dict[str, float]:
-    """Winoground's three scores, written out (Thrush et al. 2022, section 4.1)."""
+    """Compute Winoground's three scores as written (Thrush et al. 2022, section 4.1)."""
     right: dict[str, list[bool]] = {"text": [], "image": [], "group": []}
     for n in range(SAMPLES):
         text = all(scores[n, i, i] > scores[n, 1 - i, i] for i in (0, 1))
@@ -102,10 +102,10 @@ def expect(scores: Scores) -> dict[str, float]:
         (eqben_labelled, "eqben", "."),
     ],
 )
-def test_a_released_file_of_pairs_is_taken_in_scored_and_judged(
+def test_a_released_file_of_pairs_is_ingested_scored_and_judged(
     tmp_path: Path, scores: Scores, write: Callable[[Path], str], protocol: str, images: str
 ) -> None:
-    """VQAScore, tables 1 and 2: every image under both captions of its sample."""
+    """VQAScore, tables 1 and 2, scores every image under both captions of its sample."""
     table, data = tmp_path / write(tmp_path), f"{tmp_path}/data"
     printed("ingest", f"table={table}", f"images={tmp_path}/{images}", f"output={data}", "cluster.num_cpus=1")
     rows = pd.concat(pd.read_parquet(path) for path in Path(data).glob("*/*.parquet"))
@@ -133,12 +133,12 @@ def test_the_four_pairs_are_scored_in_one_command(tmp_path: Path, scores: Scores
     assert means["swapped"] == pytest.approx(np.mean([value for (_, c, i), value in scores.items() if c != i]))
 
 
-def test_a_table_of_pairs_has_its_own_generators(tmp_path: Path, scores: Scores) -> None:
+def test_a_table_of_pairs_names_its_own_generators(tmp_path: Path, scores: Scores) -> None:
     words = [f"table={tmp_path}/{winoground_sheet(tmp_path)}", f"output={tmp_path}/data", "generator=winoground"]
     assert "has the generators matched and swapped, got 'winoground'" in refusal("ingest", *words)
 
 
-def test_a_sample_without_a_caption_costs_itself_alone(tmp_path: Path, scores: Scores) -> None:
+def test_a_sample_without_a_caption_only_costs_itself(tmp_path: Path, scores: Scores) -> None:
     rows: list[dict[str, Any]] = json.loads((tmp_path / eqben_mini(tmp_path)).read_text())
     rows[3]["caption1"] = ""
     (tmp_path / "all_select.json").write_text(json.dumps([*rows, 7]))

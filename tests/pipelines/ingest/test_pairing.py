@@ -1,8 +1,8 @@
-"""However images and prompts lie, each image is scored against its own prompt, or has its own reason why it is not.
+"""In any layout, each image is scored against its own prompt, or rejected with its own reason.
 
-Every layout that is accepted is written as people write it, by their libraries, from images drawn at random: in any
-order, with any number of images for a prompt, prompts in any script, dots in names, other files in between, columns by
-any of their usual names, and some images without a prompt. Each image has other bytes, so a pair is known by them.
+Every accepted layout is written with the usual libraries from random images: in any order, with any number of images
+per prompt, prompts in any script, dots in names, other files in between, columns by any of their usual names, and some
+images without a prompt. Each image has different bytes, which identify its pair.
 """
 
 import csv
@@ -53,21 +53,21 @@ PAIR = re.compile(r"^pair: (.*?) of (flux|sdxl|Flux\.1 dev|in|all): (.*)$", re.M
 
 @cache
 def png(number: int) -> bytes:
-    """A picture that only this number has."""
+    """Return an image that only this number has."""
     encoded = io.BytesIO()
     Image.new("RGB", (8, 8), (number % 256, number // 256, 77)).save(encoded, "PNG")
     return encoded.getvalue()
 
 
 class Drawn(NamedTuple):
-    """An image that a generator drew of a prompt."""
+    """An image that a generator made of a prompt."""
 
     number: int
     generator: str
     line: int
-    """Line of the prompt."""
+    """Line number of the prompt."""
     sample: int
-    """Its number among this generator's images of the prompt."""
+    """Number of the image among this generator's images of the prompt."""
 
     @property
     def content(self) -> bytes:
@@ -76,16 +76,16 @@ class Drawn(NamedTuple):
 
 @dataclass(frozen=True)
 class World:
-    """Drawn prompts and images in any order, their folder, and the images that lose their prompt in it."""
+    """Random prompts and images in any order, their folder, and the images that lose their prompt."""
 
     folder: Path
     prompts: list[str]
     images: list[Drawn]
     chance: random.Random
     lost: dict[int, str] = field(default_factory=dict)
-    """End of the place in the rejection of each image without a prompt, by the image's number."""
+    """End of the location in the rejection of each image without a prompt, by the image's number."""
     others: list[str] = field(default_factory=list)
-    """Pictures besides, and rows without a picture: each is rejected or skipped."""
+    """Other images, and rows without an image: each is rejected or skipped."""
 
     def prompt(self, image: Drawn) -> str:
         return self.prompts[image.line]
@@ -104,7 +104,7 @@ class World:
         put(self.folder, files)
 
     def put_clutter(self, *pictures: str) -> None:
-        """Write some of these pictures and of other files, at random."""
+        """Write some of these images and of other files, at random."""
         for name in (*pictures, "notes.md", "Thumbs.db", "all.zip", ".DS_Store"):
             if self.any_of(True, False):
                 self.put({name: png(60_000)})
@@ -148,14 +148,14 @@ def write_table(world: World, name: str, rows: Sequence[Mapping[str, Any]]) -> N
 
 
 def file_of(world: World, image: Drawn) -> str:
-    """Any name for an image's file, in any folder."""
+    """Return any name for an image's file, in any folder."""
     n, line = image.number, image.line
     name = world.any_of(f"{n}", f"cfg7.5_{n}", f"猫 {n}.v2", f"p{line}-{n}", f"{line}_{n}")
     return f"{world.any_of('out/', 'a.b/c/', 'ü/', '')}{name}.{world.any_of('png', 'PNG')}"
 
 
 def table_in_folder(world: World) -> Lay:
-    """A script's table among image files; some rows have no prompt, some images no row, one row no image."""
+    """Write a script's table among image files; some rows have no prompt, some images no row, one row no image."""
     image_name, prompt_name, generator_name = (world.any_of(*names) for names in (FILES, PROMPTS, WHOSE))
     rows = []
     for image in world.images:
@@ -174,7 +174,7 @@ def table_in_folder(world: World) -> Lay:
 
 
 def table_alone(world: World) -> Lay:
-    """A table that is named itself, whose paths start from its folder."""
+    """Write a table that is the input itself, with paths relative to its folder."""
     image_name, prompt_name, generator_name = (world.any_of(*names) for names in (FILES, PROMPTS, WHOSE))
     rows = []
     for number, image in enumerate(world.images):
@@ -187,7 +187,7 @@ def table_alone(world: World) -> Lay:
 
 
 def hugging_face_file_names(world: World) -> Lay:
-    """Several files a row, in `file_names`."""
+    """Write several files per row, in `file_names`."""
     rows: dict[tuple[str, int], dict[str, Any]] = {}
     for image in world.images:
         world.put({(file := file_of(world, image)): image.content})
@@ -201,7 +201,7 @@ def hugging_face_file_names(world: World) -> Lay:
 
 
 def hugging_face_columns(world: World) -> Lay:
-    """A column of files for each generator."""
+    """Write a column of files for each generator."""
     generators = sorted({image.generator for image in world.images})
     rows: dict[tuple[int, int], dict[str, Any]] = {}
     for image in world.images:
@@ -216,7 +216,7 @@ def hugging_face_columns(world: World) -> Lay:
 
 
 def prompt_list(world: World) -> Lay:
-    """A prompts.txt for all generators, or one for each; images count from 0 or from 1."""
+    """Write a prompts.txt for all generators, or one for each; images count from 0 or from 1."""
     first, end = world.any_of(0, 1), world.any_of("\n", "\r\n", "\r")
     edge = 0 if first == 0 else len(world.prompts) - 1
     several = any(image.sample for image in world.images)
@@ -285,7 +285,7 @@ def files_of_each_generator(world: World) -> Lay:
     return Lay(world.folder)
 
 
-def text_beside(world: World) -> Lay:
+def text_next_to_image(world: World) -> Lay:
     """Write a .txt or .json of the same name next to each image."""
     for image in world.images:
         name = f"{image.generator}/{world.any_of('cfg7.5_', 'x', '猫.')}{image.number}"
@@ -303,7 +303,7 @@ def text_beside(world: World) -> Lay:
 
 
 def prompts_as_names(world: World) -> Lay:
-    """Names as T2I-CompBench writes them."""
+    """Name images as T2I-CompBench does."""
     texts = ("a red cube", "two dogs. 3d render", "l'été à Paris", "ein großes Haus, nachts", "a cat and v1.5 of it")
     world.prompts[:] = texts[: len(world.prompts)]
     for image in world.images:
@@ -320,7 +320,7 @@ def prompts_as_names(world: World) -> Lay:
 
 
 def geneval_folders(world: World) -> Lay:
-    """A folder for each prompt, with its samples, its metadata and a grid; one metadata file may hold all prompts."""
+    """Write a folder for each prompt, with samples, metadata and a grid; one metadata file may cover all prompts."""
     for line, generator in sorted({(image.line, image.generator) for image in world.images}):
         base = f"{generator}/{line:05d}"
         own = [image for image in world.images if (image.line, image.generator) == (line, generator)]
@@ -336,7 +336,7 @@ def geneval_folders(world: World) -> Lay:
 
 
 def tars(world: World) -> Lay:
-    """WebDataset's tars, with a .txt or a .json for each image, with dots in names, in an order of any kind."""
+    """Write WebDataset's tars, with a .txt or a .json for each image, with dots in names, in any order."""
     generators = sorted({image.generator for image in world.images})
     for generator in generators:
         members: list[tuple[str, bytes]] = []
@@ -372,7 +372,7 @@ def webdataset_tars(world: World) -> Lay:
 
 
 def hugging_face_rows(world: World) -> Lay:
-    """A dataset with images in it, as saved or as Parquet, whose models are class labels or text."""
+    """Write a dataset that contains images, as saved or as Parquet, whose models are class labels or text."""
     generators = sorted({image.generator for image in world.images})
     labels, prompt = world.any_of(True, False), world.any_of(*PROMPTS)
     saved = world.any_of(True, False)
@@ -414,7 +414,7 @@ def write_duckdb(world: World, rows: list[dict[str, Any]], path: Path) -> None:
 
 
 def write_spark(world: World, rows: list[dict[str, Any]], path: Path) -> None:
-    """A folder of parts with their checksums, a marker, and times as Spark writes them."""
+    """Write a folder of parts with checksums, a marker and times, like Spark."""
     path.unlink(missing_ok=True)
     size = world.any_of(1, 2, 100)
     for part in range(0, len(rows), size):
@@ -439,7 +439,7 @@ def parquet_rows(
 
 
 def parquet_by(write: Callable[[World, list[dict[str, Any]], Path], None]) -> Callable[[World], Lay]:
-    """One table whose rows name their generators, or a table for each; some rows have no prompt."""
+    """Write one table whose rows name their generators, or one table each; some rows have no prompt."""
 
     def lay(world: World) -> Lay:
         world.folder.mkdir(parents=True)
@@ -464,7 +464,7 @@ def parquet_by(write: Callable[[World, list[dict[str, Any]], Path], None]) -> Ca
 
 
 def parquet_paths(world: World) -> Lay:
-    """A table of files' paths, among other files that no row names."""
+    """Write a table of files' paths, among other files that no row names."""
     rows = []
     for image in world.images:
         world.put({(file := file_of(world, image)): image.content})
@@ -476,7 +476,7 @@ def parquet_paths(world: World) -> Lay:
 
 
 def prompts_by_id(world: World) -> Lay:
-    """Prompts in a file of their own, and tables of images that name them; some name none of them."""
+    """Write prompts in a separate file, and tables of images that name them; some rows name none."""
     ids = [world.any_of(f"p.{line}", f"{line}", f"猫{line}") for line in range(len(world.prompts))]
     order = list(range(len(ids)))
     world.chance.shuffle(order)
@@ -494,7 +494,7 @@ def prompts_by_id(world: World) -> Lay:
 
 
 def files_by_id(world: World) -> Lay:
-    """Prompts in a file of their own, and image files that are called by their ids."""
+    """Write prompts in a separate file, and image files that are named by their ids."""
     world.images[:] = [image for image in world.images if image.sample == 0 or image.number == 0]
     rows = [{"prompt_id": f"p.{line}", "text": text} for line, text in enumerate(world.prompts)]
     world.folder.parent.mkdir(exist_ok=True)
@@ -516,7 +516,7 @@ LAYOUTS: dict[str, Callable[[World], Lay]] = {
     "a table of ids that are in images' names": ids_in_names,
     "a table of ids that are folders": ids_as_folders,
     "a table of files without their folders": files_of_each_generator,
-    "a text beside each image": text_beside,
+    "a text beside each image": text_next_to_image,
     "prompts as names": prompts_as_names,
     "GenEval's folders": geneval_folders,
     "tars": tars,
@@ -531,7 +531,7 @@ LAYOUTS: dict[str, Callable[[World], Lay]] = {
 
 @st.composite
 def draw_contents(draw: st.DrawFn) -> tuple[list[str], list[Drawn], random.Random]:
-    """Return prompts, any number of images for each generator and prompt in any order, and a source of chance."""
+    """Draw prompts, any number of images for each generator and prompt in any order, and a random generator."""
     prompts = draw(
         st.lists(st.lists(st.sampled_from(PIECES), min_size=1, max_size=3).map(" ".join), min_size=1, max_size=5)
     )
@@ -543,8 +543,8 @@ def draw_contents(draw: st.DrawFn) -> tuple[list[str], list[Drawn], random.Rando
     return prompts, draw(st.permutations(images)), draw(st.randoms(use_true_random=False))
 
 
-def pairs_of(sources: Sources) -> Iterator[tuple[bytes, str, str | None]]:
-    """Every image that is scored, with its generator and its prompt, None if it has none."""
+def list_pairs(sources: Sources) -> Iterator[tuple[bytes, str, str | None]]:
+    """Return every scored image with its generator and its prompt, or None if it has no prompt."""
     texts = dict(zip(*(sources.prompts.column(name).to_pylist() for name in ("prompt_id", "text")), strict=True))
     for shard in sources.image_shards:
         for row in read_shard(shard, ("image_id", "prompt_id", "image", "uri")).to_pylist():
@@ -554,9 +554,9 @@ def pairs_of(sources: Sources) -> Iterator[tuple[bytes, str, str | None]]:
 
 
 def check_pairs(world: World, lay: Lay, sources: Sources | None, ingested: Ingested | None) -> None:
-    """Each image has its own prompt, or its own reason; and nothing was found that is neither."""
+    """Check that each image has its own prompt or its own reason, and that nothing else was found."""
     by_content = {image.content: image for image in world.images}
-    pairs = list(pairs_of(sources)) if sources is not None else []
+    pairs = list(list_pairs(sources)) if sources is not None else []
     scored = {by_content[content].number: (generator, prompt) for content, generator, prompt in pairs}
     assert len(scored) == len(pairs), "no image is scored twice"
     for image in world.images:
@@ -576,7 +576,7 @@ def check_pairs(world: World, lay: Lay, sources: Sources | None, ingested: Inges
 
 
 def check_output(world: World, lay: Lay, out: str, ingested: Ingested | None) -> None:
-    """The totals add up, and the pairs that are shown are true."""
+    """Check that the totals add up and the displayed pairs are true."""
     if ingested is not None:
         [(found, taken, rejected, skipped)] = [tuple(map(int, counts)) for counts in FOUND.findall(out)]
         assert found == taken + rejected + skipped == len(world.images) + len(world.others) and taken == ingested.rows
@@ -592,7 +592,7 @@ def check_output(world: World, lay: Lay, out: str, ingested: Ingested | None) ->
 
 
 @pytest.fixture(scope="module", autouse=True)
-def nothing_waits_for_the_disk() -> Iterator[None]:
+def skip_disk_flushes() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(disk.os, "fsync", lambda file: None)
         yield

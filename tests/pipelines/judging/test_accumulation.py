@@ -9,7 +9,7 @@ from plumbline.jobs.accumulate import main
 from plumbline.operators.base import schemas
 from plumbline.operators.base.errors import ConfigError, SourceError
 from plumbline.pipelines.base.storage import StorageConfig
-from plumbline.pipelines.judging.accumulation import AccumulateConfig, accumulate, accumulated
+from plumbline.pipelines.judging.accumulation import AccumulateConfig, accumulate, accumulate_answers
 from plumbline.pipelines.judging.releases.scores import read_scores
 from tests.commands import config_of
 from tests.pipelines.judging.releases.files import TS2_METADATA, as_csv, put
@@ -67,7 +67,7 @@ def test_answers_are_compared_with_the_right_ones_and_written_for_metaeval(tmp_p
 
 def test_answers_that_say_themselves_whether_they_are_right_need_no_others(tmp_path: Path) -> None:
     content = "image,q,blip,mplug\ni,1,1,true\ni,2,0,False\n"
-    found = accumulated(config(tmp_path, content)).scores.to_pylist()
+    found = accumulate_answers(config(tmp_path, content)).scores.to_pylist()
     assert [(row["metric"], row["score"], row["prompt_id"]) for row in found] == [
         ("blip", 0.5, None),
         ("mplug", 0.5, None),
@@ -91,7 +91,7 @@ def test_what_cannot_be_read_is_said_with_file_row_and_remedy(
     tmp_path: Path, content: str, overrides: list[str], said: str
 ) -> None:
     with pytest.raises(SourceError, match=said):
-        accumulated(config(tmp_path, content, *overrides))
+        accumulate_answers(config(tmp_path, content, *overrides))
 
 
 DSG = {
@@ -141,7 +141,7 @@ def of_format(name: str, answers: Path, *overrides: str) -> AccumulateConfig:
 
 
 def found_scores(config: AccumulateConfig) -> dict[tuple[str, str], float | None]:
-    return {(row["metric"], row["image_id"]): row["score"] for row in accumulated(config).scores.to_pylist()}
+    return {(row["metric"], row["image_id"]): row["score"] for row in accumulate_answers(config).scores.to_pylist()}
 
 
 def test_dsgs_answers_are_read_with_the_questions_that_they_leave_out(tmp_path: Path) -> None:
@@ -149,10 +149,10 @@ def test_dsgs_answers_are_read_with_the_questions_that_they_leave_out(tmp_path: 
     assert found_scores(config) == {
         ("mplug_dsg", "tifa160_0/mini-dalle"): 0, ("mplug_dsg", "tifa160_1/mini-dalle"): 0,
     }, "a yes whose parent is no, and a prompt that the file has no answer about"  # fmt: skip
-    (row, lost) = accumulated(of_format("dsg", tmp_path, "given=[mplug_dsg]")).scores.to_pylist()
+    (row, lost) = accumulate_answers(of_format("dsg", tmp_path, "given=[mplug_dsg]")).scores.to_pylist()
     assert (row["prompt_id"], row["generator"], row["score"]) == ("tifa160_0", "mini-dalle", 0.5)
     assert lost["score"] is None and lost["error"]["kind"] == "not_scored"
-    (note,) = accumulated(config).notes
+    (note,) = accumulate_answers(config).notes
     assert "dsg-1k-anns.csv, row 3: the dependency '0, whole' is not all numbers" in note
 
 
@@ -184,7 +184,7 @@ TIFA_RESULT = {
 def test_tifas_results_are_read_by_generator(tmp_path: Path) -> None:
     put(tmp_path / "sd.json", json.dumps(TIFA_RESULT))
     put(tmp_path / "vq.json", json.dumps({**TIFA_RESULT, "caption_scores": {"coco_12": 2 / 3}}))
-    found = accumulated(of_format("tifa", tmp_path, "given=[tifa_mplug]"))
+    found = accumulate_answers(of_format("tifa", tmp_path, "given=[tifa_mplug]"))
     assert [(row["metric"], row["image_id"], row["generator"], row["score"]) for row in found.scores.to_pylist()] == [
         ("tifa_mplug", "coco_12/sd", "sd", 0.5), ("tifa_mplug", "coco_12/vq", "vq", 0.5),
     ]  # fmt: skip
@@ -248,13 +248,13 @@ def test_what_is_no_release_is_said_in_a_line(
     else:
         put(tmp_path / file, content)
     with pytest.raises(SourceError, match=said) as caught:
-        accumulated(of_format(name, tmp_path, "given=[]"))
+        accumulate_answers(of_format(name, tmp_path, "given=[]"))
     assert "\n" not in str(caught.value)
 
 
 def test_what_a_release_does_not_have_and_what_it_does_not_take_are_said(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"given: .* has no answers of 'blip'; there are mplug_dsg, mplug_tifa"):
-        accumulated(of_format("t2iscorescore", released(tmp_path, TS2), "given=[blip]"))
+        accumulate_answers(of_format("t2iscorescore", released(tmp_path, TS2), "given=[blip]"))
     with pytest.raises(ConfigError, match=r"format: expected one of dsg, .* or null, got 'vq2'"):
         of_format("vq2", tmp_path)
     for key, value in (("columns.image_id", "image"), ("separator", "'-'"), ("no_parent", "'-1'")):

@@ -318,7 +318,7 @@ def test_ratings_that_name_no_prompt_take_that_of_the_scores_and_else_each_image
             "genai_bench",
             "g.json",
             '{"1": {"models": {}}}',
-            "nothing to judge by: it holds no judgement; .*fill in the file",
+            "nothing to judge by: it has no judgements; .*fill in the file",
         ),
     ],
 )
@@ -575,7 +575,7 @@ def judge_turned_round(layout: Layout, tmp_path: Path) -> None:
     orders = {order.judge: (order.better, order.difference) for order in found.orders}
     if "hits" in orders:
         assert orders["errors"] == (orders["hits"][0], pytest.approx(-orders["hits"][1]))
-    assert "errors: a lower score is better, so that its scores count with their signs turned" in found.notes
+    assert "errors: a lower score is better, so its scores are negated" in found.notes
 
 
 def test_equation_1_ranks_a_falling_metrics_scores_as_the_metric_returns_them(tmp_path: Path) -> None:
@@ -654,7 +654,7 @@ def judge_without_scores(layout: Layout, tmp_path: Path) -> None:
     if len(release.scores):
         return
     if not any(map(len, (release.ratings, release.preferences, release.graph_nodes))):
-        with pytest.raises(ConfigError, match="the release holds no scores; set run=latest, or scores=PATH"):
+        with pytest.raises(ConfigError, match="the release has no scores; set run=latest, or scores=PATH"):
             run_metaeval(asked)
         return
     found = run_metaeval(asked)
@@ -687,7 +687,7 @@ def test_people_are_told_of_without_scores_as_beside_scores_of_all_their_images(
 
 
 def test_unknown_metrics_are_named(tmp_path: Path, ratings: Path) -> None:
-    with pytest.raises(ConfigError, match="the release holds no scores; set run=latest, or scores=PATH"):
+    with pytest.raises(ConfigError, match="the release has no scores; set run=latest, or scores=PATH"):
         run_metaeval(config(tmp_path, "protocol=long", f"protocol.path={ratings}", "metrics=[n]"))
     scores = table(tmp_path, m=[0.1, 0.2, 0.3, 0.4, 0.5])
     asked = ["protocol=long", f"protocol.path={ratings}", f"scores={scores}"]

@@ -39,7 +39,7 @@ UNREFERENCED = "no run that is kept refers to it"
 
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A benchmark whose sweeps run in this process; one image of flint is always too slow, so that drafts exist."""
+    """Make a benchmark whose sweeps run in this process; one image of flint is always too slow, so drafts exist."""
     folder = write_benchmark(tmp_path_factory.mktemp("keeping") / "bench", GENERATORS, count=6)
     slow = images("flint", 3)[2]["image"]
     decode = module.decode_bytes
@@ -83,7 +83,7 @@ def collect(store: Path, **options: object) -> Collected:
     return collect_garbage(GcConfig(store=str(store), **given))  # type: ignore[arg-type]
 
 
-def some(names: Sequence[str]) -> st.SearchStrategy[tuple[str, ...]]:
+def subsets(names: Sequence[str]) -> st.SearchStrategy[tuple[str, ...]]:
     return st.lists(st.sampled_from(names), min_size=1, unique=True).map(lambda chosen: tuple(sorted(chosen)))
 
 
@@ -93,7 +93,7 @@ def tables(store: Store, run_id: str) -> dict[str, pa.Table]:
     }
 
 
-def assert_cells_stand(store: Store, run_id: str) -> None:
+def assert_cells_exist(store: Store, run_id: str) -> None:
     for row in store.read_table(f"runs/{run_id}/cells.parquet").to_pylist():
         assert len(store.read(row["path"], draft=row["state"] == "draft")) > 0, row
 
@@ -101,12 +101,14 @@ def assert_cells_stand(store: Store, run_id: str) -> None:
 @settings(max_examples=8, phases=[Phase.explicit, Phase.generate])
 @given(
     nights=st.lists(
-        st.builds(Night, some(GENERATORS), some(METRICS), st.sampled_from([64, 65])), min_size=2, max_size=4
+        st.builds(Night, subsets(GENERATORS), subsets(METRICS), st.sampled_from([64, 65])),
+        min_size=2,
+        max_size=4,
     ),
     keep=st.integers(1, 3),
     breaks_off=st.integers(1, 9),
 )
-def test_after_a_collection_every_kept_run_is_whole_and_its_sweep_computes_nothing(
+def test_after_a_collection_every_kept_run_is_complete_and_its_sweep_computes_nothing(
     bench: Path, tmp_path_factory: pytest.TempPathFactory, nights: list[Night], keep: int, breaks_off: int
 ) -> None:
     folder = tmp_path_factory.mktemp("nights")
@@ -117,14 +119,14 @@ def test_after_a_collection_every_kept_run_is_whole_and_its_sweep_computes_nothi
     break_off_after(breaks_off, lambda: collect(folder, keep_runs=rules))
     kept = list(made)[-keep:]
     assert run_ids(store)[-len(kept) :] == kept
-    for run_id in run_ids(store):  # what was broken off in the middle of a run has left no run
+    for run_id in run_ids(store):  # a sweep that was killed in the middle has left no run
         assert all(table.equals(read_before[run_id][name]) for name, table in tables(store, run_id).items())
-        assert_cells_stand(store, run_id)
+        assert_cells_exist(store, run_id)
     collect(folder, keep_runs=rules)
     assert run_ids(store) == kept and sorted(store.folders("runs")) == kept
     for run_id in kept:
         assert all(table.equals(read_before[run_id][name]) for name, table in tables(store, run_id).items())
-        assert_cells_stand(store, run_id)
+        assert_cells_exist(store, run_id)
         missing = plan_sweep(made[run_id].config(bench, folder)).plan.missing
         assert all(store.exists(draft_path(cell.path)) for cell in missing), "what failed is tried again, nothing else"
     assert not collect(folder, keep_runs=rules).free
@@ -155,7 +157,7 @@ def break_off_after(count: int, collecting: Callable[[], object]) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2, 6])
-def test_a_run_whose_removal_was_broken_off_is_no_run(bench: Path, store: Path, count: int) -> None:
+def test_a_run_whose_removal_was_interrupted_is_no_longer_a_run(bench: Path, store: Path, count: int) -> None:
     run_config(ALL.config(bench, store))
     last = run_config(OTHER.config(bench, store))
     break_off_after(count, lambda: collect(store, keep_runs=KeepRuns(last=1)))
@@ -174,15 +176,15 @@ ALL = Night(GENERATORS, METRICS, 64)
 OTHER = Night(GENERATORS, METRICS, 65)
 
 
-def cells_of(store: Path) -> set[str]:
+def list_cells(store: Path) -> set[str]:
     paths = {str(path.relative_to(store)) for path in store.glob("*/*/*/*.parquet")}
     return {path for path in paths if not path.startswith(("runs/", "sources/"))}
 
 
-def test_a_list_removes_nothing_and_says_why_each_kind_may_go(bench: Path, store: Path) -> None:
+def test_a_list_removes_nothing_and_gives_the_reason_for_each_kind(bench: Path, store: Path) -> None:
     first = run_config(ALL.config(bench, store))
     run_config(OTHER.config(bench, store))
-    before = cells_of(store)
+    before = list_cells(store)
     (store / "markers").mkdir(exist_ok=True)
     (store / "markers" / "dead").write_text("left behind")
     some_cell = store / min(before)
@@ -195,7 +197,7 @@ def test_a_list_removes_nothing_and_says_why_each_kind_may_go(bench: Path, store
         (store / path).write_bytes(b"of a generator, or a benchmark, that no run has, and of an earlier version")
     collected = collect(store, delete=False, keep_runs=KeepRuns(last=1))
     amounts = {why: amount.files for why, amount in collected.free.items()}
-    assert collected.runs == (first.run_id,) and not collected.deleted and cells_of(store) == before
+    assert collected.runs == (first.run_id,) and not collected.deleted and list_cells(store) == before
     assert amounts.pop(("runs", "keep_runs does not keep its run")) > 4
     assert amounts == {
         ("image_statistics", UNREFERENCED): 6,
@@ -207,20 +209,20 @@ def test_a_list_removes_nothing_and_says_why_each_kind_may_go(bench: Path, store
     }
     assert all(amount.size > 0 for amount in collected.free.values())
     assert collect(store, keep_runs=KeepRuns(last=1)).free == collected.free
-    assert len(cells_of(store)) == len(before) - 18
+    assert len(list_cells(store)) == len(before) - 18
     assert {path.relative_to(store) for path in store.glob("sources/**/*.parquet")} == remembered != set()
     assert not collect(store, keep_runs=KeepRuns(last=1)).free
 
 
-def test_what_was_written_lately_stays(bench: Path, store: Path) -> None:
-    """A sweep that was broken off is gone on with."""
+def test_recently_written_files_stay(bench: Path, store: Path) -> None:
+    """An interrupted sweep can be continued."""
     run_config(ALL.config(bench, store))
     shutil.rmtree(store / "runs")
     assert not collect(store, grace_days=7.0).free
     assert collect(store).free["scores", UNREFERENCED].files == 12
 
 
-def test_a_run_whose_folder_somebody_deleted_leaves_no_place_in_the_order(bench: Path, store: Path) -> None:
+def test_a_deleted_run_leaves_no_position_in_the_order(bench: Path, store: Path) -> None:
     first, second = run_config(ALL.config(bench, store)), run_config(OTHER.config(bench, store))
     shutil.rmtree(store / "runs" / first.run_id)
     assert collect(store).free["order", "its run is gone"].files == 1
@@ -229,7 +231,7 @@ def test_a_run_whose_folder_somebody_deleted_leaves_no_place_in_the_order(bench:
 
 def test_a_draft_stays_while_a_kept_run_reads_it(bench: Path, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = run_config(ALL.config(bench, store))
-    drafts = {path for path in cells_of(store) if ".draft." in path}
+    drafts = {path for path in list_cells(store) if ".draft." in path}
     assert len(drafts) == 3
     monkeypatch.setattr(module, "decode_bytes", decode_bytes)
     second = run_config(ALL.config(bench, store))
@@ -239,10 +241,10 @@ def test_a_draft_stays_while_a_kept_run_reads_it(bench: Path, store: Path, monke
     why = "its cell is committed, and no run that is kept reads the draft"
     collected = collect(store, keep_runs=kept)
     assert (collected.free["scores", why].files, collected.free["image_statistics", why].files) == (2, 1)
-    assert collected.runs == (first.run_id,) and not drafts & cells_of(store)
+    assert collected.runs == (first.run_id,) and not drafts & list_cells(store)
 
 
-def test_cells_of_a_stage_that_is_pruned_go_where_the_scores_are_there(bench: Path, store: Path) -> None:
+def test_cells_of_a_pruned_stage_are_removed_if_the_scores_exist(bench: Path, store: Path) -> None:
     done = run_config(ALL.config(bench, store))
     collected = collect(store, grace_days=7.0, prune=("image_statistics",))
     pruned = collected.free["image_statistics", "pruned: the scores that stand on it are there"]
@@ -263,10 +265,10 @@ def test_a_report_can_be_made_again(bench: Path, store: Path) -> None:
     assert Path(f"{kept.folder}/report.html").stat().st_size > 10_000, written
 
 
-def test_a_sweep_at_work_keeps_its_cells_and_says_how_far_it_is(bench: Path, store: Path) -> None:
+def test_a_running_sweep_keeps_its_cells_and_reports_its_progress(bench: Path, store: Path) -> None:
     run_config(ALL.config(bench, store))
     run_config(OTHER.config(bench, store))
-    cells = cells_of(store)
+    cells = list_cells(store)
     first = KeepRuns(last=1)
     planned = plan_sweep(ALL.config(bench, store))
     with registered_sweep(planned, lambda progress: None, run="mine"):
@@ -277,12 +279,12 @@ def test_a_sweep_at_work_keeps_its_cells_and_says_how_far_it_is(bench: Path, sto
             "scores": (12, 2),
         }
         collected = collect(store, keep_runs=first)
-        assert list(collected.in_use) == ["mine"] and cells_of(store) == cells
+        assert list(collected.in_use) == ["mine"] and list_cells(store) == cells
     assert not running_sweeps(planned.store, 0.0) and not list((store / SWEEPS).iterdir())
     assert collect(store, keep_runs=first).free["scores", UNREFERENCED].files == 12
 
 
-def test_the_claim_of_a_night_that_died_goes_when_it_cannot_be_stalled_any_more(store: Path) -> None:
+def test_a_dead_nights_lease_is_removed_once_it_cannot_be_stalled(store: Path) -> None:
     within = store_at(store)
     within.check()
     within.write_text("runs/2020-01-01/claim.json", "{}")
@@ -292,7 +294,7 @@ def test_the_claim_of_a_night_that_died_goes_when_it_cannot_be_stalled_any_more(
     assert collect(store).free["runs", DIED].files == 1 and within.folders("runs") == []
 
 
-def test_the_sign_of_a_sweep_that_died_keeps_nothing_for_ever(
+def test_the_heartbeat_of_a_dead_sweep_keeps_cells_only_for_a_while(
     bench: Path, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_config(ALL.config(bench, store))
@@ -315,7 +317,7 @@ def test_a_sweep_that_was_planned_before_cells_were_deleted_is_planned_again(ben
     assert (done.computed, done.exit_code) == (6, 0)
 
 
-def test_a_sweep_waits_while_somebody_deletes_says_so_and_is_planned_again(
+def test_a_sweep_waits_during_a_deletion_with_a_message_and_is_planned_again(
     bench: Path, store: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run_config(ALL.config(bench, store))
@@ -332,15 +334,13 @@ def test_a_sweep_waits_while_somebody_deletes_says_so_and_is_planned_again(
     assert f"waiting while cells are removed from {store} by gc on " in capsys.readouterr().err
 
 
-def test_nothing_is_removed_where_a_kept_run_cannot_tell_what_it_needs(
-    bench: Path, store: Path, tmp_path: Path
-) -> None:
+def test_nothing_is_removed_if_the_cells_of_a_kept_run_are_unknown(bench: Path, store: Path, tmp_path: Path) -> None:
     done = run_config(ALL.config(bench, store))
-    cells = cells_of(store)
+    cells = list_cells(store)
     Path(f"{done.folder}/cells.parquet").write_bytes(b"harmed")
     with pytest.raises(ConfigError, match=f"cells.parquet: the table is damaged.*runs/{done.run_id}"):
         collect(store)
-    assert cells_of(store) == cells
+    assert list_cells(store) == cells
     (tmp_path / "nowhere").mkdir()
     with pytest.raises(ConfigError, match="there is no store here"):
         collect(tmp_path / "nowhere")
@@ -349,7 +349,7 @@ def test_nothing_is_removed_where_a_kept_run_cannot_tell_what_it_needs(
         collect(tmp_path / "other")
 
 
-def test_on_s3_many_go_with_one_call_and_names_are_no_patterns(bench: Path, bucket: str) -> None:
+def test_on_s3_one_call_removes_many_files_and_names_are_not_patterns(bench: Path, bucket: str) -> None:
     place = StorageConfig().locate(bucket)
     for name in ("a*", "ab", "a[b]", "ac"):
         (place / name).write(b"x")
@@ -361,7 +361,7 @@ def test_on_s3_many_go_with_one_call_and_names_are_no_patterns(bench: Path, buck
     standing = plan_sweep(config).store
     newest = max(file.written for folder in standing.folders("") for file in standing.entries(folder))
     standing.write_text("probe", "")
-    while standing.written("probe") <= newest:  # S3 tells the time of writing in whole seconds
+    while standing.written("probe") <= newest:  # S3 records times in whole seconds
         standing.write_text("probe", "")
     collected = collect_garbage(GcConfig(store=store, delete=True, grace_days=0, keep_runs=KeepRuns(last=1)))
     assert collected.runs == (first.run_id,) and collected.free["scores", UNREFERENCED].files == 2

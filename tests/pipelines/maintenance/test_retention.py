@@ -18,7 +18,7 @@ from tests.commands import store_at
 FIRST = datetime(2026, 1, 1, 2, tzinfo=UTC)
 
 
-def runs_of(days: int, *, benchmark: str = "small", a_day: int = 2) -> list[Run]:
+def make_runs(days: int, *, benchmark: str = "small", a_day: int = 2) -> list[Run]:
     """Return runs on consecutive days, several per day, eight hours apart."""
     moments = [FIRST + timedelta(days=day, hours=8 * turn) for day in range(days) for turn in range(a_day)]
     return [
@@ -39,45 +39,45 @@ def runs_of(days: int, *, benchmark: str = "small", a_day: int = 2) -> list[Run]
     ],
 )
 def test_each_rule_keeps_its_runs(rules: KeepRuns, expected: list[str]) -> None:
-    assert sorted(kept_runs(runs_of(40), rules)) == [f"small-{name}" for name in expected]
+    assert sorted(kept_runs(make_runs(40), rules)) == [f"small-{name}" for name in expected]
 
 
-def test_the_last_runs_are_those_that_ended_last_whatever_the_clocks_say() -> None:
-    first, second, third = runs_of(3, a_day=1)
+def test_the_last_runs_are_those_that_ended_last_by_any_clock() -> None:
+    first, second, third = make_runs(3, a_day=1)
     assert kept_runs([second, third, first], KeepRuns(last=2)) == {third.run_id, first.run_id}
 
 
 def test_without_a_rule_all_runs_stay() -> None:
-    runs = runs_of(5)
+    runs = make_runs(5)
     assert (
         kept_runs(runs, KeepRuns()) == kept_runs(runs, KeepRuns(named=("small-0102-02",))) == {r.run_id for r in runs}
     )
 
 
-def test_the_newest_run_and_damaged_ones_stay_whatever_the_rules_say() -> None:
-    runs = [*runs_of(3), Run("damaged", None, "not a manifest", latest=False)]
+def test_the_newest_run_and_damaged_runs_always_stay() -> None:
+    runs = [*make_runs(3), Run("damaged", None, "not a manifest", latest=False)]
     runs[0] = runs[0]._replace(latest=True)
     assert kept_runs(runs, KeepRuns(last=1)) == {runs[0].run_id, "small-0103-10", "damaged"}
 
 
-def test_each_benchmark_keeps_its_own() -> None:
-    runs = [*runs_of(2), *runs_of(30, benchmark="nightly")]
+def test_rules_apply_to_each_benchmark_separately() -> None:
+    runs = [*make_runs(2), *make_runs(30, benchmark="nightly")]
     assert kept_runs(runs, KeepRuns(last=1)) == {"small-0102-10", "nightly-0130-10"}
 
 
-def test_a_name_that_no_run_has_is_refused() -> None:
+def test_an_unknown_name_of_a_run_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"keep_runs\.named: no run is called 'best'"):
-        kept_runs(runs_of(1), KeepRuns(last=1, named=("best",)))
+        kept_runs(make_runs(1), KeepRuns(last=1, named=("best",)))
     with pytest.raises(ConfigError, match=r"keep_runs\.daily: expected 0 or more, got -1"):
         KeepRuns(daily=-1)
 
 
-class Standing:
+class TwoBenchmarks:
     """A store with runs of two benchmarks."""
 
     def __init__(self, url: str) -> None:
         self.store = store_at(url)
-        for run in [*runs_of(3, a_day=1), *runs_of(2, a_day=1, benchmark="other")]:
+        for run in [*make_runs(3, a_day=1), *make_runs(2, a_day=1, benchmark="other")]:
             self.store.write_text(f"runs/{run.run_id}/manifest.json", json.dumps(run.manifest))
             self.store.write_text(f"runs/{run.run_id}/errors.parquet", "")
 
@@ -89,34 +89,36 @@ class Standing:
 
 
 @pytest.fixture
-def standing(tmp_path: Path) -> Standing:
-    return Standing(str(tmp_path))
+def two_benchmarks(tmp_path: Path) -> TwoBenchmarks:
+    return TwoBenchmarks(str(tmp_path))
 
 
 NEWEST = "small-0103-02"
 
 
-def test_of_one_benchmark_runs_go_whole_but_for_those_that_somebody_needs(standing: Standing) -> None:
-    with send_heartbeats(standing.store, run="small-0101-02"):
-        assert standing.retain("small-0102-02") == ()
-    assert standing.retain("small-0102-02") == ("small-0101-02",)
-    assert standing.retain() == ("small-0102-02",)
-    assert standing.store.folders("runs") == ["other-0101-02", "other-0102-02", NEWEST]
-    number = read_lease(standing.store, DELETING).number
-    assert standing.retain() == () and read_lease(standing.store, DELETING).number == number, "no sweep plans again"
+def test_only_one_benchmarks_runs_are_removed_except_needed_ones(two_benchmarks: TwoBenchmarks) -> None:
+    with send_heartbeats(two_benchmarks.store, run="small-0101-02"):
+        assert two_benchmarks.retain("small-0102-02") == ()
+    assert two_benchmarks.retain("small-0102-02") == ("small-0101-02",)
+    assert two_benchmarks.retain() == ("small-0102-02",)
+    assert two_benchmarks.store.folders("runs") == ["other-0101-02", "other-0102-02", NEWEST]
+    number = read_lease(two_benchmarks.store, DELETING).number
+    assert two_benchmarks.retain() == () and read_lease(two_benchmarks.store, DELETING).number == number, (
+        "no sweep plans again"
+    )
 
 
-def test_no_run_goes_where_another_deletes_or_the_night_has_lost_its_lease(
-    standing: Standing, monkeypatch: pytest.MonkeyPatch
+def test_no_run_is_removed_during_another_deletion_or_after_losing_the_lease(
+    two_benchmarks: TwoBenchmarks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def lost() -> None:
         raise LeaseLost("another is at work")
 
     with pytest.raises(LeaseLost):
-        standing.retain(hold=lost)
-    other = take_lease(standing.store, DELETING, "gc")
+        two_benchmarks.retain(hold=lost)
+    other = take_lease(two_benchmarks.store, DELETING, "gc")
     monkeypatch.setattr(Clock, "pause", lambda self, seconds: other.renew())
     with pytest.raises(LeaseHeld, match=r"gc on .* is at work"):
-        standing.retain()
+        two_benchmarks.retain()
     other.release()
-    assert len(standing.runs()) == 3 and len(standing.retain()) == 2
+    assert len(two_benchmarks.runs()) == 3 and len(two_benchmarks.retain()) == 2

@@ -28,7 +28,7 @@ with stop_early(None, grace=0.01) as stop:
 """
 
 
-def test_a_deadline_ends_what_waits_for_ever_and_is_gone_afterwards() -> None:
+def test_a_deadline_ends_an_endless_wait_and_is_gone_afterwards() -> None:
     before = signal.getsignal(signal.SIGALRM)
     with pytest.raises(Stopped, match=r"nightly\.deadline: 0\.01 seconds are over") as stopped, stop_early(0.01):
         threading.Event().wait()
@@ -38,7 +38,7 @@ def test_a_deadline_ends_what_waits_for_ever_and_is_gone_afterwards() -> None:
     assert signal.getitimer(signal.ITIMER_REAL)[0] == 0 and signal.getsignal(signal.SIGALRM) is before
 
 
-def test_a_lease_that_a_thread_finds_lost_ends_the_main_thread() -> None:
+def test_a_thread_that_finds_the_lease_lost_ends_the_main_thread() -> None:
     with pytest.raises(Stopped, match="another has it") as stopped, stop_early(None) as stop:
         thread = threading.Thread(target=stop, args=(LeaseLost("another has it"),))
         thread.start()
@@ -47,5 +47,5 @@ def test_a_lease_that_a_thread_finds_lost_ends_the_main_thread() -> None:
     assert stopped.value.exit_code == LOST
 
 
-def test_one_that_will_not_end_is_killed_with_the_same_code() -> None:
+def test_a_process_that_does_not_stop_is_killed_with_the_same_code() -> None:
     assert subprocess.run([sys.executable, "-c", STUBBORN], cwd=ROOT, check=False).returncode == LOST

@@ -44,13 +44,13 @@ class Handler(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def hook(request: pytest.FixtureRequest) -> Iterator[Hook]:
-    with answering(request.param) as server:
+    with serve(request.param) as server:
         yield server
 
 
 @contextmanager
-def answering(statuses: Sequence[int]) -> Iterator[Hook]:
-    """A web server that answers so while the body lasts."""
+def serve(statuses: Sequence[int]) -> Iterator[Hook]:
+    """Run a web server that answers with these status codes."""
     with Hook(statuses) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
@@ -72,7 +72,7 @@ def answering(statuses: Sequence[int]) -> Iterator[Hook]:
     ],
     indirect=["hook"],
 )
-def test_what_may_pass_is_tried_again_and_what_will_not_is_said(
+def test_temporary_failures_are_tried_again_and_permanent_ones_reported(
     hook: Hook, pauses: list[float], problem: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
@@ -83,7 +83,7 @@ def test_what_may_pass_is_tried_again_and_what_will_not_is_said(
     assert SECRET not in caplog.text
 
 
-def test_nobody_at_the_address_is_said_after_all_tries(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_address_without_a_server_is_reported_after_all_tries(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     with Hook([]) as closed:
         url = closed.url
@@ -92,6 +92,6 @@ def test_nobody_at_the_address_is_said_after_all_tries(caplog: pytest.LogCapture
     assert waited == list(RETRY_DELAYS) and SECRET not in caplog.text
 
 
-def test_one_that_takes_the_call_and_never_answers_is_left() -> None:
+def test_a_server_that_never_answers_is_given_up() -> None:
     with Hook([]) as silent:  # it listens, and nobody serves
         assert post_json(silent.url, {}, seconds=0.05, pause=lambda seconds: None) == "127.0.0.1: ReadTimeout"

@@ -50,17 +50,17 @@ def publish(store: Store, run_id: str, *, is_told: bool = True, **manifest: Any)
         assert read_outcome(store, run_id) == outcome
 
 
-def compared(run: MadeRun, config: NightConfig) -> ComparedRun:
+def compare(run: MadeRun, config: NightConfig) -> ComparedRun:
     return compare_run(run.store, run.run_id, config, sources=None, hold=lambda: None)
 
 
-def told(run: MadeRun, config: NightConfig) -> NightOutcome:
-    """Compare a run, and publish and return its outcome."""
-    (outcome,) = make_outcomes([compared(run, config)], config)
+def report_night(run: MadeRun, config: NightConfig) -> NightOutcome:
+    """Compare a run, publish its outcome and return it."""
+    (outcome,) = make_outcomes([compare(run, config)], config)
     return publish_outcome(run.store, outcome, config, lambda: None)
 
 
-def test_the_newest_that_a_night_told_of_comes_before_newer_ones_that_none_did(store: Store) -> None:
+def test_the_newest_reported_run_is_used_before_newer_unreported_ones(store: Store) -> None:
     for run_id in BEFORE:
         publish(store, run_id, is_told=False)
     publish(store, TONIGHT, is_told=False)
@@ -72,12 +72,12 @@ def test_the_newest_that_a_night_told_of_comes_before_newer_ones_that_none_did(s
     assert find_baseline(store, TONIGHT, NIGHT, "previous").run_id == BEFORE[2]
 
 
-def test_a_night_of_few_prompts_does_not_say_that_there_is_no_regression(tmp_path: Path) -> None:
+def test_a_night_of_few_prompts_does_not_claim_that_there_is_no_regression(tmp_path: Path) -> None:
     for prompts, said in ((4, "too few prompts to tell a regression since"), (12, "no regression since")):
         folder, texts = tmp_path / str(prompts), plain_prompts(prompts)
         make_run(folder, prompts=texts, run_id="20260101-000000-000001")
         run = make_run(folder, prompts=texts, score=lambda *at: noisy(*at) + at[2] % 2 / 500)
-        outcome = told(run, NightConfig())
+        outcome = report_night(run, NightConfig())
         assert said in outcome.summary() and outcome.can_tell == (prompts == 12)
 
 
@@ -98,7 +98,7 @@ REASONS = {
 
 
 @pytest.mark.parametrize("what", OTHER)
-def test_a_run_that_cannot_be_compared_is_passed_over_and_its_reason_said(what: str, store: Store) -> None:
+def test_a_run_that_cannot_be_compared_is_skipped_with_the_reason(what: str, store: Store) -> None:
     publish(store, BEFORE[1], **OTHER[what])
     publish(store, BEFORE[2], **OTHER[what])
     found = find_baseline(store, TONIGHT, NIGHT, "previous")
@@ -110,7 +110,7 @@ def test_a_run_that_cannot_be_compared_is_passed_over_and_its_reason_said(what: 
     assert (named.run_id, named.reason) == (None, f"nightly.compare=2026-11-22: {REASONS[what]}")
 
 
-def test_a_run_may_be_compared_with_that_of_its_benchmark_in_a_suite(store: Store) -> None:
+def test_a_run_may_be_compared_with_its_benchmarks_run_in_a_suite(store: Store) -> None:
     publish(store, BEFORE[1])
     publish(store, BEFORE[2])
     for suite, benchmark in (("release", "own"), ("others", "other")):
@@ -120,12 +120,12 @@ def test_a_run_may_be_compared_with_that_of_its_benchmark_in_a_suite(store: Stor
     assert find_baseline(store, TONIGHT, NIGHT, "others") == (None, reason)
 
 
-def test_one_metric_that_is_the_same_is_enough(store: Store) -> None:
+def test_one_common_metric_is_enough(store: Store) -> None:
     publish(store, BEFORE[2], config={"metrics": METRICS, "models": MODELS | {"clip": {"checkpoint": "z"}}})
     assert find_baseline(store, TONIGHT, NIGHT, "previous").run_id == BEFORE[2]
 
 
-def test_a_damaged_run_is_passed_over_and_a_name_that_nobody_has_is_refused(store: Store) -> None:
+def test_a_damaged_run_is_skipped_and_an_unknown_name_is_refused(store: Store) -> None:
     publish(store, BEFORE[1])
     store.write_text(f"runs/{BEFORE[2]}/manifest.json", "{")
     assert find_baseline(store, TONIGHT, NIGHT, "previous").run_id == BEFORE[1]
@@ -134,15 +134,15 @@ def test_a_damaged_run_is_passed_over_and_a_name_that_nobody_has_is_refused(stor
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"run_id": 1}'])
-def test_an_outcome_that_was_harmed_is_none(text: str, store: Store) -> None:
+def test_a_damaged_outcome_counts_as_missing(text: str, store: Store) -> None:
     store.write_text(outcome_path(TONIGHT), text)
     assert read_outcome(store, TONIGHT) is None
 
 
-def test_a_page_of_trends_knows_checkpoints_as_the_night_was_told(tmp_path: Path) -> None:
+def test_the_page_of_trends_recognises_checkpoints_by_the_nights_pattern(tmp_path: Path) -> None:
     run = make_run(tmp_path, generators=("flux-at1", "flux-at2"))
     named = NightConfig(checkpoints="(?P<family>.+)-at(?P<step>[0-9]+)")
-    trends = told(run, named).trends
+    trends = report_night(run, named).trends
     assert trends == f"{tmp_path}/store/trends/made/trends.html" and 'id="steps"' in Path(trends).read_text()
 
 
@@ -155,6 +155,6 @@ def test_a_page_of_trends_that_cannot_be_written_changes_nothing_else(
 
     monkeypatch.setattr(regressions, "write_trends", odd)
     run = make_run(tmp_path)
-    assert "odd" in compared(run, NightConfig()).trends.problem
-    outcome = told(run, NightConfig())
+    assert "odd" in compare(run, NightConfig()).trends.problem
+    outcome = report_night(run, NightConfig())
     assert outcome.trends is None and outcome.exit_code == 0 and read_outcome(run.store, run.run_id) == outcome

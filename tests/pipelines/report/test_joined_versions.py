@@ -20,7 +20,7 @@ from tests.operators.report.made import MadeRun, Score, make_run, noisy, plain_p
 DAYS = ("2026-01-01", "2026-01-02")
 
 
-def halved(generator: str, metric: str, prompt: int) -> float:
+def halve(generator: str, metric: str, prompt: int) -> float:
     """Return scores by the new wording: half the old scores plus 0.1 and noise."""
     return 0.1 + noisy(generator, metric, prompt) / 2 + 0.04 * (noisy(generator, "other", prompt) - 0.5)
 
@@ -37,13 +37,13 @@ def night(folder: Path, day: str, score: Score, wording: str) -> MadeRun:
     return run
 
 
-def both_nights(folder: Path, second: Score = halved) -> MadeRun:
+def both_nights(folder: Path, second: Score = halve) -> MadeRun:
     night(folder, DAYS[0], noisy, "so?")
     return night(folder, DAYS[1], second, "no?")
 
 
 def bridge(run: MadeRun, **other: Any) -> None:
-    """Write a bridge between the wordings of both nights into the store, as `plumbline bridge` finds it."""
+    """Write a bridge between the wordings of both nights into the store, where `plumbline bridge` puts it."""
     old, new = (
         Version(metric="gecko", run_id=day, recipe=recipe_of(read_manifest(run.store, day), "gecko")) for day in DAYS
     )
@@ -87,7 +87,7 @@ def test_a_bridge_joins_the_line_of_trends_with_a_mark_and_wider_intervals(joine
     assert raw.recipe.tolist() == [0, 1] and raw["mean"].iloc[0] > 0.8, "the table keeps what was measured"
 
 
-def test_a_night_is_compared_through_the_bridge_and_noise_of_the_map_is_no_regression(joined: MadeRun) -> None:
+def test_a_night_is_compared_through_the_bridge_and_noise_of_the_map_is_not_a_regression(joined: MadeRun) -> None:
     manifest = read_manifest(joined.store, DAYS[1])
     assert find_baseline(joined.store, DAYS[1], manifest, "previous").run_id == DAYS[0]
     changes = write_report(joined.store, DAYS[1], compare="previous").page.changes
@@ -99,10 +99,10 @@ def test_a_night_is_compared_through_the_bridge_and_noise_of_the_map_is_no_regre
 
 
 def test_a_fall_beyond_the_margin_is_a_regression_through_the_bridge(joined: MadeRun, tmp_path: Path) -> None:
-    """The third night has cobalt far worse, by the new wording; compared with the first, by the old."""
+    """The third night has cobalt far worse by the new wording; the first night used the old wording."""
 
     def worse(generator: str, metric: str, prompt: int) -> float:
-        return halved(generator, metric, prompt) - (0.2 if generator == "cobalt" else 0)
+        return halve(generator, metric, prompt) - (0.2 if generator == "cobalt" else 0)
 
     shutil.copytree(joined.folder.parents[1], tmp_path / "store")
     run = night(tmp_path, "2026-01-03", worse, "no?")
@@ -111,7 +111,7 @@ def test_a_fall_beyond_the_margin_is_a_regression_through_the_bridge(joined: Mad
     assert {(change.generator, change.verdict) for change in changes.clear} == {("cobalt", "worse")}
 
 
-def test_a_bridge_to_another_thing_joins_nothing_and_is_named(tmp_path: Path) -> None:
+def test_a_bridge_between_other_versions_joins_nothing_and_is_named(tmp_path: Path) -> None:
     run = both_nights(tmp_path, lambda *at: noisy("x", "noise of its own", at[2] + 1000 * len(at[0])))
     bridge(run, verdict="different", explained=0.1, margins={})
     (said,) = make_trends(run.store).page.breaks.rows

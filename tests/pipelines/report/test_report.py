@@ -51,8 +51,8 @@ def test_a_run_gets_its_page_and_its_numbers(tmp_path: Path) -> None:
     assert "\natlas & 1.0 & " in (run.folder / "summary.tex").read_text()
 
 
-def test_scores_are_placed_among_those_of_all_runs_of_the_benchmark(tmp_path: Path) -> None:
-    """Three generators' 36 images here; 12 of another in an earlier run, whose clipscore has other settings."""
+def test_scores_get_percentile_ranks_among_all_runs_of_the_benchmark(tmp_path: Path) -> None:
+    """This run has 36 images of three generators, an earlier one 12 of another, with other settings of clipscore."""
     made: Any = {"score": lambda generator, metric, prompt: 0.0, "generators": ["delta"]}
     earlier = make_run(tmp_path, run_id="20260101-030405-000006", **made)
     config = (earlier.store.read_json(f"runs/{earlier.run_id}/manifest.json") or {})["config"]
@@ -78,12 +78,12 @@ def test_scores_are_placed_among_those_of_all_runs_of_the_benchmark(tmp_path: Pa
 
 
 def sources_of(prompt: int) -> list[bytes]:
-    """One source, two for the prompt after, and then one that is damaged."""
+    """Return one source, two for the next prompt, and then a damaged one."""
     return [[png(200 + prompt)], [png(300), png(301)], [png(400)[:-30]]][prompt % 3]
 
 
 @pytest.mark.parametrize("sources_in", ["images", "prompts"])
-def test_an_edit_stands_beside_its_sources_and_a_damaged_one_says_why(
+def test_an_edit_is_shown_next_to_its_sources_and_a_damaged_source_with_the_reason(
     sources_in: Literal["images", "prompts"], tmp_path: Path
 ) -> None:
     run = make_run(tmp_path, sources=sources_of, sources_in=sources_in)
@@ -101,7 +101,7 @@ def test_an_edit_stands_beside_its_sources_and_a_damaged_one_says_why(
     assert "An edit’s source stands beside its result" in run.html
 
 
-def test_an_editors_own_source_is_shown_where_editors_have_different_ones(tmp_path: Path) -> None:
+def test_an_editors_own_source_is_shown_if_editors_have_different_ones(tmp_path: Path) -> None:
     run = make_run(tmp_path, sources=lambda prompt: [png(200)])
     path = tmp_path / "bench/images/atlas/00000.parquet"
     table = pq.read_table(path)
@@ -113,7 +113,7 @@ def test_an_editors_own_source_is_shown_where_editors_have_different_ones(tmp_pa
         assert {side.generator: side.source for side in prompt.sides} == {"atlas": 0, "borealis": 1, "cobalt": 1}
 
 
-def test_what_a_judge_says_of_an_image_is_shown_as_text(tmp_path: Path) -> None:
+def test_a_judges_reply_about_an_image_is_shown_as_text(tmp_path: Path) -> None:
     run = make_run(tmp_path, metrics=("llmscore", "clipscore"), asking=(), judging=("llmscore",))
     write_report(run.store)
     assert "<bdi>llmscore</bdi>: its judge’s verdict</summary>" in run.html
@@ -122,7 +122,7 @@ def test_what_a_judge_says_of_an_image_is_shown_as_text(tmp_path: Path) -> None:
     assert "<script>window.hacked" not in run.html and "<i>attributes" not in run.html
 
 
-def test_what_the_judging_found_is_in_the_page(tmp_path: Path) -> None:
+def test_results_of_judging_are_on_the_page(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     values = {"gecko": 0.71, "clipscore": 0.42}
     judgements = [
@@ -172,7 +172,7 @@ def test_a_run_judged_by_error_graphs_shows_which_metrics_find_the_same_graphs_h
     for one in found.query("subset == 'overall'").itertuples():
         assert f'title="{one.metric}">{round(100 * one.pearson)}</td>'.replace("-", "−") in page
         assert f"{one.measure}: {one.metric} (up) and {one.other} (right), r " in page
-    assert page.count("(right), r ") == 2 * 2 * pairs  # as captions and for those who do not see the charts
+    assert page.count("(right), r ") == 2 * 2 * pairs  # as captions, and for readers who cannot see the charts
     assert len(re.findall(r">(?:nat|real|synth)</text>", page)) == 3 * 2 * pairs
     scored = pd.read_parquet(folder / "graph_images.parquet")
     expected = {(row["metric"], row["image_id"]): row["score"] for row in images if row["image_id"] in nodes}
@@ -185,7 +185,7 @@ def test_a_run_judged_by_error_graphs_shows_which_metrics_find_the_same_graphs_h
     assert "Error graphs up close" in page and f"order best: mean ordering {best.max():.2f}".replace("-", "−") in page
 
 
-def test_a_judged_run_shows_how_people_rate_the_images_of_each_generator_by_each_template(tmp_path: Path) -> None:
+def test_a_judged_run_shows_peoples_ratings_of_each_generator_by_each_template(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     images = run.store.read_table(f"runs/{run.run_id}/scores.parquet").to_pandas()[["prompt_id", "generator"]]
     rng = np.random.default_rng(5)
@@ -210,19 +210,19 @@ def test_a_judged_run_shows_how_people_rate_the_images_of_each_generator_by_each
     assert "How people rate" in run.html and f"<bdi>ratings by {escape('<b>stars')}</bdi>" in run.html
 
 
-def test_a_run_that_nobody_judged_says_nothing_of_people(tmp_path: Path) -> None:
+def test_a_report_without_judging_does_not_mention_people(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     write_report(run.store)
     assert 'id="people"' not in run.html and "people" not in (run.folder / "summary.md").read_text()
 
 
-def test_making_it_again_gives_the_same_bytes(tmp_path: Path) -> None:
+def test_writing_a_report_again_gives_the_same_bytes(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     pages = [run.html for _ in range(2) if write_report(run.store)]
     assert pages[0] == pages[1]
 
 
-def test_prompts_that_are_gone_leave_a_report_with_the_reason(tmp_path: Path) -> None:
+def test_a_report_names_missing_prompts_as_the_reason(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     (tmp_path / "bench/prompts.parquet").unlink()
     written = write_report(run.store)
@@ -232,7 +232,7 @@ def test_prompts_that_are_gone_leave_a_report_with_the_reason(tmp_path: Path) ->
     assert "counting" in run.html, "the means at the skills are in the summary"
 
 
-def test_an_image_that_is_gone_costs_no_other(tmp_path: Path) -> None:
+def test_a_missing_image_does_not_affect_the_others(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     (tmp_path / "bench/images/cobalt/00000.parquet").unlink()
     write_report(run.store)
@@ -240,7 +240,7 @@ def test_an_image_that_is_gone_costs_no_other(tmp_path: Path) -> None:
     assert "data:image/webp" in run.html
 
 
-def test_another_image_in_its_place_is_not_shown_for_it(tmp_path: Path) -> None:
+def test_a_replaced_image_is_not_shown_instead_of_the_scored_one(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     path = tmp_path / "bench/images/cobalt/00000.parquet"
     others = [row | {"image_id": f"new-{row['image_id']}"} for row in pq.read_table(path).to_pylist()]
@@ -249,13 +249,13 @@ def test_another_image_in_its_place_is_not_shown_for_it(tmp_path: Path) -> None:
     assert "another image stands in its place" in run.html
 
 
-def test_an_image_that_does_not_decode_says_so(tmp_path: Path) -> None:
+def test_an_image_that_does_not_decode_is_reported(tmp_path: Path) -> None:
     run = make_run(tmp_path, picture=lambda seed: b"not a picture" if seed >= 200 else png(seed))
     write_report(run.store)
     assert "expected an image" in run.html and "data:image/webp" in run.html
 
 
-def test_a_missing_cell_costs_its_questions_only(tmp_path: Path) -> None:
+def test_a_missing_cell_only_costs_its_questions(tmp_path: Path) -> None:
     run = make_run(tmp_path, asking=("gecko",))
     (tmp_path / "store/scores/00000000/cobalt/00000-00000000.parquet").unlink()
     write_report(run.store)
@@ -269,7 +269,7 @@ def test_a_run_without_elements_has_unmarked_prompts(tmp_path: Path) -> None:
     assert '<mark class="m wrong" title' not in run.html and "a red star beside 3 blue cups" in run.html
 
 
-def test_one_generator_and_one_metric(tmp_path: Path) -> None:
+def test_a_report_may_have_one_generator_and_one_metric(tmp_path: Path) -> None:
     run = make_run(tmp_path, generators=("atlas",), metrics=("gecko",), skills=False)
     written = write_report(run.store)
     assert (
@@ -278,7 +278,7 @@ def test_one_generator_and_one_metric(tmp_path: Path) -> None:
     assert "There is one generator, and so no pair." in run.html and "The prompts name no skills" in run.html
 
 
-def test_failed_rows_are_told_with_their_reason_and_their_coverage(tmp_path: Path) -> None:
+def test_failed_rows_are_reported_with_their_reason_and_the_coverage(tmp_path: Path) -> None:
     run = make_run(tmp_path, score=lambda *at: None if at[0] == "cobalt" and at[2] < 9 else noisy(*at))
     written = write_report(run.store)
     assert written.page.warnings[0].startswith("18 of 72 rows (25.0%) have no score")
@@ -286,7 +286,7 @@ def test_failed_rows_are_told_with_their_reason_and_their_coverage(tmp_path: Pat
     assert "generate the image again, as 8-bit PNG or JPEG" in run.html
 
 
-def test_an_old_manifest_gives_what_it_has(tmp_path: Path) -> None:
+def test_an_old_manifest_gives_a_report_from_its_fields(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     kept = ("run_id", "metrics", "config")
     manifest = json.loads((run.folder / "manifest.json").read_text())
@@ -297,7 +297,7 @@ def test_an_old_manifest_gives_what_it_has(tmp_path: Path) -> None:
     assert "can no longer be read" in write_report(run.store).page.warnings[0]
 
 
-def test_a_config_that_no_longer_fits_is_a_reason_not_a_failure(tmp_path: Path) -> None:
+def test_a_config_that_is_no_longer_valid_is_a_reason_and_not_a_failure(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     edit_manifest(run, config={"benchmark": {"name": "made", "prompts": "p", "images": "i", "forgotten": 1}})
     assert "forgotten" in write_report(run.store).page.warnings[0]
@@ -305,7 +305,7 @@ def test_a_config_that_no_longer_fits_is_a_reason_not_a_failure(tmp_path: Path) 
     assert "'old'" in write_report(run.store).page.warnings[0]
 
 
-def test_what_changed_since_the_previous_run(tmp_path: Path) -> None:
+def test_changes_since_the_previous_run_are_shown(tmp_path: Path) -> None:
     make_run(tmp_path)
     worse = make_run(
         tmp_path, run_id="20260103-000000-000000", score=lambda *at: noisy(*at) * (0.8 if at[0] == "atlas" else 1)
@@ -330,7 +330,7 @@ def test_the_previous_run_is_the_newest_that_can_be_compared(tmp_path: Path) -> 
         write_report(newest.store, "20260104-000000-000000", compare="previous")
 
 
-def test_a_run_that_is_not_there_names_those_that_are(tmp_path: Path) -> None:
+def test_a_missing_run_is_refused_with_the_existing_runs(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     with pytest.raises(ConfigError, match=r"run=nonsense: no such run in .* the newest are 20260102-030405-000006"):
         write_report(run.store, "nonsense")
@@ -339,7 +339,7 @@ def test_a_run_that_is_not_there_names_those_that_are(tmp_path: Path) -> None:
         write_report(run.store)
 
 
-def test_the_gallery_has_a_largest_size() -> None:
+def test_the_gallery_has_a_maximum_size() -> None:
     with pytest.raises(ConfigError, match="images: expected 0 to 96, got 97"):
         ReportConfig(store="store", images=97)
 

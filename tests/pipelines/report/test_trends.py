@@ -16,7 +16,7 @@ def night(folder: Path, day: int, **manifest: object) -> MadeRun:
     return make_run(folder, run_id=f"2026-01-{day:02d}", score=lambda *at: noisy(*at) + day / 100, **options)  # type: ignore[arg-type]
 
 
-def test_it_needs_no_scores_and_no_sources(tmp_path: Path) -> None:
+def test_the_page_needs_no_scores_and_no_sources(tmp_path: Path) -> None:
     runs = [night(tmp_path, day) for day in (1, 2)]
     for run in runs:
         for name in ("scores", "cells", "errors"):
@@ -30,7 +30,7 @@ def test_it_needs_no_scores_and_no_sources(tmp_path: Path) -> None:
     assert own["mean"].diff().iloc[-1] == pytest.approx(0.01, abs=0.002)
 
 
-def test_what_cannot_be_compared_or_read_is_left_out_and_said(tmp_path: Path) -> None:
+def test_unreadable_and_incomparable_runs_are_left_out_and_mentioned(tmp_path: Path) -> None:
     night(tmp_path, 1)
     night(tmp_path, 2, exit_code=1)
     night(tmp_path, 3, benchmark="another")
@@ -51,13 +51,13 @@ def test_what_cannot_be_compared_or_read_is_left_out_and_said(tmp_path: Path) ->
         write_trends(store, benchmark="lost")
 
 
-def test_the_newest_runs_benchmark_is_taken_and_its_name_is_no_path(tmp_path: Path) -> None:
+def test_the_newest_runs_benchmark_is_used_and_its_name_is_not_a_path(tmp_path: Path) -> None:
     night(tmp_path, 1)
     store = night(tmp_path, 2, benchmark="../../<b>").store
     assert write_trends(store).url == f"{tmp_path}/store/trends/.._.._<b>/trends.html".replace("<b>", "_b_")
 
 
-def test_the_command_says_where_the_page_is(tmp_path: Path) -> None:
+def test_the_command_prints_the_address_of_the_page(tmp_path: Path) -> None:
     store = night(tmp_path, 1).store
     assert f"trends of 1 run of made: {store.place.url}/trends/made/trends.html" in printed(
         "trends", f"store={store.place.url}"

@@ -337,7 +337,10 @@ def test_images_whose_cells_are_pruned_are_counted_as_unverified(own: Scored, tm
             "config key 'reward.weights.unit': expected a number, got 'noise'",
         ),
         ({"reward": ["gecko"]}, "reward: expected a metric's name or weights by name, as {vqascore: 1, hpsv3: 0.5}"),
-        ({"baseline_generator": "atlas"}, "baseline_generator: expected baseline=RUN beside 'atlas'"),
+        (
+            {"baseline_generator": "atlas"},
+            "baseline_generator: expected baseline=RUN too, the run with images of 'atlas'",
+        ),
         ({"baseline": "yesterday"}, "baseline=yesterday: no such run"),
         ({"selection": {"margin": 1e6}}, "nothing to export; 35 of 36 images have a reward"),
         ({"selection": {"margin": -1.0}}, "selection.margin: expected 0 or more, got -1"),

@@ -16,7 +16,7 @@ from tests.environment import ROOT
 from tests.s3 import free_ports
 
 
-def test_a_local_ray_that_starts_too_slowly_is_told_as_that(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_local_ray_that_starts_too_slowly_is_reported_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
     def too_slow(**options: object) -> None:
         raise Exception("The current node timed out during startup.")
 
@@ -31,7 +31,7 @@ def test_a_local_ray_that_starts_too_slowly_is_told_as_that(monkeypatch: pytest.
         raise AssertionError("there is no Ray")
 
 
-IN_CHILDREN = """
+CHILDREN_SCRIPT = """
 import os, socket, sys, threading
 from pathlib import Path
 from plumbline.pipelines.running.session import say_if_killed, exit_if_abandoned
@@ -49,12 +49,12 @@ for case in sys.argv[1:]:
 
 def run_in_children(body: str, folder: Path, *cases: str) -> "subprocess.CompletedProcess[str]":
     """Run each case in a child of one process, and return how it ended."""
-    command = [sys.executable, "-c", IN_CHILDREN.format(body=indent(body, "    ")), *cases]
+    command = [sys.executable, "-c", CHILDREN_SCRIPT.format(body=indent(body, "    ")), *cases]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     return subprocess.run(command, capture_output=True, text=True, cwd=folder, env=environment, timeout=240)
 
 
-def test_a_process_that_is_ended_without_a_word_has_its_last_line_said(tmp_path: Path) -> None:
+def test_the_last_line_of_a_process_that_ends_abruptly_is_reported(tmp_path: Path) -> None:
     ends = ["os._exit(1)", "os.kill(os.getpid(), 9)", "sys.exit(1)", "raise KeyboardInterrupt"]
     done = run_in_children("with say_if_killed(f'gone by {case}'):\n    exec(case)", tmp_path, *ends)
     said = [line for line in done.stderr.splitlines() if line.startswith("gone by")]
@@ -74,14 +74,14 @@ with exit_if_abandoned(path, pause=0.01):
 LOST = "; threading.Event().wait()"
 
 
-def test_a_driver_whose_raylet_is_gone_ends_though_ray_would_wait_for_ever(tmp_path: Path) -> None:
+def test_a_driver_whose_raylet_is_gone_ends_although_ray_would_wait_for_ever(tmp_path: Path) -> None:
     cases = ["pass", f"raylet.close(){LOST}", f"raylet.close(); path.unlink(){LOST}"]
     done = run_in_children(WATCHED, tmp_path, *cases)
     ended = [f"{code} {case}" for code, case in zip((0, 1, 1), cases, strict=True)]
     assert done.stdout.splitlines() == [line for end in ended for line in ("goes on", end)], done.stderr
 
 
-def test_an_address_where_nothing_is_fails_in_one_line(tmp_path: Path) -> None:
+def test_an_address_without_a_cluster_fails_in_one_line(tmp_path: Path) -> None:
     folder = write_benchmark(tmp_path / "bench", ["atlas"])
     nobody = f"127.0.0.1:{free_ports(1)[0]}"
     done = subprocess.run(
@@ -110,7 +110,7 @@ def test_an_address_where_nothing_is_fails_in_one_line(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_ray_that_cannot_start_for_a_variable_names_the_variable(
+def test_a_variable_that_keeps_ray_from_starting_is_named(
     variable: str, value: str, remedy: str, tmp_path: Path
 ) -> None:
     folder = write_benchmark(tmp_path / "bench", ["atlas"], count=2)

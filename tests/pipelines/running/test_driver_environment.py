@@ -23,11 +23,11 @@ def mark(tmp_path: Path) -> VisibilityProbe:
     return probe_file("store /somewhere", STORAGE.locate(str(tmp_path / "mark")))
 
 
-def test_a_machine_that_sees_the_same_enters(mark: VisibilityProbe) -> None:
+def test_a_machine_that_sees_the_same_files_is_accepted(mark: VisibilityProbe) -> None:
     enter(mark)
 
 
-def test_a_machine_that_sees_another_place_is_told_to_share_it(mark: VisibilityProbe) -> None:
+def test_a_machine_that_sees_other_files_is_refused_with_the_advice_to_share_the_folder(mark: VisibilityProbe) -> None:
     seen = r"the machine \S+ does not see the store /somewhere as the driver does "
     Path(mark.place.path).write_text("somebody else's")
     with pytest.raises(RunnerError, match=seen + r"\(.*/mark: another file is there\); name an address in a cloud"):
@@ -37,7 +37,7 @@ def test_a_machine_that_sees_another_place_is_told_to_share_it(mark: VisibilityP
         enter(mark)
 
 
-def test_a_machine_that_cannot_reach_s3_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_that_cannot_reach_s3_is_refused_with_that_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     class Unreachable:
         def info(self, path: str) -> dict[str, Any]:
             raise EndpointConnectionError(endpoint_url="http://s3.example")
@@ -51,7 +51,9 @@ def test_a_machine_that_cannot_reach_s3_is_told_so(monkeypatch: pytest.MonkeyPat
     assert "as the driver does" not in str(refusal.value)
 
 
-def test_a_machine_without_credentials_is_told_of_them(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_machine_without_credentials_is_refused_with_that_reason(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr("plumbline.pipelines.base.filesystems.s3._no_credentials", lambda: True)

@@ -43,14 +43,14 @@ def plan(tmp_path_factory: pytest.TempPathFactory) -> Plan:
         ({"pools": {"questions": PoolConfig(num_gpus=1)}}, Here),  # a template asks, and no model
     ],
 )
-def test_a_small_plan_is_computed_here_unless_ray_is_named_or_a_gpu_is_wanted(
+def test_a_small_plan_is_computed_here_unless_ray_is_named_or_a_gpu_is_needed(
     changes: dict[str, Any], chosen: type, plan: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ray.is_initialized", lambda: False)
     assert isinstance(choose_executor(replace(AUTO, **changes), plan.nodes), chosen)
 
 
-def test_a_ray_of_the_environment_is_named_too_and_a_large_plan_is_not_small(
+def test_a_ray_of_the_environment_counts_as_named_and_a_large_plan_runs_on_ray(
     plan: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ray.is_initialized", lambda: False)
@@ -60,7 +60,7 @@ def test_a_ray_of_the_environment_is_named_too_and_a_large_plan_is_not_small(
     assert isinstance(choose_executor(AUTO, plan.nodes), OnRay)
 
 
-def test_totals_add_up_rounds_and_leave_out_the_time_between_them() -> None:
+def test_totals_sum_the_rounds_without_the_time_between_them() -> None:
     totals = Totals([CellsExpected("scores", cells=2, calls=4), ShardStarted("scores", at=10.0)])
     totals.add(CallsAnswered("scores", 3))
     totals.add(ShardFinished("scores", cells=1, rows=5, failed_rows=1, worked=1.0, waited=0.5, at=12.0))
@@ -75,7 +75,7 @@ def test_totals_add_up_rounds_and_leave_out_the_time_between_them() -> None:
     assert totals.nodes["scores"][-3:] == (3, 3, 6)
 
 
-def test_a_display_that_fails_is_logged_once_and_the_others_go_on(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_display_that_fails_is_logged_once_and_the_others_continue(caplog: pytest.LogCaptureFixture) -> None:
     def failing(event: object) -> None:
         raise BrokenPipeError("nobody reads")
 
@@ -88,7 +88,7 @@ def test_a_display_that_fails_is_logged_once_and_the_others_go_on(caplog: pytest
 
 
 @pytest.mark.parametrize(("cluster", "expected"), [("auto", {"questions", "entailment"}), ("local", set())])
-def test_where_the_cluster_is_not_chosen_models_of_few_prompts_work_while_no_worker_has_started(
+def test_with_cluster_auto_models_of_few_prompts_run_here_without_workers(
     cluster: str, expected: set[str], tmp_path: Path
 ) -> None:
     bench = write_benchmark(tmp_path / "bench", ["atlas"], count=3)

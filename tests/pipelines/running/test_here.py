@@ -1,4 +1,4 @@
-"""Without Ray: a sweep in one process commits the cells and shows the progress that it would on a cluster."""
+"""Without Ray, a sweep in one process commits the same cells and shows the same progress as on a cluster."""
 
 import json
 import subprocess
@@ -17,8 +17,8 @@ from tests.environment import ROOT
 
 
 @pytest.fixture(scope="module")
-def given(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """A benchmark in shards of three rows, with a file that is not an image."""
+def sweep_words(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Write a benchmark in shards of three rows, with a file that is not an image."""
     folder = tmp_path_factory.mktemp("bench")
     rows = images("atlas", 7)
     rows[4]["image"] = b"no image"
@@ -32,8 +32,10 @@ def given(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 @pytest.mark.parametrize("metrics", ["edge_density", pytest.param("clipscore,gecko", marks=pytest.mark.slow)])
 @pytest.mark.usefixtures("ray_cluster")
-def test_it_computes_what_a_sweep_on_ray_finds_whole(metrics: str, given: list[str], tmp_path: Path) -> None:
-    words = [*given, f"metric=[{metrics}]", f"store={tmp_path}/store"]
+def test_a_sweep_on_ray_finds_all_cells_of_this_process_complete(
+    metrics: str, sweep_words: list[str], tmp_path: Path
+) -> None:
+    words = [*sweep_words, f"metric=[{metrics}]", f"store={tmp_path}/store"]
     stage = "similarities:clip" if "clipscore" in metrics else "image_statistics"
     assert f"{stage}: 3/3 cells" in printed("sweep", *words, "cluster=here", code=2)
     assert "computed 0 cells" in printed("sweep", *words, "cluster=local", code=2)
@@ -50,18 +52,18 @@ def test_it_computes_what_a_sweep_on_ray_finds_whole(metrics: str, given: list[s
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("ray_cluster")
-def test_a_sweep_on_ray_starts_no_worker_for_questions_that_no_model_writes(given: list[str], tmp_path: Path) -> None:
+def test_a_sweep_on_ray_starts_no_worker_for_questions_from_a_template(sweep_words: list[str], tmp_path: Path) -> None:
     log = tmp_path / "log"
-    words = [*given, "metric=[vqascore]", f"store={tmp_path}/store", "log.format=text", f"log.file={log}"]
+    words = [*sweep_words, "metric=[vqascore]", f"store={tmp_path}/store", "log.format=text", f"log.file={log}"]
     assert "questions: 2/2 cells" in printed("sweep", *words, "cluster=local", code=2)
     waves = [line.partition("a wave of ")[2] for line in log.read_text().splitlines() if "a wave of " in line]
     assert len(waves) == 1 and waves[0].startswith("answers:vqa, scores over 3 shards")
 
 
-def test_a_run_tells_how_long_its_models_waited_for_images_and_which_key_turns_it(
-    given: list[str], tmp_path: Path
+def test_a_run_reports_how_long_models_waited_for_images_and_names_the_key_to_change(
+    sweep_words: list[str], tmp_path: Path
 ) -> None:
-    assert run("sweep", *given, f"store={tmp_path}", "cluster=here").code == 2
+    assert run("sweep", *sweep_words, f"store={tmp_path}", "cluster=here").code == 2
     (folder,) = (tmp_path / "runs").glob("2*")
     manifest = json.loads((folder / "manifest.json").read_text())
     models = {"questions:llm", "entailment:nli", "answers:vqa", "similarities:clip"}
@@ -75,10 +77,10 @@ def test_a_run_tells_how_long_its_models_waited_for_images_and_which_key_turns_i
     assert "models waited" in report and "cluster.pools.STAGE.decoders" in report
 
 
-def test_a_plan_for_gpus_tells_what_their_workers_are_given(given: list[str], tmp_path: Path) -> None:
+def test_a_plan_for_gpus_shows_the_resources_of_their_workers(sweep_words: list[str], tmp_path: Path) -> None:
     options = [f"store={tmp_path}", "dry_run=true", "cluster=gpu8", "cluster.pools.similarities.decoders=20"]
     options += ["cluster.pools.questions.max_size=1"]
-    lines = printed("sweep", *given, *options).splitlines()
+    lines = printed("sweep", *sweep_words, *options).splitlines()
     cores = "a decoder for each core of its GPU"
     assert "questions:llm: 1 worker with 1 GPU" in lines, "it sees no image"
     assert f"answers:vqa: 1 to 7 workers, each with 1 GPU and {cores}" in lines
@@ -88,14 +90,14 @@ def test_a_plan_for_gpus_tells_what_their_workers_are_given(given: list[str], tm
 HEAVY = {"ray", "vllm", "sklearn", "matplotlib", "duckdb", "altair", "torchvision", "spacy", "uvicorn"}
 """Modules that a sweep of CLIPScore in this process, with its report, does not need."""
 MAX_MODULES = 4500
-"""Of these, 4,000 are torch's, transformers' and scipy's. In a small sweep, imports take longer than computing."""
+"""4,000 of these are torch's, transformers' and scipy's. In a small sweep, imports take longer than computing."""
 
 
 def test_a_small_sweep_is_computed_in_this_process_and_imports_no_more_than_it_needs(
-    given: list[str], tmp_path: Path
+    sweep_words: list[str], tmp_path: Path
 ) -> None:
     """No cluster is configured; transformers shows no progress bars of its own."""
-    arguments = [*given, f"store={tmp_path}/store", "metric=[clipscore]"]
+    arguments = [*sweep_words, f"store={tmp_path}/store", "metric=[clipscore]"]
     code = (
         "import sys\nfrom plumbline.jobs import sweep\nfrom plumbline.jobs.command import run_job\n"
         f"code = run_job(sweep.COMMAND, sweep.main, {arguments!r})\n"
@@ -108,7 +110,7 @@ def test_a_small_sweep_is_computed_in_this_process_and_imports_no_more_than_it_n
     assert int(count) <= MAX_MODULES
 
 
-def test_what_works_on_ray_alone_says_so() -> None:
+def test_options_that_need_ray_are_refused_with_that_reason() -> None:
     with (
         pytest.raises(RunnerError, match="this job works on Ray alone"),
         ray_session(ClusterConfig(executor="here", pools={})),

@@ -19,15 +19,15 @@ def waves(machines: list[NodeResources], **pools: PoolConfig) -> list[list[str]]
     return plan_waves(pools, machines)
 
 
-def test_pools_that_fit_stream_side_by_side() -> None:
+def test_pools_that_fit_run_in_parallel() -> None:
     assert waves([NodeResources(2, 0)], a=pool(), b=pool(), c=pool()) == [["a", "b", "c"]]
 
 
-def test_two_models_that_need_the_one_gpu_follow_in_waves() -> None:
+def test_two_models_that_need_the_only_gpu_run_in_waves() -> None:
     assert waves(ONE_GPU, a=pool(gpus=1), b=pool(gpus=1), c=pool()) == [["a"], ["b", "c"]]
 
 
-def test_fractions_share_a_gpu_but_are_never_put_together_from_two() -> None:
+def test_fractions_share_a_gpu_but_never_span_two() -> None:
     assert waves(ONE_GPU, a=pool(gpus=0.5), b=pool(gpus=0.5)) == [["a", "b"]]
     two = [NodeResources(8, 2)]
     assert waves(two, a=pool(gpus=0.6, size=2), b=pool(gpus=0.4, size=2)) == [["a", "b"]]
@@ -51,7 +51,7 @@ def test_the_smallest_size_of_a_pool_must_fit(size: int, fits: bool) -> None:
             waves(machines, a=pool(gpus=1, size=size))
 
 
-def test_pools_leave_a_share_of_a_cpu_for_ray_data() -> None:
+def test_pools_leave_a_fraction_of_a_cpu_for_ray_data() -> None:
     with pytest.raises(PlacementError, match=r"0\.25 CPUs stay free"):
         waves([NodeResources(2, 0)], a=pool(cpus=1, size=2))
     assert waves([NodeResources(2, 0)], a=pool(cpus=1), b=pool(cpus=1)) == [["a"], ["b"]]
@@ -88,25 +88,25 @@ def kind(accelerator_type: str | None = None, **labels: str) -> PoolConfig:
     return PoolConfig(num_gpus=1, accelerator_type=accelerator_type, labels=labels)
 
 
-def test_pools_for_different_kinds_of_gpus_stand_side_by_side() -> None:
+def test_pools_for_different_kinds_of_gpus_run_in_parallel() -> None:
     assert waves([A100, L4], a=kind("A100"), b=kind("L4")) == [["a", "b"]]
     assert waves([A100, L4], a=kind(zone="a"), b=kind(zone="!a")) == [["a", "b"]]
     assert waves([A100, L4], a=kind(zone="in(a, c)"), b=kind(zone="!in(a, c)")) == [["a", "b"]]
     assert waves([A100, L4], a=kind("A100"), b=kind(zone="a")) == [["a"], ["b"]]
 
 
-def test_a_pool_that_may_go_anywhere_does_not_stand_beside_one_whose_only_machine_it_might_take() -> None:
+def test_an_unrestricted_pool_does_not_run_with_one_whose_only_machine_it_might_take() -> None:
     assert waves([A100, L4], a=kind(), b=kind("A100")) == [["a"], ["b"]]
     assert waves([A100, A100, L4], a=kind(), b=kind("A100")) == [["a", "b"]]
 
 
 @pytest.mark.parametrize("pool", [kind("H100"), kind(zone="c"), kind("A100", zone="b")])
-def test_a_kind_of_machine_that_is_not_there_is_refused_by_name(pool: PoolConfig) -> None:
+def test_a_missing_kind_of_machine_is_refused_by_name(pool: PoolConfig) -> None:
     with pytest.raises(PlacementError, match=r"(H100 GPUs|zone=\w) cannot be placed; the machines of that kind offer"):
         waves([A100, L4], a=pool)
 
 
-def test_a_nodes_own_pool_goes_before_its_stages_and_a_stage_without_any_has_the_default() -> None:
+def test_a_nodes_own_pool_wins_over_its_stages_and_the_default_is_last() -> None:
     answers, large, default = pool(1), pool(2), pool(3)
     cluster = ClusterConfig(pools={"answers": answers, "answers:large": large}, default=default)
     assert [cluster.pool(node) for node in ("answers:large", "answers:vqa", "new")] == [large, answers, default]

@@ -11,13 +11,13 @@ def run(body: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run([sys.executable, "-c", BEGIN + body], capture_output=True, text=True, timeout=120)
 
 
-def test_a_body_that_hangs_ends_its_process_which_says_where_it_stood() -> None:
+def test_a_body_that_hangs_ends_its_process_with_a_traceback() -> None:
     ended = run("\nwith Deadline(0.2)():\n    forever()")
     assert ended.returncode == 1
     assert "Timeout" in ended.stderr and "threading.py" in ended.stderr
 
 
-def test_what_another_thread_ends_in_time_gives_a_body_that_hangs_no_more_of_it() -> None:
+def test_another_threads_success_does_not_give_a_hanging_body_more_time() -> None:
     ended = run(
         "deadline = Deadline(0.2)\n"
         "def other():\n"
@@ -30,15 +30,15 @@ def test_what_another_thread_ends_in_time_gives_a_body_that_hangs_no_more_of_it(
     )
     crashed = (
         -signal.SIGSEGV
-    )  # the traceback of a thread that goes on is read beside it, which can end the process first
+    )  # the traceback of a running thread is printed concurrently, and may be cut off by the end of the process
     assert ended.returncode in (1, crashed) and "Timeout" in ended.stderr
 
 
-def test_a_body_that_ended_leaves_no_clock_behind() -> None:
+def test_a_body_that_ended_leaves_no_timer_behind() -> None:
     ended = run("\nwith Deadline(0.2)():\n    pass\nforever(1)\nprint('goes on')")
     assert (ended.returncode, ended.stdout) == (0, "goes on\n")
 
 
-def test_without_a_deadline_a_body_takes_its_time() -> None:
+def test_without_a_deadline_a_body_may_take_any_time() -> None:
     ended = run("\nwith Deadline(None)():\n    print('goes on')")
     assert (ended.returncode, ended.stdout) == (0, "goes on\n")

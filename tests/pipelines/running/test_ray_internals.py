@@ -1,4 +1,4 @@
-"""The names of Ray that are not public are in the Ray that is installed; a sweep works without them."""
+"""The private names of Ray exist in the installed Ray, and a sweep works without them."""
 
 import sys
 
@@ -11,7 +11,7 @@ from plumbline.pipelines.running.ray_internals import CALLBACKS, call_while_acto
 PRIVATE = ("ray._private.state", "ray.data._internal.execution.execution_callback")
 
 
-def test_ray_data_takes_a_callback_that_looks_while_actors_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ray_data_accepts_a_callback_that_polls_while_actors_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(DataContext.get_current(), CALLBACKS, [])
     call_while_actors_wait(lambda: None, 1.0)
     (watch,) = getattr(DataContext.get_current(), CALLBACKS)
@@ -22,7 +22,7 @@ def test_the_drivers_of_the_cluster_are_listed(ray_cluster: None) -> None:
     assert any(not driver["IsDead"] and driver["DriverPid"] for driver in list_drivers())
 
 
-def test_without_these_names_nothing_is_listed_or_called_and_a_warning_says_so(
+def test_without_these_names_a_warning_is_logged_and_nothing_is_called(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(DataContext.get_current(), CALLBACKS, [])

@@ -1,4 +1,4 @@
-"""A run reserves room for all its pools together or waits; it reports once that it waits, and for whom."""
+"""A run reserves resources for all its pools together or waits; it reports once that it waits, and for whom."""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -9,7 +9,7 @@ from plumbline.pipelines.running.machines import PATIENCE, NoRoom, RoomWatch, de
 from tests.faults.driving import until
 
 
-def test_who_waits_for_room_for_a_while_says_so_once(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_that_waits_for_a_while_reports_it_once(capsys: pytest.CaptureFixture[str]) -> None:
     time = [0.0]
     watch = RoomWatch(lambda: "0 of 4 CPUs are free", clock=lambda: time[0])
 
@@ -26,7 +26,7 @@ def test_who_waits_for_room_for_a_while_says_so_once(capsys: pytest.CaptureFixtu
     assert look(9 * PATIENCE, "answers", "scores") == ""
 
 
-def test_a_stage_that_gets_room_in_between_has_not_waited(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_stage_that_gets_resources_in_between_has_not_waited(capsys: pytest.CaptureFixture[str]) -> None:
     time = [0.0]
     watch = RoomWatch(lambda: "", clock=lambda: time[0])
     for time[0], stages in ((0.0, ["scores"]), (PATIENCE / 2, []), (PATIENCE, ["scores"])):
@@ -34,7 +34,7 @@ def test_a_stage_that_gets_room_in_between_has_not_waited(capsys: pytest.Capture
     assert capsys.readouterr().err == ""
 
 
-def test_what_is_free_and_who_else_is_at_work_is_told_without_their_commands() -> None:
+def test_free_resources_and_other_drivers_are_reported_without_their_commands() -> None:
     def driver(process: int, *, is_dead: bool = False) -> dict[str, object]:
         place = {"JobID": f"0{process}", "DriverIPAddress": "10.0.0.1", "DriverPid": process}
         return {**place, "IsDead": is_dead, "Entrypoint": "python -m jobs.sweep storage.secret=hush"}
@@ -51,7 +51,7 @@ def test_what_is_free_and_who_else_is_at_work_is_told_without_their_commands() -
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("ray_cluster")
-def test_who_waits_for_room_holds_none_so_that_two_who_want_the_same_both_get_it() -> None:
+def test_a_waiting_run_reserves_nothing_so_that_two_runs_cannot_block_each_other() -> None:
     """Two of four CPUs are taken. Each run could take only its second pool, and then neither would get its first."""
     import ray
     from ray.util import placement_group_table
@@ -74,6 +74,6 @@ def test_who_waits_for_room_holds_none_so_that_two_who_want_the_same_both_get_it
 
 
 @pytest.mark.usefixtures("ray_cluster")
-def test_a_wave_for_which_the_machines_are_too_small_is_not_waited_for() -> None:
+def test_a_wave_that_is_too_large_for_the_machines_does_not_wait() -> None:
     with pytest.raises(NoRoom, match="no room for its workers"), take_room({"answers": PoolConfig(num_cpus=5)}):
         raise AssertionError("there are four CPUs")

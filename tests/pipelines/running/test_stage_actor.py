@@ -1,4 +1,4 @@
-"""An actor's two calls at a time: the next shard is read and decoded while the model computes the current shard."""
+"""An actor serves two calls at a time: it reads and decodes a shard while the model computes another."""
 
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,7 +32,7 @@ from plumbline.pipelines.sources.uris import Uris
 from tests.bench_of import compute, plan_bench, write_benchmark
 from tests.commands import store_at
 
-PATIENCE = 20
+TIMEOUT = 20
 FIRST = ShardName("bench", "bench", "first")
 NOWHERE = Uris(roots=(), storage=StorageConfig(), max_bytes=0)
 
@@ -53,21 +53,21 @@ class OverlappingStage:
 
     def prepare(self, window: str) -> str:
         if window == "second":
-            self.prepared.wait(PATIENCE)
+            self.prepared.wait(TIMEOUT)
         return window
 
     def compute(self, prepared: str) -> Mapping[str, pa.Table]:
         self.computing += 1
         self.most_computing = max(self.most_computing, self.computing)
         if prepared == "first":
-            self.prepared.wait(PATIENCE)
+            self.prepared.wait(TIMEOUT)
         self.computing -= 1
         count_calls(2)
         return dict.fromkeys(("vqascore", "other"), table([], QUESTIONS))
 
 
 class NewProgressLog(ProgressLog):
-    """An actor process, which takes seconds to start and serves several tests."""
+    """A log in an actor process, which takes seconds to start and serves several tests."""
 
     def forget(self) -> None:
         vars(self).clear()
@@ -124,7 +124,7 @@ def test_the_next_shard_is_prepared_while_this_one_is_computed(actor: StageActor
     for thread in calls:
         thread.start()
     for thread in calls:
-        thread.join(2 * PATIENCE)
+        thread.join(2 * TIMEOUT)
     assert states == {"first": "committed", "second": "committed"}
     stage: Any = actor.stages["bench"]
     assert stage.most_computing == 1
@@ -155,7 +155,7 @@ def test_a_cell_that_cannot_be_saved_fails_alone(actor: StageActor, monkeypatch:
 
 
 class RowStage:
-    """Writes into its table if it was given a shard as a whole or row by row."""
+    """Records in its table if it got a complete shard or single rows."""
 
     side_by_side = False
     rows_alone = True
@@ -174,7 +174,7 @@ class RowStage:
 
 
 def begin(actor: StageActor, *machines: str, row: int | None = None) -> None:
-    """Leave the first shard begun and unfinished on these machines, like processes that died; `here` is alive."""
+    """Mark the first shard as begun and unfinished on these machines, like processes that died; `here` is alive."""
     import ray
 
     for machine in machines:
@@ -183,8 +183,8 @@ def begin(actor: StageActor, *machines: str, row: int | None = None) -> None:
     ray.get(actor.progress.started_row.remote("questions", FIRST, row))
 
 
-def computed(actor: StageActor) -> list[str]:
-    """Return how the actor computed the shard, or why it did not."""
+def compute_shard(actor: StageActor) -> list[str]:
+    """Return how the actor computed the shard, or the reason why it did not."""
     done = Work.from_json(actor(batch("first"))["work"][0], StorageConfig())
     ((path, outcome),) = done.outcomes.items()
     return [outcome.message] if outcome.message else actor.store.read(path).column("prompt_id").to_pylist()
@@ -203,19 +203,19 @@ def computed(actor: StageActor) -> list[str]:
         (["lost"] * 5, None, ["the machine was lost 5 times under this shard"]),
     ],
 )
-def test_the_first_death_repeats_a_shard_the_second_goes_row_by_row_and_a_lost_machine_is_no_death(
+def test_a_shard_is_repeated_after_one_death_then_split_into_rows_and_lost_machines_do_not_count(
     machines: list[str], row: int | None, how: list[str], actor: StageActor
 ) -> None:
     actor.stages = {"bench": RowStage()}  # type: ignore[dict-item]
     begin(actor, *machines, row=row)
-    assert computed(actor) == how
+    assert compute_shard(actor) == how
 
 
 def bundle(*names: str) -> dict[str, Any]:
     return {"work": np.concatenate([batch(name)["work"] for name in names])}
 
 
-def test_a_bundle_whose_worker_died_goes_on_where_it_was_and_its_shard_comes_last(actor: StageActor) -> None:
+def test_a_bundle_whose_worker_died_continues_and_the_interrupted_shard_comes_last(actor: StageActor) -> None:
     """The process had finished the first of four shards, and died on the second."""
     import ray
 
@@ -241,14 +241,14 @@ def test_a_bundle_whose_worker_died_goes_on_where_it_was_and_its_shard_comes_las
 
 def test_a_repeated_shard_whose_cells_are_committed_is_not_computed_again(actor: StageActor) -> None:
     actor.stages = {"bench": RowStage()}  # type: ignore[dict-item]
-    assert computed(actor) == ["whole"]
+    assert compute_shard(actor) == ["whole"]
     begin(actor, "lost")
     actor.stages = {}
     done = Work.from_json(actor(batch("first"))["work"][0], StorageConfig())
     assert [(outcome.state, outcome.rows) for outcome in done.outcomes.values()] == [("committed", 1)]
 
 
-def test_a_repeated_shard_is_computed_where_the_store_does_not_tell_what_stands(
+def test_a_repeated_shard_is_computed_if_the_store_does_not_answer(
     actor: StageActor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def unanswered(self: Store, path: str) -> bool:
@@ -261,7 +261,7 @@ def test_a_repeated_shard_is_computed_where_the_store_does_not_tell_what_stands(
     assert [outcome.state for outcome in done.outcomes.values()] == ["committed"]
 
 
-def test_calls_are_sent_now_and_then_and_none_is_lost() -> None:
+def test_counts_of_calls_are_sent_periodically_and_none_is_lost() -> None:
     sent: list[int] = []
     seldom, always = CallReporter(sent.append, seconds=1e9), CallReporter(sent.append, seconds=0)
     seldom.note(3)
@@ -276,7 +276,7 @@ def test_calls_are_sent_now_and_then_and_none_is_lost() -> None:
     assert sent == [7, 2]
 
 
-def test_the_calls_of_a_stage_are_those_that_its_plan_expects(tmp_path: Path) -> None:
+def test_a_stage_makes_the_number_of_calls_in_its_plan(tmp_path: Path) -> None:
     folder = write_benchmark(tmp_path / "bench", count=4)
     planned = plan_bench(folder, tmp_path / "store", "metric=[clipscore]")
     calls: list[int] = []

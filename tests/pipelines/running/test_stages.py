@@ -11,7 +11,7 @@ from plumbline.pipelines.sweeps.computing import stage_context
 from tests.bench_of import compute, plan_bench, write_benchmark
 
 
-def test_images_are_shown_to_a_dual_encoder_by_the_rule_of_every_metric_that_shares_it(tmp_path: Path) -> None:
+def test_a_shared_dual_encoder_preprocesses_images_by_each_metrics_rule(tmp_path: Path) -> None:
     folder = write_benchmark(tmp_path / "bench", generators=("atlas",), count=4)
     original = "+metrics.original={kind: clipscore, variant: original}"
     planned = plan_bench(folder, tmp_path / "store", "metric=[clipscore]", original)
@@ -27,7 +27,7 @@ def test_images_are_shown_to_a_dual_encoder_by_the_rule_of_every_metric_that_sha
     assert tables["clipscore"]["similarity"] != tables["original"]["similarity"]
 
 
-def test_prompts_can_be_asked_about_one_by_one_and_one_that_kills_its_worker_left_out(tmp_path: Path) -> None:
+def test_prompts_can_be_processed_one_by_one_without_the_one_that_kills_its_worker(tmp_path: Path) -> None:
     folder = write_benchmark(tmp_path / "bench", generators=("atlas",), count=4)
     planned = plan_bench(folder, tmp_path / "store", "metric=[gecko]")
     (node,) = [item.node for item in planned.plan.nodes if item.node.stage == "questions"]
@@ -48,7 +48,7 @@ def test_prompts_can_be_asked_about_one_by_one_and_one_that_kills_its_worker_lef
     assert sound == [row for row in whole if row["prompt_id"] != lost]
 
 
-def test_a_shard_is_computed_in_windows_to_the_same_rows_by_every_stage_over_images(tmp_path: Path) -> None:
+def test_computing_a_shard_in_windows_gives_the_same_rows_in_every_stage_over_images(tmp_path: Path) -> None:
     folder = write_benchmark(tmp_path / "bench", generators=("atlas",), count=5)
     planned = plan_bench(folder, tmp_path / "store", "metric=[gecko,clipscore]", "shard_rows=5")
     (work,) = planned.plan.work(planned.plan.images)
@@ -70,7 +70,7 @@ def test_a_shard_is_computed_in_windows_to_the_same_rows_by_every_stage_over_ima
             assert read_usage(table) == whole.outcome().usage
 
 
-def test_the_rows_of_a_shard_that_was_at_work_for_long_are_not_made_again(tmp_path: Path) -> None:
+def test_finished_rows_of_a_long_running_shard_are_not_computed_again(tmp_path: Path) -> None:
     folder = write_benchmark(tmp_path / "bench", generators=("atlas",), count=5)
     given = (folder, tmp_path / "store", "metric=[clipscore]", "shard_rows=5")
     planned = plan_bench(*given)

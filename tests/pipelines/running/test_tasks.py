@@ -49,12 +49,12 @@ def die_once(notes: Path, number: int) -> int:
     return number
 
 
-def test_results_come_in_the_order_of_the_items(tasks: Tasks) -> None:
+def test_results_keep_the_order_of_the_items(tasks: Tasks) -> None:
     assert list(tasks.map(times, range(100), shared=3)) == list(range(0, 300, 3))
     assert list(tasks.map(times, [], shared=3)) == []
 
 
-def test_items_are_taken_as_they_are_begun_and_none_after_the_last_result_that_is_wanted(tasks: Tasks) -> None:
+def test_items_are_only_consumed_when_needed(tasks: Tasks) -> None:
     taken = []
     results = tasks.map(times, (taken.append(number) or number for number in range(10_000)), shared=1)
     assert next(results) == 0
@@ -62,21 +62,21 @@ def test_items_are_taken_as_they_are_begun_and_none_after_the_last_result_that_i
     assert len(taken) <= AHEAD * max(THREADS, os.cpu_count() or 1, 4) + 1
 
 
-def test_an_error_for_a_person_comes_as_it_was_raised(tasks: Tasks) -> None:
+def test_an_error_for_the_user_is_raised_unchanged(tasks: Tasks) -> None:
     with pytest.raises(SourceError, match=r"^images\.parquet, row 3: expected a number; write one$"):
         list(tasks.map(refuse, range(10), shared="images.parquet"))
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("ray_cluster")
-def test_a_task_whose_process_dies_is_called_again_until_it_has_died_too_often(tmp_path: Path) -> None:
+def test_a_task_whose_process_dies_is_repeated_up_to_a_limit(tmp_path: Path) -> None:
     with open_tasks(CLUSTER, Store(StorageConfig().locate(str(tmp_path))), rows=11) as tasks:
         assert list(tasks.map(die_once, range(3), shared=tmp_path)) == [0, 1, 2]
         with pytest.raises(RunnerError, match=r"^Ray failed \(WorkerCrashedError.*run the same command to go on$"):
             list(tasks.map(die_once, [9], shared=tmp_path))
 
 
-def test_all_rows_are_the_drivers_where_ray_is_not_wanted(tmp_path: Path) -> None:
+def test_the_driver_handles_all_rows_if_ray_is_not_used(tmp_path: Path) -> None:
     cluster = ClusterConfig(executor="here", driver_rows=0)
     with open_tasks(cluster, Store(StorageConfig().locate(str(tmp_path))), rows=10**9) as tasks:
         assert isinstance(tasks, TasksHere)
@@ -92,7 +92,7 @@ def tables(bench: Bench, *words: str) -> dict[str, bytes]:
 
 
 @pytest.mark.usefixtures("ray_cluster")
-def test_a_run_is_to_the_bit_the_same_whether_ray_or_the_driver_makes_its_parts(tmp_path: Path) -> None:
+def test_parts_made_on_ray_equal_those_of_the_driver_to_the_bit(tmp_path: Path) -> None:
     """Some rows failed, and a generator lacks images of some prompts."""
     bench = Bench(tmp_path, "metric=[clipscore,edge_density]", "max_failed=1")
     bench.write("flint", images("flint", 5))

@@ -30,7 +30,7 @@ METRIC = "metric=[edge_density]"
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Bench:
-    """A benchmark that was planned once."""
+    """Return a benchmark that was planned once."""
     bench = Bench(tmp_path, METRIC)
     bench.plan()
     return bench
@@ -40,7 +40,7 @@ def keys(plan: Plan) -> set[str]:
     return {cell.key for cell in plan.cells}
 
 
-def remembered(bench: Bench, generator: str = "atlas") -> Path:
+def read_memory(bench: Bench, generator: str = "atlas") -> Path:
     (path,) = Path(bench.store.place.url).glob(f"sources/*/*/{generator}.parquet")
     return path
 
@@ -67,19 +67,19 @@ def test_only_new_and_changed_files_are_opened(bench: Bench) -> None:
     ],
     ids=["removed", "truncated", "of other files", "newer"],
 )
-def test_what_is_not_remembered_is_read(harm: Callable[[Path], object], bench: Bench) -> None:
-    before, path = keys(bench.plan().plan), remembered(bench)
+def test_files_that_are_not_remembered_are_opened(harm: Callable[[Path], object], bench: Bench) -> None:
+    before, path = keys(bench.plan().plan), read_memory(bench)
     whole = path.read_bytes()
     harm(path)
     assert keys(bench.plan().plan) == before
-    assert remembered(bench).read_bytes() == whole
+    assert read_memory(bench).read_bytes() == whole
 
 
-def test_an_older_memory_tells_nothing_of_files_that_changed_since(bench: Bench) -> None:
-    older = remembered(bench).read_bytes()
+def test_an_older_memory_is_not_used_for_files_that_have_changed_since(bench: Bench) -> None:
+    older = read_memory(bench).read_bytes()
     bench.write("atlas", images("atlas", 4))
     now = keys(bench.plan().plan)
-    remembered(bench).write_bytes(older)
+    read_memory(bench).write_bytes(older)
     assert keys(bench.plan().plan) == now
 
 
@@ -101,8 +101,8 @@ def test_benchmarks_with_the_same_generators_remember_their_own(bench: Bench, tm
 
 
 @pytest.mark.parametrize("limit", ["null", "4"])
-def test_a_finished_runs_images_are_told_without_opening_their_files(limit: str, tmp_path: Path) -> None:
-    """For reports, pages and rewards; with a limit the prompts of their rows are wanted too."""
+def test_a_finished_runs_images_are_listed_without_opening_their_files(limit: str, tmp_path: Path) -> None:
+    """Reports, pages and rewards need this; with a limit the prompts of the rows are needed too."""
     bench = Bench(tmp_path, METRIC, f"benchmark.limit={limit}", generators=("atlas",))
     manifest = read_manifest(bench.store, run_plan(bench.plan()).run_id)
     before, _ = find_originals(manifest, bench.store)
@@ -113,7 +113,7 @@ def test_a_finished_runs_images_are_told_without_opening_their_files(limit: str,
     assert not gather_scores(bench.store, "latest", None).sources.broken
 
 
-def test_rows_that_name_pictures_by_address_are_read_each_time(tmp_path: Path) -> None:
+def test_rows_with_addresses_of_images_are_read_each_time(tmp_path: Path) -> None:
     """The images at the addresses may have changed."""
     bench = Bench(tmp_path, METRIC, generators=())
     picture = bench.folder / "images/atlas/one.png"

@@ -1,4 +1,4 @@
-"""Inputs as people have them: any column names, prompts in the rows, generators anywhere, files that change."""
+"""Inputs in any usual form: any column names, prompts in the rows, generators anywhere, files that change."""
 
 import json
 import os
@@ -38,23 +38,23 @@ STORAGE = StorageConfig()
 CLIP = "metric=[clipscore]"
 
 
-def renamed(rows: list[dict[str, Any]], **names: str) -> list[dict[str, Any]]:
+def rename_columns(rows: list[dict[str, Any]], **names: str) -> list[dict[str, Any]]:
     return [{names.get(name, name): value for name, value in row.items()} for row in rows]
 
 
-def by_stage(plan: Plan) -> Counter[str]:
+def count_by_stage(plan: Plan) -> Counter[str]:
     return Counter(cell.recipe.stage for cell in plan.missing)
 
 
 # Names of columns
 
 
-def test_columns_of_any_name_are_read_as_ours_and_are_part_of_the_keys(tmp_path: Path) -> None:
+def test_columns_may_have_any_name_and_their_names_are_part_of_the_keys(tmp_path: Path) -> None:
     folder = write_benchmark(tmp_path / "bench", ["atlas"], count=4)
     ours = plan_bench(folder, tmp_path / "store")
     (table,) = (read_shard(shard, IMAGE_COLUMNS) for shard in ours.sources.image_shards)
-    write_rows(folder / "prompts.parquet", renamed(prompts(4), prompt_id="key", text="caption", skills="tags"))
-    write_rows(folder / "images/atlas/00000.parquet", renamed(images("atlas", 4), prompt_id="key", image="jpg"))
+    write_rows(folder / "prompts.parquet", rename_columns(prompts(4), prompt_id="key", text="caption", skills="tags"))
+    write_rows(folder / "images/atlas/00000.parquet", rename_columns(images("atlas", 4), prompt_id="key", image="jpg"))
     names = [f"benchmark.prompt_columns.{name}" for name in ("prompt_id=key", "text=caption", "skills=tags")]
     names += ["benchmark.columns.prompt_id=key", "benchmark.columns.image=jpg"]
     theirs = plan_bench(folder, tmp_path / "store", *names)
@@ -81,7 +81,7 @@ def test_the_structs_of_hugging_face_and_addresses_may_have_other_names_too(tmp_
 @pytest.mark.parametrize(
     "image", [[b"x", b"y"], [{"bytes": b"x", "path": None}] * 2, None], ids=["bytes", "structs", "uris"]
 )
-def test_rows_of_several_images_are_lists_of_them_or_of_addresses(image: Any, tmp_path: Path) -> None:
+def test_rows_of_several_images_are_lists_of_images_or_addresses(image: Any, tmp_path: Path) -> None:
     folder = write_benchmark(tmp_path, ["atlas"], count=4)
     files = [folder / "images" / f"{name}.png" for name in "ab"]
     for file in files:
@@ -96,9 +96,9 @@ def test_rows_of_several_images_are_lists_of_them_or_of_addresses(image: Any, tm
     assert replaced.source() != shard.source(), "a frame that is another makes another shard"
 
 
-def test_a_file_without_the_named_column_is_broken_and_named_with_the_key(tmp_path: Path) -> None:
+def test_a_file_without_the_configured_column_is_reported_with_the_key(tmp_path: Path) -> None:
     folder = write_benchmark(tmp_path)
-    write_rows(folder / "images/flint/00000.parquet", renamed(images("flint", 4), image="jpg"))
+    write_rows(folder / "images/flint/00000.parquet", rename_columns(images("flint", 4), image="jpg"))
     sources = plan_bench(folder, tmp_path / "store", "benchmark.columns.image=jpg").sources
     (broken,) = sources.broken
     assert broken.generator == "atlas" and str(folder / "images/atlas/00000.parquet") in broken.message
@@ -122,7 +122,7 @@ def test_rows_with_their_own_prompts_need_no_ids_and_get_them_from_their_texts(t
     assert sources.generators == ["data"]
 
 
-def test_given_ids_are_kept_and_an_absent_one_is_made(tmp_path: Path) -> None:
+def test_given_ids_are_kept_and_missing_ids_are_made(tmp_path: Path) -> None:
     write_rows(
         tmp_path / "a.parquet", [{"prompt_id": i, "prompt": t, "image": b"x"} for i, t in ((7, "a"), (None, "b"))]
     )
@@ -134,7 +134,7 @@ def test_given_ids_are_kept_and_an_absent_one_is_made(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("files", [("a", "a"), ("a", "b")])
-def test_an_id_that_stands_for_two_texts_is_named(files: tuple[str, str], tmp_path: Path) -> None:
+def test_an_id_with_two_texts_is_named(files: tuple[str, str], tmp_path: Path) -> None:
     rows = [{"prompt_id": "7", "prompt": text, "image": b"x"} for text in ("a cat", "a dog")]
     for file in set(files):
         write_rows(
@@ -151,7 +151,7 @@ def test_generators_of_the_same_prompts_share_questions_and_a_new_file_adds_only
         write_rows(tmp_path / f"data/{generator}/0.parquet", captioned(generator, 8))
     config = score_config(tmp_path / "data", tmp_path / "store", *CAPTIONED)
     before = plan_sweep(config).plan
-    assert by_stage(before) == {"questions": 2, "answers": 4, "similarities": 4, "scores": 8}
+    assert count_by_stage(before) == {"questions": 2, "answers": 4, "similarities": 4, "scores": 8}
     write_rows(tmp_path / "data/flint/1.parquet", captioned("flint", 12)[8:])
     old = {cell.path for cell in before.cells}
     new = Counter(cell.recipe.stage for cell in plan_sweep(config).plan.cells if cell.path not in old)
@@ -170,7 +170,7 @@ def write_extra(path: Path) -> pa.Table:
     return table
 
 
-def test_further_columns_are_read_in_the_order_of_the_rows_and_touch_no_key(tmp_path: Path) -> None:
+def test_further_columns_are_read_in_the_order_of_the_rows_and_affect_no_key(tmp_path: Path) -> None:
     folder = write_benchmark(tmp_path, ["atlas", "flint"])
     table = write_extra(folder / "images/atlas/00000.parquet")
     plain = plan_bench(folder, tmp_path / "store")
@@ -195,10 +195,10 @@ def test_a_further_column_of_two_types_or_of_the_scores_own_is_refused(tmp_path:
         ColumnsConfig(extra=("metric",))
 
 
-# Where generators are
+# Locations of generators
 
 
-def test_a_generator_is_a_path(tmp_path: Path) -> None:
+def test_a_generator_may_be_a_path(tmp_path: Path) -> None:
     folder = write_benchmark(tmp_path / "bench", ["atlas"])
     write_rows(tmp_path / "elsewhere/flint.parquet", images("flint", 8))
     paths = {"one": f"{folder}/images/atlas", "two": f"{tmp_path}/elsewhere/flint.parquet"}
@@ -255,7 +255,9 @@ def test_a_changed_object_on_s3_is_not_read(bucket: str, tmp_path: Path) -> None
     read_shard(sources.image_shards[0], IMAGE_COLUMNS)
     content = (folder / "images/atlas/00000.parquet").read_bytes()
     assert b"parquet-cpp-arrow" in content
-    as_long = content.replace(b"parquet-cpp-arrow", b"parquet-cpp-arroW")  # by which nothing but the ETag tells it
+    as_long = content.replace(
+        b"parquet-cpp-arrow", b"parquet-cpp-arroW"
+    )  # a size and time at which only the ETag differs
     fs.pipe_file(f"{bucket}/bench/images/atlas/00000.parquet", as_long)
     with pytest.raises(SourceError, match="has changed since the run was planned"):
         read_shard(sources.image_shards[0], IMAGE_COLUMNS)
@@ -264,7 +266,7 @@ def test_a_changed_object_on_s3_is_not_read(bucket: str, tmp_path: Path) -> None
         read_shard(sources.image_shards[0], IMAGE_COLUMNS)
 
 
-def test_an_object_that_is_another_than_was_listed_is_told_to_have_changed(bucket: str, tmp_path: Path) -> None:
+def test_an_object_that_differs_from_the_listing_is_reported_as_changed(bucket: str, tmp_path: Path) -> None:
     place = StorageConfig().locate(f"{bucket}/images")
     write_rows(tmp_path / "00000.parquet", images("atlas", 8))
     content = (tmp_path / "00000.parquet").read_bytes()
@@ -278,7 +280,7 @@ def test_an_object_that_is_another_than_was_listed_is_told_to_have_changed(bucke
         read_footer(listed)
 
 
-def test_a_stream_from_s3_fails_once_the_object_is_another(bucket: str) -> None:
+def test_a_stream_from_s3_fails_once_the_object_was_replaced(bucket: str) -> None:
     place = StorageConfig().locate(f"{bucket}/file")
     place.write(b"atlas" * 1000)
     listed = place.list()["file"]
@@ -289,7 +291,7 @@ def test_a_stream_from_s3_fails_once_the_object_is_another(bucket: str) -> None:
             stream.read(5)
 
 
-def test_files_without_rows_count_none_and_break_nothing(tmp_path: Path) -> None:
+def test_files_without_rows_are_accepted(tmp_path: Path) -> None:
     folder = write_benchmark(tmp_path / "bench", ["atlas"])
     file = folder / "images/atlas/empty.parquet"
     pq.write_table(pq.read_table(folder / "images/atlas/00000.parquet").slice(0, 0), file)
@@ -299,7 +301,7 @@ def test_files_without_rows_count_none_and_break_nothing(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("where", ["folder", "s3"])
-def test_what_changes_between_plan_and_run_fails_alone_and_commits_nothing(
+def test_a_file_that_changes_between_plan_and_run_only_fails_itself_and_commits_nothing(
     where: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     root = StorageConfig().locate(request.getfixturevalue("bucket") if where == "s3" else str(tmp_path / "root"))
@@ -314,16 +316,16 @@ def test_what_changes_between_plan_and_run_fails_alone_and_commits_nothing(
     errors = done.results.read_errors().to_pylist()
     assert {(row["generator"], row["kind"]) for row in errors} == {("flint", "broken_file")} and len(errors) == 4
     assert all("run again: the plan is made anew" in row["message"] and row["retryable"] for row in errors)
-    assert not cells_of(root / "store", "flint") and cells_of(root / "store", "atlas")
+    assert not list_cells(root / "store", "flint") and list_cells(root / "store", "atlas")
     assert run_config(config).results.n_null == 4, "the rewritten file holds eight images, of which four have no prompt"
-    assert sum(path.startswith("scores/") for path in cells_of(root / "store", "flint")) == 2
+    assert sum(path.startswith("scores/") for path in list_cells(root / "store", "flint")) == 2
 
 
-def cells_of(store: Place, generator: str) -> list[str]:
+def list_cells(store: Place, generator: str) -> list[str]:
     return [path for path, _ in store.files() if path.split("/")[2:3] == [generator]]
 
 
-def test_rows_with_prompts_are_scored_as_with_a_prompts_file_and_carry_their_columns(tmp_path: Path) -> None:
+def test_rows_with_prompts_are_scored_as_with_a_prompts_file_and_keep_their_columns(tmp_path: Path) -> None:
     folder = write_benchmark(tmp_path / "bench", ["atlas"], count=6)
     rows = captioned("atlas", 6)
     write_rows(tmp_path / "rows/atlas.parquet", rows)

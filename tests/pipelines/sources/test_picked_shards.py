@@ -1,4 +1,4 @@
-"""A shard that has some rows of its file's is planned by the prompts of these rows, wherever they lie."""
+"""A shard with some rows of its file is planned by the prompts of exactly these rows."""
 
 import itertools
 import tempfile
@@ -30,7 +30,7 @@ GENERATORS = ("atlas", "flint")
 
 
 def write_groups(path: Path, rows: Sequence[Any], sizes: Sequence[int]) -> None:
-    """Rows as a Parquet file with row groups of these sizes, over and over."""
+    """Write rows as a Parquet file with row groups of these sizes, repeated."""
     table = pa.Table.from_pylist([{**row, "row": number} for number, row in enumerate(rows)])
     path.parent.mkdir(parents=True, exist_ok=True)
     with pq.ParquetWriter(path, table.schema) as writer:
@@ -44,7 +44,7 @@ def write_groups(path: Path, rows: Sequence[Any], sizes: Sequence[int]) -> None:
 
 @st.composite
 def benches(draw: st.DrawFn) -> dict[str, Any]:
-    """Benchmarks whose generators have several images of a prompt or none, in any order, in uneven row groups."""
+    """Draw benchmarks whose generators have several images of a prompt or none, in any order, in uneven row groups."""
     count = draw(st.integers(1, 40))
     generator_rows = {}
     for generator in GENERATORS:
@@ -111,14 +111,14 @@ def check(sources: Sources, bench: dict[str, Any]) -> None:
 
 @settings(max_examples=30)
 @given(bench=benches())
-def test_shards_of_some_prompts_stand_on_the_prompts_of_their_own_rows(bench: dict[str, Any]) -> None:
+def test_shards_of_some_prompts_depend_on_the_prompts_of_their_own_rows(bench: dict[str, Any]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         check(opened(Path(folder), bench)[1], bench)
 
 
 @settings(max_examples=30)
 @given(bench=benches(), seed=st.integers(0, 1000))
-def test_so_do_the_shards_of_rounds(bench: dict[str, Any], seed: int) -> None:
+def test_shards_of_rounds_depend_on_the_prompts_of_their_own_rows(bench: dict[str, Any], seed: int) -> None:
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr(adaptive_rounds, "FIRST_PROMPTS", 4)
         config, sources = opened(Path(folder), bench)
@@ -138,8 +138,8 @@ def test_so_do_the_shards_of_rounds(bench: dict[str, Any], seed: int) -> None:
             assert {of_round[one] for one in named} <= {cut.round_of[shard.group, shard.name]}
 
 
-def test_a_prompt_behind_others_that_the_limit_leaves_out_is_scored_and_edited_as_itself(tmp_path: Path) -> None:
-    """The first row group comes whole and the second in part."""
+def test_a_prompt_after_others_left_out_by_the_limit_is_scored_and_edited_as_itself(tmp_path: Path) -> None:
+    """The first row group is used completely and the second in part."""
     texts = [*prompts(2), prompts(3)[2], *prompts(10)[9:]]
     of_prompt = images("atlas", 10)
     for generator in GENERATORS:

@@ -1,4 +1,4 @@
-"""Prompts are read from the files that the benchmarks release; what does not fit is named with its file and row."""
+"""Prompts are read from the benchmarks' released files; a malformed value is reported with its file and row."""
 
 import json
 import os
@@ -34,20 +34,20 @@ tifa_45,a dog,Gecko(R),31,False
 
 
 def opened(benchmark: str, prompts: Path, folder: Path, *overrides: str) -> Sources:
-    """A ready-made benchmark with this prompts file and one generator's images."""
+    """Open a ready-made benchmark with this prompts file and one generator's images."""
     write_rows(folder / "images/atlas/0.parquet", images("atlas", 1))
     given = [f"benchmark={benchmark}", f"benchmark.prompts={prompts}", f"benchmark.images={folder}/images"]
     config = config_of("sweep", "sweep=own_images", *given, *overrides)
     return sources_of(config.benchmark)
 
 
-def written(file: Path, text: str) -> Path:
+def write_text(file: Path, text: str) -> Path:
     file.write_text(text, encoding="utf-8")
     return file
 
 
 def test_genai_bench_is_read_by_the_names_of_its_images(tmp_path: Path) -> None:
-    sources = opened("genai_bench", written(tmp_path / "g.json", json.dumps(GENAI)), tmp_path)
+    sources = opened("genai_bench", write_text(tmp_path / "g.json", json.dumps(GENAI)), tmp_path)
     assert sources.prompts.select(["prompt_id", "text", "suite"]).to_pylist() == [
         {"prompt_id": "00007", "text": "Two cubes.", "suite": "genai_bench"},
         {"prompt_id": "00008", "text": "A red ball.", "suite": "genai_bench"},
@@ -56,34 +56,34 @@ def test_genai_bench_is_read_by_the_names_of_its_images(tmp_path: Path) -> None:
     assert (shard.row_groups, shard.rows) == ((), 2)
 
 
-def skills_of(sources: Sources) -> dict[str, list[str]]:
+def read_skills(sources: Sources) -> dict[str, list[str]]:
     """Return the skills of each prompt."""
     ids = sources.prompts.column("prompt_id").to_pylist()
     return {prompt_id: list(sources.skills.find(prompt_id)) for prompt_id in ids}
 
 
 def test_gecko2k_is_read_with_its_skills(tmp_path: Path) -> None:
-    sources = opened("gecko2k", written(tmp_path / "prompts.csv", "\ufeff" + GECKO), tmp_path)
+    sources = opened("gecko2k", write_text(tmp_path / "prompts.csv", "\ufeff" + GECKO), tmp_path)
     assert sources.prompts.column("text").to_pylist() == ["One cup, two spoons", "a dog"]
-    assert skills_of(sources) == {"0": ["Gecko(S)", "att/count"], "31": ["Gecko(R)", "tifa"]}
+    assert read_skills(sources) == {"0": ["Gecko(S)", "att/count"], "31": ["Gecko(R)", "tifa"]}
 
 
 @pytest.mark.parametrize("suffix", ["csv", "json"])
-def test_files_of_ones_own_have_the_columns_one_says(suffix: str, tmp_path: Path) -> None:
+def test_a_users_files_have_the_configured_columns(suffix: str, tmp_path: Path) -> None:
     listed = [{"key": 1, "caption": "a\ncat", "kind": ["pets", "at home"]}, {"key": 2, "caption": "", "kind": None}]
     text = 'key,caption,kind\n1,"a\ncat",pets; at home\n2,,\n' if suffix == "csv" else json.dumps(listed)
     names = [f"benchmark.prompt_columns.{name}" for name in ("prompt_id=key", "text=caption", "skills=kind")]
-    sources = opened("own", written(tmp_path / f"p.{suffix}", text), tmp_path, *names)
-    assert skills_of(sources) == {"1": ["pets", "at home"], "2": []}
+    sources = opened("own", write_text(tmp_path / f"p.{suffix}", text), tmp_path, *names)
+    assert read_skills(sources) == {"1": ["pets", "at home"], "2": []}
     assert sources.prompts.column("text").to_pylist() == ["a\ncat", ""]
 
 
-def test_a_line_each_is_read_too_and_what_is_not_there_is_none(tmp_path: Path) -> None:
+def test_a_file_with_one_prompt_per_line_is_read_too(tmp_path: Path) -> None:
     rows = [{"prompt_id": 2**53 + 1, "text": "a\u2028b"}, {"prompt_id": 2.5, "text": None, "skills": [None, "x", 7]}]
     text = "\n\n".join(json.dumps(row, ensure_ascii=False) for row in rows) + '\r\n{"prompt_id": "c", "text": NaN}'
-    sources = opened("own", written(tmp_path / "p.jsonl", text), tmp_path)
+    sources = opened("own", write_text(tmp_path / "p.jsonl", text), tmp_path)
     assert sources.prompts.column("text").to_pylist() == ["a\u2028b", None, None]
-    assert skills_of(sources) == {"9007199254740993": [], "2.5": ["x", "7"], "c": []}
+    assert read_skills(sources) == {"9007199254740993": [], "2.5": ["x", "7"], "c": []}
 
 
 @pytest.mark.parametrize(
@@ -128,18 +128,18 @@ def test_a_line_each_is_read_too_and_what_is_not_there_is_none(tmp_path: Path) -
         ("p.json", '{"1": {"text": ["a"]}}', r"p\.json, row 0.*: expected the prompt as text, found list"),
     ],
 )
-def test_what_does_not_fit_is_named(name: str, content: str, complaint: str, tmp_path: Path) -> None:
+def test_a_malformed_value_is_reported_by_name(name: str, content: str, complaint: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=complaint):
-        opened("own", written(tmp_path / name, content), tmp_path)
+        opened("own", write_text(tmp_path / name, content), tmp_path)
 
 
-def test_text_that_is_not_utf8_is_named() -> None:
+def test_text_that_is_not_utf8_is_reported_by_name() -> None:
     with pytest.raises(SourceError, match=r"p\.csv, row 0 \(line 2\): not UTF-8 after '1'; save the file as UTF-8"):
         read_prompt_file(b"prompt_id,text\n1,\xff\n", "p.csv")
 
 
 @needs_reference
-def test_the_released_genai_bench_file_is_read_whole(tmp_path: Path) -> None:
+def test_the_released_genai_bench_file_is_read_completely(tmp_path: Path) -> None:
     sources = opened("genai_bench", REFERENCE / "genai_bench/genai_bench_527_image_ratings.json", tmp_path)
     ids = sources.prompts.column("prompt_id").to_pylist()
     assert ids == [f"{number:05d}" for number in range(1, 528)]
@@ -147,16 +147,16 @@ def test_the_released_genai_bench_file_is_read_whole(tmp_path: Path) -> None:
 
 
 @needs_reference
-def test_the_released_gecko2k_file_is_read_whole(tmp_path: Path) -> None:
+def test_the_released_gecko2k_file_is_read_completely(tmp_path: Path) -> None:
     sources = opened("gecko2k", REFERENCE / "gecko/gecko_prompts.csv", tmp_path)
     assert len(sources.prompts) == 1485
-    counts = Counter(skill for skills in skills_of(sources).values() for skill in skills)
+    counts = Counter(skill for skills in read_skills(sources).values() for skill in skills)
     assert (counts["Gecko(S)"], counts["Gecko(R)"]) == (930, 555)
     assert counts["att/count"] == 128 and "stanford_paragraph" in counts
 
 
 def test_a_file_of_prompts_is_opened_once_for_all_its_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its footer grows with its row groups, so that opening it for each took time by their square."""
+    """A file's footer grows with its row groups, so opening it for each shard took quadratic time."""
     opened_files: list[str] = []
 
     def noted(shard: Shard) -> AbstractContextManager[IO[bytes]]:

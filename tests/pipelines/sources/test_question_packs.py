@@ -1,4 +1,4 @@
-"""Each release's question file is read as its own code reads it; one that cannot be is a line and costs no other."""
+"""Each release's question file is read like its own code reads it; an unreadable row is one line and costs no other."""
 
 import json
 from pathlib import Path
@@ -40,7 +40,7 @@ def parents(pack: QuestionPack, prompt_id: str) -> list[list[str]]:
 # TIFA v1.0
 
 
-def test_tifa_has_choices_with_their_answer_and_the_place_of_their_element(tmp_path: Path) -> None:
+def test_tifa_has_choices_with_their_answer_and_the_position_of_their_element(tmp_path: Path) -> None:
     row = choice("coco_1", "a red circle", "what is it?", ["circle", "square"], "circle", coco_val_id="7")
     pack = pack_of("tifa_v1", write_json(tmp_path / "q.json", [row, row]))
     first, second = questions(pack, "coco_1")
@@ -51,7 +51,7 @@ def test_tifa_has_choices_with_their_answer_and_the_place_of_their_element(tmp_p
     assert pack.problems == ()
 
 
-def test_a_row_that_cannot_be_read_is_one_line_and_costs_nothing_else(tmp_path: Path) -> None:
+def test_an_unreadable_row_is_reported_in_one_line_and_costs_only_itself(tmp_path: Path) -> None:
     good = choice("a", "a circle", "is there a circle?", ["yes", "no"], "yes")
     rows = [
         good,
@@ -70,7 +70,7 @@ def test_a_row_that_cannot_be_read_is_one_line_and_costs_nothing_else(tmp_path: 
     assert "'maybe'" in pack.problems[0] and "another text" in pack.problems[5]
 
 
-def test_a_prompt_whose_questions_can_none_of_them_be_read_has_an_error(tmp_path: Path) -> None:
+def test_a_prompt_without_any_readable_question_has_an_error(tmp_path: Path) -> None:
     rows = propositions("a", "a circle")[:1]
     path = write_csv(
         tmp_path / "q.csv", ANNOTATIONS, [{**rows[0], "question_natural_language": " "}, *propositions("b", "b")]
@@ -88,7 +88,7 @@ def test_a_file_of_another_form_is_refused_by_name(content: str, said: str, tmp_
 
 
 @pytest.mark.parametrize("name", PACKS)
-def test_a_file_that_is_not_there_is_named(name: str, tmp_path: Path) -> None:
+def test_a_missing_file_is_reported_by_name(name: str, tmp_path: Path) -> None:
     with pytest.raises(PlumblineError, match=r"q\.json"):
         pack_of(name, tmp_path / "q.json")
 
@@ -104,7 +104,7 @@ def test_dsg_has_yes_no_questions_with_their_parents(tmp_path: Path) -> None:
     assert parents(pack, "tifa_1") == [[], ["Is there a circle?"], ["Is the circle red?"]]
 
 
-def test_a_dependency_with_words_costs_the_release_all_of_its_prompt(tmp_path: Path) -> None:
+def test_the_release_drops_all_dependencies_of_a_prompt_if_one_contains_words(tmp_path: Path) -> None:
     odd = propositions("a", "a circle")[:2] + [proposition("a", "a circle", 3, "1, background", "Is it far?", "global")]
     path = write_csv(tmp_path / "q.csv", ANNOTATIONS, [*odd, *propositions("b", "a square")])
     released, fixed = pack_of("dsg_1k", path, "released"), pack_of("dsg_1k", path, "fixed")
@@ -115,7 +115,7 @@ def test_a_dependency_with_words_costs_the_release_all_of_its_prompt(tmp_path: P
     assert released.problems[0].startswith(f"{path}, row 2: the dependency '1, background'")
 
 
-def test_of_a_number_that_stands_twice_the_last_row_counts(tmp_path: Path) -> None:
+def test_the_last_row_of_a_repeated_number_counts(tmp_path: Path) -> None:
     again = proposition("a", "a circle", 2, "0", "Is it round?", "attribute - shape")
     pack = pack_of("dsg_1k", write_csv(tmp_path / "q.csv", ANNOTATIONS, [*propositions("a", "a circle"), again]))
     assert [row["text"] for row in questions(pack, "a")][1] == "Is it round?"
@@ -125,7 +125,7 @@ def test_of_a_number_that_stands_twice_the_last_row_counts(tmp_path: Path) -> No
 # All
 
 
-def test_the_digest_is_of_what_is_asked_and_not_of_the_file(tmp_path: Path) -> None:
+def test_the_digest_covers_the_questions_and_not_the_file(tmp_path: Path) -> None:
     rows = [choice("a", "a circle", "is it red?", ["yes", "no"], "yes")]
     one, other = write_json(tmp_path / "one.json", rows), tmp_path / "other.json"
     other.write_text(json.dumps(rows))

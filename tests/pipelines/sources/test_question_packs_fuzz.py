@@ -20,13 +20,13 @@ from tests.question_packs import choice, propositions
 
 STORAGE = StorageConfig()
 COUNT = 3
-"""Prompts of a pack."""
+"""Number of prompts in a pack."""
 Fields = dict[str, Any]
 Where = tuple[str | int, ...]
 
 
 class Encoded(dict[str, Any]):
-    """An object that its file holds as the text of its JSON."""
+    """An object that its file stores as JSON text."""
 
 
 def rows(row: Callable[[int], Fields]) -> list[Fields]:
@@ -60,16 +60,16 @@ values = st.recursive(
 )
 
 
-def paths_in(value: Any, path: Where = ()) -> Iterator[Where]:
-    """The paths of the fields in a tree."""
+def list_paths(value: Any, path: Where = ()) -> Iterator[Where]:
+    """Yield the paths of the fields in a tree."""
     inner = enumerate(value) if isinstance(value, list) else value.items() if isinstance(value, dict) else ()
     for name, one in inner:
         yield (*path, name)
-        yield from paths_in(one, (*path, name))
+        yield from list_paths(one, (*path, name))
 
 
-def changed(files: Mapping[str, Any], path: Where, value: Any) -> dict[str, Any]:
-    """The files with another value at a path, or none."""
+def change(files: Mapping[str, Any], path: Where, value: Any) -> dict[str, Any]:
+    """Return the files with another value at a path, or without it."""
     copy: dict[str, Any] = json_copy(dict(files))
     holder: Any = copy
     for name in path[:-1]:
@@ -81,13 +81,13 @@ def changed(files: Mapping[str, Any], path: Where, value: Any) -> dict[str, Any]
     return copy
 
 
-def plain(value: Any) -> Any:
+def encode_all(value: Any) -> Any:
     """Return a tree with each Encoded object replaced by its JSON text."""
     if isinstance(value, list):
-        return [plain(one) for one in value]
+        return [encode_all(one) for one in value]
     if not isinstance(value, dict):
         return value
-    whole = {name: plain(one) for name, one in value.items()}
+    whole = {name: encode_all(one) for name, one in value.items()}
     return json.dumps(whole) if isinstance(value, Encoded) else whole
 
 
@@ -95,7 +95,7 @@ def write(folder: Path, files: Mapping[str, Any]) -> None:
     for name, content in files.items():
         file = folder / name
         file.parent.mkdir(parents=True, exist_ok=True)
-        told = plain(content)
+        told = encode_all(content)
         if name.endswith(".jsonl"):
             file.write_text("".join(json.dumps(row) + "\n" for row in told))
         elif name.endswith(".csv"):
@@ -125,7 +125,7 @@ def questions_by_prompt(pack: QuestionPack) -> dict[str, Any]:
     return found
 
 
-def test_a_pack_has_a_limit_of_bytes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_pack_has_a_maximum_size(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(pack_module, "MAX_PACK_BYTES", 2**20)
     row = choice("p", "x" * 2**20, "is it?", ["yes", "no"], "yes")
     with pytest.raises(SourceError, match=r"q\.json: over 1 MiB; is it a released file of questions\?"):
@@ -133,7 +133,7 @@ def test_a_pack_has_a_limit_of_bytes(monkeypatch: pytest.MonkeyPatch, tmp_path: 
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_field_of_another_type_costs_its_row_alone_and_is_told_by_file_and_row(name: str) -> None:
+def test_a_field_of_another_type_only_costs_its_row_and_is_reported_by_file_and_row(name: str) -> None:
     require_row_alone(name, FILES[name])
 
 
@@ -142,15 +142,13 @@ def require_row_alone(
 ) -> None:
     """Fail if a changed field of a row, which is a value at a path of this length, affects another row.
 
-    Args:
-        inner: The folder among the files that the pack is read from.
-        numbered: True if prompts are called by their lines, so that a line less renames those after it.
-        losses: Number of prompts that a row has.
+    `inner` is the folder among the files that the pack is read from. `numbered` is True if prompts are named by their
+    lines, so that a missing line renames the later ones. `losses` is the number of prompts that a row has.
     """
     with TemporaryDirectory() as folder:
         before = questions_by_prompt(read(name, Path(folder), files, inner))
-    cells = is_row + 1  # a row of a CSV has no other type
-    paths = [p for p in paths_in(dict(files)) if len(p) >= (cells if str(p[0]).endswith(".csv") else is_row)]
+    cells = is_row + 1  # values of a CSV have no other type
+    paths = [p for p in list_paths(dict(files)) if len(p) >= (cells if str(p[0]).endswith(".csv") else is_row)]
 
     @settings(max_examples=60, derandomize=True, deadline=None)
     @given(st.sampled_from(paths), values)
@@ -158,7 +156,7 @@ def require_row_alone(
         if value is MISSING and len(path) == 2 and numbered:
             return
         with TemporaryDirectory() as folder:
-            pack = read(name, Path(folder), changed(files, path, value), inner)
+            pack = read(name, Path(folder), change(files, path, value), inner)
         after = questions_by_prompt(pack)
         lost = [prompt for prompt, content in before.items() if after.get(prompt) != content]
         assert len(lost) <= losses

@@ -1,5 +1,6 @@
-"""Prompt files of public benchmarks are read as they are released. These small files have the releases' forms: their
-headers, quoting, nesting and odd characters. No line of them is a release's.
+"""Prompt files of public benchmarks are read as they are released.
+
+These small files have the releases' forms: their headers, quoting, nesting and odd characters. All lines are invented.
 """
 
 import csv
@@ -29,7 +30,7 @@ ODD = (
 
 
 class Released(NamedTuple):
-    """A file in a release's form, and how its prompts are called."""
+    """A file in a release's form, and the names of its prompts."""
 
     name: str
     content: str
@@ -37,7 +38,7 @@ class Released(NamedTuple):
     """Expected ids; None for hashes of the texts."""
     texts: Sequence[str] = ODD
     option: str | None = None
-    """The column that a person has to name."""
+    """The column that the user has to name."""
 
 
 def lines(texts: Sequence[str], end: str = "\n") -> str:
@@ -56,8 +57,8 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
     return file.getvalue()
 
 
-def each(**fields: Any) -> list[dict[str, Any]]:
-    """A row for each prompt; the field PROMPT has its text, NUMBER its place from 1 and PLACE from 0."""
+def fill(**fields: Any) -> list[dict[str, Any]]:
+    """Return a row for each prompt; the field PROMPT has its text, NUMBER its position from 1 and PLACE from 0."""
     values = [{"PROMPT": text, "NUMBER": place + 1, "PLACE": place} for place, text in enumerate(ODD)]
     return [
         {name: one[field] if isinstance(field, str) and field in one else field for name, field in fields.items()}
@@ -65,7 +66,7 @@ def each(**fields: Any) -> list[dict[str, Any]]:
     ]
 
 
-def numbered(pattern: str, first: int) -> list[str]:
+def number_ids(pattern: str, first: int) -> list[str]:
     return [pattern.format(first + place) for place in range(len(ODD))]
 
 
@@ -78,16 +79,16 @@ RELEASES = {
         lines(["Prompt\tCategory\tChallenge\tNote", *(f"{text}\tArts\tBasic\t" for text in UNQUOTED)]),
         texts=UNQUOTED,
     ),
-    "DrawBench": Released("drawbench.csv", table(each(Prompts="PROMPT", Category="Gary Marcus et al. "))),
+    "DrawBench": Released("drawbench.csv", table(fill(Prompts="PROMPT", Category="Gary Marcus et al. "))),
     "DALL-E 3's evaluation": Released("dalle3_eval.txt", lines(ODD, "\r\n")),
     "HPSv2": Released("anime.json", json.dumps(ODD)),
     "GenEval": Released(
         "evaluation_metadata.jsonl",
-        jsonl(each(tag="counting", include=[{"class": "cow", "count": 2}], prompt="PROMPT")),
+        jsonl(fill(tag="counting", include=[{"class": "cow", "count": 2}], prompt="PROMPT")),
     ),
     "GenEval 2": Released(
         "geneval2_data.jsonl",
-        jsonl(each(prompt="PROMPT", atom_count=3, vqa_list=[["How many?", "one"]], skills=["count"])),
+        jsonl(fill(prompt="PROMPT", atom_count=3, vqa_list=[["How many?", "one"]], skills=["count"])),
     ),
     "T2I-CompBench": Released("color_val.txt", lines(ODD)),
     "DPG-Bench": Released(
@@ -96,7 +97,7 @@ RELEASES = {
             {"item_id": f"coco_{place}", "text": text, "proposition_id": number, **QUESTION}
             for place, text in enumerate(ODD) for number in (1, 2)
         ]),
-        ids=numbered("coco_{}", 0),
+        ids=number_ids("coco_{}", 0),
     ),
     "DSG-1k": Released(
         "dsg-1k-anns.csv",
@@ -104,100 +105,100 @@ RELEASES = {
             {"item_id": f"whoops_{place}", "text": text, "proposition_id": number, **QUESTION}
             for number in (1, 2) for place, text in enumerate(ODD)
         ]),
-        ids=numbered("whoops_{}", 0),
+        ids=number_ids("whoops_{}", 0),
     ),
     "TIFA v1.0": Released(
         "tifa_v1.0_text_inputs.json",
-        json.dumps([{**row, "id": f"coco_{row['id']}"} for row in each(id="NUMBER", caption="PROMPT", coco="7")]),
-        ids=numbered("coco_{}", 1),
+        json.dumps([{**row, "id": f"coco_{row['id']}"} for row in fill(id="NUMBER", caption="PROMPT", coco="7")]),
+        ids=number_ids("coco_{}", 1),
     ),
     "GenAI-Bench": Released(
         "genai_image.json",
-        json.dumps({f"{row['id']:05}": {**row, "id": str(row["id"])} for row in each(id="NUMBER", prompt="PROMPT")}),
-        ids=numbered("{:05}", 1),
+        json.dumps({f"{row['id']:05}": {**row, "id": str(row["id"])} for row in fill(id="NUMBER", prompt="PROMPT")}),
+        ids=number_ids("{:05}", 1),
     ),
     "Gecko2K": Released(
         "prompts.csv",
-        table(each(**{"": "PLACE"}, dataset_id="att/count:additive_2", prompt="PROMPT", prompt_type="Gecko(S)",
+        table(fill(**{"": "PLACE"}, dataset_id="att/count:additive_2", prompt="PROMPT", prompt_type="Gecko(S)",
                    prompt_id="PLACE")),
-        ids=numbered("{}", 0),
+        ids=number_ids("{}", 0),
     ),
     "OneIG-Bench": Released(
         "OneIG-Bench.csv",
         table([
             {**row, "category": category, "id": f"{place % 2:03}"}
             for place, (row, category) in enumerate(
-                zip(each(category="", id="", prompt_en="PROMPT", type="NP"), ["Anime", "Anime", "Portrait", "Portrait"],
+                zip(fill(category="", id="", prompt_en="PROMPT", type="NP"), ["Anime", "Anime", "Portrait", "Portrait"],
                     strict=True))
         ]),
     ),
     "OneIG-Bench, Chinese": Released(
-        "OneIG-Bench-ZH.csv", table(each(category="Portrait", id="PLACE", prompt_cn="PROMPT")), ids=numbered("{}", 0)
+        "OneIG-Bench-ZH.csv", table(fill(category="Portrait", id="PLACE", prompt_cn="PROMPT")), ids=number_ids("{}", 0)
     ),
     "WISE": Released(
-        "merge.json", json.dumps(each(Prompt="PROMPT", Explanation="It is red", prompt_id="NUMBER"), indent=2),
-        ids=numbered("{}", 1),
+        "merge.json", json.dumps(fill(Prompt="PROMPT", Explanation="It is red", prompt_id="NUMBER"), indent=2),
+        ids=number_ids("{}", 1),
     ),
     "UniGenBench": Released(
-        "test_prompts_en.csv", table(each(index="PLACE", prompt_en="PROMPT", sub_dims_en='{"Testpoints": ["Style"]}')),
-        ids=numbered("{}", 0),
+        "test_prompts_en.csv", table(fill(index="PLACE", prompt_en="PROMPT", sub_dims_en='{"Testpoints": ["Style"]}')),
+        ids=number_ids("{}", 0),
     ),
     "LongText-Bench": Released(
         "text_prompts.jsonl",
-        jsonl(each(category="sign", length="short", prompt="PROMPT", prompt_id="PLACE", text=["OPEN"]), ascii=False),
-        ids=numbered("{}", 0),
+        jsonl(fill(category="sign", length="short", prompt="PROMPT", prompt_id="PLACE", text=["OPEN"]), ascii=False),
+        ids=number_ids("{}", 0),
     ),
     "TIIF-Bench": Released(
         "style_prompts.jsonl",
-        jsonl(each(type="style", short_description="PROMPT", long_description="a longer one")),
+        jsonl(fill(type="style", short_description="PROMPT", long_description="a longer one")),
         option="short_description",
     ),
     "T2I-CoReBench": Released(
         "C-MA.json",
-        json.dumps({f"C-MA-{row.pop('n'):03}": row for row in each(n="NUMBER", Prompt="PROMPT", Checklist=[])}),
-        ids=numbered("C-MA-{:03}", 1),
+        json.dumps({f"C-MA-{row.pop('n'):03}": row for row in fill(n="NUMBER", Prompt="PROMPT", Checklist=[])}),
+        ids=number_ids("C-MA-{:03}", 1),
     ),
     "T2I-ReasonBench": Released(
-        "entity_reasoning.json", json.dumps(each(id="NUMBER", prompt="PROMPT", explicit_meaning="a bird", tag="Event")),
-        ids=numbered("{}", 1),
+        "entity_reasoning.json", json.dumps(fill(id="NUMBER", prompt="PROMPT", explicit_meaning="a bird", tag="Event")),
+        ids=number_ids("{}", 1),
     ),
-    "PRISM-Bench": Released("style.jsonl", jsonl(each(prompt="PROMPT"))),
+    "PRISM-Bench": Released("style.jsonl", jsonl(fill(prompt="PROMPT"))),
     "CVTG-2K": Released(
-        "2.json", json.dumps({"data_list": each(index="PLACE", prompt="PROMPT", sentence_list=["OPEN"])}),
-        ids=numbered("{}", 0),
+        "2.json", json.dumps({"data_list": fill(index="PLACE", prompt="PROMPT", sentence_list=["OPEN"])}),
+        ids=number_ids("{}", 0),
     ),
     "ImageReward": Released(
         "benchmark-prompts.json",
-        json.dumps([{**row, "id": f"00{row['id']}-0057"} for row in each(id="NUMBER", prompt="PROMPT")]),
-        ids=numbered("00{}-0057", 1),
+        json.dumps([{**row, "id": f"00{row['id']}-0057"} for row in fill(id="NUMBER", prompt="PROMPT")]),
+        ids=number_ids("00{}-0057", 1),
     ),
-    "VBench": Released("VBench_full_info.json", json.dumps(each(prompt_en="PROMPT", dimension=["color"]))),
+    "VBench": Released("VBench_full_info.json", json.dumps(fill(prompt_en="PROMPT", dimension=["color"]))),
     "VBench 2.0": Released(
         "VBench2_full_text_info.json",
-        json.dumps({row["caption"]: row for row in each(caption="PROMPT", dimension=["Mechanics"])}),
+        json.dumps({row["caption"]: row for row in fill(caption="PROMPT", dimension=["Mechanics"])}),
         ids=ODD,
     ),
     "HRS-Bench": Released(
-        "synthetic_writing_prompts.csv", table(each(meta_prompt="one sentence", n1=2, synthetic_prompt="PROMPT")),
+        "synthetic_writing_prompts.csv", table(fill(meta_prompt="one sentence", n1=2, synthetic_prompt="PROMPT")),
         option="synthetic_prompt",
     ),
     "DALL-Eval": Released("prompt_list.json", json.dumps(ODD, indent=2, ensure_ascii=False)),
     "ABC-6K": Released("ABC-6K.txt", lines(ODD)),
     "MJHQ-30K": Released(
         "meta_data.json",
-        json.dumps({f"{row.pop('n'):x}": row for row in each(n="NUMBER", category="animals", prompt="PROMPT")}),
-        ids=numbered("{:x}", 1),
+        json.dumps({f"{row.pop('n'):x}": row for row in fill(n="NUMBER", category="animals", prompt="PROMPT")}),
+        ids=number_ids("{:x}", 1),
     ),
     "Winoground": Released(
         "examples.jsonl",
-        jsonl(each(id="PLACE", caption_0="PROMPT", caption_1="another", tag="Object")),
-        ids=numbered("{}", 0),
+        jsonl(fill(id="PLACE", caption_0="PROMPT", caption_1="another", tag="Object")),
+        ids=number_ids("{}", 0),
         option="caption_0",
     ),
 }  # fmt: skip
 
 
-def words_for(released: Released, folder: Path, *options: str) -> list[str]:
+def sweep_words(released: Released, folder: Path, *options: str) -> list[str]:
     (folder / released.name).write_text(released.content, encoding="utf-8", newline="")
     write_rows(folder / "images/atlas/0.parquet", images("atlas", 1))
     return ["sweep=own_images", f"benchmark.prompts={folder / released.name}", f"benchmark.images={folder}/images",
@@ -205,9 +206,9 @@ def words_for(released: Released, folder: Path, *options: str) -> list[str]:
 
 
 @pytest.mark.parametrize("benchmark", RELEASES)
-def test_a_release_is_read_as_it_is(benchmark: str, tmp_path: Path) -> None:
+def test_a_release_is_read_unchanged(benchmark: str, tmp_path: Path) -> None:
     released = RELEASES[benchmark]
-    words = words_for(released, tmp_path)
+    words = sweep_words(released, tmp_path)
     if released.option:
         option = f"benchmark.prompt_columns.text={released.option}"
         with pytest.raises(ConfigError, match=option):
@@ -219,11 +220,11 @@ def test_a_release_is_read_as_it_is(benchmark: str, tmp_path: Path) -> None:
     assert prompts.column("prompt_id").to_pylist() == list(hashes if released.ids is None else released.ids)
 
 
-def test_the_commands_read_a_release_and_name_the_option_that_another_needs(tmp_path: Path) -> None:
+def test_the_commands_read_a_release_or_name_the_option_that_it_needs(tmp_path: Path) -> None:
     words = [f"store={tmp_path}/store", "metric=[edge_density]", "dry_run=true", "benchmark.require_every_image=false"]
-    out = printed("sweep", *words_for(RELEASES["PartiPrompts"], tmp_path, *words))
+    out = printed("sweep", *sweep_words(RELEASES["PartiPrompts"], tmp_path, *words))
     assert f"{len(UNQUOTED)} prompts" in " ".join(out.split())
-    line = refusal("sweep", *words_for(RELEASES["TIIF-Bench"], tmp_path, *words))
+    line = refusal("sweep", *sweep_words(RELEASES["TIIF-Bench"], tmp_path, *words))
     assert line.endswith(
         "say which one it is by benchmark.prompt_columns.text=short_description or "
         "benchmark.prompt_columns.text=long_description"
@@ -242,27 +243,27 @@ def test_quotes_count_as_characters_only_if_no_line_uses_them_for_quoting() -> N
             read("p.csv", f"id,text\n{bad}{other}")
 
 
-def test_a_column_that_names_two_prompts_alike_is_no_id_and_a_named_one_must_be_there() -> None:
+def test_a_column_with_repeated_values_is_not_an_id_and_a_configured_column_must_exist() -> None:
     rows = read("p.csv", "id,text\n1,a\n1,b\n")
     assert [row.get("prompt_id") for row in rows] == [None, None]
     with pytest.raises(prompt_files.SourceError, match=r"row 0: expected column\(s\) key, found id, text"):
         read("p.csv", "id,text\n1,a\n", prompt_id="key")
 
 
-def test_one_value_that_is_no_text_does_not_make_another_column_the_prompts(tmp_path: Path) -> None:
+def test_one_value_that_is_not_text_does_not_make_another_column_the_prompts(tmp_path: Path) -> None:
     rows = [{"id": 1, "text": "a", "caption": "b"}, {"id": 2, "text": 7, "caption": "c"}]
-    words = words_for(Released("p.jsonl", jsonl(rows)), tmp_path)
+    words = sweep_words(Released("p.jsonl", jsonl(rows)), tmp_path)
     with pytest.raises(ConfigError, match=r"p\.jsonl, row 1: expected the prompt as text, found int"):
         sources_of(config_of("sweep", *words).benchmark)
 
 
-def test_a_prompt_without_id_and_text_is_named(tmp_path: Path) -> None:
-    words = words_for(Released("p.jsonl", '{"prompt": "a"}\n{"prompt": ""}\n'), tmp_path)
+def test_a_prompt_without_id_and_text_is_reported(tmp_path: Path) -> None:
+    words = sweep_words(Released("p.jsonl", '{"prompt": "a"}\n{"prompt": ""}\n'), tmp_path)
     with pytest.raises(ConfigError, match=r"p\.jsonl, row 1: the prompt has no id and no text; fill one in or remove"):
         sources_of(config_of("sweep", *words).benchmark)
 
 
-def test_files_have_a_limit_of_bytes_and_of_prompts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_have_a_maximum_size_and_number_of_prompts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prompt_files, "MAX_PROMPTS", 2)
     with pytest.raises(prompt_files.SourceError, match=r"p\.json: over 2 prompts; write the file as Parquet"):
         read("p.json", '["a", "b", "c"]')
@@ -272,7 +273,7 @@ def test_files_have_a_limit_of_bytes_and_of_prompts(monkeypatch: pytest.MonkeyPa
 
 
 def genai_bench(folder: Path) -> list[str]:
-    """The words of a sweep over some of GenAI-Bench's prompts and random images of these by two generators."""
+    """Return the words of a sweep over some of GenAI-Bench's prompts and random images of these by two generators."""
     random = np.random.default_rng(3)
     numbers = random.permutation(np.arange(1, 60))[:16]
     prompts = {f"{number:05d}": {"id": str(number), "prompt": f"prompt {number}"} for number in numbers}
@@ -296,7 +297,7 @@ def draw_skills(folder: Path, seed: int) -> dict[str, list[int]]:
 
 
 def means_by_skill(run: Path, skills: Mapping[str, Sequence[int]]) -> tuple[dict[Any, float], dict[Any, float]]:
-    """A run's means by skill and generator, and the same from its scores."""
+    """Return a run's means by skill and generator, and the same computed from its scores."""
     scores = pd.read_parquet(run / "scores.parquet")
     expected = {
         (skill, generator): float(rows.loc[rows["prompt_id"].astype(int).isin(numbers), "score"].mean())
@@ -307,8 +308,8 @@ def means_by_skill(run: Path, skills: Mapping[str, Sequence[int]]) -> tuple[dict
     return summary.set_index(["skill", "generator"])["mean"].to_dict(), expected
 
 
-def test_means_of_genai_bench_have_the_skills_that_the_file_beside_names(tmp_path: Path) -> None:
-    """VQAScore, figure 4b and tables 10b and 10d. Other skills make a new run of the same scores."""
+def test_means_of_genai_bench_have_the_skills_in_the_neighbouring_file(tmp_path: Path) -> None:
+    """See VQAScore, figure 4b and tables 10b and 10d. Other skills make a new run of the same scores."""
     words = genai_bench(tmp_path)
     printed("sweep", *words)
     first = newest(tmp_path / "store")
@@ -334,7 +335,7 @@ def test_means_of_genai_bench_have_the_skills_that_the_file_beside_names(tmp_pat
         ({"counting": [99]}, "none of its prompts, such as '00099', is in "),
     ],
 )
-def test_a_file_of_skills_that_does_not_fit_is_refused(tmp_path: Path, content: Any, complaint: str) -> None:
+def test_a_malformed_file_of_skills_is_refused(tmp_path: Path, content: Any, complaint: str) -> None:
     words = genai_bench(tmp_path)
     (tmp_path / "genai_skills.json").write_text(json.dumps(content))
     assert complaint in refusal("sweep", *words)

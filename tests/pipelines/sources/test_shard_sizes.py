@@ -1,4 +1,4 @@
-"""Shards are as large as rows, bytes and workers allow, and stay so in a store, since the keys of cells follow."""
+"""Shards are as large as rows, bytes and workers allow; their size stays in a store, because keys depend on it."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -12,11 +12,12 @@ from plumbline.pipelines.sweeps.planning import PlannedSweep
 from tests.bench_of import images, plan_bench, prompts, run_bench, sources_of, sweep_config, write_benchmark, write_rows
 
 ROWS, ROW_GROUP = 38_400, 100
-"""A file's: of the shards that a benchmark is cut into at least, each has 300 rows, three row groups."""
+"""Rows of a file and of a row group: with the minimum number of shards per benchmark, each has 300 rows, three row
+groups."""
 
 
 def write_images(folder: Path, name: str, rows: int = ROWS) -> None:
-    """Rows of some bytes each; a plan looks at no image."""
+    """Write rows of some bytes each; a plan looks at no image."""
     ids = [f"{name}-{row}" for row in range(rows)]
     table = {"image_id": ids, "prompt_id": [prompts(1)[0]["prompt_id"]] * rows, "image": [b"image"] * rows}
     (folder / "images/atlas").mkdir(parents=True, exist_ok=True)
@@ -43,7 +44,7 @@ def paths(planned: PlannedSweep) -> set[str]:
     return {cell.path for cells in planned.plan.scores.values() for cell in cells}
 
 
-def test_a_benchmark_that_grows_keeps_the_shards_of_its_first_sweep(folder: Path) -> None:
+def test_a_growing_benchmark_keeps_the_shards_of_its_first_sweep(folder: Path) -> None:
     first = plan(folder)
     assert sizes(first) == [300] * 128
     assert (first.config.shard_rows, first.config.shard_bytes) == (300, 512 << 20), "as the manifest has them"
@@ -54,7 +55,7 @@ def test_a_benchmark_that_grows_keeps_the_shards_of_its_first_sweep(folder: Path
 
 
 @pytest.mark.parametrize("harm", [Path.unlink, lambda path: path.write_bytes(path.read_bytes()[:-9])])
-def test_where_the_kept_size_is_lost_or_damaged_the_newest_run_tells_it(
+def test_if_the_stored_size_is_lost_or_damaged_the_newest_run_provides_it(
     harm: Callable[[Path], object], tmp_path: Path
 ) -> None:
     """A run whose size of shards was configured does not count."""

@@ -1,4 +1,4 @@
-"""Sources are cut into shards by their footers; what cannot be read is named and costs nothing else."""
+"""Sources are cut into shards by their footers; an unreadable file is reported and costs nothing else."""
 
 import os
 from pathlib import Path
@@ -28,7 +28,7 @@ def opened(folder: Path, *, shard_rows: int = 4, generators: tuple[str, ...] | N
 
 
 @pytest.mark.parametrize("shard_rows, shards", [(1, 3), (4, 3), (8, 2), (9, 2), (100, 1)])
-def test_shards_are_runs_of_row_groups_up_to_the_wanted_size(tmp_path: Path, shard_rows: int, shards: int) -> None:
+def test_shards_are_consecutive_row_groups_up_to_the_wanted_size(tmp_path: Path, shard_rows: int, shards: int) -> None:
     sources = opened(write_benchmark(tmp_path, ["atlas"], count=10), shard_rows=shard_rows)
     assert len(sources.image_shards) == shards
     read = [read_shard(shard, ["image_id"]) for shard in sources.image_shards]
@@ -37,13 +37,13 @@ def test_shards_are_runs_of_row_groups_up_to_the_wanted_size(tmp_path: Path, sha
     assert len({shard.name for shard in sources.image_shards}) == shards
 
 
-def test_files_in_subfolders_get_names_of_their_own(tmp_path: Path) -> None:
+def test_files_in_subfolders_get_different_names(tmp_path: Path) -> None:
     folder = write_benchmark(tmp_path, ["atlas"])
     write_rows(folder / "images/atlas/more/00000.parquet", images("atlas", 4))
     assert {shard.name for shard in opened(folder).image_shards} == {"00000-00000", "00000-00001", "more__00000"}
 
 
-def test_a_file_that_is_called_as_a_part_of_another_has_a_name_of_its_own(tmp_path: Path) -> None:
+def test_a_file_named_like_a_part_of_another_gets_a_different_name(tmp_path: Path) -> None:
     folder = write_benchmark(tmp_path, ["atlas"])
     for name in ("00000-00001", "00000-000001", "00001-00000"):
         write_rows(folder / f"images/atlas/{name}.parquet", images("atlas", 3))
@@ -54,7 +54,7 @@ def test_a_file_that_is_called_as_a_part_of_another_has_a_name_of_its_own(tmp_pa
 @pytest.mark.parametrize(
     "path", ["a" * 215, "x/" + "é" * 100, "/".join(["deep" * 15] * 5), "more/00000", "more__00000"]
 )
-def test_long_and_nested_names_leave_room_for_what_a_cells_name_adds(path: str, tmp_path: Path) -> None:
+def test_long_and_nested_names_leave_room_for_the_rest_of_a_cells_name(path: str, tmp_path: Path) -> None:
     folder = write_benchmark(tmp_path, ["atlas"])
     for number, file in enumerate([path, "more/00000", "more__00000", path + "b"]):
         write_rows(folder / f"images/atlas/{file}.parquet", images("atlas", 4 + number))
@@ -67,7 +67,7 @@ def test_long_and_nested_names_leave_room_for_what_a_cells_name_adds(path: str, 
         assert planned.store.save(planned.plan.to_compute(cell), failed).state == "draft"
 
 
-def test_generators_are_the_folders_or_those_asked_for(tmp_path: Path) -> None:
+def test_generators_are_the_folders_or_the_configured_ones(tmp_path: Path) -> None:
     folder = write_benchmark(tmp_path, ["atlas", "flint"])
     assert opened(folder).generators == ["atlas", "flint"]
     assert opened(folder, generators=("flint",)).generators == ["flint"]
@@ -75,14 +75,14 @@ def test_generators_are_the_folders_or_those_asked_for(tmp_path: Path) -> None:
         opened(folder, generators=("golem",))
 
 
-def test_an_empty_generator_is_named(tmp_path: Path) -> None:
+def test_an_empty_generator_is_reported_by_name(tmp_path: Path) -> None:
     folder = write_benchmark(tmp_path)
     (folder / "images/golem").mkdir()
     [broken] = opened(folder).broken
     assert broken.generator == "golem" and "found none" in broken.message
 
 
-def test_pages_that_do_not_decode_fail_by_file_and_row_groups(tmp_path: Path) -> None:
+def test_pages_that_do_not_decode_fail_with_file_and_row_groups(tmp_path: Path) -> None:
     folder = write_benchmark(tmp_path, ["atlas"])
     file = folder / "images/atlas/00000.parquet"
     content = bytearray(file.read_bytes())
@@ -121,9 +121,7 @@ def write_images(path: Path) -> None:
 
 
 @pytest.mark.parametrize("beside", ["", "logs/", "logs/out.txt", ".cache/0.parquet"])
-def test_a_folder_without_tables_is_no_generator_beside_files_and_costs_them_nothing(
-    beside: str, tmp_path: Path
-) -> None:
+def test_a_folder_without_tables_next_to_files_is_ignored(beside: str, tmp_path: Path) -> None:
     folder = write_benchmark(tmp_path, [])
     write_images(folder / "images/0.parquet")
     if beside.endswith(".parquet"):
@@ -135,7 +133,7 @@ def test_a_folder_without_tables_is_no_generator_beside_files_and_costs_them_not
     assert sources.generators == ["images"] and sum(shard.rows for shard in sources.image_shards) == 4
 
 
-def test_files_beside_the_folders_of_generators_are_refused_by_name(tmp_path: Path) -> None:
+def test_files_next_to_the_folders_of_generators_are_refused_by_name(tmp_path: Path) -> None:
     folder = write_benchmark(tmp_path, ["flint"])
     write_images(folder / "images/0.parquet")
     with pytest.raises(
@@ -147,14 +145,14 @@ def test_files_beside_the_folders_of_generators_are_refused_by_name(tmp_path: Pa
         opened(folder)
 
 
-def test_tables_without_images_may_lie_beside_the_folders_as_ingest_puts_them(tmp_path: Path) -> None:
+def test_tables_without_images_may_be_next_to_the_folders_as_ingest_writes_them(tmp_path: Path) -> None:
     folder = write_benchmark(tmp_path, ["flint"])
     write_rows(folder / "images/prompts.parquet", prompts(8))
     assert opened(folder).generators == ["flint"]
 
 
 @pytest.mark.parametrize("inside", ["store", "flint/store"])
-def test_a_store_among_the_images_is_no_generator(inside: str, tmp_path: Path) -> None:
+def test_a_store_among_the_images_is_not_a_generator(inside: str, tmp_path: Path) -> None:
     folder = write_benchmark(tmp_path, ["flint"])
     store_at(folder / "images" / inside).check()
     write_images(folder / "images" / inside / "scores/01234567/flint/0-01234567.parquet")
@@ -173,7 +171,7 @@ def test_images_and_store_in_one_folder_are_refused(tmp_path: Path) -> None:
         opened(folder)
 
 
-def test_links_are_followed_once_and_what_leads_nowhere_is_named(tmp_path: Path) -> None:
+def test_links_are_followed_once_and_broken_links_are_named(tmp_path: Path) -> None:
     folder = write_benchmark(tmp_path / "bench", ["flint"])
     write_images(tmp_path / "elsewhere/0.parquet")
     (folder / "images/linked").symlink_to(tmp_path / "elsewhere")
@@ -197,13 +195,13 @@ def test_links_are_followed_once_and_what_leads_nowhere_is_named(tmp_path: Path)
 
 
 def write_twice(path: Path, table: pa.Table, name: str) -> None:
-    """The table with one of its columns twice."""
+    """Write the table with one of its columns twice."""
     path.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(table.append_column(name, table.column(name)), path)
 
 
 @pytest.mark.parametrize("name", ["prompt_id", "text", "skills"])
-def test_a_column_of_the_prompts_that_stands_twice_stops_the_sweep(name: str, tmp_path: Path) -> None:
+def test_a_repeated_column_of_the_prompts_stops_the_sweep(name: str, tmp_path: Path) -> None:
     folder = write_benchmark(tmp_path, ["flint"])
     write_twice(folder / "prompts.parquet", pa.Table.from_pylist(prompts(8)), name)
     with pytest.raises(ConfigError, match=rf"prompts\.parquet: 2 columns are called '{name}'; rename or remove"):
@@ -212,7 +210,7 @@ def test_a_column_of_the_prompts_that_stands_twice_stops_the_sweep(name: str, tm
 
 @pytest.mark.parametrize("extra", ["*", ()])
 @pytest.mark.parametrize("name", ["image_id", "prompt_id", "image", "uri", "prompt", "seed"])
-def test_a_column_of_the_images_that_stands_twice_costs_its_file_alone(name: str, extra: Any, tmp_path: Path) -> None:
+def test_a_repeated_column_of_the_images_only_costs_its_file(name: str, extra: Any, tmp_path: Path) -> None:
     rows = [{**row, "prompt": "a cat", "prompt_id": "1", "uri": "u", "seed": 7} for row in images("atlas", 4)]
     write_rows(tmp_path / "images/flint/0.parquet", rows)
     write_twice(tmp_path / "images/flint/1.parquet", pa.Table.from_pylist(rows), name)
@@ -236,7 +234,7 @@ def test_ids_that_are_neither_text_nor_numbers_are_refused(values: list[Any], tm
         opened(folder)
 
 
-def test_a_missing_number_is_no_id_and_a_null_is_no_skill(tmp_path: Path) -> None:
+def test_a_missing_number_is_not_an_id_and_a_null_is_not_a_skill(tmp_path: Path) -> None:
     folder = write_benchmark(tmp_path, ["flint"])
     asked = [{"prompt_id": 7.5, "text": "a", "skills": ["x", None]}, {"prompt_id": 8.5, "text": "b", "skills": None}]
     write_rows(folder / "prompts.parquet", asked)
@@ -247,7 +245,7 @@ def test_a_missing_number_is_no_id_and_a_null_is_no_skill(tmp_path: Path) -> Non
 
 
 def write_latin(path: Path, **columns: list[bytes]) -> None:
-    """Columns of text whose bytes are taken as they are."""
+    """Write columns of text with these raw bytes."""
     path.parent.mkdir(parents=True, exist_ok=True)
     arrays = {name: pa.array(values, pa.binary()).view(pa.string()) for name, values in columns.items()}
     pq.write_table(pa.table(arrays), path)
@@ -264,7 +262,7 @@ def test_text_of_a_prompt_that_is_not_utf8_is_named_by_its_row(name: str, tmp_pa
 
 
 @pytest.mark.parametrize("name", ["prompt_id", "prompt"])
-def test_a_rows_own_prompt_that_is_not_utf8_is_named_and_costs_its_shard_alone(name: str, tmp_path: Path) -> None:
+def test_a_rows_own_prompt_that_is_not_utf8_is_named_and_only_costs_its_shard(name: str, tmp_path: Path) -> None:
     columns = {"prompt_id": [b"1", b"2"], "prompt": [b"a", b"b"], "image": [b"x", b"y"]}
     write_latin(tmp_path / "images/0.parquet", **columns)
     write_latin(tmp_path / "images/1.parquet", **{**columns, name: [b"1", b"caf\xe9"]})
@@ -275,7 +273,7 @@ def test_a_rows_own_prompt_that_is_not_utf8_is_named_and_costs_its_shard_alone(n
     assert len(sources.image_shards) == 1
 
 
-def test_what_is_not_there_is_named(tmp_path: Path) -> None:
+def test_missing_paths_are_named(tmp_path: Path) -> None:
     folder = write_benchmark(tmp_path)
     benchmark = BenchmarkConfig(name="x", prompts=str(tmp_path / "nope.parquet"), images=str(folder / "images"))
     with pytest.raises(ConfigError, match=r"benchmark\.prompts .*nope\.parquet: not found"):
@@ -289,7 +287,7 @@ def test_numbers_as_ids_and_absent_skills_are_understood(tmp_path: Path) -> None
     assert prompts.select(["prompt_id", "skills"]).to_pylist() == [{"prompt_id": "7", "skills": []}]
 
 
-def test_an_s3_source_has_the_etag_of_the_object(bucket: str, tmp_path: Path) -> None:
+def test_an_s3_source_has_the_objects_etag(bucket: str, tmp_path: Path) -> None:
     import fsspec
 
     write_benchmark(tmp_path, ["atlas"])

@@ -39,7 +39,7 @@ PROMPTS = [
 ]
 
 
-def in_one_line(read: Callable[[], Any]) -> Any:
+def allow_one_line(read: Callable[[], Any]) -> Any:
     """Return the result, or None for one line of error; any other error fails the test."""
     try:
         return read()
@@ -51,7 +51,7 @@ def in_one_line(read: Callable[[], Any]) -> Any:
 
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two rows of one generator, whose prompts the tests write."""
+    """Write two rows of one generator, whose prompts the tests write."""
     folder = tmp_path_factory.mktemp("bench")
     rows = [{**row, "prompt_id": f"p{number}"} for number, row in enumerate(images("atlas", 2))]
     write_rows(folder / "images/atlas/0.parquet", rows)
@@ -59,16 +59,16 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def read_all(benchmark: BenchmarkConfig) -> Sources | None:
-    """The sources with every shard read as the stages read it."""
-    sources = in_one_line(lambda: sources_of(benchmark, ShardSize(2)))
+    """Read every shard of the sources as the stages do."""
+    sources = allow_one_line(lambda: sources_of(benchmark, ShardSize(2)))
     if sources is None:
         return None
     names = (*IMAGE_COLUMNS, "prompt") if benchmark.prompts is None else IMAGE_COLUMNS
     for shard in sources.prompt_shards:
-        in_one_line(lambda shard=shard: read_prompts(shard))
+        allow_one_line(lambda shard=shard: read_prompts(shard))
     for shard in sources.image_shards:
-        in_one_line(lambda shard=shard: read_shard(shard, names))
-        in_one_line(lambda shard=shard: read_extra(shard, sources.extra, sources.settings))
+        allow_one_line(lambda shard=shard: read_shard(shard, names))
+        allow_one_line(lambda shard=shard: read_extra(shard, sources.extra, sources.settings))
     assert all(broken.message.strip() for broken in sources.broken)
     return sources
 
@@ -80,11 +80,11 @@ def assert_prompts_are_usable(sources: Sources | None) -> None:
         assert sum(shard.rows for shard in sources.prompt_shards) == len(ids)
 
 
-def of_prompts(bench: Path, file: Path) -> BenchmarkConfig:
+def open_prompts(bench: Path, file: Path) -> BenchmarkConfig:
     return BenchmarkConfig(name="fuzz", prompts=str(file), images=f"{bench}/images")
 
 
-def content_of(suffix: str) -> bytes:
+def make_content(suffix: str) -> bytes:
     if suffix == "csv":
         return 'prompt_id,text,skills\np0,"a café, at night",colour\np1,"two ""red"" cubes",\np2,,count\n'.encode()
     if suffix == "jsonl":
@@ -99,11 +99,11 @@ def content_of(suffix: str) -> bytes:
 @pytest.mark.parametrize("suffix", ["csv", "json", "jsonl", "parquet"])
 @bounded
 @given(changes=edits(st.sampled_from(PIECES) | st.binary(max_size=60)))
-def test_harmed_prompt_files(suffix: str, bench: Path, changes: list[Edit]) -> None:
+def test_damaged_prompt_files(suffix: str, bench: Path, changes: list[Edit]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / f"prompts.{suffix}"
-        file.write_bytes(changed(content_of(suffix), changes))
-        assert_prompts_are_usable(read_all(of_prompts(bench, file)))
+        file.write_bytes(changed(make_content(suffix), changes))
+        assert_prompts_are_usable(read_all(open_prompts(bench, file)))
 
 
 odd = st.sampled_from([*ODD, b"p0", b"\xff"])
@@ -120,7 +120,7 @@ def test_odd_values_in_json(suffix: str, bench: Path, records: list[dict[str, An
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / f"prompts.{suffix}"
         file.write_text("\n".join(lines) if suffix == "jsonl" else f"[{','.join(lines)}]")
-        assert_prompts_are_usable(read_all(of_prompts(bench, file)))
+        assert_prompts_are_usable(read_all(open_prompts(bench, file)))
 
 
 def column(values: Sequence[Any]) -> pa.Array | None:
@@ -134,7 +134,7 @@ def column(values: Sequence[Any]) -> pa.Array | None:
 
 
 def write_columns(path: Path, columns: Sequence[tuple[str, Sequence[Any]]]) -> bool:
-    """Writes a table whose columns' names may repeat; False where Parquet cannot hold it."""
+    """Write a table whose columns' names may repeat; return False if Parquet cannot store it."""
     arrays = [(name, array) for name, values in columns if (array := column(values)) is not None]
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
@@ -144,23 +144,25 @@ def write_columns(path: Path, columns: Sequence[tuple[str, Sequence[Any]]]) -> b
     return True
 
 
-def columns_of(*names: str) -> st.SearchStrategy[list[tuple[str, list[Any]]]]:
+def draw_columns(*names: str) -> st.SearchStrategy[list[tuple[str, list[Any]]]]:
     values = st.lists(odd, min_size=3, max_size=3) | odd.map(lambda value: [value] * 3) | st.just(["p0", "p1", "p2"])
     return st.lists(st.tuples(st.sampled_from(names), values), min_size=1, max_size=6)
 
 
 @bounded
-@given(columns=columns_of("prompt_id", "text", "skills", "other"))
+@given(columns=draw_columns("prompt_id", "text", "skills", "other"))
 def test_odd_columns_of_prompts(bench: Path, columns: list[tuple[str, list[Any]]]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "prompts.parquet"
         if write_columns(file, columns):
-            assert_prompts_are_usable(read_all(of_prompts(bench, file)))
+            assert_prompts_are_usable(read_all(open_prompts(bench, file)))
 
 
 @pytest.mark.parametrize("own", [True, False], ids=["own prompts", "a benchmark's"])
 @bounded
-@given(columns=columns_of("prompt_id", "image_id", "image", "uri", "prompt", "seed"), extra=st.sampled_from(["*", ()]))
+@given(
+    columns=draw_columns("prompt_id", "image_id", "image", "uri", "prompt", "seed"), extra=st.sampled_from(["*", ()])
+)
 def test_odd_columns_of_images(bench: Path, own: bool, columns: list[tuple[str, list[Any]]], extra: Any) -> None:
     with tempfile.TemporaryDirectory() as folder:
         if write_columns(Path(folder) / "images/flint/0.parquet", columns):
@@ -173,7 +175,7 @@ def test_odd_columns_of_images(bench: Path, own: bool, columns: list[tuple[str, 
 @pytest.mark.parametrize("own", [True, False], ids=["own prompts", "a benchmark's"])
 @bounded
 @given(changes=edits(st.binary(max_size=60)))
-def test_harmed_images(own: bool, changes: list[Edit]) -> None:
+def test_damaged_images(own: bool, changes: list[Edit]) -> None:
     rows = [
         {"prompt_id": f"p{n}", "image": b"x" * 50, "uri": "a.png", "prompt": f"a cat {n}", "seed": n} for n in range(4)
     ]
@@ -203,12 +205,12 @@ def show_all(store: Store, content: bytes) -> None:
     (run_id,) = (run.run_id for run in list_runs(store))
     (store.place / f"runs/{run_id}/manifest.json").write(content)
     show_runs(JobConsole(file=io.StringIO(), width=140), list_runs(store))
-    in_one_line(lambda: open_run(store, find_run(store, "latest"), None, map_sequentially))
+    allow_one_line(lambda: open_run(store, find_run(store, "latest"), None, map_sequentially))
 
 
 @bounded
 @given(changes=edits(st.sampled_from(PIECES) | st.binary(max_size=60)))
-def test_harmed_manifests(store: Store, whole_manifest: dict[str, Any], changes: list[Edit]) -> None:
+def test_damaged_manifests(store: Store, whole_manifest: dict[str, Any], changes: list[Edit]) -> None:
     show_all(store, changed(json.dumps(whole_manifest).encode(), changes))
 
 
@@ -255,4 +257,4 @@ VALUES = [
 )
 def test_odd_overrides(key: str, value: str, prefix: str) -> None:
     given = ["sweep=shapes", f"{prefix}{key}={value}"]
-    in_one_line(lambda: config_of("sweep", *given))
+    allow_one_line(lambda: config_of("sweep", *given))

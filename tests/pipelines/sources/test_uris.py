@@ -1,4 +1,4 @@
-"""A row's address names a regular file below the benchmark's own folders or those it allows, and nothing else."""
+"""A row's address must name a regular file below the benchmark's own folders or the allowed folders."""
 
 import os
 from pathlib import Path
@@ -22,14 +22,14 @@ PNG = encoded(picture(0))
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder of images with one image, and another file next to the folder."""
+    """Make a folder of images with one image, and another file next to the folder."""
     (tmp_path / "images" / "atlas").mkdir(parents=True)
     (tmp_path / "images" / "atlas" / "a.png").write_bytes(PNG)
     (tmp_path / "passwd").write_bytes(SECRET)
     return tmp_path
 
 
-def uris_of(images: object, *allowed: object, storage: StorageConfig | None = None) -> Uris:
+def make_uris(images: object, *allowed: object, storage: StorageConfig | None = None) -> Uris:
     benchmark = BenchmarkConfig(name="own", prompts=None, images=str(images), uri_roots=tuple(map(str, allowed)))
     return benchmark_uris(benchmark, storage or StorageConfig(), ImageLimits())
 
@@ -42,20 +42,20 @@ def refusal(uris: Uris, uri: object) -> RowError:
 
 @pytest.mark.parametrize("scheme", ["", "file://"])
 def test_an_address_below_the_images_is_read(folder: Path, scheme: str) -> None:
-    assert uris_of(folder / "images").read(f"{scheme}{folder}/images/atlas/a.png") == PNG
+    assert make_uris(folder / "images").read(f"{scheme}{folder}/images/atlas/a.png") == PNG
 
 
 def test_a_relative_address_starts_from_the_working_directory(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
-    assert uris_of("images").read("images/atlas/a.png") == PNG
-    assert uris_of(folder / "images").read("images/../images/atlas/a.png") == PNG
+    assert make_uris("images").read("images/atlas/a.png") == PNG
+    assert make_uris(folder / "images").read("images/../images/atlas/a.png") == PNG
 
 
 def test_roots_stay_where_they_were_when_a_worker_has_another_working_directory(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(folder)
-    uris = uris_of("images")
+    uris = make_uris("images")
     monkeypatch.chdir("/")
     assert uris.read(f"{folder}/images/atlas/a.png") == PNG
 
@@ -77,12 +77,12 @@ def test_roots_stay_where_they_were_when_a_worker_has_another_working_directory(
         "FOLDER/nothing-is-here",
     ],
 )
-def test_an_address_outside_is_refused_with_the_remedy_and_nothing_of_the_file(
+def test_an_address_outside_is_refused_with_the_remedy_and_without_any_content_of_the_file(
     folder: Path, uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(folder)
     uri = uri.replace("FOLDER", str(folder))
-    error = refusal(uris_of(folder / "images"), uri)
+    error = refusal(make_uris(folder / "images"), uri)
     assert error.kind == "uri_refused" and "benchmark.uri_roots" in error.message
     assert error.retryable, "the allowed folders are in no key"
     text = error.message.replace(uri, "")
@@ -90,49 +90,47 @@ def test_an_address_outside_is_refused_with_the_remedy_and_nothing_of_the_file(
 
 
 @pytest.mark.parametrize("target", ["passwd", "nothing-is-here"])
-def test_a_link_out_of_the_images_is_refused_without_naming_where_it_leads(folder: Path, target: str) -> None:
+def test_a_link_out_of_the_images_is_refused_without_naming_its_target(folder: Path, target: str) -> None:
     link = folder / "images" / "link.png"
     link.symlink_to(folder / target)
-    error = refusal(uris_of(folder / "images"), link)
+    error = refusal(make_uris(folder / "images"), link)
     assert error.kind == "uri_refused" and target not in error.message
 
 
 def test_a_linked_folder_is_followed_before_the_address_is_judged(folder: Path) -> None:
     (folder / "images" / "outside").symlink_to(folder)
     (folder / "images" / "inside").symlink_to(folder / "images" / "atlas")
-    uris = uris_of(folder / "images")
+    uris = make_uris(folder / "images")
     assert refusal(uris, folder / "images" / "outside" / "passwd").kind == "uri_refused"
     assert uris.read(f"{folder}/images/inside/a.png") == PNG
 
 
-def test_images_behind_a_link_of_the_configuration_are_the_benchmarks_own(folder: Path) -> None:
+def test_images_behind_a_configured_link_belong_to_the_benchmark(folder: Path) -> None:
     (folder / "data").symlink_to(folder / "images")
-    assert uris_of(folder / "data").read(f"{folder}/data/atlas/a.png") == PNG
-    assert uris_of(folder / "data").read(f"{folder}/images/atlas/a.png") == PNG
+    assert make_uris(folder / "data").read(f"{folder}/data/atlas/a.png") == PNG
+    assert make_uris(folder / "data").read(f"{folder}/images/atlas/a.png") == PNG
 
 
-def test_an_allowed_folder_is_read_too_and_through_links_into_it(folder: Path) -> None:
+def test_an_allowed_folder_is_read_directly_and_through_links(folder: Path) -> None:
     (folder / "others").mkdir()
     (folder / "others" / "b.png").write_bytes(PNG)
     (folder / "images" / "b.png").symlink_to(folder / "others" / "b.png")
-    assert refusal(uris_of(folder / "images"), folder / "images" / "b.png").kind == "uri_refused"
-    uris = uris_of(folder / "images", folder / "others")
+    assert refusal(make_uris(folder / "images"), folder / "images" / "b.png").kind == "uri_refused"
+    uris = make_uris(folder / "images", folder / "others")
     assert uris.read(f"{folder}/others/b.png") == uris.read(f"{folder}/images/b.png") == PNG
     assert refusal(uris, folder / "passwd").kind == "uri_refused"
 
 
-def test_of_a_single_file_the_folder_it_lies_in_is_the_benchmarks(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_folder_of_a_single_file_belongs_to_the_benchmark(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = folder / "images" / "atlas.parquet"
-    assert uris_of(table).read(f"{folder}/images/atlas/a.png") == PNG
-    assert refusal(uris_of(table), folder / "passwd").kind == "uri_refused"
+    assert make_uris(table).read(f"{folder}/images/atlas/a.png") == PNG
+    assert refusal(make_uris(table), folder / "passwd").kind == "uri_refused"
     monkeypatch.chdir(folder / "images")
-    assert uris_of("atlas.parquet").roots == (f"{folder}/images",)
-    assert uris_of("/atlas.parquet").roots == ("/",) and uris_of("s3://b/x/a.parquet").roots == ("s3://b/x/",)
+    assert make_uris("atlas.parquet").roots == (f"{folder}/images",)
+    assert make_uris("/atlas.parquet").roots == ("/",) and make_uris("s3://b/x/a.parquet").roots == ("s3://b/x/",)
 
 
-def test_generators_by_path_are_roots_each(folder: Path) -> None:
+def test_each_generator_given_by_path_is_a_root(folder: Path) -> None:
     places = {"atlas": f"{folder}/images/atlas", "flint": "s3://bucket/flint"}
     benchmark = BenchmarkConfig(name="own", prompts=None, images=None, generators=places)
     uris = benchmark_uris(benchmark, StorageConfig(), ImageLimits())
@@ -140,9 +138,9 @@ def test_generators_by_path_are_roots_each(folder: Path) -> None:
     assert uris.roots == tuple(places.values())
 
 
-def test_what_is_no_regular_file_is_refused_and_never_waited_for(folder: Path) -> None:
+def test_a_file_that_is_not_regular_is_refused_without_waiting(folder: Path) -> None:
     os.mkfifo(folder / "images" / "pipe.png")
-    uris = uris_of(folder / "images", "/dev")
+    uris = make_uris(folder / "images", "/dev")
     for uri in (folder / "images" / "pipe.png", "/dev/zero", "/dev/tty0"):
         error = refusal(uris, uri)
         assert error.kind in ("unreadable_uri", "missing_image"), error
@@ -151,9 +149,9 @@ def test_what_is_no_regular_file_is_refused_and_never_waited_for(folder: Path) -
     assert refusal(uris, folder / "images" / "atlas").kind == "unreadable_uri"
 
 
-def test_an_allowed_root_that_is_none_is_refused_by_name(folder: Path) -> None:
+def test_an_invalid_allowed_root_is_refused_by_name(folder: Path) -> None:
     with pytest.raises(ConfigError, match=r"benchmark\.uri_roots: expected folders or s3:// prefixes, got"):
-        uris_of(folder, "")
+        make_uris(folder, "")
 
 
 @pytest.mark.parametrize(
@@ -189,13 +187,13 @@ def test_an_image_on_s3_is_read_below_its_prefix(s3_server: S3Server) -> None:
     files.makedirs("uris/images")
     files.pipe_file("uris/images/a.png", PNG)
     files.pipe_file("uris/secret", SECRET)
-    uris = uris_of("s3://uris/images", storage=storage)
+    uris = make_uris("s3://uris/images", storage=storage)
     assert uris.read("s3://uris/images/a.png") == PNG
     assert refusal(uris, "s3://uris/images/b.png").kind == "missing_image"
     assert refusal(uris, "s3://uris/secret").kind == "uri_refused"
 
 
-def test_an_object_on_s3_is_known_by_its_etag_and_its_folder_is_listed_once(bucket: str) -> None:
+def test_an_object_on_s3_is_identified_by_its_etag_and_its_folder_is_listed_once(bucket: str) -> None:
     fs = fsspec.filesystem("s3", use_listings_cache=False)
     for name in ("a", "b"):
         fs.pipe_file(f"{bucket}/images/{name}.png", name.encode())

@@ -1,4 +1,4 @@
-"""Parquet files with Arrow's view types, as Polars can write them, are read as those with plain texts and bytes."""
+"""Parquet files with Arrow's view types, as Polars can write them, are read like files with plain texts and bytes."""
 
 from pathlib import Path
 
@@ -14,11 +14,11 @@ from tests.commands import run
 VIEWS = {pa.string(): pa.string_view(), pa.binary(): pa.binary_view()}
 
 
-def with_views(dtype: pa.DataType) -> pa.DataType:
+def to_view_type(dtype: pa.DataType) -> pa.DataType:
     if pa.types.is_struct(dtype):
-        return pa.struct([field.with_type(with_views(field.type)) for field in dtype])
+        return pa.struct([field.with_type(to_view_type(field.type)) for field in dtype])
     if pa.types.is_list(dtype):
-        return pa.large_list(dtype.value_field.with_type(with_views(dtype.value_type)))
+        return pa.large_list(dtype.value_field.with_type(to_view_type(dtype.value_type)))
     return VIEWS.get(dtype, dtype)
 
 
@@ -26,7 +26,7 @@ def write_as_views(folder: Path) -> None:
     """Rewrite all Parquet files of a folder with views of texts and bytes, in row groups of three."""
     for file in folder.rglob("*.parquet"):
         table = pq.read_table(file)
-        schema = pa.schema([field.with_type(with_views(field.type)) for field in table.schema])
+        schema = pa.schema([field.with_type(to_view_type(field.type)) for field in table.schema])
         with pq.ParquetWriter(file, schema) as writer:
             for start in range(0, len(table), 3):  # Arrow cannot slice views itself
                 writer.write_table(pa.Table.from_pylist(table.slice(start, 3).to_pylist(), schema))
@@ -34,7 +34,7 @@ def write_as_views(folder: Path) -> None:
 
 
 def write_two(folder: Path) -> tuple[Path, Path]:
-    """A benchmark of shuffled rows with skills and further columns, with plain types and with views."""
+    """Write a benchmark of shuffled rows with skills and further columns, with plain types and with views."""
     for name in ("plain", "views"):
         write_benchmark(folder / name, count=11)
         rows = [{**row, "level": "hard" if number % 3 else "easy"} for number, row in enumerate(prompts(11))]
@@ -59,7 +59,7 @@ def write_two(folder: Path) -> tuple[Path, Path]:
     ],
     ids=["limit", "where", "extra"],
 )
-def test_a_sweep_of_views_has_the_scores_of_plain_types(words: list[str], tmp_path: Path) -> None:
+def test_a_sweep_of_views_has_the_same_scores_as_one_of_plain_types(words: list[str], tmp_path: Path) -> None:
     of_each, copied = [], []
     for folder in write_two(tmp_path):
         done = run_bench(

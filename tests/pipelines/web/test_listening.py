@@ -1,4 +1,4 @@
-"""A real server: a connection that brings no request is closed, and the end waits for the requests that it has."""
+"""A real server: a connection without a request is closed, and a stop waits for the open requests."""
 
 import signal
 import socket
@@ -64,7 +64,7 @@ def serving(patience: str) -> Iterator[Server]:
             process.kill()
 
 
-def head_of(size: int, line: bytes = b"X: y\r\n") -> bytes:
+def make_head(size: int, line: bytes = b"X: y\r\n") -> bytes:
     """Return a request's head of `size` bytes without its last line, in as many headers as fit."""
     start = b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\n"
     lines, rest = divmod(size - len(start) - 8, len(line))
@@ -89,7 +89,7 @@ def wait_for_end(connection: socket.socket) -> None:
 
 
 def test_a_connection_without_a_request_is_closed_and_a_slow_body_is_read() -> None:
-    """Silent, half a head, a byte now and then, and a body behind an answer; beside one whose body takes longer."""
+    """Connections are silent, or send half a head, a byte now and then, or a late body; one has a slow body."""
     with serving("5") as server, ExitStack() as opened:
         slow, silent, half, trickling = (opened.enter_context(server.connect()) for _ in range(4))
         slow.sendall(b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\nConnection: close\r\n\r\n0")
@@ -119,21 +119,21 @@ def test_a_connection_without_a_request_is_closed_and_a_slow_body_is_read() -> N
 
 @pytest.mark.parametrize("line", [b"X: y\r\n", b"X: " + b"y" * 9000 + b"\r\n"])
 def test_a_head_of_64_kb_is_answered_and_a_longer_one_is_refused_while_it_arrives(line: bytes) -> None:
-    """Also the second request of a connection; a body may follow in the same packet."""
+    """The second request of a connection is limited too; a body may follow in the same packet."""
     with serving("5") as server:
         with server.connect() as connection:
             for _ in range(2):
-                connection.sendall(head_of(65_534, line) + b"\r\n0")
+                connection.sendall(make_head(65_534, line) + b"\r\n0")
                 assert read_answer(connection).endswith(b"answered")
-            connection.sendall(head_of(65_537, line))
+            connection.sendall(make_head(65_537, line))
             refusal = connection.recv(4096)
             wait_for_end(connection)
         assert refusal.startswith(b"HTTP/1.1 431 ") and refusal.endswith(b"expected a head of at most 65536 bytes")
         assert server.errors() == ""
 
 
-def test_what_follows_a_body_in_chunks_is_bounded_too() -> None:
-    """Trailers and a chunk's extensions are bounded; the body itself may be longer."""
+def test_data_after_a_chunked_body_is_limited_too() -> None:
+    """Trailers and a chunk's extensions are limited; the body itself may be longer."""
     start = b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n" + b"1\r\n0\r\n" * 30_000
     with serving("5") as server:
         for endless in (b"0\r\n" + b"X: y\r\n" * 40_000, b"0\r\nX: " + b"y" * 200_000, b"1;" + b"y" * 200_000):
@@ -145,7 +145,7 @@ def test_what_follows_a_body_in_chunks_is_bounded_too() -> None:
             assert connection.recv(4096).startswith(b"HTTP/1.1 200")
 
 
-def test_told_to_stop_it_answers_the_requests_that_it_has() -> None:
+def test_a_stopping_server_answers_its_open_requests() -> None:
     with serving("15") as server, ThreadPoolExecutor(4) as clients:
         answers = [clients.submit(server.post, "1.5") for _ in range(4)]
         for _ in answers:
@@ -155,7 +155,7 @@ def test_told_to_stop_it_answers_the_requests_that_it_has() -> None:
         assert server.errors() == "requests that are answered before the end: 4; a second Ctrl-C cuts them off\n"
 
 
-def test_a_second_interruption_cuts_off_what_is_under_way() -> None:
+def test_a_second_interruption_aborts_open_requests() -> None:
     with serving("60") as server, ThreadPoolExecutor(1) as clients:
         answer = clients.submit(server.post, "60")
         server.lines.readline()
@@ -168,7 +168,7 @@ def test_a_second_interruption_cuts_off_what_is_under_way() -> None:
         assert "Exception in ASGI" not in said
 
 
-def test_what_takes_longer_is_cut_off_in_a_line_and_without_a_traceback() -> None:
+def test_requests_that_take_too_long_are_aborted_with_one_line_and_no_traceback() -> None:
     with serving("0.5") as server, ThreadPoolExecutor(4) as clients:
         answers = [clients.submit(server.post, "60") for _ in range(4)]
         for _ in answers:

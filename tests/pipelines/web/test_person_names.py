@@ -13,10 +13,10 @@ def test_a_name_may_be_of_any_script(name: str) -> None:
 @pytest.mark.parametrize(
     "name", ["", " ", ".", "..", ".ann", "-x", "a/b", "a\\b", "a\0b", "a\nb", "a*", "x" * 49, "a\u202eb"]
 )
-def test_a_name_that_could_be_a_path_or_look_like_another_is_refused(name: str) -> None:
+def test_a_name_that_could_be_a_path_or_look_like_another_name_is_refused(name: str) -> None:
     with pytest.raises(BadName, match="rater: expected a name"):
         clean_name(name, "rater")
 
 
-def test_two_ways_to_write_an_accent_are_one_name() -> None:
+def test_both_forms_of_an_accent_give_the_same_name() -> None:
     assert clean_name("Zoe\u0308", "rater") == clean_name("Zo\u00eb", "rater")

@@ -1,4 +1,4 @@
-"""Lets a torchvision that was built for CUDA be imported over a CPU torch: defines the operators it misses."""
+"""Lets a CPU torch import a torchvision that was built for CUDA, by defining the missing operators."""
 
 import sys
 

@@ -29,7 +29,7 @@ TWO = (Scale("naturalness", 0, 10), Scale("artifacts", 0, 10))
         '{"verdict": {"rating": 85, "rationale": "It fits."}}',
     ],
 )
-def test_an_object_is_found_whatever_stands_around_it(reply: str) -> None:
+def test_an_object_is_found_in_any_surrounding_text(reply: str) -> None:
     verdict = read_object(reply, SCALES)
     assert (verdict.ratings, verdict.rationale) == ((Rating("rating", 85.0),), "It fits.")
 
@@ -53,7 +53,7 @@ def test_an_object_is_found_whatever_stands_around_it(reply: str) -> None:
         ("", "found none"),
     ],
 )
-def test_what_is_no_verdict_is_refused_with_the_reason(reply: str, why: str) -> None:
+def test_a_reply_without_a_verdict_is_refused_with_the_reason(reply: str, why: str) -> None:
     with pytest.raises(UnreadableReply, match=why):
         read_object(reply, SCALES)
 
@@ -61,7 +61,7 @@ def test_what_is_no_verdict_is_refused_with_the_reason(reply: str, why: str) -> 
 @pytest.mark.parametrize(
     "reply", ["7\n9\nIt looks well.", "Naturalness: 7\nArtifacts: 9\n\nIt looks\nwell.", "**7/10**\n9.\nIt looks well."]
 )
-def test_plain_text_is_a_number_a_line_and_then_the_reasons(reply: str) -> None:
+def test_plain_text_has_one_number_per_line_and_then_the_reasons(reply: str) -> None:
     verdict = read_lines(reply, TWO)
     assert verdict == ((Rating("naturalness", 7), Rating("artifacts", 9)), "It looks well.")
 
@@ -73,7 +73,7 @@ def test_plain_text_without_its_numbers_is_refused(reply: str) -> None:
 
 
 @given(st.text(alphabet='{}[]":,0123456789.-/ \nratingeNf', max_size=80))
-def test_no_text_gives_a_number_that_is_off_its_scale(reply: str) -> None:
+def test_no_reply_gives_a_number_outside_its_scale(reply: str) -> None:
     for read in (read_object, read_lines):
         try:
             (rating,) = read(reply, SCALES).ratings
@@ -82,12 +82,12 @@ def test_no_text_gives_a_number_that_is_off_its_scale(reply: str) -> None:
         assert 1 <= rating.value <= 100
 
 
-def test_reasons_are_text_that_a_table_can_hold() -> None:
+def test_reasons_are_text_that_a_table_can_store() -> None:
     verdict = read_object('{"rating": 5, "rationale": "half \\ud83d of\\u0000 it"}', SCALES)
     assert verdict.rationale.encode() == b"half ? of\x00 it"
 
 
-def test_the_schema_is_what_the_form_shows() -> None:
+def test_the_schema_agrees_with_the_form() -> None:
     schema = json.loads(verdict_schema(TWO))
     assert list(schema["properties"]) == schema["required"] == ["naturalness", "artifacts", "rationale"]
     assert schema["properties"]["artifacts"] == {"type": "integer", "minimum": 0, "maximum": 10}
@@ -95,5 +95,5 @@ def test_the_schema_is_what_the_form_shows() -> None:
     assert "naturalness (0 to 10) and the number for artifacts (0 to 10)" in describe_form("text", TWO)
 
 
-def test_what_is_filled_in_is_taken_literally() -> None:
+def test_texts_are_filled_in_literally() -> None:
     assert fill("{prompt} and {description}", prompt="{description} {}", description="x") == "{description} {} and x"

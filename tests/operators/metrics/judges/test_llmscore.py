@@ -15,7 +15,7 @@ from tests.operators.metrics.scripted import reply, run
 SIGHT = Sight("Two sheep on the road.", (Region("white car is parked", 590, 272, 767, 495),), 768, 512)
 
 
-def scored(variant: Variant, **rated: float) -> float | None:
+def score_ratings(variant: Variant, **rated: float) -> float | None:
     row = {"ratings": [{"name": name, "value": value} for name, value in rated.items()], "rationale": "because"}
     score = LlmScoreConfig(variant=variant).score(Evidence(row))
     assert score.rationale == "because" and score.ratings == tuple(Rating(*rating) for rating in rated.items())
@@ -23,12 +23,12 @@ def scored(variant: Variant, **rated: float) -> float | None:
 
 
 def test_the_overall_rating_is_divided_by_100() -> None:
-    assert scored("overall", rating=70) == pytest.approx(0.7)
+    assert score_ratings("overall", rating=70) == pytest.approx(0.7)
 
 
 @pytest.mark.parametrize("scale", [2, 5, 10, 1000])
 def test_the_overall_rating_can_have_another_scale(scale: int) -> None:
-    """Section 3.2: 1 to N, divided by N."""
+    """Section 3.2 uses 1 to N, divided by N."""
     metric = LlmScoreConfig(scale=scale)
     low, high = "0", str(scale)
     ran = run(
@@ -46,7 +46,7 @@ def test_the_overall_rating_can_have_another_scale(scale: int) -> None:
 
 
 @pytest.mark.parametrize("variant", ["error_counting", "errors", "rule_enhanced"])
-def test_only_the_overall_rating_has_a_scale_to_choose(variant: Variant) -> None:
+def test_only_the_overall_rating_has_a_choice_of_scale(variant: Variant) -> None:
     with pytest.raises(ConfigError, match="expected 2 or more, for the variant overall alone, got 10"):
         LlmScoreConfig(variant=variant, scale=10)
     with pytest.raises(ConfigError, match="expected 2 or more"):
@@ -56,28 +56,28 @@ def test_only_the_overall_rating_has_a_scale_to_choose(variant: Variant) -> None
 @pytest.mark.parametrize(("errors", "expected"), [(0, 1), (2, 0.77), (4, 0.55), (9, 0)])
 def test_errors_are_counted_down_from_1(errors: int, expected: float) -> None:
     """Figure 4 has 0.77 for two discrepancies, figure 7 has 0.55 for four."""
-    assert scored("error_counting", errors=errors) == pytest.approx(expected, abs=0.01)
+    assert score_ratings("error_counting", errors=errors) == pytest.approx(expected, abs=0.01)
 
 
 @pytest.mark.parametrize("errors", [0, 2, 9, 14, 36])
-def test_errors_are_counted_as_they_are_and_fewer_are_better(errors: int) -> None:
-    """Figure 7 has 0.00 for no errors; T2IScoreScore released counts up to 36."""
+def test_the_number_of_errors_is_the_score_and_fewer_is_better(errors: int) -> None:
+    """Figure 7 has 0.00 for no errors; T2IScoreScore's released counts go up to 36."""
     metric = LlmScoreConfig(variant="errors")
     ran = run(metric.judge_description("a", "b"), [f'{{"errors": {errors}, "rationale": "So."}}'])
     assert ran.result.ratings == (Rating("errors", errors),)
-    assert scored("errors", errors=errors) == errors and metric.prefers_lower and metric.score_range == (0, 99)
-    assert scored("error_counting", errors=errors) == pytest.approx(max(0, 1 - errors / 9))
+    assert score_ratings("errors", errors=errors) == errors and metric.prefers_lower and metric.score_range == (0, 99)
+    assert score_ratings("error_counting", errors=errors) == pytest.approx(max(0, 1 - errors / 9))
     assert not LlmScoreConfig(variant="error_counting").prefers_lower
 
 
 def test_the_rule_is_the_mean_of_two_shares() -> None:
-    """Section 3.2."""
+    """See section 3.2."""
     counts = {"objects": 2, "objects_matched": 1, "attributes": 4, "attributes_matched": 1}
-    assert scored("rule_enhanced", **counts) == pytest.approx((1 / 2) / 2 + (1 / 4) / 2)
-    assert scored("rule_enhanced", **counts | {"attributes": 0, "attributes_matched": 0}) == pytest.approx(1 / 2)
+    assert score_ratings("rule_enhanced", **counts) == pytest.approx((1 / 2) / 2 + (1 / 4) / 2)
+    assert score_ratings("rule_enhanced", **counts | {"attributes": 0, "attributes_matched": 0}) == pytest.approx(1 / 2)
 
 
-def test_a_description_is_asked_for_with_all_that_is_told_of_the_image() -> None:
+def test_the_request_for_a_description_has_everything_known_about_the_image() -> None:
     ran = run(LlmScoreConfig().describe(SIGHT), ["A car\nand two sheep."])
     ((request,),) = ran.rounds
     text = request.messages[0].text
@@ -86,7 +86,7 @@ def test_a_description_is_asked_for_with_all_that_is_told_of_the_image() -> None
     assert ran.result == "A car and two sheep." and request.stop == () and request.schema is None
 
 
-def test_a_verdict_is_asked_for_by_description_and_prompt_literally() -> None:
+def test_the_request_for_a_verdict_has_description_and_prompt_literally() -> None:
     program = LlmScoreConfig().judge_description('a {description} "sheep"', "Two {prompt} sheep.")
     ran = run(program, ['{"rating": 40, "rationale": "One too many."}'])
     ((request,),) = ran.rounds
@@ -96,7 +96,7 @@ def test_a_verdict_is_asked_for_by_description_and_prompt_literally() -> None:
     assert ran.result == ((Rating("rating", 40),), "One too many.")
 
 
-def test_a_reply_that_cannot_be_read_is_asked_for_once_more_with_the_reason() -> None:
+def test_an_unreadable_reply_is_requested_once_more_with_the_reason() -> None:
     good = '{"errors": 3, "rationale": "A sheep too many."}'
     ran = run(LlmScoreConfig(variant="error_counting").judge_description("a", "b"), ["Many."], [good])
     question, first, again = ran.rounds[1][0].messages
@@ -107,12 +107,12 @@ def test_a_reply_that_cannot_be_read_is_asked_for_once_more_with_the_reason() ->
         run(LlmScoreConfig().judge_description("a", "b"), ["Many."], ["Very many."])
 
 
-def test_a_reply_that_was_cut_is_no_verdict() -> None:
+def test_a_reply_that_was_cut_is_not_a_verdict() -> None:
     with pytest.raises(UnreadableReply):
         run(LlmScoreConfig().judge_description("a", "b"), [reply('{"rating": 4', complete=False)], ['{"rating": 4'])
 
 
-def test_counts_that_contradict_each_other_are_asked_for_again() -> None:
+def test_contradictory_counts_are_requested_again() -> None:
     counts = '{{"objects": 2, "objects_matched": {}, "attributes": 1, "attributes_matched": 1, "rationale": ""}}'
     program = LlmScoreConfig(variant="rule_enhanced").judge_description("a", "b")
     ran = run(program, [counts.format(3)], [counts.format(2)])
@@ -126,21 +126,21 @@ def test_free_text_is_an_option() -> None:
     assert ran.result == ((Rating("rating", 82),), "It fits.")
 
 
-def test_a_caption_is_taken_as_far_as_it_goes() -> None:
+def test_a_cut_caption_is_used_as_it_is() -> None:
     ran = run(LlmScoreConfig(caption_tokens=5).caption(), [reply("two sheep on", complete=False)])
     assert ran.result == "two sheep on" and ran.rounds[0][0].max_tokens == 5
     with pytest.raises(UnreadableReply, match="empty"):
         run(LlmScoreConfig().caption(), [" \n"])
 
 
-def test_the_variants_agree_in_all_that_captions_and_descriptions_follow_from() -> None:
+def test_the_variants_share_all_inputs_of_captions_and_descriptions() -> None:
     overall, errors, matched = LlmScoreConfig(), LlmScoreConfig(variant="error_counting"), SentenceMatchingConfig()
     for metric in (errors, matched):
         assert (metric.captioning(), metric.describing()) == (overall.captioning(), overall.describing())
     assert overall.judging() != errors.judging()
 
 
-def test_chains_name_what_they_use() -> None:
+def test_chains_name_their_stages_and_roles() -> None:
     assert LlmScoreConfig(grounder=None).chain == ("captions", "descriptions", "verdicts", "scores")
     assert "grounder" not in LlmScoreConfig(grounder=None).roles
     assert SentenceMatchingConfig(measure="meteor").roles == {"captioner": "captioner"}

@@ -1,4 +1,4 @@
-"""The metrics whose judge sees the image: VIEScore's two verdicts and GPT4V-Eval's one."""
+"""Metrics whose judge sees the image: VIEScore with two verdicts, GPT4V-Eval with one."""
 
 import math
 
@@ -19,7 +19,7 @@ def row(**rated: float) -> Evidence:
     return Evidence({"ratings": [{"name": name, "value": value} for name, value in rated.items()], "rationale": "so"})
 
 
-def test_viescore_asks_about_the_prompt_and_about_the_image_alone() -> None:
+def test_viescore_asks_about_the_prompt_and_separately_about_the_image() -> None:
     ran = run(VieScoreConfig().inspect("two {red} dogs"), [CONSISTENT, WELL_MADE])
     ((semantic, perceptual),) = ran.rounds
     assert "\ntwo {red} dogs\n" in semantic.messages[0].text and "dogs" not in perceptual.messages[0].text
@@ -27,12 +27,12 @@ def test_viescore_asks_about_the_prompt_and_about_the_image_alone() -> None:
     assert ran.result.rationale == "One of two is missing. A blurred face."
 
 
-def test_viescore_is_the_root_of_the_least_ratings() -> None:
+def test_viescore_is_the_root_of_the_product_of_the_lowest_ratings() -> None:
     assert VieScoreConfig().score(row(semantic_consistency=8, naturalness=9, artifacts=6)).score == math.sqrt(8 * 6)
     assert VieScoreConfig().score(row(semantic_consistency=0, naturalness=9, artifacts=6)).score == 0
 
 
-def test_one_verdict_that_cannot_be_read_is_asked_for_alone_and_no_number_is_drawn() -> None:
+def test_an_unreadable_verdict_is_requested_alone_and_no_number_is_invented() -> None:
     ran = run(VieScoreConfig().inspect("a dog"), ["Well.", WELL_MADE], [CONSISTENT])
     assert len(ran.rounds[1]) == 1 and ran.result.ratings[0] == Rating("semantic_consistency", 8)
     with pytest.raises(UnreadableReply):

@@ -1,4 +1,4 @@
-"""DSG's tuples, questions and dependencies, and how a no bears on what depends on it (docs/conventions.md)."""
+"""DSG's tuples, questions and dependencies, and the effect of a no on dependent questions (docs/conventions.md)."""
 
 import csv
 import math
@@ -41,7 +41,7 @@ WRITTEN = [
 ]
 
 
-def test_questions_and_dependencies_are_written_side_by_side_from_the_tuples() -> None:
+def test_questions_and_dependencies_are_written_in_parallel_from_the_tuples() -> None:
     written, rounds = run(DsgConfig().write(PROMPT), [TUPLES], [QUESTIONS, DEPENDENCIES])
     assert written == WRITTEN
     about = f"Description:\n{PROMPT}\nTuples:\n"
@@ -60,7 +60,7 @@ def test_the_examples_of_the_instructions_have_the_form_that_is_read() -> None:
         assert list(read_questions(list(found), asked)) == list(read_dependencies(list(found), needed)) == list(found)
 
 
-def test_unreadable_dependencies_are_asked_for_again_and_then_there_are_none() -> None:
+def test_unreadable_dependencies_are_requested_again_and_then_left_out() -> None:
     written, rounds = run(DsgConfig().write(PROMPT), [TUPLES], [QUESTIONS, "Why?"], ["No."])
     assert written == [question._replace(parents=()) for question in WRITTEN]
     assert 'no line such as "2 | 1"' in rounds[2][0].messages[-1].text
@@ -112,8 +112,8 @@ def test_questions_without_a_tuple_or_a_question_mark_are_left_out() -> None:
     assert read_questions([1, 2, 3], reply) == {1: "Is there a dog?", 3: "Is there a mat?"}
 
 
-def test_questions_are_read_as_the_releases_parser_does_where_that_is_asked_for() -> None:
-    """Spaces stay, and what follows a question mark, or has none, is the question; all other lines are refused."""
+def test_the_released_parser_of_questions_is_an_option() -> None:
+    """Spaces stay. The question is the text after a question mark, or the text without one; other lines are refused."""
     reply = "output: 1 | Is there  a dog? (yes)\n2 |the dog is blue\n3 | Is there a mat?\n4 | Is it on it?\n3 | A mat?"
     released = DsgConfig(questions="released")
     written, _ = run(released.write(PROMPT), [TUPLES], [reply, DEPENDENCIES])
@@ -164,7 +164,7 @@ def test_parents_are_the_questions_that_a_line_names(line: str, parents: tuple[s
 
 
 @pytest.mark.parametrize("line", ["4 | the dog 1", "4 | background", "4 | 1-3", "4 | all of the above"])
-def test_dependencies_of_which_one_line_cannot_be_read_are_asked_for_again(line: str) -> None:
+def test_dependencies_with_an_unreadable_line_are_requested_again(line: str) -> None:
     written, rounds = run(DsgConfig().write(PROMPT), [TUPLES], [QUESTIONS, f"2 | 1\n{line}"], [DEPENDENCIES])
     assert written == WRITTEN
     assert f'found "{line[4:]}"' in rounds[2][0].messages[-1].text
@@ -172,13 +172,13 @@ def test_dependencies_of_which_one_line_cannot_be_read_are_asked_for_again(line:
     assert [one.parents for one in written] == [()] * 4, "as in the release, the prompt's questions then have none"
 
 
-def test_a_parent_without_a_question_is_none() -> None:
+def test_a_parent_without_a_question_is_left_out() -> None:
     written, _ = run(DsgConfig().write(PROMPT), [TUPLES], ["4 | Is the dog on the mat?\n3 | A mat?", DEPENDENCIES])
     assert [(one.question_id, one.parents) for one in written] == [("3", ()), ("4", ("3",))]
 
 
 def score(metric: DsgConfig, yes: Mapping[str, bool], parents: Mapping[str, tuple[str, ...]]) -> Scored:
-    """The score of questions with these answers and parents."""
+    """Score questions with these answers and parents."""
     logprobs = {True: ((-0.1, -0.1), (-2.0, -0.1)), False: ((-3.0, -0.1), (-0.1, -0.1))}
     ones = [
         Answered(WrittenQuestion(name, "is it?", YES_NO, "yes", parents=parents.get(name, ())), logprobs[right])
@@ -191,21 +191,21 @@ DIRECT, RECURSIVE = DsgConfig(), DsgConfig(zeroing="recursive")
 CHAIN = {"2": ("1",), "3": ("2",)}
 
 
-def test_a_yes_counts_where_its_parents_are_yes() -> None:
+def test_a_yes_counts_if_its_parents_are_yes() -> None:
     scored = score(DIRECT, {"1": True, "2": True, "3": False}, {"2": ("1",), "3": ("1",)})
     assert [one.score for one in scored.elements] == [1.0, 1.0, 0.0]
     assert [one.given for one in scored.elements] == ["yes", "yes", "no"]
     assert scored.score == pytest.approx(2 / 3)
 
 
-def test_direct_zeroing_looks_at_the_parents_raw_answers_and_recursive_at_all_ancestors() -> None:
+def test_direct_zeroing_uses_the_parents_raw_answers_and_recursive_zeroing_all_ancestors() -> None:
     yes = {"1": False, "2": True, "3": True}
     assert [one.score for one in score(DIRECT, yes, CHAIN).elements] == [0.0, 0.0, 1.0]
     assert [one.score for one in score(RECURSIVE, yes, CHAIN).elements] == [0.0, 0.0, 0.0]
 
 
 @pytest.mark.parametrize("metric", [DIRECT, RECURSIVE])
-def test_a_parent_that_is_not_among_the_questions_holds(metric: DsgConfig) -> None:
+def test_a_parent_that_is_not_among_the_questions_counts_as_yes(metric: DsgConfig) -> None:
     assert score(metric, {"1": True}, {"1": ("7",)}).score == 1.0
 
 
@@ -239,7 +239,7 @@ def test_the_reduction_decides_which_answer_is_likeliest() -> None:
 
 
 def test_questions_can_be_scored_by_the_likelihood_of_yes_as_in_vqascores_table_15() -> None:
-    """Yes to 1 is likely, to 2 and 4 unlikely; 3 and 4 hang on them, and yes to 3 is likely too."""
+    """Yes to 1 is likely, to 2 and 4 unlikely. 3 and 4 depend on these, and yes to 3 is likely too."""
     soft, parents = DsgConfig(aggregate="soft_mean", reduction="mean"), {"3": ("2",), "4": ("1",)}
     scored = score(soft, {"1": True, "2": False, "3": True, "4": False}, parents)
     likely, unlikely = math.exp(-0.2 / 2), math.exp(-3.1 / 2)
@@ -250,7 +250,7 @@ def test_questions_can_be_scored_by_the_likelihood_of_yes_as_in_vqascores_table_
 
 
 @pytest.mark.parametrize("options", [{"answers": "reply"}, {"prior": "blank_image"}])
-def test_likelihoods_that_are_not_there_are_refused(options: dict[str, Any]) -> None:
+def test_missing_likelihoods_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="expected answers=likelihood and prior=null"):
         DsgConfig(aggregate="soft_mean", **options)
     with pytest.raises(ConfigError, match="a reply has none; set one to null"):
@@ -263,13 +263,13 @@ def test_an_image_without_questions_has_an_error() -> None:
 
 TS2 = Path(os.environ.get("REFERENCE_DATA", Path(__file__).parents[5] / "shared" / "reference")) / "ts2"
 OFF = {"65"}
-"""The graph of images whose released scores were, for three models, taken as if its last question had no parent."""
+"""The graph of images whose released scores, for three models, treat its last question as if it had no parent."""
 
 
 @pytest.mark.skipif(not TS2.is_dir(), reason="REFERENCE_DATA is not set, or holds nothing")
 @pytest.mark.parametrize("model", ["blip1", "fuyu", "instruct_blip", "llava", "llava-alt", "mplug"])
 def test_released_scores_follow_from_the_released_answers(model: str) -> None:
-    """T2IScoreScore, 2,840 images: its scores are those of recursive zeroing, and of direct zeroing they are not."""
+    """T2IScoreScore has 2,840 images; its scores follow from recursive zeroing, and not from direct zeroing."""
     answers: dict[int, list[dict[str, str]]] = defaultdict(list)
     with (TS2 / "ts2_dsg_correct.csv").open() as file:
         for row in csv.DictReader(file):

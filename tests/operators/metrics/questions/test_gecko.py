@@ -38,8 +38,8 @@ def question(choices: Sequence[str] = ("yes", "no"), answer: str = "yes") -> Wri
     return WrittenQuestion("1", "is it?", tuple(choices), answer)
 
 
-def answered(*probabilities: float, answer: str = "a", p_entail: float | None = None) -> Answered:
-    """A question with choices a, b, ... of these probabilities, each half of it in the EOS."""
+def make_answered(*probabilities: float, answer: str = "a", p_entail: float | None = None) -> Answered:
+    """Return a question with choices a, b, ... of these probabilities; half of each probability is in the EOS token."""
     logprobs = tuple((math.log(p) / 2, math.log(p) / 2) for p in probabilities)
     return Answered(question("abcdefgh"[: len(probabilities)], answer), logprobs, p_entail=p_entail)
 
@@ -83,7 +83,7 @@ def test_words_below_the_threshold_are_not_asked_about() -> None:
     assert "A {1}[red colored, color] dog on a {2}[mat, entity]\n" in rounds[1][0].messages[0].text
 
 
-def test_without_any_visible_word_nothing_is_asked() -> None:
+def test_a_prompt_without_any_visible_word_has_no_questions() -> None:
     assert run(GeckoConfig(min_groundable=0.5).write("love"), ["{1}[love, other, 0.1]"]).result == []
 
 
@@ -121,7 +121,7 @@ def test_labels_are_read_in_every_form(reply: str) -> None:
     ]
 
 
-def test_words_of_a_label_may_hold_commas_and_brackets() -> None:
+def test_words_of_a_label_may_contain_commas_and_brackets() -> None:
     reply = "{1}[a sign, old, object, 0.7] {2}[says [exit], text, 1.0]"
     assert read_spans("A sign, old, says [exit]", reply) == [
         Span("sign, old", "object", 0.7, TextSpan(2, 11))._replace(words="A sign, old", place=TextSpan(0, 11)),
@@ -129,13 +129,13 @@ def test_words_of_a_label_may_hold_commas_and_brackets() -> None:
     ]
 
 
-def test_the_same_word_is_found_where_its_label_stands() -> None:
+def test_a_repeated_word_is_found_at_the_position_of_its_label() -> None:
     prompt = "a red car next to a red wall and a red door"
     reply = "a red car next to a {1}[red, color, 1.0] wall and {2}[a, counting, 1.0] {3}[red, color, 1.0] door"
     assert [span.place for span in read_spans(prompt, reply)] == [TextSpan(20, 23), TextSpan(33, 34), TextSpan(35, 38)]
 
 
-def test_words_that_are_not_in_the_prompt_have_no_place() -> None:
+def test_words_that_are_not_in_the_prompt_have_no_position() -> None:
     assert read_spans("a dog", "{1}[cat, animal, 1.0]") == [Span("cat", "animal", 1.0, None)]
 
 
@@ -150,7 +150,7 @@ BRACES = st.sampled_from(["{%d}", "(%d)", "[%d]", "<%d>", "{ %d } "])
 
 
 @st.composite
-def labelled(draw: st.DrawFn) -> tuple[str, str, list[tuple[int, int]]]:
+def labelled_replies(draw: st.DrawFn) -> tuple[str, str, list[tuple[int, int]]]:
     """Generate a prompt, a reply that labels some of its words, and the positions of these words."""
     words = draw(WORDS)
     marked = [draw(st.booleans()) for _ in words]
@@ -168,8 +168,8 @@ def labelled(draw: st.DrawFn) -> tuple[str, str, list[tuple[int, int]]]:
     return prompt, reply, places
 
 
-@given(labelled())
-def test_every_label_of_a_faithful_reply_is_found_in_its_place(case: tuple[str, str, list[tuple[int, int]]]) -> None:
+@given(labelled_replies())
+def test_every_label_of_a_faithful_reply_is_found_at_its_position(case: tuple[str, str, list[tuple[int, int]]]) -> None:
     prompt, reply, places = case
     spans = read_spans(prompt, reply)
     assert [span.place for span in spans] == [TextSpan(*place) for place in places]
@@ -177,7 +177,7 @@ def test_every_label_of_a_faithful_reply_is_found_in_its_place(case: tuple[str, 
 
 
 @pytest.mark.parametrize("unit", ["{1}[", "{1}[[", "{1}[[a]", "[a", "1 ", "{1", "[[]", "a,", "{1}[a, b, 0"])
-def test_a_long_hostile_reply_is_read_in_no_time(unit: str) -> None:
+def test_a_long_hostile_reply_is_read_quickly(unit: str) -> None:
     with pytest.raises(UnreadableReply):
         read_spans("a dog", unit * (60_000 // len(unit)) + "x" * 300)
 
@@ -202,7 +202,7 @@ def test_a_question_below_no_known_label_has_no_span(about: str) -> None:
     assert read == [WrittenQuestion("1", "is there a dog?", ("yes", "no"), "yes")]
 
 
-def test_a_question_may_stand_on_one_line() -> None:
+def test_a_question_may_be_on_one_line() -> None:
     read = read_questions(FOUND, "About {1}: Q: what color? Choices: red, blue A: red\nAbout {2}: Q: a dog? A: yes")
     assert [(one.text, one.choices, one.answer, one.span) for one in read] == [
         ("what color?", ("red", "blue"), "red", "red"),
@@ -213,27 +213,29 @@ def test_a_question_may_stand_on_one_line() -> None:
 # The score.
 
 
-def test_a_question_scores_its_answers_share_of_the_choices() -> None:
-    scored = GeckoConfig().weigh([answered(0.2, 0.05), answered(0.3, 0.1, 0.6, answer="c")])
+def test_a_questions_score_is_its_answers_share_of_the_choices() -> None:
+    scored = GeckoConfig().weigh([make_answered(0.2, 0.05), make_answered(0.3, 0.1, 0.6, answer="c")])
     assert [one.score for one in scored.elements] == pytest.approx([0.8, 0.6])
     assert [one.given for one in scored.elements] == ["a", "c"]
     assert scored.score == pytest.approx(0.7)
 
 
-def test_the_literal_reading_shares_out_negative_logs() -> None:
-    scored = GeckoConfig(likelihood="nll").weigh([answered(math.exp(-1), math.exp(-3))])
+def test_the_literal_reading_normalises_negative_logs() -> None:
+    scored = GeckoConfig(likelihood="nll").weigh([make_answered(math.exp(-1), math.exp(-3))])
     assert scored.score == pytest.approx(0.25)
 
 
 def test_without_normalisation_the_likeliest_choice_must_be_the_answer() -> None:
-    scored = GeckoConfig(normalise=False).weigh([answered(0.2, 0.3), answered(0.02, 0.01), answered(0.1, 0.1)])
+    scored = GeckoConfig(normalise=False).weigh(
+        [make_answered(0.2, 0.3), make_answered(0.02, 0.01), make_answered(0.1, 0.1)]
+    )
     assert [one.score for one in scored.elements] == [0.0, 1.0, 1.0]
     assert [one.given for one in scored.elements] == ["b", "a", "a"]
 
 
 @pytest.mark.parametrize(("reduction", "share"), [("product", 0.8), ("mean", 2 / 3), ("first", 2 / 3)])
-def test_the_reduction_is_that_of_vqascore(reduction: str, share: float) -> None:
-    scored = GeckoConfig(reduction=reduction).weigh([answered(0.4, 0.1)])  # type: ignore[arg-type]
+def test_the_reduction_equals_vqascores(reduction: str, share: float) -> None:
+    scored = GeckoConfig(reduction=reduction).weigh([make_answered(0.4, 0.1)])  # type: ignore[arg-type]
     assert scored.score == pytest.approx(share)
 
 
@@ -243,9 +245,9 @@ def test_long_answers_do_not_vanish() -> None:
 
 
 @pytest.mark.parametrize("likelihood", ["probability", "nll"])
-def test_certain_and_impossible_choices_share_alike(likelihood: str) -> None:
+def test_equally_certain_or_impossible_choices_have_equal_shares(likelihood: str) -> None:
     metric = GeckoConfig(likelihood=likelihood)  # type: ignore[arg-type]
-    assert metric.weigh([answered(1.0, 1.0)]).score == 0.5
+    assert metric.weigh([make_answered(1.0, 1.0)]).score == 0.5
 
 
 @given(st.lists(st.floats(-800, 0), min_size=2, max_size=6), st.sampled_from(["probability", "nll"]))
@@ -259,7 +261,7 @@ def test_the_shares_of_all_choices_add_up(logs: list[float], likelihood: str) ->
 
 
 def test_questions_that_the_prompt_does_not_entail_are_left_out_but_shown() -> None:
-    ones = [answered(0.9, 0.1, p_entail=0.0049), answered(0.6, 0.4, p_entail=0.005), answered(0.8, 0.2)]
+    ones = [make_answered(0.9, 0.1, p_entail=0.0049), make_answered(0.6, 0.4, p_entail=0.005), make_answered(0.8, 0.2)]
     scored = GeckoConfig().weigh(ones)
     assert [one.score for one in scored.elements] == [None, pytest.approx(0.6), pytest.approx(0.8)]
     assert (scored.score, scored.n_questions) == (pytest.approx(0.7), 2)
@@ -268,7 +270,7 @@ def test_questions_that_the_prompt_does_not_entail_are_left_out_but_shown() -> N
 
 
 def test_an_image_without_a_question_left_has_an_error_and_no_score() -> None:
-    scored = GeckoConfig().weigh([answered(0.9, 0.1, p_entail=0.0)])
+    scored = GeckoConfig().weigh([make_answered(0.9, 0.1, p_entail=0.0)])
     assert (scored.score, scored.error) == (None, NO_QUESTIONS)
     assert GeckoConfig().weigh([]).error == NO_QUESTIONS
 

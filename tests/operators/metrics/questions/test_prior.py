@@ -1,4 +1,4 @@
-"""A model's bias is divided out of its answers about an image."""
+"""A model's answers about an image are divided by its answers about a blank image."""
 
 import math
 
@@ -14,29 +14,32 @@ from plumbline.operators.metrics.writing import WrittenQuestion
 QUESTION = WrittenQuestion("1", "is there a dog?", ("yes", "no"), "yes")
 
 
-def of(*probabilities: float) -> Logprobs:
-    """One token for each choice, whose end is certain."""
+def make_logprobs(*probabilities: float) -> Logprobs:
+    """Return one token of these probabilities for each choice; the end is certain."""
     return tuple((math.log(probability), 0.0) for probability in probabilities)
 
 
-def test_geckos_share_is_of_likelihoods_beside_what_they_are_anyhow() -> None:
+def test_geckos_share_compares_likelihoods_with_the_prior() -> None:
     metric = GeckoConfig(nli=None, prior="blank_image")
-    scored = metric.weigh([Answered(QUESTION, of(0.6, 0.3), prior=of(0.8, 0.1))])
+    scored = metric.weigh([Answered(QUESTION, make_logprobs(0.6, 0.3), prior=make_logprobs(0.8, 0.1))])
     assert scored.score == pytest.approx((0.6 / 0.8) / (0.6 / 0.8 + 0.3 / 0.1))
     assert [one.given for one in scored.elements or ()] == ["no"], "yes is said even oftener of nothing"
-    unmoved = metric.weigh([Answered(QUESTION, of(0.8, 0.1), prior=of(0.8, 0.1))])
+    unmoved = metric.weigh([Answered(QUESTION, make_logprobs(0.8, 0.1), prior=make_logprobs(0.8, 0.1))])
     assert unmoved.score == pytest.approx(0.5)
 
 
-def test_a_yes_that_is_said_of_nothing_too_does_not_count_for_dsg() -> None:
-    biased = Answered(QUESTION, of(0.6, 0.3), prior=of(0.8, 0.1))
+def test_a_yes_that_is_as_likely_about_a_blank_image_does_not_count_for_dsg() -> None:
+    biased = Answered(QUESTION, make_logprobs(0.6, 0.3), prior=make_logprobs(0.8, 0.1))
     assert DsgConfig().weigh([biased._replace(prior=())]).score == 1
     assert DsgConfig(prior="blank_image").weigh([biased]).score == 0
 
 
-def test_vqascores_odds_are_divided_by_those_of_nothing() -> None:
+def test_vqascores_odds_are_divided_by_the_odds_about_a_blank_image() -> None:
     metric = VqaScoreConfig(template="{}?", normalise="yes_no", prior="blank_image")
-    shown, blank = of(0.3, 0.3, 0.0001, 0.0001, 0.1, 0.1, 0.0001, 0.0001), of(*[0.4] * 2, *[0.1] * 2, *[0.2] * 4)
+    shown, blank = (
+        make_logprobs(0.3, 0.3, 0.0001, 0.0001, 0.1, 0.1, 0.0001, 0.0001),
+        make_logprobs(*[0.4] * 2, *[0.1] * 2, *[0.2] * 4),
+    )
     answered = [Answered(WrittenQuestion("1", "a dog?", metric.choices), shown, prior=blank)]
     row = {"answers": [{"question_id": "1", "token_logprobs": shown}]}
     odds = (0.6002 / 0.2002) / (1.0 / 0.8)

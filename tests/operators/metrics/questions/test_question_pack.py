@@ -16,7 +16,7 @@ LIKELY, UNLIKELY = (math.log(0.9),), (math.log(0.1),)
 
 
 def answers(right: Sequence[bool], parents: Mapping[int, Sequence[int]]) -> list[Answered]:
-    """Yes/no questions from 1 on, answered yes or no, with their parents."""
+    """Return yes/no questions from 1 on, answered yes or no, with their parents."""
     return [
         Answered(
             WrittenQuestion(str(number), "?", YES_NO, "yes", parents=tuple(map(str, parents.get(number, ())))),
@@ -39,7 +39,7 @@ CHAIN = {2: [1], 3: [2], 4: [3]}
     ("zeroing", "expected"),
     [
         (None, 3 / 4),
-        ("direct", 2 / 4),  # 2 fails by its parent 1; 3 and 4 look at the answers to 2 and 3, which were yes
+        ("direct", 2 / 4),  # 2 fails by its parent 1; 3 and 4 use the raw answers to 2 and 3, which were yes
         ("recursive", 0 / 4),
         ("in_order", 0 / 4),
     ],
@@ -48,8 +48,8 @@ def test_a_no_at_the_head_of_a_chain(zeroing: Any, expected: float) -> None:
     assert score(answers([False, True, True, True], CHAIN), zeroing=zeroing) == pytest.approx(expected)
 
 
-def test_in_order_sees_what_was_zeroed_before_and_not_what_is_zeroed_after() -> None:
-    """DPG-Bench zeroes in place: 1 hangs on 3, which is zeroed by 2 only after 1 was looked at."""
+def test_zeroing_in_order_uses_earlier_zeros_and_ignores_later_ones() -> None:
+    """DPG-Bench zeroes in place: 1 depends on 3, which 2 zeroes only after 1 was computed."""
     answered = answers([True, False, True], {1: [3], 3: [2]})
     assert score(answered, zeroing="in_order") == pytest.approx(1 / 3)
     assert score(answered, zeroing="recursive") == 0
@@ -57,7 +57,7 @@ def test_in_order_sees_what_was_zeroed_before_and_not_what_is_zeroed_after() -> 
     assert holding_in_order(right, {"1": ["3"], "2": [], "3": ["2"]}) == {"1": True, "2": False, "3": False}
 
 
-def test_a_reply_counts_by_the_choice_that_it_means() -> None:
+def test_a_reply_counts_as_the_choice_that_it_means() -> None:
     question = WrittenQuestion("1", "what color?", ("red", "blue"), "red")
     other = question._replace(question_id="2")
     replied = [Answered(question, reply="crimson", chosen="red"), Answered(other, reply="sky", chosen="blue")]
@@ -72,7 +72,7 @@ def test_without_questions_there_is_no_score() -> None:
 # Soft means
 
 
-def test_the_spellings_of_the_release_and_those_without_a_space() -> None:
+def test_the_spellings_are_the_releases_or_those_without_a_space() -> None:
     assert spellings("four", "released") == ["four", " four", "Four", " Four", "4", " 4"]
     assert spellings("four", "fixed") == ["four", "Four", "4"]
     assert spellings("Yes", "released") == ["Yes", " Yes", "yes", " yes"]
@@ -81,36 +81,36 @@ def test_the_spellings_of_the_release_and_those_without_a_space() -> None:
     assert put.text == "How many? Answer in one word." and put.choices == tuple(spellings("two", "released"))
 
 
-def soft(*tokens: Sequence[float]) -> Answered:
-    """A question with the probabilities of the tokens of every spelling; that of the end comes behind."""
+def make_soft(*tokens: Sequence[float]) -> Answered:
+    """Return a question with the probabilities of the tokens of every spelling, the end of each last."""
     logs = tuple((*map(math.log, spelling), math.log(0.5)) for spelling in tokens)
     return Answered(WrittenQuestion("1", "?", ("two",), "two"), logs)
 
 
 def test_soft_tifa_sums_the_spellings_and_takes_either_mean() -> None:
     """The means of 0.5 and 0.2 are scipy's gmean, and the release's arithmetic mean."""
-    answered = [soft([0.3], [0.15], [0.05]), soft([0.1], [0.1])]
+    answered = [make_soft([0.3], [0.15], [0.05]), make_soft([0.1], [0.1])]
     assert score(answered, aggregate="soft_mean") == pytest.approx(0.35)
     assert score(answered, aggregate="soft_geometric") == pytest.approx(math.sqrt(0.5 * 0.2))
 
 
-def test_only_the_release_takes_a_first_token_for_the_whole_spelling() -> None:
-    """Qwen's ` 4` is a space and then `4`: the release adds all that any answer behind a space has."""
-    answered = [soft([0.4], [0.5, 0.01])]
+def test_only_the_release_counts_a_first_token_as_the_whole_spelling() -> None:
+    """Qwen splits ` 4` into a space and `4`, so the release adds up all answers that start with a space."""
+    answered = [make_soft([0.4], [0.5, 0.01])]
     assert score(answered, aggregate="soft_mean", spelling="released") == pytest.approx(0.9)
     assert score(answered, aggregate="soft_mean", spelling="fixed") == pytest.approx(0.4 + 0.005)
 
 
 def test_a_geometric_mean_with_an_impossible_answer_is_zero() -> None:
     impossible = Answered(WrittenQuestion("1", "?", ("two",), "two"), ((-800.0, 0.0),))
-    assert score([soft([0.5]), impossible], aggregate="soft_geometric") == 0
+    assert score([make_soft([0.5]), impossible], aggregate="soft_geometric") == 0
 
 
 # Rows of several images
 
 
 @pytest.mark.parametrize(("images", "expected"), [("mean", 0.5), ("last", 0.0)])
-def test_of_several_images_their_mean_or_the_last_counts(images: Any, expected: float) -> None:
+def test_the_score_of_several_images_is_their_mean_or_the_last(images: Any, expected: float) -> None:
     metric = QuestionPackConfig(images=images)
     each = [metric.score(Evidence({}, answers([yes], {}))) for yes in (True, False)]
     assert metric.combined(each).score == expected
@@ -119,7 +119,7 @@ def test_of_several_images_their_mean_or_the_last_counts(images: Any, expected: 
 # Configuration
 
 
-def test_a_pack_of_other_choices_is_refused() -> None:
+def test_a_pack_with_other_choices_is_refused() -> None:
     share, mean = QuestionPackConfig(), QuestionPackConfig(aggregate="soft_mean")
     assert share.refusal_of_pack({2, 4}) is None and mean.refusal_of_pack({1}) is None
     assert "aggregate=share" in (mean.refusal_of_pack({1, 2}) or "")

@@ -29,7 +29,7 @@ Choices: yes, no
 A: no"""
 
 
-def test_a_prompt_is_asked_about_in_one_reply() -> None:
+def test_one_reply_has_all_questions_about_a_prompt() -> None:
     written, rounds = run(TifaConfig(filter=False).write(PROMPT), [REPLY])
     assert written[:3] == [
         WrittenQuestion(
@@ -56,7 +56,7 @@ def test_the_examples_of_the_instructions_have_the_form_that_is_read() -> None:
 RIGHT = ["two", "2", "red", "The red ones", "yes"]
 
 
-def kept(*replies: str) -> list[bool]:
+def list_kept(*replies: str) -> list[bool]:
     """Return which questions the filter keeps if the checks get these answers."""
     written, rounds = run(TifaConfig().write(PROMPT), [REPLY], replies)
     assert len(rounds[1]) == 5
@@ -73,8 +73,8 @@ def test_the_filter_asks_each_question_with_and_without_its_choices() -> None:
     assert {request.seed for request in rounds[1]} == {2}
 
 
-def test_questions_that_the_prompt_answers_right_are_kept_and_repeats_are_not() -> None:
-    assert kept("two", "Two", "Red.", "red", "Yes, there are.") == [True, True, True, False]
+def test_questions_answered_right_from_the_prompt_are_kept_and_repeats_are_not() -> None:
+    assert list_kept("two", "Two", "Red.", "red", "Yes, there are.") == [True, True, True, False]
 
 
 @pytest.mark.parametrize(
@@ -90,14 +90,14 @@ def test_questions_that_the_prompt_answers_right_are_kept_and_repeats_are_not() 
         (4, "Answer: **yes**", [True, True, True, False]),
     ],
 )
-def test_a_wrong_answer_drops_its_question_alone(index: int, reply: str, kept_then: list[bool]) -> None:
+def test_a_wrong_answer_drops_only_its_question(index: int, reply: str, kept_then: list[bool]) -> None:
     replies = ["two", "two", "red", "red", "yes"]
     replies[index] = reply
-    assert kept(*replies) == kept_then
+    assert list_kept(*replies) == kept_then
 
 
 @pytest.mark.parametrize(("min_f1", "keep"), [(0.66, True), (0.67, False)])
-def test_a_free_answer_must_have_more_than_the_f1(min_f1: float, keep: bool) -> None:
+def test_the_f1_of_a_free_answer_must_exceed_the_threshold(min_f1: float, keep: bool) -> None:
     reply = "About red (color):\nQ: what color?\nChoices: red, blue\nA: red"
     written, _ = run(TifaConfig(min_f1=min_f1).write(PROMPT), [reply], ["red", "red ones"])
     assert [question.keep for question in written] == [keep]
@@ -129,11 +129,11 @@ def test_a_free_answer_is_compared_as_in_the_release(answer: str, gold: str, f1:
     assert free_f1(answer, gold) == pytest.approx(f1)
 
 
-def test_capitals_of_the_right_answer_do_not_count() -> None:
+def test_the_case_of_the_right_answer_does_not_count() -> None:
     assert free_f1("bow tie", "Bow Tie") == 1.0
 
 
-def test_without_the_filter_nothing_is_said_about_keeping() -> None:
+def test_without_the_filter_questions_are_neither_kept_nor_dropped() -> None:
     written, _ = run(TifaConfig(filter=False).write(PROMPT), [REPLY])
     assert [question.keep for question in written] == [None] * 4
 
@@ -149,14 +149,14 @@ def test_without_the_filter_nothing_is_said_about_keeping() -> None:
         ("", None, None, None),
     ],
 )
-def test_the_words_and_type_of_a_question_stand_above_it(
+def test_the_words_and_type_of_a_question_are_read_from_the_line_above(
     about: str, kind: str | None, span: str | None, start: int | None
 ) -> None:
     [read] = read_questions(PROMPT, f"{about}\nQ: are there any?\nA: yes")
     assert (read.kind, read.span, read.start) == (kind, span, start)
 
 
-def test_a_word_that_comes_twice_is_found_in_both_places() -> None:
+def test_a_word_that_occurs_twice_is_found_in_both_places() -> None:
     reply = "About a (counting):\nQ: one cat?\nA: yes\nAbout A (counting):\nQ: one dog?\nA: yes"
     assert [one.start for one in read_questions("a cat, a dog", reply)] == [0, 7]
 
@@ -176,25 +176,30 @@ def test_a_word_that_comes_twice_is_found_in_both_places() -> None:
         ("Red, or so", ("red", "blue"), None),
     ],
 )
-def test_a_reply_is_a_choice_but_for_case_and_punctuation(
+def test_a_reply_matches_a_choice_regardless_of_case_and_punctuation(
     reply: str, choices: tuple[str, ...], chosen: str | None
 ) -> None:
     assert same_choice(reply, choices) == chosen
 
 
 @given(st.text(), st.lists(st.text(min_size=1), min_size=1, max_size=5))
-def test_what_matches_is_a_choice_and_a_choice_matches_itself(reply: str, choices: list[str]) -> None:
+def test_a_match_is_always_a_choice_and_a_choice_matches_itself(reply: str, choices: list[str]) -> None:
     assert same_choice(reply, choices) in [None, *choices]
     assert same_choice(choices[0], choices) == choices[0]
 
 
-def answered(chosen: str | None, *, keep: bool | None = None) -> Answered:
+def make_answered(chosen: str | None, *, keep: bool | None = None) -> Answered:
     question = WrittenQuestion("1", "what color?", ("red", "blue"), "red", keep=keep)
     return Answered(question, reply="some words", chosen=chosen)
 
 
-def test_the_score_is_the_share_of_kept_questions_answered_right() -> None:
-    ones = [answered("red"), answered("blue", keep=True), answered("red", keep=True), answered("red", keep=False)]
+def test_the_score_is_the_fraction_of_kept_questions_answered_right() -> None:
+    ones = [
+        make_answered("red"),
+        make_answered("blue", keep=True),
+        make_answered("red", keep=True),
+        make_answered("red", keep=False),
+    ]
     scored = TifaConfig().weigh(ones)
     assert [one.score for one in scored.elements] == [1.0, 0.0, 1.0, None]
     assert [one.given for one in scored.elements] == ["red", "blue", "red", "red"]
@@ -202,10 +207,10 @@ def test_the_score_is_the_share_of_kept_questions_answered_right() -> None:
 
 
 def test_without_a_kept_question_there_is_an_error() -> None:
-    assert TifaConfig().weigh([answered("red", keep=False)]).error == NO_QUESTIONS
+    assert TifaConfig().weigh([make_answered("red", keep=False)]).error == NO_QUESTIONS
 
 
-def test_a_dropped_question_has_no_likelihoods_and_costs_the_others_nothing() -> None:
+def test_a_dropped_question_has_no_likelihoods_and_does_not_affect_the_others() -> None:
     """A model that only compares choices is never asked about questions that the filter dropped."""
     question = WrittenQuestion("1", "is it red?", ("yes", "no"), "yes")
     asked = Answered(question, ((-0.1, 0.0), (-2.4, 0.0)))

@@ -38,7 +38,7 @@ vqa(image, 'what animals are there?', 'pigs,cows,hens', 'cows')"""
 LEFT, RIGHT = Box("cow", 0.9, 0, 0, 10, 10), Box("sign", 0.9, 20, 0, 60, 40)
 
 
-def seen(statement: Statement, *found: Any) -> list[LookResult]:
+def make_seen(statement: Statement, *found: Any) -> list[LookResult]:
     """Return the results of a statement's looks: boxes, or words."""
     assert len(looks(statement)) == len(found)
     return [LookResult(text=one) if isinstance(one, str) else LookResult(tuple(one)) for one in found]
@@ -47,13 +47,13 @@ def seen(statement: Statement, *found: Any) -> list[LookResult]:
 def holds(text: str, *found: Any, relations: Relations = "stated") -> bool:
     statement = read_statement(text)
     assert isinstance(statement, Statement)
-    return judge(statement, seen(statement, *found), relations).holds
+    return judge(statement, make_seen(statement, *found), relations).holds
 
 
 # Programs
 
 
-def test_a_program_is_a_question_for_each_statement() -> None:
+def test_each_statement_of_a_program_is_a_question() -> None:
     questions, rounds = run(VpevalConfig().write(PROMPT), [PROGRAM])
     assert [(one.kind, one.text, one.answer, one.span, one.start) for one in questions] == [
         ("count", "countEval(objDet(image, 'cow'), '==2')", "yes", "Two", 0),
@@ -65,7 +65,7 @@ def test_a_program_is_a_question_for_each_statement() -> None:
     assert rounds[0][0].messages[0].text.endswith(f"Description:\n{PROMPT}\nPrograms are below:\n")
 
 
-def test_the_examples_of_both_forms_say_the_same() -> None:
+def test_the_examples_of_both_forms_have_the_same_content() -> None:
     text, in_json = (examples(PROGRAMS[form].instructions, "Programs are below:") for form in ("text", "json"))
     for one, other in zip(text, in_json, strict=True):
         program = read_program(one.reply)
@@ -85,7 +85,7 @@ def test_the_examples_of_both_forms_say_the_same() -> None:
         "Here is the program.\n\n{}\n\nI hope this helps!",
     ],
 )
-def test_programs_are_read_whatever_is_written_around_them(program: str) -> None:
+def test_programs_are_read_in_any_surrounding_text(program: str) -> None:
     assert read_program(program.format(PROGRAM)) == read_program(PROGRAM)
 
 
@@ -123,7 +123,7 @@ def test_a_statement_is_a_module_with_its_arguments(text: str, statement: tuple[
         ("objectEval(image, 'a', 'b')", "2 arguments, expected 1"),
     ],
 )
-def test_a_statement_without_a_meaning_is_left_out_and_says_why(text: str, problem: str) -> None:
+def test_a_meaningless_statement_is_left_out_with_the_reason(text: str, problem: str) -> None:
     assert [one.module for one in read_program(f"{text}\nobjectEval(image, 'dog')")] == ["object"]
     with pytest.raises(UnreadableReply, match=problem):
         read_program(text)
@@ -163,11 +163,11 @@ def test_other_code_makes_a_reply_unreadable_and_is_not_run(code: str, monkeypat
 
 
 def test_a_program_that_stays_code_is_an_error_of_its_prompt() -> None:
-    asked = refused_requests(VpevalConfig(), "objectEval(image, 'cow')\nimport os; os.system('true')")
+    asked = collect_refused_requests(VpevalConfig(), "objectEval(image, 'cow')\nimport os; os.system('true')")
     assert "is not a call of one of the modules" in asked[1].messages[-1].text, "it is asked for once more"
 
 
-def refused_requests(metric: VpevalConfig, reply: str) -> list[Request]:
+def collect_refused_requests(metric: VpevalConfig, reply: str) -> list[Request]:
     """Return the requests of a program until it gives up, if every reply is the same."""
     asked: list[Request] = []
     program = metric.write(PROMPT)
@@ -195,7 +195,7 @@ def test_a_count_is_compared_and_never_evaluated() -> None:
         ("(" * 50_000, "no statement"),
     ],
 )
-def test_a_reply_without_a_program_says_so(reply: str, reason: str) -> None:
+def test_a_reply_without_a_program_is_refused_with_the_reason(reply: str, reason: str) -> None:
     with pytest.raises(UnreadableReply, match=reason):
         read_program(reply)
 
@@ -205,11 +205,11 @@ def test_a_reply_without_a_program_says_so(reply: str, reason: str) -> None:
 
 @pytest.mark.parametrize(("bound", "expected"), [("==2", True), (">1", True), ("<2", False), (">=3", False),
                                                  ("!=3", True), ("two", True), ("3", False)])  # fmt: skip
-def test_a_count_is_that_of_the_boxes(bound: str, expected: bool) -> None:
+def test_a_count_is_the_number_of_boxes(bound: str, expected: bool) -> None:
     assert holds(f"countEval(objDet(image, 'cow'), '{bound}')", [LEFT, LEFT]) is expected
 
 
-def test_an_object_is_there_where_a_box_is() -> None:
+def test_an_object_exists_if_a_box_was_found() -> None:
     assert holds("objectEval(image, 'cow')", [LEFT])
     assert not holds("objectEval(image, 'cow')", [])
 
@@ -217,7 +217,7 @@ def test_an_object_is_there_where_a_box_is() -> None:
 @pytest.mark.parametrize(
     ("relation", "stated"), [("left", True), ("left to", True), ("right of", False), ("above", True), ("below", False)]
 )
-def test_a_place_is_that_of_the_centres_and_the_release_reads_it_the_other_way(relation: str, stated: bool) -> None:
+def test_positions_are_compared_by_centres_and_the_release_swaps_the_two(relation: str, stated: bool) -> None:
     text = f"spatialEval(image, 'cow,sign,{relation}')"
     assert holds(text, [LEFT], [RIGHT]) is stated
     assert holds(text, [LEFT], [RIGHT], relations="released") is not stated
@@ -226,14 +226,14 @@ def test_a_place_is_that_of_the_centres_and_the_release_reads_it_the_other_way(r
 
 
 @pytest.mark.parametrize(("relation", "stated"), [("bigger", False), ("smaller", True), ("same", False)])
-def test_a_size_is_that_of_the_areas(relation: str, stated: bool) -> None:
+def test_sizes_are_compared_by_areas(relation: str, stated: bool) -> None:
     text = f"scaleEval(image, 'cow,sign,{relation}')"
     assert holds(text, [LEFT], [RIGHT]) is stated
     assert holds(text, [LEFT], [RIGHT], relations="released") is (relation == "bigger")
     assert holds(text, [LEFT], [LEFT._replace(label="sign", x2=10.2)]) is (relation == "same")
 
 
-def test_a_box_that_bears_but_part_of_the_words_has_no_place() -> None:
+def test_a_box_that_is_labelled_with_part_of_the_words_is_ignored() -> None:
     """The release also counts such a box, but compares relations only between boxes with the whole label."""
     part = LEFT._replace(label="brown")
     assert holds("objectEval(image, 'brown cow')", [part])
@@ -241,14 +241,13 @@ def test_a_box_that_bears_but_part_of_the_words_has_no_place() -> None:
     assert holds("spatialEval(image, 'Cow,sign,left')", [LEFT], [RIGHT])
 
 
-def test_of_two_things_of_one_name_no_box_is_compared_with_itself() -> None:
+def test_no_box_is_compared_with_itself_if_two_things_have_the_same_name() -> None:
     assert not holds("scaleEval(image, 'cow,cow,same')", [LEFT])
     assert holds("scaleEval(image, 'cow,cow,same')", [LEFT, LEFT._replace(x1=30, x2=40)])
 
 
-def test_what_boxes_cannot_show_is_asked_of_the_vqa_model() -> None:
-    """The release does so for other relations; it decides in front of and behind by a depth model, which we do not
-    have."""
+def test_relations_that_boxes_cannot_show_are_asked_of_the_vqa_model() -> None:
+    """So does the release for other relations, but it uses a depth model for `in front of` and `behind`."""
     text = "spatialEval(image, 'cow,umbrella,in front of')"
     statement = read_statement(text)
     assert isinstance(statement, Statement)
@@ -270,21 +269,19 @@ def test_what_boxes_cannot_show_is_asked_of_the_vqa_model() -> None:
         ("scaleEval(image, 'cow,sign,taller')", "Is the cow taller the sign?", "Is the cow skip than the sign?"),
     ],
 )
-def test_other_relations_are_asked_in_the_releases_words_where_that_is_asked_for(
-    text: str, stated: str, released: str
-) -> None:
+def test_other_relations_can_be_asked_in_the_releases_words(text: str, stated: str, released: str) -> None:
     ours, theirs = VpevalConfig(), VpevalConfig(relations="released")
     assert stated in ours.looks(text)[-1].text and released in theirs.looks(text)[-1].text
     assert ours.looking() != theirs.looking()
 
 
-def test_a_text_is_a_line_that_was_read_or_all_of_them() -> None:
+def test_a_text_must_be_a_line_that_was_read_or_all_lines_together() -> None:
     assert holds("textEval(ocr(image), 'Pro Milk')", "Dairy\nPRO MILK!\n2%")
     assert holds("textEval(ocr(image), 'pro milk.')", "pro\nmilk")
     assert not holds("textEval(ocr(image), 'milk')", "pro milk")
 
 
-def test_a_question_is_put_as_released_and_its_answer_compared() -> None:
+def test_a_question_is_asked_as_released_and_its_answer_compared() -> None:
     text = "vqa(image, 'what animals are there?', 'pigs,cows,hens', 'cows')"
     assert VpevalConfig().looks(text) == (
         Look("model", "Question: what animals are there? Choices: pigs, cows, hens Answer:"),
@@ -293,7 +290,7 @@ def test_a_question_is_put_as_released_and_its_answer_compared() -> None:
     assert not holds(text, "two cows")
 
 
-def test_a_model_that_compares_choices_is_asked_the_question_alone() -> None:
+def test_a_model_that_compares_choices_is_only_asked_the_question() -> None:
     """Ablation 3 of "What makes a good metric?": CLIP compares every question with each of its choices."""
     metric = VpevalConfig().with_model_defaults(lambda role: COSINE)
     text = "vqa(image, 'what animals are there?', 'pigs,cows,hens', 'cows')"
@@ -313,7 +310,7 @@ def test_a_model_that_compares_choices_is_asked_the_question_alone() -> None:
         "textEval(ocr(image), 'pro milk')",
     ],
 )
-def test_shuffled_words_reach_all_that_is_asked_and_compared_but_no_choice(text: str) -> None:
+def test_shuffling_words_affects_every_question_and_phrase_but_no_choice(text: str) -> None:
     plain, shuffled = VpevalConfig(), VpevalConfig(ablation="shuffled_words")
     for own, other in zip(plain.looks(text), shuffled.looks(text), strict=True):
         ours, theirs = (look.text.partition(" Choices: ") for look in (own, other))
@@ -321,13 +318,13 @@ def test_shuffled_words_reach_all_that_is_asked_and_compared_but_no_choice(text:
         assert ours[0] != theirs[0] or not ours[0]
     (question,) = run(plain.write(PROMPT), [text]).result
     if question.kind == "text":
-        seen = [LookResult(text="pro milk")]
+        results = [LookResult(text="pro milk")]
     else:
-        seen = [
+        results = [
             LookResult((LEFT._replace(label=look.text), LEFT._replace(label=look.text)), "yes")
             for look in shuffled.looks(text)
         ]
-    given = shuffled.weigh([Answered(question, seen=tuple(seen))]).elements
+    given = shuffled.weigh([Answered(question, seen=tuple(results))]).elements
     assert given is not None
     if question.kind == "count":
         assert (given[0].given, given[0].score) == ("2 x cow brown", 1.0)
@@ -335,7 +332,7 @@ def test_shuffled_words_reach_all_that_is_asked_and_compared_but_no_choice(text:
         assert given[0].score == 0.0, "the words that are wanted stand in another order"
 
 
-def test_the_score_is_the_share_of_statements_that_hold() -> None:
+def test_the_score_is_the_fraction_of_statements_that_hold() -> None:
     metric = VpevalConfig()
     questions = run(metric.write(PROMPT), [PROGRAM]).result
     found = {"cow": [LEFT, LEFT], "sign": [RIGHT]}
@@ -353,7 +350,7 @@ def test_the_score_is_the_share_of_statements_that_hold() -> None:
     ]  # fmt: skip
 
 
-def test_repeated_statements_and_answers_that_are_no_choice_count_as_released() -> None:
+def test_repeated_statements_and_answers_outside_the_choices_count_as_released() -> None:
     """Three of four hold: the release runs a repeated statement twice, and compares any answer with the reply."""
     metric = VpevalConfig()
     program = "objectEval(image, 'cow')\nvqa(image, 'how many cows?', '1,2,3', '>1')\nobjectEval(image, 'cow')"
@@ -364,7 +361,7 @@ def test_repeated_statements_and_answers_that_are_no_choice_count_as_released() 
     assert holds("vqa(image, 'how many cows?', '1,2,3', '>1')", ">1")
 
 
-def test_programs_in_json_are_the_same_questions() -> None:
+def test_programs_in_json_give_the_same_questions() -> None:
     reply = json.dumps({"modules": [
         {"about": "two", "module": "count", "object": "cow", "count": "==2"},
         {"about": "cows", "module": "vqa", "question": "are they cows?", "answer": "yes"},
@@ -385,5 +382,5 @@ def test_a_program_in_json_is_stored_as_it_is_read(value: object, module: str) -
     try:
         questions = run(VpevalConfig(replies="json").write(PROMPT), [json.dumps([entry])]).result
     except (UnreadableReply, AssertionError):
-        return  # it is asked for again
+        return  # it is requested again
     assert all(VpevalConfig().looks(question.text) for question in questions)

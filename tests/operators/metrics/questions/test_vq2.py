@@ -37,7 +37,7 @@ def test_each_phrase_gets_a_question_that_is_checked_by_a_round_trip() -> None:
     )
 
 
-def test_as_released_five_questions_are_drawn_for_each_phrase_and_all_of_them_count() -> None:
+def test_the_release_samples_five_questions_for_each_phrase_and_all_of_them_count() -> None:
     metric = Vq2Config(convention="released", temperature=1.0, seed=3)
     drawn = ["What is there?", "What?", "What is there?", "Hm.", "How?"]
     written, rounds = run(metric.write(PROMPT), ["Two red apples"], drawn, ["Hm."])
@@ -49,12 +49,12 @@ def test_as_released_five_questions_are_drawn_for_each_phrase_and_all_of_them_co
     assert [(one.temperature, one.seed) for one in rounds[1]] == [(1.0, 15 + index) for index in range(5)]
 
 
-def test_questions_that_are_drawn_need_a_temperature() -> None:
+def test_sampling_questions_needs_a_temperature() -> None:
     with pytest.raises(ConfigError, match="vq2 temperature: convention=released draws 5 questions"):
         Vq2Config(convention="released")
 
 
-def test_the_phrases_of_the_instructions_stand_in_their_descriptions() -> None:
+def test_the_phrases_in_the_instructions_occur_in_their_descriptions() -> None:
     for instructions in (
         vq2.STEPS["paper"].phrases["text"].instructions,
         vq2.STEPS["released"].phrases["text"].instructions,
@@ -64,7 +64,7 @@ def test_the_phrases_of_the_instructions_stand_in_their_descriptions() -> None:
 
 
 @pytest.mark.parametrize(("min_f1", "keep"), [(0.66, True), (0.67, False)])
-def test_an_answer_must_have_at_least_the_f1(min_f1: float, keep: bool) -> None:
+def test_the_f1_of_an_answer_must_reach_the_threshold(min_f1: float, keep: bool) -> None:
     written, _ = run(Vq2Config(min_f1=min_f1).write(PROMPT), ["apples"], ["What is there?"], ["red apples"])
     assert [question.keep for question in written] == [keep]
 
@@ -124,28 +124,28 @@ def test_every_listed_phrase_of_the_prompt_is_found(words: list[str], data: st.D
     assert prompt[place.start : place.end] == phrase
 
 
-def test_a_long_hostile_list_is_read_in_no_time() -> None:
+def test_a_long_hostile_list_is_read_quickly() -> None:
     with pytest.raises(UnreadableReply):
         read_spans("a dog " * 50, "x,\n" * 20_000)
     with pytest.raises(UnreadableReply):
         read_spans("a dog " * 50, "x," * 30_000)
 
 
-def answered(*, keep: bool | None = None) -> Answered:
-    """A question whose yes has the probability 0.8 and its EOS 0.5."""
+def make_answered(*, keep: bool | None = None) -> Answered:
+    """Return a question whose yes has the probability 0.8 and its EOS 0.5."""
     question = WrittenQuestion("1", "is 'a' true for 'b?' in this image?", YES_NO, "yes", keep=keep)
     return Answered(question, ((math.log(0.8), math.log(0.5)), (math.log(0.1), math.log(0.5))))
 
 
 @pytest.mark.parametrize(("reduction", "score"), [("product", 0.4), ("mean", math.sqrt(0.4)), ("first", 0.8)])
 def test_the_score_is_the_mean_likelihood_of_yes(reduction: str, score: float) -> None:
-    scored = Vq2Config(reduction=reduction).weigh([answered(), answered(keep=True)])  # type: ignore[arg-type]
+    scored = Vq2Config(reduction=reduction).weigh([make_answered(), make_answered(keep=True)])  # type: ignore[arg-type]
     assert scored.score == pytest.approx(score)
     assert [one.given for one in scored.elements] == ["yes", "yes"]
 
 
 def test_questions_that_the_round_trip_dropped_do_not_count() -> None:
-    dropped = answered(keep=False)._replace(token_logprobs=())
-    scored = Vq2Config().weigh([answered(keep=True), dropped])
+    dropped = make_answered(keep=False)._replace(token_logprobs=())
+    scored = Vq2Config().weigh([make_answered(keep=True), dropped])
     assert (scored.score, scored.n_questions) == (pytest.approx(0.4), 1)
     assert Vq2Config().weigh([dropped]).error == NO_QUESTIONS

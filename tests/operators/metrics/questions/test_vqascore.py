@@ -1,4 +1,4 @@
-"""VQAScore's question and its reductions are the paper's and the released code's."""
+"""VQAScore's question and reductions follow the paper and the released code."""
 
 import math
 from typing import Any, get_args
@@ -20,7 +20,7 @@ from tests.operators.metrics.scripted import run
 YES, EOS = math.log(0.8), math.log(0.45)
 
 
-def test_what_is_left_open_is_as_the_models_kind_has_it() -> None:
+def test_unset_options_follow_the_models_kind() -> None:
     released, chat = (
         VqaScoreConfig().with_model_defaults(lambda role: CLIP_FLANT5),
         VqaScoreConfig().with_model_defaults(lambda role: CHAT),
@@ -31,7 +31,7 @@ def test_what_is_left_open_is_as_the_models_kind_has_it() -> None:
     assert (chat.answer, chat.reduction) == ("Yes", "first")
 
 
-def test_what_is_set_stays_whatever_the_kind() -> None:
+def test_set_options_hold_for_every_kind_of_model() -> None:
     metric = VqaScoreConfig(template="Is it {}?", reduction="product").with_model_defaults(lambda role: CHAT)
     assert metric.asks == ("Is it {}?", "Yes", "product")
     assert VqaScoreConfig(answer="yes").with_model_defaults(lambda role: CHAT).asks == DEFAULT_QUESTIONS[
@@ -50,13 +50,13 @@ def test_what_is_set_stays_whatever_the_kind() -> None:
         *((yes, False) for yes in ("Yes", "True", "Correct", "Yes it does", "Yes, not a doubt", "a cat", "North")),
     ],
 )
-def test_a_likely_denial_is_worse_and_any_other_answer_better_unless_it_is_stated(answer: str, falls: bool) -> None:
+def test_a_likely_no_is_worse_and_any_other_answer_better_unless_stated_otherwise(answer: str, falls: bool) -> None:
     assert VqaScoreConfig(answer=answer).prefers_lower == falls
     assert VqaScoreConfig(answer=answer, lower_is_better=not falls).prefers_lower != falls
     assert VqaScoreConfig(answer=answer).with_model_defaults(lambda role: CHAT).prefers_lower == falls
 
 
-def test_a_question_after_faults_is_stated_to_be_lower_is_better() -> None:
+def test_a_question_about_faults_must_declare_that_lower_is_better() -> None:
     assert VqaScoreConfig(template="Does anything of {} lack?", normalise="yes_no", lower_is_better=True).prefers_lower
     assert not VqaScoreConfig().prefers_lower
 
@@ -65,12 +65,12 @@ def test_the_mean_of_two_tokens_is_the_root_of_their_product() -> None:
     assert reduce_answer([YES, EOS], "mean") == pytest.approx(math.sqrt(0.8 * 0.45))
 
 
-def test_the_product_is_that_of_all_tokens() -> None:
+def test_the_product_covers_all_tokens() -> None:
     assert reduce_answer([YES, EOS], "product") == pytest.approx(0.36)
     assert reduce_answer([YES, EOS, math.log(0.5)], "product") == pytest.approx(0.18)
 
 
-def test_the_first_token_stands_alone() -> None:
+def test_the_first_token_reduction_ignores_the_other_tokens() -> None:
     assert reduce_answer([YES, EOS], "first") == pytest.approx(0.8)
 
 
@@ -84,7 +84,7 @@ def test_every_reduction_stays_between_zero_and_one(logprob: float) -> None:
         assert 0.0 <= reduce_answer([logprob, logprob], reduction) <= 1.0
 
 
-def test_other_braces_in_the_template_are_left_alone() -> None:
+def test_other_braces_in_the_template_stay_unchanged() -> None:
     assert (
         VqaScoreConfig(template="{a} {} {0}").with_model_defaults(lambda role: CHAT).question("{} {b}")
         == "{a} {} {b} {0}"
@@ -98,15 +98,15 @@ def test_what_the_model_is_asked_does_not_depend_on_the_reduction() -> None:
     assert tiny.vqascore(template="Is it {}?").asking() != asked
 
 
-# normalise=yes_no
+# Options with normalise=yes_no
 
 
-def normalised(**options: Any) -> VqaScoreConfig:
+def score_normalised(**options: Any) -> VqaScoreConfig:
     return VqaScoreConfig(normalise="yes_no", **options).with_model_defaults(lambda role: CHAT)
 
 
-def test_yes_is_weighed_against_no_in_every_spelling() -> None:
-    (question,) = run(normalised().write("a cat")).result
+def test_yes_is_compared_with_no_in_every_spelling() -> None:
+    (question,) = run(score_normalised().write("a cat")).result
     assert question.text == 'Does this figure show "a cat"? Please answer Yes or No.'
     assert question.choices == ("Yes", " Yes", "yes", " yes", "No", " No", "no", " no")
     shares = (0.4, 0.1, 0.05, 0.05, 0.2, 0.05, 0.03, 0.02)
@@ -114,24 +114,24 @@ def test_yes_is_weighed_against_no_in_every_spelling() -> None:
     assert share_of_yes(spelled[:4], spelled[4:]) == pytest.approx(0.6 / 0.9)
 
 
-def test_a_spelling_of_several_tokens_counts_by_all_of_them_and_not_by_the_end() -> None:
+def test_a_spelling_of_several_tokens_counts_all_of_them_except_the_end() -> None:
     half = [math.log(0.5)]
     assert share_of_yes([[*half, *half, EOS]], [[*half, EOS]]) == pytest.approx(0.25 / 0.75)
 
 
-def test_spellings_that_a_tokenizer_does_not_tell_apart_leave_the_share_as_it_is() -> None:
+def test_spellings_with_the_same_tokens_do_not_change_the_share() -> None:
     yes, no = [math.log(0.3), EOS], [math.log(0.1), EOS]
     assert share_of_yes([yes] * 4, [no] * 4) == pytest.approx(share_of_yes([yes], [no]))
 
 
 @pytest.mark.parametrize(("yes", "no", "share"), [(-1.0, -5000.0, 1.0), (-5000.0, -1.0, 0.0), (-5000.0, -5000.0, 0.5)])
-def test_a_share_is_a_number_however_unlikely_both_are(yes: float, no: float, share: float) -> None:
+def test_a_share_is_a_number_even_if_both_answers_are_unlikely(yes: float, no: float, share: float) -> None:
     assert share_of_yes([[yes, EOS]], [[no, EOS]]) == share
 
 
-def test_a_normalised_score_has_keys_of_its_own_and_others_keep_theirs() -> None:
-    assert normalised().scoring() == {"normalise": "yes_no"}
-    assert normalised().asking() != VqaScoreConfig().with_model_defaults(lambda role: CHAT).asking()
+def test_normalising_changes_the_key_of_the_score_and_no_other_key() -> None:
+    assert score_normalised().scoring() == {"normalise": "yes_no"}
+    assert score_normalised().asking() != VqaScoreConfig().with_model_defaults(lambda role: CHAT).asking()
     plain = VqaScoreConfig().with_model_defaults(lambda role: CHAT)
     assert plain.answering() == {
         "kind": "vqascore",
@@ -139,4 +139,6 @@ def test_a_normalised_score_has_keys_of_its_own_and_others_keep_theirs() -> None
         "answer": "Yes",
     }
     assert plain.scoring() == {"reduction": "first"}
-    assert normalised().with_model_defaults(lambda role: CLIP_FLANT5) == normalised(), "a settled metric is settled"
+    assert score_normalised().with_model_defaults(lambda role: CLIP_FLANT5) == score_normalised(), (
+        "a settled metric is settled"
+    )

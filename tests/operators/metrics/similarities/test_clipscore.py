@@ -1,4 +1,4 @@
-"""CLIPScore's variants differ in scale, in the clamp and in the text prefix, and in nothing else."""
+"""CLIPScore's variants differ only in scale, clamp and text prefix."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from plumbline.operators.metrics.similarities.clipscore import ClipScoreConfig, 
 @pytest.mark.parametrize(
     ("variant", "positive", "negative"), [("cosine", 0.3, -0.3), ("original", 0.75, 0.0), ("torchmetrics", 30.0, 0.0)]
 )
-def test_the_scale_and_the_clamp_are_the_variants(variant: Variant, positive: float, negative: float) -> None:
+def test_the_scale_and_the_clamp_follow_the_variant(variant: Variant, positive: float, negative: float) -> None:
     assert scale_cosine(0.3, variant) == pytest.approx(positive)
     assert scale_cosine(-0.3, variant) == negative
 
@@ -30,7 +30,7 @@ def test_only_the_original_puts_its_prefix_before_the_text(variant: Variant, tex
         ("ﬁne ＡＢＣ", "fine abc"),
     ],
 )
-def test_the_original_reads_a_text_as_the_released_tokenizer_does(prompt: str, read: str) -> None:
+def test_the_original_cleans_a_text_like_the_released_tokenizer(prompt: str, read: str) -> None:
     assert ClipScoreConfig(variant="original").text(prompt) == "a photo depicts " + read
     assert ClipScoreConfig().text(prompt) == prompt
 

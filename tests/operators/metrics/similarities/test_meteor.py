@@ -28,20 +28,20 @@ WORDS = ["a", "red", "car", "cars", "two", "sheep", "standing", "stood", "on", "
         ("?!", "...", 0.0),
     ],
 )
-def test_it_is_what_nltk_gives(candidate: str, reference: str, expected: float) -> None:
-    """single_meteor_score of NLTK 3.10, its stemmer in the mode of the original paper, its WordNet empty."""
+def test_meteor_equals_nltks(candidate: str, reference: str, expected: float) -> None:
+    """Expected values are single_meteor_score's in NLTK 3.10, with the paper's stemmer and an empty WordNet."""
     assert meteor(candidate, reference) == pytest.approx(expected, abs=1e-12)
 
 
 @given(st.lists(st.sampled_from(WORDS), max_size=12), st.lists(st.sampled_from(WORDS), max_size=12))
-def test_it_is_a_share_and_the_text_itself_has_the_most(candidate: list[str], reference: list[str]) -> None:
+def test_meteor_is_between_0_and_1_and_highest_for_the_text_itself(candidate: list[str], reference: list[str]) -> None:
     said, wanted = " ".join(candidate), " ".join(reference)
     assert 0 <= meteor(said, wanted) <= 1
     assert meteor(said, wanted) <= meteor(wanted, wanted) + 1e-12
 
 
 def write_wordnet(folder: Path, synsets: Sequence[Sequence[str]]) -> Path:
-    """Write WordNet's files with these sets of nouns that mean the same, and with none of other kinds."""
+    """Write WordNet's files with these sets of synonymous nouns, and without other parts of speech."""
     folder.mkdir(exist_ok=True)
     (folder / "lexnames").write_text("00\tadj.all\t3\n01\tadj.pert\t3\n02\tadv.all\t4\n03\tnoun.Tops\t1\n")
     for part in ("adj", "adv", "noun", "verb"):
@@ -62,8 +62,8 @@ def write_wordnet(folder: Path, synsets: Sequence[Sequence[str]]) -> Path:
     return folder
 
 
-def test_synonyms_match_where_wordnet_is_given(tmp_path: Path) -> None:
-    """A match by synonym weighs as much as an exact one, also of a candidate's word in another form, as in NLTK."""
+def test_synonyms_match_if_wordnet_is_given(tmp_path: Path) -> None:
+    """A match by synonym weighs as much as an exact match, even if the candidate's word is inflected, as in NLTK."""
     wordnet = find_wordnet(
         str(write_wordnet(tmp_path / "wordnet", [("car", "auto"), ("ox", "bull"), ("car", "wagon")]))
     )

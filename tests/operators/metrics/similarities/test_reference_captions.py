@@ -1,4 +1,4 @@
-"""Measures of captions against references are those of PyPI's pycocoevalcap 1.2, without its tokenizer."""
+"""Caption measures against references equal those of PyPI's pycocoevalcap 1.2, without its tokenizer."""
 
 import random
 
@@ -29,14 +29,14 @@ EXPECTED = {
 
 
 @pytest.mark.parametrize("measure", EXPECTED)
-def test_a_measure_is_that_of_the_coco_evaluation(measure: str) -> None:
+def test_a_measure_equals_the_coco_evaluation(measure: str) -> None:
     texts = {tuple(caption.split()): [text.split() for text in its] for caption, its in CAPTIONS.items()}
     measures = {"bleu_4": bleu_4, "rouge_l": rouge_l, "cider": Cider([*texts.values()]).score}
     found = [measures[measure](caption, references) for caption, references in texts.items()]
     assert found == pytest.approx(EXPECTED[measure], rel=1e-9)
 
 
-def test_a_caption_that_is_a_reference_is_the_best_and_the_order_of_references_does_not_matter() -> None:
+def test_a_reference_itself_scores_best_and_the_order_of_references_does_not_matter() -> None:
     rng = random.Random(4)
     images = [[[rng.choice("abcdefgh") for _ in range(rng.randint(4, 9))] for _ in range(3)] for _ in range(40)]
     cider = Cider(images)
@@ -53,7 +53,7 @@ def test_a_caption_that_is_a_reference_is_the_best_and_the_order_of_references_d
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_the_common_length_is_brute_forces(seed: int) -> None:
+def test_the_common_length_equals_brute_forces(seed: int) -> None:
     rng = random.Random(seed)
     first, second = ([rng.choice("abc") for _ in range(rng.randint(0, 8))] for _ in range(2))
     subsequences = ([word for place, word in enumerate(first) if mask >> place & 1] for mask in range(2 ** len(first)))

@@ -13,12 +13,12 @@ OPTIONS = {file.stem: yaml.safe_load(file.read_text()) for file in FILES}
 NAMED = {name: options for name, options in OPTIONS.items() if options.get("kind") == "similarity"}
 
 
-def test_the_score_is_the_models_number_with_whether_the_text_was_cut() -> None:
+def test_the_score_is_the_models_number_and_records_if_the_text_was_cut() -> None:
     scored = SimilarityConfig(model="itm").score(Evidence({"similarity": -1.25, "truncated": True}))
     assert (scored.score, scored.truncated, scored.elements) == (-1.25, True, None)
 
 
-def test_what_the_report_tells_is_no_part_of_what_is_compared() -> None:
+def test_the_description_in_the_report_does_not_affect_comparisons() -> None:
     plain, told = SimilarityConfig(model="itm"), SimilarityConfig(model="itm", about="compares")
     assert plain.comparing() == told.comparing() != SimilarityConfig(model="itm", measure="match").comparing()
     assert plain.comparing() != SimilarityConfig(model="itm", pixels="padded").comparing()
@@ -26,6 +26,6 @@ def test_what_the_report_tells_is_no_part_of_what_is_compared() -> None:
 
 
 @pytest.mark.parametrize("name", NAMED)
-def test_a_named_one_says_what_it_does_in_a_sentence_that_begins_with_its_name(name: str) -> None:
+def test_a_named_metric_is_described_in_a_sentence_that_starts_with_its_name(name: str) -> None:
     about = SimilarityConfig(**NAMED[name]).about
     assert about[0].islower() and about[-1] not in ". " and len(about.split()) > 8

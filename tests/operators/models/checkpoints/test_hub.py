@@ -1,4 +1,4 @@
-"""Hub models: pinned to a commit, read from the cache if the hub is unreachable, and refused with a reason."""
+"""Hub models are pinned to a commit, read from the cache if the hub is unreachable, or refused with a reason."""
 
 import json
 import os
@@ -56,8 +56,8 @@ print(json.dumps(model.likelihood(features, [Question(0, "a red circle ?", ("Yes
 """
 
 
-def resolved(environment: dict[str, str], *configs: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the result of resolving each config in a process with these hub settings, or its error."""
+def resolve(environment: dict[str, str], *configs: dict[str, Any]) -> list[dict[str, Any]]:
+    """Resolve each config in a process with these hub settings; return the results or errors."""
     answer = run_script(RESOLVE, environment, configs)
     assert not answer["torch"]
     told: list[dict[str, Any]] = answer["told"]
@@ -79,7 +79,7 @@ def run_script(script: str, environment: dict[str, str], config: Any) -> Any:
 
 
 def put_in_cache(home: Path, repo: str, folder: Path, commit: str, *, revision: str | None = "main") -> None:
-    """Lays a folder into the hub's cache as `hf download` does."""
+    """Put a folder into the hub's cache as `hf download` does."""
     entry = home / "hub" / f"models--{repo.replace('/', '--')}"
     shutil.copytree(folder, entry / "snapshots" / commit)
     if revision is not None:
@@ -89,7 +89,7 @@ def put_in_cache(home: Path, repo: str, folder: Path, commit: str, *, revision: 
 
 @pytest.fixture(scope="module")
 def offline(checkpoints: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Settings without a hub, and with a cache that holds models; the FlanT5 names its tower by hub id."""
+    """Return settings without a hub and with a cache of models; the FlanT5 names its tower by hub id."""
     folder = tmp_path_factory.mktemp("offline")
     shutil.copytree(checkpoints / "flant5", folder / "flant5")
     tiny.edit_json(folder / "flant5" / "config.json", mm_vision_tower=CLIP)
@@ -110,9 +110,9 @@ OUT_OF_REACH = (
 )
 
 
-def test_the_cache_alone_pins_what_it_has_and_says_what_it_lacks(offline: dict[str, str], checkpoints: Path) -> None:
+def test_the_cache_alone_pins_its_models_and_names_the_missing_ones(offline: dict[str, str], checkpoints: Path) -> None:
     flant5, local = {"family": "clip_flant5", "checkpoint": FLANT5}, str(checkpoints / "clip")
-    main, branch, commit, folder, *errors = resolved(
+    main, branch, commit, folder, *errors = resolve(
         offline,
         flant5,
         flant5 | {"revision": "refs/pr/3"},
@@ -138,13 +138,15 @@ def test_the_cache_alone_pins_what_it_has_and_says_what_it_lacks(offline: dict[s
     assert f"{WEIGHTLESS}@{COMMIT}" in weightless and "safetensors" in weightless
 
 
-def test_a_cached_id_answers_as_its_folder_does(offline: dict[str, str], likelihood: ClipFlanT5Likelihood) -> None:
+def test_a_model_from_the_cache_answers_like_one_from_a_folder(
+    offline: dict[str, str], likelihood: ClipFlanT5Likelihood
+) -> None:
     told = run_script(ANSWER, offline, {"family": "clip_flant5", "checkpoint": FLANT5})
     features = likelihood.encode([likelihood.preprocess(tiny.picture(0))])
     assert told == likelihood.likelihood(features, [Question(0, "a red circle ?", ("Yes", "No"))])
 
 
-# With one
+# With a hub
 
 
 @dataclass
@@ -153,7 +155,7 @@ class Hub:
 
     repositories: dict[str, Path]
     refusals: dict[str, int] = field(default_factory=dict)
-    """Repositories that are answered with this status alone."""
+    """Repositories that only get this status."""
     served: dict[str, int] = field(default_factory=dict)
     """Bytes of content sent, by file name."""
     port: int = 0
@@ -166,12 +168,12 @@ class Hub:
 
 
 class HubHandler(BaseHTTPRequestHandler):
-    """The few routes of the hub that finding and downloading a model uses."""
+    """The few routes of the hub that are used to find and download a model."""
 
     hub: Hub
 
     def log_message(self, format: str, *args: object) -> None:
-        """Says nothing."""
+        """Print nothing."""
 
     def do_HEAD(self) -> None:
         self.do_GET()
@@ -233,7 +235,7 @@ def hub(checkpoints: Path) -> Iterator[Hub]:
 def test_a_branch_is_pinned_to_the_commit_the_hub_names_and_planning_fetches_no_weights(
     hub: Hub, checkpoints: Path, tmp_path: Path
 ) -> None:
-    (told,) = resolved(hub.environment(tmp_path), {"family": "clip", "checkpoint": CLIP})
+    (told,) = resolve(hub.environment(tmp_path), {"family": "clip", "checkpoint": CLIP})
     assert told["commits"] == {"checkpoint": COMMIT, "tokenizer": COMMIT}
     assert hub.served["config.json"] > 0
     size = (checkpoints / "clip" / "model.safetensors").stat().st_size
@@ -250,7 +252,7 @@ print(json.dumps({role: sorted(file.name for file in model.folder(role).iterdir(
 
 
 def test_only_the_weights_that_are_loaded_are_fetched(hub: Hub, checkpoints: Path, tmp_path: Path) -> None:
-    """None from a tokenizer's repository, and one of two layouts in the same repository."""
+    """Nothing is fetched from a tokenizer's repository, and only one of two layouts in the same repository."""
     shutil.copytree(checkpoints / "clip", tmp_path / "words")
     (tmp_path / "words" / "model.safetensors").rename(tmp_path / "words" / "large.safetensors")
     hub.repositories["acme/words"] = tmp_path / "words"
@@ -272,7 +274,7 @@ print(json.dumps(printed("score", *words).split("runs here")[1]))
 """
 
 
-def test_a_plan_says_what_is_downloaded_and_how_large_it_is(hub: Hub, checkpoints: Path, tmp_path: Path) -> None:
+def test_a_plan_names_the_downloads_and_their_sizes(hub: Hub, checkpoints: Path, tmp_path: Path) -> None:
     for name in ("a red circle", "two blue squares"):
         (tmp_path / "mine").mkdir(exist_ok=True)
         tiny.picture(0).save(tmp_path / f"mine/{name}.png")
@@ -288,34 +290,34 @@ def test_a_plan_says_what_is_downloaded_and_how_large_it_is(hub: Hub, checkpoint
     assert "downloads" not in after
 
 
-def test_a_repository_in_open_clips_layout_alone_is_found_by_its_files(hub: Hub, tmp_path: Path) -> None:
+def test_a_repository_with_only_open_clips_layout_is_recognised_by_its_files(hub: Hub, tmp_path: Path) -> None:
     hub.repositories[OPEN_CLIP] = save_open_clip(tmp_path / "open_clip")
     config = {"family": "open_clip", "checkpoint": OPEN_CLIP}
-    told = resolved(hub.environment(tmp_path / "hf"), config)
+    told = resolve(hub.environment(tmp_path / "hf"), config)
     assert told[0]["commits"] == {"checkpoint": COMMIT, "tokenizer": COMMIT}
     put_in_cache(tmp_path / "cache", OPEN_CLIP, tmp_path / "open_clip", COMMIT)
-    assert resolved({"HF_HOME": str(tmp_path / "cache"), "HF_HUB_OFFLINE": "1"}, config) == told
+    assert resolve({"HF_HOME": str(tmp_path / "cache"), "HF_HUB_OFFLINE": "1"}, config) == told
 
 
 def test_a_hub_model_without_safetensors_is_refused_with_the_remedy(hub: Hub, tmp_path: Path) -> None:
     shutil.copytree(hub.repositories[CLIP], tmp_path / "pickled")
     hub.repositories[CLIP] = tmp_path / "pickled"
     (tmp_path / "pickled" / "model.safetensors").rename(tmp_path / "pickled" / "pytorch_model.bin")
-    (told,) = resolved(hub.environment(tmp_path / "hf"), {"family": "clip", "checkpoint": CLIP})
+    (told,) = resolve(hub.environment(tmp_path / "hf"), {"family": "clip", "checkpoint": CLIP})
     assert f"{CLIP}@{COMMIT}: expected safetensors weights, found none; convert it" in told["error"]
     assert "pytorch_model.bin" not in hub.served
 
 
-def test_a_repository_the_hub_refuses_is_named_with_its_answer(hub: Hub, tmp_path: Path) -> None:
+def test_a_repository_that_the_hub_refuses_is_named_with_the_hubs_answer(hub: Hub, tmp_path: Path) -> None:
     refusals = {"acme/unknown": 404, "acme/gated": 403}
     hub.refusals["acme/gated"] = 403
-    answers = resolved(hub.environment(tmp_path), *({"family": "clip", "checkpoint": repo} for repo in refusals))
+    answers = resolve(hub.environment(tmp_path), *({"family": "clip", "checkpoint": repo} for repo in refusals))
     for (repo, status), told in zip(refusals.items(), answers, strict=True):
         assert f"model {repo!r} at revision 'main': the hub answered {status}" in told["error"]
         assert "hf auth login" in told["error"]
 
 
-def test_a_hub_nobody_answers_for_is_the_cache(offline: dict[str, str]) -> None:
+def test_an_unreachable_hub_is_replaced_by_the_cache(offline: dict[str, str]) -> None:
     unreachable = {"HF_HOME": offline["HF_HOME"], "HF_ENDPOINT": "http://127.0.0.1:9"}
-    (told,) = resolved(unreachable, {"family": "clip", "checkpoint": CLIP})
+    (told,) = resolve(unreachable, {"family": "clip", "checkpoint": CLIP})
     assert told["commits"]["checkpoint"] == TOWER_COMMIT

@@ -1,4 +1,4 @@
-"""A schema that a request brings is kept to, by a model of random weights too, and touches no other request."""
+"""A reply follows the schema of its request, even from a model of random weights, and affects no other request."""
 
 import json
 from pathlib import Path
@@ -59,7 +59,7 @@ def ask(text: str, schema: str | None = SCHEMA, *, temperature: float = 0.0, max
     return Request((Message("user", text),), max_tokens, temperature, schema=schema)
 
 
-def test_every_reply_of_a_batch_keeps_to_its_own_schema_and_then_ends(model: CausalLM) -> None:
+def test_every_reply_of_a_batch_follows_its_own_schema_and_then_ends(model: CausalLM) -> None:
     requests = [ask("hi"), ask("hi", None), ask("a longer text"), ask("hi", temperature=1.5)]
     replies = model.generate(requests)
     for request, reply in zip(requests, replies, strict=True):
@@ -71,7 +71,7 @@ def test_every_reply_of_a_batch_keeps_to_its_own_schema_and_then_ends(model: Cau
     assert replies[1] != replies[0]
 
 
-def test_a_schema_that_cannot_be_enforced_fails_alone(model: CausalLM) -> None:
+def test_a_schema_that_cannot_be_enforced_only_fails_its_own_request(model: CausalLM) -> None:
     refused, short = model.generate([ask("a", '{"type": "nonsense"}'), ask("a")])
     assert isinstance(refused, RowError)
     assert (refused.kind, refused.retryable) == ("request_refused", False)
@@ -81,7 +81,7 @@ def test_a_schema_that_cannot_be_enforced_fails_alone(model: CausalLM) -> None:
 
 @pytest.mark.parametrize("form", [form["json"] for form in FORMS])
 def test_the_examples_of_the_instructions_fit_the_schema(folder: Path, form: Form[Any]) -> None:
-    """Also in their spacing: the model may copy them."""
+    """The spacing must fit too, because the model may copy the examples."""
     tokenizer = AutoTokenizer.from_pretrained(folder)
     end = tokenizer.eos_token_id
     grammars = SchemaGrammars(tokenizer, end_ids=[end], width=len(tokenizer))
@@ -99,13 +99,13 @@ def test_the_examples_of_the_instructions_fit_the_schema(folder: Path, form: For
     "metric", [GeckoConfig(replies="json", max_tokens=900), TifaConfig(replies="json", max_tokens=900, filter=False)]
 )
 def test_a_model_of_random_weights_writes_readable_questions(model: CausalLM, metric: WriterConfig) -> None:
-    """Its tokens are bytes, so a question takes hundreds of them."""
+    """The model's tokens are bytes, so a question takes hundreds of them."""
     prompts = rows.table([{"prompt_id": "p", "text": "a red dog on a mat"}], schemas.PROMPTS)
     table = write(prompts, metric, model)
     assert table.column("error").null_count == len(table) > 0
 
 
-def test_a_tokenizer_that_cannot_be_held_to_a_schema_is_refused() -> None:
+def test_a_tokenizer_that_cannot_follow_a_schema_is_refused() -> None:
     class Slow:
         name_or_path = "slow"
 

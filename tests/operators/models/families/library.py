@@ -33,7 +33,7 @@ def network(name: str, folder: Path) -> Any:
 
 @cache
 def blip(name: str, folder: Path) -> Any:
-    """A BLIP whose vision tower divides as the release's: its layer norms add 1e-6 to the variance."""
+    """Load a BLIP whose vision tower normalises as the release's: its layer norms add 1e-6 to the variance."""
     model = getattr(transformers, name).from_pretrained(folder).eval()
     for layer in model.vision_model.modules():
         if isinstance(layer, torch.nn.LayerNorm):
@@ -88,7 +88,7 @@ def released(build: Callable[[], Any], folder: Path, pair: Pair, measure: Measur
     square = picture.resize((width, height), Image.Resampling.BICUBIC).crop(
         (left, top, left + tiny.SIDE, top + tiny.SIDE)
     )
-    image = model.visual(normalised(square))
+    image = model.visual(normalise(square))
     ids = rewards.clip_tokenizer()([pair.text], truncation=True, max_length=rewards.CLIP_CONTEXT, return_tensors="pt")
     padding = torch.zeros(1, rewards.CLIP_CONTEXT - ids.input_ids.shape[1], dtype=torch.long)
     is_pyramid = isinstance(model, rewards.PyramidClipRelease)
@@ -96,12 +96,12 @@ def released(build: Callable[[], Any], folder: Path, pair: Pair, measure: Measur
     return measured(image, words, model.logit_scale.exp() * cosine_similarity(image, words), measure)
 
 
-def normalised(picture: Image.Image) -> torch.Tensor:
+def normalise(picture: Image.Image) -> torch.Tensor:
     values = (np.asarray(picture, dtype=np.float64) / 255 - tiny.IMAGE_MEAN) / tiny.IMAGE_STD
     return torch.tensor(values.transpose(2, 0, 1)[None], dtype=torch.float32)
 
 
-def weighed(similarity: Reference, folder: Path, question: Question, measure: Measure) -> Answer:
+def weigh_choices(similarity: Reference, folder: Path, question: Question, measure: Measure) -> Answer:
     """Return the softmax of a dual encoder's logits over the choices, each with its question as one text."""
     texts = [f"{question.text.removesuffix('?')}? {choice}" for choice in question.choices]
     logits = [similarity(folder, Pair(question.image, text), "logit").numbers[0] for text in texts]
@@ -134,8 +134,9 @@ def imagereward(folder: Path, pair: Pair, measure: Measure) -> Answer:
 
 
 def dino(folder: Path, pair: Pair, measure: Measure) -> Answer:
-    """MagicBrush's DINO (OSU-NLP-Group/MagicBrush fcfc892, evaluation/image_eval.py): the shorter side times 256 / 224,
-    the middle, and the cosine of the class tokens.
+    """Compute MagicBrush's DINO (OSU-NLP-Group/MagicBrush fcfc892, evaluation/image_eval.py).
+
+    The shorter side becomes 256 / 224 of the input's, the middle is cut out, and the class tokens' cosine is the score.
     """
     config = json.loads((folder / "config.json").read_text())
     model = network("Dinov2Model" if config["model_type"] == "dinov2" else "ViTModel", folder)
@@ -249,13 +250,13 @@ def owl_finds(folder: Path, wanted: Wanted, measure: Measure) -> Answer:
 # Models that answer questions
 
 
-def chosen(logits: torch.Tensor, tokens: list[int]) -> list[float]:
+def select_logprobs(logits: torch.Tensor, tokens: list[int]) -> list[float]:
     logprobs = logits.log_softmax(-1)
     return [float(logprobs[place, token]) for place, token in enumerate(tokens)]
 
 
 class WholeBlip2:
-    """One question at a time through all of a BLIP-2, in the frame of LAVIS."""
+    """Asks one question at a time of a complete BLIP-2, in LAVIS's format."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.tokenizer = folder, tokenizer(folder)
@@ -277,7 +278,7 @@ class WholeBlip2:
 
     def answer(self, question: Question, choice: str) -> list[float]:
         labels = self.tokenizer(choice, return_tensors="pt").input_ids
-        return chosen(self.model(**self.inputs(question), labels=labels).logits[0], labels[0].tolist())
+        return select_logprobs(self.model(**self.inputs(question), labels=labels).logits[0], labels[0].tolist())
 
     def reply(self, question: Question) -> str:
         tokens = self.model.generate(**self.inputs(question), max_new_tokens=32, do_sample=False, num_beams=1)
@@ -295,7 +296,7 @@ class WholeInstructBlip(WholeBlip2):
         size = (tiny.SIDE * picture.width // short, tiny.SIDE * picture.height // short)
         resized = picture.resize(size, Image.Resampling.BICUBIC)
         left, top = (resized.width - tiny.SIDE) // 2, (resized.height - tiny.SIDE) // 2
-        return normalised(resized.crop((left, top, left + tiny.SIDE, top + tiny.SIDE)))
+        return normalise(resized.crop((left, top, left + tiny.SIDE, top + tiny.SIDE)))
 
     def text(self, question: str) -> str:
         return question
@@ -326,7 +327,7 @@ class WholeBlipVqa(WholeBlip2):
             encoder_hidden_states=self.model.vision_model(inputs["pixel_values"])[0],
         )[0]
         logits = self.model.text_decoder(input_ids=answer, encoder_hidden_states=states).logits[0]
-        return chosen(logits[:-1], answer[0, 1:].tolist())
+        return select_logprobs(logits[:-1], answer[0, 1:].tolist())
 
     def reply(self, question: Question) -> str:
         tokens = self.model.generate(**self.inputs(question), max_new_tokens=32)
@@ -342,7 +343,7 @@ def answers(name: str, folder: Path, question: Question, measure: Measure) -> An
 
 
 def blind(folder: Path, question: Question, measure: Measure) -> Answer:
-    """A language model's own answer to the question alone."""
+    """Return a language model's own answer to the question alone."""
     words, model = tokenizer(folder), network("LlamaForCausalLM", folder)
     prompt, gap = question.text, " "
     if words.chat_template is not None:
@@ -352,24 +353,24 @@ def blind(folder: Path, question: Question, measure: Measure) -> Answer:
     for choice in question.choices:
         answer = prompt + gap + choice + "<|im_end|>"
         ids = words(answer, add_special_tokens=False, return_tensors="pt").input_ids
-        numbers += chosen(model(ids).logits[0, start - 1 : -1], ids[0, start:].tolist())
+        numbers += select_logprobs(model(ids).logits[0, start - 1 : -1], ids[0, start:].tolist())
     return Answer((), tuple(numbers))
 
 
 def blind_t5(folder: Path, question: Question, measure: Measure) -> Answer:
-    """A T5's own answer to the question alone, its choices one by one."""
+    """Return a T5's own answer to the question alone, computing its choices one by one."""
     words, model, numbers = tokenizer(folder), network("T5ForConditionalGeneration", folder), []
     assert not torch.equal(model.lm_head.weight, model.shared.weight), "a matrix of its own, as FlanT5 has"
     for choice in question.choices:
         asked, labels = (words(text, return_tensors="pt").input_ids for text in (question.text, choice))
-        numbers += chosen(model(input_ids=asked, labels=labels).logits[0], labels[0].tolist())
+        numbers += select_logprobs(model(input_ids=asked, labels=labels).logits[0], labels[0].tolist())
     return Answer((), tuple(numbers))
 
 
 # Models of texts
 
 
-def by_label(folder: Path, pair: tuple[str, str], measure: Measure, label: int = 2) -> Answer:
+def score_by_label(folder: Path, pair: tuple[str, str], measure: Measure, label: int = 2) -> Answer:
     """Return the softmax over the labels for two texts between BERT's marks, with the longer text cut to
     the context.
     """
@@ -383,12 +384,12 @@ def by_label(folder: Path, pair: tuple[str, str], measure: Measure, label: int =
     return Answer((), (float(logits.softmax(-1)[0, label]),))
 
 
-def by_token(folder: Path, pair: tuple[str, str], measure: Measure) -> Answer:
+def score_by_token(folder: Path, pair: tuple[str, str], measure: Measure) -> Answer:
     """Return the probability of the byte `1` after the start, computed with the weights in the file."""
     weights = load_file(folder / "model.safetensors")
     size = {"vocab_size": len(tiny.BYTE_VOCABULARY), "eos_token_id": tiny.BYTE_VOCABULARY["</s>"]}
     model = transformers.T5ForConditionalGeneration(transformers.T5Config(**tiny.T5_FIELDS | size)).eval()
-    model.lm_head.weight = torch.nn.Parameter(weights["lm_head.weight"])  # a matrix of its own
+    model.lm_head.weight = torch.nn.Parameter(weights["lm_head.weight"])  # a separate matrix
     model.load_state_dict(weights, strict=False)
     assert not torch.equal(model.lm_head.weight, model.shared.weight)
     ids = tokenizer(folder)(f"premise: {pair[0]} hypothesis: {pair[1]}", return_tensors="pt").input_ids
@@ -419,7 +420,7 @@ SIMILARITY: Mapping[str, Reference] = {
 REFERENCES: Mapping[tuple[str, Call], Reference] = {
     **{(name, "similarity"): reference for name, reference in SIMILARITY.items()},
     **{
-        (name, "likelihood"): partial(weighed, reference)
+        (name, "likelihood"): partial(weigh_choices, reference)
         for name, reference in SIMILARITY.items()
         if reference in (towers, open_clip, quick_clip)
     },
@@ -435,8 +436,8 @@ REFERENCES: Mapping[tuple[str, Call], Reference] = {
     ("got_ocr2", "ocr"): got_reads,
     ("grounding_dino", "detect"): dino_finds,
     ("owlv2", "detect"): owl_finds,
-    ("cross_encoder", "entailment"): by_label,
-    ("t5", "entailment"): by_token,
+    ("cross_encoder", "entailment"): score_by_label,
+    ("t5", "entailment"): score_by_token,
     ("sentences", "embedding"): mean_of_tokens,
 }
 """Keyed by the kind of checkpoint and the call."""

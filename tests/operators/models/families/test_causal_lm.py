@@ -52,7 +52,7 @@ def replies(model: CausalLM, requests: Sequence[Request]) -> list[Generation]:
 
 
 @torch.inference_mode()
-def greedy_by_hand(folder: Path, text: str, tokens: int) -> list[int]:
+def reply_greedily(folder: Path, text: str, tokens: int) -> list[int]:
     """Append the likeliest token repeatedly; the whole text is computed again each time."""
     model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
     ids = tokenizer(text).input_ids
@@ -65,13 +65,13 @@ def greedy_by_hand(folder: Path, text: str, tokens: int) -> list[int]:
 # Greedy replies
 
 
-def test_a_greedy_reply_is_the_likeliest_token_again_and_again(folder: Path, model: CausalLM) -> None:
+def test_a_greedy_reply_repeatedly_takes_the_likeliest_token(folder: Path, model: CausalLM) -> None:
     for reply, text in zip(replies(model, [ask(text) for text in TEXTS]), TEXTS, strict=True):
-        ids = greedy_by_hand(folder, f"<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n", 12)
+        ids = reply_greedily(folder, f"<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n", 12)
         assert reply.text == model.tokenizer.decode(ids, skip_special_tokens=True)
 
 
-def test_every_reply_is_cut_at_its_own_limit_and_says_so(model: CausalLM) -> None:
+def test_every_reply_is_cut_at_its_own_limit_and_marked_as_cut(model: CausalLM) -> None:
     short, long = replies(model, [ask("hi", max_tokens=2), ask("hi", max_tokens=9)])
     assert (short.usage.new_tokens, long.usage.new_tokens) == (2, 9)
     assert not short.complete and not long.complete
@@ -79,10 +79,10 @@ def test_every_reply_is_cut_at_its_own_limit_and_says_so(model: CausalLM) -> Non
 
 
 def test_a_reply_ends_with_its_end_token_which_is_not_shown(tmp_path: Path, folder: Path, model: CausalLM) -> None:
-    """Any of the end tokens that the generation settings name will do."""
+    """Any of the end tokens in the generation settings ends the reply."""
     (reply,) = replies(model, [ask("hi", max_tokens=4)])
     prompt = "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
-    third = greedy_by_hand(folder, prompt, 4)[2]
+    third = reply_greedily(folder, prompt, 4)[2]
     own = tiny.save_causal_lm(tmp_path / "own")
     tiny.edit_json(own / "generation_config.json", eos_token_id=[tiny.BYTE_VOCABULARY["<|im_end|>"], third])
     cut, other = replies(load(own), [ask("hi", max_tokens=4), ask("other", max_tokens=4)])
@@ -120,14 +120,14 @@ def test_a_tokenizer_without_a_chat_template_reads_the_texts_line_by_line(tmp_pa
     turns = (Message("user", "ab"), Message("assistant", "c"), Message("user", "d"))
     (reply,) = replies(load(own), [Request(turns, 8)])
     model = load(own)
-    assert reply.text == model.tokenizer.decode(greedy_by_hand(own, "ab\nc\nd", 8), skip_special_tokens=True)
+    assert reply.text == model.tokenizer.decode(reply_greedily(own, "ab\nc\nd", 8), skip_special_tokens=True)
     assert reply.usage.prompt_tokens == len("ab\nc\nd")
 
 
 # Sampled replies
 
 
-def test_a_sample_depends_on_its_seed_and_on_nothing_else(model: CausalLM) -> None:
+def test_a_sample_depends_only_on_its_seed(model: CausalLM) -> None:
     requests = [ask("hi", temperature=1.0, seed=seed) for seed in range(4)]
     alone = [replies(model, [request])[0].text for request in requests]
     assert len(set(alone)) == 4
@@ -154,7 +154,7 @@ def test_a_low_temperature_is_nearly_greedy(model: CausalLM) -> None:
     assert cold == greedy
 
 
-# What fails
+# Failures
 
 
 def test_a_prompt_beyond_the_context_costs_only_itself(tmp_path: Path) -> None:
@@ -168,7 +168,7 @@ def test_a_prompt_beyond_the_context_costs_only_itself(tmp_path: Path) -> None:
     assert "takes 53 tokens and its reply up to 12, together beyond the model's context of 64" in refused.message
 
 
-def test_a_batch_that_fails_is_halved_until_the_failing_request_stands_alone(
+def test_a_batch_that_fails_is_halved_until_the_failing_request_is_alone(
     model: CausalLM, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = replies(model, [ask(text) for text in TEXTS])
@@ -184,7 +184,7 @@ def test_a_batch_that_fails_is_halved_until_the_failing_request_stands_alone(
     assert answered == [*expected[:3], RowError("model_failed", "RuntimeError: out of memory", True), expected[4]]
 
 
-def test_threads_may_call_at_once(model: CausalLM) -> None:
+def test_several_threads_may_call_at_the_same_time(model: CausalLM) -> None:
     requests = [[ask(text), ask(text, temperature=1.0)] for text in TEXTS]
     expected = [replies(model, asked) for asked in requests]
     with ThreadPoolExecutor(4) as threads:

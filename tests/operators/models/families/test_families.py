@@ -35,7 +35,7 @@ SHORT = {"owlv2": lambda wanted: len(wanted.phrase) < 11}
 """Selects the inputs that fit a tiny model's context."""
 ELSEWHERE = {"clip_flant5": "tests/parity", "llava": "test_vlm.py", "qwen2_vl": "test_vlm.py", "gemma3": "test_vlm.py"}
 """Files that compare the answers of other kinds with the library's."""
-NEAR: Mapping[str, float] = {"logit": 1e-3, "detect": 1e-2, "entailment": 1e-9}
+TOLERANCES: Mapping[str, float] = {"logit": 1e-3, "detect": 1e-2, "entailment": 1e-9}
 """Tolerances of numbers that are larger or smaller than most: logits, pixel coordinates, a word's probability."""
 
 
@@ -60,7 +60,7 @@ def loaded(name: str, folder: Path, call: Call, **options: Any) -> Any:
 
 
 @cache
-def sound(name: str, folder: Path, call: Call) -> Any:
+def load_sound(name: str, folder: Path, call: Call) -> Any:
     """Return a model with default options; no test changes it."""
     return loaded(name, folder, call)
 
@@ -77,8 +77,9 @@ def inputs_of(name: str, call: Call) -> Sequence[Any]:
 
 
 def has_config(family: Any) -> bool:
-    """Return True if its checkpoints have a config.json; image generators are tested as pipelines
-    (plugins/generation/tests/test_generate_job.py).
+    """Return True if the family's checkpoints have a config.json.
+
+    Image generators are tested as pipelines (plugins/generation/tests/test_generate_job.py).
     """
     return family.local and "draw" not in family.calls
 
@@ -89,7 +90,10 @@ def test_every_family_with_weights_is_in_the_table() -> None:
 
 @pytest.mark.parametrize(("name", "call"), CALLS)
 def test_an_answer_is_the_same_alone_and_in_any_batch(folders: dict[str, Path], name: str, call: Call) -> None:
-    small, alone = loaded(name, folders[name], call, pair_batch=3, image_batch=3), sound(name, folders[name], call)
+    small, alone = (
+        loaded(name, folders[name], call, pair_batch=3, image_batch=3),
+        load_sound(name, folders[name], call),
+    )
     require_alike(small, call, measure=KINDS[name].measure, inputs=inputs_of(name, call), alone=alone)
     assert asked(call, KINDS[name].measure)[1](small, PICTURES, []) == []
 
@@ -103,42 +107,42 @@ ANSWERS = [
 ]
 
 
-def test_every_call_is_held_against_the_library() -> None:
+def test_every_call_is_compared_with_the_library() -> None:
     """Calls without a reference here are tested elsewhere, or embed texts as in their comparison."""
     left = [(name, call) for name, call in WITHOUT_REFERENCE if name not in ELSEWHERE and call != "embedding"]
     assert left == [("causal_lm", "generate")], "test_causal_lm.py has it"
 
 
 @pytest.mark.parametrize(("name", "call", "measure"), ANSWERS)
-def test_an_answer_is_the_librarys_own(folders: dict[str, Path], name: str, call: Call, measure: Measure) -> None:
-    require_librarys(sound(name, folders[name], call), folders[name], name, call, measure)
+def test_an_answer_equals_the_librarys(folders: dict[str, Path], name: str, call: Call, measure: Measure) -> None:
+    require_equal_to_library(load_sound(name, folders[name], call), folders[name], name, call, measure)
 
 
-def require_librarys(model: Any, folder: Path, name: str, call: Call, measure: Measure = "cosine") -> None:
-    """Fail if answers differ from those of transformers' own classes, or the release's arithmetic, one by one.
+def require_equal_to_library(model: Any, folder: Path, name: str, call: Call, measure: Measure = "cosine") -> None:
+    """Fail if an answer differs from transformers' own classes, or the release's arithmetic, one input at a time.
 
-    A reference that only has words does not check the length of a reply.
+    A reference that only returns words does not check the length of a reply.
     """
     inputs = inputs_of(name, call)
     with torch.no_grad():
         expected = [REFERENCES[name, call](folder, one, measure) for one in inputs]
     answers = asked(call, measure)[1](model, PICTURES, inputs)
     assert [answer.words for answer in answers] == [answer.words for answer in expected]
-    near = NEAR.get(measure if call == "similarity" else call, CLOSE)
+    near = TOLERANCES.get(measure if call == "similarity" else call, CLOSE)
     for answer, wanted in zip(answers, expected, strict=True):
         assert not wanted.numbers or answer.numbers == pytest.approx(wanted.numbers, abs=near, rel=10 * CLOSE)
     assert len({(one.words, tuple(f"{number:.2g}" for number in one.numbers)) for one in expected}) > 1
 
 
-def padded_left(model: Any, patch: pytest.MonkeyPatch) -> None:
+def pad_left(model: Any, patch: pytest.MonkeyPatch) -> None:
     model.tokenizer.padding_side = "left"
 
 
-def padded_to_the_longest(model: Any, patch: pytest.MonkeyPatch) -> None:
+def pad_to_the_longest(model: Any, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(model, "padded", False)
 
 
-def padding_read_as_words(model: Any, patch: pytest.MonkeyPatch) -> None:
+def read_padding_as_words(model: Any, patch: pytest.MonkeyPatch) -> None:
     tokens = model.tokens
 
     def unmasked(*texts: Any, **options: Any) -> Any:
@@ -149,7 +153,7 @@ def padding_read_as_words(model: Any, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(model, "tokens", unmasked)
 
 
-def padding_encoded(model: Any, patch: pytest.MonkeyPatch) -> None:
+def encode_padding(model: Any, patch: pytest.MonkeyPatch) -> None:
     read = model.read
 
     def unmasked(*given: Any) -> Any:
@@ -159,7 +163,7 @@ def padding_encoded(model: Any, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(model, "read", unmasked)
 
 
-def padding_in_a_qformer(model: Any, patch: pytest.MonkeyPatch) -> None:
+def attend_to_padding_in_a_qformer(model: Any, patch: pytest.MonkeyPatch) -> None:
     forward = model.model.qformer.forward
     patch.setattr(
         model.model.qformer,
@@ -168,21 +172,21 @@ def padding_in_a_qformer(model: Any, patch: pytest.MonkeyPatch) -> None:
     )
 
 
-def padding_before_a_blind_model(model: Any, patch: pytest.MonkeyPatch) -> None:
+def attend_to_padding_before_a_blind_model(model: Any, patch: pytest.MonkeyPatch) -> None:
     read = model._logits
     patch.setattr(model, "_logits", lambda ids, mask, keep: read(ids, torch.ones_like(mask), keep=keep))
 
 
-def a_caption_without_end(model: Any, patch: pytest.MonkeyPatch) -> None:
+def never_end_a_caption(model: Any, patch: pytest.MonkeyPatch) -> None:
     model.end_id = -1
 
 
-def an_images_features_at_anothers_place(model: Any, patch: pytest.MonkeyPatch) -> None:
+def swap_the_features_of_images(model: Any, patch: pytest.MonkeyPatch) -> None:
     encode = model._encode
     patch.setattr(model, "_encode", lambda pixels: encode(pixels)[::-1])
 
 
-def images_of_several_shapes_on_one_canvas(model: Any, patch: pytest.MonkeyPatch) -> None:
+def pad_images_to_one_canvas(model: Any, patch: pytest.MonkeyPatch) -> None:
     shape, whole = (3, detectors.LONGEST, detectors.LONGEST), model.preprocess
 
     def padded(image: Any) -> Any:
@@ -194,26 +198,26 @@ def images_of_several_shapes_on_one_canvas(model: Any, patch: pytest.MonkeyPatch
 
 
 PLANTED: list[tuple[str, Call, Callable[[Any, pytest.MonkeyPatch], None]]] = [
-    ("pickscore", "similarity", padded_left),
-    ("siglip", "similarity", padded_to_the_longest),
-    ("align", "similarity", padding_read_as_words),
-    ("blip_itm", "similarity", padding_read_as_words),
-    ("blip2_itm", "similarity", padding_read_as_words),
-    ("imagereward", "similarity", padding_read_as_words),
-    ("blip2", "likelihood", padding_encoded),
-    ("instructblip", "likelihood", padding_encoded),
-    ("instructblip", "likelihood", padding_in_a_qformer),
-    ("blip_vqa", "likelihood", padding_encoded),
-    ("causal_lm", "likelihood", padding_before_a_blind_model),
-    ("git", "generate_from_images", a_caption_without_end),
-    ("florence2", "generate_from_images", an_images_features_at_anothers_place),
-    ("grounding_dino", "detect", images_of_several_shapes_on_one_canvas),
+    ("pickscore", "similarity", pad_left),
+    ("siglip", "similarity", pad_to_the_longest),
+    ("align", "similarity", read_padding_as_words),
+    ("blip_itm", "similarity", read_padding_as_words),
+    ("blip2_itm", "similarity", read_padding_as_words),
+    ("imagereward", "similarity", read_padding_as_words),
+    ("blip2", "likelihood", encode_padding),
+    ("instructblip", "likelihood", encode_padding),
+    ("instructblip", "likelihood", attend_to_padding_in_a_qformer),
+    ("blip_vqa", "likelihood", encode_padding),
+    ("causal_lm", "likelihood", attend_to_padding_before_a_blind_model),
+    ("git", "generate_from_images", never_end_a_caption),
+    ("florence2", "generate_from_images", swap_the_features_of_images),
+    ("grounding_dino", "detect", pad_images_to_one_canvas),
 ]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "call", "plant"), PLANTED)
-def test_a_bug_that_is_planted_is_found(
+def test_a_planted_bug_is_found(
     folders: dict[str, Path],
     monkeypatch: pytest.MonkeyPatch,
     name: str,
@@ -222,18 +226,20 @@ def test_a_bug_that_is_planted_is_found(
 ) -> None:
     model = loaded(name, folders[name], call)
     plant(model, monkeypatch)
-    inputs, alone = inputs_of(name, call), sound(name, folders[name], call)
+    inputs, alone = inputs_of(name, call), load_sound(name, folders[name], call)
     with pytest.raises(AssertionError):
         require_alike(model, call, measure=KINDS[name].measure, inputs=inputs, alone=alone)
 
 
-SAVED_ANEW = ("clip", "siglip2", "siglip2_naflex", "align", "blip_itm", "blip2_itm", "blip", "gemma3", "llava")
+SAVED_AGAIN = ("clip", "siglip2", "siglip2_naflex", "align", "blip_itm", "blip2_itm", "blip", "gemma3", "llava")
 
 
-@pytest.mark.parametrize("name", SAVED_ANEW)
-def test_a_processor_saved_anew_scores_as_the_released_one(folders: dict[str, Path], tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize("name", SAVED_AGAIN)
+def test_a_processor_saved_by_transformers_5_scores_like_the_released_one(
+    folders: dict[str, Path], tmp_path: Path, name: str
+) -> None:
     """Transformers 5 saves the image processor within processor_config.json."""
-    folder, call = copied(folders[name], tmp_path), first_call(name)
+    folder, call = copy_folder(folders[name], tmp_path), first_call(name)
     given, ask = asked(call, KINDS[name].measure)
     shown = [one for one in given if one.image == 0]
     released = ask(loaded(name, folder, call), PICTURES, shown)
@@ -246,20 +252,20 @@ def test_a_processor_saved_anew_scores_as_the_released_one(folders: dict[str, Pa
 def test_bfloat16_is_close_to_float32(folders: dict[str, Path], name: str) -> None:
     call = first_call(name)
     ask, inputs = asked(call, KINDS[name].measure)[1], inputs_of(name, call)
-    models = sound(name, folders[name], call), loaded(name, folders[name], call, dtype="bfloat16")
+    models = load_sound(name, folders[name], call), loaded(name, folders[name], call, dtype="bfloat16")
     whole, half = (ask(model, PICTURES, inputs) for model in models)
     exact, rounded = ([number for answer in answers for number in answer.numbers] for answers in (whole, half))
-    if call in ("detect", "generate", "generate_from_images"):  # what is said changes by a little rounding
+    if call in ("detect", "generate", "generate_from_images"):  # a little rounding changes the reply
         assert all(map(math.isfinite, rounded))
     elif exact:
         assert 0 < fmean(abs(one - other) for one, other in zip(exact, rounded, strict=True)) < np.ptp(exact) / 4
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_a_checkpoint_that_lacks_a_tensor_is_refused_and_not_filled_in_at_random(
+def test_a_checkpoint_that_lacks_a_tensor_is_refused_and_not_filled_with_random_numbers(
     folders: dict[str, Path], tmp_path: Path, name: str
 ) -> None:
-    folder = copied(folders[name], tmp_path)
+    folder = copy_folder(folders[name], tmp_path)
     (file,) = folder.glob("*.safetensors")
     weights = load_file(file)
     of_layers = [tensor for tensor in sorted(weights) if re.search(r"(layers?|blocks?)\.\d", tensor)]
@@ -274,35 +280,37 @@ def test_a_checkpoint_that_lacks_a_tensor_is_refused_and_not_filled_in_at_random
 def test_truncated_weights_are_refused_before_they_are_read(
     folders: dict[str, Path], tmp_path: Path, name: str
 ) -> None:
-    folder = copied(folders[name], tmp_path)
+    folder = copy_folder(folders[name], tmp_path)
     (file,) = folder.glob("*.safetensors")
     file.write_bytes(file.read_bytes()[:-100])
     with pytest.raises(ModelError, match="it is truncated: download it again"):
-        resolved(KINDS[name].family, folder)
+        resolve(KINDS[name].family, folder)
 
 
 @pytest.mark.parametrize("content", ["{not json", pytest.param("[]", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", KINDS)
-def test_a_garbled_file_is_a_readable_error(folders: dict[str, Path], tmp_path: Path, name: str, content: str) -> None:
+def test_a_garbled_file_gives_a_readable_error(
+    folders: dict[str, Path], tmp_path: Path, name: str, content: str
+) -> None:
     files = [file for file in ("tokenizer.json", "preprocessor_config.json") if (folders[name] / file).is_file()]
     assert files
     for file in files:
-        folder = copied(folders[name], tmp_path / file)
+        folder = copy_folder(folders[name], tmp_path / file)
         (folder / file).write_text(content)
         with pytest.raises(ModelError, match=str(folder)):
             loaded(name, folder, first_call(name))
 
 
-def copied(folder: Path, place: Path) -> Path:
+def copy_folder(folder: Path, place: Path) -> Path:
     """Return a copy that a test may damage, together with its neighbouring folders."""
     shutil.copytree(folder.parent, place / "kinds")
     return place / "kinds" / folder.name
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_a_family_takes_its_own_checkpoints_and_another_names_it(folders: dict[str, Path], name: str) -> None:
+def test_a_family_accepts_its_own_checkpoints_and_other_families_name_it(folders: dict[str, Path], name: str) -> None:
     own = KINDS[name].family
-    model = resolved(own, folders[name])
+    model = resolve(own, folders[name])
     assert {"checkpoint", "tokenizer"} <= set(model.parts)
     file = folders[name] / "config.json"
     message = f"is served by family .*{own}" if file.is_file() else "no config.json"
@@ -310,15 +318,15 @@ def test_a_family_takes_its_own_checkpoints_and_another_names_it(folders: dict[s
     for family in (other for other in FAMILIES if has_config(FAMILIES[other]) and not FAMILIES[other].suits(fields)):
         if family != own:
             with pytest.raises(ModelError, match=message) as error:
-                resolved(family, folders[name])
+                resolve(family, folders[name])
             assert str(folders[name]) in str(error.value)
 
 
-def resolved(family: str, folder: Path) -> Any:
+def resolve(family: str, folder: Path) -> Any:
     return resolve_model(model_config(family=family, checkpoint=str(folder)), on_gpu=False)
 
 
-def test_resolving_any_family_and_importing_the_stages_imports_no_model_library(folders: dict[str, Path]) -> None:
+def test_resolving_a_family_and_importing_the_stages_import_no_model_library(folders: dict[str, Path]) -> None:
     places = [(KINDS[name].family, str(folder)) for name, folder in folders.items()]
     script = (
         "import json, sys; import plumbline.operators.models.loading, plumbline.operators.models.engines.conversation; "

@@ -1,4 +1,4 @@
-"""Every model family and chat model on the machine's GPU, held against the same tiny checkpoint on its CPU."""
+"""Every model family and chat model on the machine's GPU, compared with the same tiny checkpoint on its CPU."""
 
 import math
 from collections.abc import Sequence
@@ -22,34 +22,32 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device"),
 ]
 CLOSE = 2e-3
-"""Tolerance for float32, whose sums a GPU adds in another order."""
+"""Tolerance for float32, because a GPU adds in another order."""
 CHATS = [(name, call) for name in CHECKPOINTS for call in ("likelihood", "generate_from_images")]
 
 
 @pytest.fixture(autouse=True)
-def as_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Convolutions in whole float32, and readers that write on to their limit cut short, as on the CPU."""
+def compute_as_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compute convolutions in full float32, and cut replies that reach their limit, as on the CPU."""
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
     monkeypatch.setattr(text_readers, "MAX_READ_TOKENS", 12)
     monkeypatch.setattr(florence2, "MAX_REGION_TOKENS", 40)
 
 
 @pytest.mark.parametrize(("name", "call"), CALLS)
-def test_a_family_says_on_a_gpu_what_it_says_on_a_cpu(tmp_path: Path, name: str, call: Call) -> None:
+def test_a_family_gives_the_same_answers_on_a_gpu_as_on_a_cpu(tmp_path: Path, name: str, call: Call) -> None:
     kind = KINDS[name]
     options = {"reading": "Read", "reading_tokens": 12} if (call, kind.family) == ("ocr", "vlm") else {}
     require_same(kind.family, kind.save(tmp_path / "own"), call, kind.measure, inputs_of(name, call), **options)
 
 
 @pytest.mark.parametrize(("name", "call"), CHATS)
-def test_a_chat_model_says_on_a_gpu_what_it_says_on_a_cpu(tmp_path: Path, name: str, call: Call) -> None:
+def test_a_chat_model_gives_the_same_answers_on_a_gpu_as_on_a_cpu(tmp_path: Path, name: str, call: Call) -> None:
     require_same("vlm", CHECKPOINTS[name].save(tmp_path / "own"), call, "cosine", asked(call)[0])
 
 
 def require_same(family: str, folder: Path, call: Call, measure: Any, inputs: Sequence[Any], **options: Any) -> None:
-    """Fail if float32 on the GPU gives another answer than on the CPU, or if bfloat16, the GPU's default,
-    gives none.
-    """
+    """Fail if float32 on the GPU gives another answer than the CPU, or if bfloat16, the GPU's default, gives none."""
 
     def answers(dtype: str, *, on_gpu: bool) -> list[Answer]:
         config = model_config(family=family, checkpoint=str(folder), dtype=dtype, **options)

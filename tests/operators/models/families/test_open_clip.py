@@ -1,4 +1,4 @@
-"""CLIPs in OpenCLIP's layout: found by their own files, and refused if they have another form."""
+"""CLIPs in OpenCLIP's layout are recognised by their files, and refused if their network differs."""
 
 import shutil
 from pathlib import Path
@@ -25,11 +25,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return rewards.save_open_clip(tmp_path_factory.mktemp("open_clip"))
 
 
-def resolved(folder: Path, family: str = "open_clip") -> Any:
+def resolve(folder: Path, family: str = "open_clip") -> Any:
     return resolve_model(model_config(family=family, checkpoint=str(folder)), on_gpu=False)
 
 
-def changed(folder: Path, copy: Path, section: str, **fields: Any) -> Path:
+def copy_with(folder: Path, copy: Path, section: str, **fields: Any) -> Path:
     """Return a copy with another open_clip_config.json."""
     shutil.copytree(folder, copy)
     config = rewards.open_clip_fields(quick=False)
@@ -39,15 +39,15 @@ def changed(folder: Path, copy: Path, section: str, **fields: Any) -> Path:
     return copy
 
 
-def test_weights_in_transformers_layout_beside_it_are_left_alone(folder: Path, tmp_path: Path) -> None:
+def test_weights_in_transformers_layout_in_the_same_folder_are_ignored(folder: Path, tmp_path: Path) -> None:
     both = tmp_path / "both"
     shutil.copytree(folder, both)
     shutil.copy(rewards.save_pickscore(tmp_path / "clip") / "model.safetensors", both)
-    plain, beside = (load(resolved(each), "similarity").model.state_dict() for each in (folder, both))
+    plain, beside = (load(resolve(each), "similarity").model.state_dict() for each in (folder, both))
     assert all(torch.equal(tensor, beside[name]) for name, tensor in plain.items())
 
 
-def test_a_folder_without_its_files_is_refused_with_what_it_lacks(folder: Path, tmp_path: Path) -> None:
+def test_a_folder_that_lacks_a_file_is_refused_with_the_files_name(folder: Path, tmp_path: Path) -> None:
     for name, message in (
         ("open_clip_config.json", "no config.json, so it is not a checkpoint"),
         ("open_clip_model.safetensors", "expected open_clip_model.safetensors, found no weights"),
@@ -56,14 +56,14 @@ def test_a_folder_without_its_files_is_refused_with_what_it_lacks(folder: Path, 
         shutil.copytree(folder, lacking)
         (lacking / name).unlink()
         with pytest.raises(ModelError, match=message):
-            resolved(lacking)
+            resolve(lacking)
 
 
-def test_a_clip_in_transformers_layout_is_sent_to_its_own_family(tmp_path: Path) -> None:
+def test_a_clip_in_transformers_layout_is_referred_to_its_own_family(tmp_path: Path) -> None:
     with pytest.raises(
         ModelError, match=r"expected open_clip_config.json for family open_clip; .* served by family clip"
     ):
-        resolved(rewards.save_pickscore(tmp_path / "clip"))
+        resolve(rewards.save_pickscore(tmp_path / "clip"))
 
 
 @pytest.mark.parametrize(
@@ -78,21 +78,21 @@ def test_a_clip_in_transformers_layout_is_sent_to_its_own_family(tmp_path: Path)
         ("preprocess_cfg", {"resize_mode": "squash"}, "`resize_mode` .* is 'squash'; only 'shortest' is supported"),
     ],
 )
-def test_a_network_of_another_form_is_refused_by_what_makes_it_so(
+def test_a_network_of_another_form_is_refused_with_the_differing_field(
     folder: Path, tmp_path: Path, section: str, fields: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ModelError, match=message):
-        resolved(changed(folder, tmp_path / "changed", section, **fields))
+        resolve(copy_with(folder, tmp_path / "changed", section, **fields))
 
 
 def test_weights_of_another_size_are_refused_when_they_load(folder: Path, tmp_path: Path) -> None:
-    larger = changed(folder, tmp_path / "larger", "text_cfg", width=48)
+    larger = copy_with(folder, tmp_path / "larger", "text_cfg", width=48)
     with pytest.raises(ModelError, match="the weights does not load"):
-        load(resolved(larger), "similarity")
+        load(resolve(larger), "similarity")
 
 
-def test_texts_and_images_are_made_ready_as_the_release_does(folder: Path) -> None:
-    model = load(resolved(folder), "similarity")
+def test_texts_and_images_are_preprocessed_like_in_the_release(folder: Path) -> None:
+    model = load(resolve(folder), "similarity")
     words = model.encode_texts(["l&#39;art  of a cat", "L'ART of a cat"]).features
     torch.testing.assert_close(words[0], words[1])
     stored = tiny.picture(0, width=70, height=48).convert("P")
@@ -102,9 +102,11 @@ def test_texts_and_images_are_made_ready_as_the_release_does(folder: Path) -> No
     assert torch.equal(model.preprocess(shown), model.preprocess(nearest))
 
 
-def padded(picture: Image.Image) -> torch.Tensor:
-    """HPSv2's release in words of Pillow and numpy: colours of 0 to 1, each resized as numbers so that the longer side
-    fits, in the middle of a black square, then normalised.
+def preprocess_padded(picture: Image.Image) -> torch.Tensor:
+    """Preprocess like HPSv2's release, in terms of Pillow and numpy.
+
+    Colours from 0 to 1 are resized as numbers so that the longer side fits, put in the middle of a black square, and
+    normalised.
     """
     scale = tiny.SIDE / max(picture.size)
     width, height = (round(length * scale) for length in picture.size)
@@ -126,7 +128,7 @@ def test_hpsv2_sees_whole_images_on_black_as_released(folder: Path) -> None:
     expected = []
     with torch.inference_mode():
         for picture, text in zip(pictures, texts, strict=True):
-            seen = network.visual(padded(picture)[None])[0]
+            seen = network.visual(preprocess_padded(picture)[None])[0]
             read = network.encode_text(tokenizer(text, return_tensors="pt").input_ids)[0]
             expected.append(float(torch.cosine_similarity(seen, read, dim=0)))
     scorer = open_scorer(
@@ -136,7 +138,7 @@ def test_hpsv2_sees_whole_images_on_black_as_released(folder: Path) -> None:
     assert scores == pytest.approx(expected, abs=1e-5) and max(scores) - min(scores) > 0.01
 
 
-def test_a_family_that_takes_images_in_one_way_alone_is_refused_for_another() -> None:
+def test_a_way_to_preprocess_that_the_family_lacks_is_refused() -> None:
     wanted = r"metrics\.hpsv2: it wants pixels=padded of a model that takes processor; the role 'hpsv2' is a siglip"
     with pytest.raises(ConfigError, match=wanted):
         open_scorer("metric=[hpsv2]", "models=shapes", "+models.hpsv2={family: siglip, checkpoint: owner/name}")

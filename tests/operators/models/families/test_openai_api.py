@@ -1,4 +1,4 @@
-"""A chat endpoint that is slow, busy, broken or strange costs the rows it must, and its key is never shown."""
+"""A chat endpoint that is slow, busy, broken or strange costs only the affected rows, and its key is never shown."""
 
 import gzip
 import json
@@ -30,10 +30,10 @@ def only(replies: list[Generation | RowError]) -> Generation | RowError:
     return reply
 
 
-# What is asked and what is read
+# Requests and replies
 
 
-def test_a_request_says_all_it_has_to_say(server: Server) -> None:
+def test_a_request_contains_all_of_its_options(server: Server) -> None:
     turns = (Message("user", "a"), Message("assistant", "b"), Message("user", "c"))
     schema = {"type": "object", "properties": {"a": {"type": "string"}}}
     connect(server).generate([Request(turns, 7, 0.5, 3, ("\n\n", "END"), json.dumps(schema))])
@@ -58,19 +58,19 @@ def test_a_request_says_all_it_has_to_say(server: Server) -> None:
     assert server.keys == [f"Bearer {KEY}"]
 
 
-def test_a_plain_request_asks_for_nothing_more(server: Server) -> None:
+def test_a_plain_request_contains_nothing_else(server: Server) -> None:
     connect(server).generate([ask()])
     assert set(server.bodies[0]) == {"model", "messages", "max_tokens", "temperature", "seed"}
 
 
-def test_tokens_are_counted_as_the_endpoint_counts_them(server: Server) -> None:
+def test_the_counts_of_tokens_are_the_endpoints(server: Server) -> None:
     usage = {"prompt_tokens": 30, "completion_tokens": 4, "prompt_tokens_details": {"cached_tokens": 16}}
     server.script = lambda number, body: said("yes", usage=usage)
     assert only(connect(server).generate([ask()])) == Generation("yes", True, Usage(1, 30, 16, 4))
 
 
 @pytest.mark.parametrize("usage", [None, {}, {"prompt_tokens": None}, {"prompt_tokens_details": None}])
-def test_an_endpoint_that_counts_nothing_is_believed(server: Server, usage: dict[str, Any] | None) -> None:
+def test_an_endpoint_without_counts_of_tokens_is_accepted(server: Server, usage: dict[str, Any] | None) -> None:
     server.script = lambda number, body: said("yes", usage=usage)
     assert only(connect(server).generate([ask()])) == Generation("yes", True, Usage(1, 0, 0, 0))
 
@@ -82,7 +82,7 @@ def test_a_reply_cut_at_its_limit_is_not_complete(server: Server) -> None:
     assert (reply.text, reply.complete) == ("ye", False)
 
 
-def test_a_model_that_wants_the_limit_under_its_newer_name_gets_it(server: Server) -> None:
+def test_a_model_that_needs_the_newer_name_of_the_limit_gets_it(server: Server) -> None:
     def script(number: int, body: dict[str, Any]) -> Answer:
         if "max_tokens" in body:
             return failed(400, "Unsupported parameter: 'max_tokens'. Use 'max_completion_tokens' instead.")
@@ -95,8 +95,8 @@ def test_a_model_that_wants_the_limit_under_its_newer_name_gets_it(server: Serve
     assert len(server.bodies) == 3
 
 
-def test_requests_that_were_under_way_get_the_newer_name_too(server: Server) -> None:
-    """Eight are sent before any is refused, as at the start of every worker."""
+def test_pending_requests_get_the_newer_name_too(server: Server) -> None:
+    """Eight requests are sent before any is refused, as at the start of every worker."""
     sent = threading.Barrier(8, timeout=20)
 
     def script(number: int, body: dict[str, Any]) -> Answer:
@@ -111,10 +111,10 @@ def test_requests_that_were_under_way_get_the_newer_name_too(server: Server) -> 
     assert len(server.bodies) == 40
 
 
-# Many at once
+# Concurrent requests
 
 
-def test_replies_come_in_the_order_of_the_requests_and_no_more_run_at_once_than_allowed(server: Server) -> None:
+def test_replies_keep_the_order_of_the_requests_and_concurrency_is_limited(server: Server) -> None:
     def script(number: int, body: dict[str, Any]) -> Answer:
         text = body["messages"][0]["content"]
         return said(text)._replace(delay=0.02 * (3 - int(text) % 3))
@@ -141,23 +141,23 @@ def test_no_requests_have_no_replies(server: Server) -> None:
     assert connect(server).generate([]) == []
 
 
-# What is waited for
+# Waiting
 
 
-def test_a_busy_endpoint_is_asked_again_when_it_says(server: Server) -> None:
+def test_a_busy_endpoint_is_asked_again_after_the_delay_it_names(server: Server) -> None:
     busy = failed(429, "slow down", **{"Retry-After": "1"})
     server.script = lambda number, body: busy if number == 0 else said("yes")
     assert isinstance(only(connect(server).generate([ask()])), Generation)
     assert server.times[1] - server.times[0] >= 0.9
 
 
-def test_a_broken_endpoint_is_asked_as_often_as_allowed(server: Server) -> None:
+def test_a_broken_endpoint_is_asked_up_to_the_limit_of_retries(server: Server) -> None:
     server.script = lambda number, body: failed(500)
     connect(server, max_retries=1).generate([ask()])
     assert len(server.bodies) == 2
 
 
-def test_an_endpoint_that_is_not_there_is_said_to_be_out_of_reach(server: Server) -> None:
+def test_a_missing_endpoint_is_reported_as_unreachable(server: Server) -> None:
     model = connect(server, max_retries=0)
     server.close()
     reply = only(model.generate([ask()]))
@@ -165,10 +165,10 @@ def test_an_endpoint_that_is_not_there_is_said_to_be_out_of_reach(server: Server
     assert (reply.kind, reply.retryable) == ("model_unavailable", True)
 
 
-# What is no reply
+# Answers that are not replies
 
 
-GARBAGE = {
+MALFORMED = {
     "half of JSON": Answer(body=b'{"choices": [{"mess'),
     "binary": Answer(body=b"\xff\xfe\x00"),
     "a page": Answer(body=b"<html>sign in</html>", headers=(("Content-Type", "text/html"),)),
@@ -182,12 +182,12 @@ GARBAGE = {
     "a choice without message": Answer(body=b'{"choices": [{"index": 0}]}'),
 }
 LATE = said("late")._replace(delay=0.6)
-BEGUN = b'{"choices": [{"message": {"role": "assistant", "content": "'
-NESTED = BEGUN + b'yes", "more": ' + b"[" * 100_000 + b"]" * 100_000 + b"}}]}"
-TRICKLE = Answer(body=BEGUN, endless=b"y")
+REPLY_START = b'{"choices": [{"message": {"role": "assistant", "content": "'
+NESTED = REPLY_START + b'yes", "more": ' + b"[" * 100_000 + b"]" * 100_000 + b"}}]}"
+TRICKLE = Answer(body=REPLY_START, endless=b"y")
 BOUNDS: dict[str, tuple[Answer, str]] = {
-    "an answer without end": (Answer(body=BEGUN, endless=b"yes " * 250_000), "of more than 16000000 bytes"),
-    "an error without end": (Answer(400, BEGUN, endless=b"no " * 250_000), "of more than 16000000 bytes"),
+    "an answer without end": (Answer(body=REPLY_START, endless=b"yes " * 250_000), "of more than 16000000 bytes"),
+    "an error without end": (Answer(400, REPLY_START, endless=b"no " * 250_000), "of more than 16000000 bytes"),
     "an event stream without end": (
         Answer(headers=(("Content-Type", "text/event-stream"),), endless=b"data: {}\n\n" * 100_000),
         "of more than 16000000 bytes",
@@ -200,7 +200,7 @@ BOUNDS: dict[str, tuple[Answer, str]] = {
     "one that nests": (Answer(body=NESTED), "gave an answer that nests too deeply"),
 }
 ERRORS: dict[str, tuple[Answer, str, bool, str]] = {
-    **{name: (answer, "model_unavailable", True, "") for name, answer in GARBAGE.items()},
+    **{name: (answer, "model_unavailable", True, "") for name, answer in MALFORMED.items()},
     **{
         f"status {status}": (failed(status, f"quota of {KEY} is used up"), "model_unavailable", True,
                              f"{status} (quota of *** is used up)")
@@ -220,11 +220,12 @@ ERRORS: dict[str, tuple[Answer, str, bool, str]] = {
     "a refusal": (said(None, refusal="I will not"), "reply_refused", False, "I will not"),
     "a filter": (said("half", reason="content_filter"), "reply_refused", False, "content filter"),
 }  # fmt: skip
-"""Answers of an endpoint by name, with the row's error: its kind, True if it is retryable, and words of its message."""
+"""Answers of an endpoint by name, with the row's error: its kind, True if it is retryable, and a part of its
+message."""
 
 
 @pytest.mark.parametrize("name", ERRORS)
-def test_what_is_no_reply_is_an_error_of_its_row_which_shows_no_key(server: Server, name: str) -> None:
+def test_an_answer_that_is_not_a_reply_is_an_error_of_its_row_without_the_key(server: Server, name: str) -> None:
     answer, kind, retryable, words = ERRORS[name]
     server.script = lambda number, body: answer
     timeout = {"timeout": 0.15} if answer in (LATE, TRICKLE) else {}
@@ -235,7 +236,7 @@ def test_what_is_no_reply_is_an_error_of_its_row_which_shows_no_key(server: Serv
     assert len(server.bodies) == 1
 
 
-def test_a_spent_quota_is_known_to_the_requests_that_follow(server: Server) -> None:
+def test_later_requests_know_that_the_quota_is_spent(server: Server) -> None:
     spent = {"message": "You exceeded your current quota", "type": "insufficient_quota", "code": "insufficient_quota"}
 
     def script(number: int, body: dict[str, Any]) -> Answer:
@@ -249,7 +250,7 @@ def test_a_spent_quota_is_known_to_the_requests_that_follow(server: Server) -> N
     assert "You exceeded your current quota" in errors[0].message
 
 
-def test_an_account_without_credit_is_asked_again_after_a_while(
+def test_an_account_without_credit_is_tried_again_after_a_while(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server.script = lambda number, body: failed(402, "Insufficient Balance") if number == 0 else said("yes")
@@ -263,9 +264,7 @@ def test_an_account_without_credit_is_asked_again_after_a_while(
 # The key
 
 
-def test_a_key_that_is_no_secret_leaves_the_services_words_whole(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_key_that_is_not_secret_is_not_removed_from_messages(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "k")
     server.script = lambda number, body: failed(400, "the token limit is 4k tokens; key k is known")
     reply = only(connect(server).generate([ask()]))
@@ -290,14 +289,14 @@ def test_a_refused_key_ends_the_run_and_is_not_shown(
 
 
 @pytest.mark.parametrize("status", [401, 403, 404])
-def test_a_failure_for_good_ends_the_run_with_the_services_own_words(server: Server, status: int) -> None:
+def test_a_permanent_failure_ends_the_run_with_the_services_own_message(server: Server, status: int) -> None:
     server.script = lambda number, body: failed(status, f"not for {KEY}, ask your admin")
     with pytest.raises(ModelError, match=rf"answered {status} .*\(not for \*\*\*, ask your admin\).*'judge'"):
         connect(server).generate([ask()])
 
 
 @pytest.mark.parametrize("value", [None, "", "  "])
-def test_a_missing_key_is_missed_where_the_model_is_loaded(
+def test_a_missing_key_is_reported_when_the_model_is_loaded(
     server: Server, monkeypatch: pytest.MonkeyPatch, value: str | None
 ) -> None:
     monkeypatch.delenv(VARIABLE) if value is None else monkeypatch.setenv(VARIABLE, value)
@@ -306,7 +305,7 @@ def test_a_missing_key_is_missed_where_the_model_is_loaded(
     assert server.bodies == []
 
 
-def test_the_key_is_no_part_of_what_a_model_is(server: Server) -> None:
+def test_the_key_is_not_part_of_a_models_identity(server: Server) -> None:
     config = model_config(family="openai", checkpoint="judge", endpoint=server.url, key_variable=VARIABLE)
     model = resolve_model(config, on_gpu=False)
     assert KEY not in repr(model)
@@ -322,15 +321,13 @@ def test_an_endpoint_with_a_secret_in_it_is_refused_without_repeating_it(endpoin
     assert KEY not in str(error.value)
 
 
-def test_a_key_in_the_place_of_its_variables_name_is_refused_without_repeating_it() -> None:
+def test_a_key_given_instead_of_its_variables_name_is_refused_without_repeating_it() -> None:
     with pytest.raises(ConfigError, match="expected the name of an environment variable") as error:
         model_config(family="openai", checkpoint="judge", key_variable=KEY)
     assert KEY not in str(error.value)
 
 
-def test_an_endpoint_of_the_environment_is_pinned_by_the_driver(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_driver_pins_an_endpoint_from_the_environment(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_BASE_URL", server.url)
     config = model_config(family="openai", checkpoint="judge", key_variable=VARIABLE, revision="2026-11")
     model = resolve_model(config, on_gpu=False)
@@ -343,7 +340,7 @@ def test_an_endpoint_of_the_environment_is_pinned_by_the_driver(
 @pytest.mark.parametrize(
     "option", [{"timeout": 9.0}, {"requests_per_minute": 9.0}, {"prices": Prices(read=1, written=2)}]
 )
-def test_options_of_a_service_are_no_options_of_a_model_of_ours_and_in_no_key(option: dict[str, Any]) -> None:
+def test_options_of_a_service_are_refused_for_local_models_and_are_not_in_the_key(option: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="an option of openai"):
         model_config(family="causal_lm", checkpoint="folder", **option)
     plain, set_otherwise = (
@@ -356,7 +353,7 @@ def test_options_of_a_service_are_no_options_of_a_model_of_ours_and_in_no_key(op
 # The pace
 
 
-def test_requests_pass_at_even_distances() -> None:
+def test_requests_are_evenly_spaced() -> None:
     now, slept = [100.0], []
 
     def sleep(seconds: float) -> None:
@@ -368,7 +365,7 @@ def test_requests_pass_at_even_distances() -> None:
         pace.wait()
     now[0] += 10
     pace.wait()
-    assert slept == [0.5, 0.5]  # the first has no wait, nor one that comes late
+    assert slept == [0.5, 0.5]  # the first request does not wait, nor does a late one
 
 
 def test_every_attempt_waits_for_its_turn(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -412,7 +409,7 @@ def test_a_preflight_is_one_request_in_the_form_of_the_call(server: Server) -> N
         ("likelihood", said("yes"), "gave no top_logprobs; use a model, or a service, that does"),
     ],
 )
-def test_a_service_that_cannot_answer_is_told_before_anything_is_computed(
+def test_a_service_that_cannot_answer_is_reported_before_anything_is_computed(
     server: Server, call: Call, answer: Answer, problem: str
 ) -> None:
     server.script = lambda number, body: answer
@@ -421,7 +418,7 @@ def test_a_service_that_cannot_answer_is_told_before_anything_is_computed(
         preflight(resolve_model(model, on_gpu=False), call)
 
 
-def test_a_model_that_would_rather_not_say_yes_can_answer_all_the_same(server: Server) -> None:
+def test_the_preflight_accepts_a_model_that_does_not_say_yes(server: Server) -> None:
     server.script = lambda number, body: said(None, refusal="no")
     connect(server).preflight("generate")
 

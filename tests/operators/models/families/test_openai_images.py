@@ -1,4 +1,4 @@
-"""A chat endpoint that sees images and reports likelihoods: a likelihood that is not reported is never 0."""
+"""A chat endpoint that sees images and reports likelihoods: a likelihood that it does not report is never 0."""
 
 import io
 import json
@@ -39,8 +39,8 @@ def likelihood(server: Server, *choices: str, **options: Any) -> list[list[float
     return answer
 
 
-def shown(body: dict[str, Any]) -> Image.Image:
-    """The image of a request."""
+def decode_image(body: dict[str, Any]) -> Image.Image:
+    """Return the image in a request."""
     (picture, _) = body["messages"][0]["content"]
     header, _, content = picture["image_url"]["url"].partition(",")
     assert header.startswith("data:image/") and header.endswith(";base64")
@@ -50,7 +50,7 @@ def shown(body: dict[str, Any]) -> Image.Image:
 # Images
 
 
-def test_an_image_stands_before_the_first_words_and_keeps_every_pixel(server: Server) -> None:
+def test_an_image_comes_before_the_text_and_keeps_every_pixel(server: Server) -> None:
     model = connect(server)
     turns = (Message("user", "a"), Message("assistant", "b"), Message("user", "c"))
     schema = {"type": "object"}
@@ -66,12 +66,12 @@ def test_an_image_stands_before_the_first_words_and_keeps_every_pixel(server: Se
     assert first["response_format"]["json_schema"]["schema"] == schema
     assert (first["stop"], first["seed"], first["temperature"]) == (["END"], 3, 0.5)
     for body, picture in ((first, PICTURES[1]), (second, PICTURES[0])):
-        assert shown(body).format == "PNG"
-        assert np.array_equal(np.asarray(shown(body)), np.asarray(picture))
+        assert decode_image(body).format == "PNG"
+        assert np.array_equal(np.asarray(decode_image(body)), np.asarray(picture))
 
 
 @pytest.mark.parametrize(("place", "parts"), [(0, ["image", "ab"]), (1, ["a", "image", "b"]), (2, ["ab", "image"])])
-def test_a_request_may_have_a_system_message_and_the_image_anywhere_in_its_words(
+def test_a_request_may_have_a_system_message_and_the_image_anywhere_in_the_text(
     place: int, parts: list[str], server: Server
 ) -> None:
     model = connect(server)
@@ -87,12 +87,12 @@ def test_a_jpeg_is_smaller_and_nearly_the_same(server: Server) -> None:
     png, jpeg = connect(server), connect(server, image_format="jpeg")
     assert len(*jpeg.preprocess(noise)) < len(*png.preprocess(noise))
     jpeg.reply(jpeg.encode([jpeg.preprocess(noise)]), [Question(0, "a", ())])
-    seen = shown(server.bodies[0])
+    seen = decode_image(server.bodies[0])
     assert seen.format == "JPEG"
     assert np.abs(np.asarray(seen, dtype=int) - np.asarray(noise, dtype=int)).mean() < 4
 
 
-def test_an_image_that_is_too_large_to_be_sent_is_refused_alone(
+def test_an_image_that_is_too_large_to_send_only_fails_its_own_row(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = connect(server)
@@ -106,7 +106,7 @@ def test_an_image_that_is_too_large_to_be_sent_is_refused_alone(
         model.encode(encoded)
 
 
-def test_the_form_of_images_is_in_the_keys_where_it_is_not_the_first(server: Server) -> None:
+def test_the_format_of_images_is_in_the_keys_if_it_is_not_the_default(server: Server) -> None:
     def keyed(**options: Any) -> dict[str, Any]:
         config = model_config(family="openai", checkpoint="judge", endpoint=server.url, **options)
         return resolve_model(config, on_gpu=False).semantic()
@@ -117,7 +117,7 @@ def test_the_form_of_images_is_in_the_keys_where_it_is_not_the_first(server: Ser
 # Likelihoods
 
 
-def test_an_answers_likelihood_is_that_of_the_first_token_among_the_likeliest(server: Server) -> None:
+def test_an_answers_likelihood_is_read_from_the_likeliest_first_tokens(server: Server) -> None:
     server.script = lambda number, body: told(("No", -0.3), ("Yes", -1.5), (" yes", -2.5), ("Maybe", -4.0))
     assert likelihood(server, "Yes", "No") == [[-1.5, 0.0], [-0.3, 0.0]]
     (body,) = server.bodies
@@ -133,7 +133,7 @@ def test_an_answers_likelihood_is_that_of_the_first_token_among_the_likeliest(se
         ([("Yes", 1e-7)], 0.0),
     ],
 )
-def test_case_and_space_do_not_count_and_the_likeliest_spelling_does(
+def test_the_likeliest_spelling_counts_regardless_of_case_and_space(
     server: Server, tokens: list[tuple[str, float]], logprob: float
 ) -> None:
     server.script = lambda number, body: told(*tokens)
@@ -183,7 +183,9 @@ ABSENT = "'Yes' is not among the 20 likeliest first tokens of the answer of judg
         (said("x", reason="content_filter"), "reply_refused", "content filter"),
     ],
 )
-def test_what_is_not_told_is_an_error_and_not_0(server: Server, answer: Answer, kind: str, message: str) -> None:
+def test_a_likelihood_that_is_not_reported_is_an_error_and_not_0(
+    server: Server, answer: Answer, kind: str, message: str
+) -> None:
     server.script = lambda number, body: answer
     result = likelihood(server, "Yes", "No")
     assert isinstance(result, RowError)
@@ -191,7 +193,7 @@ def test_what_is_not_told_is_an_error_and_not_0(server: Server, answer: Answer, 
 
 
 @pytest.mark.parametrize(("status", "kind"), [(500, "model_unavailable"), (400, "request_refused")])
-def test_a_failed_request_is_its_questions_error_and_no_other_ones(server: Server, status: int, kind: str) -> None:
+def test_a_failed_request_only_fails_its_own_question(server: Server, status: int, kind: str) -> None:
     def script(number: int, body: dict[str, Any]) -> Answer:
         text = body["messages"][0]["content"][1]["text"]
         return failed(status, f"logprobs are not there; {KEY}") if text == "1" else told(("Yes", -0.1 * int(text)))
@@ -206,8 +208,8 @@ def test_a_failed_request_is_its_questions_error_and_no_other_ones(server: Serve
     assert error.kind == kind and KEY not in error.message
 
 
-def test_the_share_of_yes_is_had_of_a_service_too(server: Server) -> None:
-    """Spellings that a service makes no difference between leave the ratio as it is."""
+def test_the_normalised_share_of_yes_also_works_with_a_service(server: Server) -> None:
+    """Spellings that a service treats alike leave the ratio unchanged."""
     server.script = lambda number, body: told(("No", -0.3), ("Yes", -1.5), (" yes", -2.5))
     metric = VqaScoreConfig(normalise="yes_no").with_model_defaults(lambda role: openai.OPENAI)
     answer = likelihood(server, *metric.choices)
@@ -215,33 +217,33 @@ def test_the_share_of_yes_is_had_of_a_service_too(server: Server) -> None:
     assert metric._likelihood(answer, ()) == pytest.approx(math.exp(-1.5) / (math.exp(-1.5) + math.exp(-0.3)))
 
 
-def test_a_refused_key_ends_the_shard_and_is_not_tried_row_by_row(server: Server) -> None:
+def test_a_refused_key_ends_the_shard_without_trying_each_row(server: Server) -> None:
     server.script = lambda number, body: failed(401, f"Incorrect API key provided: {KEY}")
     model = connect(server, concurrency=1)
-    shown, asked = features(model), [Question(0, str(number), ("Yes",)) for number in range(20)]
+    decode_image, asked = features(model), [Question(0, str(number), ("Yes",)) for number in range(20)]
     with pytest.raises(ModelError, match="answered 401 to the key") as error:
-        isolate(lambda batch: model.likelihood(shown, batch), asked)
+        isolate(lambda batch: model.likelihood(decode_image, batch), asked)
     assert KEY not in str(error.value) and len(server.bodies) < 20
 
 
 # Replies
 
 
-def test_a_reply_is_the_models_words_without_the_white_space_around(server: Server) -> None:
+def test_a_reply_is_stripped_of_white_space(server: Server) -> None:
     server.script = lambda number, body: said(" a red star\n")
     model = connect(server)
     assert model.reply(features(model), [Question(1, "What is it?", ())]) == ["a red star"]
     assert server.bodies[0]["max_tokens"] == 32 and "logprobs" not in server.bodies[0]
 
 
-def test_replies_that_are_used_though_they_were_cut_are_counted(server: Server) -> None:
+def test_cut_replies_that_are_used_are_counted(server: Server) -> None:
     server.script = lambda number, body: said("a red star", reason="length" if number < 2 else "stop")
     model = connect(server, concurrency=1)
     model.reply(features(model), [Question(index % 2, "What is it?", ()) for index in range(3)])
     assert model.usage == Usage(3, cut=2)
 
 
-def test_what_calls_took_is_counted_for_the_thread_that_asked(server: Server) -> None:
+def test_usage_is_counted_for_the_calling_thread(server: Server) -> None:
     usage = {"prompt_tokens": 30, "completion_tokens": 1}
     answer = told(("Yes", -0.1))
     assert isinstance(answer.body, dict)
@@ -266,9 +268,9 @@ def asking(server: Server) -> tuple[str, ...]:
     return ("metric=[vqascore]", "model@models.vqa=api", "models.vqa.checkpoint=judge", *service)
 
 
-def test_a_service_is_the_vqa_model_of_a_sweep(server: Server, tmp_path: Path) -> None:
+def test_a_service_can_be_the_vqa_model_of_a_sweep(server: Server, tmp_path: Path) -> None:
     def script(number: int, body: dict[str, Any]) -> Answer:
-        red = np.asarray(shown(body).convert("RGB"), dtype=float)[..., 0].mean()
+        red = np.asarray(decode_image(body).convert("RGB"), dtype=float)[..., 0].mean()
         return told(("No", -0.2), ("Yes", -red / 255))
 
     server.script, server.trial = script, told(("Yes", -0.1))
@@ -277,7 +279,7 @@ def test_a_service_is_the_vqa_model_of_a_sweep(server: Server, tmp_path: Path) -
     finished = run_sweep(planned, lambda progress: None)
     scores = pq.read_table(Path(finished.folder) / "scores.parquet").to_pylist()
     expected = {
-        round(math.exp(-np.asarray(shown(body), dtype=float)[..., 0].mean() / 255), 6) for body in server.bodies
+        round(math.exp(-np.asarray(decode_image(body), dtype=float)[..., 0].mean() / 255), 6) for body in server.bodies
     }
     assert {round(row["score"], 6) for row in scores} == expected
     assert len(server.bodies) == 4
@@ -286,7 +288,7 @@ def test_a_service_is_the_vqa_model_of_a_sweep(server: Server, tmp_path: Path) -
     assert find_vqa_profile(planned.config.models["vqa"]) == openai.OPENAI
 
 
-def test_what_a_service_does_not_tell_is_a_row_without_a_score(server: Server, tmp_path: Path) -> None:
+def test_a_likelihood_that_a_service_does_not_report_is_a_row_without_a_score(server: Server, tmp_path: Path) -> None:
     server.script = lambda number, body: told(("I", -0.2)) if number else told(("Yes", -0.5))
     server.trial = told(("Yes", -0.1))
     folder = write_benchmark(tmp_path / "bench", ["atlas"], count=4)
@@ -297,7 +299,7 @@ def test_what_a_service_does_not_tell_is_a_row_without_a_score(server: Server, t
     assert (scores.count(None), kinds) == (3, {"no_likelihood"})
 
 
-def test_a_quota_that_is_spent_costs_a_sweep_a_few_requests_and_the_next_one_goes_on(
+def test_a_spent_quota_costs_a_sweep_a_few_requests_and_the_next_sweep_continues(
     server: Server, tmp_path: Path
 ) -> None:
     spent = Answer(429, {"error": {"message": "You exceeded your current quota", "code": "insufficient_quota"}})

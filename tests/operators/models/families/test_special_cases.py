@@ -1,4 +1,4 @@
-"""Special cases of one or a few families; test_families.py has the requirements of every family."""
+"""Special cases of single families; test_families.py has the requirements of every family."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -32,7 +32,7 @@ from tests.bench_of import sweep_config, write_benchmark
 from tests.operators import tiny
 from tests.operators.models.alike import CHOOSING, CLOSE, PICTURES, QUESTIONS, TEXTS, likelihoods
 from tests.operators.models.families import library
-from tests.operators.models.families.test_families import require_librarys
+from tests.operators.models.families.test_families import require_equal_to_library
 from tests.operators.stages.given import decoded, options
 from tests.operators.tiny import vqa_models
 from tests.operators.tiny.families import KINDS
@@ -40,7 +40,7 @@ from tests.operators.tiny.families import KINDS
 
 @pytest.fixture(scope="module")
 def kinds(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """The folder of a kind's checkpoint, which no test may change."""
+    """Return a function that gives the folder of a kind's checkpoint, which no test may change."""
     torch.set_num_threads(1)
     saved: dict[str, Path] = {}
 
@@ -52,7 +52,7 @@ def kinds(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     return folder
 
 
-def loaded(name: str, folder: Path, call: Call, **options: Any) -> Any:
+def load_kind(name: str, folder: Path, call: Call, **options: Any) -> Any:
     config = model_config(family=KINDS[name].family, checkpoint=str(folder), **options)
     return load(resolve_model(config, on_gpu=False), call)
 
@@ -61,7 +61,7 @@ def profile(name: str, folder: Path) -> Any:
     return find_vqa_profile(model_config(family=KINDS[name].family, checkpoint=str(folder)))
 
 
-def encoded(model: Any) -> Any:
+def encode_images(model: Any) -> Any:
     return model.encode([model.preprocess(picture) for picture in PICTURES])
 
 
@@ -72,16 +72,16 @@ TOO_LONG = ("clip", "siglip", "siglip2_naflex", "align", "blip_itm", "blip2_itm"
 
 @pytest.mark.parametrize("name", TOO_LONG)
 def test_a_text_beyond_the_context_is_cut_and_reported(kinds: Callable[[str], Path], name: str) -> None:
-    model, measure = loaded(name, kinds(name), "similarity"), KINDS[name].measure
+    model, measure = load_kind(name, kinds(name), "similarity"), KINDS[name].measure
     long = " ".join(["red"] * (model.context + 1))
-    rows = model.compare(encoded(model), [Pair(0, text) for text in ("red", long, long + " circle")], measure)
+    rows = model.compare(encode_images(model), [Pair(0, text) for text in ("red", long, long + " circle")], measure)
     assert [row.truncated for row in rows] == [False, True, True]
     assert rows[1].similarity == pytest.approx(rows[2].similarity, abs=1e-5)
 
 
 @pytest.mark.parametrize("name", ["siglip", "siglip2", "siglip2_naflex"])
 def test_siglip_reads_capitals_as_it_was_trained_to(kinds: Callable[[str], Path], name: str) -> None:
-    model = loaded(name, kinds(name), "similarity")
+    model = load_kind(name, kinds(name), "similarity")
     small, large = model.encode_texts(["a red circle", "A Red CIRCLE"]).features
     torch.testing.assert_close(small, large)
 
@@ -98,19 +98,19 @@ FAINT = 1e-3
         ("blip", "generate_from_images", "cosine"),
     ],
 )
-def test_a_blip_has_the_epsilon_of_its_release(tmp_path: Path, name: str, call: Call, measure: Measure) -> None:
+def test_a_blip_has_its_releases_epsilon(tmp_path: Path, name: str, call: Call, measure: Measure) -> None:
     folder = KINDS[name].save(tmp_path)
     weights = load_file(folder / "model.safetensors")
     faint = {name: tensor * FAINT for name, tensor in weights.items() if name.startswith("vision_model.embeddings.")}
     assert len(faint) == 4
     save_file(weights | faint, folder / "model.safetensors", {"format": "pt"})
-    require_librarys(loaded(name, folder, call), folder, name, call, measure)
+    require_equal_to_library(load_kind(name, folder, call), folder, name, call, measure)
 
 
-def test_an_image_is_encoded_once_for_both_measures_and_every_text_is_read_in_its_sight(
+def test_an_image_is_encoded_once_for_both_measures_and_each_text_with_the_image(
     kinds: Callable[[str], Path],
 ) -> None:
-    model, counted = loaded("blip_itm", kinds("blip_itm"), "similarity"), {"vision_model": 0, "text_encoder": 0}
+    model, counted = load_kind("blip_itm", kinds("blip_itm"), "similarity"), {"vision_model": 0, "text_encoder": 0}
     for name in counted:
 
         def count(module: Any, args: Any, kwargs: dict[str, Any], name: str = name) -> None:
@@ -131,11 +131,11 @@ def test_an_image_is_encoded_once_for_both_measures_and_every_text_is_read_in_it
 
 
 @pytest.mark.parametrize("name", ["grounding_dino", "owlv2"])
-def test_a_box_must_score_more_than_its_threshold_and_a_phrase_beyond_the_context_fails_alone(
+def test_a_box_must_exceed_its_threshold_and_a_phrase_beyond_the_context_fails_alone(
     kinds: Callable[[str], Path], name: str
 ) -> None:
-    model = loaded(name, kinds(name), "detect")
-    features = encoded(model)
+    model = load_kind(name, kinds(name), "detect")
+    features = encode_images(model)
     (every,) = model.detect(features, [Wanted(0, "Star", 0.0, 0.25)])
     scores = sorted(box.score for box in every)
     threshold = (scores[len(scores) // 2 - 1] + scores[len(scores) // 2]) / 2
@@ -145,13 +145,13 @@ def test_a_box_must_score_more_than_its_threshold_and_a_phrase_beyond_the_contex
     assert (refused.kind, refused.retryable) == ("prompt_too_long", False)
 
 
-def test_regions_are_read_with_every_box_of_their_words() -> None:
+def test_regions_have_every_box_of_their_words() -> None:
     reply = "</s><s>a red car<loc_0><loc_500><loc_999><loc_999><loc_1><loc_2><loc_3><loc_4>sky <loc_9><loc_9></s><pad>"
     assert read_regions(reply, 100, 200) == [Region("a red car", 0, 100, 99, 199), Region("a red car", 0, 0, 0, 0)]
     assert read_regions("nothing", 10, 10) == read_regions("", 10, 10) == []
 
 
-def test_a_million_words_without_a_box_have_no_region() -> None:
+def test_a_million_words_without_a_box_give_no_region() -> None:
     assert read_regions("a red car " * 1_000_000, 10, 10) == []
 
 
@@ -178,13 +178,11 @@ BLIPS = ("blip2", "instructblip", "blip_vqa")
 
 
 @pytest.mark.parametrize("name", BLIPS)
-def test_a_blip_replies_as_the_librarys_own_does_and_sees_an_image_once(
-    kinds: Callable[[str], Path], name: str
-) -> None:
-    whole, model = library.WHOLE[name](kinds(name)), loaded(name, kinds(name), "likelihood")
+def test_a_blip_replies_like_the_librarys_and_encodes_an_image_once(kinds: Callable[[str], Path], name: str) -> None:
+    whole, model = library.WHOLE[name](kinds(name)), load_kind(name, kinds(name), "likelihood")
     with torch.no_grad():
         expected = [whole.reply(question) for question in QUESTIONS]
-    assert model.reply(encoded(model), QUESTIONS) == expected and any(expected)
+    assert model.reply(encode_images(model), QUESTIONS) == expected and any(expected)
     shown: list[int] = []
 
     def count(module: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
@@ -203,21 +201,21 @@ def test_a_blip_replies_as_the_librarys_own_does_and_sees_an_image_once(
         ("blip_vqa", 'Does this figure show "{}"? Please answer yes or no.', "product"),
     ],
 )
-def test_vqascore_asks_each_in_its_own_words(
+def test_vqascore_asks_each_kind_with_its_own_template(
     kinds: Callable[[str], Path], name: str, template: str, reduction: Any
 ) -> None:
     metric = VqaScoreConfig().with_model_defaults(lambda role: profile(name, kinds(name)))
     assert metric.asks == (template, "yes", reduction)
     asked = Question(0, metric.question("a red star"), (metric.asks.answer,))
-    ((answered,),) = likelihoods(loaded(name, kinds(name), "likelihood"), PICTURES, [asked])
+    ((answered,),) = likelihoods(load_kind(name, kinds(name), "likelihood"), PICTURES, [asked])
     with torch.no_grad():
         whole = library.WHOLE[name](kinds(name)).answer(Question(0, template.format("a red star"), ()), "yes")
     assert reduce_answer(answered, metric.asks.reduction) == pytest.approx(reduce_answer(whole, reduction), abs=CLOSE)
 
 
 @pytest.mark.parametrize("name", ["blip2", "instructblip"])
-def test_the_flant5_has_a_head_of_its_own_and_the_exact_gelu(kinds: Callable[[str], Path], name: str) -> None:
-    model = loaded(name, kinds(name), "likelihood")
+def test_the_flant5_has_a_separate_head_and_the_exact_gelu(kinds: Callable[[str], Path], name: str) -> None:
+    model = load_kind(name, kinds(name), "likelihood")
     stored = load_file(kinds(name) / "model.safetensors")["language_model.lm_head.weight"]
     assert torch.equal(model.t5.lm_head.weight, stored)
     assert not torch.equal(model.t5.lm_head.weight, model.t5.shared.weight)
@@ -225,12 +223,14 @@ def test_the_flant5_has_a_head_of_its_own_and_the_exact_gelu(kinds: Callable[[st
 
 
 @pytest.mark.parametrize("name", ["instructblip", "blip_vqa"])
-def test_a_question_beyond_the_model_is_refused(kinds: Callable[[str], Path], name: str) -> None:
+def test_a_question_beyond_the_context_is_refused(kinds: Callable[[str], Path], name: str) -> None:
     with pytest.raises(HopelessRow, match="the question takes"):
-        likelihoods(loaded(name, kinds(name), "likelihood"), PICTURES, [Question(0, "a blue square " * 40, ("yes",))])
+        likelihoods(
+            load_kind(name, kinds(name), "likelihood"), PICTURES, [Question(0, "a blue square " * 40, ("yes",))]
+        )
 
 
-def test_the_qformers_tokenizer_is_part_of_what_an_instructblip_is(tmp_path: Path) -> None:
+def test_the_qformers_tokenizer_is_part_of_an_instructblips_identity(tmp_path: Path) -> None:
     folder = vqa_models.save_instructblip(tmp_path / "own")
     config = model_config(family="instructblip", checkpoint=str(folder))
     before = resolve_model(config, on_gpu=False).semantic()
@@ -250,7 +250,7 @@ def test_the_qformers_tokenizer_is_part_of_what_an_instructblip_is(tmp_path: Pat
         ("question_writer_shapes", "gecko,tifa,dsg,vqascore"),
     ],
 )
-def test_metrics_of_every_kind_of_question_run_with_each(
+def test_metrics_with_every_kind_of_question_run_with_each_model(
     kinds: Callable[[str], Path], tmp_path: Path, vqa: str, metrics: str
 ) -> None:
     own = f"models.vqa={{family: {vqa}, checkpoint: '{kinds(vqa)}'}}" if vqa in BLIPS else f"model@models.vqa={vqa}"
@@ -269,23 +269,25 @@ def test_metrics_of_every_kind_of_question_run_with_each(
     ("question", "text"),
     [("is it red?", "is it red? no"), ("is it red? ", "is it red? no"), ("what is it", "what is it? no")],
 )
-def test_a_question_mark_stands_before_every_choice(question: str, text: str) -> None:
+def test_a_question_mark_comes_before_every_choice(question: str, text: str) -> None:
     assert choice_text(question, "no") == text
 
 
-def test_a_dual_encoder_weighs_no_choice_alone_nor_one_that_is_cut_and_has_no_words(
+def test_a_dual_encoder_refuses_single_and_cut_choices_and_free_replies(
     kinds: Callable[[str], Path],
 ) -> None:
-    model = loaded("clip", kinds("clip"), "likelihood")
+    model = load_kind("clip", kinds("clip"), "likelihood")
     long = "the red circle above the blue square left of a green star"
     asked = [Question(0, "is it red?", ("yes",)), Question(0, long, ("yes", "no")), CHOOSING[0]]
-    alone, cut, sound = model.likelihood(encoded(model), asked)
+    alone, cut, sound = model.likelihood(encode_images(model), asked)
     assert [(one.kind, one.retryable) for one in (alone, cut)] == [("no_likelihood", False), ("prompt_too_long", False)]
     assert isinstance(sound, list) and len(sound) == 2
-    assert [reply.kind for reply in model.reply(encoded(model), CHOOSING[:2])] == ["no_likelihood"] * 2
+    assert [reply.kind for reply in model.reply(encode_images(model), CHOOSING[:2])] == ["no_likelihood"] * 2
 
 
-def test_metrics_ask_a_model_that_compares_only_what_it_can_tell(kinds: Callable[[str], Path], tmp_path: Path) -> None:
+def test_metrics_ask_a_dual_encoder_only_questions_that_it_can_answer(
+    kinds: Callable[[str], Path], tmp_path: Path
+) -> None:
     assert profile("clip", kinds("clip")) == COSINE
     with pytest.raises(ConfigError, match="says nothing of one alone; set normalise=yes_no"):
         VqaScoreConfig().with_model_defaults(lambda role: COSINE)
@@ -307,21 +309,21 @@ def test_metrics_ask_a_model_that_compares_only_what_it_can_tell(kinds: Callable
 # A language model that never sees the image
 
 
-def test_a_blind_model_says_the_same_of_every_image(kinds: Callable[[str], Path]) -> None:
-    model = loaded("causal_lm", kinds("causal_lm"), "likelihood")
+def test_a_blind_model_gives_the_same_answer_for_every_image(kinds: Callable[[str], Path]) -> None:
+    model = load_kind("causal_lm", kinds("causal_lm"), "likelihood")
     asked = [Question(image, "Is it red?", ("Yes", "No")) for image in range(len(PICTURES))]
     answers = likelihoods(model, PICTURES, asked)
     assert all(answer == answers[0] for answer in answers)
     assert model.usage.calls == 2, "each choice is read once, however many images"
 
 
-def test_a_blind_model_without_a_chat_template_reads_the_question_alone(tmp_path: Path) -> None:
+def test_a_blind_model_without_a_chat_template_reads_only_the_question(tmp_path: Path) -> None:
     folder = tiny.save_causal_lm(tmp_path, template=None)
-    require_librarys(loaded("causal_lm", folder, "likelihood"), folder, "causal_lm", "likelihood")
+    require_equal_to_library(load_kind("causal_lm", folder, "likelihood"), folder, "causal_lm", "likelihood")
 
 
 def test_a_blind_models_reply_is_what_it_would_generate(kinds: Callable[[str], Path]) -> None:
-    model = loaded("causal_lm", kinds("causal_lm"), "likelihood")
+    model = load_kind("causal_lm", kinds("causal_lm"), "likelihood")
     assert isinstance(model, TextOnlyVqa)
     expected = model.language.generate([Request((Message("user", question.text),), 32) for question in QUESTIONS])
     assert model.reply([None] * 4, QUESTIONS) == [
@@ -329,17 +331,17 @@ def test_a_blind_models_reply_is_what_it_would_generate(kinds: Callable[[str], P
     ]
 
 
-def test_a_question_beyond_a_blind_model_is_an_error_and_costs_no_other(kinds: Callable[[str], Path]) -> None:
-    model = loaded("causal_lm", kinds("causal_lm"), "likelihood")
+def test_a_question_beyond_a_blind_models_context_only_fails_itself(kinds: Callable[[str], Path]) -> None:
+    model = load_kind("causal_lm", kinds("causal_lm"), "likelihood")
     refused, answer = model.likelihood([None], [Question(0, "red " * 200, ("Yes",)), QUESTIONS[0]])
     assert (refused.kind, refused.retryable) == ("prompt_too_long", False)
     assert [answer] == likelihoods(model, PICTURES, QUESTIONS[:1])
 
 
-def test_a_blind_model_that_thinks_first_is_refused_and_one_on_vllm(tmp_path: Path) -> None:
+def test_a_blind_model_that_thinks_or_runs_on_vllm_is_refused(tmp_path: Path) -> None:
     thinking = tiny.QWEN_TEMPLATE.replace("assistant\n{% endif %}", "assistant\n<think>\n{% endif %}")
     with pytest.raises(ModelError, match="a thinking model"):
-        loaded("causal_lm", tiny.save_causal_lm(tmp_path / "thinking", template=thinking), "likelihood")
+        load_kind("causal_lm", tiny.save_causal_lm(tmp_path / "thinking", template=thinking), "likelihood")
     vqa = ("models.vqa.family=causal_lm", "models.vqa.checkpoint=owner/name", "+models.vqa.engine=vllm")
     with pytest.raises(ConfigError, match=r"the role 'vqa' is a causal_lm on vllm$"):
         sweep_config(tmp_path, tmp_path / "store", "metric=[vqascore]", *vqa)
@@ -350,8 +352,8 @@ def test_vqascore_asks_a_blind_model_for_one_token(kinds: Callable[[str], Path])
     assert VqaScoreConfig().with_model_defaults(lambda role: TEXT_ONLY).asks.reduction == "first"
 
 
-def test_a_blind_t5_says_the_same_of_every_image_and_in_its_own_words(kinds: Callable[[str], Path]) -> None:
-    model = loaded("text_only_t5", kinds("text_only_t5"), "likelihood")
+def test_a_blind_t5_gives_the_same_answer_and_reply_for_every_image(kinds: Callable[[str], Path]) -> None:
+    model = load_kind("text_only_t5", kinds("text_only_t5"), "likelihood")
     asked = [
         Question(image, text, ("yes", "no")) for image in range(len(PICTURES)) for text in ("Is it red?", "Is it?")
     ]
@@ -369,26 +371,26 @@ def test_a_blind_t5_says_the_same_of_every_image_and_in_its_own_words(kinds: Cal
 
 
 @pytest.mark.parametrize("labels", [("entailment", "not_entailment"), ("not_entailment", "Entailment")])
-def test_two_labels_serve_as_well(tmp_path: Path, labels: Sequence[str]) -> None:
+def test_two_labels_are_enough(tmp_path: Path, labels: Sequence[str]) -> None:
     folder, pair = tiny.save_nli(tmp_path, labels=labels), ("a red circle", "a circle")
     label = [name.lower() for name in labels].index("entailment")
     with torch.no_grad():
-        expected = library.by_label(folder, pair, "cosine", label).numbers
-    assert loaded("cross_encoder", folder, "entailment").entailment([pair]) == pytest.approx(expected, abs=1e-5)
+        expected = library.score_by_label(folder, pair, "cosine", label).numbers
+    assert load_kind("cross_encoder", folder, "entailment").entailment([pair]) == pytest.approx(expected, abs=1e-5)
 
 
 def test_a_premise_beyond_the_context_of_a_t5_is_cut_and_the_hypothesis_is_not(tmp_path: Path) -> None:
     folder, premise = tiny.save_true_nli(tmp_path), "red circle " * 10
     tiny.edit_json(folder / "tokenizer_config.json", model_max_length=40)
-    found = loaded("t5", folder, "entailment").entailment([(premise, "a star")])
+    found = load_kind("t5", folder, "entailment").entailment([(premise, "a star")])
     kept = premise[: 40 - len("premise:  hypothesis: a star")]
     with torch.no_grad():
-        assert found == pytest.approx(library.by_token(folder, (kept, "a star"), "cosine").numbers, rel=1e-3)
+        assert found == pytest.approx(library.score_by_token(folder, (kept, "a star"), "cosine").numbers, rel=1e-3)
 
 
 @pytest.mark.parametrize("name", ["cross_encoder", "t5"])
-def test_empty_texts_have_a_probability(kinds: Callable[[str], Path], name: str) -> None:
-    (found,) = loaded(name, kinds(name), "entailment").entailment([("", "")])
+def test_empty_texts_get_a_probability(kinds: Callable[[str], Path], name: str) -> None:
+    (found,) = load_kind(name, kinds(name), "entailment").entailment([("", "")])
     assert 0 <= found <= 1
 
 
@@ -406,22 +408,22 @@ def test_the_entailment_label_is_found_by_its_name(labels: Sequence[str], expect
     assert entailment_label({str(index): label for index, label in enumerate(labels)}) == expected
 
 
-def test_a_tokenizer_that_cannot_tell_1_from_0_is_refused(tmp_path: Path) -> None:
+def test_a_tokenizer_that_cannot_separate_1_from_0_is_refused(tmp_path: Path) -> None:
     folder = tiny.save_true_nli(tmp_path)
     tiny.save_tokenizer(folder, template="$A </s>")
     with pytest.raises(ModelError, match="`1` and `0` begin with the same token"):
-        loaded("t5", folder, "entailment")
+        load_kind("t5", folder, "entailment")
 
 
-def test_a_t5_whose_config_ties_its_head_needs_none(tmp_path: Path) -> None:
+def test_a_t5_whose_config_ties_its_head_needs_no_head(tmp_path: Path) -> None:
     folder = tiny.save_true_nli(tmp_path)
     weights = load_file(folder / "model.safetensors")
     del weights["lm_head.weight"]
     save_file(weights, folder / "model.safetensors", {"format": "pt"})
     with pytest.raises(ModelError, match=r"do not fit its config\.json: lacks lm_head\.weight"):
-        loaded("t5", folder, "entailment")
+        load_kind("t5", folder, "entailment")
     tiny.edit_json(folder / "config.json", tie_word_embeddings=True)
-    assert len(loaded("t5", folder, "entailment").entailment([("a", "b")])) == 1
+    assert len(load_kind("t5", folder, "entailment").entailment([("a", "b")])) == 1
 
 
 # Sentences
@@ -429,15 +431,15 @@ def test_a_t5_whose_config_ties_its_head_needs_none(tmp_path: Path) -> None:
 SENTENCES = ["a red circle", "star", "two blue star left of a green square", "circle " * 30, "unheard , of", ""]
 
 
-def test_the_shorter_limit_of_sentence_transformers_is_kept(tmp_path: Path) -> None:
+def test_the_shorter_limit_of_sentence_transformers_applies(tmp_path: Path) -> None:
     folder = tiny.save_sentences(tmp_path)
-    assert loaded("sentences", folder, "embedding").encode_texts(SENTENCES).truncated == [False] * 3 + [
+    assert load_kind("sentences", folder, "embedding").encode_texts(SENTENCES).truncated == [False] * 3 + [
         True,
         False,
         False,
     ]
     (folder / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 6}))
-    texts = loaded("sentences", folder, "embedding").encode_texts(SENTENCES)
+    texts = load_kind("sentences", folder, "embedding").encode_texts(SENTENCES)
     assert texts.truncated == [False, False, True, True, False, False]
     with torch.no_grad():
         expected = library.mean_of_tokens(folder, SENTENCES[2], "cosine", context=6).numbers
@@ -446,11 +448,11 @@ def test_the_shorter_limit_of_sentence_transformers_is_kept(tmp_path: Path) -> N
 
 def test_a_sentence_encoder_needs_no_pooler(tmp_path: Path) -> None:
     folder = tiny.save_sentences(tmp_path)
-    expected = loaded("sentences", folder, "embedding").encode_texts(SENTENCES).features
+    expected = load_kind("sentences", folder, "embedding").encode_texts(SENTENCES).features
     weights = load_file(folder / "model.safetensors")
     del weights["pooler.dense.weight"]
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    assert torch.equal(loaded("sentences", folder, "embedding").encode_texts(SENTENCES).features, expected)
+    assert torch.equal(load_kind("sentences", folder, "embedding").encode_texts(SENTENCES).features, expected)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Models that think before they reply: the reply is what follows the thought, and nothing is scored of a thought."""
+"""Models that think first: the reply is the text after the thought, and no score uses the thought."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -40,27 +40,27 @@ class Thinker(NamedTuple):
 
     ask: Callable[[Sequence[Request]], Sequence[Generation | RowError]]
     goes_on: Callable[[str, int], list[int]]
-    """Returns up to this number of likeliest tokens after a question."""
+    """Returns the likeliest tokens after a question, up to this number."""
     tokenizer: Any
     end: int
 
 
-def with_end_of_thought(folder: Path) -> int:
+def add_end_of_thought(folder: Path) -> int:
     """Replace an unused token of the tokenizer by one that ends a thought."""
     for name in ("tokenizer.json", "tokenizer_config.json"):
         (folder / name).write_text((folder / name).read_text().replace("<image>", "</think>"))
     return int(AutoTokenizer.from_pretrained(folder).convert_tokens_to_ids("</think>"))
 
 
-def ending_thoughts(network: Any, said: list[int], end: int) -> None:
-    """Make the network end a thought at the point of its third token."""
+def end_thoughts(network: Any, said: list[int], end: int) -> None:
+    """Make the network end a thought instead of writing its third token."""
     head, third = network.lm_head.weight.data, said[2]
     head[[third, end]] = head[[end, third]]
 
 
 def writer(folder: Path, head_dim: int = 8, **options: Any) -> Thinker:
     tiny.save_causal_lm(folder, template=tiny.THINKING_TEMPLATE, head_dim=head_dim)
-    end, tokenizer = with_end_of_thought(folder), AutoTokenizer.from_pretrained(folder)
+    end, tokenizer = add_end_of_thought(folder), AutoTokenizer.from_pretrained(folder)
     network = AutoModelForCausalLM.from_pretrained(folder).eval()
 
     def goes_on(text: str, most: int) -> list[int]:
@@ -68,14 +68,14 @@ def writer(folder: Path, head_dim: int = 8, **options: Any) -> Thinker:
         said = network.generate(**inputs, max_new_tokens=most, do_sample=False)
         return [int(token) for token in said[0, inputs.input_ids.shape[1] :]]
 
-    ending_thoughts(network, goes_on(TEXTS[0], 3), end)
+    end_thoughts(network, goes_on(TEXTS[0], 3), end)
     network.save_pretrained(folder)
-    return Thinker(loaded("causal_lm", folder, "generate", **options).generate, goes_on, tokenizer, end)
+    return Thinker(load("causal_lm", folder, "generate", **options).generate, goes_on, tokenizer, end)
 
 
 def looker(folder: Path, **options: Any) -> Thinker:
     CHECKPOINTS["qwen3_5"].save(folder)
-    end = with_end_of_thought(folder)
+    end = add_end_of_thought(folder)
     whole = WholeModel(CHECKPOINTS["qwen3_5"], folder)
 
     def goes_on(text: str, most: int) -> list[int]:
@@ -85,9 +85,9 @@ def looker(folder: Path, **options: Any) -> Thinker:
         )
         return [int(token) for token in said[0, inputs["input_ids"].shape[1] :]]
 
-    ending_thoughts(whole.model, goes_on(TEXTS[0], 3), end)
+    end_thoughts(whole.model, goes_on(TEXTS[0], 3), end)
     whole.model.save_pretrained(folder)
-    model = loaded("vlm", folder, "generate_from_images", pair_batch=4, **options)
+    model = load("vlm", folder, "generate_from_images", pair_batch=4, **options)
 
     def ask(requests: Sequence[Request]) -> Sequence[Generation | RowError]:
         seen = model.encode([model.preprocess(PICTURES[0])])
@@ -99,7 +99,7 @@ def looker(folder: Path, **options: Any) -> Thinker:
     return Thinker(ask, goes_on, whole.tokenizer, end)
 
 
-def loaded(family: str, folder: Path, call: Any, **options: Any) -> Any:
+def load(family: str, folder: Path, call: Any, **options: Any) -> Any:
     given = {"thinking": "allowed", "thinking_tokens": THOUGHT} | options
     return loading.load(resolve_model(model_config(family=family, checkpoint=str(folder), **given), on_gpu=False), call)
 
@@ -115,7 +115,7 @@ def ask(text: str, **options: Any) -> Request:
     return Request((Message("user", text),), **{"max_tokens": REPLY} | options)
 
 
-def test_a_reply_is_what_the_librarys_own_model_says_after_its_thought(thinker: Thinker) -> None:
+def test_a_reply_equals_the_librarys_text_after_the_thought(thinker: Thinker) -> None:
     replies = thinker.ask([ask(text) for text in TEXTS])
     ended = 0
     for text, reply in zip(TEXTS, replies, strict=True):
@@ -133,7 +133,7 @@ def test_a_reply_is_what_the_librarys_own_model_says_after_its_thought(thinker: 
     assert ended, "or nothing was shown"
 
 
-def test_a_stop_string_and_a_schema_are_for_the_reply_alone(thinker: Thinker) -> None:
+def test_a_stop_string_and_a_schema_only_apply_to_the_reply(thinker: Thinker) -> None:
     (whole,) = thinker.ask([ask(TEXTS[0], max_tokens=20)])
     assert isinstance(whole, Generation)
     thought = thinker.tokenizer.decode(thinker.goes_on(TEXTS[0], 2))
@@ -148,7 +148,7 @@ def test_a_stop_string_and_a_schema_are_for_the_reply_alone(thinker: Thinker) ->
 
 
 @pytest.mark.parametrize("make", [writer, looker])
-def test_a_thought_that_its_budget_cuts_names_the_key_to_turn_and_one_must_fit_the_context(
+def test_the_error_of_a_cut_thought_names_the_key_and_the_budget_must_fit_the_context(
     tmp_path: Path, make: Callable[..., Thinker]
 ) -> None:
     short = make(tmp_path / "short", thinking_tokens=2)
@@ -158,10 +158,10 @@ def test_a_thought_that_its_budget_cuts_names_the_key_to_turn_and_one_must_fit_t
     assert isinstance(long, RowError) and long.kind == "prompt_too_long"
 
 
-def test_a_model_that_replies_at_once_is_taken_at_its_word(tmp_path: Path) -> None:
+def test_a_model_that_replies_without_a_thought_is_accepted(tmp_path: Path) -> None:
     tiny.save_causal_lm(tmp_path)
-    with_end_of_thought(tmp_path)
-    plain, thinking = (loaded("causal_lm", tmp_path, "generate", thinking=one) for one in ("refused", "allowed"))
+    add_end_of_thought(tmp_path)
+    plain, thinking = (load("causal_lm", tmp_path, "generate", thinking=one) for one in ("refused", "allowed"))
     requests = [ask(text, max_tokens=THOUGHT) for text in TEXTS]
     at_once = [
         request for request, reply in zip(requests, plain.generate(requests), strict=True) if "<" not in reply.text
@@ -173,7 +173,7 @@ def test_a_model_that_replies_at_once_is_taken_at_its_word(tmp_path: Path) -> No
         assert (own.text, own.complete) == (expected.text, expected.complete)
 
 
-def test_thinking_is_in_the_key_and_refused_where_a_likelihood_is_asked_or_no_thought_would_end(tmp_path: Path) -> None:
+def test_thinking_is_in_the_key_and_refused_for_likelihoods_and_without_an_end_token(tmp_path: Path) -> None:
     folder = tiny.save_qwen2_vl(tmp_path / "qwen", kind="qwen3_5")
 
     def key(**options: Any) -> Any:
@@ -182,9 +182,9 @@ def test_thinking_is_in_the_key_and_refused_where_a_likelihood_is_asked_or_no_th
     assert key() == key(thinking="refused", thinking_tokens=7) != key(thinking="allowed")
     assert key(thinking="allowed") != key(thinking="allowed", thinking_tokens=7)
     with pytest.raises(ModelError, match=r"a likelihood is that of an answer given at once.*set thinking=refused"):
-        loaded("vlm", folder, "likelihood")
+        load("vlm", folder, "likelihood")
     with pytest.raises(ModelError, match="a tokenizer with a token that ends a thought"):
-        loaded("vlm", folder, "generate_from_images")
+        load("vlm", folder, "generate_from_images")
 
 
 @pytest.mark.parametrize(
@@ -197,7 +197,7 @@ def test_thinking_is_in_the_key_and_refused_where_a_likelihood_is_asked_or_no_th
         ("<think>\nHm", "length", CUT),
     ],
 )
-def test_a_services_reply_is_read_after_its_thought(
+def test_a_services_reply_is_the_text_after_its_thought(
     server: Server, text: str | None, reason: str, expected: str | RowError
 ) -> None:
     server.script = lambda number, body: said(text, reason=reason, reasoning_content="Hm.")

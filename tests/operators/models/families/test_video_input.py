@@ -1,4 +1,4 @@
-"""A video is read as models that take videos were released to: patches of two frames, its own tokens and positions."""
+"""A video is read as by the released models: patches of two frames, with their own tokens and positions."""
 
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ from tests.operators.stages.given import inputs, operate
 
 KINDS = ("qwen2_vl", "qwen2_5_vl")
 FACTOR = 8
-"""Pixels of the side of what becomes a token of the tiny models."""
+"""Side in pixels of a tiny model's image token."""
 QUESTION = Question(0, "Does it move?", ("Yes", "No"))
 
 
@@ -49,7 +49,7 @@ def model(folder: Path) -> ChatVlm:
 
 
 @pytest.fixture(scope="module")
-def whole(folder: Path) -> Any:
+def whole_model(folder: Path) -> Any:
     return AutoModelForImageTextToText.from_pretrained(folder).eval()
 
 
@@ -58,15 +58,13 @@ def frames(count: int, *, width: int = 112, height: int = 88, first: int = 0) ->
     return [tiny.picture(first + number, width=width, height=height) for number in range(count)]
 
 
-def patches_read(model: ChatVlm, pixels: Any) -> torch.Tensor:
+def read_patches(model: ChatVlm, pixels: Any) -> torch.Tensor:
     """Return the network's input for a video."""
     return model.reader.inputs([pixels])["pixel_values_videos"]
 
 
-def patches_of(shown: list[Image.Image]) -> torch.Tensor:
-    """Cut patches like Qwen2VLVideoProcessor.patchify of transformers 5.19, whose module cannot be imported without
-    torchvision.
-    """
+def cut_patches(shown: list[Image.Image]) -> torch.Tensor:
+    """Cut patches like Qwen2VLVideoProcessor.patchify of transformers 5.19, whose module needs torchvision."""
     pixels = (np.stack([np.asarray(image) for image in shown]) / 255 - tiny.IMAGE_MEAN) / tiny.IMAGE_STD
     video = torch.from_numpy(pixels).float().permute(0, 3, 1, 2)
     video = torch.cat([video, video[-1:].expand(-len(shown) % 2, -1, -1, -1)])
@@ -76,25 +74,25 @@ def patches_of(shown: list[Image.Image]) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("count", [2, 5, 8])
-def test_patches_and_their_grid_are_those_of_the_processor_for_videos(model: ChatVlm, count: int) -> None:
+def test_patches_and_grid_equal_those_of_the_processor_for_videos(model: ChatVlm, count: int) -> None:
     shown = frames(count)
     pixels = model.preprocess_video(shown, 0.5)
     assert pixels.inputs["video_grid_thw"].tolist() == [[(count + 1) // 2, 22, 28]]
-    torch.testing.assert_close(patches_read(model, pixels), patches_of(shown), atol=1e-5, rtol=0)
+    torch.testing.assert_close(read_patches(model, pixels), cut_patches(shown), atol=1e-5, rtol=0)
     assert pixels.ids.count(model.prompts.video_id) == (count + 1) // 2 * 11 * 14  # type: ignore[arg-type]
     assert pixels.step == 1.0
 
 
 @pytest.mark.parametrize(("size", "tokens"), [((40, 32), 128), ((112, 88), 154), ((640, 480), 768)])
-def test_a_frame_takes_no_fewer_and_no_more_tokens_than_in_the_released_code(
+def test_a_frame_takes_as_many_tokens_as_in_the_released_code(
     model: ChatVlm, size: tuple[int, int], tokens: int
 ) -> None:
     pixels = model.preprocess_video(frames(2, width=size[0], height=size[1]), 0.5)
-    found = len(patches_read(model, pixels)) // 4
+    found = len(read_patches(model, pixels)) // 4
     assert found >= 128 if tokens == 128 else found <= 768 if tokens == 768 else found == tokens
 
 
-def logprobs_of_whole(model: ChatVlm, whole: Any, pixels: Any, choice: str, **positions: torch.Tensor) -> list[float]:
+def compute_logprobs(model: ChatVlm, whole: Any, pixels: Any, choice: str, **positions: torch.Tensor) -> list[float]:
     """Return the log-probabilities of the choice's tokens by the whole network over the whole prompt."""
     before = [*pixels.ids, *model.prompts.following([Message("user", QUESTION.text)], pixels.closing)]
     chosen = model.prompts.choice(QUESTION.text, choice)
@@ -113,23 +111,23 @@ def logprobs_of_whole(model: ChatVlm, whole: Any, pixels: Any, choice: str, **po
 
 
 @pytest.mark.parametrize("count", [2, 3, 6])
-def test_answers_about_a_video_are_the_whole_models(model: ChatVlm, whole: Any, count: int) -> None:
+def test_answers_about_a_video_equal_the_whole_models(model: ChatVlm, whole_model: Any, count: int) -> None:
     pixels = model.preprocess_video(frames(count), 0.75)
     (answered,) = model.likelihood(model.encode([pixels]), [QUESTION])
     for choice, logprobs in zip(QUESTION.choices, answered, strict=True):
-        assert logprobs == pytest.approx(logprobs_of_whole(model, whole, pixels, choice), abs=1e-4)
+        assert logprobs == pytest.approx(compute_logprobs(model, whole_model, pixels, choice), abs=1e-4)
 
 
-def test_what_follows_a_long_video_begins_after_its_last_moment(model: ChatVlm, whole: Any) -> None:
+def test_text_after_a_long_video_is_positioned_after_its_last_moment(model: ChatVlm, whole_model: Any) -> None:
     """Transformers 5.3 to 5.19 place it earlier (huggingface/transformers#45381 has the positions as released)."""
     pixels = model.preprocess_video(frames(2 * 40, width=64, height=128), 3.0)
     (prefix,) = model.encode([pixels])
-    rate = getattr(whole.config.vision_config, "tokens_per_second", None)
+    rate = getattr(whole_model.config.vision_config, "tokens_per_second", None)
     last = 39 if rate is None else int(39 * 6.0 * rate)
     assert prefix.next_position == len(model.prompts.before_video) + max(last, 15) + 1
 
 
-def test_videos_of_one_size_are_encoded_together_as_each_alone(model: ChatVlm) -> None:
+def test_videos_of_one_size_are_encoded_together_with_the_same_result(model: ChatVlm) -> None:
     videos = [model.preprocess_video(frames(4, first=4 * number), seconds) for number, seconds in enumerate((0.5, 2.0))]
     videos.append(model.preprocess_video(frames(2), 0.5))
     together = model.likelihood(model.encode(videos), [QUESTION._replace(image=place) for place in range(3)])
@@ -138,7 +136,7 @@ def test_videos_of_one_size_are_encoded_together_as_each_alone(model: ChatVlm) -
         assert answered == [pytest.approx(choice, abs=1e-4) for choice in alone]
 
 
-def test_time_has_a_direction_and_an_order(model: ChatVlm) -> None:
+def test_the_order_of_frames_matters(model: ChatVlm) -> None:
     shown = frames(4)
     videos = [model.preprocess_video(order, 0.5) for order in (shown, shown[::-1])]
     forwards, backwards = model.likelihood(model.encode(videos), [QUESTION, QUESTION._replace(image=1)])
@@ -150,14 +148,14 @@ def scorer(folder: Path, *, engine: Engine = "transformers", **clips: Any) -> Sc
     return Scorer(ScorerConfig(models=models, metrics={"vqascore": VqaScoreConfig()}, clips=Clips(**clips)))
 
 
-def test_a_row_of_frames_a_video_file_and_an_image_are_scored_as_they_are(
+def test_frames_a_video_file_and_an_image_are_each_scored_as_their_kind(
     folder: Path, model: ChatVlm, tmp_path: Path
 ) -> None:
     shown, clip = frames(3), film(tmp_path / "clip", "mp4")
     scored = scorer(folder, shown="video", frames=4).score_table([shown, clip, shown[0]], ["a", "a", "a"])
     assert scored["error"].null_count == 3
     question = Question(
-        0, VqaScoreConfig().with_model_defaults(lambda role: resolved_kind(folder)).question("a"), ("Yes",)
+        0, VqaScoreConfig().with_model_defaults(lambda role: resolve_kind(folder)).question("a"), ("Yes",)
     )
     expected = [
         model.likelihood(model.encode([pixels]), [question])[0][0][0]
@@ -167,21 +165,23 @@ def test_a_row_of_frames_a_video_file_and_an_image_are_scored_as_they_are(
     assert [listed, image] == pytest.approx(np.exp(expected), rel=1e-4)
 
 
-def resolved_kind(folder: Path) -> Any:
+def resolve_kind(folder: Path) -> Any:
     return resolve_model(model_config(family="vlm", checkpoint=str(folder)), on_gpu=False).profile
 
 
 @pytest.mark.parametrize(
     ("kind", "engine"), [("llava", "transformers"), ("qwen3_vl", "transformers"), ("qwen2_vl", "vllm")]
 )
-def test_a_model_of_images_alone_is_refused_before_it_is_loaded(kind: str, engine: Engine, tmp_path: Path) -> None:
+def test_a_model_that_only_reads_images_is_refused_before_it_is_loaded(
+    kind: str, engine: Engine, tmp_path: Path
+) -> None:
     folder = tiny.save_llava(tmp_path) if kind == "llava" else tiny.save_qwen2_vl(tmp_path, kind=kind)
     with pytest.raises(ConfigError, match=r"clips\.shown: video wants a model that takes videos.*clips\.shown=each"):
         scorer(folder, engine=engine, shown="video")
 
 
-def test_a_video_is_spoken_of_as_one(model: ChatVlm, tmp_path: Path) -> None:
-    """Captioners and judges are shown videos in the same way."""
+def test_requests_call_a_video_a_video(model: ChatVlm, tmp_path: Path) -> None:
+    """Captioners and judges see videos in the same way."""
     metric = LlmScoreConfig()
     filming = StageOptions(ImageLimits(), tiny.no_fetch, clips=Clips(shown="video", frames=2))
     stage = CaptionsStage({"llmscore": metric}, {"captioner": model}, filming)
@@ -191,10 +191,8 @@ def test_a_video_is_spoken_of_as_one(model: ChatVlm, tmp_path: Path) -> None:
     assert [(caption["width"], caption["height"]) for caption in row["captions"]] == [SIZE]
 
 
-def test_frames_of_a_file_stand_for_equal_parts_of_it(tmp_path: Path) -> None:
-    """20 frames at 8 per second are 2.5 seconds; qwen-vl-utils expresses it as a rate, the frames sampled
-    by seconds.
-    """
+def test_frames_of_a_file_represent_equal_parts_of_it(tmp_path: Path) -> None:
+    """20 frames at 8 per second are 2.5 seconds; qwen-vl-utils expresses the sampling as a rate."""
     shown = list(decode_each(film(tmp_path / "clip", "mp4"), ImageLimits(), Clips(frames=4)))
     assert [image.info[FRAME_SECONDS] for image in shown if isinstance(image, Image.Image)] == pytest.approx(
         [0.625] * 4

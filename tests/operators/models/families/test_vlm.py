@@ -1,4 +1,4 @@
-"""Chat models that see, each as the library's own whole model has it, whose own processor has laid out the prompt."""
+"""Chat models with vision, each compared with the library's whole model and its processor."""
 
 import inspect
 import json
@@ -65,7 +65,7 @@ class Checkpoint(NamedTuple):
     end: str
     """Text after an answer."""
     processor: Any = AutoProcessor
-    """None if the library's own processor needs torchvision: the image's tokens are then laid out by ours."""
+    """None if the library's own processor needs torchvision; our code then lays out the image's tokens."""
     settings: Mapping[str, Any] = MappingProxyType({})
     """Settings of a processor that is built in the test, without its video half."""
 
@@ -179,13 +179,13 @@ CHECKPOINTS = {
 
 
 def chat_template(folder: Path) -> str | None:
-    """Return the chat template in a file of its own; None if the tokenizer contains it."""
+    """Return the chat template in a separate file, or None if the tokenizer contains it."""
     file = folder / "chat_template.json"
     return str(json.loads(file.read_text())["chat_template"]) if file.is_file() else None
 
 
 class WholeModel:
-    """Transformers' model on one image and one text at a time, nothing cached, its processor as it comes."""
+    """Transformers' model on one image and one text at a time, without caches, with its own processor."""
 
     def __init__(self, checkpoint: Checkpoint, folder: Path) -> None:
         self.checkpoint = checkpoint
@@ -203,10 +203,10 @@ class WholeModel:
     def inputs(self, image: Image.Image, prompt: str, answer: str = "") -> dict[str, Any]:
         if self.checkpoint.processor is None:
             return self.laid_out([image], prompt + answer)
-        if self.model.config.model_type == "paligemma":  # whose processor must be told the answer from the prompt
+        if self.model.config.model_type == "paligemma":  # the processor needs answer and prompt separately
             ending = {"suffix": [answer.removesuffix(self.checkpoint.end)]} if answer else {}
             inputs = self.processor(images=[image], text=[prompt], return_tensors="pt", **ending)
-        elif self.model.config.model_type == "fuyu":  # whose processor writes the token that begins an answer
+        elif self.model.config.model_type == "fuyu":  # the processor writes the token that starts an answer
             inputs = self.processor(images=[image], text=[prompt], return_tensors="pt")
             said = (
                 self.tokenizer(answer, return_tensors="pt").input_ids.long() if answer else inputs["input_ids"][:, :0]
@@ -308,8 +308,8 @@ class WholeModel:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def videos_left_out() -> Any:
-    """Lets the library's processors be made without what only their videos want: torchvision and num2words."""
+def leave_out_videos() -> Any:
+    """Replace torchvision and num2words, which the library's processors import only for videos."""
     torch.set_num_threads(1)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ProcessorMixin, "check_argument_for_proper_class", lambda self, name, argument: None)
@@ -319,10 +319,10 @@ def videos_left_out() -> Any:
 
 REPLY = 5
 SOME = ["llava_next that looks back a little", "qwen2_5_vl", "paligemma"]
-"""For what no architecture has a part in."""
+"""Checkpoints for claims that do not depend on the architecture."""
 USUAL = {*SOME, "llava", "qwen3_vl", "glm4v with glm4v_text", "internvl with qwen3", "gemma3", "idefics3"}
-EACH = [name if name in USUAL else pytest.param(name, marks=pytest.mark.slow) for name in CHECKPOINTS]
-"""For what takes long: the usual ones, and by make slow all."""
+SLOW_NAMES = [name if name in USUAL else pytest.param(name, marks=pytest.mark.slow) for name in CHECKPOINTS]
+"""Checkpoints for long tests: the usual ones, and all under make slow."""
 
 
 @pytest.fixture(autouse=True)
@@ -331,7 +331,7 @@ def short_replies(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module", params=list(CHECKPOINTS))
-def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, WholeModel]:
+def whole_model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, WholeModel]:
     checkpoint = CHECKPOINTS[request.param]
     folder = checkpoint.save(tmp_path_factory.mktemp("chat"))
     return folder, WholeModel(checkpoint, folder)
@@ -344,34 +344,38 @@ def load(folder: Path, **options: Any) -> ChatVlm:
     return model
 
 
-def flat(answers: list[list[list[float]]]) -> list[float]:
+def flatten(answers: list[list[list[float]]]) -> list[float]:
     return [number for question in answers for choice in question for number in choice]
 
 
 @pytest.mark.parametrize(
     ("pair_batch", "packed_tokens"), [pytest.param(1, 1, marks=pytest.mark.slow), (3, 100), (64, 512)]
 )
-def test_likelihoods_are_the_whole_models(
-    whole: tuple[Path, WholeModel], pair_batch: int, packed_tokens: int, monkeypatch: pytest.MonkeyPatch
+def test_likelihoods_equal_the_whole_models(
+    whole_model: tuple[Path, WholeModel], pair_batch: int, packed_tokens: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(prefixes, "MAX_PACKED_TOKENS", packed_tokens)
-    folder, library = whole
+    folder, library = whole_model
     expected = library.expected()
     model = load(folder, pair_batch=pair_batch)
     found = model.likelihood(model.encode([model.preprocess(picture) for picture in PICTURES]), QUESTIONS)
     assert [[len(choice) for choice in answer] for answer in found] == [
         [len(choice) for choice in answer] for answer in expected
     ]
-    assert flat(found) == pytest.approx(flat(expected), abs=1e-4)
-    assert len({round(number, 4) for number in flat(found)}) > len(flat(found)) / 2, "or agreeing would say little"
+    assert flatten(found) == pytest.approx(flatten(expected), abs=1e-4)
+    assert len({round(number, 4) for number in flatten(found)}) > len(flatten(found)) / 2, (
+        "or agreeing would say little"
+    )
 
 
 PAIRS = [PICTURES[:2], PICTURES[1::-1]]
-"""Pictures of different sizes that are shown together."""
+"""Images of different sizes that are shown together."""
 
 
-def test_likelihoods_about_two_images_in_one_question_are_the_whole_models(whole: tuple[Path, WholeModel]) -> None:
-    folder, library = whole
+def test_likelihoods_about_two_images_in_one_question_equal_the_whole_models(
+    whole_model: tuple[Path, WholeModel],
+) -> None:
+    folder, library = whole_model
     config = model_config(family="vlm", checkpoint=str(folder))
     if library.model.config.model_type in ("paligemma", "fuyu"):
         assert not takes_several_images(config)
@@ -381,11 +385,11 @@ def test_likelihoods_about_two_images_in_one_question_are_the_whole_models(whole
     asked = [Question(pair, "Is it red?", ("Yes",)) for pair in range(len(PAIRS))]
     found = model.likelihood(model.encode([model.preprocess_several(pair) for pair in PAIRS]), asked)
     expected = [library.logprobs_of_two(pair, "Is it red?", "Yes") for pair in PAIRS]
-    assert flat(found) == pytest.approx([number for pair in expected for number in pair], abs=1e-4)
+    assert flatten(found) == pytest.approx([number for pair in expected for number in pair], abs=1e-4)
     assert len({round(pair[0], 4) for pair in expected}) == len(PAIRS), "it sees both, and in which order"
 
 
-def test_a_fuyu_is_served_as_a_model_that_sees_and_an_image_may_be_a_single_patch(tmp_path: Path) -> None:
+def test_a_fuyu_is_served_as_a_model_with_vision_and_an_image_may_be_a_single_patch(tmp_path: Path) -> None:
     """Transformers' processor drops an axis then, and its network fails."""
     folder = chat_vlms.save_fuyu(tmp_path / "fuyu")
     with pytest.raises(ModelError, match="is served by family vlm"):
@@ -394,16 +398,16 @@ def test_a_fuyu_is_served_as_a_model_that_sees_and_an_image_may_be_a_single_patc
     dots = [model.preprocess(Image.new("RGB", (3, 2), colour)) for colour in ("red", "blue")]
     assert [dot.ids for dot in dots] == [[model.prompts.image_id]] * 2
     red, blue = (model.likelihood(model.encode([dot]), [asked]) for dot in dots)
-    assert flat(red) != pytest.approx(flat(blue), abs=1e-3)
+    assert flatten(red) != pytest.approx(flatten(blue), abs=1e-3)
     both = model.likelihood(model.encode(dots), [asked, asked._replace(image=1)])
-    assert flat(both) == pytest.approx(flat(red + blue), abs=1e-4)
+    assert flatten(both) == pytest.approx(flatten(red + blue), abs=1e-4)
 
 
 @pytest.mark.parametrize(
     ("written", "end"),
     [("<stop>\n", "<stop>"), ("", "<user>"), ("<eos>", "<eos>"), ("\n\n", "<user>")],
 )
-def test_a_turn_ends_as_the_chat_template_ends_it_or_with_what_begins_the_next(
+def test_a_turn_ends_with_the_chat_templates_end_or_the_start_of_the_next_turn(
     tmp_path: Path, written: str, end: str
 ) -> None:
     template = (
@@ -416,9 +420,9 @@ def test_a_turn_ends_as_the_chat_template_ends_it_or_with_what_begins_the_next(
     assert turn_end(tokenizer, [], system=None) == ids["<eos>"], "the tokenizer's own, where nothing is said to end"
 
 
-@pytest.mark.parametrize("whole", EACH, indirect=True)
-def test_yes_is_weighed_against_no_as_the_whole_model_has_every_spelling_begin(whole: tuple[Path, WholeModel]) -> None:
-    folder, library = whole
+@pytest.mark.parametrize("whole_model", SLOW_NAMES, indirect=True)
+def test_the_normalised_share_of_yes_sums_the_whole_models_spellings(whole_model: tuple[Path, WholeModel]) -> None:
+    folder, library = whole_model
     metric, model = VqaScoreConfig(normalise="yes_no").with_model_defaults(lambda role: CHAT), load(folder)
     question = metric.question("two stars")
 
@@ -434,10 +438,10 @@ def test_yes_is_weighed_against_no_as_the_whole_model_has_every_spelling_begin(w
 
 
 @pytest.mark.parametrize("save", [chat_vlms.save_llava_next, chat_vlms.save_smolvlm])
-def test_padding_that_is_attended_to_does_not_pass_for_right(
+def test_attending_to_padding_is_noticed(
     save: Callable[[Path], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A bug planted: the padding before a prefix that is shorter than others is seen."""
+    """The planted bug lets the padding before a shorter prefix be seen."""
     real = prefixes.copy_prefixes
     monkeypatch.setattr(
         prefixes, "copy_prefixes", lambda *given: (copy := real(*given))._replace(real=torch.ones_like(copy.real))
@@ -447,39 +451,39 @@ def test_padding_that_is_attended_to_does_not_pass_for_right(
 
 
 @pytest.mark.parametrize(
-    "whole", ["llava_next that looks back a little", "gemma3", "gemma4 E4B", "qwen2_5_vl"], indirect=True
+    "whole_model", ["llava_next that looks back a little", "gemma3", "gemma4 E4B", "qwen2_5_vl"], indirect=True
 )
-def test_layers_that_look_back_a_little_do_so_from_an_image_prefix(
-    whole: tuple[Path, WholeModel], monkeypatch: pytest.MonkeyPatch
+def test_layers_with_a_window_apply_it_to_an_image_prefix(
+    whole_model: tuple[Path, WholeModel], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A planted bug lets every layer see all tokens; the test fails for models whose layers have a window."""
-    model = load(whole[0])
+    model = load(whole_model[0])
     windows = model.reader.windows
     features = model.encode([model.preprocess(picture) for picture in PICTURES])
-    right = flat(model.likelihood(features, QUESTIONS))
+    right = flatten(model.likelihood(features, QUESTIONS))
     monkeypatch.setattr(model.reader, "windows", dict.fromkeys(windows))
-    same = flat(model.likelihood(features, QUESTIONS)) == pytest.approx(right, abs=1e-4)
+    same = flatten(model.likelihood(features, QUESTIONS)) == pytest.approx(right, abs=1e-4)
     assert same == (set(windows.values()) == {None})
 
 
-@pytest.mark.parametrize("whole", SOME, indirect=True)
-def test_penalties_that_a_checkpoint_names_for_generation_touch_nothing(
-    whole: tuple[Path, WholeModel], tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("whole_model", SOME, indirect=True)
+def test_a_checkpoints_own_penalties_have_no_effect(whole_model: tuple[Path, WholeModel], tmp_path: Path) -> None:
     penalised = tmp_path / "penalised"
-    shutil.copytree(whole[0], penalised)
+    shutil.copytree(whole_model[0], penalised)
     named = {"repetition_penalty": 9.0, "temperature": 0.1, "do_sample": True, "bad_words_ids": [[20], [21]]}
     tiny.edit_json(penalised / "generation_config.json", **named)
-    plain, other = load(whole[0]), load(penalised)
+    plain, other = load(whole_model[0]), load(penalised)
     features = [model.encode([model.preprocess(picture) for picture in PICTURES]) for model in (plain, other)]
     assert plain.likelihood(features[0], QUESTIONS) == other.likelihood(features[1], QUESTIONS)
     assert plain.reply(features[0], QUESTIONS) == other.reply(features[1], QUESTIONS)
-    assert plain.generate_from_images(features[0], TALKS) == other.generate_from_images(features[1], TALKS)
+    assert plain.generate_from_images(features[0], CONVERSATIONS) == other.generate_from_images(
+        features[1], CONVERSATIONS
+    )
 
 
-@pytest.mark.parametrize("whole", SOME, indirect=True)
-def test_replies_are_the_whole_models(whole: tuple[Path, WholeModel]) -> None:
-    folder, library = whole
+@pytest.mark.parametrize("whole_model", SOME, indirect=True)
+def test_replies_equal_the_whole_models(whole_model: tuple[Path, WholeModel]) -> None:
+    folder, library = whole_model
     model, questions = load(folder, pair_batch=4), QUESTIONS[:6]
     replies = model.reply(model.encode([model.preprocess(picture) for picture in PICTURES]), questions)
     prompts = [library.checkpoint.prompt.format(question.text) for question in questions]
@@ -490,18 +494,18 @@ def test_replies_are_the_whole_models(whole: tuple[Path, WholeModel]) -> None:
     assert len(set(replies)) > 1
 
 
-@pytest.mark.parametrize("whole", SOME, indirect=True)
-def test_likelihoods_after_replies_are_the_same(whole: tuple[Path, WholeModel]) -> None:
-    model = load(whole[0])
+@pytest.mark.parametrize("whole_model", SOME, indirect=True)
+def test_likelihoods_after_replies_are_the_same(whole_model: tuple[Path, WholeModel]) -> None:
+    model = load(whole_model[0])
     features = model.encode([model.preprocess(picture) for picture in PICTURES])
     before = model.likelihood(features, QUESTIONS)
     model.reply(features, QUESTIONS)
     assert model.likelihood(features, QUESTIONS) == before, "the prefix cache is read and never written"
 
 
-@pytest.mark.parametrize("whole", SOME, indirect=True)
-def test_every_question_after_an_images_first_reads_its_prefix_from_the_cache(whole: tuple[Path, WholeModel]) -> None:
-    model = load(whole[0])
+@pytest.mark.parametrize("whole_model", SOME, indirect=True)
+def test_later_questions_about_an_image_read_its_prefix_from_the_cache(whole_model: tuple[Path, WholeModel]) -> None:
+    model = load(whole_model[0])
     features = model.encode([model.preprocess(picture) for picture in PICTURES[:2]])
     asked = [Question(0, "a?", ("Yes",)), Question(0, "bb?", ("Yes", "No")), Question(1, "a?", ("Yes",))]
     model.likelihood(features, asked)
@@ -515,9 +519,11 @@ def test_every_question_after_an_images_first_reads_its_prefix_from_the_cache(wh
     assert 0 < second.new_tokens <= 3 * REPLY
 
 
-@pytest.mark.parametrize("whole", SOME, indirect=True)
-def test_a_question_beyond_the_context_or_with_an_images_mark_in_it_is_refused(whole: tuple[Path, WholeModel]) -> None:
-    model = load(whole[0])
+@pytest.mark.parametrize("whole_model", SOME, indirect=True)
+def test_a_question_beyond_the_context_or_with_an_images_mark_in_it_is_refused(
+    whole_model: tuple[Path, WholeModel],
+) -> None:
+    model = load(whole_model[0])
     features = model.encode([model.preprocess(PICTURES[0])])
     mark = str(model.prompts.tokenizer.convert_ids_to_tokens(model.prompts.image_id))
     for text, kind, message in (
@@ -536,7 +542,7 @@ def ask(image: int, text: str, **fields: Any) -> ImageRequest:
     return ImageRequest(image, Request((Message("user", text),), **{"max_tokens": 12, **fields}))
 
 
-TALKS = [
+CONVERSATIONS = [
     ask(0, "Describe it."),
     ask(1, "What is there?", max_tokens=5),
     ask(0, "Describe it.", temperature=1.0, seed=3),
@@ -551,11 +557,11 @@ def replies(model: ChatVlm, requests: list[ImageRequest]) -> list[Generation]:
     return [reply for reply in found if isinstance(reply, Generation)]
 
 
-@pytest.mark.parametrize("whole", EACH, indirect=True)
-def test_greedy_replies_are_the_librarys_own(whole: tuple[Path, WholeModel]) -> None:
-    folder, library = whole
+@pytest.mark.parametrize("whole_model", SLOW_NAMES, indirect=True)
+def test_greedy_replies_are_the_librarys_own(whole_model: tuple[Path, WholeModel]) -> None:
+    folder, library = whole_model
     prompt = library.checkpoint.prompt
-    greedy = [talk for talk in TALKS if talk.request.temperature == 0]
+    greedy = [talk for talk in CONVERSATIONS if talk.request.temperature == 0]
     expected = [
         library.reply(PICTURES[talk.image], prompt.format(talk.request.messages[0].text), talk.request.max_tokens)
         for talk in greedy
@@ -564,22 +570,22 @@ def test_greedy_replies_are_the_librarys_own(whole: tuple[Path, WholeModel]) -> 
     assert len(set(expected)) > 1
 
 
-@pytest.mark.parametrize("whole", [*SOME, "qwen3_5"], indirect=True)
-def test_a_reply_is_the_same_alone_and_in_a_batch(whole: tuple[Path, WholeModel]) -> None:
-    model = load(whole[0], pair_batch=3)
-    alone = [replies(model, [talk])[0].text for talk in TALKS]
-    assert [reply.text for reply in replies(model, TALKS)] == alone
-    assert [reply.text for reply in replies(model, TALKS[::-1])] == alone[::-1]
+@pytest.mark.parametrize("whole_model", [*SOME, "qwen3_5"], indirect=True)
+def test_a_reply_is_the_same_alone_and_in_a_batch(whole_model: tuple[Path, WholeModel]) -> None:
+    model = load(whole_model[0], pair_batch=3)
+    alone = [replies(model, [talk])[0].text for talk in CONVERSATIONS]
+    assert [reply.text for reply in replies(model, CONVERSATIONS)] == alone
+    assert [reply.text for reply in replies(model, CONVERSATIONS[::-1])] == alone[::-1]
 
 
 @pytest.mark.parametrize(
-    "whole", ["llava", "llava_next", "qwen2_5_vl", "qwen3_5", "glm4v_moe with glm4v_moe_text", "internvl with qwen3",
-              "smolvlm", "gemma3", "gemma4 E4B", "gemma4 26B-A4B"],
+    "whole_model", ["llava", "llava_next", "qwen2_5_vl", "qwen3_5", "glm4v_moe with glm4v_moe_text",
+                    "internvl with qwen3", "smolvlm", "gemma3", "gemma4 E4B", "gemma4 26B-A4B"],
     indirect=True,
 )  # fmt: skip
-def test_a_conversation_without_an_image_has_the_librarys_own_replies(whole: tuple[Path, WholeModel]) -> None:
-    folder, library = whole
-    asked = [talk.request for talk in TALKS if talk.request.temperature == 0]
+def test_a_conversation_without_an_image_has_the_librarys_own_replies(whole_model: tuple[Path, WholeModel]) -> None:
+    folder, library = whole_model
+    asked = [talk.request for talk in CONVERSATIONS if talk.request.temperature == 0]
     config = model_config(family="vlm", checkpoint=str(folder))
     found = loading.load(resolve_model(config, on_gpu=False), "generate").generate(asked)
     if (folder / "chat_template.json").is_file():
@@ -592,16 +598,16 @@ def test_a_conversation_without_an_image_has_the_librarys_own_replies(whole: tup
         assert reply.text == library.reply_to(inputs, request.max_tokens)
 
 
-@pytest.mark.parametrize("whole", EACH, indirect=True)
-def test_a_conversation_goes_on_after_what_was_said(whole: tuple[Path, WholeModel]) -> None:
-    folder, library = whole
+@pytest.mark.parametrize("whole_model", SLOW_NAMES, indirect=True)
+def test_a_conversation_continues_after_earlier_turns(whole_model: tuple[Path, WholeModel]) -> None:
+    folder, library = whole_model
     said = (Message("user", "Is it red?"), Message("assistant", "No"), Message("user", "What then?"))
     spoken = [{"role": message.role, "content": [{"type": "text", "text": message.text}]} for message in said]
     spoken[0]["content"].insert(0, {"type": "image"})
     if (folder / "chat_template.json").is_file():
         library.tokenizer.chat_template = json.loads((folder / "chat_template.json").read_text())["chat_template"]
         spoken.insert(0, {"role": "system", "content": [{"type": "text", "text": SYSTEM.strip()}]})
-    if library.tokenizer.chat_template is None:  # PaliGemma's and Fuyu's, which were trained on single questions
+    if library.tokenizer.chat_template is None:  # PaliGemma and Fuyu were trained on single questions
         prompt = library.checkpoint.prompt.format("".join(message.text for message in said))
     else:
         prompt = str(
@@ -613,13 +619,13 @@ def test_a_conversation_goes_on_after_what_was_said(whole: tuple[Path, WholeMode
     assert reply.text == library.reply(PICTURES[0], prompt, 8)
 
 
-@pytest.mark.parametrize("whole", SOME, indirect=True)
-def test_an_image_is_read_once_for_all_conversations_about_it(whole: tuple[Path, WholeModel]) -> None:
-    model = load(whole[0])
+@pytest.mark.parametrize("whole_model", SOME, indirect=True)
+def test_an_image_is_read_once_for_all_conversations_about_it(whole_model: tuple[Path, WholeModel]) -> None:
+    model = load(whole_model[0])
     features = model.encode([model.preprocess(picture) for picture in PICTURES])
-    found = [reply for reply in model.generate_from_images(features, TALKS) if isinstance(reply, Generation)]
-    cached = {talk.image: 0 for talk in TALKS}
-    for talk, reply in zip(TALKS, found, strict=True):
+    found = [reply for reply in model.generate_from_images(features, CONVERSATIONS) if isinstance(reply, Generation)]
+    cached = {talk.image: 0 for talk in CONVERSATIONS}
+    for talk, reply in zip(CONVERSATIONS, found, strict=True):
         assert reply.usage.calls == 1
         assert reply.usage.prompt_tokens > features[talk.image].tokens
         assert 0 < reply.usage.new_tokens <= talk.request.max_tokens
@@ -627,9 +633,9 @@ def test_an_image_is_read_once_for_all_conversations_about_it(whole: tuple[Path,
     assert cached == {0: features[0].tokens, 1: 0, 2: 0, 3: 0}
 
 
-@pytest.mark.parametrize("whole", SOME, indirect=True)
-def test_a_reply_heeds_its_limit_its_stop_strings_and_its_seed(whole: tuple[Path, WholeModel]) -> None:
-    model = load(whole[0])
+@pytest.mark.parametrize("whole_model", SOME, indirect=True)
+def test_a_reply_follows_its_limit_stop_strings_and_seed(whole_model: tuple[Path, WholeModel]) -> None:
+    model = load(whole_model[0])
     longer, shorter, said = replies(
         model, [ask(0, "Describe it."), ask(0, "Describe it.", max_tokens=3), ask(1, "Go on.", max_tokens=30)]
     )
@@ -652,28 +658,28 @@ SCHEMA = json.dumps(
 )
 
 
-@pytest.mark.parametrize("whole", SOME, indirect=True)
-def test_a_reply_that_has_a_schema_keeps_to_it_and_others_are_free(whole: tuple[Path, WholeModel]) -> None:
-    model = load(whole[0])
+@pytest.mark.parametrize("whole_model", SOME, indirect=True)
+def test_a_reply_with_a_schema_follows_it_and_other_replies_are_free(whole_model: tuple[Path, WholeModel]) -> None:
+    model = load(whole_model[0])
     judged = [ask(0, "Rate it.", schema=SCHEMA, max_tokens=40), ask(2, "Rate it.", schema=SCHEMA, max_tokens=40)]
     judged.append(ask(1, "Rate it.", schema=SCHEMA, max_tokens=40, temperature=1.5, seed=2))
-    *held, free = replies(model, [*judged, TALKS[0]])
+    *held, free = replies(model, [*judged, CONVERSATIONS[0]])
     assert [0 <= json.loads(reply.text)["score"] <= 10 and reply.complete for reply in held] == [True] * 3
     assert held == [
         replies(model, [asked])[0]._replace(usage=reply.usage) for asked, reply in zip(judged, held, strict=True)
     ]
-    assert free.text == replies(model, [TALKS[0]])[0].text
+    assert free.text == replies(model, [CONVERSATIONS[0]])[0].text
     (refused,) = model.generate_from_images(
         model.encode([model.preprocess(PICTURES[0])]), [ask(0, "Rate it.", schema='{"type": "nonsense"}')]
     )
     assert (refused.kind, refused.retryable) == ("request_refused", False)  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize("whole", SOME, indirect=True)
-def test_a_conversation_beyond_the_context_has_its_reason_and_others_their_replies(
-    whole: tuple[Path, WholeModel],
+@pytest.mark.parametrize("whole_model", SOME, indirect=True)
+def test_a_conversation_beyond_the_context_is_an_error_and_the_others_get_replies(
+    whole_model: tuple[Path, WholeModel],
 ) -> None:
-    model = load(whole[0])
+    model = load(whole_model[0])
     features = model.encode([model.preprocess(PICTURES[0])])
     long, placed, short = model.generate_from_images(
         features, [ask(0, "long " * 100), ask(0, f"a sign that says {model.prompts.image_mark}"), ask(0, "a?")]
@@ -684,17 +690,17 @@ def test_a_conversation_beyond_the_context_has_its_reason_and_others_their_repli
 
 
 @pytest.mark.parametrize("kind", ["qwen2_5_vl", "llava"])
-def test_a_released_penalty_is_that_of_generate_token_by_token(tmp_path: Path, kind: str) -> None:
+def test_a_released_penalty_equals_generates_token_by_token(tmp_path: Path, kind: str) -> None:
     """t2v_metrics asks Qwen2.5-VL like this: the softmax of the scores of `generate` for the answer's tokens."""
     folder = CHECKPOINTS[kind].save(tmp_path)
     tiny.write_json(folder / "generation_config.json", {"repetition_penalty": 1.7, "temperature": 0.1, "top_k": 1})
-    model, whole = load(folder, repetition_penalty="released"), WholeModel(CHECKPOINTS[kind], folder)
+    model, whole_model = load(folder, repetition_penalty="released"), WholeModel(CHECKPOINTS[kind], folder)
     pixels = [model.preprocess(picture) for picture in PICTURES]
     asked = [Question(one.image, one.text + " Yes", ("Yes", "red")) for one in QUESTIONS[:5]]
     answers = model.likelihood(model.encode(pixels), asked)
     for question, answer in zip(asked, answers, strict=True):
         for choice, logprobs in zip(question.choices, answer, strict=True):
-            expected = whole.generated(PICTURES[question.image], question.text, choice)
+            expected = whole_model.generated(PICTURES[question.image], question.text, choice)
             assert logprobs == pytest.approx(expected, abs=1e-4)
     plain = load(folder)
     assert plain.likelihood(plain.encode(pixels), asked)[0][0] != pytest.approx(answers[0][0], rel=0.01)
@@ -703,7 +709,7 @@ def test_a_released_penalty_is_that_of_generate_token_by_token(tmp_path: Path, k
 @pytest.mark.parametrize(("named", "options", "message"), [
     ({}, {}, "names no repetition_penalty"), ({"repetition_penalty": 1.05}, {"engine": "vllm"}, "engine=transformers")
 ])  # fmt: skip
-def test_a_penalty_that_cannot_be_had_is_refused(
+def test_an_unsupported_penalty_is_refused(
     tmp_path: Path, named: dict[str, Any], options: dict[str, Any], message: str
 ) -> None:
     folder = tiny.save_qwen2_vl(tmp_path, kind="qwen2_5_vl")
@@ -712,7 +718,7 @@ def test_a_penalty_that_cannot_be_had_is_refused(
         load(folder, repetition_penalty="released", **options)
 
 
-# How an image is shown
+# Preprocessing of images
 
 
 @pytest.mark.parametrize(
@@ -722,7 +728,7 @@ def test_a_penalty_that_cannot_be_had_is_refused(
         ("glm46v with glm4v_text", {"size": {"shortest_edge": 128, "longest_edge": 2 * 112**2}}),
     ],
 )
-def test_an_image_is_made_smaller_to_max_pixels_by_its_own_processor(
+def test_an_image_is_shrunk_to_max_pixels_by_the_models_processor(
     tmp_path: Path, kind: str, limit: dict[str, Any]
 ) -> None:
     """GLM's processors count an image as two frames."""
@@ -733,7 +739,7 @@ def test_an_image_is_made_smaller_to_max_pixels_by_its_own_processor(
     torch.testing.assert_close(few["pixel_values"], processor(picture, return_tensors="pt")["pixel_values"])
     assert few["image_grid_thw"].tolist() == [[1, 112 // 4, 112 // 4]]
     assert 4 * few["image_grid_thw"].prod() == many["image_grid_thw"].prod(), "a quarter of the patches"
-    assert resolved_key(folder, max_pixels=224 * 224) != resolved_key(folder) == resolved_key(folder, max_pixels=None)
+    assert resolve_key(folder, max_pixels=224 * 224) != resolve_key(folder) == resolve_key(folder, max_pixels=None)
 
 
 def inputs_of(model: ChatVlm, image: Image.Image) -> Mapping[str, torch.Tensor]:
@@ -741,11 +747,11 @@ def inputs_of(model: ChatVlm, image: Image.Image) -> Mapping[str, torch.Tensor]:
     return model.reader.inputs([model.preprocess(image)])
 
 
-def resolved_key(folder: Path, **options: Any) -> Any:
+def resolve_key(folder: Path, **options: Any) -> Any:
     return resolve_model(model_config(family="vlm", checkpoint=str(folder), **options), on_gpu=False).semantic()
 
 
-def test_max_pixels_is_refused_where_a_processor_sizes_images_by_itself(tmp_path: Path) -> None:
+def test_max_pixels_is_refused_if_the_processor_fixes_the_size(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="max_pixels is for qwen2_vl"):
         load(CHECKPOINTS["llava"].save(tmp_path), max_pixels=50_000)
     with pytest.raises(ModelError, match="vLLM limits its images by another number; set engine=transformers"):
@@ -759,13 +765,13 @@ def test_max_pixels_is_refused_where_a_processor_sizes_images_by_itself(tmp_path
 WIDE = tiny.picture(5, width=70, height=30)
 
 
-def processed(folder: Path, image: Image.Image) -> torch.Tensor:
+def process(folder: Path, image: Image.Image) -> torch.Tensor:
     """Return the image after transformers' own processor."""
     pixels: torch.Tensor = AutoImageProcessor.from_pretrained(folder, backend="pil")(image, return_tensors="pt")
     return pixels["pixel_values"]
 
 
-def on_a_square(image: Image.Image) -> Image.Image:
+def pad_to_square(image: Image.Image) -> Image.Image:
     square = Image.new("RGB", (70, 70), (122, 116, 104))
     square.paste(image, (0, 20))
     return square
@@ -774,20 +780,20 @@ def on_a_square(image: Image.Image) -> Image.Image:
 @pytest.mark.parametrize(
     ("build", "options", "seen"),
     [
-        (tiny.save_llava, {}, on_a_square),
+        (tiny.save_llava, {}, pad_to_square),
         (tiny.save_llava, {"padding": "processor"}, lambda image: image),
         (tiny.save_llava_siglip, {}, lambda image: image),
         (tiny.save_qwen2_vl, {}, lambda image: image),
     ],
 )
-def test_llava_1_5_sees_an_image_on_a_square_of_its_mean_colour_and_others_as_their_processor_has_it(
+def test_llava_1_5_pads_an_image_to_a_square_and_other_models_use_their_processor(
     tmp_path: Path,
     build: Callable[[Path], Path],
     options: dict[str, Any],
     seen: Callable[[Image.Image], Image.Image],
 ) -> None:
     shown = inputs_of(load(build(tmp_path), **options), WIDE)["pixel_values"]
-    torch.testing.assert_close(shown, processed(tmp_path, seen(WIDE)), atol=1e-6, rtol=0)
+    torch.testing.assert_close(shown, process(tmp_path, seen(WIDE)), atol=1e-6, rtol=0)
 
 
 # VQAScore by kind
@@ -799,25 +805,25 @@ def score(model: ChatVlm, metric: VqaScoreConfig, image: Image.Image, text: str)
     return reduce_answer(model.likelihood([feature], [asked])[0][0], metric.asks.reduction)
 
 
-def test_a_chat_model_is_scored_by_the_probability_of_yes_at_once(tmp_path: Path) -> None:
-    """Transformers' model on the whole prompt, its reply empty: softmax over all entries, the first token of Yes."""
+def test_a_chat_model_is_scored_by_the_probability_of_yes_as_the_first_token(tmp_path: Path) -> None:
+    """The reference is transformers' model on the whole prompt, with an empty reply: a softmax over all entries."""
     folder = tiny.save_qwen2_vl(tmp_path / "qwen")
     metric, model = VqaScoreConfig().with_model_defaults(lambda role: CHAT), load(folder)
-    whole = WholeModel(CHECKPOINTS["qwen2_vl"], folder)
+    whole_model = WholeModel(CHECKPOINTS["qwen2_vl"], folder)
     prompt = QWEN.format('Does this figure show "two "red" stars"? Please answer Yes or No.')
     with torch.inference_mode():
-        logits = whole.model(**whole.inputs(WIDE, prompt)).logits[0, -1]
-    expected = logits.softmax(-1)[whole.tokenizer("Yes").input_ids[0]].item()
+        logits = whole_model.model(**whole_model.inputs(WIDE, prompt)).logits[0, -1]
+    expected = logits.softmax(-1)[whole_model.tokenizer("Yes").input_ids[0]].item()
     assert score(model, metric, WIDE, 'two "red" stars') == pytest.approx(expected, rel=1e-4)
 
 
 def test_llava_1_5_is_scored_as_released(tmp_path: Path) -> None:
-    """exp of minus the mean cross-entropy over Yes and the end of the turn, after the question of the paper."""
+    """The score is exp of minus the mean cross-entropy over Yes and the end of the turn, after the paper's question."""
     folder = tiny.save_llava(tmp_path / "llava")
     metric, model = VqaScoreConfig().with_model_defaults(lambda role: LLAVA_1_5), load(folder)
-    whole = WholeModel(CHECKPOINTS["llava"], folder)
+    whole_model = WholeModel(CHECKPOINTS["llava"], folder)
     question = 'Does this figure show "two stars"? Please answer yes or no.'
-    losses = whole.logprobs(WIDE, question, "Yes")
+    losses = whole_model.logprobs(WIDE, question, "Yes")
     expected = math.exp(sum(losses) / len(losses))
     assert score(model, metric, WIDE, "two stars") == pytest.approx(expected, rel=1e-4)
 
@@ -837,18 +843,18 @@ SPOKEN = "<|im_start|>system\nAnswer in one word.<|im_end|>\n"
         ("qwen2_vl", "Answer in one word.", SPOKEN + QWEN),
     ],
 )
-def test_a_system_message_of_ones_own_or_none_stands_before_every_question(
+def test_the_configured_system_message_comes_before_every_question(
     tmp_path: Path, kind: str, system: str, prompt: str
 ) -> None:
     """VQAScore's footnote 3 leaves Vicuna's message out, and T2IScoreScore's section 5.4 asks LLaVA for brevity."""
     folder = CHECKPOINTS[kind].save(tmp_path)
     library, model = WholeModel(CHECKPOINTS[kind]._replace(prompt=prompt), folder), load(folder, system=system)
     found = model.likelihood(model.encode([model.preprocess(picture) for picture in PICTURES]), QUESTIONS)
-    assert flat(found) == pytest.approx(flat(library.expected()), abs=1e-4)
-    assert resolved_key(folder, system=system) == resolved_key(folder) | {"system": system}
+    assert flatten(found) == pytest.approx(flatten(library.expected()), abs=1e-4)
+    assert resolve_key(folder, system=system) == resolve_key(folder) | {"system": system}
 
 
-def test_a_system_message_that_a_model_would_not_read_is_refused(tmp_path: Path) -> None:
+def test_a_system_message_that_a_model_would_ignore_is_refused(tmp_path: Path) -> None:
     folder = tiny.save_qwen2_vl(tmp_path / "qwen")
     deaf = tiny.QWEN_TEMPLATE.replace("messages %}<", "messages if message['role'] != 'system' %}<")
     tiny.save_byte_tokenizer(folder, template=deaf)
@@ -858,11 +864,11 @@ def test_a_system_message_that_a_model_would_not_read_is_refused(tmp_path: Path)
         load(CHECKPOINTS["paligemma"].save(tmp_path / "paligemma"), system="Answer in one word.")
 
 
-# What does not load
+# Checkpoints that do not load
 
 
 @pytest.mark.parametrize("engine", ["transformers", "vllm"])
-def test_a_chat_template_that_lets_the_model_think_first_is_refused(tmp_path: Path, engine: Engine) -> None:
+def test_a_chat_template_that_opens_a_thought_is_refused(tmp_path: Path, engine: Engine) -> None:
     """Planning reads a template's text; this template hides the mark from it."""
     folder = tiny.save_qwen2_vl(tmp_path / "qwen")
     hidden = tiny.QWEN_TEMPLATE.replace("assistant\n{% endif", "assistant\n{{ '<thi' + 'nk>' }}{% endif")
@@ -879,11 +885,11 @@ def test_a_chat_template_that_lets_the_model_think_first_is_refused(tmp_path: Pa
         ("qwen2_vl", '{"chat_template": "{{ messages[0][\'role\'] }}"}', "expected the chat template to place one im"),
     ],
 )
-def test_a_chat_template_that_is_missing_garbled_or_shows_no_image_is_refused(
+def test_a_chat_template_that_is_missing_or_garbled_or_shows_no_image_is_refused(
     tmp_path: Path, kind: str, content: str | None, message: str
 ) -> None:
     folder = CHECKPOINTS[kind].save(tmp_path)
-    if kind == "qwen2_vl":  # whose tokenizer has a template of its own
+    if kind == "qwen2_vl":  # its tokenizer contains a template
         tiny.save_byte_tokenizer(folder)
         (folder / "chat_template.jinja").unlink(missing_ok=True)
     (folder / "chat_template.json").unlink(missing_ok=True)

@@ -158,7 +158,7 @@ EXPECTED: dict[str, dict[str, Any]] = {
             ("A dog .", "0", 1 / 3), ("A dog .", "1", 0.0), ("A cat .", "0", None),
         ]),
         "notes": [
-            "1 captions stand with the same image again: they count as further raters'",
+            "1 captions occur again with the same image and count as those of other raters",
             "1 of 3 ratings are empty and count as unsure",
         ],
     },
@@ -352,7 +352,7 @@ def test_a_pair_of_seetrue_under_another_id_is_a_further_rater(tmp_path: Path) -
     again = {**SEETRUE[0], "original_dataset_id": "t_9", "label": 1}
     release = but("seetrue", "SeeTRUE.csv", [*SEETRUE, again], tmp_path)
     assert cells(release.ratings, "rater rating")[3] == ("1", 1.0)
-    assert release.notes[0].startswith("1 pairs stand there again under another original_dataset_id")
+    assert release.notes[0].startswith("1 pairs occur again with another original_dataset_id")
 
 
 def test_pick_a_pic_is_read_from_a_folder_and_says_what_is_repeated(tmp_path: Path) -> None:
@@ -360,7 +360,7 @@ def test_pick_a_pic_is_read_from_a_folder_and_says_what_is_repeated(tmp_path: Pa
         put(tmp_path / name, PICK_A_PIC)
     release = reading("pick_a_pic", tmp_path)
     assert len(release.preferences) == 8
-    assert release.notes[1].startswith("4 choices are of a ranking, images and rater that stand there before")
+    assert release.notes[1].startswith("4 choices repeat an earlier ranking, images and rater")
 
 
 def test_the_clean_choices_of_pick_a_pic_alone_can_be_judged(tmp_path: Path) -> None:
@@ -552,7 +552,7 @@ COMPLAINTS: dict[str, list[tuple[Any, ...]]] = {
         ("t2vscore_results.csv", [*T2V_SCORES, T2V_SCORES[0]], r"row 2: scored for the second time \(image_id '0/gen"),
     ],
     "winoground, lines": [
-        ([WINOGROUND[0]] * 2, r"row 1: sample '0' stands twice \(the first stands in .*row 0\)"),
+        ([WINOGROUND[0]] * 2, r"row 1: sample '0' occurs twice \(first in .*row 0\)"),
         ([{"id": 1}], "expected column.s. caption_0, caption_1, found id; is"),
         ([{**WINOGROUND[0], "id": None}], "row 0: expected a id, found none"),
         ("why_winoground_hard.json", [["Unusual Text"]], "expected an object of tags by sample, found list"),
@@ -564,7 +564,7 @@ COMPLAINTS: dict[str, list[tuple[Any, ...]]] = {
         ([], "expected a list of samples, found an empty list"),
         ([{**EQBEN[0], "caption1": ""}], "row 0: expected caption1, found image0"),
         (EQBEN_FULL[:-1], r"sample 'eqbensd/12' lacks the pairing\(s\) c0i1"),
-        ([*EQBEN_FULL, EQBEN_FULL[0]], "row 8: pairing c1i0 of this sample stands twice"),
+        ([*EQBEN_FULL, EQBEN_FULL[0]], "row 8: pairing c1i0 of this sample occurs twice"),
     ],
     "seetrue": [
         ([{**SEETRUE[0], "label": 2}], "row 0: expected a label of 0 or 1, found 2.0"),
@@ -614,7 +614,7 @@ COMPLAINTS: dict[str, list[tuple[Any, ...]]] = {
         ("ts2_metadata.csv", [{**row, "rank": "a"} for row in TS2_METADATA], "row 0: expected a rank such as 0, 1"),
         ("ts2_metadata.csv", [{**row, "rank": str(2**53 + 1)} for row in TS2_METADATA], "row 0: expected a rank such"),
         ("ts2_metadata.csv", [{**row, "id": "x"} for row in TS2_METADATA], "row 0: expected a whole number as id"),
-        ("ts2_metadata.csv", [TS2_METADATA[0]] * 16, "row 1: image 'images/000-00.jpg' stands twice .*row 0"),
+        ("ts2_metadata.csv", [TS2_METADATA[0]] * 16, "row 1: image 'images/000-00.jpg' occurs twice .*row 0"),
     ],
     "shapes": [
         ("ratings.parquet", [{**SHAPES["ratings.parquet"][0], "image_id": "j"}], "row 0: image 'j' is not in truth"),
@@ -625,7 +625,7 @@ COMPLAINTS: dict[str, list[tuple[Any, ...]]] = {
         (at_row(1, parents=""), r"row 1: graph 'g' has two roots, '1a' and '0' \(.*row 0\); name the parents of all"),
         (at_row(3, parents="1a;1c"), "row 3: graph 'g': node '1c', a parent of '2', has no image; add a row with"),
         (at_row(3, image_id=""), "row 3: expected a image_id, found none; fill it in"),
-        (at_row(3, image_id="a.png"), r"row 3: image 'a.png' stands twice \(the first stands in .*row 0\)"),
+        (at_row(3, image_id="a.png"), r"row 3: image 'a.png' occurs twice \(first in .*row 0\)"),
         (at_row(0, errors="blur"), "row 0: graph 'g': expected no errors of the root '0', found blur; name its par"),
         (at_row(3, errors="x: y"), "row 3: graph 'g': expected more errors of node '2' than of its parent '1a', fo"),
         (at_row(2, node="1a"), "row 2: graph 'g', node '1a', errors: expected .'missing.*row 1, found .'wrong"),

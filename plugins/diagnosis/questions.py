@@ -1,5 +1,6 @@
-"""Statistics of metrics' questions and answers: their bias to yes and the first choice, repeated questions, and scores
-of blind answers ("What makes a good metric?", sec. 3.4 and appendix C).
+"""Statistics of metrics' questions and answers ("What makes a good metric?", sec. 3.4 and appendix C).
+
+They cover the bias to yes and to the first choice, repeated questions, and scores of blind answers.
 """
 
 import math
@@ -11,13 +12,13 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from plumbline.operators.diagnosis.correlations import PromptNumbers, prompt_numbers
-from plumbline.operators.diagnosis.question_quality import content_words
 from plumbline.operators.metrics import parsing
 from plumbline.operators.metrics.questions.dsg import needed_questions
 from plumbline.operators.metrics.questions.question_pack import PackZeroing
 from plumbline.operators.metrics.writing import is_asked
+from plumbline.operators.results.question_quality import content_words
 from plumbline.operators.statistics.poisson_bootstrap import hash_ids
+from plumbline.plugins.diagnosis.prompt_correlations import PromptNumbers, prompt_numbers
 
 
 class QuestionStatistics(NamedTuple):

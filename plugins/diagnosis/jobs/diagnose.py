@@ -1,6 +1,4 @@
-"""Tells how good a sweep's metrics are: what they go with, what they ask, and what is left where they are denied
-something.
-"""
+"""Tells how good a sweep's metrics are: what they go with, what they ask, and what is left when something is denied."""
 
 import sys
 
@@ -12,14 +10,14 @@ from plumbline.jobs.display.plan_table import show_plan
 from plumbline.jobs.display.progress_lines import ProgressDisplay
 from plumbline.jobs.logs import write_log
 from plumbline.jobs.overrides import SWEEP_KEYS
-from plumbline.operators.diagnosis.diagnosis import shown_tables
 from plumbline.pipelines.base.exit_codes import OVER_BUDGET
 from plumbline.pipelines.cells.runs import name_newest
-from plumbline.pipelines.report.finished_run import write_diagnosis
 from plumbline.pipelines.report.report import write_report
-from plumbline.pipelines.sweeps.diagnosis import DiagnoseConfig, diagnose, plan_diagnosis, write_page
 from plumbline.pipelines.sweeps.planning import plan_sweep
 from plumbline.pipelines.sweeps.sweep import run_sweep
+from plumbline.plugins.diagnosis.diagnosing import DiagnoseConfig, diagnose, plan_diagnosis, write_page
+from plumbline.plugins.diagnosis.diagnosis import shown_tables
+from plumbline.plugins.diagnosis.stored import write_diagnosis
 
 COMMAND = Command(
     "diagnose",

@@ -1,17 +1,13 @@
-"""Properties of prompts as texts: length, readability, depth of the parse, and people's ratings of words.
-
-A metric that correlates with them measures the prompt ("What makes a good metric?", sec. 3.1 and 3.2).
-"""
+"""Properties of prompts as texts: length, readability, and depth of the parse."""
 
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
-from statistics import fmean
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from plumbline.operators.base.errors import ConfigError
-from plumbline.operators.diagnosis.question_quality import content_words
+from plumbline.operators.results.question_quality import content_words
 
 Property = Callable[[str], float]
 """Returns a number for a text; nan if it is undefined."""
@@ -118,57 +114,35 @@ def _distance(heads: Sequence[int], word: int) -> int:
     return steps
 
 
-Unrated = Literal["lowest", "zero", "left_out"]
-"""Rating of an unrated word: the lowest rating (the paper) or 0; or such words are left out (its footnote 3)."""
-
-
-class RatedWords(NamedTuple):
-    """Words with people's ratings."""
-
-    ratings: Mapping[str, float]
-    """Ratings by word in lower case; at least one."""
-    unrated: Unrated = "lowest"
-
-
-def mean_rating(rated: RatedWords, text: str) -> float:
-    """Return the mean of people's ratings of a text's content words; nan without such words."""
-    words = [text[start:end].casefold() for start, end in content_words(text)]
-    if rated.unrated == "left_out":
-        words = [word for word in words if word in rated.ratings]
-    other = min(rated.ratings.values()) if rated.unrated == "lowest" else 0.0
-    return fmean(rated.ratings.get(word, other) for word in words) if words else math.nan
-
-
 Parser = Callable[[str], ParseProperties]
 
 
-def properties(word_ratings: Mapping[str, RatedWords], parse: Parser | None = None) -> dict[str, Property]:
-    """Return functions of a prompt by name: `parse` adds the ParseProperties, each of `word_ratings` a mean."""
-    rated = {name: partial(mean_rating, ratings) for name, ratings in word_ratings.items()}
+def properties(others: Mapping[str, Property], parse: Parser | None = None) -> dict[str, Property]:
+    """Return functions of a prompt by name: length, grade, the ParseProperties if there is a parser, and `others`."""
     parsed = {} if parse is None else {name: partial(_measure, parse, name) for name in ParseProperties._fields}
-    return {"length": length, "grade": grade, **parsed, **rated}
+    return {"length": length, "grade": grade, **parsed, **others}
 
 
 def _measure(parse: Parser, name: str, text: str) -> float:
     return float(getattr(parse(text), name))
 
 
-def open_parser(name: str) -> Parser:
+def open_parser(name: str, option: str = "parser") -> Parser:
     """Return the parser of a spaCy pipeline, which must be an installed package, not a folder.
+
+    `option` is the option that names the pipeline, for messages.
 
     Raises ConfigError if spaCy, the package or its parser is missing.
     """
     try:
         import spacy
     except ImportError as error:
-        raise ConfigError(f"diagnosis.parser={name}: spaCy is not installed; install the extra parse") from error
+        raise ConfigError(f"{option}={name}: spaCy is not installed; install the extra parse") from error
     if not spacy.util.is_package(name):
-        raise ConfigError(
-            f"diagnosis.parser={name}: this spaCy pipeline is not installed; run python -m spacy download {name}"
-        )
+        raise ConfigError(f"{option}={name}: this spaCy pipeline is not installed; run python -m spacy download {name}")
     pipeline = spacy.load(name, exclude=["ner"])
     if "parser" not in pipeline.pipe_names:
-        raise ConfigError(f"diagnosis.parser={name}: the pipeline has no parser; use another, such as en_core_web_sm")
+        raise ConfigError(f"{option}={name}: the pipeline has no parser; use another, such as en_core_web_sm")
 
     @lru_cache(maxsize=20_000)
     def parse(text: str) -> ParseProperties:

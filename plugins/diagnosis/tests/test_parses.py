@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import pytest
 
-from plumbline.operators.diagnosis.parses import MAX_DEPTH, MAX_PARSE, BadParse, mean_yngve_depth
+from plumbline.plugins.diagnosis.parses import MAX_DEPTH, MAX_PARSE, BadParse, mean_yngve_depth
 
 Tree: TypeAlias = "str | Sequence[Tree]"
 """A word, or what its branches are."""

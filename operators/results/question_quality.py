@@ -56,7 +56,11 @@ def assess(
         dropped=sum(row["keep"] is False for row in rows),
         doubted=sum(probability < threshold for probability in written.p_entail.values()) if threshold else 0,
         content_words=sum(map(len, words.values())),
-        covered_words=sum(_covered(places, spans.get(prompt_id, [])) for prompt_id, places in words.items()),
+        covered_words=sum(
+            any(start < last and first < end for start, end in spans.get(prompt_id, ()))
+            for prompt_id, own in words.items()
+            for first, last in own
+        ),
     )
 
 
@@ -78,7 +82,3 @@ def _spans(questions: Sequence[Mapping[str, Any]]) -> dict[str, list[tuple[int, 
         if row["start"] is not None and row["keep"] is not False:
             spans.setdefault(row["prompt_id"], []).append((row["start"], row["end"]))
     return spans
-
-
-def _covered(words: Sequence[tuple[int, int]], spans: Sequence[tuple[int, int]]) -> int:
-    return sum(any(start < word[1] and word[0] < end for start, end in spans) for word in words)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from plumbline.operators.statistics.levels import SIGNIFICANCE
-from plumbline.operators.statistics.raters import exchange_test
+from plumbline.plugins.rating.exchange_test import exchange_test
 
 Study = Callable[[np.random.Generator], np.ndarray]
 STUDIES = 2000
@@ -40,13 +40,13 @@ def name_raters(answers: np.ndarray, seed: int) -> list[int]:
 @pytest.mark.parametrize(
     "study", [pytest.param(rare_twos, marks=pytest.mark.slow), few_bad_images, few_tasks_with_gaps]
 )
-def test_in_5_of_100_studies_at_most_any_rater_who_is_like_the_others_is_named(study: Study) -> None:
+def test_a_rater_like_the_others_is_named_in_at_most_5_of_100_studies(study: Study) -> None:
     random = np.random.default_rng(0)
     wrong = sum(bool(name_raters(study(random), seed)) for seed in range(STUDIES))
     assert wrong / STUDIES <= TOLERATED
 
 
-def test_who_answers_at_random_is_named_in_95_of_100_studies_and_nobody_else_because_of_it() -> None:
+def test_only_the_random_rater_is_named_in_95_of_100_studies() -> None:
     random = np.random.default_rng(1)
     found = wronged = 0
     for seed in range(100):
@@ -58,7 +58,7 @@ def test_who_answers_at_random_is_named_in_95_of_100_studies_and_nobody_else_bec
     assert found >= 95 and wronged <= 5
 
 
-def test_a_severe_rater_who_sees_what_the_others_see_is_not_named() -> None:
+def test_a_severe_rater_who_agrees_on_the_order_is_not_named() -> None:
     random = np.random.default_rng(2)
     wrong = 0
     for seed in range(200):
@@ -68,7 +68,7 @@ def test_a_severe_rater_who_sees_what_the_others_see_is_not_named() -> None:
     assert wrong <= 0.05 * 200
 
 
-def test_nothing_is_said_of_equal_answers_and_of_tasks_with_two() -> None:
+def test_equal_answers_and_tasks_with_two_answers_have_a_p_value_of_1() -> None:
     templates = np.zeros(30, np.intp)
     assert exchange_test(np.full((30, 3), 5.0), templates, 0) == 1
     assert exchange_test(np.random.default_rng(3).normal(size=(30, 2)), templates, 0) == 1

@@ -4,7 +4,7 @@ import pytest
 
 from plumbline.operators.base import rows, schemas
 from plumbline.operators.base.errors import RowError
-from plumbline.operators.diagnosis.question_quality import assess, content_words
+from plumbline.operators.results.question_quality import assess, content_words
 
 TEXTS = {"p0": "a red dog on the green grass", "p1": "two cats", "p2": "  "}
 FAILED = rows.error_value(RowError("empty_prompt", "no text"))

@@ -5,7 +5,7 @@ import sys
 from plumbline.jobs.command import Command, run_job
 from plumbline.jobs.display.console import EMPTY, make_console, show_table
 from plumbline.pipelines.cells.store import open_existing_store
-from plumbline.pipelines.sweeps.question_kinds import KindsConfig, KindScore, pool_kinds
+from plumbline.plugins.diagnosis.question_kinds import KindsConfig, KindScore, pool_kinds
 
 COMMAND = Command(
     "kinds", "Show what the questions of each kind come to, pooled over each generator's images.", KindsConfig

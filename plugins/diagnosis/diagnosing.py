@@ -7,21 +7,12 @@ from functools import partial
 from typing import NamedTuple
 
 from plumbline.operators.base.errors import ConfigError
-from plumbline.operators.diagnosis.ablations import measure_effect
-from plumbline.operators.diagnosis.correlations import (
-    PromptNumbers,
-    correlate_metrics,
-    correlate_properties,
-    prompt_numbers,
-)
-from plumbline.operators.diagnosis.diagnosis import Diagnosis, shown_tables
-from plumbline.operators.diagnosis.parses import BadParse, mean_yngve_depth
-from plumbline.operators.diagnosis.questions import AnswerCounts, AnswerStatistics, QuestionCounts
-from plumbline.operators.diagnosis.texts import Property, RatedWords, Unrated, properties
 from plumbline.operators.metrics.ablation import Ablation
 from plumbline.operators.metrics.metric import Metric
 from plumbline.operators.models.resolution import find_vqa_profile
 from plumbline.operators.report.rendering import diagnosis_markdown
+from plumbline.operators.results.metric_correlations import correlate_metrics
+from plumbline.operators.results.prompt_properties import Property, properties
 from plumbline.operators.stages.graph import check_chain, check_models, make_nodes
 from plumbline.operators.stages.table import STAGES
 from plumbline.operators.statistics.poisson_bootstrap import hash_ids
@@ -32,36 +23,15 @@ from plumbline.pipelines.plans.sweep_config import SweepConfig
 from plumbline.pipelines.running.events import Watch
 from plumbline.pipelines.sweeps.computing import CellTables, compute_whole, inspect_cells, registered_sweep
 from plumbline.pipelines.sweeps.planning import PlannedSweep, plan_sweep
+from plumbline.plugins.diagnosis.ablations import measure_effect
+from plumbline.plugins.diagnosis.diagnosis import Diagnosis, shown_tables
+from plumbline.plugins.diagnosis.parses import BadParse, mean_yngve_depth
+from plumbline.plugins.diagnosis.prompt_correlations import PromptNumbers, correlate_properties, prompt_numbers
+from plumbline.plugins.diagnosis.questions import AnswerCounts, AnswerStatistics, QuestionCounts
+from plumbline.plugins.diagnosis.word_ratings import WordRatings, mean_rating, read_ratings
 
 MAX_NOTES = 5
 """Number of broken parses that are described; further ones are only counted."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class WordRatings:
-    """A list of words, with or without people's ratings."""
-
-    path: str
-    word: str = "word"
-    """Column of words; a cell may have several, separated by commas."""
-    rating: str | None = "rating"
-    """Column of ratings; null for a list without ratings, such as ImageNet-21k's classes: the property is then the
-    fraction of a prompt's words that are in the list."""
-    unrated: Unrated | None = None
-    """Rating of words that are not in the list: `lowest` (the lowest rating), `zero` or `left_out`. Null is lowest, or
-    zero for a list without ratings."""
-
-    def __post_init__(self) -> None:
-        if self.rating is None and self.unrated not in (None, "zero"):
-            raise ConfigError(
-                f"word_ratings.unrated: in a list without ratings every other word is 0, got {self.unrated!r}; "
-                "leave it out, or name the column of ratings"
-            )
-
-    @property
-    def other_words(self) -> Unrated:
-        """Rule for words that are not in the list."""
-        return self.unrated or ("lowest" if self.rating is not None else "zero")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -91,7 +61,7 @@ class DiagnosisConfig:
     parser: str | None = None
     """An installed spaCy pipeline, such as en_core_web_sm, for the depth of prompts; null leaves that out."""
     page: str | None = None
-    """A Markdown page whose section `diagnosis` gets the tables too, as docs/validity.md does."""
+    """A Markdown page whose section `diagnosis` gets the tables too, as plugins/diagnosis/README.md does."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -101,7 +71,6 @@ class DiagnoseConfig(SweepConfig):
     diagnosis: DiagnosisConfig = field(default_factory=DiagnosisConfig)
 
     def sweep(self) -> SweepConfig:
-        """Return the sweep without the diagnosis."""
         return SweepConfig(**{each.name: getattr(self, each.name) for each in fields(SweepConfig)})
 
 
@@ -134,14 +103,16 @@ class PlannedDiagnosis(NamedTuple):
 def plan_diagnosis(config: DiagnoseConfig) -> PlannedDiagnosis:
     """Plan the sweep with the variants; raise ConfigError if a list of words or a parser is missing."""
     rated = {
-        name: read_ratings(f"diagnosis.word_ratings.{name}", words, config.storage.locate(words.path))
+        name: partial(
+            mean_rating, read_ratings(f"diagnosis.word_ratings.{name}", words, config.storage.locate(words.path))
+        )
         for name, words in config.diagnosis.word_ratings.items()
     }
     parser = None
     if config.diagnosis.parser is not None:
-        from plumbline.operators.diagnosis.texts import open_parser  # imports spaCy
+        from plumbline.operators.results.prompt_properties import open_parser  # imports spaCy
 
-        parser = open_parser(config.diagnosis.parser)
+        parser = open_parser(config.diagnosis.parser, "diagnosis.parser")
     wanted = properties(rated, parser)
     notes: list[str] = []
     variants = [Variant(name, "", metric) for name, metric in config.metrics.items()]
@@ -177,22 +148,6 @@ def _variants(config: DiagnoseConfig) -> Iterator[Variant]:
                         f"diagnosis.vqa_models: no model has the role {role!r}; roles are {', '.join(config.models)}"
                     )
                 yield Variant(name, f"answered by {role}", replace(metric, model=role))  # type: ignore[call-arg]
-
-
-def read_ratings(key: str, words: WordRatings, table: Place) -> RatedWords:
-    """Return people's ratings by word, or 1 for each word of a list without ratings; the first of a repeated word."""
-    columns = [words.word] if words.rating is None else [words.word, words.rating]
-    sheet = read_sheet(table, columns)
-    sheet.require(columns, f"set {key}.word and {key}.rating to the columns of words and ratings")
-    numbers = [1.0] * len(sheet) if words.rating is None else sheet.numbers(words.rating).to_pylist()
-    ratings: dict[str, float] = {}
-    for cell, rating in zip(sheet.texts(words.word), numbers, strict=True):
-        for word in (cell or "").split(",") if rating is not None else ():
-            if name := word.strip().replace("_", " ").casefold():
-                ratings.setdefault(name, rating)
-    if not ratings:
-        raise ConfigError(f"{key}.path: {words.path} has no word with a rating; correct the columns")
-    return RatedWords(ratings, words.other_words)
 
 
 def _measure_parses(parses: ParseTable, table: Place, sweep: PlannedSweep, notes: list[str]) -> PromptNumbers:

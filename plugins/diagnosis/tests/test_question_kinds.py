@@ -1,4 +1,4 @@
-"""Questions of a kind are pooled over images: each counts once, and what failed counts nowhere."""
+"""Questions of a kind are pooled over images: each question counts once, and failed rows do not count."""
 
 from typing import Any
 
@@ -7,12 +7,12 @@ import pytest
 
 from plumbline.operators.base import rows, schemas
 from plumbline.operators.base.errors import RowError
-from plumbline.pipelines.sweeps.question_kinds import KindPool, KindScore
+from plumbline.plugins.diagnosis.question_kinds import KindPool, KindScore
 
 KINDS = {("p", "1"): "attribute - color", ("p", "2"): "attribute - size", ("p", "3"): "global", ("p", "4"): None}
 
 
-def scored(generator: str, **columns: Any) -> dict[str, Any]:
+def make_row(generator: str, **columns: Any) -> dict[str, Any]:
     return {"image_id": "i", "prompt_id": "p", "generator": generator, "metric": "m", "score": 0.5, **columns}
 
 
@@ -26,8 +26,8 @@ def table(*records: dict[str, Any]) -> pa.Table:
 
 def test_every_question_counts_once_at_each_level_of_its_kind() -> None:
     pool = KindPool()
-    pool.add(table(scored("a", elements=[element("1", 1.0), element("2", 0.0), element("3", 1.0)])), KINDS)
-    pool.add(table(scored("a", elements=[element("1", 0.0), element("2", None), element("4", 1.0)])), KINDS)
+    pool.add(table(make_row("a", elements=[element("1", 1.0), element("2", 0.0), element("3", 1.0)])), KINDS)
+    pool.add(table(make_row("a", elements=[element("1", 0.0), element("2", None), element("4", 1.0)])), KINDS)
     assert pool.mean_scores() == [
         KindScore("a", 1, "attribute", pytest.approx(1 / 3), 3),
         KindScore("a", 1, "global", 1.0, 1),
@@ -36,12 +36,12 @@ def test_every_question_counts_once_at_each_level_of_its_kind() -> None:
     ]
 
 
-def test_the_ratings_of_checkpoints_are_pooled_by_their_names_whatever_their_number() -> None:
+def test_ratings_of_checkpoints_are_pooled_by_the_names_of_their_questions() -> None:
     """UniGenBench++: primary dimensions are the text before the dash; `Attribute - Color 2` is one of them too."""
     pool = KindPool()
     rated = [("Attribute - Color", 1.0), ("Attribute - Color 2", 0.0), ("Style", 1.0)]
     ratings = [{"name": name, "value": value} for name, value in rated]
-    pool.add(table(scored("a", ratings=ratings), scored("b", ratings=ratings[2:])), {})
+    pool.add(table(make_row("a", ratings=ratings), make_row("b", ratings=ratings[2:])), {})
     assert pool.mean_scores() == [
         KindScore("a", 1, "Attribute", 0.5, 2),
         KindScore("a", 1, "Style", 1.0, 1),
@@ -50,8 +50,8 @@ def test_the_ratings_of_checkpoints_are_pooled_by_their_names_whatever_their_num
     ]
 
 
-def test_a_row_with_an_error_counts_nowhere() -> None:
-    failed = scored("a", score=None, error=rows.error_value(RowError("corrupt_image", "it is")))
+def test_a_row_with_an_error_does_not_count() -> None:
+    failed = make_row("a", score=None, error=rows.error_value(RowError("corrupt_image", "it is")))
     pool = KindPool()
     pool.add(table(failed), KINDS)
     assert pool.mean_scores() == []

@@ -6,15 +6,13 @@ import numpy as np
 import pytest
 
 from plumbline.operators.base.errors import ConfigError
-from plumbline.operators.diagnosis.texts import (
+from plumbline.operators.results.prompt_properties import (
     ParsedWord,
     ParseProperties,
-    RatedWords,
     central_depth,
     depth,
     grade,
     length,
-    mean_rating,
     measure_parse,
     open_parser,
     properties,
@@ -85,32 +83,15 @@ def test_entities_are_the_different_things_that_a_text_names() -> None:
     assert all(map(math.isnan, measure_parse([])))
 
 
-RATINGS = {"dog": 5.0, "idea": 1.5}
-
-
-def test_a_word_that_nobody_rated_counts_as_the_lowest() -> None:
-    rated = RatedWords(RATINGS)
-    assert mean_rating(rated, "the dog had an Idea") == pytest.approx((5 + 1.5) / 2)
-    assert mean_rating(rated, "a dog on a zyzzyva") == pytest.approx((5 + 1.5) / 2)
-    assert math.isnan(mean_rating(rated, "of the"))
-
-
-def test_a_word_that_nobody_rated_may_count_as_0_or_be_left_out() -> None:
-    text = "a dog on a zyzzyva"
-    assert mean_rating(RatedWords(RATINGS, "zero"), text) == pytest.approx(5 / 2)
-    assert mean_rating(RatedWords(RATINGS, "left_out"), text) == 5
-    assert math.isnan(mean_rating(RatedWords(RATINGS, "left_out"), "a zyzzyva"))
-
-
 def test_what_is_measured_is_what_was_asked_for() -> None:
     assert list(properties({})) == ["length", "grade"]
-    measured = properties({"concreteness": RatedWords({"dog": 4.0})}, lambda text: ParseProperties(7, 3, 2))
+    measured = properties({"letters": lambda text: float(len(text))}, lambda text: ParseProperties(7, 3, 2))
     assert {name: of("a dog") for name, of in measured.items()} == {
         "length": 1, "grade": grade("a dog"), "depth": 7, "central_depth": 3, "entities": 2,
-        "concreteness": 4,
+        "letters": 5,
     }  # fmt: skip
 
 
 def test_a_parser_that_is_not_installed_is_refused_with_the_remedy() -> None:
-    with pytest.raises(ConfigError, match=r"diagnosis\.parser=no_such_pipeline: .*install|download"):
+    with pytest.raises(ConfigError, match=r"^parser=no_such_pipeline: .*install|download"):
         open_parser("no_such_pipeline")

@@ -1,19 +1,24 @@
-"""A diagnosis of a run's metrics, as stored tables and as tables of text."""
+"""A diagnosis of a run's metrics, and its tables of text."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from itertools import groupby
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import pyarrow as pa
-
-from plumbline.operators.base import rows, schemas
-from plumbline.operators.base.sentences import WHY_NO_INTERVAL, count, interval_text, number, signed
-from plumbline.operators.diagnosis.ablations import AblationEffect
-from plumbline.operators.diagnosis.correlations import Correlation
-from plumbline.operators.diagnosis.questions import AnswerStatistics, QuestionKind, QuestionStatistics
+from plumbline.operators.base.sentences import (
+    WHY_NO_INTERVAL,
+    ShownTable,
+    count,
+    interval_text,
+    number,
+    percent,
+    signed,
+)
+from plumbline.operators.results.metric_correlations import Correlation
+from plumbline.plugins.diagnosis.ablations import AblationEffect
+from plumbline.plugins.diagnosis.questions import AnswerStatistics, QuestionKind, QuestionStatistics
 
 MAX_KINDS = 8
 """Number of kinds of questions that are shown of a metric."""
@@ -27,47 +32,6 @@ class Diagnosis(NamedTuple):
     kinds: Sequence[QuestionKind] = ()
     answers: Sequence[AnswerStatistics] = ()
     effects: Sequence[AblationEffect] = ()
-
-    def tables(self) -> dict[str, pa.Table]:
-        """Return the tables to store by name; nan becomes null."""
-        return {name: _table(getattr(self, name), schema) for name, (_, schema) in STORED.items()}
-
-
-STORED: Mapping[str, tuple[Any, pa.Schema]] = {
-    "correlations": (Correlation, schemas.CORRELATIONS),
-    "questions": (QuestionStatistics, schemas.QUESTION_STATISTICS),
-    "kinds": (QuestionKind, schemas.QUESTION_KINDS),
-    "answers": (AnswerStatistics, schemas.ANSWER_STATISTICS),
-    "effects": (AblationEffect, schemas.ABLATION_EFFECTS),
-}
-
-
-def _table(records: Sequence[Any], schema: pa.Schema) -> pa.Table:
-    return rows.table([{name: _nan_to_null(value) for name, value in row._asdict().items()} for row in records], schema)
-
-
-def _nan_to_null(value: Any) -> Any:
-    return None if isinstance(value, float) and math.isnan(value) else value
-
-
-def parse_diagnosis(tables: Mapping[str, pa.Table]) -> Diagnosis:
-    """Return the diagnosis from its stored tables."""
-
-    def read(kind: Any, row: Mapping[str, Any]) -> Any:
-        return kind(**{name: math.nan if value is None else value for name, value in row.items()})
-
-    return Diagnosis(
-        **{name: [read(kind, row) for row in tables[name].to_pylist()] for name, (kind, _) in STORED.items()}
-    )
-
-
-class ShownTable(NamedTuple):
-    """A table of text, for a page or a terminal."""
-
-    title: str
-    caption: str
-    names: Sequence[str]
-    rows: Sequence[Sequence[str]]
 
 
 def shown_tables(diagnosis: Diagnosis) -> list[ShownTable]:
@@ -209,8 +173,3 @@ def _summarise(correlations: Sequence[Correlation]) -> str:
         return number(None)
     rhos = [row.rho for row in correlations]
     return f"{_mean(correlations)} ({number(min(rhos), 2)} to {number(max(rhos), 2)})"
-
-
-def percent(share: float) -> str:
-    """Return a share as text, such as 12.5%; a dash if it is nan."""
-    return number(None) if math.isnan(share) else f"{100 * share:.1f}%"

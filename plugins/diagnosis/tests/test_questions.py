@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 
 from plumbline.operators.base import rows, schemas
-from plumbline.operators.diagnosis.questions import AnswerCounts, QuestionCounts
 from plumbline.operators.metrics.questions.dsg import holding
 from plumbline.operators.metrics.questions.question_pack import PackZeroing, holding_in_order
+from plumbline.plugins.diagnosis.questions import AnswerCounts, QuestionCounts
 
 YES_NO = ["yes", "no"]
 

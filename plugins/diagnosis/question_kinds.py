@@ -42,7 +42,7 @@ class KindPool:
         for row in scores.to_pylist():
             if row["error"] is not None:
                 continue
-            for kind, score in _scored(row, kinds):
+            for kind, score in _scored_elements(row, kinds):
                 broad, dash, _ = kind.partition("-")
                 for level, name in [(1, broad.strip()), (2, kind)] if dash else [(1, kind)]:
                     self._scores[row["generator"], level, name].append(score)
@@ -56,7 +56,7 @@ class KindPool:
         return sorted(rows, key=lambda row: (row.level, row.kind, row.generator))
 
 
-def _scored(row: Mapping[str, Any], kinds: Kinds) -> Iterator[tuple[str, float]]:
+def _scored_elements(row: Mapping[str, Any], kinds: Kinds) -> Iterator[tuple[str, float]]:
     """Yield the kind and score of each question or rating of an image that has both."""
     if row["elements"] is None:
         yield from ((rating["name"].rstrip(" 0123456789"), rating["value"]) for rating in row["ratings"] or ())

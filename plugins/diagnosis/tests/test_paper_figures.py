@@ -1,4 +1,4 @@
-"""The paper's figures stand beside what the published files give."""
+"""The page of the plugin compares the paper's figures with figures from the published files."""
 
 from plumbline.assets.making.paper_figures import published_tables
 from plumbline.operators.report.rendering import diagnosis_markdown
@@ -7,9 +7,9 @@ from tests.pipelines.judging.releases.files import REFERENCE, ROOT, needs_refere
 
 
 @needs_reference
-def test_the_page_shows_what_the_published_files_give() -> None:
+def test_the_page_shows_the_figures_of_the_published_files() -> None:
     tables = published_tables(StorageConfig().locate(str(REFERENCE)))
-    assert diagnosis_markdown(tables, 3).strip() in (ROOT / "docs/validity.md").read_text()
+    assert diagnosis_markdown(tables, 3).strip() in (ROOT / "plugins/diagnosis/README.md").read_text()
     correlations, _, questions = tables
     lengths = next(row for row in correlations.rows if row[1:3] == ("TIFA", "length"))
     assert lengths[3:6] == ("−0.74 to −0.45", "−0.42 to −0.17", "−0.78 to −0.61")

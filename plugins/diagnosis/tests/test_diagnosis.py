@@ -9,22 +9,24 @@ from typing import get_args
 import pytest
 
 from plumbline.jobs.command import command_of, load_values
-from plumbline.jobs.diagnose import main
 from plumbline.operators.base.errors import ConfigError, SourceError
-from plumbline.operators.diagnosis.diagnosis import Diagnosis
-from plumbline.operators.diagnosis.question_quality import content_words
 from plumbline.operators.metrics.modules import Module
+from plumbline.operators.results.question_quality import content_words
 from plumbline.operators.statistics.poisson_bootstrap import hash_ids
 from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.plans.sweep_config import read_config
-from plumbline.pipelines.report.finished_run import read_diagnosis
-from plumbline.pipelines.sweeps.diagnosis import DiagnoseConfig, WordRatings, plan_diagnosis
-from tests.bench_of import SMALL, prompts, write_benchmark
+from plumbline.plugins.diagnosis.diagnosing import DiagnoseConfig, plan_diagnosis
+from plumbline.plugins.diagnosis.diagnosis import Diagnosis
+from plumbline.plugins.diagnosis.jobs.diagnose import main
+from plumbline.plugins.diagnosis.stored import read_diagnosis
+from plumbline.plugins.diagnosis.word_ratings import WordRatings
+from tests.bench_of import SMALL, Bench, prompts, write_benchmark
 from tests.commands import store_at
+from tests.jobs.test_damaged_cells import assert_repaired
 from tests.operators.tiny.roles import ROLES
 
 PROMPTS = 6
-DENIED = {"shuffled_images", "blank_images", "shuffled_words"}
+ABLATIONS = {"shuffled_images", "blank_images", "shuffled_words"}
 
 
 def diagnose_config(folder: Path, *overrides: str) -> DiagnoseConfig:
@@ -62,24 +64,24 @@ def diagnosis(store: Store) -> Diagnosis:
     return found
 
 
-def test_every_metric_is_denied_what_it_can_be(diagnosis: Diagnosis) -> None:
+def test_every_metric_has_all_its_possible_ablations(diagnosis: Diagnosis) -> None:
     denied = {(one.metric, one.denied) for one in diagnosis.effects}
-    assert denied == {(metric, what) for metric in ("vqascore", "clipscore", "dsg") for what in DENIED} | {
+    assert denied == {(metric, what) for metric in ("vqascore", "clipscore", "dsg") for what in ABLATIONS} | {
         ("dsg", "answered by clip")
     }
     assert all((one.n, one.n_null) == (2 * PROMPTS, 0) for one in diagnosis.effects)
 
 
-def test_a_metric_that_sees_loses_by_the_images_of_other_prompts(diagnosis: Diagnosis) -> None:
+def test_a_metric_that_uses_the_image_gets_worse_with_images_of_other_prompts(diagnosis: Diagnosis) -> None:
     left = {one.metric: one for one in diagnosis.effects if one.denied == "shuffled_images"}
     assert all(left[metric].left < left[metric].whole for metric in ("vqascore", "dsg"))
 
 
 @pytest.mark.slow
-def test_vpeval_is_denied_the_order_of_words_and_its_vqa_model_and_its_statements_are_counted_by_module(
+def test_vpevals_ablations_cover_word_order_and_vqa_model_and_statements_are_counted_by_module(
     tmp_path: Path,
 ) -> None:
-    """Ablations 2 and 3 of "What makes a good metric?", and its table 6."""
+    """See ablations 2 and 3 of "What makes a good metric?", and its table 6."""
     saved = {role: ROLES[role].save(tmp_path / role) for role in ("detector", "reader")}
     models = [f"+models.{role}={{family: {ROLES[role].family}, checkpoint: '{path}'}}" for role, path in saved.items()]
     metric = ["metric=[vpeval]", "metrics.vpeval.replies=json", "metrics.vpeval.max_tokens=512"]
@@ -95,7 +97,7 @@ def test_vpeval_is_denied_the_order_of_words_and_its_vqa_model_and_its_statement
     assert sum(one.questions for one in found.kinds) == asked.questions > 0
 
 
-def test_metrics_are_set_beside_each_other_and_beside_the_prompts(diagnosis: Diagnosis) -> None:
+def test_metrics_are_correlated_with_each_other_and_with_properties_of_prompts(diagnosis: Diagnosis) -> None:
     of_metrics = {(one.metric, one.other) for one in diagnosis.correlations if one.kind == "metric"}
     assert of_metrics == {("vqascore", "clipscore"), ("vqascore", "dsg"), ("clipscore", "dsg")}
     of_prompts = {(one.metric, one.other) for one in diagnosis.correlations if one.kind == "property"}
@@ -105,10 +107,10 @@ def test_metrics_are_set_beside_each_other_and_beside_the_prompts(diagnosis: Dia
     assert of_prompts == every | {("dsg", "questions")}
 
 
-def test_questions_and_answers_are_those_of_the_cells(diagnosis: Diagnosis) -> None:
+def test_questions_and_answers_come_from_the_cells(diagnosis: Diagnosis) -> None:
     (asked,) = diagnosis.questions
     assert (asked.metric, asked.prompts, asked.yes_no, asked.yes, asked.majority) == ("dsg", PROMPTS, 1, 1, 1)
-    assert {one.denied for one in diagnosis.answers} == DENIED | {"", "answered by clip"}
+    assert {one.denied for one in diagnosis.answers} == ABLATIONS | {"", "answered by clip"}
     own = next(one for one in diagnosis.answers if not one.denied)
     assert own.answers == 2 * asked.questions and own.wanted == 1 and own.right == own.yes
 
@@ -127,7 +129,13 @@ def test_a_second_diagnosis_computes_nothing(folder: Path, store: Store) -> None
     assert not plan_diagnosis(diagnose_config(folder)).sweep.plan.missing
 
 
-def test_what_cannot_be_is_said_before_anything_is_computed(folder: Path) -> None:
+def test_a_damaged_cell_is_computed_again(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, "metric=[gecko]", count=4)
+    assert bench.run(job="diagnose").code == 0
+    assert_repaired(bench, "diagnose", "scores")
+
+
+def test_impossible_diagnoses_are_refused_before_anything_is_computed(folder: Path) -> None:
     planned = plan_diagnosis(diagnose_config(folder, "metric=[vqascore]"))
     assert len(planned.notes) == 1 and "without vqascore:answered by clip: vqascore model" in planned.notes[0]
     with pytest.raises(ConfigError, match="no model has the role 'clap'; roles are"):
@@ -135,7 +143,7 @@ def test_what_cannot_be_is_said_before_anything_is_computed(folder: Path) -> Non
 
 
 def test_words_of_a_list_parses_and_unrated_words_are_measured(folder: Path, tmp_path: Path) -> None:
-    """The share of words that are ImageNet-21k's classes, Yngve's depth, and footnote 3's variants (Ross et al.)."""
+    """Measures: the fraction of ImageNet-21k's classes, Yngve's depth, and footnote 3's variants (Ross et al.)."""
     texts = {str(row["prompt_id"]): str(row["text"]) for row in prompts(PROMPTS)}
     (tmp_path / "classes.csv").write_text('classes\n"square, Circle,traffic_light"\nstar\n')
     parses = {name: f"(NP {' '.join(f'(X {word})' for word in text.split())})" for name, text in texts.items()}

@@ -1,1 +1,0 @@
-"""Diagnosis of a run's metrics: correlations, questions, answers, and the effects of missing inputs."""

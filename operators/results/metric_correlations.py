@@ -1,0 +1,69 @@
+"""Correlations of metrics with each other, by generator ("What makes a good metric?", sec. 3.3)."""
+
+import math
+from collections.abc import Iterator, Sequence
+from itertools import combinations
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plumbline.operators.results.run_scores import RunScores
+from plumbline.operators.statistics.agreement import STATISTICS
+from plumbline.operators.statistics.bootstrap import MIN_DIFFERING, UNDEFINED, Interval
+from plumbline.operators.statistics.levels import CONFIDENCE_QUANTILE
+
+Floats = NDArray[np.float64]
+
+
+class Correlation(NamedTuple):
+    """Spearman's rank correlation of one generator's scores."""
+
+    metric: str
+    other: str
+    """Another metric, or a property of prompts."""
+    kind: str
+    """`metric` or `property`, as is `other`."""
+    generator: str
+    rho: float
+    """Spearman's rho; nan if either side is constant."""
+    low: float
+    high: float
+    n: int
+    """Number of images for a metric, of prompts for a property."""
+
+
+def correlate_metrics(scores: RunScores, metrics: Sequence[str]) -> Iterator[Correlation]:
+    """Correlate every two metrics, by generator, over the images that have both scores."""
+    for metric, other in combinations(metrics, 2):
+        sides = scores.select_rows(metric).scored(), scores.select_rows(other).scored()
+        for code, generator in enumerate(scores.generators):
+            a, b = (columns.where(columns.generator == code) for columns in sides)
+            _, rows_a, rows_b = np.intersect1d(a.image, b.image, return_indices=True)
+            prompts = len(np.unique(a.prompt[rows_a]))
+            yield correlate(metric, other, "metric", generator, a.score[rows_a], b.score[rows_b], prompts)
+
+
+def correlate(metric: str, other: str, kind: str, generator: str, a: Floats, b: Floats, prompts: int) -> Correlation:
+    """Return the correlation of two sides of a generator's images or prompts; `prompts` is their number of prompts."""
+    rho = STATISTICS["spearman"](b, a)
+    interval = spearman_interval(rho, prompts) if _varies(a) and _varies(b) else UNDEFINED
+    return Correlation(metric, other, kind, generator, rho, *interval, len(a))
+
+
+def _varies(values: Floats) -> bool:
+    """Return True if enough values differ from the commonest value for an interval to be valid."""
+    counts = np.unique(values, return_counts=True)[1]
+    return len(values) - int(counts.max(initial=0)) >= MIN_DIFFERING
+
+
+def spearman_interval(rho: float, n: int) -> Interval:
+    """Return the 95% interval of a rank correlation of n independent pairs.
+
+    It uses Fisher's transformation with the variance (1 + rho^2 / 2) / (n - 3) of Bonett and Wright 2000. It is nan for
+    fewer than four pairs, or if |rho| is 1. Images of one prompt are not independent: n counts prompts.
+    """
+    if not math.isfinite(rho) or n < 4 or abs(rho) >= 1:
+        return UNDEFINED
+    centre, reach = math.atanh(rho), CONFIDENCE_QUANTILE * math.sqrt((1 + rho**2 / 2) / (n - 3))
+    return Interval(math.tanh(centre - reach), math.tanh(centre + reach))

@@ -1,0 +1,92 @@
+"""Reads prompts of any file with ids and skills, and Gecko2K's prompts with sub-skills."""
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+from plumbline.operators.base import rows
+from plumbline.operators.base.errors import SourceError
+from plumbline.operators.images.rows import id_text
+from plumbline.pipelines.base.storage import Place
+from plumbline.pipelines.base.tables import split_lines
+from plumbline.pipelines.judging.releases.sheets import read_content, read_sheet, read_text
+from plumbline.pipelines.sources import prompt_files
+from plumbline.pipelines.sources.benchmark import PROMPT_COLUMNS, PromptColumnsConfig
+from plumbline.pipelines.sources.shards import text_id
+
+GECKO = "gecko/gecko_prompts.csv"
+"""Path within the folder of published files."""
+_NUMBER = re.compile(r"_\d+$")
+
+
+class DraftPrompt(NamedTuple):
+    """A prompt of a benchmark that is being made."""
+
+    prompt_id: str
+    text: str
+    skills: tuple[str, ...]
+    origin: Literal["read", "written"]
+
+
+def read_prompts(place: Place, columns: PromptColumnsConfig) -> list[DraftPrompt]:
+    """Return the prompts of a file in order; those without an id get a hash of their text.
+
+    Raises SourceError with file and row if a prompt has no text, or an id is not unique.
+    """
+    records = _read_records(place, columns)
+    prompts = [_make_prompt(record, columns, f"{place.url}, row {row}") for row, record in enumerate(records)]
+    file_ids = {record_id for record in records if (record_id := id_text(record.get("prompt_id")))}
+    counts: Counter[str] = Counter()
+    result: list[DraftPrompt] = []
+    for row, prompt in enumerate(prompts):
+        counts[prompt.prompt_id] += 1
+        count = counts[prompt.prompt_id]
+        if count > 1 and prompt.prompt_id in file_ids:
+            raise SourceError(
+                f"{place.url}, row {row}: prompt_id {prompt.prompt_id!r} is not unique; make ids unique, or set "
+                "prompt_columns.prompt_id to a column that the file does not have: ids are then made from the texts"
+            )
+        result.append(prompt if count == 1 else prompt._replace(prompt_id=f"{prompt.prompt_id}-{count}"))
+    return result
+
+
+def _read_records(place: Place, columns: PromptColumnsConfig) -> Sequence[Mapping[str, Any]]:
+    """Return the rows of the file under our column names."""
+    suffix = place.path.lower()
+    if suffix.endswith(prompt_files.LIST):
+        return [{"text": line.strip()} for line in split_lines(read_text(place)) if line.strip()]
+    names = {name: getattr(columns, name) for name in PROMPT_COLUMNS}
+    if suffix.endswith(prompt_files.SUFFIXES):
+        named = prompt_files.PromptColumns(names, "prompt_columns", needs_ids=False)
+        return prompt_files.read_prompts(read_content(place), place.url, named)
+    sheet = read_sheet(place, tuple(names.values())).require(
+        [columns.text], "set prompt_columns.text to the name in the file"
+    )
+    return [{name: row.get(its) for name, its in names.items()} for row in sheet.table.to_pylist()]
+
+
+def _make_prompt(record: Mapping[str, Any], columns: PromptColumnsConfig, where: str) -> DraftPrompt:
+    text, skills = record.get("text"), record.get("skills")
+    if not isinstance(text, str) or not text.strip():
+        found = "none" if rows.is_missing(text) or text == "" else repr(text)
+        raise SourceError(f"{where}: expected a prompt as {columns.text}, found {found}; fill it in or remove the row")
+    if not rows.is_missing(skills) and not isinstance(skills, list):
+        raise SourceError(f"{where}: expected {columns.skills} as a list of text, found {skills!r}; write a list")
+    names = tuple(str(skill) for skill in skills or () if not rows.is_missing(skill) and str(skill))
+    return DraftPrompt(id_text(record.get("prompt_id")) or text_id(text), text, names, "read")
+
+
+def read_gecko(place: Place) -> list[DraftPrompt]:
+    """Return Gecko2K's prompts with their skills and sub-skills (`att/count:additive`), or Gecko(R)'s collections.
+
+    `dataset_id` ends in the sub-skill after a colon, and a number of the prompt.
+    """
+    prompts = []
+    for row, record in enumerate(
+        prompt_files.read_prompt_file(read_content(place), place.url, prompt_files.GECKO_COLUMNS)
+    ):
+        dataset_id = record["dataset_id"]
+        sub_skills = [_NUMBER.sub("", dataset_id)] if ":" in dataset_id else []
+        prompts.append(DraftPrompt(f"{row}", record["prompt"], (*record["skills"], *sub_skills), "read"))
+    return prompts

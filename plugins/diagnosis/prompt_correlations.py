@@ -1,0 +1,64 @@
+"""Correlations of metrics with properties of prompts ("What makes a good metric?", sec. 3)."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from plumbline.operators.results.metric_correlations import Correlation, Floats, correlate
+from plumbline.operators.results.run_scores import Hashes, RunScores, ScoreColumns
+from plumbline.operators.statistics.agreement import STATISTICS
+
+
+class PromptNumbers(NamedTuple):
+    """A number of each prompt; prompts are hashes of their ids, ascending."""
+
+    prompts: Hashes
+    values: Floats
+
+    def look_up(self, prompts: Hashes) -> Floats:
+        """Return the numbers of these prompts (n,); nan if a prompt has none."""
+        if not len(self.prompts):
+            return np.full(len(prompts), math.nan)
+        rows = np.minimum(np.searchsorted(self.prompts, prompts), len(self.prompts) - 1)
+        return np.where(self.prompts[rows] == prompts, self.values[rows], math.nan)
+
+
+def prompt_numbers(prompts: Hashes, values: Sequence[float]) -> PromptNumbers:
+    """Return the numbers of prompts (n,) in any order; if a prompt comes twice, its first number counts."""
+    unique, rows = np.unique(prompts, return_index=True)
+    return PromptNumbers(unique, np.asarray(values, np.float64)[rows])
+
+
+def correlate_properties(
+    scores: RunScores, properties: Mapping[str, Mapping[str, PromptNumbers]]
+) -> Iterator[Correlation]:
+    """Correlate the prompts' mean scores by each metric with each of its properties of prompts, by generator."""
+    for metric, numbers_by_name in properties.items():
+        columns = scores.select_rows(metric).scored()
+        for code, generator in enumerate(scores.generators):
+            means = prompt_means(columns.where(columns.generator == code))
+            for name, numbers in numbers_by_name.items():
+                values = numbers.look_up(means.prompts)
+                has = np.isfinite(values)
+                yield correlate(metric, name, "property", generator, means.values[has], values[has], int(has.sum()))
+
+
+def prompt_means(columns: ScoreColumns) -> PromptNumbers:
+    """Return the mean score of each prompt's images."""
+    prompts, codes = np.unique(columns.prompt, return_inverse=True)
+    sums, counts = (np.bincount(codes, weights, len(prompts)) for weights in (columns.score, None))
+    return PromptNumbers(prompts, sums / np.maximum(counts, 1))
+
+
+def rho_of_value_means(means: PromptNumbers, numbers: PromptNumbers) -> float:
+    """Return the rank correlation of a property's distinct values with the mean score of the prompts with each value.
+
+    It can be high for a weak trend, because each mean is over many prompts.
+    """
+    values = numbers.look_up(means.prompts)
+    has = np.isfinite(values)
+    distinct, codes = np.unique(values[has], return_inverse=True)
+    averages = np.bincount(codes, means.values[has], len(distinct)) / np.maximum(np.bincount(codes), 1)
+    return STATISTICS["spearman"](distinct, averages)

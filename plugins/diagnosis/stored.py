@@ -1,0 +1,108 @@
+"""The diagnosis of a run in its folder, and the section of the run's report that shows it."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from plumbline.operators.base import rows
+from plumbline.operators.base.schemas import CORRELATIONS, floats, longs, texts
+from plumbline.operators.report.page import ReportSection
+from plumbline.operators.report.rendering import diagnosis_markdown
+from plumbline.operators.results.metric_correlations import Correlation
+from plumbline.pipelines.cells.store import Store
+from plumbline.plugins.diagnosis.ablations import AblationEffect
+from plumbline.plugins.diagnosis.diagnosis import Diagnosis, shown_tables
+from plumbline.plugins.diagnosis.questions import AnswerStatistics, QuestionKind, QuestionStatistics
+
+QUESTION_STATISTICS = pa.schema(
+    [
+        ("metric", pa.string()),
+        *longs("prompts", "questions"),
+        *floats("yes_no", "yes", "first", "repeated", "majority", "chance"),
+    ]
+)
+"""Shares of a metric's questions by property (questions.py)."""
+
+QUESTION_KINDS = pa.schema(
+    [("metric", pa.string()), ("kind", pa.string()), ("questions", pa.int64()), ("share", pa.float64())]
+)
+"""Number and share of a metric's questions about each kind of thing."""
+
+ANSWER_STATISTICS = pa.schema(
+    [
+        *texts("metric", "denied"),
+        ("answers", pa.int64()),
+        ("right", pa.float64()),
+        ("yes_no", pa.int64()),
+        *floats("yes", "wanted"),
+        ("choices", pa.int64()),
+        ("first", pa.float64()),
+    ]
+)
+"""Shares of the answers to a metric's questions, with all inputs and with one input withheld (`denied`)."""
+
+ABLATION_EFFECTS = pa.schema(
+    [
+        *texts("metric", "denied"),
+        *floats("whole", "left", "difference", "low", "high", "rho", "order"),
+        *longs("n", "n_null"),
+    ]
+)
+"""Comparison of a metric's scores with all inputs and with one input withheld (`denied`)."""
+
+STORED: Mapping[str, tuple[Any, pa.Schema]] = {
+    "correlations": (Correlation, CORRELATIONS),
+    "questions": (QuestionStatistics, QUESTION_STATISTICS),
+    "kinds": (QuestionKind, QUESTION_KINDS),
+    "answers": (AnswerStatistics, ANSWER_STATISTICS),
+    "effects": (AblationEffect, ABLATION_EFFECTS),
+}
+"""Record and schema of each table, by the field of Diagnosis."""
+
+
+def write_diagnosis(store: Store, run_id: str, diagnosis: Diagnosis) -> None:
+    """Write the tables of a diagnosis as Parquet, and then diagnosis.md."""
+    folder = f"runs/{run_id}/diagnosis"
+    for name, (_, schema) in STORED.items():
+        records = [_nan_to_null(record) for record in getattr(diagnosis, name)]
+        store.write_table(f"{folder}/{name}.parquet", rows.table(records, schema))
+    store.write_text(f"{folder}/diagnosis.md", diagnosis_markdown(shown_tables(diagnosis)))
+
+
+def _nan_to_null(record: Any) -> dict[str, Any]:
+    values = record._asdict().items()
+    return {name: None if isinstance(value, float) and math.isnan(value) else value for name, value in values}
+
+
+def read_diagnosis(store: Store, run_id: str) -> Diagnosis | None:
+    """Read the diagnosis of a run; None if it was not diagnosed."""
+    folder = f"runs/{run_id}/diagnosis"
+    if not store.exists(f"{folder}/diagnosis.md"):  # this file is written last
+        return None
+
+    def read(name: str, kind: Any) -> list[Any]:
+        table = store.read_table(f"{folder}/{name}.parquet")
+        return [
+            kind(**{key: math.nan if value is None else value for key, value in row.items()})
+            for row in table.to_pylist()
+        ]
+
+    return Diagnosis(**{name: read(name, kind) for name, (kind, _) in STORED.items()})
+
+
+def read_section(store: Store, run_id: str) -> ReportSection | None:
+    """Return the section of a run's report; None if the run was not diagnosed."""
+    diagnosis = read_diagnosis(store, run_id)
+    if diagnosis is None:
+        return None
+    return ReportSection(
+        anchor="metrics",
+        link="Metrics",
+        title="How good the metrics are",
+        caption="Of the metrics themselves, not of the generators: what they go with, what they ask, and what is left "
+        "of them where they are denied something (“What makes a good metric?”, Ross et al. 2024). Every number with "
+        "its interval is in diagnosis/ beside this page.",
+        tables=shown_tables(diagnosis),
+    )

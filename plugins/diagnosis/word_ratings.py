@@ -1,0 +1,75 @@
+"""People's ratings of words, and lists of words, as properties of prompts ("What makes a good metric?", sec. 3.2)."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Literal, NamedTuple
+
+from plumbline.operators.base.errors import ConfigError
+from plumbline.operators.results.question_quality import content_words
+from plumbline.pipelines.base.storage import Place
+from plumbline.pipelines.judging.releases.sheets import read_sheet
+
+Unrated = Literal["lowest", "zero", "left_out"]
+"""Rating of an unrated word: the lowest rating (the paper) or 0; or such words are left out (its footnote 3)."""
+
+
+class RatedWords(NamedTuple):
+    """Words with people's ratings."""
+
+    ratings: Mapping[str, float]
+    """Ratings by word in lower case; at least one."""
+    unrated: Unrated = "lowest"
+
+
+def mean_rating(rated: RatedWords, text: str) -> float:
+    """Return the mean of people's ratings of a text's content words; nan without such words."""
+    words = [text[start:end].casefold() for start, end in content_words(text)]
+    if rated.unrated == "left_out":
+        words = [word for word in words if word in rated.ratings]
+    other = min(rated.ratings.values()) if rated.unrated == "lowest" else 0.0
+    return fmean(rated.ratings.get(word, other) for word in words) if words else math.nan
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WordRatings:
+    """A list of words, with or without people's ratings."""
+
+    path: str
+    word: str = "word"
+    """Column of words; a cell may have several, separated by commas."""
+    rating: str | None = "rating"
+    """Column of ratings; null for a list without ratings, such as ImageNet-21k's classes: the property is then the
+    fraction of a prompt's words that are in the list."""
+    unrated: Unrated | None = None
+    """Rating of words that are not in the list: `lowest` (the lowest rating), `zero` or `left_out`. Null is lowest, or
+    zero for a list without ratings."""
+
+    def __post_init__(self) -> None:
+        if self.rating is None and self.unrated not in (None, "zero"):
+            raise ConfigError(
+                f"word_ratings.unrated: in a list without ratings every other word is 0, got {self.unrated!r}; "
+                "leave it out, or name the column of ratings"
+            )
+
+    @property
+    def other_words(self) -> Unrated:
+        """Rule for words that are not in the list."""
+        return self.unrated or ("lowest" if self.rating is not None else "zero")
+
+
+def read_ratings(key: str, words: WordRatings, table: Place) -> RatedWords:
+    """Return people's ratings by word, or 1 for each word of a list without ratings; the first of a repeated word."""
+    columns = [words.word] if words.rating is None else [words.word, words.rating]
+    sheet = read_sheet(table, columns)
+    sheet.require(columns, f"set {key}.word and {key}.rating to the columns of words and ratings")
+    numbers = [1.0] * len(sheet) if words.rating is None else sheet.numbers(words.rating).to_pylist()
+    ratings: dict[str, float] = {}
+    for cell, rating in zip(sheet.texts(words.word), numbers, strict=True):
+        for word in (cell or "").split(",") if rating is not None else ():
+            if name := word.strip().replace("_", " ").casefold():
+                ratings.setdefault(name, rating)
+    if not ratings:
+        raise ConfigError(f"{key}.path: {words.path} has no word with a rating; correct the columns")
+    return RatedWords(ratings, words.other_words)

@@ -1,0 +1,59 @@
+"""Metrics are correlated by generator, over the images that both scored."""
+
+import math
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from scipy import stats
+
+from plumbline.operators.base import rows, schemas
+from plumbline.operators.results.metric_correlations import correlate_metrics, spearman_interval
+from tests.operators.tallied import of_table
+
+PROMPTS = [f"p{number}" for number in range(40)]
+
+
+def scored(metric: str, generator: str, scores: dict[str, float | None], copies: int = 1) -> list[dict[str, object]]:
+    return [
+        {"image_id": f"{prompt}-{copy}", "prompt_id": prompt, "generator": generator, "metric": metric, "score": score}
+        for prompt, score in scores.items()
+        for copy in range(copies)
+    ]
+
+
+def made(seed: int) -> dict[str, float | None]:
+    return dict(zip(PROMPTS, np.random.default_rng(seed).random(len(PROMPTS)).tolist(), strict=True))
+
+
+def table(*parts: list[dict[str, object]]) -> pa.Table:
+    return rows.table([row for part in parts for row in part], schemas.SCORES)
+
+
+def test_two_metrics_are_correlated_over_the_images_that_both_scored() -> None:
+    first, second, third = made(1), made(2) | {"p0": None}, made(3)
+    del second["p1"]
+    runs = of_table(
+        table(scored("a", "x", first), scored("b", "x", second), scored("a", "y", third), scored("b", "y", third))
+    )
+    x, y = correlate_metrics(runs, ["a", "b"])
+    both = PROMPTS[2:]
+    expected = stats.spearmanr([first[prompt] for prompt in both], [second[prompt] for prompt in both]).statistic
+    assert (x.metric, x.other, x.kind, x.generator, x.n) == ("a", "b", "metric", "x", 38)
+    assert x.rho == pytest.approx(expected) and x.low < x.rho < x.high
+    assert (y.generator, y.rho) == ("y", pytest.approx(1)) and math.isnan(y.low), (
+        "equal orders say not how far others are"
+    )
+
+
+def test_an_interval_of_a_rank_correlation_covers_as_often_as_it_says() -> None:
+    """Of 1,000 samples of 40 normal pairs with a true rank correlation of 0.5."""
+    random, truth = np.random.default_rng(0), 0.5
+    pearson = 2 * math.sin(math.pi * truth / 6)
+    covered = 0
+    for _ in range(1000):
+        pair = random.multivariate_normal([0, 0], [[1, pearson], [pearson, 1]], 40)
+        interval = spearman_interval(float(stats.spearmanr(pair).statistic), 40)
+        covered += interval.low <= truth <= interval.high
+    assert 930 <= covered <= 970
+    assert math.isnan(spearman_interval(0.5, 3).low) and math.isnan(spearman_interval(math.nan, 40).low)
