@@ -14,7 +14,7 @@ from tests.environment import ROOT, set_environment
 from tests.s3 import S3Server, run_server
 
 if TYPE_CHECKING:
-    from plumbline.pipelines.cells.store import Store
+    from plumbline.pipelines.store.store import Store
 
 set_environment()
 pytest_plugins = ["tests.browser.fixtures", "tests.operators.fixtures", "tests.refusals"]

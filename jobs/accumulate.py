@@ -5,13 +5,13 @@ import sys
 from plumbline.jobs.command import Command, run_job
 from plumbline.jobs.display.console import make_console, say
 from plumbline.pipelines.base.exit_codes import COMPLETE, WITHIN_BUDGET
-from plumbline.pipelines.judging.accumulation import AccumulateConfig, write_accumulated
+from plumbline.pipelines.metaeval.accumulation import AccumulateConfig, write_accumulated
 
 COMMAND = Command(
     "accumulate",
     "Make scores of released answers: a row for every image and question in, one for every image and model out.\n"
     "answers=PATH is a table, or with format=dsg, tifa or t2iscorescore the files as they were released; what each\n"
-    "reads stands at its function in pipelines/judging/answers.py.",
+    "reads stands at its function in pipelines/metaeval/answers.py.",
     AccumulateConfig,
 )
 

@@ -9,7 +9,7 @@ from plumbline.jobs.command import Command, run_job
 from plumbline.jobs.display.console import make_console, say, warn
 from plumbline.operators.base.sentences import plural
 from plumbline.pipelines.base.exit_codes import COMPLETE, WITHIN_BUDGET
-from plumbline.pipelines.judging.captions import CaptionsConfig, write_captions
+from plumbline.pipelines.metaeval.captions import CaptionsConfig, write_captions
 
 COMMAND = Command(
     "captions",

@@ -6,8 +6,8 @@ from plumbline.jobs.command import Command, run_job
 from plumbline.jobs.display.console import make_console
 from plumbline.jobs.display.findings import show_agreement, show_conclusion, show_findings, show_written
 from plumbline.jobs.overrides import LISTS
-from plumbline.pipelines.judging.metaeval import run_metaeval
-from plumbline.pipelines.judging.protocols import MetaevalConfig
+from plumbline.pipelines.metaeval.metaeval import run_metaeval
+from plumbline.pipelines.metaeval.protocols import MetaevalConfig
 
 COMMAND = Command(
     "metaeval",

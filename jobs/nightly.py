@@ -21,10 +21,6 @@ from plumbline.jobs.sweep import show_judged, show_renewed, show_suite
 from plumbline.operators.base.errors import PlumblineError
 from plumbline.operators.base.sentences import plural
 from plumbline.pipelines.base.exit_codes import HELD, LOST, Ending
-from plumbline.pipelines.cells.lease import LeaseHeld, LeaseLost, LeaseSight, take_lease
-from plumbline.pipelines.cells.runs import LATEST_REPORT, has_report, name_by_date, name_by_time, name_newest
-from plumbline.pipelines.cells.store import Store, open_store
-from plumbline.pipelines.cells.suites import Suite, name_newest_of
 from plumbline.pipelines.maintenance.retention import retain
 from plumbline.pipelines.nightly.deadline import Stop, Stopped, stop_early
 from plumbline.pipelines.nightly.gates import open_gate
@@ -38,6 +34,10 @@ from plumbline.pipelines.nightly.outcome import (
 )
 from plumbline.pipelines.plans.sweep_config import SweepConfig
 from plumbline.pipelines.sources.sources import Sources
+from plumbline.pipelines.store.lease import LeaseHeld, LeaseLost, LeaseSight, take_lease
+from plumbline.pipelines.store.runs import LATEST_REPORT, has_report, name_by_date, name_by_time, name_newest
+from plumbline.pipelines.store.store import Store, open_store
+from plumbline.pipelines.store.suites import Suite, name_newest_of
 from plumbline.pipelines.sweeps.planning import PlannedSweep, SweepInputs, list_inputs, plan_inputs, plan_sweep
 from plumbline.pipelines.sweeps.suite import PlannedSuite, compute_suite, plan_suite
 from plumbline.pipelines.sweeps.sweep import FinishedSweep, run_sweep, unchanged_sweep

@@ -4,8 +4,8 @@ import sys
 
 from plumbline.jobs.command import Command, run_job
 from plumbline.jobs.display.console import make_console, say
-from plumbline.pipelines.judging.published_numbers import ReproductionConfig
-from plumbline.pipelines.judging.reproduction import reproduce, write_reproduction
+from plumbline.pipelines.metaeval.published_numbers import ReproductionConfig
+from plumbline.pipelines.metaeval.reproduction import reproduce, write_reproduction
 
 COMMAND = Command(
     "reproduce",

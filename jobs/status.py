@@ -16,11 +16,11 @@ from plumbline.jobs.display.store_contents import (
     watch,
 )
 from plumbline.operators.stages.table import STAGES
-from plumbline.pipelines.cells.runs import Run, list_runs
-from plumbline.pipelines.cells.store import open_existing_store
-from plumbline.pipelines.cells.suites import newest_suites
 from plumbline.pipelines.maintenance.working_sweeps import RunningSweep, running_sweeps, unfinished_sweeps
 from plumbline.pipelines.plans.sweep_config import StatusConfig
+from plumbline.pipelines.store.runs import Run, list_runs
+from plumbline.pipelines.store.store import open_existing_store
+from plumbline.pipelines.store.suites import newest_suites
 
 COMMAND = Command(
     "status",

@@ -19,12 +19,12 @@ from plumbline.jobs.table import find_job
 from plumbline.operators.base.errors import PlumblineError
 from plumbline.operators.base.sentences import plural
 from plumbline.pipelines.base.exit_codes import OVER_BUDGET, Ending
-from plumbline.pipelines.cells.runs import has_report, name_by_time, name_newest
-from plumbline.pipelines.cells.store import Store
-from plumbline.pipelines.cells.suites import Suite, find_suite_of, name_newest_of
-from plumbline.pipelines.judging.protocols import ProtocolConfig
+from plumbline.pipelines.metaeval.protocols import ProtocolConfig
 from plumbline.pipelines.plans.sweep_config import SuiteConfig, SweepConfig
 from plumbline.pipelines.running.events import Watch
+from plumbline.pipelines.store.runs import has_report, name_by_time, name_newest
+from plumbline.pipelines.store.store import Store
+from plumbline.pipelines.store.suites import Suite, find_suite_of, name_newest_of
 from plumbline.pipelines.sweeps.planning import PlannedSweep, SweepInputs, list_inputs, plan_inputs
 from plumbline.pipelines.sweeps.suite import PlannedSuite, compute_suite, plan_suite
 from plumbline.pipelines.sweeps.sweep import FinishedSweep, run_sweep, unchanged_sweep
@@ -176,7 +176,7 @@ def _ensure_report(console: Console, planned: PlannedSweep, finished: FinishedSw
 
 def _run_adaptive(console: Console, planned: PlannedSweep) -> tuple[PlannedSweep, FinishedSweep]:
     """Run rounds until the generators can be distinguished; return the sweep of the prompts that sufficed."""
-    from plumbline.operators.judging.decided_pairs import surety  # imports scipy
+    from plumbline.operators.metaeval.decided_pairs import surety  # imports scipy
     from plumbline.pipelines.sweeps.adaptive import run_adaptive
 
     @contextmanager
@@ -219,7 +219,7 @@ def show_judged(console: Console, sweep: SweepInputs | PlannedSweep, finished: F
 
 def _judge(console: Console, store: Store, protocol: ProtocolConfig, finished: FinishedSweep) -> None:
     from plumbline.jobs.display.findings import show_agreement, show_conclusion  # imports scipy
-    from plumbline.pipelines.judging.judged_run import judge_run
+    from plumbline.pipelines.metaeval.judged_run import judge_run
 
     findings = judge_run(store, finished.run_id, protocol)
     if finished.unchanged:

@@ -5,8 +5,8 @@ import sys
 from plumbline.jobs.command import Command, run_job
 from plumbline.jobs.display.console import make_console, say, warn
 from plumbline.operators.base.sentences import plural
-from plumbline.pipelines.cells.store import open_existing_store
 from plumbline.pipelines.report.trends import TrendsConfig, write_trends
+from plumbline.pipelines.store.store import open_existing_store
 
 COMMAND = Command(
     "trends", "Write the page of trends of a store: over its runs, and over checkpoints.", TrendsConfig, first="store"

@@ -19,12 +19,12 @@ from plumbline.operators.scoring.scorer import Scorer
 from plumbline.operators.scoring.scorer_input import Picture, Shown
 from plumbline.operators.statistics.options import Match, RatingStatistic, Sampling
 from plumbline.pipelines.base.storage import StorageConfig
-from plumbline.pipelines.cells.runs import find_run, read_manifest
-from plumbline.pipelines.cells.store import Store, open_existing_store
-from plumbline.pipelines.judging.metaeval import judge as judge_release
-from plumbline.pipelines.judging.protocols import ProtocolConfig
-from plumbline.pipelines.judging.releases.release import Rating, released
+from plumbline.pipelines.metaeval.metaeval import judge as judge_release
+from plumbline.pipelines.metaeval.protocols import ProtocolConfig
+from plumbline.pipelines.metaeval.releases.release import Rating, released
 from plumbline.pipelines.plans.sweep_config import read_config
+from plumbline.pipelines.store.runs import find_run, read_manifest
+from plumbline.pipelines.store.store import Store, open_existing_store
 
 IDS = ("image_id", "prompt_id", "generator", "metric", "rater", "template")
 """Columns of scores and ratings that are compared as text."""

@@ -1,4 +1,4 @@
-from .operators.judging.pairings import pairing_scores as pairing_scores
+from .operators.metaeval.pairings import pairing_scores as pairing_scores
 from .operators.statistics.agreement import STATISTICS as STATISTICS
 from .operators.statistics.agreement import krippendorff_alpha as krippendorff_alpha
 from .operators.statistics.bootstrap import Prompts as Prompts

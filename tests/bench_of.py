@@ -13,12 +13,12 @@ import pyarrow.parquet as pq
 
 from plumbline.operators.base import rows, schemas
 from plumbline.pipelines.base.storage import StorageConfig
-from plumbline.pipelines.cells.cells import Outcome
 from plumbline.pipelines.plans.sweep_config import SweepConfig
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig
 from plumbline.pipelines.sources.file_memory import FileMemory
 from plumbline.pipelines.sources.shards import ShardSize, read_shard
 from plumbline.pipelines.sources.sources import Sources, open_sources
+from plumbline.pipelines.store.cells import Outcome
 from plumbline.pipelines.sweeps.computing import compute_missing
 from plumbline.pipelines.sweeps.planning import PlannedSweep, plan_sweep
 from plumbline.pipelines.sweeps.sweep import FinishedSweep, run_sweep

@@ -11,8 +11,8 @@ from plumbline.jobs.command import command_of, load_values, run_job, schema_of
 from plumbline.jobs.functions import load_functions
 from plumbline.jobs.table import JOBS
 from plumbline.pipelines.base.storage import StorageConfig
-from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.plans.sweep_config import read_config
+from plumbline.pipelines.store.store import Store
 
 
 class Ended(NamedTuple):

@@ -13,7 +13,7 @@ from PIL import Image
 from plugins.training.tests import taught
 from tests.bench_of import PACK, images, prompts, write_rows
 from tests.files import as_tar, put
-from tests.pipelines.judging.releases.files import as_csv, as_parquet
+from tests.pipelines.metaeval.releases.files import as_csv, as_parquet
 from tests.question_packs import ANNOTATIONS, proposition, propositions, write_csv
 
 OF_THE_PACK = {"flux": "atlas", "sdxl": "flint"}

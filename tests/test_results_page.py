@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from plumbline.pipelines.cells.store import LATEST
+from plumbline.pipelines.store.store import LATEST
 from tests.operators.report.made import MadeRun, make_run, noisy
 from tests.s3 import S3Server
 

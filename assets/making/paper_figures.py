@@ -21,8 +21,8 @@ from plumbline.operators.results.run_scores import RunScores
 from plumbline.operators.statistics.poisson_bootstrap import hash_ids
 from plumbline.pipelines.base.markdown_sections import write_section
 from plumbline.pipelines.base.storage import Place, StorageConfig
-from plumbline.pipelines.judging.releases import error_graphs, image_ratings
-from plumbline.pipelines.judging.releases.sheets import read_objects, read_sheet
+from plumbline.pipelines.metaeval.releases import error_graphs, image_ratings
+from plumbline.pipelines.metaeval.releases.sheets import read_objects, read_sheet
 from plumbline.plugins.diagnosis.diagnosis import Diagnosis, shown_tables
 from plumbline.plugins.diagnosis.prompt_correlations import (
     PromptNumbers,

@@ -9,13 +9,13 @@ from rich.table import Table
 
 from plumbline.jobs.display.console import say, show_sentence, show_table, show_tables, warn
 from plumbline.operators.base.sentences import ShownTable, names
-from plumbline.operators.judging.corrected_tables import contradictions, shown_means
-from plumbline.operators.judging.judgement import OVERALL, PEOPLE, Comparison, Judgement, Order
-from plumbline.operators.judging.paper_tables import EMPTY, conventions, count_columns, value_text
-from plumbline.operators.judging.relations import relations_tables
+from plumbline.operators.metaeval.corrected_tables import contradictions, shown_means
+from plumbline.operators.metaeval.judgement import OVERALL, PEOPLE, Comparison, Judgement, Order
+from plumbline.operators.metaeval.paper_tables import EMPTY, conventions, count_columns, value_text
+from plumbline.operators.metaeval.relations import relations_tables
 from plumbline.operators.report.agreement import Agreement, conclude
-from plumbline.operators.statistics.levels import SIGNIFICANCE
-from plumbline.pipelines.judging.metaeval import ALONE, PAGE, Findings
+from plumbline.operators.statistics.confidence_levels import SIGNIFICANCE
+from plumbline.pipelines.metaeval.metaeval import ALONE, PAGE, Findings
 
 MAX_LINES = 40
 """Lines of a screen; the main table has at most as many."""

@@ -13,10 +13,10 @@ from plumbline.operators.base.sentences import NO_INTERVAL, WHY_NO_INTERVAL, int
 from plumbline.operators.base.usage import Usage
 from plumbline.operators.results.question_quality import QuestionQuality
 from plumbline.operators.results.summary import OVERALL
-from plumbline.pipelines.cells.runs import read_manifest
-from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.plans.costs import Cost
 from plumbline.pipelines.report.report_record import read_report_record
+from plumbline.pipelines.store.runs import read_manifest
+from plumbline.pipelines.store.store import Store
 from plumbline.pipelines.sweeps.planning import PlannedSweep, SweepInputs
 from plumbline.pipelines.sweeps.questions import WrittenQuestions
 from plumbline.pipelines.sweeps.results import Results

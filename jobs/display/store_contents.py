@@ -14,11 +14,11 @@ from plumbline.jobs.display.console import EMPTY, say, show_table, text_table, w
 from plumbline.operators.base.sentences import plural
 from plumbline.operators.results.summary import part_of
 from plumbline.operators.stages.table import STAGES
-from plumbline.pipelines.cells.runs import Run
-from plumbline.pipelines.cells.store import CellCount
-from plumbline.pipelines.cells.suites import Suite
 from plumbline.pipelines.maintenance.garbage import Collected
 from plumbline.pipelines.maintenance.working_sweeps import RunningSweep, StageState
+from plumbline.pipelines.store.runs import Run
+from plumbline.pipelines.store.store import CellCount
+from plumbline.pipelines.store.suites import Suite
 
 WATCH_SECONDS = 2.0
 SECONDS_BETWEEN_LINES = 10.0

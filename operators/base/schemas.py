@@ -249,7 +249,7 @@ rows were independent."""
 
 USUAL_SCORES = pa.schema([*texts("metric", "generator"), ("n", pa.int64()), ("values", pa.list_(pa.float64()))])
 """Scores that represent all `n` scores of a metric and generator: all of them, or a sample evenly spaced by rank
-(operators/results/usual_scores.py)."""
+(operators/results/percentile_ranks.py)."""
 
 RATINGS = pa.schema([*_IMAGE_COLUMNS, *texts("rater", "template"), ("rating", pa.float64())])
 """One person's rating of one image; null if the person was unsure. `template` names the question (likert, wl, ...)."""
@@ -302,7 +302,7 @@ the node; `errors` are all errors of the node, as `type: error`. Each of these i
 do not use the edges, as in the release."""
 
 GRAPH_CONTENTS = pa.schema([*texts("about", "subset", "name"), ("n", pa.int64()), *floats("share")])
-"""Sources of images and prompts of error graphs, and types of their errors (operators/judging/graph_contents.py)."""
+"""Sources of images and prompts of error graphs, and types of their errors (operators/metaeval/graph_contents.py)."""
 
 WORDS = pa.schema([*_IMAGE_COLUMNS, *texts("rater", "word"), *ints("start", "end"), ("aligned", pa.float64())])
 """One person's answer whether the image shows a word of the prompt: 1 or 0, null if the person was unsure.
@@ -328,7 +328,7 @@ GRAPHS = pa.schema(
         *floats("spearman", "kendall", "ordering", "kendall_ordering", "separation", "delta"),
     ]
 )
-"""Statistics of a metric's scores for each semantic error graph (operators/judging/graphs.py)."""
+"""Statistics of a metric's scores for each semantic error graph (operators/metaeval/graphs.py)."""
 
 GRAPH_IMAGES = pa.schema(
     [*texts("metric", "graph_id", "subset", "node"), ("level", pa.int32()), *texts("image_id"), *floats("score")]
@@ -348,7 +348,7 @@ GRAPH_MEANS = pa.schema(
 GRAPH_CORRELATIONS = pa.schema(
     [*texts("convention", "measure", "subset", "metric", "other"), *floats("pearson"), ("n", pa.int64())]
 )
-"""Correlation of two metrics over their scores of error graphs (operators/judging/graph_correlations.py)."""
+"""Correlation of two metrics over their scores of error graphs (operators/metaeval/graph_correlations.py)."""
 
 MEAN_RATINGS = pa.schema([*texts("template", "image_id", "prompt_id", "generator"), *floats("rating", "rating_0_1")])
 """The mean over the sure raters of each image by each template; `rating_0_1` as if the template's scale went from 0 to
@@ -396,7 +396,7 @@ CORRECTED = pa.schema(
         *texts("better", "metric_better", "note"),
     ]
 )
-"""Estimates of people's ratings over all prompts that a metric scored (operators/judging/corrected_means.py,
+"""Estimates of people's ratings over all prompts that a metric scored (operators/metaeval/corrected_means.py,
 corrected_shares.py).
 
 The estimate is a generator's mean rating, its rate of wins, or the share of its images that people would pass (`scale`:
@@ -408,7 +408,7 @@ that is clearly better by people with the metric, and `metric_better` the one th
 scores. The intervals of all pairs hold simultaneously."""
 
 CONTRADICTED = pa.schema(texts("template", "metric", "image_id", "prompt_id", "generator", "why"))
-"""Images on which a metric and people disagree most, with the reason (operators/judging/contradicted_images.py)."""
+"""Images on which a metric and people disagree most, with the reason (operators/metaeval/contradicted_images.py)."""
 
 CORRELATIONS = pa.schema(
     [*texts("metric", "other", "kind", "generator"), *floats("rho", "low", "high"), ("n", pa.int64())]

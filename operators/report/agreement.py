@@ -16,22 +16,22 @@ from plumbline.operators.base.sentences import (
     number,
     plural,
 )
-from plumbline.operators.judging.contradicted_images import ContradictedImage
-from plumbline.operators.judging.corrected_means import CorrectedMean
-from plumbline.operators.judging.corrected_tables import contradictions, order_text, shown_means
-from plumbline.operators.judging.graph_correlations import CorrelationMatrix
-from plumbline.operators.judging.graphs import MEASURES
-from plumbline.operators.judging.judgement import OVERALL, PEOPLE, Comparison, Judgement, Order
-from plumbline.operators.judging.orders import ORDERING
-from plumbline.operators.judging.paper_tables import tables
-from plumbline.operators.judging.preferences import ACCURACY
-from plumbline.operators.judging.trust import has_enough, trust_sentences, trust_tables
-from plumbline.operators.judging.word_ratings import TEMPLATE as WORDS
+from plumbline.operators.metaeval.contradicted_images import ContradictedImage
+from plumbline.operators.metaeval.corrected_means import CorrectedMean
+from plumbline.operators.metaeval.corrected_tables import contradictions, order_text, shown_means
+from plumbline.operators.metaeval.graph_correlations import CorrelationMatrix
+from plumbline.operators.metaeval.graphs import MEASURES
+from plumbline.operators.metaeval.judgement import OVERALL, PEOPLE, Comparison, Judgement, Order
+from plumbline.operators.metaeval.orders import ORDERING
+from plumbline.operators.metaeval.paper_tables import tables
+from plumbline.operators.metaeval.preferences import ACCURACY
+from plumbline.operators.metaeval.trust import has_enough, trust_sentences, trust_tables
+from plumbline.operators.metaeval.word_ratings import TEMPLATE as WORDS
 from plumbline.operators.report.charts import NamedChart, corrected_charts
 from plumbline.operators.report.graph_charts import graph_charts
 from plumbline.operators.report.rating_charts import violin_charts
 from plumbline.operators.report.shown_graphs import ShownGraph, show_graphs
-from plumbline.operators.statistics.levels import SIGNIFICANCE
+from plumbline.operators.statistics.confidence_levels import SIGNIFICANCE
 from plumbline.operators.statistics.options import PAIRWISE
 
 MAX_TABLES = 40

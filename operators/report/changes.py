@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from plumbline.operators.base.each import OrderedMap, map_sequentially
+from plumbline.operators.base.ordered_maps import OrderedMap, map_sequentially
 from plumbline.operators.base.sentences import FirstRows, Sentence, first_rows, names, plural, signed
 from plumbline.operators.images.generation_settings import (
     COMPARE,

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from plumbline.operators.base.errors import printable
 from plumbline.operators.base.sentences import interval_text, number
-from plumbline.operators.judging.corrected_means import CorrectedMean
-from plumbline.operators.judging.corrected_tables import single_means
+from plumbline.operators.metaeval.corrected_means import CorrectedMean
+from plumbline.operators.metaeval.corrected_tables import single_means
 from plumbline.operators.report.page_tables import MAX_GENERATORS
 from plumbline.operators.results.comparison import Board
 

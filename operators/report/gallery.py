@@ -24,7 +24,7 @@ from plumbline.operators.report.marked_words import (
     unreadable,
 )
 from plumbline.operators.report.picked_images import Pick
-from plumbline.operators.results.usual_scores import NOTHING_USUAL, UsualScores
+from plumbline.operators.results.percentile_ranks import NOTHING_USUAL, UsualScores
 
 THUMBNAIL_SIDE = 512
 THUMBNAIL_BYTES = 16_000

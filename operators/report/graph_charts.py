@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from plumbline.operators.base.sentences import number
-from plumbline.operators.judging.graph_correlations import CORRELATED, CorrelationMatrix, pivot_metrics
+from plumbline.operators.metaeval.graph_correlations import CORRELATED, CorrelationMatrix, pivot_metrics
 from plumbline.operators.report.charts import (
     Chart,
     NamedChart,

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from plumbline.operators.base.each import OrderedMap, map_sequentially
+from plumbline.operators.base.ordered_maps import OrderedMap, map_sequentially
 from plumbline.operators.images.generation_settings import Known
 from plumbline.operators.metrics.metric import direction
 from plumbline.operators.report.charts import Spread, spread_of

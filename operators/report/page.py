@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from plumbline.operators.base import schemas
 from plumbline.operators.base.sentences import NOTHING, FirstRows, Sentence, ShownTable, first_rows, number, plural
 from plumbline.operators.images.generation_settings import COMPARE, all_settings, setting_notes, settings_in_words
-from plumbline.operators.judging.decided_pairs import decisions_table, describe_subsample
+from plumbline.operators.metaeval.decided_pairs import decisions_table, describe_subsample
 from plumbline.operators.metrics.metric import direction
 from plumbline.operators.metrics.table import falling_metrics, metric_story
 from plumbline.operators.report import charts, page_tables
@@ -37,9 +37,9 @@ from plumbline.operators.results.comparison import (
     rank_generators,
 )
 from plumbline.operators.results.metric_recipes import unranked_metrics
+from plumbline.operators.results.percentile_ranks import NOTHING_USUAL, UsualScores
 from plumbline.operators.results.run_scores import RunScores
 from plumbline.operators.results.summary import OVERALL, Skills
-from plumbline.operators.results.usual_scores import NOTHING_USUAL, UsualScores
 
 
 class ReportSection(NamedTuple):

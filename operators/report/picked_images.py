@@ -10,9 +10,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from plumbline.operators.base.each import OrderedMap, map_sequentially
+from plumbline.operators.base.ordered_maps import OrderedMap, map_sequentially
 from plumbline.operators.base.spilled import Spilled
-from plumbline.operators.judging.contradicted_images import ContradictedImage
+from plumbline.operators.metaeval.contradicted_images import ContradictedImage
 from plumbline.operators.metrics.metric import direction
 from plumbline.operators.results.run_scores import NONE, Hashes, RunScores, ScoreColumns, find_sorted, mix_ids
 from plumbline.operators.statistics.percentiles import percentile_rank

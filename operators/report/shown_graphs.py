@@ -11,8 +11,8 @@ from markupsafe import Markup
 from numpy.typing import NDArray
 
 from plumbline.operators.base.sentences import ShownTable, first_rows, number, plural
-from plumbline.operators.judging.graph_correlations import pivot_metrics
-from plumbline.operators.judging.graph_scores import average_nodes
+from plumbline.operators.metaeval.graph_correlations import pivot_metrics
+from plumbline.operators.metaeval.graph_scores import average_nodes
 from plumbline.operators.report.charts import Chart, NamedChart, Values, draw, short_labels
 
 SHOWN_METRICS = 2

@@ -18,7 +18,7 @@ from plumbline.operators.metrics.metric import direction
 from plumbline.operators.results.run_scores import Hashes, RunScores, ScoreColumns, find_sorted
 from plumbline.operators.results.summary import OVERALL, Skills, best_first
 from plumbline.operators.statistics.compact_letters import compact_letters
-from plumbline.operators.statistics.levels import SIGNIFICANCE
+from plumbline.operators.statistics.confidence_levels import SIGNIFICANCE
 from plumbline.operators.statistics.ordering import (
     SignedRank,
     fewest_pairs,

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from plumbline.operators.results.run_scores import RunScores
 from plumbline.operators.statistics.agreement import STATISTICS
 from plumbline.operators.statistics.bootstrap import MIN_DIFFERING, UNDEFINED, Interval
-from plumbline.operators.statistics.levels import CONFIDENCE_QUANTILE
+from plumbline.operators.statistics.confidence_levels import CONFIDENCE_QUANTILE
 
 Floats = NDArray[np.float64]
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from plumbline.operators.base.each import OrderedMap, map_sequentially
+from plumbline.operators.base.ordered_maps import OrderedMap, map_sequentially
 from plumbline.operators.rewards.combination import REWARD, Reward
 from plumbline.operators.statistics.poisson_bootstrap import hash_ids
 

@@ -13,8 +13,14 @@ from plumbline.operators.metrics.metric import Metric
 from plumbline.operators.metrics.writing import Writing
 from plumbline.operators.models.calls import Region
 from plumbline.operators.stages.derived import DerivedStage, ImageMaterial
+from plumbline.operators.stages.image_writing import (
+    EncodedBatch,
+    ImageTask,
+    PreprocessedImage,
+    SeeingStage,
+    run_about_images,
+)
 from plumbline.operators.stages.programs import ProgramResults, generate, run_programs
-from plumbline.operators.stages.seeing import EncodedBatch, ImageTask, PreprocessedImage, SeeingStage, run_about_images
 
 
 @runtime_checkable

@@ -11,9 +11,15 @@ from plumbline.operators.metrics.judges.judge import Verdicts, ask_repeatedly
 from plumbline.operators.metrics.metric import Metric, repeats_of
 from plumbline.operators.metrics.writing import Writing, WrittenQuestion
 from plumbline.operators.stages.derived import DerivedStage, ImageMaterial
+from plumbline.operators.stages.image_writing import (
+    EncodedBatch,
+    ImageTask,
+    PreprocessedImage,
+    SeeingStage,
+    run_about_images,
+)
 from plumbline.operators.stages.programs import ProgramResults, generate, run_programs
 from plumbline.operators.stages.scores import WrittenIndex
-from plumbline.operators.stages.seeing import EncodedBatch, ImageTask, PreprocessedImage, SeeingStage, run_about_images
 from plumbline.operators.stages.stage import (
     BenchmarkPart,
     Inputs,

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from plumbline.operators.statistics.levels import CONFIDENCE, CONFIDENCE_QUANTILE
+from plumbline.operators.statistics.confidence_levels import CONFIDENCE, CONFIDENCE_QUANTILE
 from plumbline.operators.statistics.options import Sampling
 from plumbline.operators.statistics.ties import pairwise_correct
 

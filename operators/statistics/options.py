@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 
 from plumbline.operators.base.bounds import AboveZero, BoundsChecked, Probability
 from plumbline.operators.base.errors import ConfigError
-from plumbline.operators.statistics.levels import SIGNIFICANCE
+from plumbline.operators.statistics.confidence_levels import SIGNIFICANCE
 
 Match = Literal["image", "prompt_and_generator", "image_and_prompt"]
 """The ids that a score and a judgement of the same image share."""

@@ -14,7 +14,7 @@ import scipy
 from numpy.typing import NDArray
 
 from plumbline.operators.statistics.bootstrap import UNDEFINED, Interval
-from plumbline.operators.statistics.levels import CONFIDENCE, CONFIDENCE_QUANTILE
+from plumbline.operators.statistics.confidence_levels import CONFIDENCE, CONFIDENCE_QUANTILE
 
 
 class Share(NamedTuple):

@@ -27,8 +27,8 @@ class PoolConfig(BoundsChecked):
     max_size: int = 1
     """Actors the pool may grow to."""
     decoders: Positive | None = None
-    """Images that each actor reads, decodes and preprocesses at once, whatever CPUs it reserves; by default as many as
-    the machine has cores for its GPUs, also where it shares one, or without a GPU as many as `num_cpus`."""
+    """Number of images that each actor reads, decodes and preprocesses at once, independent of its reserved CPUs. By
+    default the machine's cores per GPU, or `num_cpus` without a GPU."""
     threads: int | None = None
     """Torch threads per actor; torch's own choice by default."""
     deadline: Seconds | None = 3600.0
@@ -63,32 +63,32 @@ class PoolConfig(BoundsChecked):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ClusterConfig(BoundsChecked):
-    """Where the stages run and how much of it each may take."""
+    """The cluster that stages run on, and the resources of each stage."""
 
     section: ClassVar[str] = "cluster."
     executor: Literal["here", "ray", "auto"] = "ray"
     """`here` computes in this process, without Ray: a crash, or too little memory, ends the run. `auto` does so for a
-    small sweep where no Ray is named, neither by `address` nor by RAY_ADDRESS."""
+    small sweep unless `address` or RAY_ADDRESS names a Ray cluster."""
     address: str | None = None
-    """A running Ray cluster (`auto`, or host:port); null takes RAY_ADDRESS, or else starts a local Ray."""
+    """A running Ray cluster (`auto`, or host:port); null uses RAY_ADDRESS, or starts a local Ray if that is not set."""
     num_cpus: int | None = None
     """CPUs a locally started Ray counts with; all of the machine's by default."""
     wait_seconds: NotNegative = 600.0
-    """How long a given cluster that cannot place a pool is waited for: its autoscaler may be adding machines."""
+    """Maximum seconds to wait until a given cluster can place a pool, as its autoscaler may be adding machines."""
     max_attempts: Positive = 5
-    """How often a worker may die on a shard before it is given up. The first death repeats it whole and by itself; from
-    the second on it goes row by row, and each death leaves out the row that it names."""
+    """Number of workers that may die on a shard before it is given up. After the first death the whole shard is
+    repeated by itself; after the second it is computed row by row, and each death leaves out the row that it names."""
     driver_rows: Natural = 1_000_000
-    """Rows of scores up to which the driver makes results and reports itself, without Ray's workers (not with `here`,
-    where it always does)."""
+    """Maximum rows of scores for which the driver makes results and reports itself; above it, Ray's workers do. `here`
+    has no workers, so the driver always does."""
     bundle: Positive | None = None
-    """Shards that a worker takes at a time; by default so few that each has hundreds of turns, and 16 at most."""
+    """Number of shards that a worker takes at a time, 16 at most; by default few enough for hundreds of turns each."""
     price_per_gpu_hour: NotNegative | None = None
-    """What one GPU costs an hour, for the totals of a sweep (docs/cost.md); null leaves GPUs out of them."""
+    """Price of one GPU for an hour, for a sweep's totals (docs/cost.md); null leaves GPUs out of them."""
     currency: str = "USD"
-    """Of this price."""
+    """Currency of this price."""
     pools: Mapping[str, PoolConfig] = field(default_factory=dict)
-    """By stage (`answers`), or by node (`answers:vqa`), whose own pool goes before that of its stage."""
+    """Pools by stage (`answers`) or node (`answers:vqa`); the pool of a node is preferred to that of its stage."""
     default: PoolConfig = field(default_factory=PoolConfig)
     """The pool of a stage that `pools` does not name."""
 

@@ -24,14 +24,14 @@ _ABOUT: ContextVar[Mapping[str, str]] = ContextVar("about", default={})  # noqa:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LogConfig:
-    """What is written of a run while it goes on, line by line, by the driver for all of its processes."""
+    """The log of a run, which the driver writes line by line for all processes."""
 
     format: Literal["text", "json"] | None = None
-    """How a line is written; null writes none."""
+    """Format of a line; null writes no log."""
     level: Literal["debug", "info", "warning", "error"] = "info"
-    """The least that is written."""
+    """Lowest level that is written."""
     file: str | None = None
-    """The file of the driver's machine that lines are added to; null is stderr."""
+    """File on the driver's machine to which lines are appended; null uses stderr."""
 
     def __post_init__(self) -> None:
         if self.file is not None and "://" in self.file:

@@ -53,13 +53,13 @@ class WriteError(PlumblineError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StorageConfig:
-    """How s3:// is reached; what is not set comes from the standard AWS variables.
+    """Access to s3://; options that are not set come from the standard AWS variables.
 
-    gs:// and az:// are reached by the variables of their clouds' own tools, or by `anon`.
+    gs:// and az:// use the variables of their clouds' own tools, or `anon`.
     """
 
     endpoint_url: str | None = None
-    """The S3 server, where it is not AWS."""
+    """Address of an S3 server other than AWS."""
     region: str | None = None
     """The bucket's region."""
     key: str | None = field(default=None, repr=False)
@@ -67,7 +67,7 @@ class StorageConfig:
     secret: str | None = field(default=None, repr=False)
     """Secret access key; never printed or written to a manifest."""
     anon: bool = False
-    """Whether to read public buckets without credentials."""
+    """Read public buckets without credentials."""
 
     def __post_init__(self) -> None:
         if self.endpoint_url is not None and ("@" in self.endpoint_url or "?" in self.endpoint_url):

@@ -12,10 +12,10 @@ from unicodedata import normalize
 
 from plumbline.pipelines.base.storage import Place, readable_errors
 from plumbline.pipelines.base.tables import JSON_LINES, SEPARATORS, SKIPPED, Refused, Rejection, Row, printable
-from plumbline.pipelines.cells.store import exclude_stores
 from plumbline.pipelines.ingest.input_rows import EDIT_RESULTS, EDIT_SOURCES, FOREIGN, IMAGES
 from plumbline.pipelines.sources.benchmark import generator_of_folder, name_generators
 from plumbline.pipelines.sources.input_columns import InputColumnsConfig
+from plumbline.pipelines.store.store import exclude_stores
 
 READERS = 16
 """Number of small files that are read at once."""

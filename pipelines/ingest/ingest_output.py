@@ -15,12 +15,12 @@ from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.base.rows import table as make_table
 from plumbline.pipelines.base.storage import Entry, Place, readable_errors
 from plumbline.pipelines.base.tables import REJECTED, Refused, Rejection, printable
-from plumbline.pipelines.cells.checksums import DamagedError, decode_json, encode_json
 from plumbline.pipelines.ingest.ingest_config import Identity
 from plumbline.pipelines.ingest.input_rows import SKILLS, digest
 from plumbline.pipelines.ingest.taken_ids import OutputPrompt
 from plumbline.pipelines.sources.origins import MANIFEST
 from plumbline.pipelines.sources.shards import INGESTED
+from plumbline.pipelines.store.checksums import DamagedError, decode_json, encode_json
 
 READERS = 16
 """Number of shards that are read at once."""

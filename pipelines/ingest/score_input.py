@@ -9,7 +9,6 @@ from plumbline.operators.images.decoding import ImageLimits
 from plumbline.pipelines.base.cluster_config import ClusterConfig
 from plumbline.pipelines.base.storage import Place, StorageConfig
 from plumbline.pipelines.base.tables import Row
-from plumbline.pipelines.cells.store import open_store
 from plumbline.pipelines.ingest.image_folders import Folder, PromptsOutside, list_images
 from plumbline.pipelines.ingest.image_tables import ENDINGS as TABLES
 from plumbline.pipelines.ingest.image_tables import TableInspection, inspect_table
@@ -28,6 +27,7 @@ from plumbline.pipelines.sources.input_columns import InputColumnsConfig, find_n
 from plumbline.pipelines.sources.origins import count_suffixes, name_some
 from plumbline.pipelines.sources.prompts import open_prompts, pairs_of, read_texts_without_ids
 from plumbline.pipelines.sources.shards import ShardSize, is_table, text_id
+from plumbline.pipelines.store.store import open_store
 
 FOLDER = "ingested"
 """Folder of the ingested images in a store."""

@@ -14,11 +14,11 @@ import pyarrow.parquet as pq
 from plumbline.operators.base.errors import ConfigError
 from plumbline.pipelines.base.storage import Place, readable_errors
 from plumbline.pipelines.base.tables import Rejection
-from plumbline.pipelines.cells.checksums import encode_json
 from plumbline.pipelines.ingest.ingest_config import IngestConfig
 from plumbline.pipelines.ingest.ingest_output import Footer, read_footer
 from plumbline.pipelines.ingest.input_rows import KEPT_SETTINGS, SOURCE, Candidate
 from plumbline.pipelines.sources.shards import INGESTED
+from plumbline.pipelines.store.checksums import encode_json
 
 PAGE_BYTES = 16 << 10
 """Bytes after which a page of a column ends: a larger image has a page of its own, and can be read alone."""

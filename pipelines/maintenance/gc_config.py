@@ -14,19 +14,19 @@ PRUNABLE = tuple(stage.name for stage in STAGES.values() if stage.over == "image
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KeepRuns(BoundsChecked):
-    """Which runs of each benchmark stay; where nothing is set all do. The newest run and damaged ones always stay."""
+    """Runs of each benchmark to keep; all of them if no option is set. The newest run and damaged runs always stay."""
 
     section: ClassVar[str] = "keep_runs."
     last: Natural = 0
-    """The newest runs, this many."""
+    """Number of newest runs to keep."""
     daily: Natural = 0
-    """The last run of each of so many days that have one; days are UTC's."""
+    """Number of days (UTC) with runs; the last run of each is kept."""
     weekly: Natural = 0
-    """The last run of each of so many weeks that have one."""
+    """Number of weeks with runs; the last run of each is kept."""
     monthly: Natural = 0
-    """The last run of each of so many months that have one."""
+    """Number of months with runs; the last run of each is kept."""
     named: tuple[str, ...] = ()
-    """Run ids that stay besides."""
+    """Ids of further runs to keep."""
 
     @property
     def all(self) -> bool:
@@ -36,20 +36,20 @@ class KeepRuns(BoundsChecked):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GcConfig(BoundsChecked):
-    """What may be removed from a store."""
+    """Options of garbage collection in a store."""
 
     store: str = "store"
     """Folder or cloud prefix of the store."""
     delete: bool = False
-    """Remove what is listed."""
+    """Remove the listed files."""
     keep_runs: KeepRuns = field(default_factory=KeepRuns)
     grace_days: NotNegative = 7.0
-    """Nothing that was written in the last days is removed, but for runs and for stages to prune."""
+    """Files written in this number of days are kept, except those of runs and of pruned stages."""
     stages: tuple[str, ...] | None = None
-    """Only cells of these stages are looked at; null for those of all."""
+    """Stages whose cells are examined; null examines all."""
     prune: tuple[str, ...] = ()
-    """Stages, as [answers], whose cells go although runs that stay refer to them, where the scores that stand on them
-    are there."""
+    """Stages, such as [answers], whose cells are removed although kept runs refer to them, if the scores computed from
+    them exist."""
     storage: StorageConfig = field(default_factory=StorageConfig)
 
     def __post_init__(self) -> None:

@@ -6,10 +6,10 @@ from datetime import datetime
 from typing import NamedTuple
 
 from plumbline.operators.base.errors import ConfigError
-from plumbline.pipelines.cells.runs import Run, list_runs, remove_from_order
-from plumbline.pipelines.cells.store import Store, StoredFile
 from plumbline.pipelines.maintenance.gc_config import KeepRuns
 from plumbline.pipelines.maintenance.working_sweeps import exclusive_deletion, read_heartbeats
+from plumbline.pipelines.store.runs import Run, list_runs, remove_from_order
+from plumbline.pipelines.store.store import Store, StoredFile
 
 PERIODS: tuple[tuple[str, Callable[[datetime], tuple[int, ...]]], ...] = (
     ("daily", lambda began: (began.year, began.month, began.day)),

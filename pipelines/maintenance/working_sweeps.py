@@ -22,10 +22,10 @@ from typing import Any, NamedTuple
 from pydantic import TypeAdapter, ValidationError
 
 from plumbline.operators.base.errors import PlumblineError
-from plumbline.pipelines.cells.lease import LEASES, Lease, read_lease, take_lease
-from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.plans.plan import NodePlan
 from plumbline.pipelines.running.events import NodeProgress
+from plumbline.pipelines.store.lease import LEASES, Lease, read_lease, take_lease
+from plumbline.pipelines.store.store import Store
 
 LOG = logging.getLogger(__name__)
 SWEEPS = "sweeps"

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from types import FrameType
 
 from plumbline.pipelines.base.exit_codes import LATE, LOST
-from plumbline.pipelines.cells.lease import LeaseLost
+from plumbline.pipelines.store.lease import LeaseLost
 
 GRACE = 120.0
 """Seconds that a nightly run has to clean up after it is stopped; then it is killed, which loses no results."""

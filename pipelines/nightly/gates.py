@@ -10,8 +10,8 @@ from plumbline.operators.base.errors import ConfigError, describe_missing_plugin
 from plumbline.operators.base.extensions import Extensions
 from plumbline.operators.images.generation_settings import Choice
 from plumbline.pipelines.base.storage import Place
-from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.sources.sources import Sources
+from plumbline.pipelines.store.store import Store
 
 
 class GateVerdict(NamedTuple):

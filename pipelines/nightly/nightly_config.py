@@ -6,43 +6,44 @@ from urllib.parse import urlsplit
 
 from plumbline.operators.base.bounds import BoundsChecked, NotNegative, Seconds, at_least
 from plumbline.operators.base.errors import ConfigError
-from plumbline.pipelines.cells.lease import LEASE_TIMEOUT
 from plumbline.pipelines.maintenance.gc_config import KeepRuns
 from plumbline.pipelines.plans.sweep_config import SuiteConfig, SweepConfig
 from plumbline.pipelines.report.comparable_runs import check_checkpoints
+from plumbline.pipelines.store.lease import LEASE_TIMEOUT
 
 MIN_LEASE = 10.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NightConfig(BoundsChecked):
-    """How a night waits, ends and tells."""
+    """Options of a night: comparison, gate, waiting, deadline and webhook."""
 
     section: ClassVar[str] = "nightly."
     compare: str = "previous"
-    """The run that it is compared with: `previous`, the last that can be, or a run's id, or that of a suite, which has
-    the run of each benchmark."""
+    """The run to compare with: `previous` (the last comparable run), a run's id, or a suite's id, which stands for its
+    run of each benchmark."""
     smallest_change: NotNegative = 0.0
-    """A mean that moved by less is no regression, however sure that is."""
+    """Smaller changes of a mean are not reported as regressions, even if they are significant."""
     gate: str | None = None
-    """A file of rules that the run must pass, as jobs.gate has them (plugins/gates/README.md); it decides in place of
-    the regressions whether the night ends well, and exit code 7 says that it failed."""
+    """File with rules that the run must pass (plugins/gates/README.md). They decide instead of regressions whether the
+    night succeeds; exit code 7 means that a rule failed."""
     wait: NotNegative = 0.0
-    """Seconds to wait for another night in the same store; then the exit code is 4."""
+    """Seconds to wait for another night in the same store before ending with exit code 4."""
     lease: Annotated[float, at_least(MIN_LEASE, " seconds")] = LEASE_TIMEOUT
-    """Seconds without a sign of life after which a night is taken for dead."""
+    """Seconds without a heartbeat after which another night may take over."""
     deadline: Seconds | None = None
-    """Seconds after which the night ends, with exit code 6; null for no such bound."""
+    """Seconds after which the night ends with exit code 6; null sets no limit."""
     webhook: str | None = field(default=None, repr=False)
-    """An address that is sent the outcome as JSON, or ${oc.env:NAME}; never printed, for it may be all that is needed
-    to write there."""
+    """Address to which the outcome is sent as JSON, or ${oc.env:NAME}. It is never printed, as an address may be all
+    that is needed to write there."""
     checkpoints: str | None = None
-    """How the page of trends knows checkpoints by their names, as `jobs.trends` has it; null is as that has it."""
+    """Expression for the step in a checkpoint's name, for the page of trends; null uses the default of `jobs.trends`.
+    """
     keep_runs: KeepRuns = field(default_factory=KeepRuns)
-    """Which runs of its benchmark a night leaves standing, beside its own and the one that this is compared with
+    """Runs of the benchmark that the night keeps besides its own run and the run that it is compared with
     (docs/keeping.md)."""
     json: bool = False
-    """Print the outcome as JSON on standard output, and all else on standard error."""
+    """Print the outcome as JSON on standard output, and everything else on standard error."""
 
     def __post_init__(self) -> None:
         BoundsChecked.__post_init__(self)

@@ -12,8 +12,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from plumbline.operators.base.sentences import names, plural
 from plumbline.operators.results.summary import OVERALL
-from plumbline.pipelines.cells.store import Store
-from plumbline.pipelines.cells.suites import SUITES
+from plumbline.pipelines.store.store import Store
+from plumbline.pipelines.store.suites import SUITES
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -13,9 +13,6 @@ from plumbline.operators.images.generation_settings import COMPARE, Choice
 from plumbline.operators.report.changes import Change, Changes, correct_together
 from plumbline.pipelines.base.cluster_config import ClusterConfig
 from plumbline.pipelines.base.exit_codes import GATE_FAILED, REGRESSION, worse
-from plumbline.pipelines.cells.runs import Run, earlier_runs, read_manifest
-from plumbline.pipelines.cells.store import Store
-from plumbline.pipelines.cells.suites import Suite, find_named_run
 from plumbline.pipelines.nightly.gates import GateVerdict, open_gate
 from plumbline.pipelines.nightly.nightly_config import NightConfig
 from plumbline.pipelines.nightly.outcome import (
@@ -32,6 +29,9 @@ from plumbline.pipelines.report.report import NO_RAY, NO_RUN, WrittenReport, wri
 from plumbline.pipelines.report.trends import write_trends
 from plumbline.pipelines.running.errors import one_line
 from plumbline.pipelines.sources.sources import Sources
+from plumbline.pipelines.store.runs import Run, earlier_runs, read_manifest
+from plumbline.pipelines.store.store import Store
+from plumbline.pipelines.store.suites import Suite, find_named_run
 
 LOG = logging.getLogger(__name__)
 

@@ -10,9 +10,9 @@ from plumbline.operators.models.loading import preflight
 from plumbline.operators.models.service_config import Prices, ServiceModel
 from plumbline.operators.stages.table import STAGES
 from plumbline.pipelines.base.cluster_config import ClusterConfig
-from plumbline.pipelines.cells.runs import newest_first
-from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.plans.plan import Node, Plan
+from plumbline.pipelines.store.runs import newest_first
+from plumbline.pipelines.store.store import Store
 
 HOUR = 3600
 NOTHING: Mapping[str, float] = MappingProxyType({})

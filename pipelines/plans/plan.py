@@ -19,18 +19,18 @@ from plumbline.operators.stages.graph import GraphNode, make_nodes, node_name
 from plumbline.operators.stages.stage import Stage
 from plumbline.operators.stages.table import STAGES
 from plumbline.pipelines.base.cluster_config import ClusterConfig, PoolConfig
-from plumbline.pipelines.cells.cells import Cell, PlannedCell, Recipe, Shard, Work, canonical, digest, make_recipe
-from plumbline.pipelines.cells.reused_rows import (
+from plumbline.pipelines.plans.stored_cells import find_stored, name_cells
+from plumbline.pipelines.plans.sweep_config import SweepConfig
+from plumbline.pipelines.sources.sources import Sources
+from plumbline.pipelines.store.cells import Cell, PlannedCell, Recipe, Shard, Work, canonical, digest, make_recipe
+from plumbline.pipelines.store.reused_rows import (
     EarlierCells,
     FailedRows,
     count_failed,
     dependents_of_failed,
     find_failed,
 )
-from plumbline.pipelines.cells.store import Store
-from plumbline.pipelines.plans.stored_cells import find_stored, name_cells
-from plumbline.pipelines.plans.sweep_config import SweepConfig
-from plumbline.pipelines.sources.sources import Sources
+from plumbline.pipelines.store.store import Store
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

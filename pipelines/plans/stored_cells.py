@@ -11,9 +11,9 @@ from collections import defaultdict
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence, Set
 
 from plumbline.operators.stages.table import STAGES
-from plumbline.pipelines.cells.cells import PlannedCell, Recipe
-from plumbline.pipelines.cells.runs import newest_runs_of
-from plumbline.pipelines.cells.store import Store, StoreError
+from plumbline.pipelines.store.cells import PlannedCell, Recipe
+from plumbline.pipelines.store.runs import newest_runs_of
+from plumbline.pipelines.store.store import Store, StoreError
 
 NamedCells = Mapping[str, Set[str]]
 """Paths of the cells that a run names as committed, by folder of a recipe and a generator or benchmark."""

@@ -27,7 +27,7 @@ from plumbline.operators.statistics.options import Adaptive
 from plumbline.pipelines.base.cluster_config import ClusterConfig
 from plumbline.pipelines.base.logs import LogConfig
 from plumbline.pipelines.base.storage import StorageConfig
-from plumbline.pipelines.judging.protocols import ProtocolConfig
+from plumbline.pipelines.metaeval.protocols import ProtocolConfig
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig
 
 Config = TypeVar("Config")

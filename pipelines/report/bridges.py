@@ -5,8 +5,8 @@ from typing import Any
 
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.results.bridge import Bridge
-from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.plans.sweep_config import read_config
+from plumbline.pipelines.store.store import Store
 
 LOG = logging.getLogger(__name__)
 

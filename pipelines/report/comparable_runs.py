@@ -10,9 +10,9 @@ from plumbline.operators.report.changes import comparable_metrics
 from plumbline.operators.results.bridge import Bridge
 from plumbline.operators.results.summary import part_of
 from plumbline.pipelines.base.exit_codes import OVER_BUDGET
-from plumbline.pipelines.cells.runs import earlier_runs
-from plumbline.pipelines.cells.store import Store
-from plumbline.pipelines.cells.suites import find_named_run
+from plumbline.pipelines.store.runs import earlier_runs
+from plumbline.pipelines.store.store import Store
+from plumbline.pipelines.store.suites import find_named_run
 
 
 def obstacle_between(before: Mapping[str, Any] | None, after: Mapping[str, Any], bridges: Sequence[Bridge] = ()) -> str:

@@ -10,16 +10,14 @@ import pyarrow as pa
 from plumbline.operators.base import schemas
 from plumbline.operators.base.errors import PlumblineError
 from plumbline.operators.images.decoding import ImageLimits
-from plumbline.operators.judging.contradicted_images import ContradictedImage
-from plumbline.operators.judging.corrected_means import CorrectedMean
-from plumbline.operators.judging.graph_correlations import correlation_matrices
-from plumbline.operators.judging.judgement import Comparison, Judgement, Order
+from plumbline.operators.metaeval.contradicted_images import ContradictedImage
+from plumbline.operators.metaeval.corrected_means import CorrectedMean
+from plumbline.operators.metaeval.graph_correlations import correlation_matrices
+from plumbline.operators.metaeval.judgement import Comparison, Judgement, Order
 from plumbline.operators.report.agreement import Agreement
 from plumbline.operators.statistics.bootstrap import Interval
 from plumbline.operators.statistics.options import Adaptive
 from plumbline.pipelines.base.storage import first_line, is_storage_error
-from plumbline.pipelines.cells.cells import Shard
-from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.plans.sweep_config import read_config
 from plumbline.pipelines.sources.adaptive_rounds import split_rounds
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig
@@ -28,6 +26,8 @@ from plumbline.pipelines.sources.prompts import open_prompts
 from plumbline.pipelines.sources.shards import run_shard_size
 from plumbline.pipelines.sources.sources import Sources, open_images, open_sources
 from plumbline.pipelines.sources.uris import Uris, benchmark_uris
+from plumbline.pipelines.store.cells import Shard
+from plumbline.pipelines.store.store import Store
 
 FRAMES = {"graphs": "graphs", "graph_images": "graph_images", "ratings": "mean_ratings"}
 """Optional tables of a judging, by the field of Agreement for each."""

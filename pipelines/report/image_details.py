@@ -18,13 +18,13 @@ from plumbline.operators.report.page import GatheredRun
 from plumbline.operators.report.picked_images import ImageKey, Pick
 from plumbline.pipelines.base.parquet_reader import ParquetReader
 from plumbline.pipelines.base.storage import first_line, is_storage_error
-from plumbline.pipelines.cells.cells import Shard
-from plumbline.pipelines.cells.runs import ScoresCell, scores_cells
-from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.report.finished_run import Originals
 from plumbline.pipelines.sources.benchmark import IMAGE_COLUMNS
 from plumbline.pipelines.sources.edit_columns import append_edit_columns
 from plumbline.pipelines.sources.shards import own_names
+from plumbline.pipelines.store.cells import Shard
+from plumbline.pipelines.store.runs import ScoresCell, scores_cells
+from plumbline.pipelines.store.store import Store
 
 READERS = 8
 GONE = "its place in the sources is not known any more; they have changed since the run"

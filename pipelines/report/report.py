@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from plumbline.operators.base.each import OrderedMap
 from plumbline.operators.base.errors import ConfigError, PlumblineError
+from plumbline.operators.base.ordered_maps import OrderedMap
 from plumbline.operators.images.generation_settings import COMPARE, Choice, all_settings
 from plumbline.operators.metrics.table import falling_metrics
 from plumbline.operators.report.changes import compare
@@ -20,17 +20,7 @@ from plumbline.operators.results.summary import Skills
 from plumbline.operators.rewards.combination import AnyReward, Combination
 from plumbline.pipelines.base.cluster_config import ClusterConfig
 from plumbline.pipelines.base.storage import StorageConfig
-from plumbline.pipelines.cells.run_scores import read_failures, read_run_scores
-from plumbline.pipelines.cells.runs import (
-    awaits_name,
-    find_run,
-    name_newest,
-    newest_run,
-    publish_newest,
-    read_manifest,
-)
-from plumbline.pipelines.cells.store import Store
-from plumbline.pipelines.judging.protocols import ProtocolConfig
+from plumbline.pipelines.metaeval.protocols import ProtocolConfig
 from plumbline.pipelines.report.bridges import read_bridges
 from plumbline.pipelines.report.comparable_runs import find_compared
 from plumbline.pipelines.report.finished_run import (
@@ -40,11 +30,21 @@ from plumbline.pipelines.report.finished_run import (
     read_judge_noise,
 )
 from plumbline.pipelines.report.image_details import read_details
+from plumbline.pipelines.report.percentile_ranks import read_usual_scores
 from plumbline.pipelines.report.report_record import ReportRecord, read_report_record, write_report_record
 from plumbline.pipelines.report.sections import read_sections
-from plumbline.pipelines.report.usual import read_usual_scores
 from plumbline.pipelines.running.tasks import open_tasks
 from plumbline.pipelines.sources.sources import Sources, skills_of
+from plumbline.pipelines.store.run_scores import read_failures, read_run_scores
+from plumbline.pipelines.store.runs import (
+    awaits_name,
+    find_run,
+    name_newest,
+    newest_run,
+    publish_newest,
+    read_manifest,
+)
+from plumbline.pipelines.store.store import Store
 
 MAX_IMAGES = 96
 NO_RAY = ClusterConfig(executor="here")

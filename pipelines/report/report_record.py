@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 
 from pydantic import TypeAdapter, ValidationError
 
-from plumbline.pipelines.cells.store import Store
+from plumbline.pipelines.store.store import Store
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

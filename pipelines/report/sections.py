@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from plumbline.operators.base.extensions import Extensions
 from plumbline.operators.report.page import ReportSection
-from plumbline.pipelines.cells.store import Store
+from plumbline.pipelines.store.store import Store
 
 SECTIONS = Extensions[Callable[[Store, str], ReportSection | None]]("report_sections", {})
 """Functions of a store and the id of a run; None if there is nothing to show of the run."""

@@ -11,10 +11,10 @@ from plumbline.operators.report.suite import SuitePage, SuiteRun, build_suite
 from plumbline.operators.results.comparison import compare_generators, read_prompt_means
 from plumbline.operators.results.metric_recipes import unranked_metrics
 from plumbline.operators.results.summary import Skills
-from plumbline.pipelines.cells.run_scores import read_run_scores
-from plumbline.pipelines.cells.runs import read_manifest
-from plumbline.pipelines.cells.store import Store
-from plumbline.pipelines.cells.suites import Suite
+from plumbline.pipelines.store.run_scores import read_run_scores
+from plumbline.pipelines.store.runs import read_manifest
+from plumbline.pipelines.store.store import Store
+from plumbline.pipelines.store.suites import Suite
 
 
 class WrittenSuite(NamedTuple):

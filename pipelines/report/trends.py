@@ -18,10 +18,10 @@ from plumbline.operators.report.trends import Checkpoints, TrendRun, Trends, bui
 from plumbline.operators.results.summary import part_of
 from plumbline.pipelines.base.exit_codes import OVER_BUDGET
 from plumbline.pipelines.base.storage import StorageConfig
-from plumbline.pipelines.cells.runs import READERS, Run, list_runs
-from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.report.bridges import read_bridges
 from plumbline.pipelines.report.comparable_runs import CHECKPOINTS, check_checkpoints
+from plumbline.pipelines.store.runs import READERS, Run, list_runs
+from plumbline.pipelines.store.store import Store
 
 MAX_RUNS = 120
 MAX_PROBLEMS = 8

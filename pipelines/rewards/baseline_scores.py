@@ -12,8 +12,8 @@ from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.base.sentences import names
 from plumbline.operators.rewards.combination import REWARD, Reward, Scale, Unit, compute_scales
 from plumbline.operators.rewards.values import Floats
-from plumbline.pipelines.cells.runs import find_run
-from plumbline.pipelines.cells.store import Store
+from plumbline.pipelines.store.runs import find_run
+from plumbline.pipelines.store.store import Store
 
 MIN_PROMPTS = 20
 """Number of prompts that a test against a baseline needs."""

@@ -26,11 +26,11 @@ from plumbline.operators.images.rows import (
     read_sources,
 )
 from plumbline.pipelines.base.parquet_reader import ParquetReader
-from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.rewards.scored_images import CHANGED, ScoredRun, ScoredShard, read_digests
 from plumbline.pipelines.sources.benchmark import IMAGE_COLUMNS
 from plumbline.pipelines.sources.edit_columns import append_edit_columns
 from plumbline.pipelines.sources.shards import opened, own_names
+from plumbline.pipelines.store.store import Store
 
 SEVERAL = "several_images"
 MAX_CACHED_SHARDS = 256

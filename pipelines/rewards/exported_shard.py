@@ -21,10 +21,10 @@ from plumbline.operators.images.image_formats import JPEG, PNG
 from plumbline.operators.rewards.formats.format import Format, Picture, Sample, Source
 from plumbline.operators.rewards.selection import HELD_OUT, Example
 from plumbline.operators.rewards.values import Codes, Floats
-from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.rewards.copied_images import SEVERAL, Copied, Copier
 from plumbline.pipelines.rewards.output import ExportedShardRecord, Output
 from plumbline.pipelines.rewards.scored_images import ScoredRun, read_elements
+from plumbline.pipelines.store.store import Store
 
 IDENTICAL, UNFIT, APART = "identical_images", "not_representable", "different_sources"
 NO_FAILURE = (IDENTICAL, UNFIT, APART, SEVERAL)

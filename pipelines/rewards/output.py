@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from plumbline.operators.base.errors import ConfigError
 from plumbline.pipelines.base.storage import Place, readable_errors, write_errors
-from plumbline.pipelines.cells.cells import digest
+from plumbline.pipelines.store.cells import digest
 
 RUN_PLACEHOLDER = "@run"
 """Replaced by the run's id in an output's address."""

@@ -27,15 +27,15 @@ from plumbline.operators.rewards.selection import (
 )
 from plumbline.operators.rewards.values import Codes, rank_advantages, within_prompt_noise, z_scores
 from plumbline.pipelines.base.exit_codes import OVER_BUDGET, exit_code
-from plumbline.pipelines.cells.cells import digest
-from plumbline.pipelines.cells.runs import find_run, read_manifest
-from plumbline.pipelines.cells.store import Store, open_existing_store
 from plumbline.pipelines.rewards.baseline_scores import read_baseline
 from plumbline.pipelines.rewards.copied_images import Copier
 from plumbline.pipelines.rewards.exported_shard import NO_FAILURE, PlannedShard, Rewards, ShardMaker
 from plumbline.pipelines.rewards.output import RUN_PLACEHOLDER, ExportedShardRecord, Output
 from plumbline.pipelines.rewards.rewards_config import VERSION, RewardsConfig
 from plumbline.pipelines.rewards.scored_images import ScoredRun, gather_scores, read_elements
+from plumbline.pipelines.store.cells import digest
+from plumbline.pipelines.store.runs import find_run, read_manifest
+from plumbline.pipelines.store.store import Store, open_existing_store
 
 JOINED = ("json", "jsonl")
 MAX_USES = 4

@@ -14,15 +14,15 @@ from plumbline.operators.base.errors import ConfigError, PlumblineError
 from plumbline.operators.images.decoding import ImageLimits
 from plumbline.operators.metrics.table import AnyMetric
 from plumbline.operators.rewards.values import Codes, Floats
-from plumbline.pipelines.cells.cells import Shard
-from plumbline.pipelines.cells.runs import find_run, read_manifest
-from plumbline.pipelines.cells.store import Store, draft_path
 from plumbline.pipelines.plans.sweep_config import read_config
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig
 from plumbline.pipelines.sources.file_memory import FileMemory
 from plumbline.pipelines.sources.shards import run_shard_size
 from plumbline.pipelines.sources.sources import Sources, open_sources
 from plumbline.pipelines.sources.uris import Uris, benchmark_uris
+from plumbline.pipelines.store.cells import Shard
+from plumbline.pipelines.store.runs import find_run, read_manifest
+from plumbline.pipelines.store.store import Store, draft_path
 
 CHANGED = "the sources have changed since the run; run the sweep again, which asks no model about unchanged images"
 IDS = ("image_id", "prompt_id")

@@ -19,8 +19,6 @@ from plumbline.operators.base.stopping import STOP, STOPPED
 from plumbline.operators.stages.stage import Inputs
 from plumbline.pipelines.base.cluster_config import PoolConfig
 from plumbline.pipelines.base.logs import Forwarder, about, take_over
-from plumbline.pipelines.cells.cells import Cell, Outcome, Work
-from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.plans.plan import Node
 from plumbline.pipelines.running.driver_environment import DriverEnvironment
 from plumbline.pipelines.running.errors import RunnerError, one_line
@@ -41,6 +39,8 @@ from plumbline.pipelines.running.process import Deadline, tune_process
 from plumbline.pipelines.running.progress import NO_HISTORY, FinishedShard, History, Report
 from plumbline.pipelines.running.stages import WINDOW, NodeStage, StageContext, node_stages
 from plumbline.pipelines.running.stopping import Stopping
+from plumbline.pipelines.store.cells import Cell, Outcome, Work
+from plumbline.pipelines.store.store import Store
 
 LOG = logging.getLogger(__name__)
 CALLS_PER_ACTOR = 2

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 from ray.util.metrics import Counter, Gauge
 
 from plumbline.operators.stages.table import STAGES
-from plumbline.pipelines.cells.cells import Outcome
 from plumbline.pipelines.running.outcomes import ModelTime
+from plumbline.pipelines.store.cells import Outcome
 
 
 class CounterSpec(NamedTuple):

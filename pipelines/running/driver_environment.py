@@ -19,10 +19,10 @@ from plumbline.pipelines.base.storage import (
     cloud_variables,
     readable_errors,
 )
-from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.running.errors import RunnerError
 from plumbline.pipelines.running.progress import living_machines
 from plumbline.pipelines.running.workload import Workload
+from plumbline.pipelines.store.store import Store
 
 VARIABLES = ("HF_TOKEN", "HF_ENDPOINT")
 """Variables that workers inherit from the driver, besides `AWS_*`, `GOOGLE_*`, `AZURE_*` and the models' API keys."""

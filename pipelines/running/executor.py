@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from plumbline.pipelines.base.cluster_config import ClusterConfig
-from plumbline.pipelines.cells.cells import Outcome
 from plumbline.pipelines.plans.plan import NodePlan
 from plumbline.pipelines.running.events import PhaseStarted, Watch
 from plumbline.pipelines.running.small_sweeps import has_ray, is_small
 from plumbline.pipelines.running.workload import Workload
+from plumbline.pipelines.store.cells import Outcome
 
 RETRIED = r"retries remaining"
 """Pattern of Ray's log lines about tasks that are retried, such as those of workers that Ctrl-C ended."""
@@ -35,7 +35,7 @@ class Here:
     place = "here, in this process (cluster=local runs it on Ray)"
 
     def compute(self, workload: Workload, watch: Watch) -> dict[str, Outcome]:
-        from plumbline.pipelines.running.here import compute_here
+        from plumbline.pipelines.running.in_process import compute_here
 
         return compute_here(workload, self.cluster, watch)
 

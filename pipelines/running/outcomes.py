@@ -17,13 +17,13 @@ from plumbline.operators.base.rows import error_kinds, join_tables
 from plumbline.operators.base.stopping import STOP, STOPPED
 from plumbline.operators.stages.table import STAGES
 from plumbline.pipelines.base.logs import about
-from plumbline.pipelines.cells.cells import Cell, Outcome, Work
-from plumbline.pipelines.cells.reused_rows import read_earlier
-from plumbline.pipelines.cells.store import BrokenCell, Store, draft_path
 from plumbline.pipelines.running.errors import one_line
 from plumbline.pipelines.running.events import ShardFinished
 from plumbline.pipelines.running.stages import StageContext
 from plumbline.pipelines.running.stopping import Stopping
+from plumbline.pipelines.store.cells import Cell, Outcome, Work
+from plumbline.pipelines.store.reused_rows import read_earlier
+from plumbline.pipelines.store.store import BrokenCell, Store, draft_path
 
 LOG = logging.getLogger(__name__)
 LEVELS = {"committed": logging.INFO, "draft": logging.WARNING, "failed": logging.ERROR}

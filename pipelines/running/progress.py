@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 import ray
 
 from plumbline.operators.base.sentences import plural
-from plumbline.pipelines.cells.cells import Outcome
 from plumbline.pipelines.running.counters import Counters
 from plumbline.pipelines.running.events import CallsAnswered, Event, ShardStarted
 from plumbline.pipelines.running.outcomes import ModelTime, ShardName, finished_shard
+from plumbline.pipelines.store.cells import Outcome
 
 MAX_LINES = 100_000
 """Log lines kept for the driver; if there are more, the oldest are dropped."""

@@ -10,11 +10,11 @@ from ray.exceptions import RayError, RayTaskError
 
 from plumbline.pipelines.base.cluster_config import ClusterConfig
 from plumbline.pipelines.base.storage import Place
-from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.running.driver_environment import DriverEnvironment, driver_environment, probe_file
 from plumbline.pipelines.running.errors import KEPT, RunnerError, one_line
 from plumbline.pipelines.running.in_order import AHEAD, Item, Result, Shared, in_order
 from plumbline.pipelines.running.session import ray_session
+from plumbline.pipelines.store.store import Store
 
 
 class RayTasks:

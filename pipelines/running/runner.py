@@ -24,19 +24,19 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from plumbline.operators.base.stopping import STOP
 from plumbline.pipelines.base.cluster_config import ClusterConfig, PoolConfig
 from plumbline.pipelines.base.logs import current_field, find_level, relay
-from plumbline.pipelines.cells.cells import Outcome, Work
 from plumbline.pipelines.plans.plan import Node
 from plumbline.pipelines.running.actor import CALLS_PER_ACTOR, RunSettings, StageActor
 from plumbline.pipelines.running.driver_environment import sweep_environment
 from plumbline.pipelines.running.errors import KEPT, RunnerError, one_line
 from plumbline.pipelines.running.events import PhaseStarted, Watch
-from plumbline.pipelines.running.here import compute_first
+from plumbline.pipelines.running.in_process import compute_first
 from plumbline.pipelines.running.machines import SWEEPS, NoRoom, Room, next_wave, sweep_name, take_room
 from plumbline.pipelines.running.progress import ProgressLog
 from plumbline.pipelines.running.ray_internals import call_while_actors_wait
 from plumbline.pipelines.running.session import ray_session
 from plumbline.pipelines.running.stopping import stopped_between_batches
 from plumbline.pipelines.running.workload import Workload
+from plumbline.pipelines.store.cells import Outcome, Work
 
 LOG = logging.getLogger(__name__)
 POLL_INTERVAL = 0.25

@@ -15,9 +15,6 @@ from plumbline.operators.metrics.ablation import replace_images
 from plumbline.operators.stages.graph import need_captions, need_sources
 from plumbline.operators.stages.stage import Inputs, RowStage, StageOptions, StaleInput, Upstream
 from plumbline.operators.stages.table import STAGES
-from plumbline.pipelines.cells.cells import Cell, Shard, Work, is_draft
-from plumbline.pipelines.cells.reused_rows import read_earlier
-from plumbline.pipelines.cells.store import BrokenCell, Store
 from plumbline.pipelines.plans.plan import Node
 from plumbline.pipelines.sources.benchmark import IMAGE_COLUMNS
 from plumbline.pipelines.sources.edit_columns import append_edit_columns
@@ -25,6 +22,9 @@ from plumbline.pipelines.sources.prompts import read_prompts
 from plumbline.pipelines.sources.question_packs import PackFile, read_pack
 from plumbline.pipelines.sources.shards import read_shard
 from plumbline.pipelines.sources.uris import Uris
+from plumbline.pipelines.store.cells import Cell, Shard, Work, is_draft
+from plumbline.pipelines.store.reused_rows import read_earlier
+from plumbline.pipelines.store.store import BrokenCell, Store
 
 COLUMNS = (*IMAGE_COLUMNS, "error")
 """Columns that are read of images' tables; `error` is why a row has no image, in tables that Plumbline wrote."""

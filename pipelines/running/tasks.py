@@ -8,8 +8,8 @@ from typing import Protocol
 
 from plumbline.pipelines.base.cluster_config import ClusterConfig
 from plumbline.pipelines.base.storage import Place
-from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.running.in_order import AHEAD, Item, Result, Shared, in_order
+from plumbline.pipelines.store.store import Store
 
 THREADS = 8
 """Items at the same time in this process; they wait for storage more than they compute."""

@@ -6,10 +6,10 @@ from itertools import chain
 from typing import Literal
 
 from plumbline.operators.stages.graph import make_nodes
-from plumbline.pipelines.cells.cells import Work
-from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.plans.plan import NodePlan, Plan
 from plumbline.pipelines.running.stages import StageContext
+from plumbline.pipelines.store.cells import Work
+from plumbline.pipelines.store.store import Store
 
 Kind = Literal["prompts", "images"]
 """Kind of the rows of a shard."""

@@ -9,12 +9,12 @@ from numpy.typing import NDArray
 
 from plumbline.operators.statistics.options import Adaptive
 from plumbline.operators.statistics.sequential import NOBODY, PER_LOOK, Places, balanced_order
-from plumbline.pipelines.cells.cells import Shard
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig
 from plumbline.pipelines.sources.file_memory import FileMemory
 from plumbline.pipelines.sources.picked_shards import split_images, split_prompts
 from plumbline.pipelines.sources.sources import Sources, with_prompts
 from plumbline.pipelines.sources.uris import Uris
+from plumbline.pipelines.store.cells import Shard
 
 FIRST_PROMPTS = 64
 """Number of prompts in the first round."""

@@ -9,10 +9,10 @@ import pyarrow as pa
 
 from plumbline.operators.base.errors import ConfigError, SourceError
 from plumbline.operators.images.rows import ADDRESSES, CAPTIONS, MASKS, SOURCES, id_text, image_records
-from plumbline.pipelines.cells.cells import Shard, digest
 from plumbline.pipelines.sources.prompts import PromptTables, prompt_records
 from plumbline.pipelines.sources.shards import where
 from plumbline.pipelines.sources.uris import LocateImage, StoredObjects
+from plumbline.pipelines.store.cells import Shard, digest
 
 
 def digest_edit_columns(prompts: PromptTables, locate: LocateImage) -> PromptTables:

@@ -16,8 +16,8 @@ import pyarrow.compute as pc
 from plumbline.operators.base.errors import SourceError
 from plumbline.operators.images.rows import id_text
 from plumbline.pipelines.base.tables import printable
-from plumbline.pipelines.cells.cells import Shard
 from plumbline.pipelines.sources.shards import read_shard, where
+from plumbline.pipelines.store.cells import Shard
 
 MAX_CHARACTERS = 100
 """Characters of a prompt that are shown."""

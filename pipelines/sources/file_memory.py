@@ -14,10 +14,10 @@ import pyarrow.parquet as pq
 
 from plumbline.operators.base.errors import SourceError
 from plumbline.operators.images.rows import ADDRESSES, id_text, image_records
-from plumbline.pipelines.cells.cells import Shard, digest
-from plumbline.pipelines.cells.store import Store, StoreError
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig
 from plumbline.pipelines.sources.shards import ListedFile, picked_rows, read_each, read_footer, resolved
+from plumbline.pipelines.store.cells import Shard, digest
+from plumbline.pipelines.store.store import Store, StoreError
 
 SCHEMA = pa.schema(
     [

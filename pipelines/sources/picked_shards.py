@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from plumbline.operators.base.errors import SourceError
 from plumbline.operators.images.rows import ADDRESSES, id_text, image_records
-from plumbline.pipelines.cells.cells import Shard, digest
 from plumbline.pipelines.sources.file_memory import FileMemory
 from plumbline.pipelines.sources.prompts import PromptTables, pairs_of, read_files
+from plumbline.pipelines.store.cells import Shard, digest
 
 LEFT_OUT = -1
 """Round of rows that are in no shard."""

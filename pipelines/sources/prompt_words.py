@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 from plumbline.operators.base.errors import SourceError
 from plumbline.operators.metrics.questions.question_list import ask_for_text
 from plumbline.pipelines.base.storage import StorageConfig
-from plumbline.pipelines.cells.cells import Shard
 from plumbline.pipelines.sources.benchmark import PROMPT_COLUMNS, BenchmarkConfig
 from plumbline.pipelines.sources.prompts import (
     list_prompt_files,
@@ -20,6 +19,7 @@ from plumbline.pipelines.sources.prompts import (
 from plumbline.pipelines.sources.question_packs import PackFile
 from plumbline.pipelines.sources.question_packs.pack import PackRow, PackRows, questions_or_error, the_texts
 from plumbline.pipelines.sources.shards import ShardSize, where
+from plumbline.pipelines.store.cells import Shard
 
 AT_ONCE = ShardSize(10_000)
 """Number of prompts that are read at once."""

@@ -17,7 +17,6 @@ from plumbline.operators.base.errors import ConfigError, SourceError
 from plumbline.operators.images.rows import ADDRESSES, CAPTIONS, id_text, image_records
 from plumbline.pipelines.base.storage import Place, StorageConfig, readable_errors
 from plumbline.pipelines.base.tables import WORKBOOKS, as_list
-from plumbline.pipelines.cells.cells import Shard, digest
 from plumbline.pipelines.sources import prompt_files
 from plumbline.pipelines.sources.benchmark import PROMPT_COLUMNS, BenchmarkConfig
 from plumbline.pipelines.sources.file_memory import FileMemory
@@ -41,6 +40,7 @@ from plumbline.pipelines.sources.shards import (
     where,
 )
 from plumbline.pipelines.sources.uris import LocateImage, StoredObjects
+from plumbline.pipelines.store.cells import Shard, digest
 
 ReadFile = Callable[[Sequence[Shard], Sequence[str]], list[pa.Table | SourceError]]
 """Returns columns of the shards of one file, or the error in place of a shard that cannot be read."""

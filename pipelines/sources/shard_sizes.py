@@ -6,10 +6,10 @@ If the kept size is lost or damaged, it is taken from the benchmark's runs.
 from collections.abc import Sequence
 
 from plumbline.operators.base.errors import SourceError
-from plumbline.pipelines.cells.runs import newest_runs_of
-from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.sources.shards import ListedFile, ShardSize, read_footer, run_shard_size
 from plumbline.pipelines.sources.sources import ImageFiles
+from plumbline.pipelines.store.runs import newest_runs_of
+from plumbline.pipelines.store.store import Store
 
 MAX_SIZE = ShardSize(rows=32_768, bytes=512 << 20)
 """Largest shard. Its scores are about 1 MB, and a worker keeps the bytes of two or three shards in memory."""

@@ -27,8 +27,8 @@ from plumbline.pipelines.base.storage import (
 )
 from plumbline.pipelines.base.tables import printable
 from plumbline.pipelines.base.view_types import without_views
-from plumbline.pipelines.cells.cells import Shard
-from plumbline.pipelines.cells.store import exclude_stores
+from plumbline.pipelines.store.cells import Shard
+from plumbline.pipelines.store.store import exclude_stores
 
 FILE_READERS = 16
 INGESTED = b"plumbline_ingest"

@@ -34,8 +34,6 @@ from plumbline.operators.statistics.poisson_bootstrap import draw_prompts, hash_
 from plumbline.pipelines.base.storage import Entry, Place, StorageConfig, readable_errors
 from plumbline.pipelines.base.tables import DAMAGED, NO_GENERATOR, REJECTED, Rejection, printable
 from plumbline.pipelines.base.view_types import schema_without_views
-from plumbline.pipelines.cells.cells import Shard, digest
-from plumbline.pipelines.cells.store import MARK, is_store
 from plumbline.pipelines.sources.benchmark import (
     GENERATORS,
     IMAGE_COLUMNS,
@@ -82,6 +80,8 @@ from plumbline.pipelines.sources.shards import (
     state_of,
 )
 from plumbline.pipelines.sources.uris import Uris, benchmark_uris
+from plumbline.pipelines.store.cells import Shard, digest
+from plumbline.pipelines.store.store import MARK, is_store
 
 PARQUET = (".parquet",)
 PROMPTS_AT_ONCE = 4096

@@ -14,9 +14,9 @@ from plumbline.operators.base.errors import PlumblineError, RefusedUri
 from plumbline.operators.images.decoding import ImageLimits
 from plumbline.operators.images.rows import ADDRESSES, image_records
 from plumbline.pipelines.base.storage import Entry, Place, StorageConfig, is_remote, is_storage_error
-from plumbline.pipelines.cells.cells import digest
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig
 from plumbline.pipelines.sources.prompt_files import SUFFIXES
+from plumbline.pipelines.store.cells import digest
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -8,12 +8,12 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
 
-from plumbline.operators.judging.decided_pairs import SeenPrompts, decide_pairs
-from plumbline.pipelines.cells.cells import Outcome
-from plumbline.pipelines.cells.store import StoreError
+from plumbline.operators.metaeval.decided_pairs import SeenPrompts, decide_pairs
 from plumbline.pipelines.maintenance.working_sweeps import count_deletions
 from plumbline.pipelines.plans.plan import make_plan, with_missing
 from plumbline.pipelines.running.events import Totals, Watch, to_all
+from plumbline.pipelines.store.cells import Outcome
+from plumbline.pipelines.store.store import StoreError
 from plumbline.pipelines.sweeps.computing import (
     CellTables,
     Inspection,

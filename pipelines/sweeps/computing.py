@@ -11,8 +11,6 @@ import pyarrow as pa
 from plumbline.operators.base.usage import Usage
 from plumbline.operators.results.run_scores import RunScores
 from plumbline.operators.stages.table import STAGES
-from plumbline.pipelines.cells.cells import Outcome, PlannedCell, Shard, is_draft
-from plumbline.pipelines.cells.store import BrokenCell, Store
 from plumbline.pipelines.maintenance.working_sweeps import describe_progress, send_heartbeats, wait_for_deletions
 from plumbline.pipelines.plans.costs import try_services
 from plumbline.pipelines.plans.plan import Plan, make_plan, with_missing
@@ -20,6 +18,8 @@ from plumbline.pipelines.running.events import Totals, Watch, expected_cells, to
 from plumbline.pipelines.running.executor import Executor
 from plumbline.pipelines.running.stages import StageContext
 from plumbline.pipelines.running.workload import Workload
+from plumbline.pipelines.store.cells import Outcome, PlannedCell, Shard, is_draft
+from plumbline.pipelines.store.store import BrokenCell, Store
 from plumbline.pipelines.sweeps.planning import NodeTimes, PlannedSweep, uris_of
 
 T = TypeVar("T")

@@ -8,9 +8,9 @@ from plumbline.operators.base import rows, schemas
 from plumbline.operators.base.errors import PlumblineError
 from plumbline.operators.metrics.metric import Metric, repeats_of
 from plumbline.operators.results.judge_noise import noise_by_generator
-from plumbline.pipelines.cells.cells import Outcome, PlannedCell, is_draft
-from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.plans.plan import Plan
+from plumbline.pipelines.store.cells import Outcome, PlannedCell, is_draft
+from plumbline.pipelines.store.store import Store
 
 COLUMNS = ("generator", "score", "asks")
 

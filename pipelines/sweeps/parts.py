@@ -19,16 +19,16 @@ from plumbline.operators.base.errors import PlumblineError, RowError
 from plumbline.operators.base.failures import count_failures
 from plumbline.operators.images.generation_settings import COLUMN, Known, Ways, count_settings
 from plumbline.operators.images.rows import identify, image_records
+from plumbline.operators.results.percentile_ranks import Sketch, sketch
 from plumbline.operators.results.summary import Skills, Sums, Tally, count_each
-from plumbline.operators.results.usual_scores import Sketch, sketch
 from plumbline.operators.stages.scores import score_bases
 from plumbline.operators.statistics.poisson_bootstrap import hash_ids
 from plumbline.pipelines.base.tables import Rejection
-from plumbline.pipelines.cells.cells import Outcome, PlannedCell, Shard, is_draft
-from plumbline.pipelines.cells.reused_rows import NOT_TRIED
-from plumbline.pipelines.cells.runs import run_ids
-from plumbline.pipelines.cells.store import BrokenCell, GoneCell, Store, StoreError
 from plumbline.pipelines.sources.shards import BrokenFile, read_extra, read_own_files, read_shard
+from plumbline.pipelines.store.cells import Outcome, PlannedCell, Shard, is_draft
+from plumbline.pipelines.store.reused_rows import NOT_TRIED
+from plumbline.pipelines.store.runs import run_ids
+from plumbline.pipelines.store.store import BrokenCell, GoneCell, Store, StoreError
 
 CELL_READERS = 16
 MAX_SEARCHED_RUNS = 16

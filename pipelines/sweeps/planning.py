@@ -12,8 +12,6 @@ from plumbline.operators.models.resolution import find_vqa_profile
 from plumbline.operators.models.vqa_profiles import VqaProfile
 from plumbline.operators.stages.graph import check_image_inputs, make_nodes, need_sources
 from plumbline.pipelines.base.storage import StorageConfig, readable_errors
-from plumbline.pipelines.cells.cells import Outcome, digest
-from plumbline.pipelines.cells.store import Store, open_store
 from plumbline.pipelines.maintenance.working_sweeps import count_deletions
 from plumbline.pipelines.plans.plan import Plan, make_plan
 from plumbline.pipelines.plans.sweep_config import SweepConfig
@@ -34,10 +32,12 @@ from plumbline.pipelines.sources.sources import (
     with_pack,
 )
 from plumbline.pipelines.sources.uris import Uris, benchmark_uris
+from plumbline.pipelines.store.cells import Outcome, digest
+from plumbline.pipelines.store.store import Store, open_store
 from plumbline.pipelines.sweeps.verifying import VerifiedCells, verify_cells
 
 if TYPE_CHECKING:
-    from plumbline.operators.judging.decided_pairs import SeenPrompts
+    from plumbline.operators.metaeval.decided_pairs import SeenPrompts
     from plumbline.pipelines.sources.adaptive_rounds import Rounds
 
 LOG = logging.getLogger(__name__)

@@ -8,12 +8,12 @@ import pyarrow as pa
 
 from plumbline.operators.base.usage import Usage
 from plumbline.operators.results.question_quality import QuestionQuality, assess
-from plumbline.pipelines.cells.cells import Outcome, PlannedCell, is_draft
-from plumbline.pipelines.cells.reused_rows import NOT_TRIED
-from plumbline.pipelines.cells.store import BrokenCell
 from plumbline.pipelines.plans.costs import Cost, node_costs
 from plumbline.pipelines.plans.sweep_config import SweepConfig
 from plumbline.pipelines.running.events import Watch
+from plumbline.pipelines.store.cells import Outcome, PlannedCell, is_draft
+from plumbline.pipelines.store.reused_rows import NOT_TRIED
+from plumbline.pipelines.store.store import BrokenCell
 from plumbline.pipelines.sweeps.computing import Inspection, compute_whole, model_usage, registered_sweep
 from plumbline.pipelines.sweeps.planning import PlannedSweep, plan_sweep
 

@@ -20,20 +20,20 @@ from plumbline.operators.base.errors import RowError
 from plumbline.operators.base.failures import merge_failures
 from plumbline.operators.base.rows import error_value
 from plumbline.operators.images.generation_settings import Known, add_settings
+from plumbline.operators.results.percentile_ranks import SketchKey, usual_table
 from plumbline.operators.results.summary import Tally
-from plumbline.operators.results.usual_scores import SketchKey, usual_table
 from plumbline.operators.stages.table import STAGES
 from plumbline.pipelines.base.cluster_config import ClusterConfig
 from plumbline.pipelines.base.tables import NO_GENERATOR
-from plumbline.pipelines.cells.cells import Outcome, PlannedCell, Shard, digest
-from plumbline.pipelines.cells.run_scores import errors_path
-from plumbline.pipelines.cells.runs import run_ids
-from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.plans.plan import Plan
 from plumbline.pipelines.running.tasks import Tasks, open_tasks
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig
 from plumbline.pipelines.sources.shards import BrokenFile
 from plumbline.pipelines.sources.sources import Sources
+from plumbline.pipelines.store.cells import Outcome, PlannedCell, Shard, digest
+from plumbline.pipelines.store.run_scores import errors_path
+from plumbline.pipelines.store.runs import run_ids
+from plumbline.pipelines.store.store import Store
 from plumbline.pipelines.sweeps.parts import (
     MAX_SEARCHED_RUNS,
     Bases,

@@ -9,7 +9,6 @@ from typing import NamedTuple
 from plumbline.operators.base.errors import ConfigError, PlumblineError
 from plumbline.operators.base.sentences import names, plural
 from plumbline.operators.metrics.table import AnyMetric
-from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.plans.plan import with_missing
 from plumbline.pipelines.plans.sweep_config import SuiteConfig, SweepConfig, unfit
 from plumbline.pipelines.running.events import (
@@ -26,6 +25,7 @@ from plumbline.pipelines.running.executor import Executor, choose_executor
 from plumbline.pipelines.running.workload import Workload
 from plumbline.pipelines.sources.file_memory import FileMemory
 from plumbline.pipelines.sources.sources import Sources
+from plumbline.pipelines.store.store import Store
 from plumbline.pipelines.sweeps.computing import compute_workload, registered_sweeps, with_times, workload_of
 from plumbline.pipelines.sweeps.planning import (
     PlannedSweep,

@@ -10,13 +10,13 @@ from plumbline.operators.base.usage import Usage
 from plumbline.operators.results.summary import best_first
 from plumbline.pipelines.base.exit_codes import OVER_BUDGET, Ending, end
 from plumbline.pipelines.base.logs import about
-from plumbline.pipelines.cells.cells import Outcome
-from plumbline.pipelines.cells.reused_rows import Retried, count_retried
-from plumbline.pipelines.cells.runs import NameRun, name_by_time
 from plumbline.pipelines.plans.costs import Cost, node_costs
 from plumbline.pipelines.plans.plan import Plan
 from plumbline.pipelines.running.events import PhaseStarted, Totals, Watch, to_all
 from plumbline.pipelines.sources.origins import name_some
+from plumbline.pipelines.store.cells import Outcome
+from plumbline.pipelines.store.reused_rows import Retried, count_retried
+from plumbline.pipelines.store.runs import NameRun, name_by_time
 from plumbline.pipelines.sweeps.computing import (
     Inspection,
     compute_whole,

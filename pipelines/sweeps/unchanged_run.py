@@ -18,13 +18,13 @@ import pyarrow.compute as pc
 from plumbline.operators.base.errors import PlumblineError
 from plumbline.operators.results.summary import best_first
 from plumbline.pipelines.base.exit_codes import Ending
-from plumbline.pipelines.cells.cells import Outcome, digest
-from plumbline.pipelines.cells.run_scores import read_failures
-from plumbline.pipelines.cells.runs import MAX_RUNS_SEARCHED, READERS, Run, has_report, newest_first
-from plumbline.pipelines.cells.store import Store, StoreError
 from plumbline.pipelines.plans.plan import Node, metric_recipes, resolve_nodes
 from plumbline.pipelines.plans.sweep_config import SweepConfig
 from plumbline.pipelines.sources.sources import Sources
+from plumbline.pipelines.store.cells import Outcome, digest
+from plumbline.pipelines.store.run_scores import read_failures
+from plumbline.pipelines.store.runs import MAX_RUNS_SEARCHED, READERS, Run, has_report, newest_first
+from plumbline.pipelines.store.store import Store, StoreError
 from plumbline.pipelines.sweeps.planning import PlannedSweep, SweepInputs
 from plumbline.pipelines.sweeps.results import Results
 from plumbline.pipelines.sweeps.writing import digest_of_inputs, settings_of

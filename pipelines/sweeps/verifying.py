@@ -5,10 +5,10 @@ from itertools import chain, islice
 from typing import NamedTuple
 
 from plumbline.pipelines.base.cluster_config import ClusterConfig
-from plumbline.pipelines.cells.store import BrokenCell, GoneCell, Store
 from plumbline.pipelines.maintenance.gc_config import PRUNABLE
 from plumbline.pipelines.plans.plan import Plan
 from plumbline.pipelines.running.tasks import open_tasks
+from plumbline.pipelines.store.store import BrokenCell, GoneCell, Store
 
 CELLS_AT_ONCE = 64
 """Cells that a task reads."""

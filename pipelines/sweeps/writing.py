@@ -15,14 +15,14 @@ from plumbline.operators.base.usage import Usage
 from plumbline.operators.images.generation_settings import COLUMN
 from plumbline.operators.stages.table import STAGES
 from plumbline.pipelines.base.exit_codes import Ending
-from plumbline.pipelines.cells.cells import Outcome, PlannedCell, digest
-from plumbline.pipelines.cells.reused_rows import count_retried
-from plumbline.pipelines.cells.run_scores import write_prompt_texts
-from plumbline.pipelines.cells.runs import CELLS, commit_run
 from plumbline.pipelines.plans.costs import cost_facts
 from plumbline.pipelines.plans.plan import Plan
 from plumbline.pipelines.plans.sweep_config import SweepConfig
 from plumbline.pipelines.sources.sources import FullSize, Sources
+from plumbline.pipelines.store.cells import Outcome, PlannedCell, digest
+from plumbline.pipelines.store.reused_rows import count_retried
+from plumbline.pipelines.store.run_scores import write_prompt_texts
+from plumbline.pipelines.store.runs import CELLS, commit_run
 from plumbline.pipelines.sweeps.computing import model_usage
 from plumbline.pipelines.sweeps.judge_noise import measure_judge_noise
 from plumbline.pipelines.sweeps.planning import PlannedSweep

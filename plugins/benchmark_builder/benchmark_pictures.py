@@ -10,12 +10,12 @@ from plumbline.operators.images.preparing import decode_picture
 from plumbline.operators.images.rows import SOURCES, identify, image_records
 from plumbline.pipelines.base.storage import first_line
 from plumbline.pipelines.base.tables import Rejection
-from plumbline.pipelines.cells.cells import Shard
 from plumbline.pipelines.running.tasks import Tasks
 from plumbline.pipelines.sources.benchmark import IMAGE_COLUMNS
 from plumbline.pipelines.sources.edit_columns import read_edit_columns
 from plumbline.pipelines.sources.shards import read_shard, where
 from plumbline.pipelines.sources.uris import Uris
+from plumbline.pipelines.store.cells import Shard
 from plumbline.plugins.benchmark_builder.leaks import Kind, Target
 from plumbline.plugins.benchmark_builder.picture_leaks import Fingerprint, fingerprint
 

@@ -17,10 +17,10 @@ from plumbline.operators.report.rendering import diagnosis_markdown
 from plumbline.operators.results.prompt_properties import Property, properties
 from plumbline.pipelines.base.exit_codes import exit_code
 from plumbline.pipelines.base.storage import Place
-from plumbline.pipelines.cells.cells import Outcome
 from plumbline.pipelines.plans.costs import Cost, node_costs
 from plumbline.pipelines.running.events import Watch
 from plumbline.pipelines.sources.shards import text_id
+from plumbline.pipelines.store.cells import Outcome
 from plumbline.pipelines.sweeps.computing import Inspection, compute_whole, model_usage, registered_sweep
 from plumbline.pipelines.sweeps.planning import PlannedSweep, plan_sweep
 from plumbline.pipelines.sweeps.questions import read_cells, read_if_complete

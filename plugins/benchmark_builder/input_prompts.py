@@ -10,7 +10,7 @@ from plumbline.operators.base.errors import SourceError
 from plumbline.operators.images.rows import id_text
 from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.base.tables import split_lines
-from plumbline.pipelines.judging.releases.sheets import read_content, read_sheet, read_text
+from plumbline.pipelines.metaeval.releases.sheets import read_content, read_sheet, read_text
 from plumbline.pipelines.sources import prompt_files
 from plumbline.pipelines.sources.benchmark import PROMPT_COLUMNS, PromptColumnsConfig
 from plumbline.pipelines.sources.shards import text_id

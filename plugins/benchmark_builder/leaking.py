@@ -23,10 +23,6 @@ from plumbline.operators.statistics.poisson_bootstrap import hash_ids
 from plumbline.pipelines.base.cluster_config import ClusterConfig
 from plumbline.pipelines.base.storage import Roots, StorageConfig
 from plumbline.pipelines.base.tables import Rejection
-from plumbline.pipelines.cells.cells import Shard
-from plumbline.pipelines.cells.run_scores import read_run_scores
-from plumbline.pipelines.cells.runs import find_run, name_by_time, read_manifest
-from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.report.finished_run import find_originals
 from plumbline.pipelines.running.tasks import Tasks, open_tasks
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig
@@ -35,6 +31,10 @@ from plumbline.pipelines.sources.prompts import open_prompts
 from plumbline.pipelines.sources.shards import ShardSize
 from plumbline.pipelines.sources.sources import open_sources
 from plumbline.pipelines.sources.uris import Uris, benchmark_uris
+from plumbline.pipelines.store.cells import Shard
+from plumbline.pipelines.store.run_scores import read_run_scores
+from plumbline.pipelines.store.runs import find_run, name_by_time, read_manifest
+from plumbline.pipelines.store.store import Store
 from plumbline.plugins.benchmark_builder.benchmark_pictures import PictureOptions, read_pictures
 from plumbline.plugins.benchmark_builder.leaks import (
     KINDS,

@@ -18,7 +18,7 @@ from plumbline.operators.stages.table import STAGES
 from plumbline.operators.statistics.poisson_bootstrap import hash_ids
 from plumbline.pipelines.base.markdown_sections import write_section
 from plumbline.pipelines.base.storage import Place
-from plumbline.pipelines.judging.releases.sheets import read_sheet
+from plumbline.pipelines.metaeval.releases.sheets import read_sheet
 from plumbline.pipelines.plans.sweep_config import SweepConfig
 from plumbline.pipelines.running.events import Watch
 from plumbline.pipelines.sweeps.computing import CellTables, compute_whole, inspect_cells, registered_sweep

@@ -11,9 +11,9 @@ import pyarrow as pa
 
 from plumbline.operators.base.errors import ConfigError
 from plumbline.pipelines.base.storage import StorageConfig
-from plumbline.pipelines.cells.question_cells import cell_states, find_scores_cells, read_stored, select_question_cells
-from plumbline.pipelines.cells.runs import find_run, read_manifest
-from plumbline.pipelines.cells.store import Store
+from plumbline.pipelines.store.question_cells import cell_states, find_scores_cells, read_stored, select_question_cells
+from plumbline.pipelines.store.runs import find_run, read_manifest
+from plumbline.pipelines.store.store import Store
 
 Kinds = Mapping[tuple[str, str], str | None]
 """Kind (subject) of a question, by prompt_id and question_id."""

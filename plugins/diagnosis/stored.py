@@ -11,7 +11,7 @@ from plumbline.operators.base.schemas import CORRELATIONS, floats, longs, texts
 from plumbline.operators.report.page import ReportSection
 from plumbline.operators.report.rendering import diagnosis_markdown
 from plumbline.operators.results.metric_correlations import Correlation
-from plumbline.pipelines.cells.store import Store
+from plumbline.pipelines.store.store import Store
 from plumbline.plugins.diagnosis.ablations import AblationEffect
 from plumbline.plugins.diagnosis.diagnosis import Diagnosis, shown_tables
 from plumbline.plugins.diagnosis.questions import AnswerStatistics, QuestionKind, QuestionStatistics

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.results.question_quality import content_words
 from plumbline.pipelines.base.storage import Place
-from plumbline.pipelines.judging.releases.sheets import read_sheet
+from plumbline.pipelines.metaeval.releases.sheets import read_sheet
 
 Unrated = Literal["lowest", "zero", "left_out"]
 """Rating of an unrated word: the lowest rating (the paper) or 0; or such words are left out (its footnote 3)."""

@@ -7,9 +7,9 @@ from typing import Any
 
 from plumbline.operators.base.errors import SourceError
 from plumbline.pipelines.base.storage import Place, readable_errors
-from plumbline.pipelines.judging.releases.release import Rating, Release, rating_value, released, remember, skills_of
-from plumbline.pipelines.judging.releases.scores import Score, make_scores
-from plumbline.pipelines.judging.releases.sheets import (
+from plumbline.pipelines.metaeval.releases.release import Rating, Release, rating_value, released, remember, skills_of
+from plumbline.pipelines.metaeval.releases.scores import Score, make_scores
+from plumbline.pipelines.metaeval.releases.sheets import (
     Sheet,
     as_list,
     as_text,

@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from plumbline.operators.base.errors import ConfigError, check_known
 from plumbline.pipelines.base.storage import StorageConfig
-from plumbline.pipelines.cells.runs import find_run, read_manifest
-from plumbline.pipelines.cells.store import Store, open_existing_store
+from plumbline.pipelines.store.runs import find_run, read_manifest
+from plumbline.pipelines.store.store import Store, open_existing_store
 from plumbline.plugins.exports.exported_rows import PartRows, RowMaker
 from plumbline.plugins.exports.formats import FORMATS
 from plumbline.plugins.exports.score_table import ScoreTable, StoredPart, Target, fit_types

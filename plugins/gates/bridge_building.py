@@ -18,7 +18,7 @@ from plumbline.operators.results.run_scores import Hashes, RunScores, ScoreColum
 from plumbline.operators.results.summary import OVERALL, Skills
 from plumbline.operators.statistics.agreement import STATISTICS
 from plumbline.operators.statistics.bootstrap import CORRELATIONS, MIN_DIFFERING, ROUNDING, Interval, Prompts
-from plumbline.operators.statistics.levels import SIGNIFICANCE
+from plumbline.operators.statistics.confidence_levels import SIGNIFICANCE
 from plumbline.operators.statistics.ordering import holm
 from plumbline.operators.statistics.poisson_bootstrap import draw_prompts
 from plumbline.plugins.gates.score_maps import LINES, ChosenLine, choose_line, choose_map, fit_curve, margin

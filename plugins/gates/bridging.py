@@ -12,14 +12,14 @@ from plumbline.operators.results.bridge import Version
 from plumbline.operators.results.metric_recipes import recipe_of
 from plumbline.operators.results.run_scores import RunScores
 from plumbline.operators.results.summary import Skills
-from plumbline.pipelines.cells.run_scores import read_run_scores
-from plumbline.pipelines.cells.runs import find_run, name_by_time, read_manifest
-from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.plans.sweep_config import SweepConfig
 from plumbline.pipelines.report.bridges import BRIDGES
 from plumbline.pipelines.report.finished_run import find_originals
 from plumbline.pipelines.running.events import Watch
 from plumbline.pipelines.sources.sources import skills_of
+from plumbline.pipelines.store.run_scores import read_run_scores
+from plumbline.pipelines.store.runs import find_run, name_by_time, read_manifest
+from plumbline.pipelines.store.store import Store
 from plumbline.pipelines.sweeps.computing import CellTables, compute_whole, inspect_cells, registered_sweep
 from plumbline.pipelines.sweeps.planning import PlannedSweep
 from plumbline.pipelines.sweeps.writing import metric_facts

@@ -11,7 +11,7 @@ from yaml import YAMLError  # type: ignore[import-untyped]
 from plumbline.operators.base.bounds import BoundsChecked
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.images.generation_settings import Choice
-from plumbline.operators.statistics.levels import SIGNIFICANCE
+from plumbline.operators.statistics.confidence_levels import SIGNIFICANCE
 from plumbline.pipelines.base.storage import Place, StorageConfig, readable_errors
 from plumbline.pipelines.plans.sweep_config import read_config
 from plumbline.plugins.gates.rules import Alpha, Gate, Rule

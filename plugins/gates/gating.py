@@ -11,13 +11,13 @@ from plumbline.operators.report.changes import comparable_metrics
 from plumbline.operators.results.run_scores import RunScores
 from plumbline.operators.results.summary import Skills
 from plumbline.pipelines.base.tables import NO_GENERATOR
-from plumbline.pipelines.cells.run_scores import read_run_scores
-from plumbline.pipelines.cells.runs import find_run, read_manifest
-from plumbline.pipelines.cells.store import Store
-from plumbline.pipelines.cells.suites import find_suite
 from plumbline.pipelines.report.comparable_runs import find_compared, obstacle_between
 from plumbline.pipelines.report.finished_run import find_originals
 from plumbline.pipelines.sources.sources import Sources, skills_of
+from plumbline.pipelines.store.run_scores import read_run_scores
+from plumbline.pipelines.store.runs import find_run, read_manifest
+from plumbline.pipelines.store.store import Store
+from plumbline.pipelines.store.suites import find_suite
 from plumbline.plugins.gates.checks import GateResult, JudgedRun, OtherSide, SummaryRow, check_rules, judge
 from plumbline.plugins.gates.gate_config import GateConfig
 from plumbline.plugins.gates.junit import to_junit

@@ -5,10 +5,10 @@ from functools import partial
 
 from plumbline.operators.images.generation_settings import Choice
 from plumbline.pipelines.base.storage import Place
-from plumbline.pipelines.cells.runs import read_manifest
-from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.nightly.gates import GateVerdict, NightGate
 from plumbline.pipelines.sources.sources import Sources
+from plumbline.pipelines.store.runs import read_manifest
+from plumbline.pipelines.store.store import Store
 from plumbline.plugins.gates.gate_config import read_gate
 from plumbline.plugins.gates.gating import judge_run
 from plumbline.plugins.gates.jobs.gate import show_gate

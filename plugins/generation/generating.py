@@ -12,14 +12,14 @@ from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.base.usage import Usage
 from plumbline.pipelines.base.exit_codes import exit_code
 from plumbline.pipelines.base.storage import Place, readable_errors
-from plumbline.pipelines.cells.cells import Outcome, PlannedCell, is_draft
-from plumbline.pipelines.cells.checksums import DamagedError
-from plumbline.pipelines.cells.store import BrokenCell, GoneCell, Store, StoredCell, decode_cell, draft_path
 from plumbline.pipelines.plans.costs import Cost, node_costs
 from plumbline.pipelines.running.events import Watch
 from plumbline.pipelines.sources.file_memory import FileMemory
 from plumbline.pipelines.sources.shards import ShardSize
 from plumbline.pipelines.sources.sources import open_sources
+from plumbline.pipelines.store.cells import Outcome, PlannedCell, is_draft
+from plumbline.pipelines.store.checksums import DamagedError
+from plumbline.pipelines.store.store import BrokenCell, GoneCell, Store, StoredCell, decode_cell, draft_path
 from plumbline.pipelines.sweeps.computing import Inspection, compute_whole, model_usage, registered_sweep
 from plumbline.pipelines.sweeps.planning import PlannedSweep, plan_sweep
 from plumbline.plugins.generation.generate_config import GenerateConfig

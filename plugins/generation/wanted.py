@@ -6,7 +6,7 @@ from itertools import chain, count
 
 import pyarrow as pa
 
-from plumbline.pipelines.cells.store import Store, StoreError
+from plumbline.pipelines.store.store import Store, StoreError
 from plumbline.plugins.generation.pictures import PictureName
 
 Texts = Mapping[str, str]

@@ -12,9 +12,9 @@ from plumbline.operators.base.sentences import plural
 from plumbline.pipelines.base import tables
 from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.base.tables import as_object
-from plumbline.pipelines.judging.releases.readers import USUAL, RatingColumns
-from plumbline.pipelines.judging.releases.release import Part, Release, Word, released, skills_of, words_in
-from plumbline.pipelines.judging.releases.sheets import as_list, read_json, read_text
+from plumbline.pipelines.metaeval.releases.readers import USUAL, RatingColumns
+from plumbline.pipelines.metaeval.releases.release import Part, Release, Word, released, skills_of, words_in
+from plumbline.pipelines.metaeval.releases.sheets import as_list, read_json, read_text
 
 AGAIN = "export it again as JSON"
 NO_RATING = "no answer is a number, yes, no, unsure or a side"

@@ -16,15 +16,15 @@ from plumbline.operators.images.decoding import ImageLimits
 from plumbline.operators.images.rows import identify, image_records
 from plumbline.pipelines.base.cluster_config import ClusterConfig
 from plumbline.pipelines.base.storage import Place, StorageConfig
-from plumbline.pipelines.cells.question_cells import read_asked
-from plumbline.pipelines.cells.runs import find_run, read_manifest
-from plumbline.pipelines.cells.store import Store, open_existing_store
 from plumbline.pipelines.ingest.score_input import take_in
-from plumbline.pipelines.judging.releases.release import words_in
-from plumbline.pipelines.judging.releases.sheets import read_sheet
+from plumbline.pipelines.metaeval.releases.release import words_in
+from plumbline.pipelines.metaeval.releases.sheets import read_sheet
 from plumbline.pipelines.report.finished_run import Originals, find_originals
 from plumbline.pipelines.sources.benchmark import IMAGE_COLUMNS, BenchmarkConfig
 from plumbline.pipelines.sources.shards import read_shard
+from plumbline.pipelines.store.question_cells import read_asked
+from plumbline.pipelines.store.runs import find_run, read_manifest
+from plumbline.pipelines.store.store import Store, open_existing_store
 from plumbline.plugins.rating.gold import COLUMNS as GOLD_COLUMNS
 from plumbline.plugins.rating.gold import Gold, read_gold, with_gold
 from plumbline.plugins.rating.question_templates import TEMPLATES, Template

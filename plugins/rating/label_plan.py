@@ -9,7 +9,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from plumbline.operators.base.sentences import number, signed
-from plumbline.operators.judging.judgement import group_means
+from plumbline.operators.metaeval.judgement import group_means
 from plumbline.operators.statistics.prediction_powered import (
     MIN_LABELS,
     Powered,

@@ -15,18 +15,18 @@ from numpy.typing import NDArray
 from plumbline.operators.base.bounds import Probability
 from plumbline.operators.base.errors import ConfigError, SourceError
 from plumbline.operators.base.sentences import ShownTable, number, percent
-from plumbline.operators.judging.matching import IDS, complete_ids
-from plumbline.operators.judging.preferences import mean_choices
-from plumbline.operators.judging.ratings import mean_ratings
+from plumbline.operators.metaeval.matching import IDS, complete_ids
+from plumbline.operators.metaeval.preferences import mean_choices
+from plumbline.operators.metaeval.ratings import mean_ratings
 from plumbline.operators.metrics.metric import direction
-from plumbline.operators.statistics.levels import CONFIDENCE, SIGNIFICANCE
+from plumbline.operators.statistics.confidence_levels import CONFIDENCE, SIGNIFICANCE
 from plumbline.operators.statistics.prediction_powered import powered_mean
 from plumbline.pipelines.base.storage import StorageConfig
-from plumbline.pipelines.judging.metaeval import open_release
-from plumbline.pipelines.judging.protocols import ProtocolConfig
-from plumbline.pipelines.judging.releases.release import Release
-from plumbline.pipelines.judging.releases.scores import read_falling, read_scores, select_metrics
-from plumbline.pipelines.judging.scores_source import ScoresSource
+from plumbline.pipelines.metaeval.metaeval import open_release
+from plumbline.pipelines.metaeval.protocols import ProtocolConfig
+from plumbline.pipelines.metaeval.releases.release import Release
+from plumbline.pipelines.metaeval.releases.scores import read_falling, read_scores, select_metrics
+from plumbline.pipelines.metaeval.scores_source import ScoresSource
 from plumbline.plugins.rating.label_plan import (
     PairLabels,
     estimate_pairs,

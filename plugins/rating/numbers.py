@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from plumbline.operators.judging.judgement import group_means
+from plumbline.operators.metaeval.judgement import group_means
 from plumbline.plugins.rating.answers import Answer
 from plumbline.plugins.rating.label_plan import pivot_by_generator, subtract_pairs
 from plumbline.plugins.rating.question_templates import TEMPLATES, WHOLE

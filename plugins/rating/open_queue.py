@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.metrics.metric import direction
-from plumbline.pipelines.judging.releases.scores import read_falling, read_scores
+from plumbline.pipelines.metaeval.releases.scores import read_falling, read_scores
 from plumbline.plugins.rating.designs import Design
 from plumbline.plugins.rating.label_plan import pivot_by_generator
 from plumbline.plugins.rating.order import Sequencing

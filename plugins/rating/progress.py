@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from plumbline.operators.base.bounds import BoundsChecked, Probability
-from plumbline.operators.statistics.levels import SIGNIFICANCE
+from plumbline.operators.statistics.confidence_levels import SIGNIFICANCE
 from plumbline.plugins.rating.label_plan import PairLabels, estimate_pairs, select_images, subtract_pairs
 from plumbline.plugins.rating.numbers import StudyRatings, find_differences
 from plumbline.plugins.rating.question_templates import TEMPLATES

@@ -5,7 +5,7 @@ from typing import Literal
 
 from plumbline.operators.base.bounds import BoundsChecked, Positive, Probability, Share
 from plumbline.operators.base.errors import ConfigError, check_known
-from plumbline.operators.statistics.levels import SIGNIFICANCE
+from plumbline.operators.statistics.confidence_levels import SIGNIFICANCE
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.web.listening import check_address
 from plumbline.plugins.rating.question_templates import TEMPLATES

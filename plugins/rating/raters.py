@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from plumbline.operators.base.sentences import number
 from plumbline.operators.statistics.agreement import alpha_interval, krippendorff_alpha
 from plumbline.operators.statistics.bootstrap import UNDEFINED, Interval
-from plumbline.operators.statistics.levels import SIGNIFICANCE
+from plumbline.operators.statistics.confidence_levels import SIGNIFICANCE
 from plumbline.operators.statistics.options import Sampling
 from plumbline.operators.statistics.ordering import holm
 from plumbline.operators.statistics.shares import exact_interval

@@ -11,7 +11,7 @@ import pandas as pd
 import scipy
 from numpy.typing import NDArray
 
-from plumbline.operators.statistics.levels import SIGNIFICANCE
+from plumbline.operators.statistics.confidence_levels import SIGNIFICANCE
 from plumbline.operators.statistics.options import Adaptive
 from plumbline.operators.statistics.sequential import (
     A_BETTER,

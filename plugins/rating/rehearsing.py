@@ -14,15 +14,15 @@ import pyarrow as pa
 from plumbline.operators.base.bounds import Positive
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.base.sentences import ShownTable, names, number, percent, plural
-from plumbline.operators.judging.judgement import PEOPLE
-from plumbline.operators.judging.ratings import mean_ratings
+from plumbline.operators.metaeval.judgement import PEOPLE
+from plumbline.operators.metaeval.ratings import mean_ratings
 from plumbline.operators.report.rendering import diagnosis_markdown
 from plumbline.operators.statistics.options import Adaptive
 from plumbline.pipelines.base.markdown_sections import write_section
-from plumbline.pipelines.judging.metaeval import open_release
-from plumbline.pipelines.judging.protocols import ProtocolConfig
-from plumbline.pipelines.judging.releases.scores import read_scores, select_metrics
-from plumbline.pipelines.judging.scores_source import ScoresSource
+from plumbline.pipelines.metaeval.metaeval import open_release
+from plumbline.pipelines.metaeval.protocols import ProtocolConfig
+from plumbline.pipelines.metaeval.releases.scores import read_scores, select_metrics
+from plumbline.pipelines.metaeval.scores_source import ScoresSource
 from plumbline.plugins.rating.label_plan import pivot_by_generator
 from plumbline.plugins.rating.labelling import measure_coverage
 from plumbline.plugins.rating.rehearsal import (

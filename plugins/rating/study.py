@@ -15,9 +15,9 @@ from pydantic.dataclasses import dataclass as checked
 
 from plumbline.operators.base.errors import PlumblineError
 from plumbline.pipelines.base.storage import Place, readable_errors
-from plumbline.pipelines.cells.checksums import encode_json
-from plumbline.pipelines.cells.store import encode_table
 from plumbline.pipelines.plans.sweep_config import read_config
+from plumbline.pipelines.store.checksums import encode_json
+from plumbline.pipelines.store.store import encode_table
 from plumbline.plugins.rating.answers import (
     Answer,
     BadAnswer,

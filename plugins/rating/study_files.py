@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from plumbline.operators.base.errors import SourceError
 from plumbline.pipelines.base.storage import Place, first_line, readable_errors
-from plumbline.pipelines.cells.checksums import DamagedError, decode_json
-from plumbline.pipelines.judging.releases.sheets import files_in, read_content, read_sheet, read_text
+from plumbline.pipelines.metaeval.releases.sheets import files_in, read_content, read_sheet, read_text
+from plumbline.pipelines.store.checksums import DamagedError, decode_json
 from plumbline.plugins.rating.answers import REMEDY, TASK_ID, Answer, parse_answer
 from plumbline.plugins.rating.tasks import Task, tasks_of
 

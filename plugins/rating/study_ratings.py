@@ -7,7 +7,7 @@ from typing import Any
 from plumbline.operators.base.errors import SourceError
 from plumbline.operators.base.sentences import plural
 from plumbline.pipelines.base.storage import Place
-from plumbline.pipelines.judging.releases.release import LIKERT, Part, Release, Word, released, words_in
+from plumbline.pipelines.metaeval.releases.release import LIKERT, Part, Release, Word, released, words_in
 from plumbline.plugins.rating import study_files
 from plumbline.plugins.rating.answers import Answer
 from plumbline.plugins.rating.numbers import Parts, parts_of

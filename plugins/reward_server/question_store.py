@@ -8,9 +8,9 @@ import pyarrow as pa
 from plumbline.operators.base.errors import PlumblineError
 from plumbline.operators.images.decoding import ImageLimits
 from plumbline.pipelines.base.storage import is_storage_error
-from plumbline.pipelines.cells.cells import Cell, Recipe, digest
-from plumbline.pipelines.cells.reused_rows import read_earlier
-from plumbline.pipelines.cells.store import Store
+from plumbline.pipelines.store.cells import Cell, Recipe, digest
+from plumbline.pipelines.store.reused_rows import read_earlier
+from plumbline.pipelines.store.store import Store
 
 LOG = logging.getLogger(__name__)
 

@@ -16,8 +16,6 @@ from plumbline.operators.models.resolution import find_vqa_profile, resolve_mode
 from plumbline.operators.rewards.combination import REWARD, Reward
 from plumbline.operators.stages.graph import check_image_inputs, make_nodes, need_sources
 from plumbline.pipelines.base.cluster_config import ClusterConfig
-from plumbline.pipelines.cells.cells import digest
-from plumbline.pipelines.cells.store import open_store
 from plumbline.pipelines.plans.costs import try_services
 from plumbline.pipelines.plans.plan import Node, metric_recipes
 from plumbline.pipelines.rewards.baseline_scores import Baseline, read_baseline
@@ -25,6 +23,8 @@ from plumbline.pipelines.running.session import ray_session
 from plumbline.pipelines.sources.question_packs import check_choices, pack_digest, read_pack
 from plumbline.pipelines.sources.question_packs.pack import QuestionPack
 from plumbline.pipelines.sources.uris import Uris
+from plumbline.pipelines.store.cells import digest
+from plumbline.pipelines.store.store import open_store
 from plumbline.pipelines.web.listening import allowed_hosts, listening, run_app, server_url, take_token
 from plumbline.plugins.reward_server.known_pair import KnownPair, score_known_pair
 from plumbline.plugins.reward_server.question_store import QuestionStore

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from plumbline.operators.metrics.metric import Metric
 from plumbline.operators.results.reward_hacking import Movement, describe_alarm, find_suspicious
-from plumbline.operators.statistics.levels import SIGNIFICANCE
+from plumbline.operators.statistics.confidence_levels import SIGNIFICANCE
 from plumbline.operators.statistics.ordering import holm
 from plumbline.plugins.reward_server.wires.wire import MetricAnswer
 

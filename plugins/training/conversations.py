@@ -11,7 +11,7 @@ from plumbline.operators.base.errors import SourceError
 from plumbline.operators.base.sentences import plural
 from plumbline.pipelines.base.storage import Place, readable_errors
 from plumbline.pipelines.base.tables import AGAIN, Refused, require_utf8
-from plumbline.pipelines.cells.cells import digest
+from plumbline.pipelines.store.cells import digest
 
 SUFFIX = ".json"
 FOLDER = "turns"

@@ -16,10 +16,10 @@ from plumbline.operators.base.errors import HopelessRow, SourceError
 from plumbline.operators.images.decoding import ImageLimits
 from plumbline.operators.images.preparing import Preprocess, prepare_images
 from plumbline.operators.images.videos import Clips
-from plumbline.pipelines.cells.cells import Shard
 from plumbline.pipelines.sources.benchmark import IMAGE_COLUMNS
 from plumbline.pipelines.sources.shards import read_shard, where
 from plumbline.pipelines.sources.uris import Uris
+from plumbline.pipelines.store.cells import Shard
 from plumbline.plugins.training.exercises import rate
 from plumbline.plugins.training.trainee import Trainee
 

@@ -13,8 +13,7 @@ from plumbline.operators.models.families.clip_flant5 import ClipFlanT5Model
 from plumbline.operators.models.model import ModelConfig, ResolvedModel
 from plumbline.operators.models.resolution import resolve_model
 from plumbline.pipelines.base.storage import is_remote, readable_errors
-from plumbline.pipelines.cells.cells import digest
-from plumbline.pipelines.judging.releases.release import Release
+from plumbline.pipelines.metaeval.releases.release import Release
 from plumbline.pipelines.sources.shards import (
     ShardSize,
     check_columns,
@@ -24,6 +23,7 @@ from plumbline.pipelines.sources.shards import (
     split_file,
 )
 from plumbline.pipelines.sources.uris import Uris, benchmark_uris
+from plumbline.pipelines.store.cells import digest
 from plumbline.plugins.training.checkpoint import begin
 from plumbline.plugins.training.conversations import SUFFIX as CONVERSATIONS
 from plumbline.plugins.training.conversations import split_conversations

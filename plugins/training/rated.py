@@ -11,18 +11,18 @@ import pyarrow.compute as pc
 
 from plumbline.operators.base.errors import ConfigError, SourceError
 from plumbline.operators.images.rows import identify, image_records
-from plumbline.operators.judging import matching
-from plumbline.operators.judging.ratings import mean_ratings
+from plumbline.operators.metaeval import matching
+from plumbline.operators.metaeval.ratings import mean_ratings
 from plumbline.operators.metrics.questions.vqascore import VqaScoreConfig
 from plumbline.operators.models.vqa_profiles import VqaProfile
 from plumbline.operators.statistics.options import MATCH_COLUMNS, Match
-from plumbline.pipelines.cells.cells import Shard
-from plumbline.pipelines.judging.metaeval import Findings, judge, open_release
-from plumbline.pipelines.judging.protocols import ProtocolConfig
-from plumbline.pipelines.judging.releases.release import Release
+from plumbline.pipelines.metaeval.metaeval import Findings, judge, open_release
+from plumbline.pipelines.metaeval.protocols import ProtocolConfig
+from plumbline.pipelines.metaeval.releases.release import Release
 from plumbline.pipelines.sources.file_memory import FileMemory
 from plumbline.pipelines.sources.shards import ShardSize, read_shard
 from plumbline.pipelines.sources.sources import open_sources
+from plumbline.pipelines.store.cells import Shard
 from plumbline.plugins.training.examples import ExampleShard, RatedImage
 from plumbline.plugins.training.training_config import FinetuneConfig
 

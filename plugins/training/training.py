@@ -10,8 +10,8 @@ import ray
 
 from plumbline.operators.base.errors import ConfigError, PlumblineError
 from plumbline.pipelines.base.storage import write_errors
-from plumbline.pipelines.judging.metaeval import Findings, write_findings
-from plumbline.pipelines.judging.releases.scores import read_scores
+from plumbline.pipelines.metaeval.metaeval import Findings, write_findings
+from plumbline.pipelines.metaeval.releases.scores import read_scores
 from plumbline.pipelines.running.driver_environment import (
     VARIABLES,
     DriverEnvironment,

@@ -23,7 +23,7 @@ from plumbline.operators.models.families.vlm import ChatModel
 from plumbline.operators.statistics.options import Sampling
 from plumbline.pipelines.base.cluster_config import ClusterConfig, PoolConfig
 from plumbline.pipelines.base.storage import Roots, StorageConfig
-from plumbline.pipelines.judging.protocols import ProtocolConfig
+from plumbline.pipelines.metaeval.protocols import ProtocolConfig
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig
 from plumbline.plugins.training.loop import TrainingStage
 

@@ -23,9 +23,9 @@ from plumbline.operators.report.marked_words import MarkedQuestion, cut, mark_qu
 from plumbline.operators.report.rendering import FILE_POLICY, ServedPages, render_trends
 from plumbline.operators.results.summary import OVERALL, part_of
 from plumbline.pipelines.base.storage import first_line
-from plumbline.pipelines.cells.runs import Run
 from plumbline.pipelines.report.comparable_runs import obstacle_between
 from plumbline.pipelines.report.trends import make_trends
+from plumbline.pipelines.store.runs import Run
 from plumbline.pipelines.web.json_bodies import read_json_body
 from plumbline.pipelines.web.page_guards import page_guards
 from plumbline.plugins.viewer.addresses import (

@@ -14,10 +14,7 @@ from plumbline.operators.base.schemas import PROMPTS
 from plumbline.operators.metrics.table import falling_metrics
 from plumbline.operators.report.gallery import ImageDetail, make_picture, make_sources
 from plumbline.operators.report.picked_images import ImageKey, Pick
-from plumbline.operators.results.usual_scores import UsualScores
-from plumbline.pipelines.cells.runs import Run, ScoresCell, list_runs, read_manifest, run_ids
-from plumbline.pipelines.cells.store import Store
-from plumbline.pipelines.cells.suites import SUITES, Suite, newest_suites
+from plumbline.operators.results.percentile_ranks import UsualScores
 from plumbline.pipelines.report.finished_run import Originals, find_originals
 from plumbline.pipelines.report.image_details import (
     Made,
@@ -27,7 +24,10 @@ from plumbline.pipelines.report.image_details import (
     read_scores_cells,
     show_images,
 )
-from plumbline.pipelines.report.usual import read_usual_scores
+from plumbline.pipelines.report.percentile_ranks import read_usual_scores
+from plumbline.pipelines.store.runs import Run, ScoresCell, list_runs, read_manifest, run_ids
+from plumbline.pipelines.store.store import Store
+from plumbline.pipelines.store.suites import SUITES, Suite, newest_suites
 from plumbline.plugins.viewer.notes import LIST_SECONDS
 from plumbline.plugins.viewer.run_database import Database, RunRows, Score
 

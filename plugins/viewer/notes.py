@@ -17,8 +17,8 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as checked
 
 from plumbline.operators.base.errors import ConfigError, PlumblineError
-from plumbline.pipelines.cells.runs import READERS
-from plumbline.pipelines.cells.store import Store
+from plumbline.pipelines.store.runs import READERS
+from plumbline.pipelines.store.store import Store
 from plumbline.pipelines.web.mistakes import describe_mistake
 from plumbline.pipelines.web.person_names import BadName, clean_name
 from plumbline.plugins.viewer.run_database import NamedImage, Score

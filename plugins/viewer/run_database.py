@@ -24,8 +24,8 @@ from plumbline.operators.results.bridge import Line
 from plumbline.operators.results.run_scores import Hashes, ReadPart, RunScores
 from plumbline.operators.statistics.percentiles import percentile_rank
 from plumbline.operators.statistics.poisson_bootstrap import hash_ids
-from plumbline.pipelines.cells.runs import READERS
-from plumbline.pipelines.cells.store import Store, draft_path
+from plumbline.pipelines.store.runs import READERS
+from plumbline.pipelines.store.store import Store, draft_path
 
 SCORES = (
     "row BIGINT, image_id VARCHAR, prompt_id VARCHAR, generator VARCHAR, metric VARCHAR, score DOUBLE, "

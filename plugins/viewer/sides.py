@@ -14,10 +14,10 @@ from plumbline.operators.report.marked_words import MarkedQuestion, cut, mark_qu
 from plumbline.operators.results.bridge import UNCHANGED, Bridge
 from plumbline.operators.results.run_scores import PromptTexts
 from plumbline.operators.results.summary import Skills
-from plumbline.pipelines.cells.run_scores import read_prompt_texts
 from plumbline.pipelines.report.bridges import read_bridges
 from plumbline.pipelines.report.comparable_runs import obstacle_between
 from plumbline.pipelines.sources.sources import skills_of
+from plumbline.pipelines.store.run_scores import read_prompt_texts
 from plumbline.plugins.viewer.addresses import Choice, Side, check_name, check_settings
 from plumbline.plugins.viewer.browser import BrowsedRun, Browser, NotFound, pick_of
 from plumbline.plugins.viewer.run_database import Move, Score, WantedRows

@@ -9,7 +9,7 @@ from typing import Annotated
 from plumbline.operators.base.bounds import BoundsChecked, at_least
 from plumbline.operators.base.errors import ConfigError, install
 from plumbline.pipelines.base.storage import StorageConfig
-from plumbline.pipelines.cells.store import open_existing_store
+from plumbline.pipelines.store.store import open_existing_store
 from plumbline.pipelines.web.listening import allowed_hosts, check_address, listening, run_app, server_url, take_token
 from plumbline.plugins.viewer.browser import Browser
 from plumbline.plugins.viewer.run_database import Database

@@ -21,12 +21,12 @@ import ray
 
 from plumbline.pipelines.base.cluster_config import ClusterConfig, PoolConfig
 from plumbline.pipelines.base.storage import Place, StorageConfig
-from plumbline.pipelines.cells.cells import Cell, Outcome, Shard, Work
-from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.plans.plan import Node
 from plumbline.pipelines.running import actor, runner, session
 from plumbline.pipelines.running.driver_environment import DriverEnvironment
 from plumbline.pipelines.running.events import Event, Totals
+from plumbline.pipelines.store.cells import Cell, Outcome, Shard, Work
+from plumbline.pipelines.store.store import Store
 
 SHARDS, WORKERS, CALLS = 3_200, 8, 25
 BUNDLES = (1, 4, 16)

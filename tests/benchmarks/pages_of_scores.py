@@ -14,7 +14,7 @@ from typing import Any
 import pandas as pd
 
 from plumbline.pipelines.base.storage import StorageConfig
-from plumbline.pipelines.cells.store import Store
+from plumbline.pipelines.store.store import Store
 from plumbline.plugins.viewer.browser import Browser
 from plumbline.plugins.viewer.run_database import Database, RunRows, WantedRows
 from tests.benchmarks.scripted_sweep import peak_megabytes

@@ -19,7 +19,7 @@ from plumbline.operators.metrics.questions.dsg import DsgConfig
 from plumbline.operators.models.calls import Question
 from plumbline.operators.stages.answers import AnswersStage, QuestionIndex
 from plumbline.operators.stages.scores import WrittenIndex
-from plumbline.pipelines.cells.store import encode_cell
+from plumbline.pipelines.store.store import encode_cell
 from tests.operators.stages.given import options, score
 
 QUESTIONS = (1, 10, 30)

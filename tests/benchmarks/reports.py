@@ -7,8 +7,8 @@ import json
 import sys
 
 from plumbline.pipelines.base.storage import StorageConfig
-from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.report.report import write_report
+from plumbline.pipelines.store.store import Store
 from tests.benchmarks.scripted_sweep import peak_megabytes
 
 if __name__ == "__main__":

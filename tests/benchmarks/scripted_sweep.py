@@ -21,12 +21,12 @@ import pyarrow.parquet as pq
 
 from plumbline.jobs import sweep as job
 from plumbline.operators.base import schemas
-from plumbline.pipelines.cells.cells import Cell, Outcome, Shard
-from plumbline.pipelines.cells.store import Store
-from plumbline.pipelines.judging import judged_run
+from plumbline.pipelines.metaeval import judged_run
 from plumbline.pipelines.report import report
 from plumbline.pipelines.running.tasks import open_tasks
 from plumbline.pipelines.sources.shards import read_shard
+from plumbline.pipelines.store.cells import Cell, Outcome, Shard
+from plumbline.pipelines.store.store import Store
 from plumbline.pipelines.sweeps import computing, sweep
 from plumbline.pipelines.sweeps.planning import PlannedSweep, list_inputs, plan_inputs
 from plumbline.pipelines.sweeps.results import gather_results

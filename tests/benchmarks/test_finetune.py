@@ -6,7 +6,7 @@ import torch
 
 from plumbline.jobs.command import command_of, load_values
 from plumbline.pipelines.base.storage import StorageConfig
-from plumbline.pipelines.judging.releases.scores import read_scores
+from plumbline.pipelines.metaeval.releases.scores import read_scores
 from plumbline.pipelines.plans.sweep_config import read_config
 from plumbline.plugins.training.jobs.train import COMMAND
 from plumbline.plugins.training.planning import plan_training

@@ -10,8 +10,8 @@ import pandas as pd
 from plumbline.operators.rewards.selection import SelectionConfig
 from plumbline.operators.rewards.values import TIE, within_prompt_noise
 from plumbline.pipelines.base.storage import StorageConfig
-from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.rewards.scored_images import ScoredRun, gather_scores
+from plumbline.pipelines.store.store import Store
 from tests.bench_of import PACK
 from tests.benchmarks.size import HERE, run_module, sized, wanted
 

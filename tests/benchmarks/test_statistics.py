@@ -11,11 +11,11 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from plumbline.operators.judging.graphs import measure_graphs
+from plumbline.operators.metaeval.graphs import measure_graphs
 from plumbline.operators.statistics.ordering import permuted_correlations
 from plumbline.operators.statistics.ties import calibrate_ties
 from plumbline.pipelines.base.storage import StorageConfig
-from plumbline.pipelines.judging.releases.readers import read_release
+from plumbline.pipelines.metaeval.releases.readers import read_release
 from tests.benchmarks.size import fresh_process, sized, wanted
 from tests.benchmarks.test_scale import peak_memory
 

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from plumbline.pipelines.cells.store import Store, decode_cell, encode_cell
 from plumbline.pipelines.running.events import Totals
+from plumbline.pipelines.store.store import Store, decode_cell, encode_cell
 from plumbline.pipelines.sweeps.planning import plan_sweep
 from plumbline.pipelines.sweeps.sweep import run_sweep
 from tests.bench_of import PACK, sweep_config

@@ -39,6 +39,8 @@ def open_page(browser: WebDriver, page: Path | str, width: int) -> WebDriver:
     """Open a page from its file or address, and check its console."""
     size = {"width": width, "height": 850, "deviceScaleFactor": 1, "mobile": width == PHONE}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    browser.get("about:blank")
+    browser.get_log("browser")  # type: ignore[no-untyped-call]  # forget the last test's page, whose server is gone
     browser.get(page if isinstance(page, str) else page.as_uri())
     assert browser.get_log("browser") == []  # type: ignore[no-untyped-call]
     return browser

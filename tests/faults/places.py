@@ -6,11 +6,11 @@ from random import Random
 from typing import NamedTuple
 
 from plumbline.pipelines.base.storage import Entry, Place
-from plumbline.pipelines.cells.runs import LATEST_REPORT, ORDER, newest_run, run_of_position
-from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.maintenance import working_sweeps
 from plumbline.pipelines.maintenance.garbage import collect_garbage
 from plumbline.pipelines.maintenance.gc_config import GcConfig
+from plumbline.pipelines.store.runs import LATEST_REPORT, ORDER, newest_run, run_of_position
+from plumbline.pipelines.store.store import Store
 from tests.bench_of import images, prompts, write_rows
 from tests.histories.damage import ROT, harmed, kind_of, overwrite
 

@@ -13,8 +13,8 @@ import pytest
 
 from plumbline.pipelines.base.filesystems import disk
 from plumbline.pipelines.base.storage import WriteError
-from plumbline.pipelines.cells.runs import run_ids
-from plumbline.pipelines.cells.store import Store
+from plumbline.pipelines.store.runs import run_ids
+from plumbline.pipelines.store.store import Store
 from plumbline.pipelines.sweeps.sweep import FinishedSweep
 from tests.bench_of import images, plan_bench, prompts, run_bench, run_plan, write_rows
 from tests.commands import store_at

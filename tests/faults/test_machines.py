@@ -13,8 +13,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from plumbline.pipelines.cells.runs import newest_run
-from plumbline.pipelines.cells.store import Store
+from plumbline.pipelines.store.runs import newest_run
+from plumbline.pipelines.store.store import Store
 from tests.bench_of import images, prompts, run_bench, write_rows
 from tests.commands import store_at
 from tests.faults.driving import Cluster, Driver, actors, killed, until, workers_on, working

@@ -26,7 +26,12 @@ def read_choice(file: Path) -> list[str]:
     return [str(key) for key in OmegaConf.load(file) if key != "defaults"] if several else [file.stem]
 
 
-FILES = [*(ROOT / "conf/metric").glob("*.yaml"), *(ROOT / "plugins").glob("*/conf/metric/*.yaml")]
+TESTED_APART = {file.parents[1] for file in (ROOT / "plugins").glob("*/tests/test_every_metric.py")}
+"""Plugins with a test of their own, as their metrics need other input."""
+FILES = [
+    *(ROOT / "conf/metric").glob("*.yaml"),
+    *(file for file in (ROOT / "plugins").glob("*/conf/metric/*.yaml") if file.parents[2] not in TESTED_APART),
+]
 CHOICES = {name: file.stem for file in FILES for name in read_choice(file)}
 """The choice that brings each metric."""
 NAMES = sorted(CHOICES)
@@ -36,8 +41,9 @@ PACKS = {"dsg_1k": "dsg_1k", "tifa_v1": "tifa_v1"}
 """Question packs by the metrics that score by a benchmark's own questions."""
 VIDEOS = {name: "videos" for name in NAMES if name.startswith(("videoalign", "xclip"))}
 """Inputs of metrics that only look at videos; an image is a video of equal frames."""
-SCORELESS = {"vq2_released"}
-"""The phrases of these metrics are drawn at a temperature of 1, at which the embedded world's writer is unreadable."""
+SCORELESS = {"vq2_released", "text"}
+"""Metrics without scores here: the embedded world's writer is unreadable at vq2_released's temperature of 1, and its
+prompts want no text in the image."""
 EDITS = {"editreward": "edits"}
 """Options of metrics that compare with a source; here every image is its own source."""
 GROUPS = PACKS | VIDEOS | EDITS

@@ -18,11 +18,11 @@ import pytest
 from plumbline.jobs import nightly
 from plumbline.jobs.nightly import LEASE
 from plumbline.pipelines.base.exit_codes import COMPLETE, HELD, LATE, LOST, OVER_BUDGET, REGRESSION, WITHIN_BUDGET
-from plumbline.pipelines.cells.lease import Clock, Lease, LeaseHeld, take_lease, unreleased_leases
-from plumbline.pipelines.cells.runs import commit_run, has_report, name_newest, newest_run, run_ids
-from plumbline.pipelines.cells.store import LATEST, Store
 from plumbline.pipelines.nightly import regressions
 from plumbline.pipelines.nightly.deadline import Stopped
+from plumbline.pipelines.store.lease import Clock, Lease, LeaseHeld, take_lease, unreleased_leases
+from plumbline.pipelines.store.runs import commit_run, has_report, name_newest, newest_run, run_ids
+from plumbline.pipelines.store.store import LATEST, Store
 from tests.bench_of import Bench, images, prompts, save_scores, write_rows
 from tests.commands import Ended, printed, refusal
 from tests.histories.damage import ROT, harm

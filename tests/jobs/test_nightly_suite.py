@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from plumbline.pipelines.cells.lease import unreleased_leases
-from plumbline.pipelines.cells.runs import run_ids
+from plumbline.pipelines.store.lease import unreleased_leases
+from plumbline.pipelines.store.runs import run_ids
 from plumbline.pipelines.sweeps.suite import plan_suite
 from tests.bench_of import images, prompts, save_scores, write_rows
 from tests.commands import Ended, config_of, run, store_at

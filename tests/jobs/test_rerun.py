@@ -13,11 +13,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from plumbline.pipelines.base.storage import Place
-from plumbline.pipelines.cells import store
-from plumbline.pipelines.cells.checksums import is_sound_page
-from plumbline.pipelines.cells.runs import find_run, name_by_time, newest_run, run_ids
-from plumbline.pipelines.cells.store import Store, StoreError
 from plumbline.pipelines.report.report import write_report
+from plumbline.pipelines.store import store
+from plumbline.pipelines.store.checksums import is_sound_page
+from plumbline.pipelines.store.runs import find_run, name_by_time, newest_run, run_ids
+from plumbline.pipelines.store.store import Store, StoreError
 from plumbline.pipelines.sweeps.sweep import run_sweep
 from tests.bench_of import PACK, Bench, images, prompts, save_scores, write_rows
 from tests.commands import run
@@ -95,7 +95,7 @@ def test_options_of_computing_do_not_make_another_run_for_a_sweep_or_a_night(wor
 
 @pytest.mark.parametrize("file", ["", "manifest.json", "scores.parquet", "summary.parquet"])
 def test_a_run_with_a_deleted_file_is_made_again(file: str, sweep: Sweep) -> None:
-    """For a damaged file, see tests/pipelines/cells/test_run_files.py."""
+    """For a damaged file, see tests/pipelines/store/test_run_files.py."""
     sweep.run()
     (first,) = run_ids(sweep.store)
     path = sweep.runs / first / file

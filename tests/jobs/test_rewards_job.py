@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from plumbline.pipelines.cells.runs import newest_run
+from plumbline.pipelines.store.runs import newest_run
 from tests.bench_of import run_bench, write_benchmark
 from tests.commands import printed, refusal, run, store_at
 

@@ -4,7 +4,7 @@ import json
 import shlex
 from pathlib import Path
 
-from plumbline.pipelines.cells.runs import list_runs
+from plumbline.pipelines.store.runs import list_runs
 from tests.bench_of import UNJUDGED, write_benchmark
 from tests.commands import printed, refusal, run, store_at
 

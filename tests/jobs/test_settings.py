@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image, PngImagePlugin
 
-from plumbline.pipelines.cells.store import Store
+from plumbline.pipelines.store.store import Store
 from tests.bench_of import write_benchmark
 from tests.commands import Ended, newest, printed, refusal, run
 from tests.files import as_tar

@@ -19,7 +19,7 @@ import pytest
 from plumbline.jobs.command import KEPT, run_job
 from plumbline.jobs.sweep import COMMAND as SWEEP
 from plumbline.operators.base.batches import notify_of_calls
-from plumbline.pipelines.cells.runs import find_run, newest_run, run_ids
+from plumbline.pipelines.store.runs import find_run, newest_run, run_ids
 from tests.bench_of import UNJUDGED, write_benchmark
 from tests.commands import Ended, newest, run, store_at
 from tests.jobs.test_rerun import Sweep

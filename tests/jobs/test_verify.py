@@ -9,8 +9,8 @@ from random import Random
 import pandas as pd
 import pytest
 
-from plumbline.pipelines.cells.runs import newest_run, read_manifest
-from plumbline.pipelines.cells.store import BrokenCell
+from plumbline.pipelines.store.runs import newest_run, read_manifest
+from plumbline.pipelines.store.store import BrokenCell
 from tests.bench_of import Bench
 from tests.commands import Ended, run
 from tests.faults.outcomes import scores

@@ -14,8 +14,7 @@ import pytest
 
 from plumbline.jobs.sweep import main
 from plumbline.operators.base.errors import ConfigError
-from plumbline.operators.judging.decided_pairs import SeenPrompts
-from plumbline.pipelines.cells.cells import Outcome
+from plumbline.operators.metaeval.decided_pairs import SeenPrompts
 from plumbline.pipelines.plans.sweep_config import SweepConfig
 from plumbline.pipelines.report.report import write_report
 from plumbline.pipelines.rewards.scored_images import gather_scores
@@ -23,6 +22,7 @@ from plumbline.pipelines.running.events import ShardFinished, ShardStarted, Watc
 from plumbline.pipelines.running.executor import Executor
 from plumbline.pipelines.running.workload import Workload
 from plumbline.pipelines.sources import adaptive_rounds
+from plumbline.pipelines.store.cells import Outcome
 from plumbline.pipelines.sweeps.adaptive import run_adaptive
 from plumbline.pipelines.sweeps.planning import PlannedSweep, plan_sweep
 from plumbline.pipelines.sweeps.sweep import FinishedSweep

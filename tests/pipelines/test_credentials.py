@@ -11,7 +11,7 @@ import pytest
 
 from plumbline.operators.base.errors import ConfigError
 from plumbline.pipelines.base.storage import StorageConfig, WriteError
-from plumbline.pipelines.cells.store import Store, StoreError
+from plumbline.pipelines.store.store import Store, StoreError
 from tests.commands import store_at
 from tests.faults.proxy import FaultProxy, faulty
 from tests.s3 import S3Server

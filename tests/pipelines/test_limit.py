@@ -12,13 +12,13 @@ from plumbline.jobs.display.store_contents import show_runs
 from plumbline.jobs.report import show_report
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.results.summary import part_of
-from plumbline.pipelines.cells.runs import list_runs
 from plumbline.pipelines.nightly.regressions import find_baseline
 from plumbline.pipelines.plans.sweep_config import SweepConfig
 from plumbline.pipelines.report.report import write_report
 from plumbline.pipelines.report.trends import write_trends
 from plumbline.pipelines.rewards.rewards import export_rewards
 from plumbline.pipelines.rewards.rewards_config import RewardsConfig
+from plumbline.pipelines.store.runs import list_runs
 from plumbline.pipelines.sweeps.planning import PlannedSweep, plan_sweep
 from plumbline.pipelines.sweeps.sweep import FinishedSweep
 from tests.bench_of import (

@@ -18,7 +18,7 @@ import pytest
 from plumbline.operators.base.errors import ConfigError
 from plumbline.pipelines.base.filesystems import open_filesystem
 from plumbline.pipelines.base.storage import Place, StorageConfig, WriteError, cloud_variables, readable_errors
-from plumbline.pipelines.cells.store import Store
+from plumbline.pipelines.store.store import Store
 from tests.azure import AzureServer, run_azure
 from tests.bench_of import plan_bench, words_of, write_benchmark
 from tests.commands import run

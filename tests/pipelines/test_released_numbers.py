@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from plumbline.pipelines.cells.store import Store
+from plumbline.pipelines.store.store import Store
 from plumbline.pipelines.sweeps.planning import PlannedSweep
 from tests.bench_of import images, plan_bench, prompts, run_plan, write_rows
 from tests.commands import store_at

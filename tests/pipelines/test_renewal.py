@@ -15,10 +15,10 @@ from plumbline.operators.base import rows, schemas
 from plumbline.operators.base.errors import RowError
 from plumbline.operators.metrics.writing import content_id
 from plumbline.operators.stages.answers import AnswersStage
-from plumbline.pipelines.cells.cells import Cell
-from plumbline.pipelines.cells.runs import read_manifest
-from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.running.events import Totals
+from plumbline.pipelines.store.cells import Cell
+from plumbline.pipelines.store.runs import read_manifest
+from plumbline.pipelines.store.store import Store
 from plumbline.pipelines.sweeps import computing
 from plumbline.pipelines.sweeps.planning import PlannedSweep, plan_sweep
 from plumbline.pipelines.sweeps.questions import plan_questions, write_questions

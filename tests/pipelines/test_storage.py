@@ -12,7 +12,7 @@ import pytest
 
 from plumbline.operators.base.errors import ConfigError
 from plumbline.pipelines.base.storage import StorageConfig
-from plumbline.pipelines.cells.store import Store
+from plumbline.pipelines.store.store import Store
 from plumbline.pipelines.sweeps.planning import PlannedSweep
 from tests.bench_of import plan_bench, write_benchmark
 from tests.faults.proxy import FaultProxy, faulty

@@ -7,8 +7,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from plumbline.operators.base import schemas
-from plumbline.pipelines.cells.runs import list_runs
 from plumbline.pipelines.running.events import Totals
+from plumbline.pipelines.store.runs import list_runs
 from plumbline.pipelines.sweeps.sweep import run_sweep
 from tests.bench_of import images, plan_bench, run_bench, write_benchmark, write_rows
 

@@ -9,8 +9,8 @@ from plumbline.operators.base.errors import ConfigError, SourceError, check_know
 from plumbline.operators.base.extensions import Extensions
 from plumbline.operators.metrics.metric import Metric, PackedMetric
 from plumbline.pipelines.base.storage import Place, StorageConfig, readable_errors
-from plumbline.pipelines.cells.cells import digest
 from plumbline.pipelines.sources.question_packs.pack import Convention, PackReader, PackRows, QuestionPack, gather
+from plumbline.pipelines.store.cells import digest
 
 PACKS = Extensions[PackReader](
     "question_packs",

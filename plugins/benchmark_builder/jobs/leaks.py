@@ -12,7 +12,7 @@ from plumbline.jobs.display.console import make_console, say, show_table, warn
 from plumbline.operators.base.sentences import number, plural, signed
 from plumbline.operators.report.marked_words import cut
 from plumbline.pipelines.base.tables import Rejection
-from plumbline.pipelines.cells.store import open_store
+from plumbline.pipelines.store.store import open_store
 from plumbline.plugins.benchmark_builder.leaking import Board, FoundLeaks, LeaksConfig, find_leaks
 from plumbline.plugins.benchmark_builder.leaks import KINDS, PICTURES, TEXTS, Kind, Match, Share, Target
 

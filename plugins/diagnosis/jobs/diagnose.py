@@ -11,8 +11,8 @@ from plumbline.jobs.display.progress_lines import ProgressDisplay
 from plumbline.jobs.logs import write_log
 from plumbline.jobs.overrides import SWEEP_KEYS
 from plumbline.pipelines.base.exit_codes import OVER_BUDGET
-from plumbline.pipelines.cells.runs import name_newest
 from plumbline.pipelines.report.report import write_report
+from plumbline.pipelines.store.runs import name_newest
 from plumbline.pipelines.sweeps.planning import plan_sweep
 from plumbline.pipelines.sweeps.sweep import run_sweep
 from plumbline.plugins.diagnosis.diagnosing import DiagnoseConfig, diagnose, plan_diagnosis, write_page

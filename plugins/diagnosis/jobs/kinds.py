@@ -4,7 +4,7 @@ import sys
 
 from plumbline.jobs.command import Command, run_job
 from plumbline.jobs.display.console import EMPTY, make_console, show_table
-from plumbline.pipelines.cells.store import open_existing_store
+from plumbline.pipelines.store.store import open_existing_store
 from plumbline.plugins.diagnosis.question_kinds import KindsConfig, KindScore, pool_kinds
 
 COMMAND = Command(

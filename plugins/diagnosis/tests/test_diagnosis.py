@@ -13,8 +13,8 @@ from plumbline.operators.base.errors import ConfigError, SourceError
 from plumbline.operators.metrics.modules import Module
 from plumbline.operators.results.question_quality import content_words
 from plumbline.operators.statistics.poisson_bootstrap import hash_ids
-from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.plans.sweep_config import read_config
+from plumbline.pipelines.store.store import Store
 from plumbline.plugins.diagnosis.diagnosing import DiagnoseConfig, plan_diagnosis
 from plumbline.plugins.diagnosis.diagnosis import Diagnosis
 from plumbline.plugins.diagnosis.jobs.diagnose import main

@@ -3,7 +3,7 @@
 from plumbline.assets.making.paper_figures import published_tables
 from plumbline.operators.report.rendering import diagnosis_markdown
 from plumbline.pipelines.base.storage import StorageConfig
-from tests.pipelines.judging.releases.files import REFERENCE, ROOT, needs_reference
+from tests.pipelines.metaeval.releases.files import REFERENCE, ROOT, needs_reference
 
 
 @needs_reference

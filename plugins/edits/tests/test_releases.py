@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from plumbline.operators.judging.ratings import VIESCORE
-from plumbline.pipelines.judging.metaeval import run_metaeval
-from tests.pipelines.judging.releases.files import Layout, put, reading, table
-from tests.pipelines.judging.releases.test_releases import RATED, check_tables, require_complaint
-from tests.pipelines.judging.test_metaeval import config
+from plumbline.operators.metaeval.ratings import VIESCORE
+from plumbline.pipelines.metaeval.metaeval import run_metaeval
+from tests.pipelines.metaeval.releases.files import Layout, put, reading, table
+from tests.pipelines.metaeval.releases.test_releases import RATED, check_tables, require_complaint
+from tests.pipelines.metaeval.test_metaeval import config
 
 RATERS = "paper_implementation/_human_annotations/ImagenHub_human_eval_results"
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from plumbline.operators.base.errors import PlumblineError, check_known
 from plumbline.pipelines.base.storage import StorageConfig, first_line
-from plumbline.pipelines.cells.runs import find_run, read_manifest
-from plumbline.pipelines.cells.store import open_existing_store
+from plumbline.pipelines.store.runs import find_run, read_manifest
+from plumbline.pipelines.store.store import open_existing_store
 from plumbline.plugins.exports.sinks import SINKS
 from plumbline.plugins.exports.sinks.run_story import HubConfig, RunStory, tracker_name
 

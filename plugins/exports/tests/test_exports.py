@@ -9,8 +9,8 @@ import pytest
 
 from plumbline.operators.base import rows, schemas
 from plumbline.operators.base.errors import ConfigError
-from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.plans.sweep_config import read_config
+from plumbline.pipelines.store.store import Store
 from plumbline.plugins.exports import exports
 from plumbline.plugins.exports.exported_rows import KEY
 from plumbline.plugins.exports.exports import ExportConfig, ExportedScores, export_scores

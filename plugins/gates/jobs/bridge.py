@@ -14,7 +14,7 @@ from plumbline.jobs.display.progress_lines import ProgressDisplay
 from plumbline.jobs.logs import write_log
 from plumbline.jobs.overrides import SWEEP_KEYS
 from plumbline.operators.base.sentences import interval_text, number, plural, signed
-from plumbline.pipelines.cells.store import open_existing_store
+from plumbline.pipelines.store.store import open_existing_store
 from plumbline.pipelines.sweeps.planning import plan_sweep
 from plumbline.plugins.gates.bridge_building import describe
 from plumbline.plugins.gates.bridging import (

@@ -11,7 +11,7 @@ from plumbline.jobs.command import Command, run_job
 from plumbline.jobs.display.console import make_console, say, show_table
 from plumbline.operators.base.sentences import plural
 from plumbline.pipelines.base.exit_codes import COMPLETE, GATE_FAILED
-from plumbline.pipelines.cells.store import open_existing_store
+from plumbline.pipelines.store.store import open_existing_store
 from plumbline.plugins.gates.checks import GateResult
 from plumbline.plugins.gates.gate_config import GateConfig, read_gate
 from plumbline.plugins.gates.gating import run_gate

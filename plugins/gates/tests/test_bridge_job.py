@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from plumbline.pipelines.cells.runs import read_manifest
 from plumbline.pipelines.nightly.regressions import find_baseline
 from plumbline.pipelines.report.trends import make_trends
+from plumbline.pipelines.store.runs import read_manifest
 from tests.bench_of import SMALL, UNJUDGED, write_benchmark
 from tests.commands import printed, refusal
 from tests.operators.report.made import MadeRun, Score, make_run, noisy, plain_prompts

@@ -15,7 +15,7 @@ import yaml
 from numpy.typing import NDArray
 
 from plumbline.pipelines.base.exit_codes import COMPLETE, GATE_FAILED
-from plumbline.pipelines.cells.runs import read_manifest
+from plumbline.pipelines.store.runs import read_manifest
 from plumbline.plugins.gates.rules import Rule
 from tests.bench_of import Bench, images
 from tests.commands import Ended, run

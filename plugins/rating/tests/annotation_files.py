@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from tests.pipelines.judging.releases.files import Layout, Rows
+from tests.pipelines.metaeval.releases.files import Layout, Rows
 
 
 def make_annotation(rater: Any, *results: tuple[str, str, Mapping[str, Any]], **said: Any) -> dict[str, Any]:

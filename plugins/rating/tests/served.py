@@ -8,8 +8,8 @@ from typing import Any
 import httpx
 
 from plumbline.operators.base import rows, schemas
-from plumbline.pipelines.cells.cells import Cell
-from plumbline.pipelines.cells.runs import CELLS
+from plumbline.pipelines.store.cells import Cell
+from plumbline.pipelines.store.runs import CELLS
 from plumbline.pipelines.web.listening import allowed_hosts
 from plumbline.plugins.rating.app import make_app
 from plumbline.plugins.rating.rate_config import RateConfig

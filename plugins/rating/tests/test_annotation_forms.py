@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plugins.rating.tests.annotation_files import LAYOUTS
-from tests.pipelines.judging.releases.files import reading
-from tests.pipelines.judging.releases.test_damage import few, judge_harmed
-from tests.pipelines.judging.releases.test_releases import RATED, check_tables
-from tests.pipelines.judging.test_metaeval import judge_turned_round, judge_without_scores
+from tests.pipelines.metaeval.releases.files import reading
+from tests.pipelines.metaeval.releases.test_damage import few, judge_harmed
+from tests.pipelines.metaeval.releases.test_releases import RATED, check_tables
+from tests.pipelines.metaeval.test_metaeval import judge_turned_round, judge_without_scores
 
 ANNOTATIONS: dict[str, Any] = {
     "ratings": (RATED, 0, [

@@ -18,7 +18,7 @@ from plumbline.plugins.rating.question_templates import TEMPLATES
 from plumbline.plugins.rating.study_files import read_answers, read_study
 from tests.commands import printed, refusal, run
 from tests.operators.report.made import MadeRun
-from tests.pipelines.judging.releases.files import put
+from tests.pipelines.metaeval.releases.files import put
 
 CHOSEN = {
     **{name: "4" for name, template in TEMPLATES.items() if template.grades},

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from plumbline.operators.statistics.levels import SIGNIFICANCE
+from plumbline.operators.statistics.confidence_levels import SIGNIFICANCE
 from plumbline.plugins.rating.exchange_test import exchange_test
 
 Study = Callable[[np.random.Generator], np.ndarray]

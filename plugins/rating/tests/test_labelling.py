@@ -11,12 +11,12 @@ from plumbline.jobs.command import command_of, load_values
 from plumbline.operators.base.errors import ConfigError, SourceError
 from plumbline.operators.statistics.prediction_powered import MIN_LABELS
 from plumbline.pipelines.base.storage import StorageConfig
-from plumbline.pipelines.judging.metaeval import open_release
+from plumbline.pipelines.metaeval.metaeval import open_release
 from plumbline.pipelines.plans.sweep_config import read_config
 from plumbline.plugins.rating.jobs.labels import main
 from plumbline.plugins.rating.labelling import LabelsConfig, measure_coverage, plan_labels, tabulate_pairs
 from tests.commands import config_of, printed, run
-from tests.pipelines.judging.releases.files import REFERENCE, ROOT, needs_reference, put
+from tests.pipelines.metaeval.releases.files import REFERENCE, ROOT, needs_reference, put
 
 MEANS = {"best": 4.0, "close": 2.1, "last": 2.0}
 PROMPTS = 200

@@ -12,7 +12,7 @@ from plumbline.operators.base.errors import ConfigError
 from plumbline.plugins.rating.jobs.rehearse import main
 from plumbline.plugins.rating.rehearsing import rehearse_all
 from tests.commands import config_of, printed
-from tests.pipelines.judging.releases.files import REFERENCE, ROOT, needs_reference
+from tests.pipelines.metaeval.releases.files import REFERENCE, ROOT, needs_reference
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pytest
 from tests.commands import printed
 from tests.jobs.test_command_line import SWEEP_WORDS, understood
 from tests.operators.report.made import MadeRun
-from tests.pipelines.judging import test_scores_source
+from tests.pipelines.metaeval import test_scores_source
 
 run, rated = test_scores_source.run, test_scores_source.rated
 

@@ -17,7 +17,7 @@ from PIL import Image
 
 from plugins.rating.tests.served import GENERATORS, Served, run_id_of
 from plumbline.operators.base.errors import ConfigError, SourceError
-from plumbline.pipelines.cells.checksums import decode_json, encode_json
+from plumbline.pipelines.store.checksums import decode_json, encode_json
 from plumbline.plugins.rating.question_templates import TEMPLATES
 from plumbline.plugins.rating.rate_config import RateConfig
 from plumbline.plugins.rating.study import open_study

@@ -13,10 +13,10 @@ from plugins.rating.tests.simulated import answer_to, make_task
 from plumbline.operators.base.errors import SourceError
 from plumbline.operators.statistics.options import Sampling
 from plumbline.pipelines.base.storage import Place, StorageConfig
-from plumbline.pipelines.cells.checksums import encode_json
-from plumbline.pipelines.cells.store import encode_table
-from plumbline.pipelines.judging.metaeval import run_metaeval
-from plumbline.pipelines.judging.releases.release import words_in
+from plumbline.pipelines.metaeval.metaeval import run_metaeval
+from plumbline.pipelines.metaeval.releases.release import words_in
+from plumbline.pipelines.store.checksums import encode_json
+from plumbline.pipelines.store.store import encode_table
 from plumbline.plugins.rating.answers import Answer, encode_answer
 from plumbline.plugins.rating.labelling import plan_labels
 from plumbline.plugins.rating.numbers import collect_ratings
@@ -27,7 +27,7 @@ from plumbline.plugins.rating.study_ratings import RATED, read_study
 from plumbline.plugins.rating.tasks import Task, task_table
 from tests.commands import config_of
 from tests.operators.report.made import make_run, plain_prompts
-from tests.pipelines.judging.releases.files import put
+from tests.pipelines.metaeval.releases.files import put
 
 LIKERT, WORDS, QUESTIONS = (
     make_task(name, "p1", ("atlas",), skills=("color",)) for name in ("likert", "words", "questions")

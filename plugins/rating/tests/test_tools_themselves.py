@@ -12,10 +12,10 @@ from plugins.rating.tests.annotation_files import ARGILLA_RECORDS, LABEL_STUDIO
 from plugins.rating.tests.served import run_id_of
 from plugins.rating.tests.test_annotation_tools import exported, rated_in_label_studio
 from plumbline.pipelines.base.storage import StorageConfig
-from plumbline.pipelines.judging.releases.readers import RatingColumns, read_release
+from plumbline.pipelines.metaeval.releases.readers import RatingColumns, read_release
 from plumbline.plugins.rating.question_templates import TEMPLATES
 from tests.commands import printed
-from tests.pipelines.judging.releases.files import put, reading
+from tests.pipelines.metaeval.releases.files import put, reading
 
 pytestmark = pytest.mark.elsewhere
 ANN = UUID(int=7)

@@ -6,7 +6,7 @@ from typing import Any
 from plumbline.operators.metrics import parsing
 from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.base.tables import as_object
-from plumbline.pipelines.judging.releases.release import (
+from plumbline.pipelines.metaeval.releases.release import (
     LIKERT,
     Rating,
     Release,
@@ -16,7 +16,7 @@ from plumbline.pipelines.judging.releases.release import (
     skills_of,
     words_in,
 )
-from plumbline.pipelines.judging.releases.sheets import as_list, as_text, read_list
+from plumbline.pipelines.metaeval.releases.sheets import as_list, as_text, read_list
 
 
 def read_evalmuse(place: Place) -> Release:

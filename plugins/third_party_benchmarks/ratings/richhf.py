@@ -6,8 +6,8 @@ from typing import Any
 
 from plumbline.operators.base.errors import SourceError
 from plumbline.pipelines.base.storage import Place
-from plumbline.pipelines.judging.releases.release import Rating, Release, Word, rating_value, released, words_in
-from plumbline.pipelines.judging.releases.sheets import exists, files_in, is_folder, read_sheet
+from plumbline.pipelines.metaeval.releases.release import Rating, Release, Word, rating_value, released, words_in
+from plumbline.pipelines.metaeval.releases.sheets import exists, files_in, is_folder, read_sheet
 from plumbline.plugins.third_party_benchmarks.ratings.tfrecords import read_examples
 
 SCORES = ("aesthetics", "artifact", "misalignment", "overall")

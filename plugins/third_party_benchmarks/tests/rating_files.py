@@ -4,7 +4,7 @@ import struct
 from collections.abc import Mapping
 
 from plumbline.plugins.third_party_benchmarks.ratings.tfrecords import masked_crc
-from tests.pipelines.judging.releases.files import Layout, Rows
+from tests.pipelines.metaeval.releases.files import Layout, Rows
 
 
 def _field(number: int, content: bytes) -> bytes:

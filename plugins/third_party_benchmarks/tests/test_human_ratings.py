@@ -15,16 +15,16 @@ from plugins.third_party_benchmarks.tests.rating_files import (
     richhf,
 )
 from plumbline.plugins.third_party_benchmarks.ratings.tfrecords import masked_crc
-from tests.pipelines.judging.releases.files import reading, table
-from tests.pipelines.judging.releases.test_damage import few, judge_harmed
-from tests.pipelines.judging.releases.test_releases import (
+from tests.pipelines.metaeval.releases.files import reading, table
+from tests.pipelines.metaeval.releases.test_damage import few, judge_harmed
+from tests.pipelines.metaeval.releases.test_releases import (
     RATED,
     assert_absence,
     cells,
     check_tables,
     require_complaint,
 )
-from tests.pipelines.judging.test_metaeval import judge_turned_round, judge_without_scores
+from tests.pipelines.metaeval.test_metaeval import judge_turned_round, judge_without_scores
 
 EXPECTED: dict[str, dict[str, Any]] = {
     "evalmuse": {

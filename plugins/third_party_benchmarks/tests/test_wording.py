@@ -33,7 +33,7 @@ def test_unigenbench_asks_in_its_releases_words_about_all_checkpoints_at_once(tm
         metric.inspect("狗", [asked[0]._replace(kind="风格")]), ["<analysis>['a']</analysis><score>[1]</score>"]
     )
     assert "说明:「\n风格: 画风\n」" in request.messages[0].text and ratings_by_name(chinese.ratings) == {"风格": 1}
-    with pytest.raises(UnreadableReply, match="the checkpoint 'Smell' means"):
+    with pytest.raises(UnreadableReply, match="does not define the checkpoint 'Smell'"):
         run(metric.inspect("a dog", [asked[0]._replace(kind="Smell")]))
     with pytest.raises(UnreadableReply):
         run(metric.inspect("a dog", asked), *[["<analysis>[]</analysis><score>[__import__('os')]</score>"]] * 11)

@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 
-from plumbline.pipelines.cells.store import Store
+from plumbline.pipelines.store.store import Store
 from plumbline.pipelines.web.listening import allowed_hosts
 from plumbline.plugins.viewer.app import make_app
 from plumbline.plugins.viewer.browser import Browser

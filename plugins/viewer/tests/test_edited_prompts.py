@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from plugins.viewer.tests.asked import asking
-from plumbline.pipelines.cells.runs import newest_first
+from plumbline.pipelines.store.runs import newest_first
 from tests.commands import store_at
 from tests.jobs import test_edited_prompts
 from tests.jobs.test_edited_prompts import EDITED, PROMPTS

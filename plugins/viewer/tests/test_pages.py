@@ -17,10 +17,10 @@ from PIL import Image
 from plugins.viewer.tests.asked import Asking, asking
 from plumbline.operators.base import rows, schemas
 from plumbline.operators.base.errors import ConfigError
-from plumbline.pipelines.cells.cells import Cell
-from plumbline.pipelines.cells.runs import CELLS
-from plumbline.pipelines.cells.store import LATEST
 from plumbline.pipelines.report.report import write_report
+from plumbline.pipelines.store.cells import Cell
+from plumbline.pipelines.store.runs import CELLS
+from plumbline.pipelines.store.store import LATEST
 from plumbline.plugins.viewer.browser import Browser
 from plumbline.plugins.viewer.run_database import Database
 from tests.commands import store_at

@@ -12,10 +12,10 @@ from PIL import Image
 
 from plumbline.operators.base import rows, schemas
 from plumbline.operators.images.generation_settings import count_settings
-from plumbline.operators.results.usual_scores import SketchKey, sketch, usual_table
-from plumbline.pipelines.cells.cells import Cell
-from plumbline.pipelines.cells.runs import CELLS
-from plumbline.pipelines.cells.store import LATEST, Store
+from plumbline.operators.results.percentile_ranks import SketchKey, sketch, usual_table
+from plumbline.pipelines.store.cells import Cell
+from plumbline.pipelines.store.runs import CELLS
+from plumbline.pipelines.store.store import LATEST, Store
 from tests.commands import store_at
 from tests.operators.tallied import summarise
 

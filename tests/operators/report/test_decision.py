@@ -24,7 +24,7 @@ from plumbline.operators.results.comparison import (
     rank_generators,
 )
 from plumbline.operators.results.summary import OVERALL
-from plumbline.operators.statistics.levels import SIGNIFICANCE
+from plumbline.operators.statistics.confidence_levels import SIGNIFICANCE
 from tests.operators.tallied import paired, summarise
 
 SKILLS = ("text", "colour")

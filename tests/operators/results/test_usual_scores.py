@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from plumbline.operators.results.usual_scores import SketchKey, UsualScores, largest_sketches, sketch, usual_table
+from plumbline.operators.results.percentile_ranks import SketchKey, UsualScores, largest_sketches, sketch, usual_table
 
 NONE_FALLS = frozenset[str]()
 

@@ -9,7 +9,7 @@ import pytest
 
 from plumbline.operators.statistics.agreement import STATISTICS, alpha_interval
 from plumbline.operators.statistics.bootstrap import CORRELATIONS, Prompts
-from plumbline.operators.statistics.levels import SIGNIFICANCE
+from plumbline.operators.statistics.confidence_levels import SIGNIFICANCE
 from plumbline.operators.statistics.options import Sampling, ZeroHandling
 from plumbline.statistics import holm, permutation, signed_rank
 

@@ -17,14 +17,14 @@ from plumbline.operators.base.errors import ConfigError, RowError
 from plumbline.operators.images import decoding as module
 from plumbline.operators.images.decoding import decode_bytes
 from plumbline.pipelines.base.storage import Place, StorageConfig
-from plumbline.pipelines.cells.lease import take_lease
-from plumbline.pipelines.cells.runs import read_manifest, run_ids, run_of_position
-from plumbline.pipelines.cells.store import Store, draft_path
 from plumbline.pipelines.maintenance.garbage import Collected, collect_garbage
 from plumbline.pipelines.maintenance.gc_config import GcConfig, KeepRuns
 from plumbline.pipelines.maintenance.working_sweeps import DELETING, SWEEPS, running_sweeps, send_heartbeats
 from plumbline.pipelines.plans.sweep_config import SweepConfig
 from plumbline.pipelines.report.report import write_report
+from plumbline.pipelines.store.lease import take_lease
+from plumbline.pipelines.store.runs import read_manifest, run_ids, run_of_position
+from plumbline.pipelines.store.store import Store, draft_path
 from plumbline.pipelines.sweeps.computing import registered_sweep
 from plumbline.pipelines.sweeps.planning import plan_sweep
 from plumbline.pipelines.sweeps.sweep import run_sweep

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from plumbline.operators.base.errors import ConfigError
-from plumbline.pipelines.cells.lease import Clock, LeaseHeld, LeaseLost, read_lease, take_lease
-from plumbline.pipelines.cells.runs import Run, run_ids
 from plumbline.pipelines.maintenance.gc_config import KeepRuns
 from plumbline.pipelines.maintenance.retention import kept_runs, retain
 from plumbline.pipelines.maintenance.working_sweeps import DELETING, send_heartbeats
+from plumbline.pipelines.store.lease import Clock, LeaseHeld, LeaseLost, read_lease, take_lease
+from plumbline.pipelines.store.runs import Run, run_ids
 from tests.commands import store_at
 
 FIRST = datetime(2026, 1, 1, 2, tzinfo=UTC)

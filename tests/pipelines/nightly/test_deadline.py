@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from plumbline.pipelines.base.exit_codes import LATE, LOST
-from plumbline.pipelines.cells.lease import LeaseLost
 from plumbline.pipelines.nightly.deadline import Stopped, stop_early
+from plumbline.pipelines.store.lease import LeaseLost
 
 ROOT = Path(__file__).parent.parent.parent.parent
 STUBBORN = """
 import threading
-from plumbline.pipelines.cells.lease import LeaseLost
+from plumbline.pipelines.store.lease import LeaseLost
 from plumbline.pipelines.nightly.deadline import Stopped, stop_early
 
 with stop_early(None, grace=0.01) as stop:

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from plumbline.operators.base.errors import ConfigError
-from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.nightly import regressions
 from plumbline.pipelines.nightly.nightly_config import NightConfig
 from plumbline.pipelines.nightly.outcome import NightOutcome, outcome_path, read_outcome
@@ -18,6 +17,7 @@ from plumbline.pipelines.nightly.regressions import (
     make_outcomes,
     publish_outcome,
 )
+from plumbline.pipelines.store.store import Store
 from tests.commands import store_at
 from tests.operators.report.made import MadeRun, make_run, noisy, plain_prompts
 

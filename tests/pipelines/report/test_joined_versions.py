@@ -10,11 +10,11 @@ import pytest
 from plumbline.operators.results.bridge import Bridge, Line, Version
 from plumbline.operators.results.metric_recipes import recipe_of
 from plumbline.operators.statistics.bootstrap import Interval
-from plumbline.pipelines.cells.runs import read_manifest
 from plumbline.pipelines.nightly.regressions import find_baseline
 from plumbline.pipelines.report.bridges import BRIDGES
 from plumbline.pipelines.report.report import write_report
 from plumbline.pipelines.report.trends import make_trends
+from plumbline.pipelines.store.runs import read_manifest
 from tests.operators.report.made import MadeRun, Score, make_run, noisy, plain_prompts
 
 DAYS = ("2026-01-01", "2026-01-02")

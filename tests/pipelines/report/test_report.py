@@ -19,16 +19,16 @@ from rich.console import Console
 from plumbline.jobs.report import show_report
 from plumbline.operators.base import schemas
 from plumbline.operators.base.errors import ConfigError
-from plumbline.operators.judging.judgement import Comparison, Judgement
+from plumbline.operators.metaeval.judgement import Comparison, Judgement
 from plumbline.operators.statistics.bootstrap import UNDEFINED, Interval
 from plumbline.pipelines.base.storage import StorageConfig
-from plumbline.pipelines.cells.cells import Shard
-from plumbline.pipelines.judging.metaeval import Findings, write_findings
+from plumbline.pipelines.metaeval.metaeval import Findings, write_findings
 from plumbline.pipelines.report.image_details import read_rows
 from plumbline.pipelines.report.report import ReportConfig, write_report
+from plumbline.pipelines.store.cells import Shard
 from tests.commands import printed, store_at
 from tests.operators.report.made import MadeRun, make_run, noisy, png
-from tests.pipelines.judging.releases.files import put
+from tests.pipelines.metaeval.releases.files import put
 
 
 def edit_manifest(run: MadeRun, **changes: object) -> None:

@@ -18,7 +18,7 @@ from plumbline.pipelines.running.events import (
     to_all,
 )
 from plumbline.pipelines.running.executor import Here, OnRay, choose_executor
-from plumbline.pipelines.running.here import compute_first
+from plumbline.pipelines.running.in_process import compute_first
 from plumbline.pipelines.running.small_sweeps import count_small_calls
 from plumbline.pipelines.sweeps.computing import workload_of
 from tests.bench_of import plan_bench, write_benchmark

@@ -18,8 +18,6 @@ from plumbline.operators.images.decoding import ImageLimits
 from plumbline.operators.images.videos import Clips
 from plumbline.pipelines.base.cluster_config import PoolConfig
 from plumbline.pipelines.base.storage import StorageConfig, WriteError
-from plumbline.pipelines.cells.cells import Cell, Outcome, Shard, Work
-from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.plans.plan import Node
 from plumbline.pipelines.running import actor as actor_module
 from plumbline.pipelines.running.actor import CALLS_PER_ACTOR, RunSettings, StageActor
@@ -29,6 +27,8 @@ from plumbline.pipelines.running.outcomes import CallReporter, ModelTime, ShardN
 from plumbline.pipelines.running.progress import NO_HISTORY, FinishedShard, ProgressLog, Report
 from plumbline.pipelines.running.stages import StageContext
 from plumbline.pipelines.sources.uris import Uris
+from plumbline.pipelines.store.cells import Cell, Outcome, Shard, Work
+from plumbline.pipelines.store.store import Store
 from tests.bench_of import compute, plan_bench, write_benchmark
 from tests.commands import store_at
 

@@ -10,11 +10,11 @@ from plumbline.operators.base import rows, schemas
 from plumbline.operators.base.errors import SourceError
 from plumbline.pipelines.base.cluster_config import ClusterConfig
 from plumbline.pipelines.base.storage import StorageConfig
-from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.running.errors import RunnerError
 from plumbline.pipelines.running.in_order import AHEAD
 from plumbline.pipelines.running.tasks import THREADS, Tasks, TasksHere, open_tasks
 from plumbline.pipelines.sources.shards import read_shard
+from plumbline.pipelines.store.store import Store
 from tests.bench_of import Bench, images, run_plan, save_scores
 
 CLUSTER = ClusterConfig(driver_rows=10, max_attempts=2)

@@ -7,11 +7,11 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from plumbline.pipelines.cells.runs import read_manifest
 from plumbline.pipelines.plans.plan import Plan
 from plumbline.pipelines.report.finished_run import find_originals
 from plumbline.pipelines.rewards.scored_images import gather_scores
 from plumbline.pipelines.sources.file_memory import SCHEMA
+from plumbline.pipelines.store.runs import read_manifest
 from plumbline.pipelines.sweeps.planning import plan_sweep
 from tests.bench_of import (
     CAPTIONED,

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from plumbline.operators.images.decoding import ImageLimits
 from plumbline.operators.statistics.options import Adaptive
 from plumbline.pipelines.base.storage import StorageConfig
-from plumbline.pipelines.cells.cells import digest
 from plumbline.pipelines.sources import adaptive_rounds
 from plumbline.pipelines.sources.adaptive_rounds import split_rounds
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig, ColumnsConfig
@@ -23,6 +22,7 @@ from plumbline.pipelines.sources.file_memory import FileMemory
 from plumbline.pipelines.sources.shards import ShardSize, read_shard
 from plumbline.pipelines.sources.sources import Sources
 from plumbline.pipelines.sources.uris import benchmark_uris
+from plumbline.pipelines.store.cells import digest
 from tests.bench_of import images, prompts, run_config, sources_of, sweep_config, write_rows
 
 STORAGE = StorageConfig()

@@ -10,12 +10,12 @@ from typing import IO
 import pytest
 
 from plumbline.operators.base.errors import ConfigError, SourceError
-from plumbline.pipelines.cells.cells import Shard
 from plumbline.pipelines.sources import shards
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig
 from plumbline.pipelines.sources.prompt_files import read_prompt_file
 from plumbline.pipelines.sources.shards import ShardSize
 from plumbline.pipelines.sources.sources import Sources
+from plumbline.pipelines.store.cells import Shard
 from tests.bench_of import images, sources_of, write_rows
 from tests.commands import config_of
 

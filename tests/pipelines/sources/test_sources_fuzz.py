@@ -16,16 +16,16 @@ from hypothesis import strategies as st
 from plumbline.jobs.command import command_of, dotted_keys, load_values
 from plumbline.jobs.display.console import JobConsole
 from plumbline.jobs.display.store_contents import show_runs
-from plumbline.operators.base.each import map_sequentially
 from plumbline.operators.base.errors import PlumblineError
+from plumbline.operators.base.ordered_maps import map_sequentially
 from plumbline.pipelines.base.storage import StorageConfig
-from plumbline.pipelines.cells.runs import find_run, list_runs, read_manifest
-from plumbline.pipelines.cells.store import Store
 from plumbline.pipelines.report.report import open_run
 from plumbline.pipelines.sources.benchmark import IMAGE_COLUMNS, BenchmarkConfig, ColumnsConfig
 from plumbline.pipelines.sources.prompts import read_prompts
 from plumbline.pipelines.sources.shards import ShardSize, read_extra, read_shard
 from plumbline.pipelines.sources.sources import Sources
+from plumbline.pipelines.store.runs import find_run, list_runs, read_manifest
+from plumbline.pipelines.store.store import Store
 from tests.bench_of import images, sources_of, write_rows
 from tests.commands import config_of
 from tests.damage import ODD, PIECES, Edit, bounded, changed, edits

@@ -1,0 +1,369 @@
+"""Means of people's ratings, and win rates of their choices, over all prompts that a metric scored.
+
+People rate some of the prompts. The metric predicts their ratings of every prompt, and the rated prompts show the
+metric's error for each generator: prediction-powered inference (statistics/prediction_powered.py). Predictions are
+fitted on other prompts than they are used for (Zrnic and Candès 2024, Cross-prediction-powered inference).
+"""
+
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import combinations
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import scipy
+from numpy.typing import NDArray
+
+from plumbline.operators.metaeval.matching import as_scored, metric_columns
+from plumbline.operators.metaeval.preferences import PREFERENCE_SIGNS, majority_votes, scores_of_side
+from plumbline.operators.metaeval.ratings import mean_ratings
+from plumbline.operators.metrics.metric import direction
+from plumbline.operators.results.run_scores import RunScores
+from plumbline.operators.statistics.bootstrap import UNDEFINED, Interval
+from plumbline.operators.statistics.confidence_levels import CONFIDENCE
+from plumbline.operators.statistics.options import MATCH_COLUMNS, Match
+from plumbline.operators.statistics.poisson_bootstrap import hash_ids
+from plumbline.operators.statistics.prediction_powered import (
+    MIN_DIFFERENT_LABELS,
+    MIN_LABELS,
+    count_different,
+    enough_labels,
+    powered_mean,
+    widening,
+)
+from plumbline.operators.statistics.shares import exact_interval
+
+Floats = NDArray[np.float64]
+
+FOLDS = 5
+"""Parts of the rated prompts; ratings of each part are predicted from the other parts."""
+ROUNDING = 1e-20
+"""Scores are equal if their variance / mean square is below this."""
+Scale = Literal["rating", "win_rate", "passing"]
+EVEN: Mapping[Scale, float] = {"rating": 0.0, "win_rate": 0.5}
+"""Difference of ratings, or win rate, of two equally good generators."""
+
+
+class CorrectedMean(NamedTuple):
+    """A row of schema CORRECTED."""
+
+    template: str
+    metric: str
+    scale: Scale
+    generator: str
+    other: str
+    """Second generator of a pair; empty for the mean of a single generator."""
+    corrected: float
+    low: float
+    high: float
+    people: float
+    people_low: float
+    people_high: float
+    predicted: float
+    predicted_low: float
+    predicted_high: float
+    worth: float
+    n_rated: int
+    n_scored: int
+    better: str
+    metric_better: str
+    note: str
+
+    @property
+    def interval(self) -> Interval:
+        return Interval(self.low, self.high)
+
+
+class Estimate(NamedTuple):
+    """A mean over prompts."""
+
+    value: float
+    shares: Floats
+    """Contribution of each prompt (prompts,) to the error, whose square is the sum of their squares."""
+    prompts: int
+    """Number of prompts that the mean is over."""
+
+    @property
+    def error(self) -> float:
+        """Standard error, widened a little for the fitted parameters."""
+        return math.sqrt(float(self.shares @ self.shares)) * float(widening(self.prompts))
+
+    def interval(self, level: float) -> Interval:
+        """Return Student's interval; undefined for fewer than three prompts, or if nearly all are equal."""
+        if self.prompts < 3 or int(count_different(self.shares[self.shares != 0])) < MIN_DIFFERENT_LABELS:
+            return UNDEFINED
+        half_width = float(scipy.special.stdtrit(self.prompts - 1, (1 + level) / 2)) * self.error
+        return Interval(self.value - half_width, self.value + half_width)
+
+
+class Corrected(NamedTuple):
+    """A mean by people and a metric together, by people alone and by the metric alone."""
+
+    corrected: Estimate
+    people: Estimate
+    predicted: Estimate
+    note: str = ""
+    """Reason if the corrected mean is undefined."""
+
+
+class Labelled(NamedTuple):
+    """Labels and predictions of the prompts of a generator, or of a pair; each (prompts,), nan if missing."""
+
+    labels: Floats
+    """Labels by people."""
+    predictions: Floats
+    """Labels of the labelled prompts as the metric predicts them."""
+    others: Floats
+    """Predicted labels of the other prompts."""
+
+
+def correct(data: Labelled) -> Corrected:
+    """Return the mean over all prompts, assuming that the labelled prompts were drawn at random."""
+    rated, other = np.isfinite(data.labels), np.isfinite(data.others)
+    labels, predictions, others = data.labels[rated], data.predictions[rated], data.others[other]
+    people = _mean(data.labels, rated)
+    predicted = _mean(np.where(rated, data.predictions, data.others), rated | other)
+    if not enough_labels(labels):
+        return Corrected(people, people, predicted, _explain_missing(labels))
+    if len(others) < 2:  # all prompts are rated, and the metric cannot add anything
+        return Corrected(people, people, predicted)
+    found = powered_mean(labels, predictions, others)
+    power, shares = float(found.power), np.zeros(len(rated))
+    residuals = labels - power * predictions
+    shares[rated] = (residuals - residuals.mean()) / len(labels)
+    shares[other] = power * (others - others.mean()) / len(others)
+    return Corrected(Estimate(float(found.estimate), shares, len(labels)), people, predicted)
+
+
+def _mean(values: Floats, known: NDArray[np.bool_]) -> Estimate:
+    shares, n = np.zeros(len(values)), int(known.sum())
+    value = float(values[known].mean()) if n else math.nan
+    shares[known] = (values[known] - value) / max(n, 1)
+    return Estimate(value, shares, n)
+
+
+def _explain_missing(labels: Floats) -> str:
+    if len(labels) < MIN_LABELS:
+        return f"not enough ratings: {len(labels)} prompts, of {MIN_LABELS} that are wanted"
+    equal = len(labels) - int(count_different(labels))
+    return f"not enough ratings that differ: {equal} of {len(labels)} prompts are rated alike"
+
+
+def combine(weights: Sequence[float], means: Sequence[Corrected], start: float = 0.0) -> Corrected:
+    """Return `start` + the weighted sum of means over the same prompts."""
+
+    def total(estimates: Sequence[Estimate]) -> Estimate:
+        values = [weight * estimate.value for weight, estimate in zip(weights, estimates, strict=True)]
+        shares = [weight * estimate.shares for weight, estimate in zip(weights, estimates, strict=True)]
+        return Estimate(start + sum(values), np.sum(shares, axis=0), min(each.prompts for each in estimates))
+
+    return Corrected(
+        corrected=total([mean.corrected for mean in means]),
+        people=total([mean.people for mean in means]),
+        predicted=total([mean.predicted for mean in means]),
+        note=next((mean.note for mean in means if mean.note), ""),
+    )
+
+
+def predict(labels: Floats, scores: Floats, others: Floats) -> list[Labelled]:
+    """Predict labels from scores, each (generators, prompts), by a line for all generators.
+
+    Labelled prompts are predicted by the line of the other folds, and `others` by the mean of these lines.
+    """
+    rated = np.isfinite(labels).any(axis=0)
+    folds = np.where(rated, (np.cumsum(rated) - 1) % FOLDS, -1)
+    training = [rated & (folds != fold) for fold in range(FOLDS)]
+    lines = np.array([_fit_line(scores[:, prompts], labels[:, prompts]) for prompts in training])
+    slope, intercept = lines[folds].T
+    mean_slope, mean_intercept = np.nanmean(lines, axis=0)
+    return list(map(Labelled, labels, slope * scores + intercept, mean_slope * others + mean_intercept))
+
+
+def _fit_line(x: Floats, y: Floats) -> tuple[float, float]:
+    """Return slope and intercept of the line through the known points (generators, prompts).
+
+    The slope is estimated within generators, so that a metric's favourite generators do not change it. It is at least
+    0: a metric that contradicts people is ignored.
+    """
+    known = np.isfinite(x) & np.isfinite(y)
+    if not known.any():
+        return math.nan, math.nan
+    count = np.maximum(known.sum(axis=1, keepdims=True), 1)
+    dx, dy = (np.where(known, z - np.where(known, z, 0).sum(axis=1, keepdims=True) / count, 0) for z in (x, y))
+    spread = float((dx**2).sum())
+    varies = spread > ROUNDING * float((x[known] ** 2).sum())
+    slope = max(float((dx * dy).sum()) / spread, 0.0) if varies else 0.0
+    return slope, float(y[known].mean() - slope * x[known].mean())
+
+
+def correct_ratings(
+    ratings: pa.Table, scores: pa.Table, run: RunScores, match: Match, falling: Collection[str]
+) -> list[CorrectedMean]:
+    """Correct every generator's mean rating, and every two generators' difference, by template and metric.
+
+    `scores` has the scores of rated images, negated for metrics that prefer lower scores (`falling`); `run` has all
+    scores, not negated.
+    """
+    human = as_scored(mean_ratings(ratings, match), scores, match).dropna(subset=["generator"])
+    found: list[CorrectedMean] = []
+    for metric, column in metric_columns(scores, match).items():
+        rated = human.join(column.rename("score"), on=list(MATCH_COLUMNS[match])).dropna(subset=["score"])
+        averaged = _average_scores(run, metric, falling, rated["generator"], rated["prompt_id"])
+        for template, rows in rated.groupby("template", sort=False, dropna=False):
+            labels, own = (averaged.means(rows["generator"], rows, column) for column in ("human", "score"))
+            data = predict(labels, own, np.where(np.isfinite(labels), math.nan, averaged.scores))
+            means = dict(zip(averaged.generators, map(correct, data), strict=True))
+            found += rating_rows(str(template), metric, means, dict(zip(means, averaged.scores, strict=True)))
+    return found
+
+
+def correct_choices(
+    preferences: pa.Table, scores: pa.Table, run: RunScores, match: Match, falling: Collection[str]
+) -> list[CorrectedMean]:
+    """Correct every generator's win rate, and that of every compared pair, by template and metric.
+
+    The majority of raters decides, and ties count half. The arguments are those of `correct_ratings`.
+    """
+    votes = majority_votes(preferences)
+    votes = as_scored(as_scored(votes, scores, match, "a"), scores, match, "b")
+    votes = votes.dropna(subset=["generator_a", "generator_b"])
+    votes = votes[votes["generator_a"] != votes["generator_b"]]
+    first = np.where(votes["generator_a"] < votes["generator_b"], 1, -1)
+    votes["vote"] = _win_share(first * votes["preferred"].map(PREFERENCE_SIGNS).astype("float64"))
+    found: list[CorrectedMean] = []
+    for metric, column in metric_columns(scores, match).items():
+        a, b = (scores_of_side(side, column, votes, match) for side in "ab")
+        both = votes.assign(choice=_win_share(first * np.sign(a - b))).dropna(subset=["choice"])
+        names = both[["generator_a", "generator_b"]]
+        both = both.assign(generator_a=names.min(axis=1), generator_b=names.max(axis=1))
+        generators = pd.concat([names[name] for name in names])
+        averaged = _average_scores(run, metric, falling, generators, both["prompt_id"])
+        for template, pairs in both.groupby("template", sort=False):
+            found += choice_rows(str(template), metric, _correct_pairs(pairs, averaged))
+    return found
+
+
+def _correct_pairs(both: pd.DataFrame, averaged: "_AveragedScores") -> dict[tuple[str, str], Corrected]:
+    """Correct win rates; people's `vote` and the metric's `choice` are win shares of the first generator."""
+    pairs = {}
+    for (a, b), rows in both.groupby(["generator_a", "generator_b"]):
+        row_a, row_b = (averaged.generators.index(name) for name in (a, b))
+        labels, choices = (averaged.means(rows["generator_a"], rows, column)[row_a] for column in ("vote", "choice"))
+        others = _win_share(np.sign(averaged.scores[row_a] - averaged.scores[row_b]))
+        pairs[str(a), str(b)] = correct(Labelled(labels, choices, np.where(np.isfinite(labels), math.nan, others)))
+    return pairs
+
+
+def _win_share(sign: Any) -> Any:
+    """Return 1 for a win (1), 0 for a defeat (-1) and 0.5 for a tie (0)."""
+    return (sign + 1) / 2
+
+
+class _AveragedScores(NamedTuple):
+    """Mean scores by generator and prompt."""
+
+    generators: list[str]
+    prompts: NDArray[np.uint64]
+    """Hashes of the ids, ascending."""
+    scores: Floats
+    """Mean scores (generators, prompts), higher is better; nan if missing."""
+
+    def means(self, generator: "pd.Series[str]", rows: pd.DataFrame, column: str) -> Floats:
+        """Return the means of a column of other rows in the same shape."""
+        codes = {name: code for code, name in enumerate(self.generators)}
+        prompt = np.searchsorted(self.prompts, hash_ids(rows["prompt_id"].to_list()))
+        return _means(self.scores.shape, generator.map(codes).to_numpy(np.int64), prompt, rows[column].to_numpy())
+
+
+def _average_scores(
+    run: RunScores, metric: str, falling: Collection[str], generators: "pd.Series[str]", prompt_ids: "pd.Series[str]"
+) -> _AveragedScores:
+    """Average the run's scores, with rows and columns for these judged generators and prompts too."""
+    columns = run.select_rows(metric).scored()
+    names = list(dict.fromkeys([*run.generators, *generators]))
+    prompts = np.unique(np.concatenate([columns.prompt, hash_ids(prompt_ids.to_list())]))
+    scores = direction(metric, falling) * columns.score
+    prompt = np.searchsorted(prompts, columns.prompt)
+    return _AveragedScores(names, prompts, _means((len(names), len(prompts)), columns.generator, prompt, scores))
+
+
+def _means(shape: tuple[int, ...], row: NDArray[Any], column: NDArray[Any], values: Floats) -> Floats:
+    """Return the mean of the values in each cell of a matrix; nan if the cell has none."""
+    sums, counts = np.zeros((2, *shape))
+    np.add.at(sums, (row, column), values)
+    np.add.at(counts, (row, column), 1)
+    with np.errstate(invalid="ignore"):
+        return np.asarray(sums / counts)
+
+
+def rating_rows(
+    template: str, metric: str, means: Mapping[str, Corrected], scores: Mapping[str, Floats]
+) -> Iterator[CorrectedMean]:
+    """Yield the rows of all scored generators, and then of the pairs of generators with enough ratings.
+
+    The metric's own verdict on a pair is decided by its uncalibrated `scores` (prompts,).
+    """
+    scored = {name: mean for name, mean in means.items() if mean.predicted.prompts}
+    complete = [name for name, mean in scored.items() if not mean.note]
+    pairs = {(a, b): combine((1, -1), (scored[a], scored[b])) for a, b in combinations(complete, 2)}
+    differences = {(a, b): scores[a] - scores[b] for a, b in pairs}
+    alone = {pair: _mean(values, np.isfinite(values)) for pair, values in differences.items()}
+    yield from _rows(template, metric, "rating", scored, pairs, alone)
+
+
+def choice_rows(template: str, metric: str, pairs: Mapping[tuple[str, str], Corrected]) -> Iterator[CorrectedMean]:
+    """Yield every generator's win rate, the mean over its opponents, and then the first's win rate of every pair."""
+    means = {}
+    for name in sorted({name for pair in pairs for name in pair}):
+        own = {pair: mean for pair, mean in pairs.items() if name in pair}
+        weights = [(1 if pair[0] == name else -1) / len(own) for pair in own]
+        lost = sum(pair[1] == name for pair in own) / len(own)
+        means[name] = combine(weights, list(own.values()), lost)
+    yield from _rows(template, metric, "win_rate", means, pairs, {pair: mean.predicted for pair, mean in pairs.items()})
+
+
+def _rows(
+    template: str,
+    metric: str,
+    scale: Scale,
+    means: Mapping[str, Corrected],
+    pairs: Mapping[tuple[str, str], Corrected],
+    alone: Mapping[tuple[str, str], Estimate],
+) -> Iterator[CorrectedMean]:
+    """Yield the rows of single generators and of pairs; `alone` has the metric's own difference of each pair."""
+    for name, mean in means.items():
+        yield _row((template, metric, scale, name, ""), mean, CONFIDENCE)
+    level = 1 - (1 - CONFIDENCE) / max(len(pairs), 1)  # the intervals of pairs are valid simultaneously
+    for (a, b), mean in pairs.items():
+        names = (template, metric, scale, a, b)
+        yield _row(names, mean, level)._replace(metric_better=_better(names, alone[a, b].interval(level)))
+
+
+def _row(names: tuple[str, str, Scale, str, str], mean: Corrected, level: float) -> CorrectedMean:
+    """Return a row; if nearly all votes are equal, the win rate is people's alone, with an exact interval."""
+    scale = names[2]
+    corrected, people, predicted, note = mean
+    interval, of_people, of_metric = (estimate.interval(level) for estimate in (corrected, people, predicted))
+    if note:
+        exact = scale == "win_rate" and people.prompts >= MIN_LABELS
+        wins = people.value * people.prompts
+        interval = of_people = exact_interval(wins, people.prompts - wins, level) if exact else UNDEFINED
+    known = not math.isnan(interval.low)
+    value = corrected.value if known else math.nan
+    worth = (people.error / corrected.error) ** 2 if known and corrected.error else math.nan
+    return CorrectedMean(
+        template=names[0], metric=names[1], scale=scale, generator=names[3], other=names[4],
+        corrected=value, low=interval.low, high=interval.high,
+        people=people.value, people_low=of_people.low, people_high=of_people.high,
+        predicted=predicted.value, predicted_low=of_metric.low, predicted_high=of_metric.high,
+        worth=worth, n_rated=people.prompts, n_scored=predicted.prompts,
+        better=_better(names, interval), metric_better="", note="" if known else note,
+    )  # fmt: skip
+
+
+def _better(names: tuple[str, str, Scale, str, str], interval: Interval) -> str:
+    *_, scale, generator, other = names
+    low, high = interval
+    return "" if not other else generator if low > EVEN[scale] else other if high < EVEN[scale] else ""

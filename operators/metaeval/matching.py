@@ -1,0 +1,123 @@
+"""Matching of scores with judgements of the same image, by the ids that both have."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from plumbline.operators.base.errors import SourceError
+from plumbline.operators.metaeval.judgement import numbers
+from plumbline.operators.statistics.options import MATCH_COLUMNS, Match
+from plumbline.operators.statistics.rounding import merge_equal
+
+IDS = ("image_id", "prompt_id", "generator")
+EXAMPLES = 2
+
+
+def rated_ids(ratings: pa.Table) -> pd.DataFrame:
+    """Return the ids of images with a rating: image_id, prompt_id, generator."""
+    return _distinct(ratings.filter(pc.is_valid(ratings.column("rating"))).select(IDS).to_pandas())
+
+
+def paired_ids(preferences: pa.Table) -> pd.DataFrame:
+    """Return the ids of the images on both sides of decided pairs."""
+    frame = preferences.filter(pc.is_valid(preferences.column("preferred"))).to_pandas()
+    sides = [frame.rename(columns={f"image_{side}": "image_id", f"generator_{side}": "generator"}) for side in "ab"]
+    return _distinct(pd.concat([side[list(IDS)] for side in sides], ignore_index=True))
+
+
+def other_ids(judged: pa.Table) -> pd.DataFrame:
+    """Return the ids of pairings or nodes of error graphs, which have no generator."""
+    return _distinct(judged.to_pandas().reindex(columns=list(IDS)))
+
+
+def scored_ids(scores: pa.Table) -> pd.DataFrame:
+    """Return the ids of images that a metric scored."""
+    frame = scores.select([*IDS, "score"]).to_pandas()
+    return _distinct(frame[np.isfinite(numbers(frame["score"]))])
+
+
+def _distinct(frame: pd.DataFrame) -> pd.DataFrame:
+    return frame[list(IDS)].drop_duplicates(ignore_index=True)
+
+
+def count_shared(judged: pd.DataFrame, scored: pd.DataFrame, match: Match) -> int:
+    """Count the images in both sets of ids."""
+    keys = list(MATCH_COLUMNS[match])
+    judged_keys, scored_keys = (ids[keys].dropna().drop_duplicates() for ids in (judged, scored))
+    return len(judged_keys.merge(scored_keys)) if len(judged_keys) and len(scored_keys) else 0
+
+
+def best_match(judged: pd.DataFrame, scored: pd.DataFrame) -> Match:
+    """Return the match with the most shared images; the first of these if equal."""
+    choices: tuple[Match, ...] = ("image", "image_and_prompt", "prompt_and_generator")
+    return max(choices, key=lambda match: count_shared(judged, scored, match))
+
+
+def examples(ids: pd.DataFrame, columns: Sequence[str]) -> str:
+    """Describe some ids of each column."""
+    parts = []
+    for column in columns:
+        some = ids[column].dropna().unique()[:EXAMPLES]
+        parts.append(f"{column} ({', '.join(map(repr, some))})" if len(some) else f"no {column}")
+    return ", ".join(parts)
+
+
+def complete_ids(table: pa.Table, ids: pd.DataFrame, side: str = "") -> pa.Table:
+    """Fill missing prompts and generators of ratings, scores or a `side` (a or b) of choices from other `ids`."""
+    names = _side_columns(side)
+    for column in ("prompt_id", "generator"):
+        name = names.get(column, column)
+        if table.column(name).null_count:
+            pairs = ids[["image_id", column]].dropna().drop_duplicates()
+            only = pairs[~pairs.duplicated("image_id", keep=False)].set_index("image_id")[column]
+            images = table.column(names.get("image_id", "image_id")).to_pandas()
+            filled = pc.coalesce(table.column(name), pa.Array.from_pandas(images.map(only), type=pa.string()))
+            table = table.set_column(table.schema.get_field_index(name), name, filled)
+    return table
+
+
+def _side_columns(side: str) -> dict[str, str]:
+    return {"image_id": f"image_{side}", "generator": f"generator_{side}"} if side else {}
+
+
+def as_scored(frame: pd.DataFrame, scores: pa.Table, match: Match, side: str = "") -> pd.DataFrame:
+    """Replace prompts and generators of ratings, or of a `side` (a or b) of choices, by those of the scores."""
+    keys, own = list(MATCH_COLUMNS[match]), _side_columns(side)
+    ids = scores.select(IDS).to_pandas().dropna(subset=keys).drop_duplicates(keys).set_index(keys)
+    joined = frame[[own.get(key, key) for key in keys]].set_axis(keys, axis=1).join(ids, on=keys)
+    names = {own.get(name, name): joined[name] for name in ids.columns if own.get(name, name) in frame}
+    return frame.assign(**{name: column.fillna(frame[name]) for name, column in names.items()})
+
+
+def select_images(table: pa.Table, ids: pd.DataFrame, match: Match, side: str = "") -> pa.Table:
+    """Select the rows of ratings, scores or a `side` (a or b) of choices with these images."""
+    keys = MATCH_COLUMNS[match]
+    names = _side_columns(side)
+    wanted = pd.MultiIndex.from_frame(ids[list(keys)].dropna())
+    images = pd.MultiIndex.from_frame(table.select([names.get(key, key) for key in keys]).to_pandas())
+    return table.filter(pa.array(images.isin(wanted)))
+
+
+def metric_columns(scores: pa.Table, match: Match) -> dict[str, "pd.Series[float]"]:
+    """Return each metric's scores by the ids of the image; raise SourceError if an image has two scores.
+
+    Scores that differ only by rounding become equal, so that no statistic orders them. Rows without the ids of their
+    image (because the image is missing, say) are left out.
+    """
+    keys = list(MATCH_COLUMNS[match])
+    columns = {}
+    frame = scores.select([*keys, "metric", "score"]).to_pandas()
+    for metric, metric_rows in frame.groupby("metric", sort=False):
+        named_rows = metric_rows.dropna(subset=keys)
+        twice = named_rows.duplicated(keys)
+        if twice.any():
+            first = named_rows.loc[twice, keys].iloc[0]
+            where = ", ".join(f"{key} {first[key]!r}" for key in keys)
+            times = int((named_rows[keys] == first).all(axis=1).sum())
+            raise SourceError(f"scores: metric {metric} has {where} {times} times; keep one row")
+        column = numbers(named_rows.set_index(keys)["score"])
+        columns[str(metric)] = pd.Series(merge_equal(column.to_numpy()), column.index, name="score")
+    return columns

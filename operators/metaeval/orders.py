@@ -1,0 +1,162 @@
+"""Orders of generators by people and metrics, and their agreement (Gecko, sections 4.2 and 6.4)."""
+
+from collections.abc import Mapping, Sequence
+from itertools import chain, combinations, starmap
+from statistics import fmean
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from plumbline.operators.base.sentences import plural
+from plumbline.operators.metaeval.judgement import (
+    PEOPLE,
+    Judgement,
+    Order,
+    correct_p_values,
+    group_means,
+    numbers,
+    undefined,
+)
+from plumbline.operators.metaeval.matching import complete_ids, paired_ids, rated_ids, scored_ids, select_images
+from plumbline.operators.metaeval.preferences import PREFERENCE_SIGNS, majority_votes, sort_sides
+from plumbline.operators.metaeval.ratings import mean_ratings
+from plumbline.operators.metaeval.relations import majority_orders
+from plumbline.operators.statistics.bootstrap import UNDEFINED
+from plumbline.operators.statistics.options import Match, ZeroHandling
+from plumbline.operators.statistics.ordering import signed_rank
+
+KEYS = ("prompt_id", "generator")
+ORDERING = "model_ordering"
+UNDECIDED = "undecided: the signed ranks favour the generator of the lower mean"
+
+
+def judge_orders(
+    ratings: pa.Table, preferences: pa.Table, scores: pa.Table, *, match: Match, alpha: float, zeros: ZeroHandling
+) -> tuple[list[Order], list[Judgement]]:
+    """Order every two generators by people and by each metric, on the images that both judged, and judge agreement.
+
+    If metrics scored different images, people have an order for each metric. Without scores, people's order is over all
+    rated images.
+    """
+    if not len(scores):
+        return _order_by_people(ratings, preferences, match, alpha=alpha, zeros=zeros), []
+    judged = pd.concat([rated_ids(ratings), paired_ids(preferences)], ignore_index=True)
+    own, people, agreements = dict[str, list[Order]](), dict[str, list[Order]](), list[Judgement]()
+    for metric in scores.column("metric").unique().to_pylist():
+        metric_scores = scores.filter(pc.equal(scores.column("metric"), metric))
+        scored, both = scored_ids(metric_scores), select_images(metric_scores, judged, match)
+        own[metric] = order_by_scores(metric, complete_ids(both, judged), alpha=alpha, zeros=zeros)
+        rated = select_images(ratings, scored, match)
+        pairs = select_images(select_images(preferences, scored, match, "a"), scored, match, "b")
+        people[metric] = _order_by_people(rated, pairs, match, alpha=alpha, zeros=zeros)
+        agreements += agree_on_order(metric, people[metric], own[metric])
+    return [*_merge_orders(people), *chain.from_iterable(own.values())], agreements
+
+
+def _order_by_people(
+    ratings: pa.Table, preferences: pa.Table, match: Match, *, alpha: float, zeros: ZeroHandling
+) -> list[Order]:
+    by_choices = order_by_preferences(preferences, alpha=alpha, zeros=zeros) if len(preferences) else []
+    orders = order_by_ratings(ratings, match, alpha=alpha, zeros=zeros) + by_choices
+    return orders + majority_orders(orders)
+
+
+def _merge_orders(people: Mapping[str, list[Order]]) -> list[Order]:
+    """Return people's orders once if they are the same for all metrics, and otherwise with the metric's name."""
+    first, *others = people.values() or [[]]
+    if all(repr(orders) == repr(first) for orders in others):  # nan is not equal to itself
+        return first
+    return [
+        order._replace(judge=f"{PEOPLE}, where {metric} scored")
+        for metric, orders in people.items()
+        for order in orders
+    ]
+
+
+def order_by_ratings(ratings: pa.Table, match: Match, *, alpha: float, zeros: ZeroHandling) -> list[Order]:
+    """Order every two generators by the ratings of each template, paired by prompt."""
+    human = mean_ratings(ratings, match).rename(columns={"human": "score"})
+    return [
+        order._replace(template=str(template))
+        for template, rows in human.groupby("template", sort=False, dropna=False)
+        for order in _orders(PEOPLE, rows, alpha, zeros)
+    ]
+
+
+def order_by_scores(metric: str, scores: pa.Table, *, alpha: float, zeros: ZeroHandling) -> list[Order]:
+    """Order every two generators by a metric's scores, averaged and paired by prompt."""
+    frame = scores.select(["generator", "prompt_id", "score"]).to_pandas()
+    return _orders(metric, frame.assign(score=numbers(frame["score"])), alpha, zeros)
+
+
+def _orders(judge: str, rows: pd.DataFrame, alpha: float, zeros: ZeroHandling) -> list[Order]:
+    wide = group_means(rows.dropna(subset=list(KEYS)), KEYS, "score").unstack("generator")
+    words = f"Wilcoxon signed-rank on prompts, zeros {zeros}, p < {alpha:g} without correction, better mean wins"
+    orders = []
+    for a, b in combinations(map(str, wide), 2):
+        test = signed_rank(wide[a].to_numpy(), wide[b].to_numpy(), zeros=zeros)
+        if not test.n:
+            continue
+        significant, contrary = test.p_value < alpha, test.difference * test.effect <= 0
+        better = (a if test.difference > 0 else b) if significant and not contrary else None
+        convention = f"{words}; {UNDECIDED}" if significant and contrary else words
+        orders.append(Order(judge, a, b, better, test.difference, test.p_value, test.n, convention))
+    return correct_p_values(orders)
+
+
+def order_by_preferences(preferences: pa.Table, *, alpha: float, zeros: ZeroHandling) -> list[Order]:
+    """Order every two generators whose images were compared side by side, by template.
+
+    The better generator must also be preferred more often than the other, and than neither (Gecko, section 4.3).
+    """
+    votes = sort_sides(majority_votes(preferences))
+    votes["sign"] = votes["preferred"].map(PREFERENCE_SIGNS).astype("float64")
+    return [
+        order._replace(template=str(template))
+        for template, rows in votes.groupby("template", sort=False)
+        for order in _orders_by_votes(rows, alpha, zeros)
+    ]
+
+
+def _orders_by_votes(frame: pd.DataFrame, alpha: float, zeros: ZeroHandling) -> list[Order]:
+    words = f"majority votes, Wilcoxon signed-rank, zeros {zeros}, p < {alpha:g}, preferred more often than unsure"
+    orders = []
+    for (a, b), rows in frame.groupby(["generator_a", "generator_b"]):
+        sign = rows["sign"].to_numpy()
+        test = signed_rank(sign, 0 * sign, zeros=zeros)
+        counts = {name: int((sign == value).sum()) for name, value in ((str(a), 1), (str(b), -1), (None, 0))}
+        most = [name for name, count in counts.items() if count == max(counts.values())]
+        better = most[0] if len(most) == 1 and test.p_value < alpha else None
+        orders.append(Order(PEOPLE, str(a), str(b), better, test.difference, test.p_value, test.n, words))
+    return correct_p_values(orders)
+
+
+def agree_on_order(metric: str, people: Sequence[Order], own: Sequence[Order]) -> list[Judgement]:
+    """Return three shares of pairs of generators by template.
+
+    The metric's significant order is the same as people's (model_ordering) or the opposite (orders_reversed), or only
+    people have one (orders_missed). The shares are undefined if people order no pair: then a metric without any
+    significant order would agree with them completely.
+    """
+    words = "share of generator pairs, of those that the metric and people ordered by significance"
+    better = {(order.generator_a, order.generator_b): order.better for order in own}
+    compared: dict[str, list[tuple[str | None, str | None]]] = {}
+    for order in people:
+        if (pair := (order.generator_a, order.generator_b)) in better:
+            compared.setdefault(order.template, []).append((order.better, better[pair]))
+    shares = {
+        ORDERING: lambda human, ours: human == ours,
+        "orders_reversed": lambda human, ours: None not in (human, ours) and human != ours,
+        "orders_missed": lambda human, ours: human is not None and ours is None,
+    }
+    judgements = []
+    for template, pairs in compared.items():
+        ordered = any(human is not None for human, _ in pairs)
+        nothing = f"people tell no two generators apart by significance, of {plural(len(pairs), 'pair')}"
+        for name, holds in shares.items():
+            judged = undefined(metric, name, len(pairs), nothing)
+            if ordered:
+                judged = Judgement(metric, name, fmean(starmap(holds, pairs)), UNDEFINED, len(pairs), words)
+            judgements.append(judged._replace(template=template))
+    return judgements

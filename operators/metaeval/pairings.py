@@ -1,0 +1,71 @@
+"""Judging metrics by Winoground's pairings of two captions with two images."""
+
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from plumbline.operators.metaeval.judgement import OVERALL, Judgement, mean_judgement, undefined
+from plumbline.operators.metaeval.matching import metric_columns
+from plumbline.operators.statistics.bootstrap import SHARES, Floats, Prompts
+from plumbline.operators.statistics.options import Sampling
+
+SLOTS = [(0, 0), (0, 1), (1, 0), (1, 1)]
+"""Captions and images of a sample, in the order of their four scores."""
+
+
+def judge_pairings(pairings: pa.Table, scores: pa.Table, sampling: Sampling) -> list[Judgement]:
+    """Return text, image and group score of every metric, over all samples and over those of each tag.
+
+    A sample counts for each of its tags (VQAScore, table 3); samples without all four scores are left out.
+    """
+    frame = pairings.to_pandas()
+    judgements = []
+    for metric, column in metric_columns(scores, "image_and_prompt").items():
+        scored = frame.join(column, on=["image_id", "prompt_id"])
+        wide = scored.pivot(index="sample_id", columns=["caption", "image"], values="score")[SLOTS].astype("float64")
+        complete = wide[np.isfinite(wide).all(axis=1)]
+        tags = frame.groupby("sample_id")["tags"].first().reindex(complete.index).explode().dropna()
+        by_tag = {str(tag): complete.loc[group.index.unique()] for tag, group in tags.groupby(tags)}
+        for subset, rows in {OVERALL: complete, **by_tag}.items():
+            samples = Prompts(list(rows.index.astype(str)), sampling, name="samples")
+            unscored = len(wide) - len(complete) if subset == OVERALL else 0
+            judged = _judge(metric, rows.to_numpy(np.float64), samples)
+            judgements += [judgement._replace(subset=subset, n_unscored=unscored) for judgement in judged]
+    return judgements
+
+
+def _judge(metric: str, scores: Floats, samples: Prompts) -> list[Judgement]:
+    """Judge a metric by the four scores of every sample (samples, 4)."""
+    right = pairing_scores(scores.reshape(-1, 2, 2))._asdict()
+    if not len(scores):
+        return [undefined(metric, statistic, 0, "no sample has all four scores") for statistic in right]
+    words = "strict, a tie is wrong"
+    return [
+        mean_judgement(metric, statistic, values.astype(np.float64), samples, words, SHARES)
+        for statistic, values in right.items()
+    ]
+
+
+class PairingScores(NamedTuple):
+    """Winoground's and EqBen's scores of each sample (samples,); a tie is wrong."""
+
+    text: NDArray[np.bool_]
+    """True if the right caption scores higher for both images."""
+    image: NDArray[np.bool_]
+    """True if the right image scores higher for both captions."""
+    group: NDArray[np.bool_]
+    """True if both hold."""
+
+
+def pairing_scores(scores: Floats) -> PairingScores:
+    """Return Winoground's and EqBen's three scores (Thrush et al. 2022, section 4.1).
+
+    `scores` is (samples, 2 captions, 2 images); caption i matches image i. Raises ValueError if a score is not finite.
+    """
+    if not np.isfinite(scores).all():
+        raise ValueError("a sample lacks one of its four scores; leave it out")
+    text = (scores[:, 0, 0] > scores[:, 1, 0]) & (scores[:, 1, 1] > scores[:, 0, 1])
+    image = (scores[:, 0, 0] > scores[:, 0, 1]) & (scores[:, 1, 1] > scores[:, 1, 0])
+    return PairingScores(text, image, text & image)

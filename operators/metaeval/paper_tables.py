@@ -1,0 +1,113 @@
+"""Judgements as tables for a paper: metrics down, statistics across, in Markdown and LaTeX, with all conventions."""
+
+import math
+from collections.abc import Mapping, Sequence
+
+import pandas as pd
+
+from plumbline.operators.base.sentences import ShownTable, latex
+from plumbline.operators.metaeval.judgement import OVERALL, PEOPLE, Judgement
+
+EMPTY = "-"
+
+
+def to_markdown(judgements: Sequence[Judgement], notes: Sequence[str] = (), further: Sequence[ShownTable] = ()) -> str:
+    """Return a table per template and subset, the `further` tables, and then the conventions and notes."""
+    parts = [
+        f"### {title}\n\n{frame.to_markdown(disable_numparse=True)}\n"
+        for title, frame in tables(judgements)
+        if len(frame)
+    ]
+    for table in further:
+        cells = [[cell.replace("\n", " ") for cell in row] for row in table.rows]
+        frame = pd.DataFrame(cells, columns=table.names).set_index(table.names[0])
+        parts.append(f"### {table.title}\n\n{table.caption}\n\n{frame.to_markdown(disable_numparse=True)}\n")
+    lines = [f"- {text}" for text in [*conventions(judgements), *notes]]
+    return "\n".join([*parts, *lines]) + "\n"
+
+
+def to_latex(judgements: Sequence[Judgement]) -> str:
+    """Return the same tables with booktabs rules and escaped text."""
+    return "\n".join(
+        frame.to_latex(escape=True, caption=latex(title)) for title, frame in tables(judgements) if len(frame)
+    )
+
+
+def tables(judgements: Sequence[Judgement]) -> list[tuple[str, pd.DataFrame]]:
+    """Return titles with tables of text, metrics down and statistics across; the tables about people alone are last.
+
+    People's means by generator and skill are a table of their own.
+    """
+    groups: dict[tuple[bool, str, str], list[Judgement]] = {}
+    for judged in judgements:
+        people = judged.metric == PEOPLE
+        by_skill = f"{judged.statistic} by generator and skill" if judged.is_by_generator_and_skill else ""
+        groups.setdefault((people, judged.template, by_skill if people else judged.group), []).append(judged)
+    keys = sorted(groups, key=lambda key: (*key[:2], key[2] != OVERALL, key[2]))
+    return [
+        (", ".join(filter(None, (PEOPLE if people else "", template, group))), _wide(groups[people, template, group]))
+        for people, template, group in keys
+    ]
+
+
+def _wide(judgements: Sequence[Judgement]) -> pd.DataFrame:
+    """Return values and intervals by metric and statistic; people's by group and statistic, or skill and generator."""
+    lines: dict[str, dict[str, str]] = {}
+    counts: dict[str, dict[str, str]] = {}
+    for judged in judgements:
+        name, column = judged.group if judged.metric == PEOPLE else judged.metric, judged.statistic
+        if judged.metric == PEOPLE and judged.is_by_generator_and_skill:
+            name, column = judged.subset, judged.generator
+        lines.setdefault(name, {})[column] = value_text(judged)
+        counts.setdefault(name, {})[column] = str(judged.n)
+    columns = list(dict.fromkeys(column for line in lines.values() for column in line))
+    values = pd.DataFrame.from_dict(lines, orient="index", columns=columns)
+    return values.assign(**count_columns(counts)).fillna(EMPTY).rename_axis("metric")
+
+
+def count_columns(counts: Mapping[str, Mapping[str, str]]) -> dict[str, dict[str, str]]:
+    """Return columns with the `n` of each row, from the `n` of every cell by row and column.
+
+    Columns with the same numbers share a column `n`; other numbers, such as pairs of images, have their own column.
+    """
+    groups: dict[str, dict[str, str]] = {}
+    for column in dict.fromkeys(name for row in counts.values() for name in row):
+        n = {name: row[column] for name, row in counts.items() if row.get(column, EMPTY) != EMPTY}
+        same = (group for group in groups.values() if all(group.get(name, n[name]) == n[name] for name in n))
+        if (group := next(same, None)) is None:
+            group = groups.setdefault(f"n of {column}" if groups else "n", {})
+        group.update(n)
+    return groups
+
+
+def value_text(judged: Judgement) -> str:
+    """Return 0.597 [0.552, 0.640], or a dash if the value is undefined."""
+    if math.isnan(judged.value):
+        return EMPTY
+    low, high = judged.interval
+    return f"{judged.value:.3f}" + ("" if math.isnan(low) else f" [{low:.3f}, {high:.3f}]")
+
+
+def conventions(judgements: Sequence[Judgement]) -> list[str]:
+    """Return the convention of each statistic, with the metric's name if conventions differ (by an epsilon, say)."""
+    overall = [
+        judged
+        for judged in judgements
+        if judged.group == OVERALL or (judged.metric == PEOPLE and not judged.is_by_generator_and_skill)
+    ]
+    by_statistic: dict[str, set[str]] = {}
+    for judged in overall:
+        by_statistic.setdefault(judged.statistic, set()).add(judged.convention)
+    lines = []
+    for statistic, texts in by_statistic.items():
+        if len(texts) == 1:
+            lines.append(f"{statistic}: {next(iter(texts))}")
+        else:
+            differing = (judged for judged in overall if judged.statistic == statistic)
+            lines += dict.fromkeys(f"{statistic}, {judged.metric}: {judged.convention}" for judged in differing)
+    unmatched = {judged.metric: judged for judged in overall if judged.n_unscored or judged.n_unrated}
+    lines += [
+        f"{metric}: {judged.n_unscored} rated rows without a score, {judged.n_unrated} scored rows without a rating"
+        for metric, judged in unmatched.items()
+    ]
+    return lines

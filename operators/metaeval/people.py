@@ -1,0 +1,199 @@
+"""Statistics of people's ratings alone: of generators, of raters, and across templates."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain, combinations
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from plumbline.operators.base import schemas
+from plumbline.operators.metaeval.judgement import PEOPLE, Judgement, mean_judgement, undefined
+from plumbline.operators.metaeval.matching import IDS
+from plumbline.operators.metaeval.ratings import (
+    VIESCORE,
+    Rated,
+    judge_ratings,
+    mean_ratings,
+    rated_prompts,
+    split_generators,
+    subsets,
+)
+from plumbline.operators.statistics.agreement import krippendorff_alpha, raters_viescore
+from plumbline.operators.statistics.bootstrap import SHARES, UNDEFINED, Floats, Interval, Prompts, Scale
+from plumbline.operators.statistics.options import MATCH_COLUMNS, Level, Match, Sampling
+
+WHOLE = schemas.PARTS.empty_table()
+"""No parts: every rating is about an image as a whole."""
+
+
+def rated_parts(ratings: pa.Table, parts: pa.Table) -> pa.Table:
+    """Return the answers of raters one by one, in schema PARTS.
+
+    A template in `parts` asks about words or questions, and its ratings are their means. By any other template a rating
+    is one answer.
+    """
+    asked = parts.column("template").unique()
+    whole = ratings.filter(pc.invert(pc.is_in(ratings.column("template"), asked)))
+    place = schemas.PARTS.get_field_index("part")
+    return pa.concat_tables([whole.add_column(place, "part", pa.array([""] * len(whole), pa.string())), parts])
+
+
+def judge_raters(ratings: pa.Table, levels: Sequence[Level], parts: pa.Table = WHOLE) -> list[Judgement]:
+    """Return Krippendorff's alpha of the raters by template, over images, or over the words or questions in `parts`.
+
+    It is over all generators, as jobs.rate returns it for the same study, and then by generator (Gecko, table 3).
+    """
+    answers = rated_parts(ratings, parts).to_pandas()
+    return [
+        _alpha(rows, level)._replace(template=str(template), generator=generator)
+        for template, answered in answers.groupby("template", sort=False, dropna=False)
+        for generator, rows in [("", answered), *split_generators(answered)]
+        for level in levels
+    ]
+
+
+def _alpha(rows: pd.DataFrame, level: Level) -> Judgement:
+    units = _add_units(rows[rows["rating"].notna()])
+    count, raters = units["unit"].nunique(), units["rater"].nunique()
+    rated = "word or question" if rows["part"].ne("").any() else "image"
+    statistic, value = f"alpha_{level}", krippendorff_alpha(units, level)
+    if math.isnan(value):
+        return undefined(PEOPLE, statistic, count, f"no {rated} has two ratings, or all of them are equal")
+    words = f"Krippendorff's alpha by {rated}, {level} distance, {raters} raters, missing ratings allowed for"
+    return Judgement(PEOPLE, statistic, value, UNDEFINED, count, words)
+
+
+def _add_units(ratings: pd.DataFrame) -> pd.DataFrame:
+    """Return the ratings with a column `unit`: the rated image, and the rated part of it."""
+    ids = (ratings[name].fillna("") for name in (*IDS, "part") if name in ratings)
+    return ratings.assign(unit=[" ".join(map(repr, image)) for image in zip(*ids, strict=True)])
+
+
+def judge_unsure(ratings: pa.Table, parts: pa.Table, sampling: Sampling) -> list[Judgement]:
+    """Return by template and generator the share of answers without a rating (Gecko, table 9).
+
+    An answer is about an image, or about a word or question in `parts`.
+    """
+    answers = rated_parts(ratings, parts).to_pandas()
+    prompts = answers["prompt_id"].fillna("image " + answers["image_id"])
+    words = "share of answers, to each word or question if the template asks about these, that are no rating"
+    return [
+        mean_judgement(
+            PEOPLE,
+            "unsure",
+            rows["rating"].isna().to_numpy(np.float64),
+            Prompts(prompts[rows.index].to_list(), sampling),
+            words,
+            SHARES,
+        )._replace(template=str(template), generator=generator)
+        for template, answered in answers.groupby("template", sort=False, dropna=False)
+        for generator, rows in [("", answered), *split_generators(answered)]
+    ]
+
+
+def judge_people(ratings: pa.Table, rated: Sequence[Rated], skills: Mapping[str, Sequence[str]]) -> list[Judgement]:
+    """Judge people by `spearman_viescore`, over the generators that a metric scored, or all if no metric is judged."""
+    judgements = []
+    for template, rows in _add_units(ratings.to_pandas()).groupby("template", sort=False):
+        frames = [each.frame["generator"] for each in rated if each.template == template]
+        scored = pd.concat(frames or [rows["generator"]])
+        for subset, frame in subsets(rows[rows["generator"].isin(scored.dropna())], skills).items():
+            images, value = frame["unit"].nunique(), raters_viescore(frame)
+            words = "each rater compared with the mean of the others"
+            judged = Judgement(PEOPLE, VIESCORE, value, UNDEFINED, images, words)
+            if math.isnan(value):
+                judged = undefined(PEOPLE, VIESCORE, images, "the raters of some generator do not vary, or are alone")
+            judgements.append(judged._replace(template=str(template), subset=subset))
+    return judgements
+
+
+def rate_images(ratings: pa.Table, match: Match, scales: Mapping[str, Scale]) -> pd.DataFrame:
+    """Return the mean rating of every image by each template (schema MEAN_RATINGS)."""
+    means = mean_ratings(ratings, match).rename(columns={"human": "rating"})
+    means["prompt_id"] = means["prompt_id"].mask(means["alone"])
+    least, greatest = (
+        means["template"].map({name: scale[end] for name, scale in scales.items()}).astype(np.float64) for end in (0, 1)
+    )
+    on_unit = (means["rating"] - least) / (greatest - least)
+    return means.assign(rating_0_1=on_unit).reindex(columns=schemas.MEAN_RATINGS.names)
+
+
+def judge_generators(
+    ratings: pa.Table,
+    match: Match,
+    sampling: Sampling,
+    scales: Mapping[str, Scale],
+    skills: Mapping[str, Sequence[str]],
+) -> list[Judgement]:
+    """Return every generator's mean rating, best first: the leaderboard by people; then the means by skill.
+
+    Ratings without a generator are left out. If the scale of a template is among `scales`, nearly equal ratings have an
+    interval too, and the mean and the standard deviation are also given on a scale from 0 to 1 (Gecko, table 3). The
+    means by skill are VQAScore's tables 10a and 10c, and Gecko's appendix E.1.
+    """
+    judgements = list[Judgement]()
+    for template, rated in mean_ratings(ratings, match).groupby("template"):
+        scale = scales.get(str(template))
+        found = [
+            [each._replace(template=str(template), generator=generator) for each in judged]
+            for generator, rows in split_generators(rated)
+            for judged in [list(_rate_generator(rows, skills, sampling, scale))]
+        ]
+        found.sort(key=lambda judged: -judged[0].value)
+        judgements += sorted(chain.from_iterable(found), key=lambda each: each.is_by_generator_and_skill)
+    return judgements
+
+
+def _rate_generator(
+    rows: pd.DataFrame, skills: Mapping[str, Sequence[str]], sampling: Sampling, scale: Scale | None
+) -> Iterator[Judgement]:
+    """Yield the mean of a generator's ratings, what follows on the unit scale, and the mean of each skill's."""
+    mean, *by_skill = (
+        mean_judgement(
+            PEOPLE,
+            "mean_rating",
+            own["human"].to_numpy(np.float64),
+            rated_prompts(own, sampling),
+            "mean over images of the mean rating",
+            scale,
+        )._replace(subset=subset)
+        for subset, own in subsets(rows, skills).items()
+        if len(own)
+    )
+    yield mean
+    if scale is not None:
+        yield from _rescale_mean(mean, rows["human"].to_numpy(np.float64), scale)
+    yield from by_skill
+
+
+def _rescale_mean(mean: Judgement, values: Floats, scale: Scale) -> Iterator[Judgement]:
+    """Yield a mean, and the standard deviation of the same values, converted to a scale from 0 to 1."""
+    width = scale.greatest - scale.least
+    words = f"{scale.least:g} counts 0 and {scale.greatest:g} counts 1"
+    value, *ends = ((number - scale.least) / width for number in (mean.value, *mean.interval))
+    yield mean._replace(
+        statistic="mean_0_1", value=value, interval=Interval(*ends), convention=f"{mean.convention}; {words}"
+    )
+    if len(values) < 2:
+        yield undefined(PEOPLE, "deviation_0_1", len(values), "one image")
+        return
+    deviation = f"standard deviation (n - 1) over images of the mean rating; {words}"
+    yield Judgement(PEOPLE, "deviation_0_1", float(values.std(ddof=1)) / width, UNDEFINED, len(values), deviation)
+
+
+def correlate_templates(ratings: pa.Table, match: Match, sampling: Sampling) -> list[Judgement]:
+    """Return Spearman's and Pearson's correlation of every two templates' mean ratings (Gecko, table 10).
+
+    They are over the images with both ratings, and then by generator.
+    """
+    keys = list(MATCH_COLUMNS[match])
+    rated = dict(list(mean_ratings(ratings, match).dropna(subset=keys).groupby("template")))
+    judgements = []
+    for one, other in combinations(rated, 2):
+        scores = rated[other][[*keys, "human"]].rename(columns={"human": "score"}).drop_duplicates(keys, keep=False)
+        both = Rated(PEOPLE, f"{one} and {other}", rated[one].merge(scores, on=keys), 0, 0)
+        judgements += judge_ratings([both], ("spearman", "pearson"), {}, sampling, by_generator=True)
+    return judgements

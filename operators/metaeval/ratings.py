@@ -1,0 +1,385 @@
+"""Judging metrics by ratings of single images: correlations, AUROC and pairwise accuracy, by template and by skill."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import combinations
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from plumbline.operators.base.errors import SourceError
+from plumbline.operators.metaeval.calibration import CALIBRATION, NO_MARKS, PassMarks, judge_calibration
+from plumbline.operators.metaeval.judgement import (
+    OVERALL,
+    Comparison,
+    Judgement,
+    correct_p_values,
+    group_means,
+    undefined,
+)
+from plumbline.operators.metaeval.matching import metric_columns
+from plumbline.operators.statistics.agreement import STATISTICS, spearman_viescore
+from plumbline.operators.statistics.bootstrap import (
+    CORRELATIONS,
+    MAX_PROMPTS_IN_PAIRS,
+    SHARES,
+    UNDEFINED,
+    Floats,
+    Longs,
+    Prompts,
+    pairwise_accuracy,
+)
+from plumbline.operators.statistics.options import MATCH_COLUMNS, PAIRWISE, Match, Sampling
+from plumbline.operators.statistics.ordering import permutation, permuted_correlations
+from plumbline.operators.statistics.rounding import merge_equal
+from plumbline.operators.statistics.ties import calibrate_ties
+
+VIESCORE = "spearman_viescore"
+
+
+class Rated(NamedTuple):
+    """A metric's scores and the mean ratings of the same images."""
+
+    metric: str
+    template: str
+    frame: pd.DataFrame
+    """Columns prompt_id, generator, alone, human and score; the last two are finite."""
+    n_unscored: int
+    n_unrated: int
+
+
+def mean_ratings(ratings: pa.Table, match: Match) -> pd.DataFrame:
+    """Return the mean rating of each image as `human`, with template, the matching columns, prompt_id and generator.
+
+    Images without a rating are left out. An image without a prompt is marked as `alone`, and is its own prompt. The
+    order of the ratings does not change the result, and means that differ only by rounding are equal.
+    """
+    keys = list(dict.fromkeys(["template", *MATCH_COLUMNS[match], "prompt_id", "generator"]))
+    means = group_means(ratings.to_pandas(), keys, "rating").rename("human").reset_index()
+    means["human"] = merge_equal(means["human"].to_numpy(np.float64))
+    alone = means["prompt_id"].isna()
+    if "image_id" in keys:
+        means["prompt_id"] = means["prompt_id"].fillna("image " + means["image_id"])
+    return means.assign(alone=alone)[means["human"].notna()]
+
+
+def match_scores(ratings: pa.Table, scores: pa.Table, match: Match) -> list[Rated]:
+    """Join scores and mean ratings of the same image, for every template and metric."""
+    human = mean_ratings(ratings, match)
+    judged = metric_columns(scores, match)
+    return [
+        _join(metric, column, template, rows, match)
+        for template, rows in human.groupby("template", sort=False, dropna=False)
+        for metric, column in judged.items()
+    ]
+
+
+def _join(metric: str, column: "pd.Series[float]", template: object, human: pd.DataFrame, match: Match) -> Rated:
+    keys = list(MATCH_COLUMNS[match])
+    scored = column[np.isfinite(column)].rename("score")
+    frame = human.join(scored, on=keys)
+    both = frame[frame["score"].notna()]
+    unrated = int((~scored.index.isin(human.set_index(keys).index)).sum())
+    columns = ["prompt_id", "generator", "alone", "human", "score"]
+    return Rated(metric, str(template), both[columns], len(frame) - len(both), unrated)
+
+
+def judge_ratings(
+    rated: Sequence[Rated],
+    statistics: Sequence[str],
+    skills: Mapping[str, Sequence[str]],
+    sampling: Sampling,
+    marks: PassMarks = NO_MARKS,
+    *,
+    by_generator: bool = False,
+) -> list[Judgement]:
+    """Return every statistic of every metric, over all images and by skill.
+
+    With `by_generator` they are also by generator, and by generator and skill (LLMScore, table 1). An image passes at
+    the same `marks` in all groups.
+    """
+    return [
+        judgement._replace(subset=subset, generator=generator)
+        for each in rated
+        for subset, rows_of_skill in subsets(each.frame, skills).items()
+        for generator, frame in [("", rows_of_skill), *(split_generators(rows_of_skill) if by_generator else [])]
+        for judgement in _judge(each, frame, statistics, sampling, marks)
+    ]
+
+
+MEAN = "mean of groups"
+"""Subset of the judgements that are means over skills and generators."""
+
+
+def judge_means(
+    rated: Sequence[Rated], statistics: Sequence[str], skills: Mapping[str, Sequence[str]], sampling: Sampling
+) -> list[Judgement]:
+    """Return the mean of each correlation, and of AUROC, over groups of a skill and generator (LLMScore, figure 5).
+
+    Without skills it is over generators, and without generators over skills. Groups whose statistic is undefined are
+    left out.
+    """
+    judgements = list[Judgement]()
+    for each in rated:
+        whole, *by_skill = subsets(each.frame, skills).values()
+        groups = [
+            each.frame.index.isin(rows.index)
+            for rows_of_skill in by_skill or [whole]
+            for rows in [own for _, own in split_generators(rows_of_skill)] or [rows_of_skill]
+        ]
+        for statistic in (name for name in statistics if name in STATISTICS):
+            human, score = each.frame["human"].to_numpy(), each.frame["score"].to_numpy()
+            compute = _mean_of_groups(STATISTICS[statistic], human, score, groups)
+            prompts = rated_prompts(each.frame, sampling)
+            judged = _correlation(each.metric, statistic, compute, human, score, prompts)
+            words = f"mean over {len(groups)} groups, each of a skill's images by one generator; {judged.convention}"
+            judgements.append(judged._replace(convention=words, template=each.template, subset=MEAN))
+    return judgements
+
+
+def _mean_of_groups(
+    compute: Callable[[Floats, Floats], float], human: Floats, score: Floats, groups: Sequence[NDArray[np.bool_]]
+) -> Callable[[Longs], float]:
+    """Return a function of row indices: the mean of a statistic over groups, nan if it is undefined in all groups."""
+
+    def mean(rows: Longs) -> float:
+        values = [compute(human[own], score[own]) for own in (rows[group[rows]] for group in groups)]
+        defined = [value for value in values if not math.isnan(value)]
+        return float(np.mean(defined)) if defined else math.nan
+
+    return mean
+
+
+def split_generators(frame: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
+    for name, rows in frame.groupby("generator"):
+        yield str(name), rows
+
+
+def subsets(frame: pd.DataFrame, skills: Mapping[str, Sequence[str]]) -> dict[str, pd.DataFrame]:
+    """Return all rows as OVERALL, and the rows of each skill."""
+    prompts: dict[str, set[str]] = {}
+    for prompt, own in skills.items():
+        for skill in own:
+            prompts.setdefault(skill, set()).add(prompt)
+    names = sorted(prompts.keys() - {OVERALL})
+    return {OVERALL: frame, **{name: frame[frame["prompt_id"].isin(prompts[name])] for name in names}}
+
+
+def _judge(
+    rated: Rated, frame: pd.DataFrame, statistics: Sequence[str], sampling: Sampling, marks: PassMarks
+) -> list[Judgement]:
+    human, score, prompts = frame["human"].to_numpy(), frame["score"].to_numpy(), rated_prompts(frame, sampling)
+    judgements = []
+    for statistic in statistics:
+        if statistic in PAIRWISE:
+            judgements += _pairwise(rated.metric, human, score, prompts, grouped=statistic != PAIRWISE[0])
+        elif statistic in CALIBRATION:
+            passed = marks.find_thresholds(rated.template, rated.metric, rated.frame)
+            judgements.append(judge_calibration(rated.metric, statistic, frame, passed))
+        else:
+            compute = _row_statistic(statistic, frame)
+            judgements.append(_correlation(rated.metric, statistic, compute, human, score, prompts))
+    unscored, unrated = (rated.n_unscored, rated.n_unrated) if frame is rated.frame else (0, 0)
+    return [
+        judged._replace(
+            convention=f"mean rating of an image's raters; {judged.convention}",
+            template=rated.template,
+            n_unscored=unscored,
+            n_unrated=unrated,
+            n_prompts=frame.loc[~frame["alone"], "prompt_id"].nunique(),
+        )
+        for judged in judgements
+    ]
+
+
+def _row_statistic(statistic: str, frame: pd.DataFrame) -> Callable[[Longs], float]:
+    """Return the statistic as a function of row indices."""
+    human, score = frame["human"].to_numpy(), frame["score"].to_numpy()
+    if statistic == VIESCORE:
+        generators = frame["generator"].factorize()[0]
+        return lambda rows: spearman_viescore(human[rows], score[rows], generators[rows])
+    compute = STATISTICS[statistic]
+    return lambda rows: compute(human[rows], score[rows])
+
+
+def _correlation(
+    metric: str, statistic: str, compute: Callable[[Longs], float], human: Floats, score: Floats, prompts: Prompts
+) -> Judgement:
+    try:
+        value = compute(np.arange(len(human)))
+    except ValueError as error:
+        raise SourceError(f"ratings: {error}; use another statistic") from error
+    if math.isnan(value):
+        return undefined(metric, statistic, len(human), _explain_undefined(human, score))
+    scale = SHARES if statistic == "auroc" else CORRELATIONS
+    interval = prompts.interval(compute, scale) if prompts.all_differ(human, score) else UNDEFINED
+    return Judgement(metric, statistic, value, interval, len(human), prompts.describe(interval))
+
+
+def _explain_undefined(human: Floats, score: Floats) -> str:
+    if len(human) < 2:
+        return f"{len(human)} images with both a rating and a score"
+    equal = "ratings" if np.ptp(human) == 0 else "scores" if np.ptp(score) == 0 else "ratings or scores of a generator"
+    return f"all {equal} are equal"
+
+
+def _pairwise(metric: str, human: Floats, score: Floats, prompts: Prompts, *, grouped: bool) -> list[Judgement]:
+    """Return the pairwise accuracy and its threshold.
+
+    Both are undefined if people order no pair: then every metric would be right with a threshold that ties all pairs.
+    """
+    which = "pairs within a prompt, mean over prompts, one threshold" if grouped else "all pairs of images"
+    accuracy, epsilon = (f"{name}{'_grouped' * grouped}" for name in ("pairwise_accuracy", "epsilon"))
+    words = f"tie calibration over {which}"
+    best = calibrate_ties(human, score, prompts.codes.tolist() if grouped else None)
+    if not best.pairs:
+        return [undefined(metric, name, 0, "no pair of images") for name in (accuracy, epsilon)]
+    if pd.Series(human).groupby(prompts.codes if grouped else np.zeros(len(human))).nunique().max() < 2:
+        reason = f"people rate the images of every pair alike ({which})"
+        return [undefined(metric, name, best.pairs, reason) for name in (accuracy, epsilon)]
+    interval = prompts.pairwise_interval(human, score, best.epsilon, grouped=grouped)
+    how = f"{prompts.describe(interval, SHARES if grouped else None)}, epsilon held"
+    if prompts.count > MAX_PROMPTS_IN_PAIRS and not grouped:
+        how = f"no interval: {prompts.count} {prompts.name}, where 2 to {MAX_PROMPTS_IN_PAIRS} are resampled"
+    return [
+        Judgement(metric, accuracy, best.accuracy, interval, best.pairs, f"{words}; {how}"),
+        Judgement(metric, epsilon, best.epsilon, UNDEFINED, best.pairs, f"scores this close are tied; {words}"),
+    ]
+
+
+def rated_prompts(frame: pd.DataFrame, sampling: Sampling) -> Prompts:
+    """Return the prompts of mean ratings, for resampling."""
+    alone = frame["alone"]
+    name = "images, which name no prompt" if alone.all() else "prompts and images without one"
+    return Prompts(frame["prompt_id"].to_list(), sampling, name if alone.any() else "prompts")
+
+
+def compare_metrics(rated: Sequence[Rated], statistics: Sequence[str], sampling: Sampling) -> list[Comparison]:
+    """Compare every two metrics of a template on the rows that both scored, by the statistics that have a test.
+
+    Pearson's and Spearman's correlations are compared by exchanging the metrics' scores or ranks by prompt, pairwise
+    accuracy within a prompt by flipping the signs of the prompts' differences.
+    """
+    comparisons = []
+    for template in dict.fromkeys(each.template for each in rated):
+        metrics = [each for each in rated if each.template == template]
+        for test in (TESTS[statistic] for statistic in statistics if statistic in TESTS):
+            comparisons += correct_p_values([test(a, b, sampling) for a, b in combinations(metrics, 2)])
+    return comparisons
+
+
+def _shared_rows(a: Rated, b: Rated) -> pd.DataFrame:
+    return a.frame.join(b.frame["score"].rename("score_b"), how="inner")
+
+
+def _compare_correlations(a: Rated, b: Rated, statistic: str, sampling: Sampling) -> Comparison:
+    rows = _shared_rows(a, b)
+    values = rows[["human", "score", "score_b"]]
+    human, scores_a, scores_b = (values.rank() if statistic == "spearman" else values).to_numpy(np.float64).T
+    correlate = STATISTICS[statistic]
+    difference = correlate(human, scores_a) - correlate(human, scores_b)
+    p_value = permuted_correlations(
+        human, scores_a, scores_b, rows["prompt_id"].to_list(), resamples=sampling.permutations, seed=sampling.seed
+    )
+    scores = "ranks" if statistic == "spearman" else "standardised scores"
+    test = f"permutation: the metrics' {scores} exchanged by prompt, {sampling.permutations} draws"
+    return Comparison(a.metric, b.metric, statistic, difference, p_value, test, len(rows), a.template)
+
+
+def _compare_accuracies(a: Rated, b: Rated, sampling: Sampling) -> Comparison:
+    rows = _shared_rows(a, b)
+    groups = rows["prompt_id"].to_list()
+    differences = _accuracies(rows, "score", groups) - _accuracies(rows, "score_b", groups)
+    p_value = permutation(differences, resamples=sampling.permutations, seed=sampling.seed)
+    test = f"permutation of prompts' signs, {sampling.permutations} draws, each metric at its own epsilon"
+    difference = float(differences.mean()) if len(differences) else math.nan
+    return Comparison(a.metric, b.metric, PAIRWISE[1], difference, p_value, test, len(differences), a.template)
+
+
+def _accuracies(rows: pd.DataFrame, column: str, groups: list[str]) -> Floats:
+    """Return the pairwise accuracy of each prompt with several images, at the threshold that is best for all."""
+    epsilon = calibrate_ties(rows["human"].to_numpy(), rows[column].to_numpy(), groups).epsilon
+    accuracies = [
+        pairwise_accuracy(group["human"].to_numpy(), group[column].to_numpy(), epsilon)
+        for _, group in rows.groupby("prompt_id", sort=False)
+        if len(group) > 1
+    ]
+    return np.asarray(accuracies, np.float64)
+
+
+TESTS: Mapping[str, Callable[[Rated, Rated, Sampling], Comparison]] = {
+    "pearson": lambda a, b, sampling: _compare_correlations(a, b, "pearson", sampling),
+    "spearman": lambda a, b, sampling: _compare_correlations(a, b, "spearman", sampling),
+    PAIRWISE[1]: _compare_accuracies,
+}
+
+
+SCALES = ((0, 1), (0, 10), (0, 100))
+"""Scales of shares and labels, usual rating scales, and percentages."""
+MAX_OFF_SCALE = 0.05
+"""Largest share of a template's ratings (but at least one rating) that may be off its scale."""
+
+
+def warn_off_scale(ratings: pa.Table) -> list[str]:
+    """Return a warning for each template with a few ratings outside the scale that contains all other ratings.
+
+    There is a warning too if all negative ratings are the same number, such as -1 for a missing answer.
+    """
+    frame = ratings.select(["template", "image_id", "rater", "rating"]).to_pandas().dropna(subset=["rating"])
+    warnings = (_warning(str(template), rows) for template, rows in frame.groupby("template", sort=False))
+    return [warning for warning in warnings if warning]
+
+
+def warn_several_prompts(ratings: pa.Table) -> list[str]:
+    """Return a warning if an image is rated under several prompts, for scores that are matched by image alone."""
+    frame = ratings.select(["image_id", "prompt_id"]).to_pandas().dropna().drop_duplicates()
+    twice = frame[frame.duplicated("image_id", keep=False)]
+    if twice.empty:
+        return []
+    first = twice["image_id"].iloc[0]
+    prompts = " and ".join(map(repr, twice.loc[twice["image_id"] == first, "prompt_id"].iloc[:2]))
+    return [
+        f"{twice['image_id'].nunique()} images are rated under several prompt ids, first {first} under {prompts}: each "
+        "counts once for every prompt; correct prompt_id, or set protocol.match=image_and_prompt if that is meant"
+    ]
+
+
+def _warn_negative(template: str, rows: pd.DataFrame) -> str | None:
+    """Return a warning if all negative ratings are the same number, and some rating is above 1."""
+    values = rows["rating"].to_numpy(np.float64)
+    negative = np.unique(values[values < 0])
+    if len(negative) != 1 or values.max() <= 1:
+        return None
+    count = int((values == negative[0]).sum())
+    return (
+        f"{count} of {len(rows)} ratings ({template}) are {negative[0]:g}, the only negative number, as if nothing had "
+        "been said: all were counted; leave these cells empty, or set protocol.rating_range=[least,greatest] and "
+        "protocol.out_of_range=left_out"
+    )
+
+
+def _warning(template: str, rows: pd.DataFrame) -> str | None:
+    values = rows["rating"].to_numpy(np.float64)
+    scale = next((scale for scale in SCALES if _fits(scale, values)), None)
+    if scale is None:
+        return _warn_negative(template, rows)
+    outside = rows[(values < scale[0]) | (values > scale[1])]
+    if outside.empty:
+        return None
+    first = outside.iloc[0]
+    return (
+        f"{len(outside)} of {len(rows)} ratings ({template}) are outside {scale[0]} to {scale[1]}, where the others "
+        f"are, first {first['rating']:g} of image {first['image_id']} by rater {first['rater']}: all were counted; "
+        "correct them, or set protocol.rating_range=[least,greatest]"
+    )
+
+
+def _fits(scale: Sequence[int], values: Floats) -> bool:
+    """Return True if nearly all ratings are on a scale; shares must have a rating below 1."""
+    low, high = scale
+    inside = (values >= low) & (values <= high)
+    possible = high > 1 or bool((values[inside] < 1).any())
+    return possible and int((~inside).sum()) <= max(1, MAX_OFF_SCALE * len(values))

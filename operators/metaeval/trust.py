@@ -1,0 +1,88 @@
+"""Verdicts on how far to trust a metric at each skill, from the interval of its agreement with people."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from plumbline.operators.base.sentences import Sentence, ShownTable, count, names, number
+from plumbline.operators.metaeval.judgement import PEOPLE, Judgement
+
+MIN_RATED = 20
+"""Number of images, or pairs of images, that a verdict requires."""
+WELL, FAIRLY = 0.5, 0.3
+"""Least lower ends of the intervals of metrics that agree well or fairly."""
+NOT_ENOUGH = "not enough ratings"
+WORDS = ("agrees well", "agrees fairly", "agrees weakly", "hardly agrees", "contradicts people", NOT_ENOUGH)
+AS_CORRELATION: Mapping[str, Callable[[float], float]] = {
+    "spearman": lambda value: value,
+    "binary_accuracy": lambda value: 2 * value - 1,
+    "auroc": lambda value: 2 * value - 1,
+    "pearson": lambda value: value,
+}
+"""Statistics in order of preference, converted so that 0 is chance and 1 people's own order."""
+CAPTION = (
+    "By the 95% interval, over prompts, of the agreement with people: well where even its lower end is "
+    f"{WELL} or more, fairly from {FAIRLY}, weakly from 0; hardly where it does not exclude chance, but does exclude "
+    f"{WELL}. Not enough ratings: fewer than {MIN_RATED} images or pairs, or an interval that excludes neither. A "
+    "share of right choices counts as twice its distance from a half. n: images, or pairs of images."
+)
+
+
+def has_enough(judged: Judgement) -> bool:
+    """Return True if there are enough ratings for a verdict."""
+    low, high = map(AS_CORRELATION.get(judged.statistic, float), judged.interval)
+    return judged.n >= MIN_RATED and low <= high and not (low <= 0 and high >= WELL)
+
+
+def trust(judged: Judgement) -> str:
+    """Return the verdict, one of WORDS."""
+    if not has_enough(judged):
+        return NOT_ENOUGH
+    low, high = map(AS_CORRELATION[judged.statistic], judged.interval)
+    if low <= 0:
+        return "contradicts people" if high < 0 else "hardly agrees"
+    return "agrees well" if low >= WELL else "agrees fairly" if low >= FAIRLY else "agrees weakly"
+
+
+def _select(judgements: Sequence[Judgement]) -> dict[str, list[Judgement]]:
+    """Select the metrics' judgements by the preferred statistic of each template."""
+    found: dict[str, list[Judgement]] = {}
+    metrics = [judged for judged in judgements if judged.metric != PEOPLE]
+    for template in dict.fromkeys(judged.template for judged in metrics):
+        own = [judged for judged in metrics if judged.template == template]
+        statistics = {judged.statistic for judged in own}
+        first = next((statistic for statistic in AS_CORRELATION if statistic in statistics), None)
+        if first is not None:
+            found[template] = [judged for judged in own if judged.statistic == first]
+    return found
+
+
+def trust_sentences(judgements: Sequence[Judgement]) -> list[Sentence]:
+    """Return a sentence per template and metric, with the skills of each verdict."""
+    sentences = []
+    for template, own in _select(judgements).items():
+        for metric in dict.fromkeys(judged.metric for judged in own):
+            groups: dict[str, list[str]] = {words: [] for words in WORDS}
+            for judged in own:
+                if judged.metric == metric:
+                    groups[trust(judged)].append(judged.group)
+            parts = [f"{words}: {names(subsets)}" for words, subsets in groups.items() if subsets]
+            sentences.append(Sentence(f"{metric} beside people's {template or 'knowledge'}", f"{'; '.join(parts)}."))
+    return sentences
+
+
+def trust_tables(judgements: Sequence[Judgement]) -> list[ShownTable]:
+    """Return a table of verdicts per template: skills down, metrics across."""
+    tables = []
+    for template, own in _select(judgements).items():
+        metrics = list(dict.fromkeys(judged.metric for judged in own))
+        cells = {(judged.group, judged.metric): _cell(judged) for judged in own}
+        subsets = list(dict.fromkeys(judged.group for judged in own))
+        lines = [(subset, *(cells.get((subset, metric), "–") for metric in metrics)) for subset in subsets]
+        title = f"how far to trust each metric, by {template or 'what is known'} ({own[0].statistic.replace('_', ' ')})"
+        tables.append(ShownTable(title, CAPTION, ("", *metrics), lines))
+    return tables
+
+
+def _cell(judged: Judgement) -> str:
+    low, high = judged.interval
+    interval = f" [{number(low, 2)}, {number(high, 2)}]" if low <= high else ""
+    return f"{trust(judged)}\n{number(judged.value, 2)}{interval}, n {count(judged.n)}"

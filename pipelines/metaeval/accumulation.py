@@ -1,0 +1,140 @@
+"""Conversion of released answers, with a row per image and question, to scores with a row per image and model."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+import pyarrow as pa
+
+from plumbline.operators.base import rows, schemas
+from plumbline.operators.base.errors import ConfigError, RowError, SourceError
+from plumbline.operators.metrics.questions.dsg import holding
+from plumbline.pipelines.base.storage import StorageConfig
+from plumbline.pipelines.metaeval.answers import FORMATS, Answer, AnswerColumns, read_table
+
+Accumulation = Literal["none", "direct", "recursive"]
+"""Condition for a right answer to count: `none` (TIFA), the answers to the question's parents are right too (`direct`,
+the DSG release), or those to all its ancestors (`recursive`, T2IScoreScore)."""
+Missing = Literal["wrong", "left_out"]
+"""Treatment of a question without an answer: wrong, or ignored."""
+
+
+def accumulate(
+    right: Mapping[str, bool | None],
+    parents: Mapping[str, Sequence[str]],
+    accumulation: Accumulation,
+    missing: Missing,
+) -> float | None:
+    """Return the share of an image's questions that count; None if no question is left.
+
+    `right` maps questions to True or False, or None if the answer is missing. Parents that are left out, or are not
+    questions about the image, count as right.
+    """
+    answered = {name: bool(given) for name, given in right.items() if given is not None or missing == "wrong"}
+    if not answered:
+        return None
+    counting = answered if accumulation == "none" else holding(answered, parents, accumulation)
+    return sum(counting.values()) / len(answered)
+
+
+NO_ANSWER = RowError("not_scored", "none of its questions has an answer; answer one, or set missing=wrong")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AccumulateConfig:
+    """Options of the conversion of answers to scores."""
+
+    answers: str
+    """A table with a row for every image and question (CSV, JSON, Parquet); with `format`, the release's file or
+    folder."""
+    output: str
+    """The Parquet file of scores to write."""
+    format: str | None = None
+    """Release that the answers are from, such as dsg, tifa or t2iscorescore (docs/metaeval.md); null for a table."""
+    given: tuple[str, ...] = ()
+    """Models whose answers are converted; each becomes a metric with the model's name. For a table, the columns of
+    answers; for a release, all models if empty."""
+    accumulation: Accumulation = "none"
+    """Answers that must be right for a question to count: its own (`none`), its parents' too (`direct`), or those of
+    all its ancestors (`recursive`)."""
+    missing: Missing = "left_out"
+    """Treatment of a question without an answer: `wrong` or `left_out`."""
+    columns: AnswerColumns = field(default_factory=AnswerColumns)
+    """Names of the columns of a table."""
+    separator: str = ","
+    """Separator between parents in a cell of a table."""
+    no_parent: str = ""
+    """Text of a cell that means no parent, such as -1, besides an empty cell."""
+    storage: StorageConfig = field(default_factory=StorageConfig)
+
+    def __post_init__(self) -> None:
+        if self.format is not None and self.format not in FORMATS:
+            raise ConfigError(f"format: expected one of {', '.join(FORMATS)}, or null, got {self.format!r}")
+        if self.format is None and not self.given:
+            raise ConfigError("given: expected the columns of answers, got none; for example given=[mplug]")
+        if not self.separator:
+            raise ConfigError("separator: expected the text between parents, got an empty string")
+        for name, usual in (("columns", AnswerColumns()), ("separator", ","), ("no_parent", "")):
+            if self.format is not None and getattr(self, name) != usual:
+                raise ConfigError(f"{name}: how the files of format={self.format} are written is known; leave it out")
+
+
+class Accumulated(NamedTuple):
+    scores: pa.Table
+    """Scores of every image by every model (schema SCORES)."""
+    notes: tuple[str, ...]
+    """Notes on rows that were read differently from the files."""
+
+
+def accumulate_answers(config: AccumulateConfig) -> Accumulated:
+    """Read answers and convert them to scores; raise SourceError naming file and row."""
+    place = config.storage.locate(config.answers)
+    if config.format is not None:
+        answered = FORMATS[config.format](place, config.given)
+    else:
+        columns, separator, no_parent = config.columns, config.separator, config.no_parent
+        answered = read_table(place, config.given, columns, separator=separator, no_parent=no_parent)
+    if config.accumulation != "none" and not any(answer.parents for answer in answered.answers):
+        raise SourceError(
+            f"{config.answers}: accumulation={config.accumulation} needs the questions' parents, and none has any; "
+            "set columns.parents, or accumulation=none"
+        )
+    images: dict[tuple[str, str], dict[str, Answer]] = {}
+    for answer in answered.answers:
+        asked = images.setdefault((answer.metric, answer.image_id), {})
+        if answer.question_id in asked:
+            raise SourceError(
+                f"{answer.where}: image {answer.image_id!r} is asked question {answer.question_id!r} twice; remove "
+                "one, or set columns.image_id to a column with the ids of images"
+            )
+        asked[answer.question_id] = answer
+    return Accumulated(
+        rows.table([_score(asked, config) for asked in images.values()], schemas.SCORES), tuple(answered.notes)
+    )
+
+
+def _score(asked: Mapping[str, Answer], config: AccumulateConfig) -> dict[str, Any]:
+    score = accumulate(
+        {name: answer.right for name, answer in asked.items()},
+        {name: answer.parents for name, answer in asked.items()},
+        config.accumulation,
+        config.missing,
+    )
+    first = next(iter(asked.values()))
+    counted = sum(answer.right is not None or config.missing == "wrong" for answer in asked.values())
+    return {
+        "image_id": first.image_id,
+        "prompt_id": first.prompt_id,
+        "generator": first.generator,
+        "metric": first.metric,
+        "score": score,
+        "n_questions": counted,
+        "error": rows.error_value(NO_ANSWER if score is None else None),
+    }
+
+
+def write_accumulated(config: AccumulateConfig) -> Accumulated:
+    """Convert answers to scores and write them as a file that jobs.metaeval reads."""
+    result = accumulate_answers(config)
+    config.storage.locate(config.output, writable=True).write_table(result.scores)
+    return result

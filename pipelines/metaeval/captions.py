@@ -1,0 +1,215 @@
+"""Scores of captions by reference captions: BLEU-4, METEOR, ROUGE-L, CIDEr, RefCLIPScore (VQAScore, table 18)."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from plumbline.operators.base import rows, schemas
+from plumbline.operators.base.errors import ConfigError, RowError, SourceError
+from plumbline.operators.metrics.similarities.clipscore import ClipScoreConfig
+from plumbline.operators.metrics.similarities.meteor import split_words
+from plumbline.operators.metrics.similarities.reference_captions import (
+    Cider,
+    Words,
+    best_meteor,
+    bleu_4,
+    ref_clipscore,
+    rouge_l,
+)
+from plumbline.operators.models.calls import TextEmbedder
+from plumbline.operators.models.families.any_model import AnyModel
+from plumbline.operators.models.resolution import resolve_model
+from plumbline.pipelines.base.storage import Place
+from plumbline.pipelines.base.tables import as_object
+from plumbline.pipelines.metaeval.releases.image_rows import REMEDY, read_image_rows
+from plumbline.pipelines.metaeval.releases.scores import read_scores
+from plumbline.pipelines.metaeval.releases.sheets import as_list, as_text, read_objects, row_name
+from plumbline.pipelines.metaeval.scores_source import ScoresSource
+from plumbline.pipelines.sources.input_columns import DEFAULT_NAMES
+from plumbline.pipelines.sources.shards import text_id
+
+REF_CLIPSCORE = "refclipscore"
+MAX_CHARACTERS = 2_000
+"""Largest number of characters of a text, because METEOR and ROUGE-L compare every two words."""
+MAX_REFERENCES = 100
+EMBEDDED_AT_ONCE = 256
+"""Number of texts in a model's batch."""
+NO_CLIPSCORE = RowError("not_scored", "the scores have no CLIPScore of the image and caption; score the pair first")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CaptionsConfig(ScoresSource):
+    """Options for scoring captions with references."""
+
+    captions: str
+    """A table (.csv, .tsv, .jsonl or .parquet) with a row for each image and caption: image_id or the image's path,
+    caption, references (a list, or text with semicolons), and prompt_id if captions have ids; or
+    crowdflower_flickr8k.json of jmhessel/clipscore."""
+    output: str
+    """The Parquet file of scores to write."""
+    metric: str = "clipscore"
+    """Name of the original CLIPScore among the scores of `run` or `scores`, which RefCLIPScore requires."""
+    models: Mapping[str, AnyModel]
+    """Models by role; `clip` embeds the texts for RefCLIPScore."""
+
+
+class Caption(NamedTuple):
+    """A caption with people's captions of the same image."""
+
+    image_id: str
+    prompt_id: str
+    text: str
+    references: Sequence[str]
+
+    @property
+    def error(self) -> RowError | None:
+        """Error if the caption cannot be scored."""
+        if not split_words(self.text):
+            return RowError("no_caption", "the caption has no word; fill it in, or leave the row out")
+        if not self.references or not all(map(split_words, self.references)):
+            return RowError("no_reference", "there is no reference, or one without a word; write what the image shows")
+        if len(self.references) > MAX_REFERENCES or max(map(len, (self.text, *self.references))) > MAX_CHARACTERS:
+            expected = f"expected at most {MAX_REFERENCES} references, and {MAX_CHARACTERS:,} characters of a text"
+            return RowError("too_long", f"{expected}; leave some out")
+        return None
+
+
+def read_captions(place: Place) -> list[Caption]:
+    """Read the captions, each once per image; raise SourceError naming the file and the row."""
+    listed = _read_release(place) if place.path.lower().endswith(".json") else _read_table(place)
+    found: dict[tuple[str, str], Caption] = {}
+    for where, caption in listed:
+        known = found.setdefault((caption.image_id, caption.prompt_id), caption)
+        if known != caption:
+            raise SourceError(
+                f"{where}: image {caption.image_id!r} has another caption or other references with prompt_id "
+                f"{caption.prompt_id!r} in an earlier row; give each its own prompt_id"
+            )
+    return list(found.values())
+
+
+def _read_table(place: Place) -> Iterator[tuple[str, Caption]]:
+    """Yield the rows; missing ids are those that plumbline score assigns to the same table."""
+    sheet, names, image = read_image_rows(place, ("references", "prompt_id", *DEFAULT_NAMES["prompt"]))
+    caption = names.prompt or "caption"
+    sheet.require([image, caption, "references"], REMEDY)
+    columns = (sheet.ids(image), sheet.texts(names.prompt_id or ""), sheet.texts(caption), sheet.lists("references"))
+    for row, (image_id, prompt_id, text, references) in enumerate(zip(*columns, strict=True)):
+        yield sheet.where(row), Caption(image_id, prompt_id or text_id(text or ""), text or "", references)
+
+
+def _read_release(place: Place) -> Iterator[tuple[str, Caption]]:
+    """Yield the judged captions of every image; a caption's id is its text, as for protocol=flickr8k_cf."""
+    for row, (image_id, record) in enumerate(read_objects(place).items()):
+        where = row_name(place.url, row, image_id)
+        listed = as_list(record.get("ground_truth"), "references (ground_truth)", where)
+        references = [as_text({"reference": text}, "reference", where) for text in listed]
+        for number, judged in enumerate(as_list(record.get("human_judgement"), "captions (human_judgement)", where)):
+            at = f"{where}, caption {number}"
+            text = as_text(as_object(judged, at), "caption", at)
+            yield at, Caption(image_id, text, text, references)
+
+
+def score_captions(config: CaptionsConfig) -> pa.Table:
+    """Return the scores (schema SCORES) of every caption, measure after measure; raise SourceError naming the row."""
+    captions = read_captions(config.storage.locate(config.captions))
+    table, clip = config.locate_scores(), None
+    if table is not None:
+        if "clip" not in config.models:
+            raise ConfigError("models.clip: RefCLIPScore embeds texts; choose one, as model@models.clip=clip_vit_b32")
+        clip = _read_clipscores(table, config.metric)
+    measures = text_measures([caption for caption in captions if caption.error is None])
+    records = [
+        _row(caption, name, caption.error or measure(caption))
+        for name, measure in measures.items()
+        for caption in captions
+    ]
+    if clip is not None:
+        records += _ref_clipscores(captions, clip, _load(config.models["clip"]))
+    return rows.table(records, schemas.SCORES)
+
+
+def text_measures(captions: Sequence[Caption]) -> Mapping[str, Callable[[Caption], float]]:
+    """Return the measures that need no model; CIDEr counts words in the references of these captions' images."""
+    by_image: dict[str, dict[str, Words]] = {}
+    for caption in captions:
+        by_image.setdefault(caption.image_id, {}).update((text, split_words(text)) for text in caption.references)
+    cider = Cider([[*words.values()] for words in by_image.values()])
+
+    def split_first(measure: Callable[[Words, Sequence[Words]], float]) -> Callable[[Caption], float]:
+        return lambda caption: measure(
+            split_words(caption.text), [by_image[caption.image_id][text] for text in caption.references]
+        )
+
+    return {
+        "bleu_4": split_first(bleu_4),
+        "meteor": lambda caption: best_meteor(caption.text, caption.references),
+        "rouge_l": split_first(rouge_l),
+        "cider": split_first(cider.score),
+    }
+
+
+def _row(caption: Caption, metric: str, found: float | RowError, truncated: bool | None = None) -> dict[str, Any]:
+    error = found if isinstance(found, RowError) else None
+    ids = {"image_id": caption.image_id, "prompt_id": caption.prompt_id, "metric": metric, "truncated": truncated}
+    return {**ids, "score": None if error else found, "error": rows.error_value(error)}
+
+
+def _read_clipscores(table: Place, metric: str) -> dict[tuple[str, str], float]:
+    """Return CLIPScore by image and caption; raise SourceError if it is not in the original scale."""
+    scores = read_scores(table, [metric]).to_pandas().dropna(subset=["score", "image_id", "prompt_id"])
+    if (scores["score"] < 0).any():
+        raise SourceError(
+            f"{table.url}: expected {metric} of 0 or more, as the original CLIPScore is, found "
+            f"{scores['score'].min():.3f}; score the images by metrics.{metric}.variant=original"
+        )
+    return dict(zip(zip(scores["image_id"], scores["prompt_id"], strict=True), scores["score"], strict=True))
+
+
+def _load(model: AnyModel) -> TextEmbedder:
+    from plumbline.operators.models.loading import load  # imports torch
+
+    embedder: TextEmbedder = load(resolve_model(model, on_gpu=False), "embedding")
+    return embedder
+
+
+def _ref_clipscores(
+    captions: Sequence[Caption], clipscores: Mapping[tuple[str, str], float], embedder: TextEmbedder
+) -> Iterator[dict[str, Any]]:
+    add_prefix = ClipScoreConfig(variant="original").text
+    texts = {text for caption in captions if caption.error is None for text in (caption.text, *caption.references)}
+    embedded = _embed(sorted(texts), add_prefix, embedder)
+    for caption in captions:
+        clipscore = clipscores.get((caption.image_id, caption.prompt_id))
+        if caption.error is not None:
+            yield _row(caption, REF_CLIPSCORE, caption.error)
+        elif clipscore is None:
+            yield _row(caption, REF_CLIPSCORE, NO_CLIPSCORE)
+        else:
+            own, *others = (embedded[text] for text in (caption.text, *caption.references))
+            cosines = [float(own.features @ other.features) for other in others]
+            is_cut = any(text.truncated for text in (own, *others))
+            yield _row(caption, REF_CLIPSCORE, ref_clipscore(clipscore, cosines), is_cut)
+
+
+class _Embedded(NamedTuple):
+    features: Any
+    truncated: bool
+
+
+def _embed(texts: Sequence[str], add_prefix: Callable[[str], str], embedder: TextEmbedder) -> dict[str, _Embedded]:
+    found: dict[str, _Embedded] = {}
+    for first in range(0, len(texts), EMBEDDED_AT_ONCE):
+        batch = texts[first : first + EMBEDDED_AT_ONCE]
+        encoded = embedder.encode_texts([add_prefix(text) for text in batch])
+        found.update(zip(batch, map(_Embedded, encoded.features, encoded.truncated), strict=True))
+    return found
+
+
+def write_captions(config: CaptionsConfig) -> pa.Table:
+    """Score captions, write the scores as a file that jobs.metaeval reads, and return them."""
+    scores = score_captions(config)
+    config.storage.locate(config.output, writable=True).write_table(scores)
+    return scores

@@ -1,0 +1,287 @@
+"""Ratings of whole images: TIFA160 and DSG's, GenAI-Bench, StanfordT23D, T2VScore, Flickr8K-CF and SeeTRUE."""
+
+import math
+from collections import Counter
+from dataclasses import replace
+
+import pyarrow as pa
+
+from plumbline.operators.base.errors import SourceError
+from plumbline.pipelines.base.storage import Place
+from plumbline.pipelines.base.tables import AGAIN, as_object
+from plumbline.pipelines.metaeval.releases.release import (
+    Rating,
+    Release,
+    column_ratings,
+    parse_ratings,
+    rating_value,
+    ratings_by_generator,
+    released,
+    skills_of,
+)
+from plumbline.pipelines.metaeval.releases.scores import check_once, wide_scores
+from plumbline.pipelines.metaeval.releases.sheets import (
+    Sheet,
+    as_list,
+    as_text,
+    exists,
+    one_that_exists,
+    read_content,
+    read_objects,
+    read_sheet,
+    read_text,
+    row_name,
+    sheet_of,
+)
+from plumbline.pipelines.sources.prompt_files import read_skills
+
+TIFA_DESCRIPTIONS = ("text_id", "image_path", "text", "human_scores", "human_avg")
+
+
+def read_tifa160(place: Place) -> Release:
+    """Read TIFA160: 800 images of 160 prompts by five generators, each rated twice, and their scores by ten metrics.
+
+    Source: Yushi-Hu/tifa, human_annotations/human_annotations_with_scores.json, and human_annotations.json, which has
+    the ratings alone: `{image: {"text_id", "image_path", "text", "human_scores": [1-5, 1-5], "human_avg", <metric>:
+    number}}`. An image is named `<text_id>_<generator>`. All fields except TIFA_DESCRIPTIONS are metrics.
+    """
+    records = read_objects(place)
+    names = list(dict.fromkeys(name for record in records.values() for name in record))
+    metrics = [name for name in names if name not in TIFA_DESCRIPTIONS]
+    sheet = sheet_of(place.url, names, records.values(), ["text_id", *metrics])
+    ids = {"image_id": list(records), "prompt_id": sheet.ids("text_id"), "generator": list[str]()}
+    ratings = []
+    for row, (image_id, prompt_id) in enumerate(zip(records, ids["prompt_id"], strict=True)):
+        where = row_name(place.url, row, image_id)
+        generator = image_id.removeprefix(f"{prompt_id}_")
+        if generator in ("", image_id):
+            raise SourceError(f"{where}: expected an image named {prompt_id}_<generator>; is this the released file?")
+        ids["generator"].append(generator)
+        ratings += parse_ratings(records[image_id].get("human_scores"), image_id, prompt_id, generator, where)
+    return released(ratings=ratings, scores=wide_scores(ids, {name: sheet.numbers(name) for name in metrics}))
+
+
+LIKERT_FILE = "tifa160-likert-anns.csv"
+LIKERT_COLUMNS = ("item_id", "source_id", "worker_id", "answer")
+GENERATOR_COLUMNS = ("t2i_model", "model_type")
+TIFA_GENERATORS = {
+    "mini-dalle": "mini_dalle",
+    "vq-diffusion": "vq_diffusion",
+    "sd1dot1": "stable_diffusion_v1_1",
+    "sd1dot5": "stable_diffusion_v1_5",
+    "sd2dot1": "stable_diffusion_v2_1",
+}
+"""TIFA's names of the generators."""
+RELEASED = "is this j-min/DSG's tifa160-likert-anns.csv?"
+
+
+def read_dsg_tifa160(place: Place) -> Release:
+    """Read DSG's Likert ratings of TIFA160: 800 images of 160 prompts by five generators, each rated by five people.
+
+    A prompt's skill is the set that TIFA took it from (coco, drawbench, ...).
+
+    Source: j-min/DSG, `dsg/data/tifa160-likert-anns.csv`: dsg_prompt_split, t2i_model, item_id (DSG's name of the
+    prompt), source_id (TIFA's), worker_id, question, answer (1 to 5). linzhiqiu/t2v_metrics has the same table as
+    dsg_tifa160_anns.csv, where the first two columns are data_type and model_type.
+
+    An image is named `<source_id>_<generator>` with TIFA's name of the generator, so that it matches TIFA160's own
+    scores. Prompt and generator have DSG's names, so that they match DSG's answers.
+    """
+    sheet = read_sheet(place)
+    generator = next((name for name in GENERATOR_COLUMNS if name in sheet.names), GENERATOR_COLUMNS[0])
+    sheet.require((*LIKERT_COLUMNS, generator), RELEASED)
+    prompts, sources, generators = (sheet.ids(name) for name in ("item_id", "source_id", generator))
+    images = [f"{source}_{TIFA_GENERATORS.get(name, name)}" for source, name in zip(sources, generators, strict=True)]
+    ratings = column_ratings(
+        sheet, images, prompts, sheet.texts("answer"), generators=generators, raters=sheet.ids("worker_id")
+    )
+    sets = (source.rpartition("_")[0] for source in sources)
+    return released(ratings=ratings, skills=skills_of(zip(prompts, sets, strict=True)))
+
+
+GENAI_SKILLS = "genai_skills.json"
+
+
+def read_genai_bench(place: Place) -> Release:
+    """Read GenAI-Bench: 527 prompts by six image generators, each image rated by three people from 1 to 5.
+
+    Images are named `<prompt_id>/<generator>`; skills are read if their file is in the same folder.
+
+    Source: linzhiqiu/t2v_metrics, genai_bench_527_image_ratings.json (also released as genai_image.json): `{prompt_id:
+    {"id", "prompt", "prompt in Chinese"?, "models": {generator: [rating, rating, rating]}}}`. The key is the prompt's
+    id; some `id` within differ. The skills are in genai_skills.json: `{skill: [number of the prompt, ...]}`, where
+    prompt 7 has the id `00007`.
+    """
+    ratings = ratings_by_generator(place)
+    file = place.parent / GENAI_SKILLS
+    skills = read_skills(read_content(file), file.url) if exists(file) else {}
+    rated = {prompt_id: skills[prompt_id] for prompt_id in skills.keys() & {rating.prompt_id for rating in ratings}}
+    notes = [] if skills else [f"no {GENAI_SKILLS} next to the ratings: no skills"]
+    if unrated := len(skills) - len(rated):
+        notes.append(f"{unrated} prompts of {GENAI_SKILLS} are not rated")
+    return released(ratings=ratings, skills=rated, notes=notes)
+
+
+def read_stanfordt23d(place: Place) -> Release:
+    """Read StanfordT23D: 360 3D assets of 60 prompts by six generators, each rated by three people from 1 to 5.
+
+    Assets are named `<prompt_id>/<generator>`.
+
+    Source: linzhiqiu/t2v_metrics, datasets/stanfordt23d.json: `{prompt_id: {"prompt", "models": {generator: [rating,
+    rating, rating]}}}`. The released code leaves out `shap-e`, whose name it writes with a space.
+    """
+    return released(ratings=ratings_by_generator(place))
+
+
+T2VSCORE_RATINGS = ("t2vscore_human_ratings.json", "t2vscore_alignment_score.json")
+T2VSCORE_SCORES = "t2vscore_results.csv"
+T2VSCORE_DESCRIPTIONS = ("model_name", "video_id", "prompt")
+
+
+def read_t2vscore(place: Place) -> Release:
+    """Read T2VScore: 2,543 rated videos of 512 prompts by five generators, and their scores by four metrics.
+
+    Videos are named `<video_id>/<generator>`; unmatched ratings and scores are kept too.
+
+    Source: linzhiqiu/t2v_metrics, a folder with t2vscore_human_ratings.json (upstream's t2vscore_alignment_score.json),
+    `{video_id: {"prompt", "models": {generator: [rating]}}}`, and t2vscore_results.csv, whose columns are model_name
+    (the generator), video_id, prompt, and one per metric. A `video_id` identifies a prompt, with a video by each
+    generator. The only rating of a video is not a whole number, so it is a mean over people.
+    """
+    ratings = ratings_by_generator(one_that_exists(place, T2VSCORE_RATINGS))
+    scores = _t2vscore_scores(place / T2VSCORE_SCORES)
+    rated, scored = {rating.image_id for rating in ratings}, set(scores.column("image_id").to_pylist())
+    unmatched = {"rated videos have no score": rated - scored, "scored videos have no rating": scored - rated}
+    notes = [f"{len(videos)} {what}" for what, videos in unmatched.items() if videos]
+    return released(ratings=ratings, scores=scores, notes=["a video has one rating, a mean over its raters", *notes])
+
+
+def _t2vscore_scores(place: Place) -> pa.Table:
+    sheet = read_sheet(place).require(T2VSCORE_DESCRIPTIONS, "is this the file that t2v_metrics releases?")
+    prompts, generators = sheet.ids("video_id"), sheet.ids("model_name")
+    images = [f"{prompt}/{generator}" for prompt, generator in zip(prompts, generators, strict=True)]
+    ids = {"image_id": images, "prompt_id": prompts, "generator": generators}
+    metrics = {name: sheet.numbers(name) for name in sheet.names if name not in T2VSCORE_DESCRIPTIONS}
+    return check_once(wide_scores(ids, metrics), place.url, len(sheet))
+
+
+SHARE = "share_yes"
+FLICKR_FIELDS = ("the image", "the caption's id", "the share of yeses", "the yeses", "the noes")
+ROUNDING = 1e-3
+
+
+def read_flickr8k_cf(place: Place) -> Release:
+    """Read Flickr8K-CF: the share of people who answered that a caption describes a photo, from 0 to 1.
+
+    One of two sources is read:
+    - the Flickr8k release, CrowdFlowerAnnotations.txt, tab separated and without a header: the image's file, the
+      caption's id (`<image file>#<number>`), the share of people who said yes, the number of yeses, the number of noes
+      (3 or more in all);
+    - jmhessel/clipscore, crowdflower_flickr8k.json, which its download.py makes: `{image file: {"image_path",
+      "ground_truth", "human_judgement": [{"image_path", "caption", "rating"}]}}`, where `rating` is that share. A
+      caption's id is its text. If a text occurs twice with an image, the second is the rating of another rater.
+    The photos have no generator.
+    """
+    if place.path.lower().endswith(".json"):
+        ratings = _read_judgements(place)
+    else:
+        lines = [(line, f"{place.url}, line {row}") for row, line in enumerate(read_text(place).split("\n"), 1)]
+        ratings = [_parse_line(line, where) for line, where in lines if line.strip()]
+    again = sum(rating.rater != "0" for rating in ratings)
+    notes = [f"{again} captions occur again with the same image and count as those of other raters"] if again else []
+    return released(ratings=ratings, notes=notes)
+
+
+def _parse_line(line: str, where: str) -> Rating:
+    cells = line.rstrip("\r").split("\t")
+    if len(cells) != len(FLICKR_FIELDS):
+        raise SourceError(
+            f"{where}: expected {', '.join(FLICKR_FIELDS)} between tabs, found {len(cells)} fields; {AGAIN}"
+        )
+    image, caption, *counts = cells
+    share, *votes = (rating_value(cell, where) for cell in counts)
+    yes, no = (math.nan if number is None else number for number in votes)
+    if share is not None and abs(share * (yes + no) - yes) > ROUNDING * (yes + no):
+        raise SourceError(f"{where}: {yes:g} yeses and {no:g} noes are not a share of {share:g}; correct one of them")
+    return _share_rating(image, caption, 0, share, where)
+
+
+def _read_judgements(place: Place) -> list[Rating]:
+    ratings = []
+    for row, (image, record) in enumerate(read_objects(place).items()):
+        where, raters = row_name(place.url, row, image), Counter[str]()
+        for number, value in enumerate(as_list(record.get("human_judgement"), "judgements (human_judgement)", where)):
+            at = f"{where}, judgement {number}"
+            judgement = as_object(value, at)
+            caption = as_text(judgement, "caption", at)
+            share = rating_value(judgement.get("rating"), at)
+            ratings.append(_share_rating(image, caption, raters[caption], share, at))
+            raters[caption] += 1
+    return ratings
+
+
+def _share_rating(image: str, caption: str, rater: int, share: float | None, where: str) -> Rating:
+    if share is not None and not 0 <= share <= 1:
+        raise SourceError(
+            f"{where}: expected a share of yeses from 0 to 1, found {share:g}; is this the experts' file "
+            "(ExpertAnnotations.txt, flickr8k.json)? Those ratings are 1 to 4: read them as a long table"
+        )
+    return Rating(image, caption, None, str(rater), SHARE, share, where)
+
+
+SEETRUE_COLUMNS = ("image", "text", "label", "dataset_source")
+ORIGIN = "original_dataset_id"
+IMAGE = "image.path"
+"""Column of the images' names in the dataset's Parquet, which contains the images."""
+SEETRUE = "is this SeeTRUE's file?"
+
+
+def read_seetrue(place: Place) -> Release:
+    """Read SeeTRUE: image and text pairs with a binary label, from DrawBench, COCO, EditBench, Winoground and others.
+
+    Labels are ratings 0 and 1 by rater 0; a text's skills are the datasets that it is from.
+
+    Source: yonatanbitton/SeeTRUE, SeeTRUE.csv (the same file is in linzhiqiu/t2v_metrics) or its Parquet: image (the
+    file's name), text, label (1 if the text fits the image), original_dataset_id, dataset_source. A text's id is the
+    text itself, because `original_dataset_id` identifies the pair. An image can have several texts.
+
+    If a pair occurs again with another `original_dataset_id`, the second label is that of another rater.
+    """
+    image = IMAGE if place.path.lower().endswith(".parquet") else "image"
+    sheet = _replace_images(read_sheet(place, [image, *SEETRUE_COLUMNS[1:], ORIGIN]).require(SEETRUE_COLUMNS, SEETRUE))
+    images, texts = sheet.ids("image"), sheet.ids("text")
+    raters = _raters(list(zip(images, texts, strict=True)), sheet.texts(ORIGIN))
+    ratings = column_ratings(sheet, images, texts, _labels(sheet), raters=raters, templates=["label"] * len(sheet))
+    again = sum(rater != "0" for rater in raters)
+    notes = [f"{again} pairs occur again with another {ORIGIN} and count as those of other raters"] if again else []
+    skills = skills_of(zip(texts, sheet.texts("dataset_source"), strict=True))
+    return released(ratings=ratings, skills=skills, notes=notes)
+
+
+def _replace_images(sheet: Sheet) -> Sheet:
+    """Replace images by their names, if the table contains images."""
+    column = sheet.table.column("image").combine_chunks()
+    if not pa.types.is_struct(column.type):
+        return sheet
+    if column.type.get_field_index("path") < 0:
+        raise SourceError(f"{sheet.url}: expected the name of each image as image.path, found none; {SEETRUE}")
+    index = sheet.table.column_names.index("image")
+    return replace(sheet, table=sheet.table.set_column(index, "image", column.field("path")))
+
+
+def _raters(pairs: list[tuple[str, str]], origins: list[str | None]) -> list[str]:
+    """Return for each row the number of other origins of the pair in earlier rows."""
+    known: dict[tuple[str, str], dict[str | None, int]] = {}
+    raters = []
+    for pair, origin in zip(pairs, origins, strict=True):
+        numbers = known.setdefault(pair, {})
+        raters.append(str(numbers.setdefault(origin, len(numbers))))
+    return raters
+
+
+def _labels(sheet: Sheet) -> list[float]:
+    labels: list[float] = sheet.numbers("label").to_pylist()
+    for row, label in enumerate(labels):
+        if label not in (0.0, 1.0):
+            raise SourceError(f"{sheet.where(row)}: expected a label of 0 or 1, found {label}; correct or remove it")
+    return labels

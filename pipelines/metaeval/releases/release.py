@@ -1,0 +1,255 @@
+"""Tables of a benchmark's release, and their construction from what its reader finds."""
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import product, repeat
+from statistics import fmean
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from plumbline.operators.base import rows, schemas
+from plumbline.operators.base.errors import SourceError
+from plumbline.pipelines.base.storage import Place
+from plumbline.pipelines.base.tables import as_object
+from plumbline.pipelines.metaeval.releases.sheets import NO_NUMBER, Sheet, as_list, read_objects, row_name
+
+LIKERT, SIDE_BY_SIDE = "likert", "side_by_side"
+"""Default templates of ratings and choices."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Release:
+    """People's judgements of images, and published scores; tables can be empty."""
+
+    ratings: pa.Table = field(default_factory=schemas.RATINGS.empty_table)
+    parts: pa.Table = field(default_factory=schemas.PARTS.empty_table)
+    """Answers about words and questions, for templates whose ratings are means of answers."""
+    preferences: pa.Table = field(default_factory=schemas.PREFERENCES.empty_table)
+    pairings: pa.Table = field(default_factory=schemas.PAIRINGS.empty_table)
+    graph_nodes: pa.Table = field(default_factory=schemas.GRAPH_NODES.empty_table)
+    words: pa.Table = field(default_factory=schemas.WORDS.empty_table)
+    scores: pa.Table = field(default_factory=schemas.SCORES.empty_table)
+    skills: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Skills by prompt_id; results are also computed for the subset of each skill."""
+    notes: Sequence[str] = ()
+    """Notes on rows that were dropped, repaired or averaged, which results show."""
+    warnings: Sequence[str] = ()
+    """Likely errors that should be checked before using the results."""
+
+
+class Rating(NamedTuple):
+    """A person's rating of an image (schema RATINGS); `where` is its file and row."""
+
+    image_id: str
+    prompt_id: str | None
+    generator: str | None
+    rater: str
+    template: str
+    rating: float | None
+    where: str
+
+    @property
+    def twice(self) -> str:
+        """Message if the rating occurs twice."""
+        return f"rater {self.rater!r} rates image {self.image_id!r} twice as {self.template!r}"
+
+
+class Part(NamedTuple):
+    """A person's answer about a part of an image (schema PARTS); `where` is its file and row."""
+
+    image_id: str
+    prompt_id: str | None
+    generator: str | None
+    rater: str
+    template: str
+    part: str
+    rating: float | None
+    where: str
+
+    @property
+    def twice(self) -> str:
+        """Message if the answer occurs twice."""
+        about = f" about {self.part!r}" if self.part else ""
+        return f"rater {self.rater!r} answers {self.template!r}{about} of image {self.image_id!r} twice"
+
+
+def part_means(parts: Iterable[Part]) -> list[Rating]:
+    """Return each person's rating of each image by template: the mean over rated parts, None if no part is rated."""
+    found: dict[tuple[str, str | None, str | None, str, str], tuple[str, list[float]]] = {}
+    for part in parts:
+        _, values = found.setdefault(part[:5], (part.where, []))
+        values += [] if part.rating is None else [part.rating]
+    return [Rating(*key, fmean(values) if values else None, where) for key, (where, values) in found.items()]
+
+
+class Word(NamedTuple):
+    """A person's rating of a word of an image's prompt (schema WORDS); `where` is its file and row."""
+
+    image_id: str
+    prompt_id: str | None
+    generator: str | None
+    rater: str
+    word: str
+    start: int
+    end: int
+    aligned: float | None
+    where: str
+
+    @property
+    def twice(self) -> str:
+        """Message if the rating occurs twice."""
+        return f"rater {self.rater!r} rates the word {self.word!r} of image {self.image_id!r} twice"
+
+
+class PairingSample(NamedTuple):
+    """Two captions and two images; caption i fits image i."""
+
+    sample_id: str
+    skills: Sequence[str]
+    """Skills of both captions, and the sample's tags."""
+    where: str
+    """File and row."""
+
+
+def released(
+    *,
+    ratings: Iterable[Rating] = (),
+    parts: Iterable[Part] = (),
+    preferences: Iterable[Mapping[str, Any]] = (),
+    graph_nodes: Iterable[Mapping[str, Any]] = (),
+    words: Iterable[Word] = (),
+    scores: pa.Table | None = None,
+    skills: Mapping[str, Sequence[str]] | None = None,
+    notes: Sequence[str] = (),
+) -> Release:
+    """Return a release with these rows, and with notes on empty ratings and scores.
+
+    The means of `parts` become ratings too. Raises SourceError naming a row that occurs twice: the same rater answers
+    the same template about the same image and part.
+    """
+    answers = list(parts)
+    rated = _make_table([*ratings, *part_means(answers)], schemas.RATINGS)
+    scored = schemas.SCORES.empty_table() if scores is None else scores
+    empty, gaps = rated.column("rating").null_count, scored.column("score").null_count
+    unsure = [f"{empty} of {len(rated)} ratings are empty and count as unsure"] if empty else []
+    unscored = [f"{gaps} of {len(scored)} published scores are empty"] if gaps else []
+    return Release(
+        ratings=rated,
+        parts=_make_table(answers, schemas.PARTS),
+        preferences=rows.table([{"template": SIDE_BY_SIDE, **row} for row in preferences], schemas.PREFERENCES),
+        graph_nodes=rows.table([dict(row) for row in graph_nodes], schemas.GRAPH_NODES),
+        words=_make_table(words, schemas.WORDS),
+        scores=scored,
+        skills=skills or {},
+        notes=[*notes, *unsure, *unscored],
+    )
+
+
+def _make_table(rated: Iterable[Rating | Part | Word], schema: pa.Schema) -> pa.Table:
+    """Return the ratings as a table; raise SourceError naming a row that occurs twice."""
+    rows_by_key: dict[Any, str] = {}
+    columns: list[list[Any]] = [[] for _ in schema]
+    for rating in rated:
+        *key, _, where = rating
+        remember(rows_by_key, tuple(key), where, rating.twice)
+        for column, value in zip(columns, rating, strict=False):
+            column.append(value)
+    return pa.table(
+        [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)], schema=schema
+    )
+
+
+def words_in(text: str, separators: str = r"\s+") -> list[tuple[str, int, int]]:
+    """Return the words of a prompt, each with its start and end in characters."""
+    edges = [0, *(edge for gap in re.finditer(separators, text) for edge in gap.span()), len(text)]
+    return [(text[a:b], a, b) for a, b in zip(edges[::2], edges[1::2], strict=True) if a < b]
+
+
+def remember(places: dict[Any, str], key: object, where: str, message: str) -> None:
+    """Store the row of a key in `places`; raise SourceError with the message if the key has a row already."""
+    if key in places:
+        raise SourceError(f"{where}: {message} (first in {places[key]}); remove one")
+    places[key] = where
+
+
+def paired(samples: Iterable[PairingSample]) -> Release:
+    """Return a release with the four pairings of each sample; raise SourceError naming a sample that occurs twice.
+
+    Captions are named `<sample>_c0` and `_c1`, and images `<sample>_i0` and `_i1`, after `c0_i0` of Winoground's code.
+    """
+    places: dict[str, str] = {}
+    pairings: list[dict[str, Any]] = []
+    skills: dict[str, Sequence[str]] = {}
+    for sample_id, names, where in samples:
+        remember(places, sample_id, where, f"sample {sample_id!r} occurs twice")
+        for caption, image in product((0, 1), (0, 1)):
+            ids = {"prompt_id": f"{sample_id}_c{caption}", "image_id": f"{sample_id}_i{image}"}
+            pairings.append({"sample_id": sample_id, "tags": names, "caption": caption, "image": image, **ids})
+            if names:
+                skills[ids["prompt_id"]] = names
+    return Release(pairings=rows.table(pairings, schemas.PAIRINGS), skills=skills)
+
+
+def column_ratings(
+    sheet: Sheet,
+    images: Iterable[str],
+    prompts: Iterable[str | None],
+    values: Iterable[Any],
+    *,
+    generators: Iterable[str | None] = repeat(None),
+    raters: Iterable[str] = repeat("0"),
+    templates: Iterable[str] = repeat(LIKERT),
+) -> list[Rating]:
+    """Return a rating for each row of a table, from its columns."""
+    rows = [sheet.where(row) for row in range(len(sheet))]
+    checked = (rating_value(value, where) for value, where in zip(values, rows, strict=True))
+    return list(map(Rating, images, prompts, generators, raters, templates, checked, rows))
+
+
+def rating_value(value: Any, where: str) -> float | None:
+    """Return a rating as a finite number, None if it is null, empty or NaN; raise SourceError for other values."""
+    try:
+        number = float("nan") if value is None or value == "" else float(value)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise SourceError(f"{where}: expected a rating as a number, found {value!r}; {NO_NUMBER}") from error
+    if math.isinf(number) or isinstance(value, bool):
+        raise SourceError(f"{where}: expected a rating as a finite number, found {value!r}; {NO_NUMBER}")
+    return None if math.isnan(number) else number
+
+
+def ratings_by_generator(place: Place) -> list[Rating]:
+    """Read a t2v_metrics file: `{prompt_id: {"prompt": text, "models": {generator: [rating, ...]}}}`.
+
+    Images are named `<prompt_id>/<generator>`, and raters by their position in the list.
+    """
+    ratings = []
+    for row, (prompt_id, record) in enumerate(read_objects(place).items()):
+        where = row_name(place.url, row, prompt_id)
+        if "models" not in record:
+            fields = ", ".join(record) or "nothing"
+            raise SourceError(f"{where}: expected models, found {fields}; is this the rated file?")
+        for name, values in as_object(record["models"], where).items():
+            ratings += parse_ratings(values, f"{prompt_id}/{name}", prompt_id, name, f"{where}, {name}")
+    return ratings
+
+
+def parse_ratings(values: Any, image_id: str, prompt_id: str, generator: str, where: str) -> list[Rating]:
+    """Return an image's ratings, by raters 0, 1, ... in the order of the list."""
+    return [
+        Rating(image_id, prompt_id, generator, str(rater), LIKERT, rating_value(value, where), where)
+        for rater, value in enumerate(as_list(values, "ratings", where))
+    ]
+
+
+def skills_of(pairs: Iterable[tuple[str | None, str | None]]) -> dict[str, list[str]]:
+    """Return the distinct skills by prompt from (prompt, skill) pairs; None adds a prompt without a skill."""
+    skills: dict[str, list[str]] = {}
+    for prompt_id, skill in pairs:
+        if prompt_id is not None:
+            known = skills.setdefault(prompt_id, [])
+            if skill and skill not in known:
+                known.append(skill)
+    return skills

@@ -1,0 +1,227 @@
+"""Readers of scores (runs, users' long and wide tables, columns of releases) as schema SCORES.
+
+All scores are finite, and missing scores have an error.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from plumbline.operators.base import rows, schemas
+from plumbline.operators.base.errors import ConfigError, SourceError
+from plumbline.operators.metaeval.matching import IDS
+from plumbline.operators.metrics.table import falling_metrics
+from plumbline.pipelines.base.storage import Place
+from plumbline.pipelines.metaeval.releases.sheets import (
+    NO_NUMBER,
+    Sheet,
+    exists,
+    files_in,
+    is_folder,
+    read_sheet,
+    read_text,
+)
+from plumbline.pipelines.store.runs import parse_manifest, scores_cells
+from plumbline.pipelines.store.store import Store
+
+NOT_SCORED = ("not_scored", "the table has no score here; score the image, or leave it out")
+NOT_FINITE = ("not_finite", "the table's score is NaN or infinite; score the image again")
+SCORES_FILE = "scores.parquet"
+MANIFEST = "manifest.json"
+WORDS = ("text", "prompt", "caption", "skills", "suite", "image", "", "Unnamed: 0", "__index_level_0__")
+"""Columns of a wide table that are not metrics, such as the index that pandas writes; they are not read."""
+NO_SCORE = f"{NO_NUMBER}, or name the columns that are metrics by metrics=[NAME,...]"
+REMEDY = (
+    "give a run of plumbline (its folder or scores.parquet), a long table (image_id, or prompt_id and generator; "
+    "metric; score), or a wide one (the same ids, and a column of numbers for each metric)"
+)
+
+
+def read_scores(place: Place, metrics: Collection[str] = ()) -> pa.Table:
+    """Read the scores of these metrics (all if empty), in the table's order; wide tables are read metric by metric.
+
+    A NaN or infinite score becomes null with the error `not_finite`, an empty cell null with `not_scored`. Raises
+    SourceError if the columns are not those of a score table, a score is not a number, or an image is scored twice by
+    a metric, and ConfigError if the table or a metric is missing.
+    """
+    if not exists(place):
+        raise ConfigError(
+            f"scores {place.url}: not found; check the path, or name a run of a store by run=latest store=STORE"
+        )
+    sheet = _read_parts(place) if is_folder(place) else read_sheet(place)
+    names = set(sheet.names)
+    if set(schemas.SCORES.names) <= names:
+        scores = _read_run(sheet)
+    elif {"metric", "score"} <= names:
+        scores = _read_long(sheet, metrics)
+    else:
+        scores = _read_wide(sheet, metrics)
+    return select_metrics(check_once(scores, sheet.url, len(sheet)), metrics)
+
+
+def read_falling(place: Place) -> frozenset[str]:
+    """Read from a run's manifest the metrics that prefer lower scores; empty for other tables.
+
+    Raises ConfigError if the manifest is damaged.
+    """
+    run = place.parent / MANIFEST if place.path.endswith(SCORES_FILE) else place / MANIFEST
+    return falling_metrics(parse_manifest(read_text(run), run.url)) if exists(run) else frozenset()
+
+
+def _read_parts(place: Place) -> Sheet:
+    """Read a run's scores, given its folder or the folder of its score files."""
+    run = place if place.path.endswith(SCORES_FILE) else place / SCORES_FILE
+    if not is_folder(run):
+        return read_sheet(run)
+    sheets = [read_sheet(file) for file in files_in(run, ".parquet")]
+    if not sheets:
+        raise SourceError(f"{run.url}: holds no parts; {REMEDY}")
+    try:
+        table = pa.concat_tables([sheet.table for sheet in sheets])
+    except pa.ArrowInvalid as error:
+        raise SourceError(f"{run.url}: its parts differ in their columns ({error}); {REMEDY}") from error
+    return Sheet(url=run.url, names=sheets[0].names, table=table)
+
+
+def _read_run(sheet: Sheet) -> pa.Table:
+    """Return a run's table with its own errors, and ours for other scores that are not finite."""
+    try:
+        table = sheet.table.select(schemas.SCORES.names).cast(schemas.SCORES).combine_chunks()
+    except (pa.ArrowException, ValueError) as error:
+        raise SourceError(
+            f"{sheet.url}: expected the columns of a run's scores, found others ({error}); {REMEDY}"
+        ) from error
+    columns = {name: table.column(name).combine_chunks() for name in table.column_names}
+    score, reason = _check_finite(columns["score"])
+    columns |= {"score": score, "error": pc.if_else(columns["error"].is_valid(), columns["error"], reason)}
+    return pa.table(columns, schema=schemas.SCORES)
+
+
+def _ids(sheet: Sheet) -> Mapping[str, Sequence[str | None]]:
+    """Return the ids of each row; raise SourceError if a row does not name its image."""
+    ids = {name: sheet.texts(name) for name in IDS}
+    if "image_id" not in sheet.names and not {"prompt_id", "generator"} <= set(sheet.names):
+        raise SourceError(
+            f"{sheet.url}: expected image_id, or prompt_id and generator, found {', '.join(sheet.names)}; {REMEDY}"
+        )
+    for row, (image, prompt, generator) in enumerate(zip(*ids.values(), strict=True)):
+        if image is None and (prompt is None or generator is None):
+            raise SourceError(
+                f"{sheet.where(row)}: no image_id, and not both a prompt_id and a generator; fill them in"
+            )
+    return ids
+
+
+def _read_long(sheet: Sheet, metrics: Collection[str]) -> pa.Table:
+    names = pa.array(sheet.ids("metric"), pa.string())
+    if metrics:  # scores of other metrics need not be numbers
+        column = sheet.table.column("score").combine_chunks()
+        selected = pc.if_else(pc.is_in(names, pa.array(list(metrics))), column, pa.scalar(None, column.type))
+        sheet = replace(sheet, table=sheet.table.set_column(sheet.table.column_names.index("score"), "score", selected))
+    return _long_scores(_ids(sheet), names, sheet.numbers("score"))
+
+
+def _read_wide(sheet: Sheet, metrics: Collection[str]) -> pa.Table:
+    ids = _ids(sheet)
+    columns = [name for name in sheet.names if name not in (*IDS, *WORDS)]
+    if not columns or "metric" in columns:
+        raise SourceError(f"{sheet.url}: expected scores, found the columns {', '.join(sheet.names)}; {REMEDY}")
+    _require_metrics(metrics, columns)
+    scores = {name: sheet.numbers(name, NO_SCORE) for name in columns if not metrics or name in metrics}
+    return wide_scores(ids, scores)
+
+
+def wide_scores(ids: Mapping[str, Sequence[str | None]], metrics: Mapping[str, pa.Array]) -> pa.Table:
+    """Return columns of scores by metric as a table in schema SCORES, metric by metric."""
+    parts = [
+        _long_scores(ids, pa.array([metric] * len(score), pa.string()), score) for metric, score in metrics.items()
+    ]
+    return pa.concat_tables(parts) if parts else schemas.SCORES.empty_table()
+
+
+class Score(NamedTuple):
+    """A metric's score of an image."""
+
+    metric: str
+    image_id: str
+    prompt_id: str | None
+    generator: str | None
+    score: float | None
+
+
+def make_scores(scores: Iterable[Score]) -> pa.Table:
+    """Return scores as a table in schema SCORES."""
+    listed = list(scores)
+    ids = {name: [getattr(score, name) for score in listed] for name in IDS}
+    metric = pa.array([score.metric for score in listed], pa.string())
+    return _long_scores(ids, metric, pa.array([score.score for score in listed], pa.float64()))
+
+
+def _long_scores(ids: Mapping[str, Sequence[str | None]], metric: pa.Array, score: pa.Array) -> pa.Table:
+    checked, error = _check_finite(score)
+    columns = {name: pa.array(column, pa.string()) for name, column in ids.items()}
+    table = pa.table(columns | {"metric": metric, "score": checked, "error": error})
+    return rows.add_missing_columns(table, schemas.SCORES).select(schemas.SCORES.names)
+
+
+def _check_finite(score: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """Return the finite scores, and the errors of the others."""
+    finite, missing = pc.fill_null(pc.is_finite(score), False), pc.is_null(score)
+    kind, message = (pc.if_else(missing, absent, wrong) for absent, wrong in zip(NOT_SCORED, NOT_FINITE, strict=True))
+    retryable = pa.array([False] * len(score))
+    error = pa.StructArray.from_arrays([kind, message, retryable], fields=list(schemas.ERROR), mask=finite)
+    return pc.if_else(finite, score, pa.scalar(None, pa.float64())), error
+
+
+def select_metrics(scores: pa.Table, metrics: Collection[str]) -> pa.Table:
+    """Select the scores of these metrics (all if empty); raise ConfigError if a metric is missing."""
+    _require_metrics(metrics, scores.column("metric").unique().to_pylist())
+    return scores.filter(pc.is_in(scores.column("metric"), pa.array(list(metrics)))) if metrics else scores
+
+
+def _require_metrics(metrics: Collection[str], known: Sequence[str]) -> None:
+    for metric in metrics:
+        if metric not in known:
+            raise ConfigError(f"metrics: no scores of {metric!r}; there are {', '.join(known)}")
+
+
+def check_once(scores: pa.Table, url: str, n_rows: int) -> pa.Table:
+    """Return the scores; raise SourceError naming a row that scores an image for the second time by a metric.
+
+    `n_rows` is the number of rows of the file; a wide table has this number of rows for each metric. Rows without a
+    score are ignored, because a run has a row for every failure, and its ids may be unknown.
+    """
+    frame = scores.select([*IDS, "metric"]).to_pandas()[scores.column("score").is_valid().to_numpy()]
+    again = frame[frame.duplicated()]
+    if len(again):
+        named = ", ".join(f"{name} {value!r}" for name, value in again.iloc[0].items() if isinstance(value, str))
+        row = int(again.index[0]) % n_rows
+        raise SourceError(f"{url}, row {row}: scored for the second time ({named}); remove one of the two rows")
+    return scores
+
+
+ELEMENT_COLUMNS = (*IDS, "metric", "elements")
+
+
+def read_elements(run: Place, metrics: Collection[str] = ()) -> Iterator[pa.Table]:
+    """Yield the rows with elements of a run, cell by cell (some columns of schema ELEMENT_SCORES).
+
+    They are those of these metrics, or of all if empty. Raises ConfigError if `run` is not a run in its store, and
+    StoreError if a cell is missing or damaged.
+    """
+    folder = run.parent if run.name == "scores.parquet" else run
+    runs = folder.parent
+    if runs.name != "runs":
+        raise ConfigError(
+            f"scores: to judge words, expected a run in its store (STORE/runs/ID), whose cells have the score of every "
+            f"question; got {run}"
+        )
+    store = Store(runs.parent)
+    for cell in scores_cells(store, folder.name):
+        table = store.read_cell(cell.stored, ELEMENT_COLUMNS).table
+        metric = table.column("metric")[0].as_py() if len(table) else ""
+        if table.column("elements").null_count < len(table) and (not metrics or metric in metrics):
+            yield table

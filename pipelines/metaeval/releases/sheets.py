@@ -1,0 +1,309 @@
+"""Readers of tables and JSON files, with errors that name the file, the row and a remedy."""
+
+import io
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import IO, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from plumbline.operators.base.errors import SourceError
+from plumbline.operators.base.rows import require_once
+from plumbline.pipelines.base import tables
+from plumbline.pipelines.base.storage import Place, first_line, readable_errors
+from plumbline.pipelines.base.tables import AGAIN, JSON_LINES, SEPARATORS, WORKBOOKS, as_object
+from plumbline.pipelines.base.view_types import without_views
+from plumbline.pipelines.store.checksums import DamagedError, check_table
+
+MAX_EXACT = 2.0**53
+"""Integers below this are exact as floats."""
+MAX_DIGITS = 6
+"""Largest number of digits of a count."""
+NO_NUMBER = "correct it, or leave it empty where nothing was said"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sheet:
+    """A table with at least one row: all text if it is CSV, with its own types otherwise.
+
+    Rows are numbered from 0, without the header.
+    """
+
+    url: str
+    names: Sequence[str]
+    """All columns of the file, including columns that were not read."""
+    table: pa.Table
+
+    def __len__(self) -> int:
+        return int(self.table.num_rows)
+
+    def where(self, row: int) -> str:
+        """Return the name of a row in messages."""
+        return f"{self.url}, row {row}"
+
+    def require(self, names: Collection[str], remedy: str) -> "Sheet":
+        """Return this table; raise SourceError if it lacks any of these columns."""
+        if missing := [name for name in names if name not in self.names]:
+            found = ", ".join(self.names) or "none"
+            raise SourceError(f"{self.url}: expected column(s) {', '.join(missing)}, found {found}; {remedy}")
+        return self
+
+    def texts(self, name: str) -> list[str | None]:
+        """Return a column as text, integers without a decimal point; None if a cell is empty or the column missing."""
+        if name not in self.table.column_names:
+            return [None] * len(self)
+        column = _to_text(self.table.column(name).combine_chunks(), f"{self.url}: column {name!r}")
+        return [text or None for text in column.to_pylist()]
+
+    def ids(self, name: str) -> list[str]:
+        """Return a column as text; raise SourceError naming the first empty cell."""
+        texts = self.texts(name)
+        if None in texts:
+            where = self.where(texts.index(None))
+            raise SourceError(f"{where}: expected a {name}, found none; fill it in or remove the row")
+        return [text for text in texts if text is not None]
+
+    def lists(self, name: str) -> list[list[str]]:
+        """Return a column of lists, or of texts with semicolons, as lists of text; empty cells are empty lists."""
+        column = self.table.column(name)
+        is_list = pa.types.is_list(column.type) or pa.types.is_large_list(column.type)
+        cells = column.to_pylist() if is_list else map(tables.as_list, self.texts(name))
+        return [[str(part) for part in cell or () if part is not None] for cell in cells]
+
+    def whole(self, name: str, remedy: str = NO_NUMBER) -> list[int | None]:
+        """Return a column as integers from 0, None if a cell is empty; raise SourceError naming another cell."""
+        texts = self.texts(name)
+        for row, text in enumerate(texts):
+            if text is not None and not (text.isdecimal() and len(text) <= MAX_DIGITS):
+                raise SourceError(f"{self.where(row)}: expected a whole number as {name}, found {text!r}; {remedy}")
+        return [None if text is None else int(text) for text in texts]
+
+    def numbers(self, name: str, remedy: str = NO_NUMBER) -> pa.Array:
+        """Return a column as float64, null if a cell is empty; NaN and infinities are kept.
+
+        Raises SourceError naming the first other cell.
+        """
+        column = self.table.column(name).combine_chunks()
+        if pa.types.is_integer(column.type) or pa.types.is_floating(column.type) or pa.types.is_boolean(column.type):
+            return column.cast(pa.float64(), safe=False)
+        texts = pc.utf8_trim_whitespace(_to_text(column, f"{self.url}: column {name!r}, which should hold numbers,"))
+        filled = pc.if_else(pc.equal(texts, ""), pa.scalar(None, pa.string()), texts)
+        try:
+            return filled.cast(pa.float64())
+        except pa.ArrowInvalid:
+            return pa.array(
+                [self._number(cell, name, row, remedy) for row, cell in enumerate(filled.to_pylist())], pa.float64()
+            )
+
+    def _number(self, cell: str | None, name: str, row: int, remedy: str) -> float | None:
+        try:
+            return None if cell is None else float(pa.scalar(cell).cast(pa.float64()).as_py())
+        except pa.ArrowInvalid as error:
+            raise SourceError(f"{self.where(row)}: expected a number as {name}, found {cell!r}; {remedy}") from error
+
+
+def exists(place: Place) -> bool:
+    with readable_errors(place, "file"):
+        return place.exists()
+
+
+def is_folder(place: Place) -> bool:
+    with readable_errors(place, "file"):
+        return place.is_folder()
+
+
+def first_that_exists(folder: Place, names: Sequence[str]) -> Place | None:
+    """Return the first of these files that exists in a folder, or None."""
+    return next((file for file in (folder / name for name in names) if exists(file)), None)
+
+
+def files_in(folder: Place, suffix: str) -> list[Place]:
+    """Return a folder's files with this suffix, sorted by name; empty if the folder does not exist."""
+    if not is_folder(folder):
+        return []
+    with readable_errors(folder, "release"):
+        names = sorted(folder.list())
+    return [folder / name for name in names if name.endswith(suffix) and not name.startswith(".")]
+
+
+def one_that_exists(folder: Place, names: Sequence[str]) -> Place:
+    """Return the first of these files that exists in a folder; raise SourceError if none does."""
+    file = first_that_exists(folder, names)
+    if file is None:
+        raise SourceError(f"{folder.url}: expected a folder with {' or '.join(names)}, found none; check the path")
+    return file
+
+
+@contextmanager
+def _file_errors(place: Place) -> Iterator[None]:
+    """Raise storage errors with a message, and SourceError if the place is a folder."""
+    with readable_errors(place, "file"):
+        try:
+            yield
+        except IsADirectoryError as error:
+            raise SourceError(f"{place.url}: expected a file, found a folder; give the file's own path") from error
+
+
+def read_content(place: Place) -> bytes:
+    with _file_errors(place):
+        return place.read()
+
+
+def read_text(place: Place) -> str:
+    """Read a UTF-8 file; raise SourceError if it is empty or not UTF-8."""
+    return tables.read_text(read_content(place), place.url)
+
+
+def read_json(place: Place) -> Any:
+    """Read a JSON file; raise SourceError if it is not JSON."""
+    return tables.read_json(read_content(place), place.url)
+
+
+def read_list(place: Place, what: str) -> list[tuple[str, Mapping[str, Any]]]:
+    """Read a JSON list of objects, each with its file and row; raise SourceError naming an element of another type."""
+    listed = enumerate(as_list(read_json(place), what, place.url))
+    return [(where, as_object(value, where)) for row, value in listed for where in [f"{place.url}, row {row}"]]
+
+
+def read_objects(place: Place) -> dict[str, Mapping[str, Any]]:
+    """Read a JSON object of objects by id; raise SourceError if it is empty, or naming a value of another type."""
+    records = read_json(place)
+    if not isinstance(records, dict):
+        raise SourceError(f"{place.url}: expected an object of records by id, found {type(records).__name__}")
+    if not records:
+        raise SourceError(f"{place.url}: holds no rows; {AGAIN}")
+    return {key: as_object(value, row_name(place.url, row, key)) for row, (key, value) in enumerate(records.items())}
+
+
+def as_list(value: Any, what: str, where: str) -> list[Any]:
+    """Return the value if it is a list that is not empty; raise SourceError otherwise."""
+    if not isinstance(value, list) or not value:
+        found = "an empty list" if value == [] else type(value).__name__
+        raise SourceError(f"{where}: expected a list of {what}, found {found}; is this the file that was released?")
+    return value
+
+
+def as_text(record: Mapping[str, Any], name: str, where: str) -> str:
+    """Return a record's field as text; raise SourceError if it is missing."""
+    value = record.get(name)
+    if isinstance(value, bool) or not isinstance(value, str | int) or value == "":
+        keys = ", ".join(record)
+        raise SourceError(f"{where}: expected {name} as text, found {value!r} among {keys}; is this the released file?")
+    return str(value)
+
+
+def row_name(url: str, row: int, key: str) -> str:
+    """Return the name of a record of a JSON object in messages."""
+    return f"{url}, row {row} ({key!r})"
+
+
+def read_sheet(place: Place, only: Collection[str] | None = None) -> Sheet:
+    """Read a table (.parquet, .csv, .tsv, .jsonl or a .json list of objects), with `only` these columns if given.
+
+    If none of the columns exists, the first column is read, for the number of rows. Of Parquet only these columns are
+    fetched, because others may be images. `name.field` is a field of a column of structs. Raises SourceError if the
+    file has another format, is truncated, or has no rows.
+    """
+    for suffix, reader in _FORMATS.items():
+        if place.path.lower().endswith(suffix):
+            sheet = reader(place, only)
+            if len(sheet) == 0:
+                raise SourceError(f"{place.url}: holds no rows; {AGAIN}")
+            return sheet
+    if is_folder(place):
+        raise SourceError(f"{place.url}: expected a file, found a folder; give the file's own path")
+    remedy = "save the sheet as .csv" if place.path.lower().endswith(WORKBOOKS) else "rename it to what it is"
+    raise SourceError(f"{place.url}: expected a {', '.join(_FORMATS)} file; {remedy}")
+
+
+def _parquet(place: Place, only: Collection[str] | None) -> Sheet:
+    with _file_errors(place), _opened(place, only) as stream:
+        try:
+            file = pq.ParquetFile(stream, pre_buffer=False, page_checksum_verification=True)
+            names = file.schema_arrow.names
+            require_once(names, names, place.url)
+            columns = _select_columns(file.schema_arrow, only) if only is not None else None
+            table = file.read(columns=columns, use_threads=False)
+            table.validate(full=True)
+            table = without_views(table)
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+            raise SourceError(f"{place.url}: not readable as Parquet ({first_line(error)}); {AGAIN}") from error
+    return Sheet(url=place.url, names=names, table=table)
+
+
+def _opened(place: Place, only: Collection[str] | None) -> IO[bytes]:
+    """Open a file for reading columns; if all are read, its checksum (if we wrote it) is verified first."""
+    if only is not None:
+        return place.open()
+    content = read_content(place)
+    try:
+        check_table(content)
+    except DamagedError as error:
+        raise SourceError(f"{place.url}: the table is damaged ({error}); run the sweep again") from error
+    return io.BytesIO(content)
+
+
+def _select_columns(schema: pa.Schema, names: Collection[str]) -> list[str]:
+    """Return the columns that exist; `name.field` selects the whole column if it does not have the field."""
+    columns = []
+    for name in names:
+        column, _, field = name.partition(".")
+        if column in schema.names:
+            dtype = schema.field(column).type
+            columns.append(
+                name if not field or (pa.types.is_struct(dtype) and dtype.get_field_index(field) >= 0) else column
+            )
+    return columns or schema.names[:1]
+
+
+def _records(place: Place, only: Collection[str] | None) -> Sheet:
+    with _file_errors(place), place.open() as stream:
+        records = tables.read_records(stream, place.url)
+    return sheet_of(place.url, records.names, records.rows, only)
+
+
+def _json_list(place: Place, only: Collection[str] | None) -> Sheet:
+    values = read_json(place)
+    if not isinstance(values, list):
+        raise SourceError(f"{place.url}: expected a list of objects, found {type(values).__name__}")
+    records = [as_object(value, f"{place.url}, row {row}") for row, value in enumerate(values)]
+    names = list(dict.fromkeys(name for record in records for name in record))
+    return sheet_of(place.url, names, records, only)
+
+
+def sheet_of(
+    url: str, names: Sequence[str], records: Collection[Mapping[str, Any]], only: Collection[str] | None
+) -> Sheet:
+    """Return records as a table, with `only` these columns if given."""
+    selected = [name for name in names if only is None or name in only] or names[:1]
+    columns = [_column([record.get(name) for record in records]) for name in selected]
+    return Sheet(url=url, names=names, table=pa.table(columns, names=selected))
+
+
+def _column(values: Sequence[Any]) -> pa.Array:
+    """Convert values to a column: of text if they have several types."""
+    try:
+        return pa.array(values, from_pandas=False)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
+        return pa.array([None if value is None else str(value) for value in values], pa.string())
+
+
+def _to_text(column: pa.Array, what: str) -> pa.Array:
+    """Convert a column to text; `7.0` becomes `7`, because pandas writes integers as floats if a cell is empty."""
+    try:
+        if pa.types.is_floating(column.type) and pc.all(pc.less(pc.abs(column), MAX_EXACT)).as_py():
+            whole = column.cast(pa.int64(), safe=False)
+            column = whole if pc.all(pc.equal(whole, column)).as_py() else column
+        return column.cast(pa.string())
+    except pa.ArrowException as error:
+        raise SourceError(f"{what} holds {column.type}; leave it out or write it as text") from error
+
+
+_FORMATS: Mapping[str, Callable[[Place, Collection[str] | None], Sheet]] = {
+    ".parquet": _parquet,
+    **dict.fromkeys((*SEPARATORS, *JSON_LINES), _records),
+    ".json": _json_list,
+}

@@ -1,0 +1,184 @@
+"""Computes a plan's missing cells in this process, one stage after another, without Ray."""
+
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
+from contextvars import copy_context
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+
+from plumbline.operators.base.batches import notify_of_calls
+from plumbline.operators.base.stopping import STOP
+from plumbline.operators.stages.table import STAGES
+from plumbline.pipelines.base.cluster_config import ClusterConfig, PoolConfig
+from plumbline.pipelines.base.logs import about
+from plumbline.pipelines.plans.plan import Node
+from plumbline.pipelines.running.errors import RunnerError, one_line
+from plumbline.pipelines.running.events import CallsAnswered, PhaseStarted, ShardStarted, Watch
+from plumbline.pipelines.running.outcomes import (
+    CallReporter,
+    MadeRows,
+    ModelTime,
+    compute_cells,
+    failed_input,
+    finished_shard,
+    log_cell,
+    log_context,
+    shard_name,
+)
+from plumbline.pipelines.running.process import set_torch_threads
+from plumbline.pipelines.running.small_sweeps import has_ray, is_small
+from plumbline.pipelines.running.stages import NodeStage, node_stages
+from plumbline.pipelines.running.stopping import Stopping, stopped_between_batches
+from plumbline.pipelines.running.workload import Workload
+from plumbline.pipelines.store.cells import Cell, Outcome, Work
+
+MAX_FIRST_ROWS = 5_000
+MAX_FIRST_ROWS = 5_000
+"""Prompts whose questions are written in the driver. They take a few seconds, about as long as a worker's start."""
+
+
+def compute_here(workload: Workload, cluster: ClusterConfig, watch: Watch) -> dict[str, Outcome]:
+    """Compute the missing cells and return their outcomes, by path; load the models of one stage at a time.
+
+    If this process dies, the run ends: no row is skipped because of it, and pools' deadlines do not apply. After Ctrl-C
+    or SIGTERM, the current batch of the model is finished and complete rows are saved. Raises RunnerError if a stage
+    cannot start, or its device is lost.
+    """
+    outcomes: dict[str, Outcome] = {}
+    shards = [*workload.shards_with_work("prompts"), *workload.shards_with_work("images")]
+    for node in (item.node for item in workload.nodes if item.missing):
+        _compute_node(node, shards, workload, cluster.pool(node.name), watch, outcomes)
+    return outcomes
+
+
+def compute_first(workload: Workload, cluster: ClusterConfig, watch: Watch) -> dict[str, Outcome]:
+    """Compute the cells that take less time here than a worker takes to start, and return their outcomes.
+
+    These are cells over few prompts that need no model, and under `executor: auto` also cells over prompts that need
+    few model calls. All other cells, and the cells that read them, are left to workers.
+    """
+    outcomes: dict[str, Outcome] = {}
+    shards = list(workload.shards_with_work("prompts"))
+    waiting = {cell.path for work in shards for cell in work.cells}
+    nodes = [item for item in workload.nodes if item.missing and STAGES[item.node.stage].over == "prompts"]
+    few_calls = cluster.executor == "auto" and not has_ray(cluster.address) and is_small(nodes, cluster)
+    for node in (item.node for item in nodes if few_calls or not item.node.models):
+        own = [(work, cell) for work in shards for cell in _cells(work, node)]
+        rows = sum(work.shard.rows for work in {work.shard: work for work, _ in own}.values())
+        if own and rows <= MAX_FIRST_ROWS and not any(waiting & {*cell.upstream} for _, cell in own):
+            _compute_node(node, shards, workload, cluster.pool(node.name), watch, outcomes)
+            waiting -= outcomes.keys()
+    return outcomes
+
+
+def _compute_node(
+    node: Node,
+    shards: Sequence[Work],
+    workload: Workload,
+    pool: PoolConfig,
+    watch: Watch,
+    outcomes: dict[str, Outcome],
+) -> None:
+    """Compute a node's cells and add their outcomes to `outcomes`; free its models at the end."""
+    if node.models:
+        watch(PhaseStarted(f"loading the models of {node.name}"))
+    with _name_stage(node):
+        set_torch_threads(pool.threads if node.model is not None else None)
+        cores = len(os.sched_getaffinity(0))  # all of them, because no other stage computes now
+        stages = node_stages(node, workload.contexts, decoders=pool.decoders or cores)
+    calls = CallReporter(lambda made: watch(CallsAnswered(node.name, made)))
+    with stopped_between_batches(), ThreadPoolExecutor(1) as reader:
+        for work, windows in _read_ahead(node, stages, shards, outcomes, reader):
+            watch(ShardStarted(node.name, benchmark=work.benchmark))
+            cells, spent = _cells(work, node), ModelTime()
+            with _log_fields(work, node):
+                with _name_stage(node), notify_of_calls(calls.note):
+                    computed = _compute_shard(stages[work.benchmark], work, cells, windows, spent)
+                for cell in cells:
+                    log_cell(cell, computed[cell.path])
+            calls.send()
+            outcomes |= computed
+            spent = spent if node.models else ModelTime()
+            watch(finished_shard(node.name, shard_name(work), work.shard.rows, computed.values(), spent))
+            if STOP.is_set():
+                raise Stopping
+
+
+def _cells(work: Work, node: Node) -> list[Cell]:
+    return [cell for cell in work.cells if cell.node == node.name]
+
+
+def _log_fields(work: Work, node: Node) -> AbstractContextManager[None]:
+    return about(stage=node.stage, node=node.name, **log_context(work, node.stage))
+
+
+class Prefetcher:
+    """Iterates over items while a thread computes the next one."""
+
+    def __init__(self, items: Iterator[Any], reader: ThreadPoolExecutor) -> None:
+        self._items, self._reader = items, reader
+        self._next = self._begin()
+
+    def _begin(self) -> Future[Any]:
+        return self._reader.submit(copy_context().run, lambda: next(self._items, None))
+
+    def __iter__(self) -> Iterator[Any]:
+        while (made := self._next.result()) is not None:
+            self._next = self._begin()
+            yield made
+
+
+def _read_ahead(
+    node: Node,
+    stages: Mapping[str, NodeStage],
+    shards: Sequence[Work],
+    outcomes: Mapping[str, Outcome],
+    reader: ThreadPoolExecutor,
+) -> Iterator[tuple[Work, Prefetcher]]:
+    """Yield each of the node's shards with its rows, which are read and decoded while earlier ones are computed."""
+
+    def prepared(work: Work, able: Sequence[Cell]) -> Iterator[Any]:
+        if STOP.is_set():
+            raise Stopping
+        stage = stages[work.benchmark]
+        yield from map(stage.prepare, stage.windows(work, able) if able else ())
+
+    def begin(work: Work) -> Prefetcher:
+        able = [cell for cell in _cells(work, node) if failed_input(cell, outcomes) is None]
+        with _log_fields(work, node):
+            return Prefetcher(prepared(work, able), reader)
+
+    works = [replace(work, outcomes=outcomes) for work in shards if _cells(work, node)]
+    ahead = [begin(work) for work in works[:1]]
+    for number, work in enumerate(works):
+        ahead += [begin(following) for following in works[number + 1 : number + 2]]
+        yield work, ahead.pop(0)
+
+
+def _compute_shard(
+    stage: NodeStage, work: Work, cells: Sequence[Cell], windows: Prefetcher, spent: ModelTime
+) -> dict[str, Outcome]:
+    def tables(able: Sequence[Cell]) -> Mapping[str, pa.Table]:
+        made, began = MadeRows(able, stage.context), time.monotonic()
+        for window in windows:
+            made.save_if_due()
+            with spent.working(waiting_since=began):
+                made.add(stage.compute(window))
+            began = time.monotonic()
+        return made.tables()
+
+    return compute_cells(work, cells, tables, stage.context)
+
+
+@contextmanager
+def _name_stage(node: Node) -> Iterator[None]:
+    """Convert any error to a RunnerError with the name of the stage."""
+    try:
+        yield
+    except Exception as error:
+        raise RunnerError(f"stage {node.name}: {one_line(error)}") from error

@@ -1,0 +1,54 @@
+"""The questions that a metric of a run asked: its scores cells, and the questions cells that these read."""
+
+from collections.abc import Iterable, Iterator, Mapping
+
+import pyarrow as pa
+
+from plumbline.operators.base.schemas import QUESTIONS
+from plumbline.pipelines.store.store import Store, StoredCell, draft_path
+
+STATES_WITH_TABLE = ("cached", "committed", "draft")
+"""States of cells that have a table."""
+CellStates = Mapping[str, str]
+"""States of a run's cells, by path."""
+
+
+def cell_states(store: Store, run_id: str) -> CellStates:
+    cells = store.read_table(f"runs/{run_id}/cells.parquet", ["path", "state"])
+    return dict(zip(*(cells.column(name).to_pylist() for name in ("path", "state")), strict=True))
+
+
+def find_scores_cells(store: Store, states: CellStates, metric: str) -> Iterator[str]:
+    """Yield the paths of a metric's scores cells. Only one cell per folder is opened: all have the same metric."""
+    metric_of: dict[str, str] = {}
+    for path, state in states.items():
+        if not path.startswith("scores/") or state not in STATES_WITH_TABLE:
+            continue
+        folder = "/".join(path.split("/")[:2])
+        if folder not in metric_of:
+            table = store.read(path, draft=state == "draft", columns=["metric"])
+            metric_of |= {folder: str(table.column("metric")[0])} if len(table) else {}
+        if metric_of.get(folder) == metric:
+            yield path
+
+
+def select_question_cells(inputs: Iterable[str]) -> list[str]:
+    """Return the questions cells among the inputs of a cell."""
+    return [path for path in inputs if path.startswith("questions/")]
+
+
+def read_stored(store: Store, states: CellStates, path: str) -> StoredCell:
+    """Read a cell of a run, or its draft."""
+    return store.read_cell(draft_path(path) if states.get(path) == "draft" else path)
+
+
+def read_asked(store: Store, run_id: str, metric: str) -> pa.Table:
+    """Return all questions that a metric asked (schema QUESTIONS); no rows if the metric asks none.
+
+    Raises StoreError if a questions cell is damaged or deleted.
+    """
+    states = cell_states(store, run_id)
+    scores = (read_stored(store, states, path) for path in find_scores_cells(store, states, metric))
+    paths = dict.fromkeys(path for cell in scores for path in select_question_cells(cell.provenance["inputs"]))
+    tables = [read_stored(store, states, path).table for path in paths]
+    return pa.concat_tables([QUESTIONS.empty_table(), *(table.select(QUESTIONS.names) for table in tables)])

@@ -1,0 +1,352 @@
+"""The runs of a store: their names, their order and their manifests."""
+
+import json
+import re
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from datetime import datetime
+from itertools import islice, takewhile
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pydantic import TypeAdapter, ValidationError
+from typing_extensions import TypedDict
+
+from plumbline.operators.base.errors import ConfigError
+from plumbline.operators.base.usage import Usage
+from plumbline.pipelines.store.checksums import DamagedError, decode_json
+from plumbline.pipelines.store.lease import LeaseLost
+from plumbline.pipelines.store.store import LATEST, RERUN, Store, draft_path
+
+READERS = 16
+MAX_RUNS_SEARCHED = 32
+"""Number of the newest runs that are searched for a run of a benchmark."""
+ORDER = "order"
+"""Folder of the runs' positions."""
+UNNAMED = ".unnamed"
+LATEST_REPORT = "latest/report.html"
+"""Copy of the newest run's report at a fixed address in the store."""
+
+
+class RunCounts(TypedDict, total=False):
+    """Number of cells and rows of a run, and the fraction of rows that have a score."""
+
+    cells_cached: int
+    cells_computed: int
+    cells_failed: int
+    rows: int
+    rows_null: int
+    rows_truncated: int
+    coverage: float
+
+
+CELLS = pa.schema(
+    [
+        ("path", pa.string()),
+        ("node", pa.string()),
+        ("state", pa.string()),
+        ("rows", pa.int64()),
+        ("errors", pa.int64()),
+        ("message", pa.string()),
+        *((name, pa.int64()) for name in Usage._fields),
+        ("first_row", pa.int64()),
+    ]
+)
+"""Columns of a run's cells.parquet: the state of each cell and the usage of its model calls.
+
+`state` is cached, committed, draft, failed or missing. `rows` and `errors` are set for cells that the run computed.
+`first_row` is the index, within the run's scores, of a scores cell's first row.
+"""
+
+
+class ScoresCell(NamedTuple):
+    """A cell that a run's scores were read from."""
+
+    path: str
+    stored: str
+    """Path of its file: the same, or its draft's."""
+    first_row: int
+    """Index of its first row within the run's scores."""
+
+
+def scores_cells(store: Store, run_id: str) -> list[ScoresCell]:
+    """Return the cells of a run's scores, in the scores' order; raise PlumblineError if they cannot be read."""
+    cells = store.read_table(f"runs/{run_id}/cells.parquet", ["path", "state", "first_row"])
+    of_scores = cells.filter(pc.is_valid(cells.column("first_row"))).sort_by("first_row")
+    return [
+        ScoresCell(row["path"], draft_path(row["path"]) if row["state"] == "draft" else row["path"], row["first_row"])
+        for row in of_scores.to_pylist()
+    ]
+
+
+class Manifest(TypedDict, total=False):
+    """Fields of a manifest that are read again. A manifest may have more fields, and an old one fewer."""
+
+    note: str
+    benchmark: str
+    generators: list[str]
+    metrics: list[str]
+    lower_is_better: list[str]
+    counts: RunCounts
+    errors: dict[str, int]
+    exit_code: int
+    config: dict[str, Any]
+
+
+_MANIFEST = TypeAdapter(Manifest)
+
+
+class Run(NamedTuple):
+    """A run in a list of runs."""
+
+    run_id: str
+    manifest: Mapping[str, Any] | None
+    """None if it is damaged."""
+    problem: str
+    """Problem with the manifest, or an empty string."""
+    latest: bool
+
+
+NameRun = Callable[[Store, datetime], str]
+"""Returns the id of a run in a store that begins at a time (UTC)."""
+DAY = re.compile(r"(\d{4})-(\d\d)-(\d\d)")
+
+
+def _skip_lease_check() -> None:
+    """Do nothing, for writers that have no lease."""
+
+
+def name_by_time(store: Store, began: datetime) -> str:
+    """Return the id of a run, by when it began: 20261123-020000-123456."""
+    return f"{began:%Y%m%d-%H%M%S-%f}"
+
+
+def name_by_date(store: Store, began: datetime) -> str:
+    """Claim and return a run's id, by the day it began: 2026-11-23, or 2026-11-23-140000 if that day has a run already.
+
+    The id is claimed by a create-only write, so that no other run is ever written into its folder, not even by a
+    process that was stalled and continues later.
+    """
+    days = (f"{began:%Y-%m-%d}", f"{began:%Y%m%d-}")
+    names = (days[0], f"{began:%Y-%m-%d-%H%M%S}", f"{began:%Y-%m-%d-%H%M%S-%f}")
+    taken = any(folder.startswith(days) for folder in store.folders("runs"))
+    claim = json.dumps({"claim": uuid.uuid4().hex}).encode()
+    return next(name for name in names[taken:] if (store.place / f"runs/{name}/claim.json").create(claim))
+
+
+def _time_key(run_id: str) -> str:
+    """Return a sort key that orders runs by when they began, however they are named."""
+    return DAY.sub(r"\1\2\3", run_id, count=1) if DAY.match(run_id) else run_id
+
+
+class Position(NamedTuple):
+    """A run's position in the order of a store's runs, encoded in the name of an empty file; no clock is involved."""
+
+    number: int
+    """Number that grows with every run that is written or named."""
+    run_id: str
+    named: bool
+    """True if the run was named the newest at this position; False if it was written, without a report yet."""
+
+    @property
+    def path(self) -> str:
+        return f"{ORDER}/{self.number:08}-{self.run_id}{'' if self.named else UNNAMED}"
+
+
+def run_of_position(path: str) -> str:
+    """Return the id of the run whose position a file encodes."""
+    return path.rpartition("/")[2].partition("-")[2].removesuffix(UNNAMED)
+
+
+def _positions(store: Store) -> list[Position]:
+    """Return all positions, in ascending order."""
+    numbers = {path: path.rpartition("/")[2].partition("-")[0] for path in store.files(ORDER)}
+    return sorted(
+        Position(int(number), run_of_position(path), not path.endswith(UNNAMED))
+        for path, number in numbers.items()
+        if number.isdigit()
+    )
+
+
+@contextmanager
+def _publish(store: Store, run_id: str, *, named: bool, assert_lease: Callable[[], None]) -> Iterator[None]:
+    """Append a run to the order, then run the body; undo that if `assert_lease` raises LeaseLost."""
+    assert_lease()
+    positions = _positions(store)
+    position = Position(positions[-1].number + 1 if positions else 1, run_id, named)
+    store.write_text(position.path, "")
+    try:
+        yield
+        assert_lease()
+    except LeaseLost:
+        store.remove_all([position.path])
+        raise
+    store.remove_all([other.path for other in _positions(store) if other.run_id == run_id and other != position])
+
+
+def remove_from_order(store: Store, run_id: str) -> None:
+    """Remove a run from the order, before it is deleted."""
+    store.remove_all([position.path for position in _positions(store) if position.run_id == run_id])
+
+
+def commit_run(
+    store: Store, run_id: str, manifest: Mapping[str, Any], assert_lease: Callable[[], None] = _skip_lease_check
+) -> None:
+    """Write a run's manifest, which makes the run exist; it becomes the newest when it is named, once it has a report.
+
+    `assert_lease` raises LeaseLost if the run may not be published any more.
+    """
+    with _publish(store, run_id, named=False, assert_lease=assert_lease):
+        store.write_json(_manifest_path(run_id), manifest)
+
+
+def name_newest(store: Store, run_id: str, assert_lease: Callable[[], None] = _skip_lease_check) -> None:
+    """Make a run the newest and publish its report at the fixed address; write nothing if that is done already."""
+    last = max((position for position in _positions(store) if position.named), default=None)
+    if last is None or last.run_id != run_id:
+        with _publish(store, run_id, named=True, assert_lease=assert_lease):
+            pass
+        publish_newest(store)
+    elif (store.read_text(LATEST) or "").strip() != run_id or not store.has_page(LATEST_REPORT):
+        publish_newest(store)
+
+
+def has_report(store: Store, run_id: str) -> bool:
+    """Return True if a run has an undamaged report."""
+    return store.has_page(f"runs/{run_id}/report.html")
+
+
+def awaits_name(store: Store, run_id: str) -> bool:
+    """Return True if a run was written after the newest run was named: it will be named once it has a report."""
+    positions = _positions(store)
+    last_named = max((position.number for position in positions if position.named), default=-1)
+    return any(position.run_id == run_id and position.number > last_named for position in positions)
+
+
+def publish_newest(store: Store) -> None:
+    """Write the newest run's id and its report to their fixed addresses.
+
+    This repeats until they are the newest run's, because another run may be named meanwhile.
+    """
+    shown = None
+    while (newest := newest_run(store)) not in (None, shown):
+        store.write_text(LATEST, f"{newest}\n")
+        html = store.read_text(f"runs/{newest}/report.html")
+        if html is not None:
+            store.write_text(LATEST_REPORT, html)
+        shown = newest
+
+
+def run_ids(store: Store) -> list[str]:
+    """Return the runs that have a manifest, oldest first; runs without a position come first, ordered by time."""
+    return _list_with_manifest(store, _positions(store))
+
+
+def _list_with_manifest(store: Store, positions: Sequence[Position]) -> list[str]:
+    folders = _sort_folders(store, positions)
+    with ThreadPoolExecutor(READERS) as pool:
+        exist = list(pool.map(lambda run_id: store.exists(_manifest_path(run_id)), folders))
+    return [run_id for run_id, exists in zip(folders, exist, strict=True) if exists]
+
+
+def _sort_folders(store: Store, positions: Sequence[Position]) -> list[str]:
+    """Return the folders of runs in the order of `run_ids`, with or without a manifest."""
+    numbers = {position.run_id: position.number for position in positions}
+    return sorted(store.folders("runs"), key=lambda run_id: (numbers.get(run_id, -1), _time_key(run_id), run_id))
+
+
+def newest_first(store: Store) -> Iterator[Run]:
+    """Yield all runs, newest first; each is read only when it is reached."""
+    positions = _positions(store)
+    newest = _find_newest(store, positions)
+    for run_id in reversed(_sort_folders(store, positions)):
+        if store.exists(_manifest_path(run_id)):
+            yield _run(store, run_id, latest=run_id == newest)
+
+
+def newest_runs_of(store: Store, benchmark: str) -> Iterator[Run]:
+    """Yield the runs of a benchmark among the store's newest MAX_RUNS_SEARCHED runs, newest first."""
+    for run in islice(newest_first(store), MAX_RUNS_SEARCHED):
+        if run.manifest is not None and run.manifest.get("benchmark") == benchmark:
+            yield run
+
+
+def earlier_runs(store: Store, run_id: str) -> Iterator[Run]:
+    """Yield the runs before a run, newest first; each is read only when it is reached."""
+    for earlier in reversed(list(takewhile(run_id.__ne__, run_ids(store)))):
+        yield _run(store, earlier, latest=False)
+
+
+def _manifest_path(run_id: str) -> str:
+    return f"runs/{run_id}/manifest.json"
+
+
+def newest_run(store: Store) -> str | None:
+    """Return the id of the existing run that was named last, or of the last run if none was named."""
+    return _find_newest(store, _positions(store))
+
+
+def _find_newest(store: Store, positions: Sequence[Position]) -> str | None:
+    def list_candidates() -> Iterator[str]:
+        yield from (position.run_id for position in reversed(positions) if position.named)
+        yield from reversed(_sort_folders(store, positions))
+
+    return next((run_id for run_id in list_candidates() if store.exists(_manifest_path(run_id))), None)
+
+
+def find_run(store: Store, run: str, key: str = "run") -> str:
+    """Return the id of a run (`latest` is the newest); raise ConfigError with recent ids if it is missing."""
+    existing = run_ids(store)
+    wanted = newest_run(store) if run == "latest" else run
+    if wanted in existing:
+        return str(wanted)
+    if not existing:
+        raise ConfigError(f"{key}={run}: {store.place.url} has no runs; start one with: plumbline sweep")
+    recent = ", ".join(existing[-3:][::-1])
+    raise ConfigError(f"{key}={run}: no such run in {store.place.url}; the newest are {recent} (plumbline status)")
+
+
+def read_manifest(store: Store, run_id: str) -> dict[str, Any]:
+    """Return a run's manifest; raise ConfigError with its address if it is missing or damaged."""
+    path = _manifest_path(run_id)
+    url = str(store.place / path)
+    text = store.read_text(path)
+    if text is None:
+        raise ConfigError(f"{url}: not found; the run's folder was deleted, choose another run (plumbline status)")
+    return parse_manifest(text, url)
+
+
+def parse_manifest(text: str, url: str) -> dict[str, Any]:
+    """Parse a manifest; raise ConfigError with its address if it is damaged."""
+    try:
+        content = decode_json(text)
+        _MANIFEST.validate_python(content, strict=True)
+        json.dumps(content, ensure_ascii=False).encode()  # fails on half of a surrogate pair, which cannot be shown
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(map(str, first["loc"])) or "the whole"
+        raise ConfigError(f"{url}: not a manifest ({where}: {first['msg']}); {RERUN}") from error
+    except DamagedError as error:
+        raise ConfigError(f"{url}: the manifest is damaged ({error}); {RERUN}") from error
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{url}: not a manifest ({error}); {RERUN}") from error
+    return dict(content)
+
+
+def list_runs(store: Store) -> list[Run]:
+    """Return the runs of a store, oldest first, even if their manifest is damaged."""
+    positions = _positions(store)
+    newest = _find_newest(store, positions)
+    with ThreadPoolExecutor(READERS) as pool:
+        runs = _list_with_manifest(store, positions)
+        return list(pool.map(lambda run_id: _run(store, run_id, latest=run_id == newest), runs))
+
+
+def _run(store: Store, run_id: str, *, latest: bool) -> Run:
+    try:
+        return Run(run_id, read_manifest(store, run_id), "", latest)
+    except ConfigError as error:
+        return Run(run_id, None, str(error), latest)

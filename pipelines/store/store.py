@@ -1,0 +1,504 @@
+"""The store: committed cells, drafts and runs, as plain Parquet and JSON files that anyone can open."""
+
+import hashlib
+import io
+import json
+from base64 import b64decode, b64encode
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from plumbline.operators.base.errors import ConfigError, PlumblineError
+from plumbline.operators.base.rows import count_errors, error_kinds, read_kept, read_usage
+from plumbline.operators.base.usage import Usage
+from plumbline.operators.models.checkpoints.parts import digest_file
+from plumbline.pipelines.base.storage import (
+    Entry,
+    Place,
+    StorageConfig,
+    first_line,
+    is_storage_error,
+    readable_errors,
+    write_errors,
+)
+from plumbline.pipelines.store.cells import Cell, Outcome
+from plumbline.pipelines.store.checksums import (
+    DIGEST_KEY,
+    NO_DIGEST,
+    DamagedError,
+    check_digest,
+    check_table,
+    decode_json,
+    encode_json,
+    insert_digest,
+    is_sound_page,
+    with_page_digest,
+)
+
+DRAFT = ".draft.parquet"
+LATEST = "runs/latest"
+MARK = "store.json"
+RERUN = "run the sweep again, which writes a new run, or delete the run's folder"
+"""Remedy for a damaged file of a run."""
+VERIFY = "run the sweep again with verify=true, which computes it again"
+"""Remedy for a damaged cell. A sweep without verify=true that computes nothing reads no cell, so it sees no damage."""
+COUNTED_KEY = "plumbline_counted"
+"""Key in a table's file metadata: counts of the table's rows, as Parquet in base64."""
+PAGE = 999
+"""Files of a folder that are listed with a single S3 request, which also shows if there are more (limit: 1,000)."""
+WORKING_FOLDERS = "/runtime_resources/working_dir_files/"
+"""Folder where `ray job submit --working-dir` unpacks a job's files; Ray deletes it some time after the job."""
+
+
+class StoreError(PlumblineError):
+    """A file of the store is damaged, missing or out of reach."""
+
+
+class BrokenCell(StoreError):
+    """A cell cannot be used and must be computed again: it is damaged, or was computed from a cell that has changed."""
+
+    def __init__(self, path: str, message: str) -> None:
+        super().__init__(message)
+        self.path = path
+        """Path of the cell, relative to the store."""
+
+
+class GoneCell(BrokenCell):
+    """A cell is missing: it was deleted, or it is named by a run that was copied from another store."""
+
+
+class StoredCell(NamedTuple):
+    """A cell as it was read from the store."""
+
+    table: pa.Table
+    provenance: Mapping[str, Any]
+    """Its key, recipe and node, the cells it was computed from, its error count and the usage of its model calls."""
+    digest: str
+    """SHA-256 that its file contains."""
+
+    def outcome(self) -> Outcome:
+        """Return the outcome that was reported when the cell was committed."""
+        return Outcome(
+            state="committed",
+            rows=len(self.table),
+            kinds=error_kinds(self.table),
+            usage=Usage(**self.provenance["usage"]) if "usage" in self.provenance else None,
+        )
+
+
+class DigestedTable(NamedTuple):
+    """One file of a run's table."""
+
+    table: pa.Table
+    sha256: str
+    """SHA-256 of the file."""
+
+
+class Page(NamedTuple):
+    """The first files of a folder."""
+
+    written: Mapping[str, float]
+    """Modification times by path, in seconds since 1970."""
+    whole: bool
+    """True if the folder has no more files."""
+
+
+class CellCount(NamedTuple):
+    """The number of cells in a store, or a lower bound."""
+
+    found: int
+    all: bool
+    """True if all cells were counted."""
+
+
+class StoredFile(NamedTuple):
+    """A file of the store, without its content."""
+
+    path: str
+    size: int
+    """Size in bytes."""
+    written: float
+    """Modification time, in seconds since 1970."""
+    etag: str
+    """Version of the file: the ETag of S3, or the modification time of a local file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """A folder or bucket prefix. A cell is committed if its file exists."""
+
+    place: Place
+
+    def check(self) -> None:
+        """Mark the folder as a store; raise ConfigError if it cannot be reached, or has no create-only writes."""
+        with readable_errors(self.place, "store"):
+            (self.place / MARK).create_mark(b'{"plumbline_store": 1}\n')
+
+    def listing(self, folder: str) -> dict[str, float]:
+        """Return the files of a folder with their modification times."""
+        return {path: entry.modified for path, entry in self._below(folder)}
+
+    def page(self, folder: str) -> Page:
+        """Return the first files of a folder, as many as one request lists."""
+        below = self._below(folder)
+        written = {path: entry.modified for path, entry in islice(below, PAGE)}
+        return Page(written, next(below, None) is None)
+
+    def count_cells(self, stages: Iterable[str]) -> CellCount:
+        """Count the committed cells of these stages, as far as one request for each lists them."""
+        pages = [self.page(stage) for stage in stages]
+        found = sum(path.endswith(".parquet") and not path.endswith(DRAFT) for page in pages for path in page.written)
+        return CellCount(found, all(page.whole for page in pages))
+
+    def entries(self, folder: str) -> Iterator[StoredFile]:
+        """Yield the files of a folder, with their sizes and times."""
+        for path, entry in self._below(folder):
+            yield StoredFile(path, entry.size, entry.modified, entry.etag)
+
+    def folders(self, folder: str) -> list[str]:
+        """Return the names of the folders directly in a folder; none if the folder does not exist."""
+        with readable_errors(self.place, "store"):
+            try:
+                entries = (self.place / folder).list()
+            except FileNotFoundError:
+                return []
+        return sorted(name for name, entry in entries.items() if entry.type == "directory")
+
+    def _below(self, path: str) -> Iterator[tuple[str, Entry]]:
+        """Yield the files of a folder, or the file itself, with their entries; nothing if the path does not exist."""
+        with readable_errors(self.place, "store"), suppress(FileNotFoundError):
+            for relative, entry in (self.place / path).files():
+                if entry.type == "file":  # an S3 server may keep a folder that has become empty
+                    yield f"{path}/{relative}" if relative else path, entry
+
+    def save(self, cell: Cell, table: pa.Table, **provenance: Any) -> Outcome:
+        """Commit a cell by one create-only PUT: the first writer wins, and a later writer changes nothing.
+
+        A cell with a retryable error is saved as a draft instead: this run reads it, and the next run computes the
+        missing rows. A cell to renew replaces the existing file. Raises WriteError if the cell cannot be written.
+        """
+        kinds, kept, usage = error_kinds(table), read_kept(table), read_usage(table)
+        if count_errors(table, retryable_only=True):
+            self.save_draft(cell, table, **provenance)
+            return Outcome(state="draft", rows=len(table), kinds=kinds, kept=kept, usage=usage)
+        place = self.place / cell.path
+        (place.write if cell.renew else place.create)(_encode(cell, table, provenance))
+        return Outcome(state="committed", rows=len(table), kinds=kinds, kept=kept, usage=usage)
+
+    def save_draft(self, cell: Cell, table: pa.Table, **provenance: Any) -> None:
+        """Save the unfinished rows of a cell, for the next process that computes it; raise WriteError if that fails."""
+        (self.place / draft_path(cell.path)).write(_encode(cell, table, provenance))
+
+    def read(
+        self, path: str, *, key: str | None = None, draft: bool = False, columns: Sequence[str] | None = None
+    ) -> pa.Table:
+        """Return a cell's table after checking its digest; raise BrokenCell if it is damaged or another cell."""
+        cell = self.read_cell(draft_path(path) if draft else path, columns)
+        if key is not None and cell.provenance["key"] != key:
+            raise BrokenCell(path, f"{self.place / path}: the cell is of another key; run again")
+        return cell.table
+
+    def read_cell(self, path: str, columns: Sequence[str] | None = None) -> StoredCell:
+        """Read a cell or draft.
+
+        Raises BrokenCell if the file is damaged or contains another cell, GoneCell if it does not exist, and StoreError
+        if the store cannot be reached.
+        """
+        cell = path.removesuffix(DRAFT) + ".parquet" if path.endswith(DRAFT) else path
+        try:
+            stored = decode_cell(_read_bytes(self.place / path), columns)
+            _check_key(path, stored.provenance)
+            return stored
+        except StoreError as error:
+            if isinstance(error.__cause__, FileNotFoundError):
+                raise GoneCell(cell, str(error)) from error
+            raise
+        except DamagedError as error:
+            raise BrokenCell(cell, f"{self.place / path}: the cell is damaged ({error}); {VERIFY}") from error
+
+    def read_table(self, path: str, columns: Sequence[str] | None = None) -> pa.Table:
+        """Read a run's table, from one file or a folder of files.
+
+        Raises:
+            StoreError: A file, which the message names, is damaged or out of reach.
+        """
+        return pa.concat_tables([self.read_file(part, columns) for part in self.files(path) or [path]])
+
+    def read_file(self, path: str, columns: Sequence[str] | None = None, *, encoded: Sequence[str] = ()) -> pa.Table:
+        """Read one file of a run's table; columns in `encoded` are read as dictionaries."""
+        return self._parse_table(path, _read_bytes(self.place / path), columns, encoded)
+
+    def _parse_table(
+        self, path: str, data: bytes, columns: Sequence[str] | None = None, encoded: Sequence[str] = ()
+    ) -> pa.Table:
+        try:
+            check_table(data)
+            table = _read_parquet(data, columns, encoded)
+            _check_subject(path, table)
+            return table.replace_schema_metadata(None)
+        except (DamagedError, pa.ArrowException, OSError, UnicodeDecodeError) as error:
+            problem = first_line(error)
+            raise StoreError(f"{self.place / path}: the table is damaged ({problem}); {RERUN}") from error
+
+    def read_part(self, path: str) -> DigestedTable:
+        """Read one file of a run's table and hash it; raise StoreError if it is damaged or out of reach."""
+        data = _read_bytes(self.place / path)
+        return DigestedTable(self._parse_table(path, data), hashlib.sha256(data).hexdigest())
+
+    def write_table(self, path: str, table: pa.Table, counted: pa.Table | None = None) -> None:
+        """Write one file of a run's table, with counts of its rows in the file's metadata."""
+        (self.place / path).write(encode_table(_subject(path), table, counted))
+
+    def adopt(self, source: str, target: str, columns: Sequence[str]) -> tuple[pa.Table, pa.Table] | None:
+        """Copy a file of an earlier run's table to another run.
+
+        Returns columns of the table, and the counts in the file's metadata; None if it is missing, damaged or
+        uncounted.
+        """
+        try:
+            data = _read_bytes(self.place / source)
+            table = self._parse_table(source, data, columns)
+            counted = _read_counted(data)
+            if source != target and counted is not None:
+                (self.place / source).copy_to(self.place / target)
+        except Exception as error:
+            if not isinstance(error, StoreError) and not is_storage_error(error):
+                raise
+            return None
+        return None if counted is None else (table, counted)
+
+    def files(self, path: str) -> list[str]:
+        """Return the sorted paths of a folder's files, or of the file itself; none if the path does not exist."""
+        return sorted(name for name, _ in self._below(path) if not name.rpartition("/")[2].startswith("."))
+
+    def remove(self, path: str) -> None:
+        with write_errors(self.place / path):
+            (self.place / path).remove()
+
+    def remove_all(self, paths: Sequence[str]) -> None:
+        """Remove files, many with one request if the storage can."""
+        with write_errors(self.place):
+            self.place.remove_below(paths)
+
+    def remove_folder(self, path: str) -> None:
+        """Remove a folder that no process writes to any more, with its content."""
+        with write_errors(self.place / path):
+            (self.place / path).remove_folder()
+
+    def written(self, path: str) -> float:
+        """Return a file's modification time, in seconds since 1970 by the clock that dates the store's files."""
+        with readable_errors(self.place, "store"):
+            return (self.place / path).entry().modified
+
+    def is_sound(self, path: str) -> bool:
+        """Return True if a file of a run's table is undamaged."""
+        try:
+            self.read_file(path, [])
+        except StoreError:
+            return False
+        return True
+
+    def write_json(self, path: str, content: Mapping[str, Any]) -> None:
+        """Write a small JSON file that contains its own digest."""
+        self.write_text(path, encode_json(content))
+
+    def read_json(self, path: str) -> dict[str, Any] | None:
+        """Return the fields of a JSON file without its digest; {} if it is damaged, None if it does not exist."""
+        text = self.read_text(path)
+        if text is None:
+            return None
+        with suppress(DamagedError, ValueError, RecursionError):
+            content = decode_json(text)
+            return content if isinstance(content, dict) else {}
+        return {}
+
+    def create_json(self, path: str, content: Mapping[str, Any]) -> bool:
+        """Write a JSON file create-only; return False if the file existed already."""
+        return (self.place / path).create(encode_json(content).encode())
+
+    def write_text(self, path: str, text: str) -> None:
+        (self.place / path).write(text.encode())
+
+    def write_page(self, path: str, html: str) -> int:
+        """Write a page, with its digest in a comment at its end; return its bytes."""
+        page = with_page_digest(html)
+        self.write_text(path, page)
+        return len(page.encode())
+
+    def has_page(self, path: str) -> bool:
+        """Return True if there is an undamaged page at the path."""
+        text = self.read_text(path)
+        return text is not None and is_sound_page(text)
+
+    def read_text(self, path: str) -> str | None:
+        """Return the content of a small text file, or None if it does not exist."""
+        with readable_errors(self.place, "store"):
+            try:
+                return (self.place / path).read().decode(errors="replace")
+            except FileNotFoundError:
+                return None
+
+    def exists(self, path: str) -> bool:
+        """Return True if there is a file at the path."""
+        with readable_errors(self.place, "store"):
+            return (self.place / path).exists()
+
+    def digest_file(self, path: Path, *, remember: bool) -> str:
+        """Return the SHA-256 of a local file; reuse the digest stored for this path, size and modification time."""
+        state = path.stat()
+        file = {"path": str(path.absolute()), "size": state.st_size, "modified_ns": state.st_mtime_ns}
+        identity = "\0".join(map(str, file.values()))
+        note = f"digests/{hashlib.sha256(identity.encode(errors='surrogateescape')).hexdigest()[:32]}"
+        known = self.read_json(note)
+        if known and known == {**file, "sha256": known.get("sha256")}:
+            return str(known["sha256"])
+        sha256 = digest_file(path)
+        if remember:
+            self.write_json(note, {**file, "sha256": sha256})
+        return sha256
+
+
+class StoreAddress(Protocol):
+    """A configuration that names a store."""
+
+    @property
+    def store(self) -> str: ...
+
+    @property
+    def storage(self) -> StorageConfig: ...
+
+
+def open_store(config: StoreAddress) -> Store:
+    """Return the configured store; raise ConfigError for a bad address, or a folder that Ray deletes."""
+    try:
+        place = config.storage.locate(config.store, writable=True)
+    except ConfigError as error:
+        raise ConfigError(f"store: {error}") from error
+    if WORKING_FOLDERS in place.path:
+        raise ConfigError(
+            f"store {place}: lies in the working folder of a Ray job, which Ray deletes; "
+            "name a place that lasts, as in store=s3://BUCKET/PREFIX or store=/an/absolute/path"
+        )
+    return Store(place)
+
+
+def open_existing_store(config: StoreAddress) -> Store:
+    """Return the configured store, for a job that only reads it; raise ConfigError if it does not exist."""
+    store = open_store(config)
+    if not store.exists(MARK) and not store.folders("runs"):  # runs may have been copied alone
+        scheme, separator, path = store.place.url.partition("://")
+        bucket = config.storage.locate(f"{scheme}://{path.partition('/')[0]}") if separator else None
+        with readable_errors(store.place, "store"):
+            if bucket is not None and not bucket.exists():
+                raise ConfigError(f"store {store.place}: there is no bucket {bucket.name}; correct store=...")
+        raise ConfigError(
+            f"store {store.place}: there is no store here; correct the address (store=...), or make one by a "
+            "sweep: plumbline sweep"
+        )
+    return store
+
+
+def is_store(folder: Place) -> bool:
+    """Return True if a folder contains the mark of a store."""
+    mark = folder / MARK
+    return mark.is_file() and b"plumbline_store" in mark.read()
+
+
+def exclude_stores(folder: Place, paths: Sequence[str]) -> list[str]:
+    """Return the paths, relative to a folder, that are not in a store."""
+    marked = [path.removesuffix(MARK) for path in paths if path.rpartition("/")[2] == MARK]
+    stores = tuple(path for path in marked if is_store(folder / path.rstrip("/")))
+    return [path for path in paths if not path.startswith(stores)]
+
+
+def draft_path(path: str) -> str:
+    """Return the path of a cell's draft."""
+    return path.removesuffix(".parquet") + DRAFT
+
+
+def _read_bytes(place: Place) -> bytes:
+    try:
+        return place.read()
+    except Exception as error:
+        if not is_storage_error(error):
+            raise
+        renew = f"{remedy} and " if (remedy := place.filesystem.renewal(error)) else ""
+        raise StoreError(f"{place}: the cell cannot be read ({first_line(error)}); {renew}run again") from error
+
+
+def _encode(cell: Cell, table: pa.Table, provenance: Mapping[str, Any]) -> bytes:
+    usage = read_usage(table)
+    of_cell = {"key": cell.key, "recipe": cell.recipe, "node": cell.node, "inputs": cell.upstream}
+    counted = {"errors": sum(error_kinds(table).values())} | ({} if usage is None else {"usage": usage._asdict()})
+    return encode_cell(table, {**provenance, **of_cell, **counted})
+
+
+def encode_cell(table: pa.Table, provenance: Mapping[str, Any]) -> bytes:
+    """Return a cell's file: Parquet with page checksums, its provenance and the SHA-256 of all its other bytes."""
+    return insert_digest(_to_parquet(table, {"plumbline": json.dumps(provenance), DIGEST_KEY: NO_DIGEST}))
+
+
+def encode_table(name: str, table: pa.Table, counted: pa.Table | None = None) -> bytes:
+    """Return a file of a run's table: like a cell's, with the table's name in place of the provenance."""
+    tally = {} if counted is None else {COUNTED_KEY: b64encode(_to_parquet(counted)).decode()}
+    metadata = {"plumbline": json.dumps({"table": name}), **tally, DIGEST_KEY: NO_DIGEST}
+    return insert_digest(_to_parquet(table, metadata))
+
+
+def _read_counted(data: bytes) -> pa.Table | None:
+    """Return the counts in a table's file metadata, or None."""
+    tally = (pq.read_metadata(pa.BufferReader(data)).metadata or {}).get(COUNTED_KEY.encode())
+    try:
+        return None if tally is None else _read_parquet(b64decode(tally))
+    except ValueError:  # of base64 or Arrow
+        return None
+
+
+def decode_cell(data: bytes, columns: Sequence[str] | None = None) -> StoredCell:
+    """Parse a cell's file; raise DamagedError, before anything is parsed, if any bit has changed."""
+    digest = check_digest(data)
+    table = _read_parquet(data, columns)
+    provenance = json.loads(table.schema.metadata[b"plumbline"])
+    return StoredCell(table.replace_schema_metadata(None), provenance, digest)
+
+
+def _check_key(path: str, provenance: Mapping[str, Any]) -> None:
+    """Raise DamagedError if a path contains another cell: its name must end with the first digits of the cell's key."""
+    digits = path.rpartition("/")[2].removesuffix(".parquet").removesuffix(".draft").rpartition("-")[2]
+    if not str(provenance.get("key", "")).startswith(digits):
+        raise DamagedError("it is another cell's file")
+
+
+def _subject(path: str) -> str:
+    """Return the name of a run's table, or the identity of one part of the scores; the same in every run."""
+    name = path.rpartition("/")[2].removesuffix(".parquet").rpartition("-")[2]
+    return "" if name.isdigit() else name
+
+
+def _check_subject(path: str, table: pa.Table) -> None:
+    """Raise DamagedError if a path contains another table; accept tables without a name, which are older."""
+    name = json.loads((table.schema.metadata or {}).get(b"plumbline", b"{}")).get("table")
+    if name not in (None, _subject(path)):
+        raise DamagedError(f"it is the table {name}")
+
+
+def _to_parquet(table: pa.Table, metadata: Mapping[str, str] | None = None) -> bytes:
+    """Return Parquet bytes, with the metadata in the footer (the schema's metadata would be stored twice)."""
+    plain = table.replace_schema_metadata(None)
+    buffer = io.BytesIO()
+    with pq.ParquetWriter(buffer, plain.schema, compression="zstd", write_page_checksum=True) as writer:
+        writer.write_table(plain)
+        writer.add_key_value_metadata(dict(metadata or {}))
+    return buffer.getvalue()
+
+
+def _read_parquet(data: bytes, columns: Sequence[str] | None = None, encoded: Sequence[str] = ()) -> pa.Table:
+    source = pa.BufferReader(data)
+    file = pq.ParquetFile(source, pre_buffer=False, page_checksum_verification=True, read_dictionary=list(encoded))
+    return file.read(columns=None if columns is None else list(columns), use_threads=False)

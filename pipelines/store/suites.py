@@ -1,0 +1,65 @@
+"""The suites of a store: runs of several benchmarks that were made together."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
+
+from plumbline.pipelines.store.runs import find_run, name_newest, newest_run
+from plumbline.pipelines.store.store import Store
+
+SUITES = "suites"
+"""Folder of the suites. Each has a folder with its page, its numbers and suite.json, which is written last."""
+
+
+class Suite(NamedTuple):
+    """Runs that were made together."""
+
+    suite_id: str
+    runs: Mapping[str, str]
+    """Ids of its runs, by benchmark."""
+    exit_code: int
+
+    @property
+    def folder(self) -> str:
+        """Path in the store."""
+        return f"{SUITES}/{self.suite_id}"
+
+    def page(self, store: Store) -> str:
+        return f"{store.place.url}/{self.folder}/report.html"
+
+
+def newest_suites(store: Store) -> Iterator[Suite]:
+    """Yield the suites of a store, newest first; each is read only when it is reached."""
+    for suite_id in sorted(store.folders(SUITES), reverse=True):
+        if (suite := find_suite(store, suite_id)) is not None:
+            yield suite
+
+
+def find_suite(store: Store, suite_id: str) -> Suite | None:
+    """Return a suite by its id, or None if its suite.json is missing (it is written last) or damaged."""
+    content = store.read_json(f"{SUITES}/{suite_id}/suite.json") or {}
+    runs, code = content.get("runs"), content.get("exit_code")
+    if not isinstance(runs, dict) or not isinstance(code, int):
+        return None
+    return Suite(suite_id, {str(benchmark): str(run_id) for benchmark, run_id in runs.items()}, code)
+
+
+def find_named_run(store: Store, name: str, benchmark: str, key: str) -> str | None:
+    """Return the id of the run with a name; if the name is a suite's, the suite's run of the benchmark, or None.
+
+    Raises ConfigError if the run does not exist.
+    """
+    suite = find_suite(store, name)
+    named = name if suite is None else suite.runs.get(benchmark)
+    return None if named is None else find_run(store, named, key=key)
+
+
+def find_suite_of(store: Store, runs: Mapping[str, str]) -> Suite | None:
+    """Return the newest suite of these benchmarks if it consists of these runs."""
+    newest = next((suite for suite in newest_suites(store) if list(suite.runs) == list(runs)), None)
+    return newest if newest is not None and newest.runs == runs else None
+
+
+def name_newest_of(store: Store, runs: Mapping[str, str], assert_lease: Callable[[], None] = lambda: None) -> None:
+    """Make the last of a suite's runs the newest run, unless one of them is that already."""
+    if newest_run(store) not in runs.values():
+        name_newest(store, [*runs.values()][-1], assert_lease)

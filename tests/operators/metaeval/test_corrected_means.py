@@ -1,0 +1,215 @@
+"""Means that are corrected by the ratings of some prompts: what they are, how often their intervals hold, and what is
+not told.
+"""
+
+import math
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow.compute as pc
+import pytest
+
+from plumbline.operators.base import rows, schemas
+from plumbline.operators.base.sentences import number
+from plumbline.operators.metaeval.corrected_means import (
+    CorrectedMean,
+    Labelled,
+    choice_rows,
+    correct,
+    correct_choices,
+    predict,
+    rating_rows,
+)
+from plumbline.operators.metaeval.corrected_tables import contradictions, order_tables
+from plumbline.operators.results.run_scores import RunScores
+from tests.operators.metaeval.test_ratings import scores
+
+Floats = np.ndarray[Any, np.dtype[np.float64]]
+
+PROMPTS, DRAWS = 200, 400
+QUALITY = {"atlas": 3.4, "borealis": 3.0, "cobalt": 2.4}
+FLATTERED = "cobalt"
+"""The metric likes how its pictures look."""
+
+
+def world(random: np.random.Generator, prompts: int = PROMPTS) -> tuple[Floats, Floats]:
+    """Mean ratings by three people, 1 to 5, and a metric's scores, (generators, prompts), some prompts being harder."""
+    ease = random.normal(0, 0.6, prompts)
+    fit = np.array([[quality] for quality in QUALITY.values()]) + ease + random.normal(0, 0.6, (3, prompts))
+    people = np.clip(np.round(fit + random.normal(0, 0.7, (3, *fit.shape))), 1, 5).mean(axis=0)
+    liked = np.array([[2.0 * (name == FLATTERED)] for name in QUALITY])
+    return people, 0.1 * (fit + liked + random.normal(0, 0.7, fit.shape))
+
+
+TRUTH = dict(zip(QUALITY, world(np.random.default_rng(5), 40_000)[0].mean(axis=1).tolist(), strict=True))
+
+
+def corrected(people: Floats, scores: Floats, rated: int) -> list[CorrectedMean]:
+    """By people's ratings of the first prompts."""
+    first = np.arange(people.shape[1]) < rated
+    said = predict(*(np.where(kept, of, np.nan) for kept, of in ((first, people), (first, scores), (~first, scores))))
+    means = dict(zip(QUALITY, map(correct, said), strict=True))
+    return list(rating_rows("likert", "m", means, dict(zip(QUALITY, scores, strict=True))))
+
+
+@pytest.mark.parametrize("rated", [20, 40, 80])
+def test_intervals_hold_where_the_metric_flatters_a_generator(rated: int) -> None:
+    """Of each generator in 93 of 100 cases at least where 95 are promised, and those of all pairs at once as well."""
+    means, pairs, width = [], [], []
+    for seed in range(DRAWS):
+        rows = corrected(*world(np.random.default_rng(seed)), rated)
+        means.append([row.low <= TRUTH[row.generator] <= row.high for row in rows[:3]])
+        differences = [(row, TRUTH[row.generator] - TRUTH[row.other]) for row in rows[3:]]
+        pairs.append(all(row.low <= truth <= row.high for row, truth in differences))
+        width += [(row.high - row.low) / (row.people_high - row.people_low) for row in rows[:3]]
+        assert rows[2].predicted_low > TRUTH[FLATTERED], "the metric alone is always wrong"
+    assert np.mean(means, axis=0).min() >= 0.93 and np.mean(pairs) >= 0.93
+    assert np.median(width) < 0.9, "and they are narrower than those of people alone"
+
+
+def test_ratings_that_are_nearly_all_the_same_miss_in_7_of_100_studies_at_most_or_say_nothing() -> None:
+    """2,000 studies: three people rate images 5, or 2 if they see them as bad; the metric flatters one generator."""
+    bad = np.array([0.1, 0.15, 0.3])[:, None]
+    truth = 5 - 3 * (bad[:, 0] * 0.7 + (1 - bad[:, 0]) * 0.02)
+    random = np.random.default_rng(8)
+    missed = np.zeros(3)
+    for _ in range(2000):
+        is_bad = random.random((3, 120)) < bad
+        seen = np.where(is_bad, 0.7, 0.02)
+        people = np.where(random.random((3, 3, 120)) < seen, 2.0, 5.0).mean(axis=0)
+        scores = np.array([[0.0], [0.0], [0.3]]) - 0.5 * is_bad + random.normal(0, 0.3, is_bad.shape)
+        rows = corrected(people, scores, 40)[:3]
+        missed += [row.low > one or row.high < one for row, one in zip(rows, truth, strict=True)]
+    assert (missed / 2000).max() <= 0.07
+
+
+def test_who_is_flattered_is_told_and_so_is_the_order_that_is_turned_round() -> None:
+    rows = corrected(*world(np.random.default_rng(1)), 80)
+    flattered = next(row for row in rows if row.generator == FLATTERED)
+    assert flattered.predicted_low > flattered.high
+    turned = next(row for row in rows if (row.generator, row.other) == ("atlas", FLATTERED))
+    assert (turned.better, turned.metric_better) == ("atlas", FLATTERED)
+    leads = [sentence.lead for sentence in contradictions(rows)]
+    assert f"m contradicts people on atlas and {FLATTERED}:" in leads and "m alone puts too high" in leads
+    (orders,) = order_tables(rows)
+    first = {judge: order.split()[0] for judge, order in orders.rows}
+    assert first == {"people alone": "atlas", "m alone": FLATTERED, "m, corrected": "atlas"}
+
+
+def test_generators_of_equal_means_are_said_to_be_equal() -> None:
+    people, scores = world(np.random.default_rng(7))
+    people[1], scores[1] = people[0], scores[0]
+    rows = corrected(people, scores, 80)
+    (orders,) = order_tables(rows)
+    mean = {row.generator: number(row.people, 2) for row in rows[:3]}
+    for _, order in orders.rows:
+        assert re.search(r"atlas (\S+) = borealis \1( |$)", order), order
+    assert f"atlas {mean['atlas']} = borealis {mean['borealis']} > " in dict(orders.rows)["people alone"]
+
+
+def test_a_metric_that_goes_against_people_contradicts_them_though_its_line_is_flat() -> None:
+    people, scores = world(np.random.default_rng(4))
+    rows = corrected(people, -scores, 80)
+    assert all(row.predicted == pytest.approx(rows[0].predicted) for row in rows[:3])
+    pair = next(row for row in rows if (row.generator, row.other) == ("atlas", "borealis"))
+    assert (pair.better, pair.metric_better) == ("atlas", "borealis")
+
+
+def test_a_metric_that_orders_generators_as_people_do_is_not_said_to_misjudge_them_though_it_follows_weakly() -> None:
+    random = np.random.default_rng(6)
+    people, _ = world(random)
+    rows = corrected(people, np.array([[3.0], [2.0], [1.0]]) + random.normal(0, 0.5, people.shape), 80)
+    assert rows[2].predicted_low > rows[2].high, "its line is nearly flat"
+    assert [sentence.lead for sentence in contradictions(rows)] == ["No contradiction"]
+
+
+def test_a_difference_of_corrected_means_is_the_corrected_difference() -> None:
+    rows = corrected(*world(np.random.default_rng(2)), 40)
+    by_name = {(row.generator, row.other): row for row in rows}
+    for a, b in (("atlas", "borealis"), ("borealis", "cobalt")):
+        difference = by_name[a, ""].corrected - by_name[b, ""].corrected
+        assert by_name[a, b].corrected == pytest.approx(difference)
+
+
+def test_a_metric_that_is_the_same_everywhere_leaves_peoples_mean() -> None:
+    """Ratings 1 to 4, three of each, of 12 rated prompts: mean 2.5, t(11) = 2.201, variance 1.25 over 12 - 2."""
+    labels = np.concatenate([np.tile([1.0, 2.0, 3.0, 4.0], 3), np.full(20, np.nan)])
+    rated, scores = np.isfinite(labels), np.full(32, 0.7)
+    (said,) = predict(labels[None], np.where(rated, scores, np.nan)[None], np.where(rated, np.nan, scores)[None])
+    found, far = correct(said).corrected, 2.201 * math.sqrt(0.125)
+    assert found.value == pytest.approx(2.5)
+    assert found.interval(0.95) == pytest.approx((2.5 - far, 2.5 + far), abs=0.01)
+
+
+def test_with_all_prompts_rated_the_corrected_mean_is_peoples() -> None:
+    rows = corrected(*world(np.random.default_rng(3), 30), 30)
+    assert all(row.corrected == row.people and row.worth == 1 for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("labels", "reason"),
+    [
+        ([1.0, 2, 3, 4, 5, 1, 2, 3, 4, 5, 1], "not enough ratings: 11 prompts, of 12 that are wanted"),
+        ([5.0] * 15 + [4] * 5, "not enough ratings that differ: 15 of 20 prompts are rated alike"),
+    ],
+)
+def test_of_too_few_ratings_nothing_is_told_but_what_people_and_metric_say(
+    labels: Sequence[float], reason: str
+) -> None:
+    beside = np.linspace(0, 1, len(labels))
+    said = predict(np.array([labels]), beside[None], np.full((1, len(labels)), np.nan))
+    (row,) = rating_rows("likert", "m", {"atlas": correct(said[0])}, {"atlas": beside})
+    assert math.isnan(row.corrected) and math.isnan(row.low) and row.note == reason
+    assert row.people == pytest.approx(np.mean(labels)) and math.isfinite(row.predicted)
+
+
+def choices(votes: Sequence[float], beside: Sequence[float], others: Sequence[float]) -> Labelled:
+    nothing = np.full(len(others), np.nan)
+    rated = (np.concatenate([np.array(said), nothing]) for said in (votes, beside))
+    return Labelled(*rated, np.concatenate([np.full(len(votes), np.nan), np.array(others)]))
+
+
+def test_a_clear_winner_of_nearly_all_is_told_by_the_exact_interval() -> None:
+    """Clopper and Pearson for 18 of 20: 0.683 to 0.988."""
+    said = choices([1.0] * 18 + [0.0] * 2, [1.0] * 20, [1.0] * 30)
+    whole, other, pair = choice_rows("side_by_side", "m", {("atlas", "cobalt"): correct(said)})
+    assert (pair.low, pair.high) == pytest.approx((0.683, 0.988), abs=1e-3) and pair.better == "atlas"
+    assert (whole.corrected, other.corrected) == (0.9, pytest.approx(0.1)) and not pair.note
+
+
+def test_rates_of_wins_are_corrected_and_those_of_both_sides_are_one() -> None:
+    """People choose as the metric does on half the prompts and against it on the others: it is not followed."""
+    people = [1.0, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0]
+    said = choices(people, [1.0, 0] * 7, [1.0] * 50)
+    atlas, cobalt, pair = choice_rows("side_by_side", "m", {("atlas", "cobalt"): correct(said)})
+    assert pair.corrected == pytest.approx(8 / 14) and pair.better == ""
+    assert (pair.predicted, pair.metric_better) == (pytest.approx(57 / 64), "atlas")
+    assert atlas.corrected + cobalt.corrected == pytest.approx(1) and atlas.high == pytest.approx(1 - cobalt.low)
+    agreeing = correct(choices(people, people, [1.0, 0] * 28)).corrected
+    assert agreeing.value == pytest.approx((8 + 28) / 70, abs=0.01), "nearly what all 70 prompts give"
+
+
+def test_choices_are_corrected_by_pair_with_what_the_metric_says_of_prompts_that_nobody_compared() -> None:
+    """Of 40 prompts 16 are compared, in either order; people and metric agree on 12 of them."""
+    prefers = [1] * 9 + [-1] * 7
+    """Of g over h."""
+    metric = [1] * 7 + [-1] * 5 + [1] * 4 + [-1] * 4 + [0] * 4 + [1] * 16
+    votes = [
+        {"prompt_id": f"p{n}", "image_a": f"p{n}/{'gh'[n % 2]}", "image_b": f"p{n}/{'hg'[n % 2]}",
+             "generator_a": "gh"[n % 2], "generator_b": "hg"[n % 2], "rater": rater, "template": "vote",
+             "preferred": "a" if said == 1 - 2 * (n % 2) else "b"}
+        for n, said in enumerate(prefers)
+        for rater in "xy"
+    ]  # fmt: skip
+    table = scores(
+        *((f"p{n}", name, "m", -score * sign) for n, score in enumerate(metric) for name, sign in (("g", 1), ("h", -1)))
+    )
+    turned = table.set_column(4, "score", pc.negate(table.column("score")))
+    run = RunScores([table.select])
+    g, h, pair = correct_choices(rows.table(votes, schemas.PREFERENCES), turned, run, "image", {"m"})
+    assert (g.generator, h.generator, pair.generator, pair.other) == ("g", "h", "g", "h")
+    assert (pair.n_rated, pair.n_scored, pair.people) == (16, 40, pytest.approx(9 / 16))
+    assert pair.predicted == pytest.approx((metric.count(1) + metric.count(0) / 2) / 40)
+    assert pair.people < pair.corrected < pair.predicted and h.corrected == pytest.approx(1 - pair.corrected)

@@ -1,0 +1,299 @@
+"""Choices, pairings, graphs and orders: each judged as its source says."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from plumbline.operators.base import rows, schemas
+from plumbline.operators.base.errors import SourceError
+from plumbline.operators.metaeval.graphs import judge_graphs, measure_graphs
+from plumbline.operators.metaeval.orders import agree_on_order, order_by_preferences, order_by_ratings, order_by_scores
+from plumbline.operators.metaeval.pairings import judge_pairings
+from plumbline.operators.metaeval.paper_tables import to_latex, to_markdown
+from plumbline.operators.metaeval.people import judge_raters
+from plumbline.operators.metaeval.preferences import choices_as_ratings, judge_preferences
+from plumbline.operators.statistics.options import Sampling
+from tests.operators.metaeval.test_ratings import ratings, scores
+
+FEW = Sampling(resamples=50, permutations=99)
+
+
+def preferences(*said: tuple[str, str], template: str = "side_by_side") -> pa.Table:
+    """Votes as (prompt, preferred) between generators g and h."""
+    return rows.table(
+        [
+            {
+                "prompt_id": prompt,
+                "image_a": f"{prompt}/g",
+                "image_b": f"{prompt}/h",
+                "generator_a": "g",
+                "generator_b": "h",
+                "rater": str(number),
+                "template": template,
+                "preferred": vote,
+            }
+            for number, (prompt, vote) in enumerate(said)
+        ],
+        schemas.PREFERENCES,
+    )
+
+
+def scored(**by_prompt: tuple[float | None, float | None]) -> pa.Table:
+    given = [(prompt, "gh"[side], "m", its[side]) for prompt, its in by_prompt.items() for side in (0, 1)]
+    return scores(*given)
+
+
+VOTES = preferences(("p", "a"), ("p", "a"), ("p", "b"), ("q", "b"), ("r", "a"), ("r", "b"), ("s", "a"))
+
+
+@pytest.mark.parametrize(("unsure", "right", "n"), [("left_out", 1.5, 2), ("tied", 2.5, 3)])
+def test_accuracy_is_of_the_majority_equal_scores_count_half_and_missing_ones_are_counted(
+    unsure: str, right: float, n: int
+) -> None:
+    table = scored(p=(0.9, 0.1), q=(0.5, 0.5), r=(0.3, 0.3), s=(0.2, None))
+    [found], _ = judge_preferences(VOTES, table, match="image", unsure=unsure, sampling=FEW)  # type: ignore[arg-type]
+    assert (found.value, found.n, found.n_unscored) == (pytest.approx(right / n), n, 1)
+
+
+def test_equal_scores_can_be_wrong_where_people_decide_as_some_releases_count() -> None:
+    table = scored(p=(0.9, 0.1), q=(0.1 + 0.2, 0.3), r=(0.3, 0.3))
+    for unsure, right, n in (("left_out", 1, 2), ("tied", 2, 3)):
+        [found], _ = judge_preferences(
+            VOTES,
+            table,
+            match="image",
+            unsure=unsure,
+            sampling=FEW,
+            equal_scores="wrong",  # type: ignore[arg-type]
+        )
+        assert (found.value, found.n) == (pytest.approx(right / n), n)
+        assert "equal scores are wrong where people decide" in found.convention
+
+
+def test_two_templates_of_choices_are_judged_apart() -> None:
+    """Side by side the metric is right of p and wrong of q, and by votes wrong of p."""
+    both = pa.concat_tables([VOTES, preferences(*[("p", "b")] * 9, template="vote")])
+    table = scored(p=(0.9, 0.1), q=(0.7, 0.5))
+    found, _ = judge_preferences(both, table, match="image", unsure="left_out", sampling=FEW)
+    assert [(one.template, one.value, one.n) for one in found] == [("side_by_side", 0.5, 2), ("vote", 0, 1)]
+    orders = order_by_preferences(both, alpha=0.5, zeros="wilcox")
+    assert [(order.template, order.n, order.difference) for order in orders] == [
+        ("side_by_side", 4, 0.25),
+        ("vote", 1, -1),
+    ]
+
+
+def test_raters_agreement_on_choices_is_krippendorffs_alpha() -> None:
+    """Two raters agree on two pairs of three: of six choices each side has three, so 1 - (2/6) / (18/30)."""
+    said = [("p", "a"), ("p", "a"), ("q", "b"), ("q", "b"), ("r", "a"), ("r", "b")]
+    rated = choices_as_ratings(preferences(*said))
+    raters = rated.set_column(3, "rater", pa.array(["ann", "bob"] * 3))
+    [nominal, interval] = judge_raters(raters, ("nominal", "interval"))
+    assert (nominal.template, nominal.n) == ("side_by_side", 3)
+    assert nominal.value == interval.value == pytest.approx(4 / 9)
+
+
+@pytest.mark.parametrize(("match", "n"), [("prompt_and_generator", 2), ("image_and_prompt", 0)])
+def test_choices_meet_the_scores_of_a_sweep_by_prompt_and_generator_whatever_its_images_are_called(
+    match: Any, n: int
+) -> None:
+    table = scored(p=(0.9, 0.1), q=(0.5, 0.7))
+    ours = table.set_column(0, "image_id", pa.array([f"hash{row}" for row in range(len(table))]))
+    [found], _ = judge_preferences(VOTES, ours, match=match, unsure="left_out", sampling=FEW)
+    assert (found.n, found.n_unscored) == (n, 3 - n)
+
+
+def test_a_score_of_a_side_that_stands_twice_is_an_error() -> None:
+    twice = pa.concat_tables([scored(p=(0.9, 0.1)), scored(p=(0.8, 0.1))])
+    with pytest.raises(SourceError, match="metric m has image_id 'p/g', prompt_id 'p' 2 times"):
+        judge_preferences(VOTES, twice, match="image_and_prompt", unsure="left_out", sampling=FEW)
+
+
+def test_no_decided_pair_is_undefined() -> None:
+    [found], _ = judge_preferences(
+        preferences(("p", "unsure")), scored(p=(1, 0)), match="image", unsure="left_out", sampling=FEW
+    )
+    assert math.isnan(found.value) and "no decided pair" in found.convention
+
+
+def pairings(*samples: str, tags: Mapping[str, Sequence[str]] | None = None) -> pa.Table:
+    return rows.table(
+        [
+            {
+                "sample_id": sample,
+                "tags": ["object"] if tags is None else tags[sample],
+                "caption": caption,
+                "image": image,
+                "prompt_id": f"{sample}_c{caption}",
+                "image_id": f"{sample}_i{image}",
+            }
+            for sample in samples
+            for caption in (0, 1)
+            for image in (0, 1)
+        ],
+        schemas.PAIRINGS,
+    )
+
+
+def pairing_scores(sample: str, *values: float | None) -> list[dict[str, object]]:
+    slots = [(0, 0), (0, 1), (1, 0), (1, 1)]
+    return [
+        {"prompt_id": f"{sample}_c{caption}", "image_id": f"{sample}_i{image}", "metric": "m", "score": value}
+        for (caption, image), value in zip(slots, values, strict=True)
+    ]
+
+
+def test_pairings_give_text_image_and_group_and_a_sample_with_a_gap_is_counted() -> None:
+    table = rows.table(
+        [*pairing_scores("0", 2, 1, 1, 2), *pairing_scores("1", 2, 3, 1, 4), *pairing_scores("2", 1, 1, None, 1)],
+        schemas.SCORES,
+    )
+    found = {
+        its.statistic: its for its in judge_pairings(pairings("0", "1", "2"), table, FEW) if its.subset == "overall"
+    }
+    assert {name: its.value for name, its in found.items()} == {"text": 1.0, "image": 0.5, "group": 0.5}
+    assert {(its.n, its.n_unscored) for its in found.values()} == {(2, 1)}
+
+
+def test_a_sample_counts_for_each_of_its_tags() -> None:
+    """A skill's group score is over all samples that need it, as in table 3 of the VQAScore paper."""
+    rng = np.random.default_rng(4)
+    samples, skills = [str(number) for number in rng.permutation(40)], ("counting", "negation", "scene")
+    tags = {sample: [skill for skill in rng.permutation(skills) if rng.random() < 0.6] for sample in samples}
+    is_right = {sample: bool(rng.random() < 0.5) for sample in samples}
+    scores_of = {True: (2, 1, 1, 2), False: (1, 2, 2, 1)}
+    scored = [row for sample in samples for row in pairing_scores(sample, *scores_of[is_right[sample]])]
+    table = rows.table([scored[at] for at in rng.permutation(len(scored))], schemas.SCORES)
+    judged = judge_pairings(pairings(*samples, tags=tags), table, FEW)
+    found = {its.subset: its for its in judged if its.statistic == "group"}
+    assert set(found) == {"overall", *skills}
+    for skill in skills:
+        needing = [is_right[sample] for sample in samples if skill in tags[sample]]
+        assert (found[skill].n, found[skill].value) == (len(needing), pytest.approx(np.mean(needing)))
+    assert sum(found[skill].n for skill in skills) > len(samples) == found["overall"].n
+
+
+def graphs(*given: tuple[str, str]) -> pa.Table:
+    """A ladder of three images, of no, one and two errors, for each graph and subset."""
+    return rows.table(
+        [
+            {"graph_id": graph, "subset": subset, "image_id": f"{graph}{level}", "node": str(level), "level": level}
+            for graph, subset in given
+            for level in (0, 1, 2)
+        ],
+        schemas.GRAPH_NODES,
+    )
+
+
+def graph_scores(*given: tuple[str, str, int, float | None]) -> pa.Table:
+    """Scores as (metric, graph, level, score)."""
+    return rows.table(
+        [{"image_id": f"{graph}{level}", "metric": metric, "score": value} for metric, graph, level, value in given],
+        schemas.SCORES,
+    )
+
+
+NODES = graphs(("0", "synth"), ("1", "real"), ("2", "real"))
+FALLING = [("good", graph, level, -level if graph != "2" else level) for graph in "012" for level in (0, 1, 2)]
+
+
+def test_only_the_published_convention_lacks_the_unpublished_graphs() -> None:
+    found = judge_graphs(
+        NODES,
+        graph_scores(*FALLING),
+        conventions=["published", "paper", "current"],
+        unpublished=["2"],
+        sampling=FEW,
+    ).judgements
+    ordering = {(its.statistic, its.metric, its.subset): its for its in found if its.statistic.startswith("ordering")}
+    assert ordering["ordering_published", "good", "overall"].value == pytest.approx(1.0)
+    for convention in ("paper", "current"):
+        good = ordering[f"ordering_{convention}", "good", "overall"]
+        assert (good.value, good.n) == (pytest.approx(1 / 3), 3)
+        assert ordering[f"ordering_{convention}", "good", "real"].value == pytest.approx(0.0)
+    assert {its.n for its in found if its.statistic == "delta_published" and its.subset == "real"} == {1}
+
+
+def test_a_graph_that_was_not_scored_is_named_and_by_the_maintained_code_left_out() -> None:
+    scored = graph_scores(*[given for given in FALLING if given[1] != "1"], ("good", "1", 0, None))
+    paper, current = (
+        next(
+            its
+            for its in judge_graphs(NODES, scored, conventions=[convention], unpublished=(), sampling=FEW).judgements
+            if its.statistic.startswith("separation")
+        )
+        for convention in ("paper", "current")
+    )
+    assert math.isnan(paper.value)
+    assert paper.convention == "undefined: 1 of 3 graphs have a node without any score, first 1"
+    assert (current.value, current.n, current.n_unscored) == (1.0, 2, 3)
+
+
+def test_an_image_that_is_scored_twice_is_an_error_of_the_graphs_too() -> None:
+    table = graph_scores(*FALLING)
+    with pytest.raises(SourceError, match="metric good has image_id '00' 2 times"):
+        measure_graphs(NODES, pa.concat_tables([table, table.slice(0, 1)]), "paper")
+
+
+def test_a_clear_order_is_found_and_a_tie_is_not() -> None:
+    given = [
+        (f"p{n}", g, "a", "likert", level + n % 3 * 0.1)
+        for n in range(30)
+        for g, level in (("g", 4), ("h", 2), ("i", 2))
+    ]
+    people = order_by_ratings(ratings(*given), "image", alpha=0.001, zeros="wilcox")
+    assert {(its.generator_a, its.generator_b): its.better for its in people} == {
+        ("g", "h"): "g",
+        ("g", "i"): "g",
+        ("h", "i"): None,
+    }
+    metric = order_by_scores(
+        "m",
+        scores(
+            *[(f"p{n}", g, "m", value + n * 0.001) for n in range(30) for g, value in (("g", 0), ("h", 1), ("i", 1))]
+        ),
+        alpha=0.001,
+        zeros="wilcox",
+    )
+    shares = {its.statistic: its.value for its in agree_on_order("m", people, metric)}
+    assert shares == {
+        "model_ordering": pytest.approx(1 / 3),
+        "orders_reversed": pytest.approx(2 / 3),
+        "orders_missed": 0.0,
+    }
+
+
+def test_ranks_that_contradict_the_means_order_nobody_and_say_so() -> None:
+    """On 54 of 60 prompts g is a little better, on the others much worse: of lower mean, and of the higher ranks."""
+    given = [(f"p{n}", "g", "m", 0.6 - 0.7 * (n % 10 == 0) + n * 1e-4) for n in range(60)]
+    [order] = order_by_scores(
+        "m", scores(*given, *((f"p{n}", "h", "m", 0.55) for n in range(60))), alpha=0.001, zeros="wilcox"
+    )
+    assert order.p_value < 0.001 and order.difference < 0
+    assert order.better is None
+    assert order.convention.endswith("undecided: the signed ranks favour the generator of the lower mean")
+    lifted = [(prompt, g, m, value + 0.2) for prompt, g, m, value in given]
+    [clear] = order_by_scores(
+        "m", scores(*lifted, *((f"p{n}", "h", "m", 0.55) for n in range(60))), alpha=0.001, zeros="wilcox"
+    )
+    assert clear.better == "g" and clear.convention.endswith("better mean wins")
+
+
+def test_side_by_side_wants_more_wins_than_losses_and_than_ties() -> None:
+    wins = [(f"p{n}", "a") for n in range(20)]
+    [better] = order_by_preferences(preferences(*wins, ("z", "b")), alpha=0.001, zeros="wilcox")
+    assert better.better == "g"
+    ties = [(f"t{n}", "unsure") for n in range(40)]
+    [unsure] = order_by_preferences(preferences(*wins, *ties), alpha=0.001, zeros="wilcox")
+    assert (unsure.better, unsure.p_value < 0.001) == (None, True)
+
+
+def test_tables_for_papers_escape_and_name_what_was_done() -> None:
+    [found], _ = judge_preferences(VOTES, scored(p=(0.9, 0.1)), match="image", unsure="left_out", sampling=FEW)
+    markdown, latex = to_markdown([found], ["a note"]), to_latex([found._replace(metric="a_b&c")])
+    assert "| m " in markdown and "- binary_accuracy: majority of raters" in markdown and "- a note" in markdown
+    assert r"a\_b\&c" in latex

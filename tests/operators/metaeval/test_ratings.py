@@ -1,0 +1,221 @@
+"""Ratings beside scores: matched by what tells an image, with everything unmatched counted, and nothing undefined
+hidden.
+"""
+
+import math
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+from plumbline.operators.base import rows, schemas
+from plumbline.operators.base.errors import SourceError
+from plumbline.operators.metaeval.judgement import Judgement
+from plumbline.operators.metaeval.matching import IDS, complete_ids
+from plumbline.operators.metaeval.people import judge_generators, judge_raters
+from plumbline.operators.metaeval.ratings import (
+    compare_metrics,
+    judge_ratings,
+    match_scores,
+    warn_off_scale,
+)
+from plumbline.operators.statistics.options import Sampling
+
+FEW = Sampling(resamples=50, permutations=499)
+
+
+def ratings(*given: tuple[str, str, str, str, float | None]) -> pa.Table:
+    """Ratings as (prompt, generator, rater, template, rating)."""
+    return rows.table(
+        [dict(zip(schemas.RATINGS.names, ("/".join(one[:2]), *one), strict=True)) for one in given], schemas.RATINGS
+    )
+
+
+def scores(*given: tuple[str, str, str, float | None], **more: Any) -> pa.Table:
+    """Scores as (prompt, generator, metric, score)."""
+    return rows.table(
+        [dict(zip((*IDS, "metric", "score"), ("/".join(one[:2]), *one), strict=True)) for one in given], schemas.SCORES
+    )
+
+
+def one(found: list[Judgement], statistic: str, metric: str = "m", subset: str = "overall") -> Judgement:
+    return next(its for its in found if (its.statistic, its.metric, its.subset) == (statistic, metric, subset))
+
+
+RATED = ratings(
+    ("p", "g", "a", "likert", 1), ("p", "g", "b", "likert", 3), ("p", "h", "a", "likert", 4),
+    ("p", "h", "b", "likert", None), ("q", "g", "a", "likert", 5), ("q", "h", "a", "likert", None),
+    ("q", "h", "b", "likert", None), ("r", "g", "a", "likert", 1),
+)  # fmt: skip
+SCORED = scores(
+    ("p", "g", "m", 0.2), ("p", "h", "m", 0.7), ("q", "g", "m", 0.9), ("r", "g", "m", None), ("s", "g", "m", 0.1)
+)
+
+
+@pytest.mark.parametrize("match", ["image", "prompt_and_generator", "image_and_prompt"])
+def test_raters_are_averaged_and_what_has_no_other_side_is_counted(match: Any) -> None:
+    [rated] = match_scores(RATED, SCORED, match)
+    assert rated.frame["human"].tolist() == [2.0, 4.0, 5.0]
+    assert rated.frame["score"].tolist() == [0.2, 0.7, 0.9]
+    assert (rated.n_unscored, rated.n_unrated) == (1, 1)
+
+
+def test_every_statistic_names_its_convention_and_its_rows() -> None:
+    found = judge_ratings(match_scores(RATED, SCORED, "image"), ["pearson", "pairwise_accuracy"], {}, FEW)
+    pearson = one(found, "pearson")
+    assert pearson.value == pytest.approx(np.corrcoef([2, 4, 5], [0.2, 0.7, 0.9])[0, 1])
+    assert (pearson.n, pearson.n_unscored, pearson.n_unrated) == (3, 1, 1)
+    assert "no interval: too few of 2 prompts differ from the rest" in pearson.convention
+    assert (one(found, "pairwise_accuracy").value, one(found, "pairwise_accuracy").n) == (1.0, 3)
+    assert one(found, "epsilon").value == 0.0
+
+
+def test_skills_are_judged_by_themselves() -> None:
+    found = judge_ratings(match_scores(RATED, SCORED, "image"), ["spearman"], {"p": ["colour"], "q": ["count"]}, FEW)
+    assert (one(found, "spearman", subset="colour").n, one(found, "spearman", subset="count").n) == (2, 1)
+    assert math.isnan(one(found, "spearman", subset="count").value)
+
+
+@pytest.mark.parametrize(
+    ("score", "why"), [(0.5, "all scores are equal"), (None, "0 images with both a rating and a score")]
+)
+def test_what_is_undefined_says_why(score: float | None, why: str) -> None:
+    flat = scores(("p", "g", "m", score), ("p", "h", "m", score), ("q", "g", "m", score))
+    [found] = judge_ratings(match_scores(RATED, flat, "image"), ["kendall_b"], {}, FEW)
+    assert math.isnan(found.value)
+    assert why in found.convention
+
+
+def test_auroc_of_more_than_two_labels_is_an_error_with_its_remedy() -> None:
+    with pytest.raises(SourceError, match="AUROC needs two labels, found 3; use another statistic"):
+        judge_ratings(match_scores(RATED, SCORED, "image"), ["auroc"], {}, FEW)
+
+
+def test_a_score_that_stands_twice_is_an_error_that_names_it() -> None:
+    with pytest.raises(SourceError, match="metric m has image_id 'p/g' 2 times; keep one row"):
+        match_scores(RATED, scores(("p", "g", "m", 0.2), ("p", "g", "m", 0.3)), "image")
+
+
+def test_rows_that_name_no_image_are_left_out() -> None:
+    missing = rows.table([{"prompt_id": "p", "generator": "g", "metric": "m"}] * 2, schemas.SCORES)
+    [with_them], [without] = (
+        match_scores(RATED, table, "image") for table in (pa.concat_tables([SCORED, missing]), SCORED)
+    )
+    assert with_them.frame.equals(without.frame)
+    assert (with_them.n_unscored, with_them.n_unrated) == (without.n_unscored, without.n_unrated)
+
+
+def test_only_ids_that_are_missing_and_certain_are_taken_from_the_other_side() -> None:
+    given = [{"image_id": "a", "rating": 1}, {"image_id": "b", "prompt_id": "own", "rating": 1}, {"image_id": "c"}]
+    known = [("a", "p", "g"), ("a", "p", None), ("b", "q", "g"), ("c", "p", "g"), ("c", "q", "g")]
+    completed = complete_ids(rows.table(given, schemas.RATINGS), pd.DataFrame(known, columns=list(IDS), dtype="str"))
+    assert completed.schema == schemas.RATINGS
+    assert completed.column("prompt_id").to_pylist() == ["p", "own", None]
+    assert completed.column("generator").to_pylist() == ["g", "g", "g"]
+
+
+def test_templates_are_judged_apart() -> None:
+    both = pa.concat_tables([RATED, ratings(("p", "g", "a", "wl", 0.5), ("q", "g", "a", "wl", 0.7))])
+    assert [its.template for its in match_scores(both, SCORED, "image")] == ["likert", "wl"]
+
+
+def test_one_rater_has_no_agreement_and_generators_are_ranked_by_people() -> None:
+    alone = ratings(("p", "g", "a", "likert", 1), ("p", "h", "a", "likert", 4))
+    alphas = judge_raters(alone, ["ordinal"])
+    assert [alpha.group for alpha in alphas] == ["overall", "generator g", "generator h"]
+    assert all(math.isnan(alpha.value) and "no image has two ratings" in alpha.convention for alpha in alphas)
+    assert [(its.generator, its.value) for its in judge_generators(alone, "image", FEW, {}, {})] == [
+        ("h", 4.0),
+        ("g", 1.0),
+    ]
+
+
+def test_a_metric_that_follows_people_is_told_from_one_that_does_not() -> None:
+    random = np.random.default_rng(1)
+    given, scored = [], []
+    for prompt in range(60):
+        for generator in "ghij":
+            rating = float(random.integers(1, 6))
+            given.append((str(prompt), generator, "a", "likert", rating))
+            scored.append((str(prompt), generator, "good", rating + random.normal()))
+            scored.append((str(prompt), generator, "twin", rating + random.normal()))
+            scored.append((str(prompt), generator, "noise", random.normal()))
+    rated = match_scores(ratings(*given), scores(*scored), "image")
+    compared = compare_metrics(rated, ["pearson", "spearman", "kendall_b", "pairwise_accuracy_grouped"], FEW)
+    told = {(its.statistic, its.metric_a, its.metric_b): its.p_holm < 0.05 for its in compared}
+    for statistic in ("pearson", "spearman", "pairwise_accuracy_grouped"):
+        assert told[statistic, "good", "noise"] and told[statistic, "twin", "noise"]
+        assert not told[statistic, "good", "twin"]
+    assert not any(its.statistic == "kendall_b" for its in compared)
+
+
+def test_images_of_a_prompt_are_not_taken_as_independent_where_metrics_are_compared() -> None:
+    """Two metrics with errors of their own on 15 prompts: twenty images of each are no more evidence."""
+    random = np.random.default_rng(0)
+    given, scored = [], []
+    for prompt in range(15):
+        rating, *values = random.normal(size=3)
+        for generator in map(str, range(20)):
+            given.append((str(prompt), generator, "a", "likert", float(rating)))
+            scored += [
+                (str(prompt), generator, name, float(rating + value)) for name, value in zip("mk", values, strict=True)
+            ]
+    rated = match_scores(ratings(*given), scores(*scored), "image")
+    for compared in compare_metrics(rated, ["pearson", "spearman"], FEW):
+        assert compared.p_value > 0.05
+        assert "by prompt" in compared.test and "independent" not in compared.test
+
+
+# A slip of the hand is seen, and an unusual scale is not taken for one
+
+
+def warned(*values: float) -> list[str]:
+    return warn_off_scale(ratings(*((f"p{row}", "g", "a", "likert", value) for row, value in enumerate(values))))
+
+
+@pytest.mark.parametrize(
+    ("values", "outside"),
+    [
+        ([*range(1, 6)] * 20 + [55], "1 of 101 ratings (likert) are outside 0 to 10"),
+        ([*range(1, 6)] * 20 + [41, 33, -1], "3 of 103 ratings (likert) are outside 0 to 10"),
+        ([0.5, 1, 0, 0.25, 3], "1 of 5 ratings (likert) are outside 0 to 1"),
+        ([0, 55, 71, 100, 20, 999], "1 of 6 ratings (likert) are outside 0 to 100"),
+    ],
+)
+def test_the_few_off_the_scale_of_the_others_are_counted(values: list[float], outside: str) -> None:
+    [warning] = warned(*values)
+    assert warning.startswith(f"{outside}, where the others are, first ")
+
+
+def test_one_negative_number_among_many_ratings_looks_like_none() -> None:
+    [warning] = warned(*([*range(1, 6)] * 18 + [-1] * 10))
+    assert warning.startswith(
+        "10 of 100 ratings (likert) are -1, the only negative number, as if nothing had been said"
+    )
+    assert "leave these cells empty" in warning and "protocol.out_of_range=left_out" in warning
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [1, 2, 3, 4, 5],
+        [-1, 0, 1, -1, 1],
+        [-2, -1, 0, 1, 2],
+        [0, 1, 1, 0],
+        [1] * 60 + [2, 5],
+        [0, 3, 55, 71, 100],
+        [1200, 990],
+        [],
+    ],
+)
+def test_a_scale_of_its_own_is_no_slip(values: list[float]) -> None:
+    assert warned(*values) == []
+
+
+def test_every_template_has_a_scale_of_its_own() -> None:
+    both = [("p", "g", str(rater), "wl", rater / 10) for rater in range(10)]
+    likert = [("p", "g", str(rater), "likert", float(rater % 5 + 1)) for rater in range(10)]
+    assert warn_off_scale(ratings(*both, *likert)) == []
+    assert len(warn_off_scale(ratings(*both, *likert, ("p", "g", "x", "wl", 4.0)))) == 1

@@ -1,0 +1,68 @@
+"""How far a metric is trusted, in words, and the images to look at where it contradicts people."""
+
+import math
+
+import pytest
+
+from plumbline.operators.base import rows, schemas
+from plumbline.operators.metaeval.contradicted_images import contradicted_choices, contradicted_ratings
+from plumbline.operators.metaeval.judgement import Judgement
+from plumbline.operators.metaeval.trust import trust, trust_sentences, trust_tables
+from plumbline.operators.statistics.bootstrap import Interval
+from tests.operators.metaeval.test_ratings import ratings, scores
+
+
+def judged(low: float, high: float, n: int = 40, statistic: str = "spearman", subset: str = "overall") -> Judgement:
+    return Judgement("m", statistic, (low + high) / 2, Interval(low, high), n, "how", "likert", subset)
+
+
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        (judged(0.5, 0.7), "agrees well"),
+        (judged(0.3, 0.7), "agrees fairly"),
+        (judged(0.01, 0.7), "agrees weakly"),
+        (judged(-0.1, 0.4), "hardly agrees"),
+        (judged(-0.6, -0.1), "contradicts people"),
+        (judged(-0.1, 0.6), "not enough ratings"),
+        (judged(0.6, 0.8, n=19), "not enough ratings"),
+        (judged(math.nan, math.nan), "not enough ratings"),
+        (judged(0.75, 0.9, statistic="binary_accuracy"), "agrees well"),
+        (judged(0.5, 0.7, statistic="binary_accuracy"), "hardly agrees"),
+    ],
+)
+def test_words_follow_the_interval_of_agreement_beyond_chance(found: Judgement, words: str) -> None:
+    assert trust(found) == words
+
+
+def test_skills_are_told_by_how_far_the_metric_is_trusted_at_each() -> None:
+    found = [judged(0.5, 0.7), judged(0.1, 0.2, subset="counting"), judged(0.5, 0.9, subset="colour", n=3)]
+    (sentence,) = trust_sentences([*found, judged(0, 0.1, statistic="kendall_b")])
+    assert str(sentence) == (
+        "m beside people's likert agrees well: overall; agrees weakly: counting; not enough ratings: colour."
+    )
+    (table,) = trust_tables(found)
+    assert table.rows[1] == ("counting", "agrees weakly\n0.15 [0.10, 0.20], n 40")
+
+
+def test_the_image_that_people_rank_otherwise_than_the_metric_is_named_with_both_ranks() -> None:
+    """Of ten images the metric ranks one first that people rank last; the others go together."""
+    given = [(f"p{n}", "g", "ann", "likert", float(n)) for n in range(10)]
+    scored = scores(*((f"p{n}", "g", "m", 20.0 if n == 0 else n / 10) for n in range(10)))
+    (image,) = contradicted_ratings(ratings(*given), scored, "image")
+    assert (image.image_id, image.prompt_id, image.generator, image.metric) == ("p0/g", "p0", "g", "m")
+    assert image.why == (
+        "people rate it 0.0 (likert), percentile rank 5%; m has it at percentile rank 95% of the same images"
+    )
+
+
+def test_both_images_of_a_choice_that_the_metric_turns_round_are_named() -> None:
+    votes = [
+        {"prompt_id": prompt, "image_a": f"{prompt}/g", "image_b": f"{prompt}/h", "generator_a": "g", "rater": "ann",
+         "generator_b": "h", "template": "vote", "preferred": preferred}
+        for prompt, preferred in (("p", "a"), ("q", "b"), ("r", "unsure"))
+    ]  # fmt: skip
+    scored = scores(*((prompt, name, "m", score) for prompt in "pqr" for name, score in (("g", 0.1), ("h", 0.9))))
+    liked, other = contradicted_choices(rows.table(votes, schemas.PREFERENCES), scored, "image")
+    assert (liked.image_id, liked.why) == ("p/g", "people prefer it to that of h (vote), m does not")
+    assert (other.image_id, other.why) == ("p/h", "m prefers it to that of g, people do not (vote)")

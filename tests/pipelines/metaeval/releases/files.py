@@ -1,0 +1,255 @@
+"""Small files in the layouts that the benchmarks release, and how the tests write and read them."""
+
+import csv
+import io
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from plumbline.pipelines.base.storage import StorageConfig
+from plumbline.pipelines.metaeval.releases.readers import read_release
+from plumbline.pipelines.metaeval.releases.release import Release
+
+ROOT = Path(__file__).parents[4]
+REFERENCE = Path(os.environ.get("REFERENCE_DATA", ROOT.parent / "shared" / "reference"))
+needs_reference = pytest.mark.skipif(not REFERENCE.is_dir(), reason="REFERENCE_DATA is not set, or holds nothing")
+
+Rows = Sequence[Mapping[str, Any]]
+
+
+def reading(name: str, path: Path | str) -> Release:
+    """What the named reader makes of a file or folder."""
+    return read_release(name, StorageConfig().locate(str(path)))
+
+
+def table(names: str, *rows: Sequence[Any]) -> list[dict[str, Any]]:
+    """Rows under the names, which spaces part."""
+    return [dict(zip(names.split(), row, strict=True)) for row in rows]
+
+
+def as_csv(rows: Rows, delimiter: str = ",") -> str:
+    """The rows with a header, empty where they hold None."""
+    out = io.StringIO()
+    writer = csv.DictWriter(out, list(rows[0]), delimiter=delimiter, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return out.getvalue()
+
+
+def as_lines(rows: Rows) -> str:
+    """The rows as JSON lines."""
+    return "".join(f"{json.dumps(row)}\n" for row in rows)
+
+
+def as_parquet(rows: Rows) -> bytes:
+    """The rows as a Parquet file."""
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.Table.from_pylist([dict(row) for row in rows]), sink)
+    return bytes(sink.getvalue())
+
+
+WRITERS = {
+    ".csv": as_csv,
+    ".tsv": lambda rows: as_csv(rows, "\t"),
+    ".jsonl": as_lines,
+    ".parquet": as_parquet,
+    ".json": json.dumps,
+}
+
+
+def encoded(name: str, content: Any) -> bytes:
+    """A file's content: text and bytes as they are, rows and trees as the name's ending says."""
+    text = content if isinstance(content, str | bytes) else WRITERS[Path(name).suffix](content)
+    return text.encode() if isinstance(text, str) else text
+
+
+def put(file: Path, content: Any) -> Path:
+    """A file with this content, in a folder that is made for it."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(encoded(file.name, content))
+    return file
+
+
+TIFA = {
+    f"coco_{number}_{generator}": {
+        "text_id": f"coco_{number}", "image_path": f"coco_{number}_{generator}.jpg", "text": "a dog",
+        "human_scores": [5, 4], "human_avg": 4.5, "meteor": 0.25 + number, "tifa_vilt": 1.0,
+    }
+    for number in (1, 2) for generator in ("mini_dalle", "vq_diffusion")
+}  # fmt: skip
+ASKED = "How consistent is the image with the text description?"
+DSG_LIKERT = table(
+    "dsg_prompt_split t2i_model item_id source_id worker_id question answer",
+    *(("tifa160", generator, "tifa160_14", "coco_36", worker, ASKED, answer)
+      for generator, answers in (("mini-dalle", (3, 5)), ("sd2dot1", (3, 4)))
+      for worker, answer in zip((4375840905, 4375843592), answers, strict=True)),
+)  # fmt: skip
+GENAI = {
+    "00007": {
+        "id": "7", "prompt": "Two cubes.", "prompt in Chinese": "...", "models": {"One": [1, 2, 3], "Two": [4, 4, 5]},
+    },
+    "00008": {"id": "00008", "prompt": "A ball.", "models": {"One": [5, 5, 4]}},
+}  # fmt: skip
+GENAI_SKILLS = {"counting": [7], "basic": [7, 8, 9]}
+STANFORD = {
+    "3": {"prompt": "A torn hat", "models": {"shap-e": [2, 5, 3], "mvdream": [1, 1, 2]}},
+    "0": {"prompt": "A soft sofa", "models": {"mvdream": [5, 4, 5]}},
+}
+T2V = {"0": {"prompt": "a dog", "models": {"gen2": [1.3], "pika": [2.5]}}}
+T2V_SCORES = [
+    {"model_name": "gen2", "video_id": "0", "prompt": "a dog", "CLIP Score": 24.5, "BLIP-BLEU": "1.40E-16"},
+    {"model_name": "pika", "video_id": "0", "prompt": "a dog", "CLIP Score": 32.25, "BLIP-BLEU": 0.25},
+]
+WINOGROUND = table(
+    "id image_0 image_1 caption_0 caption_1 tag secondary_tag num_main_preds collapsed_tag",
+    *((number, f"ex_{number}_img_0", f"ex_{number}_img_1", "an old person kisses a young person",
+       "a young person kisses an old person", "Adjective-Age", "Morpheme-Level" if number else "", 1, "Object")
+      for number in (0, 1)),
+)  # fmt: skip
+EQBEN = table(
+    "image0 image1 caption0 caption1",
+    *((f"{part}/7/0.png", f"{part}/7/1.png", "three cups on the floor", "two cups on the floor")
+      for part in ("eqbensd", "eqbenkubric_cnt")),
+)  # fmt: skip
+EQBEN_FULL = table(
+    "image caption private_info",
+    *((f"eqbensd/{name[-1]}.png", f"a caption {name[1]}", {"dataset": "eqbensd", "sample_cnt": sample, "name": name})
+      for name in ("c1i0", "c0i0", "c1i1", "c0i1") for sample in (3, 12)),
+)  # fmt: skip
+SEETRUE = table(
+    "image text label original_dataset_id dataset_source",
+    ("0133_sd.png", "A zebra, a hydrant.", 0, "t_1", "drawbench"),
+    ("0133_sd.png", "A zebra.", 1, "t_2", "drawbench"),
+    ("5.png", "A zebra.", 1, 1972.0, "editbench"),
+)
+PICK_A_PIC = table(
+    "are_different caption has_label image_0_uid image_1_uid jpg_0 label_0 label_1 model_0 model_1 ranking_id user_id",
+    *((True, "a cat", has_label, f"u{number}-0", f"u{number}-1", "not read", label, 1 - label, "sdxl", None, number, 9)
+      for number, (label, has_label) in enumerate([(1.0, True), (0.0, True), (0.5, True), (0.0, False)])),
+)  # fmt: skip
+PICK_CAPTIONS = table(
+    "id caption image_0 image_1 label_0 label_1",
+    *((number, f"a cat {number}", f"images/{number}_0.jpg", f"images/{number}_1.jpg", label, 1 - label)
+      for number, label in enumerate([1, 0, 0.5, 1])),
+)  # fmt: skip
+FLICKR = "1.jpg\t2.jpg#0\t0.3333333333333333\t1\t2\n1.jpg\t3.jpg#4\t1\t3\t0\n"
+PHOTO = "Flicker8k_Dataset/1.jpg"
+FLICKR_JSON = {
+    "1.jpg": {
+        "image_path": PHOTO,
+        "ground_truth": ["A dog runs ."],
+        "human_judgement": table(
+            "image_path caption rating",
+            (PHOTO, "A dog .", 1 / 3), (PHOTO, "A dog .", 0.0), (PHOTO, "A cat .", float("nan")),
+        ),
+    }
+}  # fmt: skip
+TS2_METADATA = table(
+    "id target_prompt file_name image_source rank",
+    *((graph, "a dog", f"images/{graph:03}-{place:02}.jpg", source, rank)
+      for graph, source in ((0, "SD2.1"), (111, "DALL-E2"), (136, "Natural"), (164, "SDXL"))
+      for place, rank in enumerate(("0", "0b", "1a", "10"))),
+)  # fmt: skip
+TS2_SCORES = table(
+    "id image_id clipscore viescore",
+    *((row["id"], 7, 0.5 + place / 100, None if place == 3 else place) for place, row in enumerate(TS2_METADATA)),
+)
+GRAPH = table(
+    "graph_id prompt node parents errors image_id generator prompt_source subset",
+    ("g", "a red dog and a cat", "0", "", "", "a.png", "sdxl", "COCO", "synth"),
+    ("g", "a red dog and a cat", "1a", "0", "missing object: cat", "b.png", "flux", "COCO", "synth"),
+    ("g", "a red dog and a cat", "1b", "0", "wrong attribute: blue dog", "c.png", "sdxl", "COCO", "synth"),
+    ("g", "a red dog and a cat", "2", "1a; 1b", "wrong attribute: blue dog; missing object: cat", "d.png", "sdxl",
+     "COCO", "synth"),
+)  # fmt: skip
+LONG = table(
+    "image_id prompt_id generator rater template rating skills",
+    ("001", "07", "atlas", "ann", "wl", 0.5, "color"),
+    ("002", "08", "atlas", "ann", "wl", 1, ""),
+)
+GECKO: Mapping[str, Rows] = {
+    "likert.csv": table(
+        "prompt_id generator rater answer",
+        *(("07", "muse", *both) for both in (("a", "5"), ("b", "2"), ("c", "Unsure"))),
+    ),
+    "wl.csv": table(
+        "prompt_id generator rater word answer",
+        *(("07", "muse", "a", word, answer) for word, answer in enumerate(("Aligned", "Not aligned", "Unsure"))),
+        ("07", "muse", "b", 0, "Unsure"),
+    ),
+    "dsg_h.csv": table(
+        "prompt_id generator rater question_id answer",
+        *(("07", "muse", "a", *both)
+          for both in enumerate(("Yes", "yes", "No", "Invalid", "Subjective", "I do not know the answer"))),
+    ),
+    "sxs.csv": table(
+        "prompt_id generator_a generator_b rater answer",
+        *(("07", "muse", "sdxl", *both) for both in (("a", "a"), ("b", "B"), ("c", "Unsure"))),
+    ),
+    "prompts.csv": [
+        {"": place, "dataset_id": origin, "prompt": "one, two three", "prompt_type": "Gecko(S)", "prompt_id": prompt,
+         "max_disagreement_less_0.45": False, "max_disagreement_less_0.5": reliable}
+        for place, (origin, prompt, reliable) in enumerate(
+            [("att/count:additive_2", "07", True), ("ne/art:art", "8", False)]
+        )
+    ],
+}  # fmt: skip
+SHAPES = {
+    "prompts.parquet": table("prompt_id text skills", ("p", "a red star", ["color"])),
+    "truth.parquet": table("image_id prompt_id generator broken", ("i", "p", "g", ["r1"])),
+    "ratings.parquet": table("image_id rater rating", ("i", "r", 3)),
+    "requirements.parquet": table("prompt_id requirement_id start end", ("p", "r1", 2, 5)),
+}
+
+
+class Layout(NamedTuple):
+    """A release as it comes."""
+
+    reader: str
+    files: Mapping[str, Any]
+    """By name their rows, trees or content; the first is the one that the reader is given, unless it wants the
+    folder."""
+    of_folder: bool = False
+
+    def write(self, folder: Path) -> Path:
+        """Lays the files out; gives what the reader reads."""
+        for name, content in self.files.items():
+            put(folder / name, content)
+        return folder if self.of_folder else folder / next(iter(self.files))
+
+    def but(self, name: str, content: Any) -> "Layout":
+        """With another content of one file."""
+        return self._replace(files={**self.files, name: content})
+
+
+LAYOUTS: Mapping[str, Layout] = {
+    "tifa160": Layout("tifa160", {"human_annotations_with_scores.json": TIFA}),
+    "dsg_tifa160": Layout("dsg_tifa160", {"tifa160-likert-anns.csv": DSG_LIKERT}),
+    "genai_bench": Layout("genai_bench", {"genai_image.json": GENAI, "genai_skills.json": GENAI_SKILLS}),
+    "t2vscore": Layout("t2vscore", {"t2vscore_human_ratings.json": T2V, "t2vscore_results.csv": T2V_SCORES}, True),
+    "winoground, lines": Layout("winoground", {"examples.jsonl": WINOGROUND}),
+    "winoground, Parquet": Layout("winoground", {"test.parquet": WINOGROUND}),
+    "winoground, CSV": Layout("winoground", {"metadata.csv": WINOGROUND}),
+    "eqben": Layout("eqben", {"all_select.json": EQBEN}),
+    "eqben, full": Layout("eqben", {"ann_json_finegrained_random.json": EQBEN_FULL}),
+    "seetrue": Layout("seetrue", {"SeeTRUE.csv": SEETRUE}),
+    "pick_a_pic": Layout("pick_a_pic", {"test_unique.parquet": PICK_A_PIC}),
+    "pick_a_pic, captions": Layout("pick_a_pic", {"test_captions.json": PICK_CAPTIONS}),
+    "stanfordt23d": Layout("stanfordt23d", {"stanfordt23d.json": STANFORD}),
+    "flickr8k_cf": Layout("flickr8k_cf", {"CrowdFlowerAnnotations.txt": FLICKR}),
+    "flickr8k_cf, JSON": Layout("flickr8k_cf", {"crowdflower_flickr8k.json": FLICKR_JSON}),
+    "gecko": Layout("gecko", GECKO, True),
+    "t2iscorescore": Layout(
+        "t2iscorescore", {"ts2_metadata.csv": TS2_METADATA, "ts2_scores_per_image.csv": TS2_SCORES}, True
+    ),
+    "shapes": Layout("shapes", SHAPES, True),
+    "error_graphs": Layout("error_graphs", {"graphs.csv": GRAPH}),
+    "long": Layout("long", {"ratings.csv": LONG}),
+    "long, Parquet": Layout("long", {"ratings.parquet": LONG}),
+}

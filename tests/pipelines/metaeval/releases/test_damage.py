@@ -1,0 +1,209 @@
+"""Whatever a file holds, a meta-evaluation ends in findings or in one line that a person can act on."""
+
+import json
+import math
+import warnings
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from copy import deepcopy
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from plumbline.operators.base.errors import PlumblineError
+from plumbline.pipelines.metaeval.metaeval import run_metaeval
+from plumbline.pipelines.metaeval.protocols import MetaevalConfig
+from tests.damage import ODD
+from tests.pipelines.metaeval.releases.files import LAYOUTS, Layout, as_csv, encoded, put, table
+from tests.pipelines.metaeval.test_metaeval import config
+
+Json = Any
+few = settings(max_examples=4, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+odd = st.sampled_from(ODD).map(deepcopy)
+
+
+@cache
+def asked(protocol: str) -> MetaevalConfig:
+    """A protocol with few draws, its paths to be set."""
+    draws = ["sampling.resamples=3", "sampling.permutations=3"]
+    return config(Path(), f"protocol={protocol}", "protocol.path=unset", *draws)
+
+
+def judge(protocol: str, path: Path, scores: Path | None = None, **options: Any) -> None:
+    """The findings' numbers are finite or have a reason; or one line says why there are none."""
+    base = asked(protocol)
+    made = replace(
+        base,
+        protocol=replace(base.protocol, path=str(path), **options),
+        scores=str(scores) if scores else None,
+        output=f"{(scores or path).parent}/out",
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        try:
+            judged = run_metaeval(made).judgements
+        except PlumblineError as error:
+            assert str(error) and len(str(error).splitlines()) == 1
+            return
+    assert all(math.isfinite(one.value) or (math.isnan(one.value) and one.convention != "") for one in judged)
+
+
+@st.composite
+def harmed_rows(draw: st.DrawFn, rows: Sequence[Mapping[str, Json]]) -> list[dict[str, Json]]:
+    """Rows with up to four cells, columns or rows changed, dropped or doubled."""
+    found = [dict(row) for row in rows]
+    for _ in range(draw(st.integers(0, 4))):
+        row = draw(st.integers(0, len(found) - 1))
+        names = sorted(found[row]) or ["x"]
+        name = draw(st.sampled_from(names))
+        how = draw(st.sampled_from(["cell", "cell", "cell", "column", "renamed", "dropped", "row", "doubled", "field"]))
+        if how == "cell":
+            found[row][name] = draw(odd)
+        elif how == "column":
+            value = draw(odd)
+            found = [{**one, name: value} for one in found]
+        elif how == "renamed":
+            other = draw(st.sampled_from([*names, "score", "metric", "rating", "image_id", "x", ""]))
+            found = [{other if key == name else key: value for key, value in one.items()} for one in found]
+        elif how == "dropped":
+            found = [{key: value for key, value in one.items() if key != name} for one in found]
+        elif how == "field":
+            found[row].pop(name, None)
+        elif how == "doubled":
+            found.append(dict(found[row]))
+        elif len(found) > 1:
+            del found[row]
+    return found
+
+
+@st.composite
+def harmed_tree(draw: st.DrawFn, tree: Json) -> Json:
+    """JSON with one to three of its values replaced, dropped or doubled, wherever they are."""
+    text = json.loads(json.dumps(tree))
+    for _ in range(draw(st.integers(1, 3))):
+        inner = [node for node in _nodes(text) if node]
+        if not inner:
+            return draw(odd)
+        place = inner[draw(st.sampled_from(range(len(inner))))]
+        key = draw(st.sampled_from(sorted(place) if isinstance(place, dict) else range(len(place))))
+        how = draw(st.sampled_from(["odd", "dropped", "doubled"]))
+        if how == "odd":
+            place[key] = draw(odd)
+        elif how == "dropped":
+            del place[key]
+        elif isinstance(place, list):
+            place.append(deepcopy(place[key]))
+        else:
+            place[draw(st.sampled_from(["", "x", "models", "id", f"{key} "]))] = deepcopy(place[key])
+    return text
+
+
+def _nodes(tree: Json) -> list[Any]:
+    children = list(tree.values()) if isinstance(tree, dict) else tree if isinstance(tree, list) else []
+    own = [tree] if isinstance(tree, dict | list) else []
+    return own + [node for child in children for node in _nodes(child)]
+
+
+def as_bytes(name: str, content: Json) -> bytes:
+    """Odd rows and trees as the name's ending says."""
+    if name.endswith(".json"):
+        return json.dumps(content).encode()
+    names = list(dict.fromkeys(key for row in content for key in row)) or ["x"]
+    whole = [{key: row.get(key) for key in names} for row in content]
+    if name.endswith(".jsonl"):
+        return "".join(f"{json.dumps(row)}\n" for row in content).encode()
+    if name.endswith(".csv"):
+        return as_csv(whole).encode(errors="surrogatepass")
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.table([_column([row[key] for row in whole]) for key in names], names=names), sink)
+    return bytes(sink.getvalue())
+
+
+def _column(values: list[Json]) -> pa.Array:
+    """Values of one kind as they are, others as text."""
+    kinds = {type(value) for value in values if value is not None}
+    if (len(kinds) < 2 or kinds == {int, float}) and {} not in values:  # Parquet has no structs without fields
+        with suppress(pa.ArrowException, OverflowError, UnicodeError):
+            return pa.array(values)
+    return pa.array([None if value is None else repr(value) for value in values])
+
+
+@st.composite
+def harmed_bytes(draw: st.DrawFn, whole: bytes) -> bytes:
+    """A file cut anywhere, or with any byte changed."""
+    at = draw(st.integers(0, len(whole) - 1))
+    rest = draw(st.none() | st.binary(min_size=1, max_size=1))
+    return whole[:at] + (b"" if rest is None else rest + whole[at + 1 :])
+
+
+@st.composite
+def harmed(draw: st.DrawFn, layout: Layout, *, values: bool) -> Layout:
+    """A layout of whose files the values, or else the bytes, are harmed."""
+    files: dict[str, bytes] = {}
+    for name, content in layout.files.items():
+        if not values or isinstance(content, str | bytes):
+            files[name] = draw(harmed_bytes(encoded(name, content)))
+        elif name.endswith(".json"):
+            files[name] = as_bytes(name, draw(harmed_tree(content)))
+        else:
+            files[name] = as_bytes(name, draw(harmed_rows(content)))
+    return layout._replace(files=files)
+
+
+IMAGES = table(
+    "image_id prompt_id generator m",
+    *((f"{sample}_i{image}", f"{sample}_c{caption}", "", image * caption)
+      for sample in (0, 1) for image in (0, 1) for caption in (0, 1)),
+    ("1.jpg", "A dog .", "", 1), ("", "00007", "One", 2), ("", "00007", "Two", 3), ("0133_sd.png", "A zebra.", "", 4),
+    ("5.png", "A zebra.", "", 5), ("u0-0", "a cat", "", 6), ("u0-1", "a cat", "", 7), ("", "07", "muse", 8),
+    ("", "07", "sdxl", 9), ("coco_1_mini_dalle", "", "", 2), ("i", "p", "g", 1), ("001", "07", "atlas", 1),
+    ("Text-Guided_IE/One/a.jpg", "Text-Guided_IE/a.jpg", "One", 1), ("0/left", "0", "", 1), ("0/right", "0", "", 2),
+)  # fmt: skip
+"""Scores of some image of every layout."""
+
+
+@pytest.mark.parametrize("values", [True, False], ids=["values", "bytes"])
+@pytest.mark.parametrize("name", LAYOUTS)
+@few
+@given(data=st.data())
+def test_no_release_ends_in_another_way(name: str, values: bool, data: st.DataObject, tmp_path: Path) -> None:
+    judge_harmed(LAYOUTS[name], values, data, tmp_path)
+
+
+def judge_harmed(layout: Layout, values: bool, data: st.DataObject, folder: Path) -> None:
+    """Judge by a layout of whose files the values, or else the bytes, are harmed."""
+    path = data.draw(harmed(layout, values=values)).write(folder / "release")
+    judge(layout.reader, path, put(folder / "s.csv", IMAGES))
+
+
+RATED = table(
+    "image_id prompt_id generator rater template rating skills",
+    *((f"i{n}", f"p{n // 2}", "gh"[n % 2], rater, "likert", (n * 3 + len(rater)) % 5 + 1, "color")
+      for n in range(8) for rater in ("a", "bb")),
+)  # fmt: skip
+LONG = table(
+    "image_id prompt_id generator metric score",
+    *((f"i{n}", f"p{n // 2}", "gh"[n % 2], metric, n / 7) for n in range(8) for metric in ("m", "k")),
+)
+WIDE = table(
+    "image_id prompt_id generator m k", *((f"i{n}", f"p{n // 2}", "gh"[n % 2], n / 7, n % 3) for n in range(8))
+)
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
+@few
+@given(data=st.data())
+def test_no_table_of_ratings_or_scores_ends_in_another_way(suffix: str, data: st.DataObject, tmp_path: Path) -> None:
+    ratings, scores = f"r.{suffix}", f"s.{suffix}"
+    put(tmp_path / ratings, as_bytes(ratings, data.draw(harmed_rows(RATED))))
+    for content in (as_bytes(scores, data.draw(harmed_rows(LONG) | harmed_rows(WIDE))),
+                    data.draw(harmed_bytes(as_bytes(scores, WIDE)))):  # fmt: skip
+        put(tmp_path / scores, content)
+        judge("long", tmp_path / ratings, tmp_path / scores, tasks=("ratings", "orders"))

@@ -1,0 +1,210 @@
+"""Scores are read from runs and from anyone's tables, and a gap always has its reason."""
+
+import math
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from plumbline.operators.base import rows, schemas
+from plumbline.operators.base.errors import ConfigError, SourceError
+from plumbline.pipelines.base.storage import StorageConfig
+from plumbline.pipelines.metaeval.releases.scores import read_scores
+from tests.pipelines.metaeval.releases.files import (
+    PICK_A_PIC,
+    TS2_METADATA,
+    TS2_SCORES,
+    Rows,
+    as_csv,
+    as_parquet,
+    put,
+    reading,
+)
+
+NAN, INFINITE = float("nan"), float("inf")
+LONG: Rows = [
+    {"image_id": "0001", "prompt_id": "07", "generator": "atlas", "metric": "clip", "score": 0.1},
+    {"image_id": "0001", "prompt_id": "07", "generator": "atlas", "metric": "tifa", "score": 1},
+    {"image_id": "0002", "prompt_id": "07", "generator": "birch", "metric": "clip", "score": -3e-9},
+]
+WIDE: Rows = [
+    {"prompt_id": "07", "generator": "atlas", "prompt": "a dog", "clip": 0.1, "tifa": 1},
+    {"prompt_id": "07", "generator": "birch", "prompt": "a dog", "clip": -3e-9, "tifa": None},
+]
+ERROR = {"kind": "corrupt_image", "message": "not an image", "retryable": False}
+
+
+def scores(path: Path | str) -> pa.Table:
+    table = read_scores(StorageConfig().locate(str(path)))
+    assert table.schema == schemas.SCORES
+    for row in table.to_pylist():
+        assert (row["score"] is None) == (row["error"] is not None)
+        assert row["score"] is None or math.isfinite(row["score"])
+    return table
+
+
+@pytest.mark.parametrize("suffix", ["csv", "tsv", "parquet"])
+def test_a_long_table_keeps_its_ids_and_numbers(suffix: str, tmp_path: Path) -> None:
+    content = as_parquet(LONG) if suffix == "parquet" else as_csv(LONG, "\t" if suffix == "tsv" else ",")
+    found = scores(put(tmp_path / f"s.{suffix}", content))
+    assert found.select(list(LONG[0])).to_pylist() == [{**row, "score": float(row["score"])} for row in LONG]
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_a_wide_table_gives_a_metric_after_the_other(suffix: str, tmp_path: Path) -> None:
+    found = scores(put(tmp_path / f"s.{suffix}", as_csv(WIDE) if suffix == "csv" else as_parquet(WIDE)))
+    names = ("image_id", "prompt_id", "generator", "metric", "score")
+    assert [tuple(row[name] for name in names) for row in found.to_pylist()] == [
+        (None, "07", "atlas", "clip", 0.1),
+        (None, "07", "birch", "clip", -3e-9),
+        (None, "07", "atlas", "tifa", 1.0),
+        (None, "07", "birch", "tifa", None),
+    ]
+    assert found.column("error")[3]["kind"].as_py() == "not_scored"
+
+
+def test_a_wide_table_of_one_metric_may_call_it_score(tmp_path: Path) -> None:
+    found = scores(put(tmp_path / "s.csv", "image_id,score\n1,2\n"))
+    assert found.to_pylist()[0]["metric"] == "score"
+
+
+@pytest.mark.parametrize(
+    "cell, kind", [("nan", "not_finite"), ("-inf", "not_finite"), ("", "not_scored"), (" ", "not_scored")]
+)
+def test_what_is_no_score_has_its_reason(cell: str, kind: str, tmp_path: Path) -> None:
+    found = scores(put(tmp_path / "s.csv", f"image_id,metric,score\n1,clip,{cell}\n")).to_pylist()[0]
+    assert (found["score"], found["error"]["kind"], found["error"]["retryable"]) == (None, kind, False)
+
+
+def run_table(*changed: dict[str, object]) -> pa.Table:
+    row = {**LONG[0], "n_questions": 3, "truncated": False}
+    failed = {"prompt_id": "09", "generator": "atlas", "metric": "clip", "error": ERROR}
+    return rows.table([row, failed, failed, *changed], schemas.SCORES)
+
+
+def test_a_run_is_read_as_it_is_from_its_file_or_folder(tmp_path: Path) -> None:
+    pq.write_table(run_table(), tmp_path / "scores.parquet")
+    for path in (tmp_path, tmp_path / "scores.parquet"):
+        assert scores(path).equals(run_table())
+
+
+def test_a_runs_scores_may_be_a_folder_of_parts(tmp_path: Path) -> None:
+    parts = tmp_path / "scores.parquet"
+    parts.mkdir()
+    for number in range(3):
+        pq.write_table(run_table().slice(number, 1), parts / f"{number:05d}-0123.parquet")
+    for path in (tmp_path, parts):
+        assert scores(path).combine_chunks().equals(run_table())
+    pq.write_table(run_table().drop_columns(["metric"]), parts / "00003-0123.parquet")
+    with pytest.raises(SourceError, match=r"scores\.parquet: its parts differ in their columns"):
+        scores(tmp_path)
+
+
+def test_a_runs_own_reasons_stay_and_what_is_not_finite_gets_one(tmp_path: Path) -> None:
+    spoilt = {**LONG[1], "score": NAN}
+    pq.write_table(run_table(spoilt, {**LONG[2], "score": None}), tmp_path / "scores.parquet")
+    kinds = [row["error"] and row["error"]["kind"] for row in scores(tmp_path).to_pylist()]
+    assert kinds == [None, "corrupt_image", "corrupt_image", "not_finite", "not_scored"]
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(values=st.lists(st.floats(), min_size=1, max_size=20))
+def test_any_number_comes_through_csv_bit_by_bit(values: list[float], tmp_path: Path) -> None:
+    text = "image_id,clip\n" + "".join(f"{place:03},{value!r}\n" for place, value in enumerate(values))
+    found = scores(put(tmp_path / "s.csv", text))
+    assert found.column("score").to_pylist() == [value if math.isfinite(value) else None for value in values]
+    assert found.column("image_id").to_pylist() == [f"{place:03}" for place in range(len(values))]
+
+
+@pytest.mark.parametrize(
+    "content, complaint",
+    [
+        ("metric,score\nclip,1\n", r"expected image_id, or prompt_id and generator, found metric, score; give a run"),
+        (
+            "prompt_id,metric,score\n1,clip,1\n",
+            "expected image_id, or prompt_id and generator, found prompt_id, metric",
+        ),
+        ("image_id,metric\n1,clip\n", "expected scores, found the columns image_id, metric; give a run of plumbline"),
+        ("image_id,prompt\n1,a dog\n", "expected scores, found the columns image_id, prompt"),
+        (
+            "image_id,note,clip\n1,nice,0\n",
+            r"row 0: expected a number as note, found 'nice'; .*, or name the columns that are metrics by metrics=\[",
+        ),
+        (
+            "image_id,metric,score\n1,clip,2\n1,clip,high\n",
+            "row 1: expected a number as score, found 'high'; correct it",
+        ),
+        ("image_id,metric,score\n1,,2\n", "row 0: expected a metric, found none"),
+        ("image_id,metric,score\n,clip,2\n", "row 0: no image_id, and not both a prompt_id and a generator; fill"),
+        (
+            "image_id,metric,score\n1,clip,2\n2,clip,1\n1,clip,3\n",
+            r"row 2: scored for the second time \(image_id '1', metric",
+        ),
+        ("image_id,clip,tifa\n1,2,3\n1,2,3\n", "row 1: scored for the second time .image_id '1'"),
+        ("image_id,metric,score\n", "holds no rows"),
+        ("image_id,metric,score\n1,clip\n", r"row 0 \(line 2\): expected 3 fields, found 2"),
+        ("", "the file is empty"),
+    ],
+)
+def test_another_schema_is_named_with_its_columns_and_the_remedy(content: str, complaint: str, tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match=complaint) as caught:
+        scores(put(tmp_path / "s.csv", content))
+    assert "\n" not in str(caught.value) and "s.csv" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "image_id,note,clip\n1,nice,0.5\n2,,0.25\n",
+        "image_id,metric,score\n1,clip,0.5\n2,clip,0.25\n1,judge,good\n1,judge,bad\n",
+    ],
+    ids=["wide", "long"],
+)
+def test_what_is_not_asked_for_need_be_no_number(content: str, tmp_path: Path) -> None:
+    place = StorageConfig().locate(str(put(tmp_path / "s.csv", content)))
+    found = read_scores(place, ["clip"])
+    assert found.select(["image_id", "metric", "score"]).to_pylist() == [
+        {"image_id": "1", "metric": "clip", "score": 0.5},
+        {"image_id": "2", "metric": "clip", "score": 0.25},
+    ]
+    with pytest.raises(ConfigError, match=r"metrics: no scores of 'clap'; there are .*clip"):
+        read_scores(place, ["clap"])
+
+
+def test_parquet_of_another_kind_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match=r"column 'vector', which should hold numbers, holds list"):
+        scores(put(tmp_path / "s.parquet", as_parquet([{"image_id": "1", "vector": [1.0]}])))
+    with pytest.raises(SourceError, match=r"not readable as Parquet"):
+        scores(put(tmp_path / "s.parquet", as_parquet(LONG)[:-30]))
+    wrong = [dict.fromkeys(schemas.SCORES.names, "x")]
+    with pytest.raises(SourceError, match=r"expected the columns of a run's scores, found others .*; give a run"):
+        scores(put(tmp_path / "s.parquet", as_parquet(wrong)))
+
+
+def test_a_folder_without_a_run_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"^file .*scores\.parquet: not found; check the path"):
+        scores(tmp_path)
+    with pytest.raises(ConfigError, match=r"^scores .*none\.csv: not found; check the path"):
+        scores(tmp_path / "none.csv")
+
+
+def test_everything_is_read_from_s3_as_from_disk(bucket: str) -> None:
+    files = {
+        "run/scores.parquet": as_parquet(LONG),
+        "wide.csv": as_csv(WIDE).encode(),
+        "ts2/ts2_metadata.csv": as_csv(TS2_METADATA).encode(),
+        "ts2/ts2_scores_per_image.csv": as_csv(TS2_SCORES).encode(),
+        "pick/test-0.parquet": as_parquet(PICK_A_PIC),
+    }
+    for name, content in files.items():
+        place = StorageConfig().locate(f"{bucket}/{name}")
+        place.write(content)
+    assert (len(scores(f"{bucket}/run")), len(scores(f"{bucket}/wide.csv"))) == (3, 4)
+    release = reading("t2iscorescore", f"{bucket}/ts2")
+    assert (len(release.graph_nodes), len(release.scores)) == (16, 32)
+    assert len(reading("pick_a_pic", f"{bucket}/pick").preferences) == 4
+    with pytest.raises(ConfigError, match=r"s3://.*/none\.csv: not found"):
+        reading("long", f"{bucket}/none.csv")

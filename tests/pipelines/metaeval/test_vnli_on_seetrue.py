@@ -1,0 +1,41 @@
+"""SeeTRUE's own Parquet, its images' names in a column, is scored by VNLI and judged by its labels in one command."""
+
+from pathlib import Path
+
+import pandas as pd
+
+from plumbline.jobs.score import main
+from tests.commands import config_of
+from tests.pipelines.metaeval.releases.files import ROOT, as_parquet, put
+
+PACK = ROOT / "assets/shapes"
+
+
+def seetrue(folder: Path) -> Path:
+    """Eight of the embedded world's images, each with its own prompt and with another's, in SeeTRUE's layout."""
+    texts = pd.read_parquet(PACK / "prompts.parquet").set_index("prompt_id")["text"]
+    truth = pd.read_parquet(PACK / "truth.parquet").set_index("image_id")["correct"]
+    images = pd.read_parquet(PACK / "images/atlas/00000.parquet")
+    images = images[truth.loc[images["image_id"]].to_numpy()].iloc[:40:5]
+    own = [texts[prompt] for prompt in images["prompt_id"]]
+    rows = [
+        {"image": {"bytes": image, "path": f"{place}.png"}, "text": text, "label": int(text == own[place]),
+         "original_dataset_id": f"t_{place}", "dataset_source": "drawbench", "name": f"{place}.png"}
+        for place, image in enumerate(images["image"])
+        for text in (own[place], own[place - 1])
+    ]  # fmt: skip
+    return put(folder / "seetrue.parquet", as_parquet(rows))
+
+
+def test_vnli_is_judged_by_seetrues_labels(tmp_path: Path) -> None:
+    file = seetrue(tmp_path)
+    names = {"image_id": "name", "prompt_id": "text", "prompt": "text"}
+    given = [f"benchmark.images={file}", "metric=[vnli]", "models=shapes", "cluster=here", f"store={tmp_path}/store",
+             "protocol=seetrue", f"protocol.path={file}",
+             *(f"benchmark.columns.{ours}={theirs}" for ours, theirs in names.items())]  # fmt: skip
+    assert main(config_of("score", *given)) == 0
+    (judged,) = (tmp_path / "store/runs").glob("*/metaeval/judgements.parquet")
+    found = pd.read_parquet(judged).set_index(["metric", "statistic", "subset"])
+    area = found.loc[("vnli", "auroc", "overall")]
+    assert area["n"] == 16 and area["value"] > 0.8
+    assert ("vnli", "auroc", "drawbench") in found.index

@@ -1,0 +1,114 @@
+"""Ratings of words beside the questions about them: which words a metric finds missing, and whether people agree."""
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from plumbline.operators.base.errors import ConfigError, PlumblineError, SourceError
+from plumbline.pipelines.metaeval.metaeval import Findings, run_metaeval
+from tests.commands import config_of
+from tests.operators.report.made import MadeRun, make_run, plain_prompts
+from tests.pipelines.metaeval.releases.files import ROOT, put, reading
+
+ANSWERS = ("Aligned", "Not aligned", "Unsure")
+GENERATORS = ("atlas", "cobalt")
+
+
+def score(generator: str, metric: str, prompt: int) -> float:
+    """Of atlas all words are right by the metric; of cobalt red is wrong but about the last prompt."""
+    return 0.9 if generator == "atlas" or prompt == 3 else 0.1
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> MadeRun:
+    """Four prompts by two generators: gecko asks about red (by `score`) and about star (always right)."""
+    folder = tmp_path_factory.mktemp("made")
+    return make_run(folder, prompts=plain_prompts(4), generators=GENERATORS, score=score)
+
+
+def rated(folder: Path, red_of_atlas: str = "Aligned", beside: str = "Aligned") -> Path:
+    """Two people's answers about `red` (1), `star` (2) and `beside` (3) of every image; nobody finds cobalt's red."""
+    answers = {
+        ("atlas", 1): red_of_atlas, ("cobalt", 1): "Not aligned", ("atlas", 2): "Aligned", ("cobalt", 2): "Aligned",
+        ("atlas", 3): beside, ("cobalt", 3): beside,
+    }  # fmt: skip
+    lines = [
+        f"p{prompt:04d},{generator},{rater},{word},{answer}"
+        for prompt in range(4)
+        for (generator, word), answer in answers.items()
+        for rater in ("a", "b")
+    ]
+    put(folder / "wl.csv", "\n".join(["prompt_id,generator,rater,word,answer", *lines, ""]))
+    prompts = [f"x/y:{place % 2},{text},t,p{place:04d}" for place, text in enumerate(plain_prompts(4))]
+    put(folder / "prompts.csv", "\n".join(["dataset_id,prompt,prompt_type,prompt_id", *prompts, ""]))
+    return folder
+
+
+def judged(folder: Path, scores: str, *overrides: str) -> Findings:
+    given = ["protocol=gecko", f"protocol.path={folder}", "protocol.tasks=[words]", f"scores={scores}",
+             "sampling.resamples=20", f"output={folder}/out", *overrides]  # fmt: skip
+    return run_metaeval(config_of("metaeval", *given))
+
+
+def values(findings: Findings, subset: str = "overall") -> dict[str, float]:
+    return {one.statistic: one.value for one in findings.judgements if one.subset == subset}
+
+
+def test_a_metric_is_judged_by_the_words_its_questions_are_about(tmp_path: Path, run: MadeRun) -> None:
+    found = judged(rated(tmp_path), str(run.folder))
+    assert {(one.metric, one.template) for one in found.judgements} == {("gecko", "words")}
+    assert values(found) == {
+        "accuracy": 15 / 16,  # cobalt's last red, which the metric takes for right
+        "precision": 1.0,
+        "recall": 3 / 4,
+        "auroc": pytest.approx((3 * 12 + 8 + 4 / 2) / 48),
+        "coverage": 2 / 3,  # nothing is asked about `beside`
+    }
+    accuracy = next(one for one in found.judgements if one.statistic == "accuracy")
+    assert (accuracy.n, accuracy.n_unscored) == (
+        16,
+        8,
+    ) and "the lowest of the questions about it" in accuracy.convention
+    written = pd.read_parquet(tmp_path / "out/words.parquet")
+    row = written[(written["generator"] == "cobalt") & (written["word"] == "red")].iloc[0]
+    assert (row["metric"], row["start"], row["end"], row["rated"], row["score"]) == ("gecko", 2, 5, 0.0, 0.1)
+    assert written["score"].isna().sum() == 8 and set(written["n_questions"]) == {0, 1}
+
+
+def test_words_on_which_people_are_divided_or_unsure_do_not_count(tmp_path: Path, run: MadeRun) -> None:
+    folder = rated(tmp_path, beside="Unsure")
+    text = (folder / "wl.csv").read_text()
+    (folder / "wl.csv").write_text(text.replace("cobalt,b,1,Not aligned", "cobalt,b,1,Aligned"))
+    found = judged(folder, f"{run.folder}/scores.parquet", "metrics=[gecko]")
+    assert values(found)["coverage"] == 1 and values(found)["accuracy"] == 1
+    recall = next(one for one in found.judgements if one.statistic == "recall")
+    assert recall.n == 0 and recall.convention == "undefined: every word is aligned"
+
+
+def test_what_words_cannot_be_judged_by_is_said(tmp_path: Path, run: MadeRun) -> None:
+    folder = rated(tmp_path)
+    put(folder / "scores.csv", "prompt_id,generator,gecko\np0000,atlas,1\n")
+    with pytest.raises(
+        ConfigError, match=r"to judge words, expected a run in its store \(STORE/runs/ID\).*scores\.csv"
+    ):
+        judged(folder, f"{folder}/scores.csv")
+    with pytest.raises(SourceError, match="no metric of the run asks questions about the words of a rated image"):
+        judged(folder, str(run.folder), "metrics=[clipscore]")
+    put(folder / "prompts.csv", (folder / "prompts.csv").read_text().replace("a red star", "A tall man"))
+    with pytest.raises(
+        SourceError, match=r"gecko asks about 'red' of image 'atlas-p0000', where 'tall' was rated; the"
+    ):
+        judged(folder, str(run.folder))
+    (folder / "prompts.csv").unlink()
+    with pytest.raises(PlumblineError, match="nothing to judge by"):
+        judged(folder, str(run.folder))
+
+
+def test_the_packs_truth_says_which_words_are_not_there() -> None:
+    words = reading("shapes", ROOT / "assets/shapes").words.to_pandas()
+    prompts = pd.read_parquet(ROOT / "assets/shapes/prompts.parquet").set_index("prompt_id")["text"]
+    assert [prompts[row.prompt_id][row.start : row.end] for row in words.head(50).itertuples()] == [*words["word"][:50]]
+    broken = pd.read_parquet(ROOT / "assets/shapes/truth.parquet").set_index("image_id")["broken"]
+    whole = words.groupby("image_id")["aligned"].min()
+    assert all((whole[image] == 1) == (len(broken[image]) == 0) for image in whole.index)

@@ -1,0 +1,214 @@
+"""A run's own files are verified like cells: a flipped bit is detected and reported, and the file is written again."""
+
+import json
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from plumbline.jobs.table import JOBS
+from plumbline.pipelines.maintenance.working_sweeps import read_heartbeats, send_heartbeats
+from plumbline.pipelines.nightly.outcome import NightOutcome, outcome_path, read_outcome
+from plumbline.pipelines.store.lease import Holder, read_lease, take_lease
+from plumbline.pipelines.store.runs import read_manifest
+from plumbline.pipelines.store.store import Store, StoreError
+from plumbline.pipelines.sweeps.sweep import FinishedSweep
+from tests.bench_of import Bench, images, prompts, run_plan, run_tables, save_scores, write_rows
+from tests.commands import run, store_at
+from tests.histories.damage import ROT, harm
+
+FILES = (
+    "manifest.json",
+    "cells.parquet",
+    "summary.parquet",
+    "errors.parquet/*.parquet",
+    "scores.parquet/00000-*.parquet",
+)
+
+
+class SweptStore(Bench):
+    """A store with a run that lacks the scores of some rows."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, "metric=[clipscore]", "max_failed=0.5", generators=("flint", "atlas"), count=9)
+        shuffled = random.Random(1).sample(prompts(9), 9)
+        write_rows(self.folder / "prompts.parquet", shuffled, row_group=5)
+        drawn = random.Random(2).sample(images("atlas", 9), 7)
+        write_rows(self.folder / "images/atlas/00000.parquet", drawn, row_group=3)
+        self.first = self.sweep()
+        self.tables = run_tables(self.first)
+        self.kept = shutil.copytree(self.store.place.url, folder / "kept", copy_function=shutil.copy2)
+
+    def sweep(self) -> FinishedSweep:
+        save_scores(self.plan())
+        return run_plan(self.plan())
+
+    def restore(self) -> Path:
+        """Restore the store to its state after the first run."""
+        shutil.rmtree(self.store.place.url)
+        return Path(shutil.copytree(self.kept, self.store.place.url, copy_function=shutil.copy2))
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory: pytest.TempPathFactory) -> SweptStore:
+    return SweptStore(tmp_path_factory.mktemp("swept"))
+
+
+def flip_bit(path: Path, seed: int) -> None:
+    """Flip another bit for every seed, in a copy, so that hard links of the file stay intact."""
+    data = bytearray(path.read_bytes())
+    place = random.Random(seed).randrange(8 * len(data))
+    data[place // 8] ^= 1 << place % 8
+    path.unlink()
+    path.write_bytes(data)
+
+
+def assert_like_the_first(swept: SweptStore, run: FinishedSweep) -> None:
+    assert run.exit_code == swept.first.exit_code == 2 and not run.computed
+    for name, table in run_tables(run).items():
+        pd.testing.assert_frame_equal(table, swept.tables[name])
+
+
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 8))])
+@pytest.mark.parametrize("file", FILES)
+def test_a_run_with_a_flipped_bit_is_made_again_from_its_cells(file: str, seed: int, swept: SweptStore) -> None:
+    store = swept.restore()
+    (path,) = (store / "runs" / swept.first.run_id).glob(file)
+    flip_bit(path, seed)
+    again = swept.sweep()
+    assert not again.unchanged and again.run_id != swept.first.run_id
+    assert_like_the_first(swept, again)
+
+
+@pytest.mark.parametrize("file", FILES[1:])
+@pytest.mark.parametrize("way", ROT)
+def test_a_planned_sweep_notices_damage_that_leaves_size_and_time_unchanged(
+    way: str, file: str, swept: SweptStore
+) -> None:
+    store = swept.restore()
+    (path,) = (store / "runs" / swept.first.run_id).glob(file)
+    assert harm(path, way, random.Random(file))
+    again = swept.sweep()
+    assert not again.unchanged and swept.sweep().unchanged
+    assert_like_the_first(swept, again)
+
+
+def test_a_run_whose_parts_were_swapped_is_made_again_from_its_cells(swept: SweptStore) -> None:
+    store = swept.restore()
+    one, other = sorted((store / f"runs/{swept.first.run_id}/scores.parquet").glob("*-*.parquet"))[:2]
+    content = one.read_bytes(), other.read_bytes()
+    for path, exchanged in ((other, content[0]), (one, content[1])):
+        path.unlink()
+        path.write_bytes(exchanged)
+    again = swept.sweep()
+    assert not again.unchanged and swept.sweep().unchanged
+    assert_like_the_first(swept, again)
+
+
+def test_files_of_a_run_written_by_other_programs_are_read(swept: SweptStore) -> None:
+    """They contain no digests: pandas and DuckDB write tables, jq writes manifests."""
+    store = store_at(swept.restore())
+    folder = Path(store.place.url) / "runs" / swept.first.run_id
+    pd.read_parquet(folder / "summary.parquet").to_parquet(folder / "summary.parquet")
+    manifest = read_manifest(store, swept.first.run_id)
+    store.write_text(f"runs/{swept.first.run_id}/manifest.json", json.dumps(manifest))
+    assert read_manifest(store, swept.first.run_id) == manifest
+    assert store.read_table(f"runs/{swept.first.run_id}/summary.parquet").num_rows
+
+
+COMMANDS = {
+    "report": ([], FILES),
+    "trends": ([], ("manifest.json", "summary.parquet")),
+    "gc": ([], ("cells.parquet",)),
+    "rewards": (
+        ["output=OUT", "format=pairs"], ("manifest.json", "cells.parquet", "scores.parquet/00000-*.parquet")
+    ),
+    "export": (["output=OUT", "format=lance"], ("manifest.json", "scores.parquet/00000-*.parquet")),
+    "status": ([], ("manifest.json",)),
+    "metaeval": (["run=latest", "protocol=shapes"], ("manifest.json", "scores.parquet/00000-*.parquet")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "job, file", [(job, file) for job, (_, files) in COMMANDS.items() if job in JOBS for file in files]
+)
+def test_every_reader_of_a_damaged_file_names_it_in_one_line(
+    job: str, file: str, swept: SweptStore, tmp_path: Path
+) -> None:
+    store = swept.restore()
+    (path,) = (store / "runs" / swept.first.run_id).glob(file)
+    flip_bit(path, 7)
+    printed = run(job, f"store={store}", *(text.replace("OUT", str(tmp_path / "out")) for text in COMMANDS[job][0]))
+    assert printed.code == (0 if job == "status" else 1)
+    (line,) = [line for line in (printed.out + printed.err).splitlines() if str(path) in line]
+    assert "damaged" in line and ("run the sweep again" in line or "collect again" in line)
+
+
+def check_flipped_bits(store: Store, path: str, read: Callable[[], object], expected: object) -> None:
+    """Assert that reading a small file gives the expected content with any of 200 random bits flipped.
+
+    A flipped bit may also change nothing, if it is in the name of the field with the digest.
+    """
+    place, sound = store.place, read()
+    whole = bytearray((place / path).read())
+    for bit in random.Random(0).sample(range(8 * len(whole)), 200):
+        harmed = bytearray(whole)
+        harmed[bit // 8] ^= 1 << bit % 8
+        (place / path).write(bytes(harmed))
+        assert read() in (expected, sound), f"bit {bit}"
+    (place / path).write(bytes(whole))
+
+
+def test_a_damaged_digest_of_weights_is_computed_again(tmp_path: Path) -> None:
+    store = store_at(tmp_path / "store")
+    weights, others = tmp_path / "weights", tmp_path / "others"
+    weights.write_bytes(b"one")
+    others.write_bytes(b"two")
+    digests = [store.digest_file(file, remember=True) for file in (weights, others)]
+    note, other = store.files("digests")
+    contents = [store.read_text(path) or "" for path in (note, other)]
+    for path in (note, other):
+        check_flipped_bits(
+            store, path, lambda: [store.digest_file(file, remember=False) for file in (weights, others)], digests
+        )
+    store.write_text(note, contents[1])
+    store.write_text(other, contents[0])
+    assert [store.digest_file(file, remember=True) for file in (weights, others)] == digests
+    assert sorted(contents) == sorted(store.read_text(path) or "" for path in (note, other)), "they are mended"
+    store.write_text(note, "0" * 64)
+    assert [store.digest_file(file, remember=False) for file in (weights, others)] == digests
+
+
+def test_a_damaged_lease_heartbeat_or_outcome_counts_as_missing(tmp_path: Path) -> None:
+    store = store_at(tmp_path / "store")
+    lease = take_lease(store, "nightly", "nightly")
+    assert isinstance(read_lease(store, "nightly").holder, Holder) and lease.number == 1
+    (path,) = store.files("leases/nightly")
+    check_flipped_bits(store, path, lambda: read_lease(store, "nightly").holder, None)
+    with send_heartbeats(store, run="r", uses=["scores/1"]) as presence:
+        assert [sign.content["uses"] for sign in read_heartbeats(store)] == [["scores/1"]]
+        check_flipped_bits(store, presence.path, lambda: [sign.content for sign in read_heartbeats(store)], [{}])
+    outcome = NightOutcome(
+        run_id="r", exit_code=0, benchmark="b", began="", ended="", report="", counts={"coverage": 1.0},
+        compared_with=None, not_compared=None, regressions=[], improvements=[], sentences=[],
+    )  # fmt: skip
+    store.write_json(outcome_path("r"), outcome.to_json())
+    assert read_outcome(store, "r") == outcome
+    check_flipped_bits(store, outcome_path("r"), lambda: read_outcome(store, "r"), None)
+
+
+def test_no_flipped_bit_of_a_runs_table_is_read_as_another_value(swept: SweptStore) -> None:
+    store = store_at(swept.restore())
+    path = f"runs/{swept.first.run_id}/summary.parquet"
+    whole = store.read_table(path)
+
+    def read() -> object:
+        try:
+            return store.read_table(path) == whole
+        except StoreError as error:
+            return "damaged" in str(error)
+
+    check_flipped_bits(store, path, read, True)

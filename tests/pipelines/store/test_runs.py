@@ -1,0 +1,240 @@
+"""The runs of a store with any path are listed; a damaged or deleted run does not hide others."""
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from plumbline.operators.base.errors import ConfigError
+from plumbline.pipelines.maintenance.retention import remove_run
+from plumbline.pipelines.report.report import write_report
+from plumbline.pipelines.store.lease import LeaseLost
+from plumbline.pipelines.store.runs import (
+    commit_run,
+    earlier_runs,
+    find_run,
+    list_runs,
+    name_by_date,
+    name_by_time,
+    name_newest,
+    newest_first,
+    newest_run,
+    read_manifest,
+    run_ids,
+)
+from plumbline.pipelines.store.store import LATEST, Store
+from tests.commands import printed, store_at
+from tests.operators.report.made import make_run
+
+OLD, NEW = "20260101-000000-000000", "20260102-000000-000000"
+NESTED = "[" * 100_000 + "]" * 100_000
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    """A store with two complete runs."""
+    make_run(tmp_path, run_id=OLD)
+    return make_run(tmp_path, run_id=NEW).store
+
+
+@pytest.mark.parametrize("name", ["plain", "seeds[12]", "a*", "what?", "runs", "a b%20c"])
+def test_runs_are_listed_in_a_store_of_any_name_and_other_stores_are_not(name: str, place: str) -> None:
+    store = store_at(f"{place}/{name}")
+    assert run_ids(store) == [] and newest_run(store) is None
+    for run_id in ("b", "a"):
+        store.write_text(f"runs/{run_id}/manifest.json", "{}")
+    store.write_text("runs/unfinished/scores.parquet", "")
+    store.write_text("runs/a/metaeval/manifest.json", "")
+    name_newest(store, "a")
+    for other in ("seeds1", "ab", "whats"):
+        store_at(f"{place}/{other}").write_text("runs/c/manifest.json", "{}")
+    assert run_ids(store) == ["b", "a"] and newest_run(store) == "a"
+
+
+@pytest.mark.parametrize("latest", [b"20991231-000000-000000", b"\xff\xfe\x00", b""])
+def test_if_the_newest_run_is_gone_the_run_before_it_is_the_newest(latest: bytes, store: Store) -> None:
+    (store.place / LATEST).write(latest)
+    assert newest_run(store) == NEW and find_run(store, "latest") == NEW
+    store.remove_folder(f"runs/{NEW}")
+    assert find_run(store, "latest") == OLD
+    assert write_report(store, "latest").page.run_id == OLD
+
+
+@pytest.mark.parametrize(
+    "content, complaint",
+    [
+        (b"", "Expecting value"),
+        (b"\x00\xff", "Expecting value"),
+        (b"[]", "the whole: Input should be a valid dictionary"),
+        (b'{"benchmark": 7}', "benchmark: Input should be a valid string"),
+        (b'{"counts": {"rows": "two"}}', "counts.rows: Input should be a valid integer"),
+        (NESTED.encode(), "recursion"),
+    ],
+    ids=["empty", "binary", "list", "wrong type", "lacking", "nested"],
+)
+def test_a_damaged_manifest_is_reported_in_one_line_and_the_other_runs_are_shown(
+    content: bytes, complaint: str, store: Store
+) -> None:
+    path = store.place / f"runs/{NEW}/manifest.json"
+    path.write(content)
+    with pytest.raises(ConfigError, match=r"run the sweep again, .* or delete the run's folder") as refusal:
+        read_manifest(store, NEW)
+    assert str(refusal.value).startswith(f"{path}: not a manifest (") and complaint in str(refusal.value)
+    old, new = list_runs(store)
+    assert old.manifest is not None and old.problem == ""
+    assert new.manifest is None and new.problem == str(refusal.value) and new.latest
+
+
+@pytest.mark.parametrize("kept", [(), ("benchmark", "generators"), ("counts", "errors", "exit_code", "metrics")])
+def test_an_old_manifest_is_listed_with_its_fields(kept: tuple[str, ...], store: Store) -> None:
+    content = {key: value for key, value in read_manifest(store, NEW).items() if key in kept}
+    store.write_text(f"runs/{NEW}/manifest.json", json.dumps(content))
+    assert f"{NEW} (latest)" in printed("status", f"store={store.place.url}")
+
+
+def test_status_shows_a_damaged_run_with_the_problem(store: Store) -> None:
+    store.write_text(f"runs/{NEW}/manifest.json", "[]")
+    said = printed("status", f"store={store.place.url}")
+    assert OLD in said and f"{NEW} (latest): damaged" in said
+    assert f"warning {store.place.url}/runs/{NEW}/manifest.json: not a manifest" in said
+
+
+def test_a_run_without_a_readable_earlier_run_is_compared_with_nothing(store: Store) -> None:
+    store.write_text(f"runs/{OLD}/manifest.json", "[]")
+    with pytest.raises(ConfigError, match=rf"has no earlier run to be compared with; {OLD} cannot be"):
+        write_report(store, "latest", compare="previous")
+
+
+DAY = datetime(2026, 11, 23, 14, 5, 6, 789, UTC)
+
+
+def test_runs_named_by_date_or_by_time_are_listed_in_order_of_their_start(store: Store) -> None:
+    ids = [
+        "20261122-235959-999999",
+        "2026-11-23",
+        "20261123-020000-000001",
+        "2026-11-23-140506",
+        "20261124-000000-000000",
+    ]
+    for run_id in ids[::-1]:
+        store.write_text(f"runs/{run_id}/manifest.json", "{}")
+    name_newest(store, NEW)
+    assert run_ids(store) == [OLD, *ids, NEW]
+    assert [run.run_id for run in earlier_runs(store, "2026-11-23-140506")] == [*ids[:3][::-1], OLD]
+    assert newest_run(store) == NEW, "the one that ended last, as it is told"
+    assert [run.run_id for run in newest_first(store)][:3] == [NEW, ids[-1], ids[-2]]
+
+
+class Runs:
+    """Runs of a store that are named by different clocks."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+
+    def write(self, run_id: str) -> None:
+        commit_run(self.store, run_id, {"run_id": run_id})
+
+    def report(self, run_id: str) -> None:
+        self.store.write_text(f"runs/{run_id}/report.html", f"of {run_id}")
+        name_newest(self.store, run_id)
+
+    def end(self, run_id: str) -> None:
+        self.write(run_id)
+        self.report(run_id)
+
+    def newest_ids(self) -> set[str | None]:
+        """Return the newest run's id, as found in each possible way; one id if all agree."""
+        store = self.store
+        latest, page = store.read_text(LATEST), store.read_text("latest/report.html")
+        last = next(newest_first(store)).run_id
+        return {newest_run(store), find_run(store, "latest"), (latest or "").strip(), (page or "")[3:], last}
+
+
+@pytest.fixture
+def runs(place: str) -> Runs:
+    return Runs(store_at(place))
+
+
+AHEAD, BEHIND = "20260102-001000-000000", "20260102-000000-000000"
+"""Ids of two runs by two machines' clocks; the run that began last has the smaller id."""
+
+
+def test_the_newest_run_is_the_one_that_ended_last_by_any_clock(runs: Runs) -> None:
+    runs.end(AHEAD)
+    assert runs.newest_ids() == {AHEAD}
+    runs.end(BEHIND)
+    assert runs.newest_ids() == {BEHIND}
+    name_newest(runs.store, BEHIND)
+    assert runs.newest_ids() == {BEHIND} and run_ids(runs.store) == [AHEAD, BEHIND]
+    assert [run.run_id for run in earlier_runs(runs.store, BEHIND)] == [AHEAD]
+    assert not list(earlier_runs(runs.store, AHEAD))
+    name_newest(runs.store, AHEAD)  # its sweep came again and found nothing changed, maybe while another sweep ran
+    assert runs.newest_ids() == {AHEAD} and len(runs.store.files("order")) == 2
+
+
+def test_a_run_without_its_report_is_not_the_newest_but_a_sweep_checks_it_first(runs: Runs) -> None:
+    runs.write(AHEAD)
+    assert newest_run(runs.store) == AHEAD, "there is no other"
+    runs.report(AHEAD)
+    runs.write(BEHIND)
+    assert newest_run(runs.store) == AHEAD and next(newest_first(runs.store)).run_id == BEHIND
+    runs.end("20260101-000000-000000")
+    assert runs.newest_ids() == {"20260101-000000-000000"}
+    runs.report(BEHIND)
+    assert runs.newest_ids() == {BEHIND}
+
+
+def test_the_newest_run_is_found_if_its_name_is_damaged_and_another_if_it_is_gone(runs: Runs) -> None:
+    store = runs.store
+    runs.end(AHEAD)
+    runs.end(BEHIND)
+    for harmed in (b"", b"\xff\xfe", AHEAD.encode(), b"20991231-000000-000000"):
+        (store.place / LATEST).write(harmed)
+        assert newest_run(store) == BEHIND
+        name_newest(store, BEHIND)
+        assert runs.newest_ids() == {BEHIND}
+    remove_run(store, BEHIND)
+    assert newest_run(store) == AHEAD and [place[15:] for place in store.files("order")] == [AHEAD]
+
+
+@pytest.mark.parametrize("looks", [0, 1])
+def test_a_sweep_that_lost_its_lease_does_not_overwrite_another_run(looks: int, runs: Runs) -> None:
+    left = [looks]
+
+    def lose() -> None:
+        if not left[0]:
+            runs.end("rival")
+            raise LeaseLost("another is at work")
+        left[0] -= 1
+
+    runs.end(AHEAD)
+    for publish in (
+        lambda: commit_run(runs.store, BEHIND, {}, assert_lease=lose),
+        lambda: name_newest(runs.store, AHEAD, assert_lease=lose),
+    ):
+        runs.end("other")
+        left[0] = looks
+        with pytest.raises(LeaseLost):
+            publish()
+        assert runs.newest_ids() == {"rival"}
+        assert BEHIND not in " ".join(runs.store.files("order"))
+        assert run_ids(runs.store)[-3:] == [AHEAD, "other", "rival"], "each keeps the place that it had"
+
+
+def test_runs_without_a_position_come_first_and_the_run_named_last_is_the_newest(store: Store) -> None:
+    assert run_ids(store) == [OLD, NEW] and newest_run(store) == NEW == next(newest_first(store)).run_id
+    commit_run(store, AHEAD, {})
+    assert run_ids(store) == [OLD, NEW, AHEAD]
+    name_newest(store, OLD)
+    assert newest_run(store) == OLD and run_ids(store) == [NEW, AHEAD, OLD]
+
+
+def test_a_day_has_one_run_of_its_name_and_no_two_runs_share_a_folder(store: Store) -> None:
+    assert name_by_date(store, DAY) == "2026-11-23"
+    assert name_by_date(store, DAY) == "2026-11-23-140506", "claimed, though nothing stands there yet"
+    assert name_by_date(store, DAY) == "2026-11-23-140506-000789"
+    assert run_ids(store) == [OLD, NEW]
+    store.write_text("runs/20261124-010000-000000/manifest.json", "{}")
+    assert name_by_date(store, DAY + timedelta(days=1)) == "2026-11-24-140506", "a sweep has a run of that day"
+    assert name_by_time(store, DAY) == "20261123-140506-000789"
