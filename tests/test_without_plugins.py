@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -110,3 +111,6 @@ def test_every_plugin_has_a_page_an_entry_and_tests() -> None:
     assert set(PLUGIN_JOBS.values()) <= set(NAMES)
     jobs = {file.stem: file.parts[-3] for file in (ROOT / "plugins").glob("*/jobs/*.py")}
     assert jobs == PLUGIN_JOBS
+    rows = re.findall(r"^\| `(\w+)` \| (.*?) \|", (ROOT / "ARCHITECTURE.md").read_text(), flags=re.MULTILINE)
+    listed = {name: set(re.findall(r"`(\w+)`", cell)) for name, cell in rows}
+    assert listed == {name: {job for job, plugin in PLUGIN_JOBS.items() if plugin == name} for name in NAMES}
