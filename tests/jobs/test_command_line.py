@@ -192,6 +192,8 @@ def test_every_ready_made_sweep_and_cluster_is_valid_with_every_metric(sweep: st
         ),
         (["+models.vqa.engine=vllm"], "engine: an option of causal_lm and vlm; remove it from this clip_flant5 model"),
         (["sweep=own_images"], "config key 'benchmark.images' is required; set it"),
+        (["~benchmark.nothing"], "config key 'benchmark.nothing' cannot be removed: there is no such key"),
+        (["store@other=a"], "store@other=a: there is no group of choices 'store'; remove @other"),
         (["benchmark.columns.imge=x"], "unknown config key 'benchmark.columns.imge'; did you mean"),
         (["benchmark.columns.extra=[score]"], "benchmark.columns.extra: scores have a column 'score' of their own"),
         (["benchmark.generators={a: b}"], "expected either images, or generators as {name: path}, got images="),
