@@ -55,7 +55,7 @@ def split_by_image(row: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def split_by_call(row: Mapping[str, Any]) -> list[list[Mapping[str, Any] | None]]:
-    """Return one list of rows per image: usually one row, but for a judge's verdicts one per call of the judge.
+    """Return a list of rows per image: usually a single row, and a row per call for a judge's verdicts.
 
     A call whose reply could not be read is None.
     """

@@ -1,4 +1,4 @@
-"""Gates of nightly runs: files that say what a run must meet, which plugins read and judge by."""
+"""Gates of nightly runs: files of requirements, which plugins read and apply to a run."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -46,7 +46,7 @@ class NightGate(ABC):
         settings: Choice,
         sources: Sources | None,
     ) -> GateVerdict | None:
-        """Judge a finished run; return None if the file says nothing about its benchmark.
+        """Judge a finished run; return None if the file has no rule for its benchmark.
 
         Args:
             store: The store of the run.
