@@ -48,7 +48,7 @@ class S3Server(NamedTuple):
     """Address that takes objects without signatures, as files below /buckets."""
 
     def environment(self) -> dict[str, str]:
-        """The standard AWS variables."""
+        """Return the standard AWS variables."""
         return {
             "AWS_ACCESS_KEY_ID": self.key,
             "AWS_SECRET_ACCESS_KEY": self.secret,

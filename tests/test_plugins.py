@@ -38,7 +38,7 @@ for name, *words in json.loads(sys.argv[1]):
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder into which pip has installed the example."""
+    """Install the example with pip into a folder."""
     folder = tmp_path_factory.mktemp("plugin")
     shutil.copytree(EXAMPLE, folder / "source")
     options = ["--quiet", "--no-deps", "--no-build-isolation", "--target", folder / "site"]

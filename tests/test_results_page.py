@@ -43,7 +43,7 @@ RECIPES = [
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> MadeRun:
-    """A run of three generators and two metrics with a failed image; its images are in `data` next to the store."""
+    """Make a run of three generators and two metrics with a failed image; images are in `data` next to the store."""
     folder = tmp_path_factory.mktemp("results")
     made = make_run(
         folder, score=lambda name, metric, at: None if (name, at) == ("cobalt", 7) else noisy(name, metric, at)

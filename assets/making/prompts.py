@@ -146,7 +146,7 @@ def describe(rng: Random, entity: Entity, *, colour: float = 0.7, size: float = 
 
 
 def join_list(phrases: Sequence[str]) -> str:
-    """`a`, `a and b`, `a, b and c`."""
+    """Join phrases as in `a`, `a and b`, or `a, b and c`."""
     return " and ".join([", ".join(phrases[:-1]), phrases[-1]] if len(phrases) > 1 else phrases)
 
 

@@ -193,7 +193,7 @@ class Batches:
     def __init__(
         self, reader: RowReader, trainee: Trainee, order: RowOrder, *, size: int, number: int, count: int
     ) -> None:
-        """A batch of all `count` workers has `size` rows; this worker has the given number, counted from 0."""
+        """Share batches of `size` rows among `count` workers; this worker's number counts from 0."""
         self.reader = reader
         self.trainee = trainee
         self.order = order

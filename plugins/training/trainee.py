@@ -22,6 +22,7 @@ class Trainee(ABC):
         """Wrap a network.
 
         Args:
+            network: The network to train, in single precision.
             likelihood: The same network in the form that inference uses, with its tokenizer and preprocessing.
             precisions: Precisions of the checkpoint's parameters by name.
         """

@@ -1,9 +1,10 @@
-"""The README's screenshots: python -m tests.browser.screenshots store/runs/RUN/report.html docs
+"""Take the screenshots of README and the plugins' pages.
 
-Or those of a page of jobs.view or jobs.rate, as on a phone with `390 844` at the end: python -m
-tests.browser.screenshots http:
+    python -m tests.browser.screenshots store/runs/RUN/report.html docs
+    python -m tests.browser.screenshots http://127.0.0.1:8008/... plugins/viewer/view-desktop.png
 
-127.0.0.1:8008/... plugins/viewer/view-desktop.png
+The second form takes one page of `plumbline view` or `plumbline rate`. `390 844` at the end sets the width and height
+of a phone.
 """
 
 import shutil

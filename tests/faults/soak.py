@@ -128,7 +128,7 @@ class Soak:
         self.proxy.valid = self.server.other(self.key).key
 
     def environment(self) -> dict[str, str]:
-        """The additional environment of a driver."""
+        """Return the environment variables that a driver needs besides the usual ones."""
         return {
             "AWS_SHARED_CREDENTIALS_FILE": str(self.credentials),
             "AWS_ENDPOINT_URL": self.endpoint,

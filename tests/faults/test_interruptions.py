@@ -39,7 +39,7 @@ SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 10
 
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A benchmark of 24 images in 12 shards."""
+    """Write a benchmark of 24 images in 12 shards."""
     return write_bench(tmp_path_factory.mktemp("bench"))
 
 

@@ -37,7 +37,7 @@ SECRET = "a-word-that-no-log-may-have"
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A head without credentials and with its own logs."""
+    """Start a head without credentials and with its own logs."""
     folder = tmp_path_factory.mktemp("cluster")
     logs = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))  # for sockets, whose names must be short
     with run_head(folder / "head.log", "--num-cpus=1", f"--temp-dir={logs}") as head:

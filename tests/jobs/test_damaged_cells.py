@@ -13,7 +13,7 @@ ADAPTIVE = ("adaptive=betting", "adaptive.range=[0,1]")
 
 @pytest.fixture(scope="module")
 def complete_bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
-    """A benchmark with all cells in a store."""
+    """Score a benchmark, so that all cells are in its store."""
     bench = Bench(tmp_path_factory.mktemp("damaged"), "metric=[gecko]", count=4)
     assert bench.run().code == 0
     return bench

@@ -92,7 +92,7 @@ def suite(tmp_path: Path) -> Suite:
 
 
 def test_nights_over_two_benchmarks_report_both_at_once_and_only_changes(suite: Suite) -> None:
-    """flint falls on all of 8 prompts, which chance does once in 2^7; each benchmark compares two generators."""
+    """Flint falls on all of 8 prompts, which chance does once in 2^7; each benchmark compares two generators."""
     with serve([200] * 3) as hook:
         webhook = f"nightly.webhook={hook.url}"
         suite.score()

@@ -20,7 +20,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def score(bench: Path, store: Path, *overrides: str) -> None:
-    """A sweep without Ray."""
+    """Run a sweep without Ray."""
     run_bench(bench, store, "cluster=here", *overrides)
 
 

@@ -45,7 +45,7 @@ def submit(head: RayHead, *command: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayHead]:
-    """A cluster that another user started."""
+    """Start a cluster as another user would."""
     log = tmp_path_factory.mktemp("head") / "log"
     with run_head(log, "--num-cpus=4", "--labels=whose=theirs") as head:
         yield head

@@ -28,7 +28,7 @@ Correct = Mapping[str, np.ndarray]
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store with one run of the whole embedded sweep."""
+    """Run the whole embedded sweep once, into a store."""
     folder = tmp_path_factory.mktemp("sweep") / "store"
     command = [sys.executable, "-m", "jobs.sweep", *WORDS, f"store={folder}", "verbose=true", "cluster=here"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)

@@ -68,7 +68,7 @@ class CountingEngine:
         return [served(name, *self.requests.pop(name)) for name in names]
 
     def waiting(self) -> int:
-        """Number of requests that have been received and are not finished."""
+        """Return the number of requests that have been received and are not finished."""
         return len(self.server._waiting) + self.server._submitted.qsize()
 
     def wait_for(self, count: int) -> None:

@@ -60,7 +60,7 @@ def byte_tokenizer(special: list[str], merged: list[str]) -> PreTrainedTokenizer
 
 
 def make_llama(folder: Path) -> Path:
-    """A causal language model without a chat template."""
+    """Save a causal language model without a chat template."""
     tokenizer = byte_tokenizer(["<unk>", "<s>", "</s>"], ["the"])
     tokenizer.add_special_tokens({"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"})
     torch.manual_seed(0)
@@ -69,7 +69,7 @@ def make_llama(folder: Path) -> Path:
 
 
 def make_qwen2_vl(folder: Path) -> Path:
-    """A Qwen2-VL: chat template, images of any size in tokens of 28 x 28 pixels."""
+    """Save a Qwen2-VL: chat template, images of any size in tokens of 28 x 28 pixels."""
     tokenizer = byte_tokenizer(QWEN_SPECIAL, ["Yes", "No"])
     tokenizer.add_special_tokens({"eos_token": "<|im_end|>", "pad_token": "<|endoftext|>"})
     tokenizer.chat_template = QWEN_TEMPLATE
@@ -98,7 +98,7 @@ def make_qwen2_vl(folder: Path) -> Path:
 
 
 def make_llava(folder: Path) -> Path:
-    """A LLaVA-1.5: 144 tokens an image, the vision tower's tensors named as in released checkpoints."""
+    """Save a LLaVA-1.5: 144 tokens an image; the vision tower's tensors are named as in released checkpoints."""
     tokenizer = byte_tokenizer(LLAVA_SPECIAL, ["ĠYes", "ĠNo"])
     tokenizer.add_special_tokens({"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>", "unk_token": "<unk>"})
     tokenizer.chat_template = LLAVA_TEMPLATE

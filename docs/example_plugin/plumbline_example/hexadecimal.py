@@ -31,7 +31,7 @@ class HexadecimalWire(JsonWire):
         return as_json({"reward": numbers(answers, served)[0]})
 
     def ask(self, requests: Sequence[ScoreRequest]) -> bytes:
-        """A client's request, as `plumbline check_rewards URL wire=hexadecimal` sends it."""
+        """Return a client's request as `plumbline check_rewards URL wire=hexadecimal` sends it."""
         ((request,), (image,)) = requests, requests[0].images
         return json.dumps({"prompt": request.prompt, "hex": image.hex()}).encode()
 

@@ -17,7 +17,7 @@ from plumbline.extending import (
 
 
 def read(place: Place, convention: Convention) -> PackRows:
-    """The questions, each with its prompt; a line that cannot be read costs itself alone."""
+    """Return each question with its prompt; a line that cannot be read is an error row."""
     return read_rows(read_lines(place), _question)
 
 

@@ -18,11 +18,11 @@ class Sheet:
         self.schema = schema
 
     def stored_parts(self, benchmark: str) -> Sequence[StoredPart]:
-        """The parts that the table has."""
+        """Count the rows of each part that the table has already."""
         return count_parts(csv.read_csv(self.path).to_batches()) if self.path.exists() else []
 
     def write(self, rows: pa.Table, *, fresh: bool) -> None:
-        """Writes the first run; refuses another."""
+        """Write the first run and refuse another."""
         if not fresh:
             raise NotImplementedError("a sheet takes one run")
         csv.write_csv(rows, self.path)
@@ -33,5 +33,5 @@ class Sheet:
 
 
 def open_table(target: Target, schema: pa.Schema) -> Sheet:
-    """The table where it is wanted."""
+    """Open the table at the target."""
     return Sheet(Path(f"{target.place.path}.{target.table}.csv"), schema)

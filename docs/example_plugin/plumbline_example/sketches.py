@@ -16,7 +16,7 @@ class DescribingMetric(Protocol):
     """A metric that has images described."""
 
     def describing(self) -> str:
-        """What the model is asked."""
+        """Return what the model is asked."""
 
 
 class ScoreRequest(NamedTuple):

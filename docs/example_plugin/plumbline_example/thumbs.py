@@ -6,13 +6,13 @@ from plumbline.extending import Answer, Answered, Place, Release, column_ratings
 
 
 def read(place: Place) -> Release:
-    """The ratings of a CSV with the columns image, person and liked: yes is 1, no is 0."""
+    """Read ratings from a CSV with the columns image, person and liked: yes is 1, no is 0."""
     sheet = read_sheet(place).require(("image", "person", "liked"), "is this Thumbs' file?")
     likes = [float(answer == "yes") for answer in sheet.ids("liked")]
     return released(ratings=column_ratings(sheet, sheet.ids("image"), sheet.texts("prompt"), likes))
 
 
 def read_answers(place: Place, given: Sequence[str]) -> Answered:
-    """The guesses of a text file, an image's name and up or down on each line."""
+    """Read guesses from a text file: each line has an image's name and "up" or "down"."""
     lines = [line.split() for line in read_text(place).splitlines()]
     return Answered([Answer("thumbs", name, None, None, "q", said == "up", (), str(place)) for name, said in lines])

@@ -41,7 +41,7 @@ def picture(number: int) -> bytes:
 
 
 def fine_pattern() -> Image.Image:
-    """A chequerboard whose squares are smaller than the parts that are compared, which all have one colour."""
+    """Draw a chequerboard whose squares are smaller than the compared blocks: all blocks have one mean colour."""
     return Image.fromarray((np.indices((64, 64)) // 2).sum(axis=0).astype(np.uint8) % 2 * 255).convert("RGB")
 
 

@@ -14,7 +14,7 @@ Tree: TypeAlias = "str | Sequence[Tree]"
 
 
 def bracketed(tree: Tree, rng: random.Random) -> str:
-    """A tree of lists in brackets, with punctuation and traces that do not count strewn in."""
+    """Write a tree of lists in brackets, with punctuation and traces in between, which do not count."""
     if isinstance(tree, str):
         return f"(NN {tree})"
     parts = [bracketed(child, rng) for child in tree]

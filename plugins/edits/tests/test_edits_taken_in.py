@@ -22,7 +22,7 @@ PROMPTS = "make it red\nremove the dog\nadd a hat\n"
 
 
 def grey(value: int) -> bytes:
-    """A picture of one grey: the distance of two is the difference of their greys."""
+    """Draw an image of one grey: the distance of two such images is the difference of their greys."""
     file = io.BytesIO()
     Image.new("RGB", (16, 16), (value, value, value)).save(file, "PNG")
     return file.getvalue()

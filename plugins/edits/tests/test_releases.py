@@ -130,7 +130,7 @@ EDITORS = ("SDEdit", "Glide")
 
 
 def imagenhub(folder: Path) -> tuple[dict[str, list[list[list[float]]]], dict[str, list[dict[str, list[int]]]]]:
-    """A release of two editors' 12 edits, by editor the three raters' pairs and the judge's replies of each edit."""
+    """Write a release of 12 edits by each of two editors: three raters' pairs and the judge's replies."""
     draws = np.random.default_rng(7)
     people = {name: [[PAIRS[draw] for draw in draws.integers(7, size=3)] for _ in range(12)] for name in EDITORS}
     replies = {

@@ -33,7 +33,7 @@ def noise(seed: int, width: int = 40, height: int = 30) -> Image.Image:
 
 
 def half(white: range, width: int = 40, height: int = 30) -> Image.Image:
-    """A mask that is white in these columns of pixels."""
+    """Draw a mask that is white in these columns of pixels."""
     mask = Image.new("L", (width, height))
     mask.paste(255, (white.start, 0, white.stop, height))
     return mask

@@ -53,7 +53,7 @@ def export(store: Store, form: str, output: str | Path, **options: Any) -> Expor
 
 
 def read(form: str, output: str | Path, *catalog: str) -> pd.DataFrame:
-    """The whole table by the format's own reader, in the order of its keys."""
+    """Read the whole table by the format's own reader, sorted by key."""
     table = READERS[form](str(output), *catalog)
     assert not table.duplicated(list(KEY)).any()
     return table.sort_values(list(KEY), ignore_index=True)
@@ -68,7 +68,7 @@ def better(generator: str, metric: str, prompt: int) -> float:
 
 
 def replace(run: MadeRun, *parts: pa.Table) -> None:
-    """Puts other scores into a run, one file for each table."""
+    """Replace a run's scores, one file for each table."""
     path = f"runs/{run.run_id}/scores.parquet"
     for file in run.store.files(path):
         run.store.remove(file)

@@ -38,7 +38,7 @@ MODELS = {
 
 @pytest.fixture
 def run(tmp_path: Path) -> MadeRun:
-    """A run in which each metric gives 8 images of atlas the score 1 and 4 the score 0.5."""
+    """Make a run in which each metric scores 8 images of atlas 1 and 4 images 0.5."""
     return make_run(
         tmp_path,
         generators=["atlas", "drift"],
@@ -50,7 +50,7 @@ def run(tmp_path: Path) -> MadeRun:
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    """A model's repository with a card and another author's result."""
+    """Make a model's repository with a card and another author's result."""
     (tmp_path / "model/.eval_results").mkdir(parents=True)
     (tmp_path / "model/README.md").write_text(CARD)
     (tmp_path / "model/.eval_results/theirs.yaml").write_text(OTHERS)

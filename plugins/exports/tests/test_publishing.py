@@ -19,7 +19,7 @@ HOSTILE = "<b>a/b'\n"
 
 @pytest.fixture
 def run(tmp_path: Path) -> MadeRun:
-    """A run with a hostile name and a generator without any score."""
+    """Make a run with a hostile name and a generator without any score."""
     made = make_run(
         tmp_path,
         generators=["atlas", "drift"],

@@ -52,7 +52,7 @@ class Runs(NamedTuple):
         return self.folder / "store"
 
     def gate(self, rules: str | Mapping[str, Any], *words: str) -> Ended:
-        """The gate of these rules, of the newer run."""
+        """Judge the newer run by these rules."""
         text = rules if isinstance(rules, str) else yaml.safe_dump({"rules": rules})
         (self.folder / "gate.yaml").write_text(text)
         return run("gate", f"store={self.store}", f"rules={self.folder}/gate.yaml", f"run={RUN}", *words)
@@ -157,7 +157,7 @@ def test_where_prompts_do_not_suffice_it_is_said_how_many_would(runs: Runs) -> N
 
 
 def test_no_number_of_prompts_is_enough_for_a_candidate_that_is_beyond_the_margin(runs: Runs) -> None:
-    """cobalt fell by 0.15, and 57 prompts are too few to say that it fell by more than 0.14."""
+    """Cobalt fell by 0.15, and 57 prompts are too few to say that it fell by more than 0.14."""
     rules = {"as good": {"metric": "gecko", "no_worse_by": 0.14, "candidate": "cobalt"}}
     ended = runs.gate(rules, f"against={EARLIER}", "settings=ignore")
     assert ended.code == GATE_FAILED and "cannot tell, fails" in ended.words

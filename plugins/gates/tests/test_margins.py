@@ -135,7 +135,7 @@ def draw_studies(loss: str, n: int) -> Floats:
 
 
 def passing(loss: str, n: int) -> float:
-    """The share of drawn studies (STUDIES, n) that pass, each distinct one tested once."""
+    """Return the share of drawn studies (STUDIES, n) that pass; equal studies are tested once."""
     mean = HARD[loss][0]
     samples, times = np.unique(np.sort(draw_studies(loss, n)), axis=0, return_counts=True)
     passed = sum(

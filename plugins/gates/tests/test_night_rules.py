@@ -32,7 +32,7 @@ def test_a_gate_decides_whether_a_night_ends_well(nights: Nights) -> None:
 
 
 def test_a_gate_of_several_benchmarks_has_rules_for_each_of_them(suite: Suite) -> None:
-    """flint falls on places alone, by more than its rule allows; the night's suite can be judged again by its id."""
+    """Flint falls on places alone, by more than its rule allows; the night's suite can be judged again by its id."""
     rules = suite.folder / "gate.yaml"
     refused = {
         "{benchmark: places, metric: gecko, at_least: 0}": "rule floor: metric: places is scored by clipscore, not by",

@@ -245,7 +245,7 @@ def files_below(folder: Path) -> list[Path]:
 
 
 def assert_mended(job: tuple[str, ...], whole: dict[str, dict[str, Any]], path: Path, images: Path) -> str:
-    """A generation ends with the pictures that were there before a file was damaged, and names that file."""
+    """Check that a job which finds a damaged file keeps the earlier images and names the file."""
     told = printed("generate", *job)
     assert pictures(images / "painter") == whole, path
     assert "wanted" in path.parts or path.name in told.replace("\n", ""), path

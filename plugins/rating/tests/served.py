@@ -21,7 +21,7 @@ GENERATORS = ("atlas", "borealis", "cobalt")
 
 
 def run_id_of(folder: Path, **options: Any) -> MadeRun:
-    """A run whose first metric asked two yes-no questions and one of another kind about every prompt."""
+    """Make a run whose first metric asked two yes-no questions and one other question about every prompt."""
     run = make_run(folder, **{"prompts": ["a red star", "a blue cup"], "generators": GENERATORS} | options)
     asked = [
         {"prompt_id": f"p{at:04d}", "question_id": f"q{number}", "text": text, "choices": choices, "answer": choices[0]}

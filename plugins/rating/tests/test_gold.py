@@ -17,7 +17,7 @@ TASKS = [
 
 
 def gold_of(*rows: dict[str, Any]) -> list[Any]:
-    """The tasks' right answers, as a table's rows give them."""
+    """Return the right answers that a table's rows give the tasks."""
     return [task.gold for task in with_gold(TASKS, [read_gold(row, f"gold.csv:{n}") for n, row in enumerate(rows, 2)])]
 
 

@@ -85,7 +85,7 @@ def serving(folder: Path, made: MadeRun, templates: Sequence[str] = TEMPLATES) -
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A study with hostile prompts and edits."""
+    """Plan a study with hostile prompts and edits."""
     folder = tmp_path_factory.mktemp("study")
     made = make_run(folder, prompts=HOSTILE, generators=("atlas", "<b>bold"), sources=sources_of, questions=QUESTIONS)
     with serving(folder, made) as served:
@@ -93,7 +93,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 def rate(browser: WebDriver, server: Server, rater: str, width: int = DESKTOP) -> WebDriver:
-    """The rating page of a rater, ready for an answer."""
+    """Open a rater's page and wait until it accepts an answer."""
     page = open_page(browser, f"{server.address}/rate?rater={rater}", width)
     until_ready(page)
     return page
@@ -369,7 +369,7 @@ return Array.from(document.querySelectorAll("#pictures img"), image => {
 
 
 def grey_png(number: int) -> bytes:
-    """An image of a prompt by a generator: that of the first generator is the brightest."""
+    """Draw an image of a prompt by a generator; the first generator's is the brightest."""
     buffer = io.BytesIO()
     Image.new("L", (48, 48), 230 - 70 * (number // 100) - 9 * (number % 100)).save(buffer, "PNG")
     return buffer.getvalue()

@@ -36,7 +36,7 @@ class Server(NamedTuple):
 
 @contextmanager
 def serving(*words: str, log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Starts a server and ends it, and it alone."""
+    """Start a server, and end this process only."""
     with log.open("wb") as stream:
         process = subprocess.Popen(
             [sys.executable, "-m", "jobs.rate", "port=0", *words], stdout=stream, stderr=stream, cwd=ROOT

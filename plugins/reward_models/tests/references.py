@@ -21,8 +21,10 @@ from tests.operators.models.families.library import Reference, images, measured,
 
 
 def hpsv3(folder: Path, pair: Pair, measure: Measure) -> Answer:
-    """Score as released: the language half gets no image grid, so it numbers all tokens one after the other like a
-    Qwen2. Built from such a Qwen2, Qwen2-VL's vision half, and three linear layers.
+    """Score an image as HPSv3's release does.
+
+    The language half gets no image grid, so it numbers all tokens one after the other like a Qwen2. The reference is
+    built from such a Qwen2, Qwen2-VL's vision half, and three linear layers.
     """
     model = network("Qwen2VLForConditionalGeneration", folder).model
     head, words, image = load_file(folder / "model.safetensors"), tokenizer(folder), pixels(folder, pair.image)
@@ -42,9 +44,10 @@ def hpsv3(folder: Path, pair: Pair, measure: Measure) -> Answer:
 
 
 def editreward(folder: Path, pair: Pair, measure: Measure) -> Answer:
-    """The mean of two heads (TIGER-AI-Lab/EditReward edb027e, qwen2_5_vl_trainer.py): each at the token of its own
-    instruction, the source before the edited image, by transformers' whole network, whose tokens are numbered one after
-    the other, as it is given no image grid.
+    """Return the mean of EditReward's two heads (TIGER-AI-Lab/EditReward edb027e, qwen2_5_vl_trainer.py).
+
+    Each head is read at the token of its own instruction; the source comes before the edited image. transformers' whole
+    network gets no image grid, so it numbers the tokens one after the other.
     """
     model, words = network("Qwen2_5_VLForConditionalGeneration", folder).model, tokenizer(folder)
     shown = [images(folder)(images=one, return_tensors="pt") for one in (BEFORE, PICTURES[pair.image])]
@@ -90,9 +93,10 @@ def videoalign(folder: Path, pair: Pair, measure: Measure) -> Answer:
 
 
 def videoalign_scores(folder: Path, frames: Sequence[Image.Image], text: str) -> list[float]:
-    """VideoAlign's standard scores of an even number of frames, one video at a time, as its trainer.py, inference.py
-    and vision_process.py compute them (KwaiVGI/VideoAlign 219ab9d): tokens are numbered as HPSv3's are; of three heads
-    each is read at its own token, of one head all.
+    """Return VideoAlign's standard scores of an even number of frames, one video at a time.
+
+    As trainer.py, inference.py and vision_process.py compute them (KwaiVGI/VideoAlign 219ab9d): tokens are numbered
+    as in HPSv3. Each of three heads is read at its own token; a single head at all three.
     """
     model, words = network("Qwen2VLForConditionalGeneration", folder).model, tokenizer(folder)
     patches, grid = video_patches(frames, least=128 * 64, most=tiny_rewards.FRAME_PIXELS)
@@ -112,8 +116,10 @@ def videoalign_scores(folder: Path, frames: Sequence[Image.Image], text: str) ->
 
 
 def video_patches(frames: Sequence[Image.Image], *, least: int, most: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Frames resized to whole tokens of 8 pixels within `least` and `most`, as Qwen-VL's smart_resize and torchvision's
-    resize of bytes do, in patches of 2 x 4 x 4; and their grid.
+    """Return the frames as patches of 2 x 4 x 4, and their grid.
+
+    Frames are resized to whole tokens of 8 pixels within `least` and `most`, as Qwen-VL's smart_resize and
+    torchvision's resize of bytes do.
     """
     width, height = frames[0].size
     sides = [max(8, round(side / 8) * 8) for side in (height, width)]
@@ -132,7 +138,7 @@ def video_patches(frames: Sequence[Image.Image], *, least: int, most: int) -> tu
 
 @cache
 def plain_qwen2(folder: Path) -> Any:
-    """A Qwen2 with the weights of a Qwen2-VL's language half."""
+    """Build a Qwen2 with the weights of a Qwen2-VL's language half."""
     half = network("Qwen2VLForConditionalGeneration", folder).model.language_model
     fields = half.config.to_dict()
     rope = {"rope_type": "default", "rope_theta": fields["rope_parameters"]["rope_theta"]}

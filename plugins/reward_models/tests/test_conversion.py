@@ -43,7 +43,7 @@ def converted(folder: Path, **options: Any) -> Path:
 
 @pytest.fixture
 def clip_base(tmp_path: Path) -> Path:
-    """A base whose weights are other ones."""
+    """Save a base with other weights."""
     return rewards.save_open_clip(tmp_path / "base", seed=5)
 
 
@@ -163,8 +163,9 @@ def test_editreward_scores_as_its_release(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def released_videoalign(folder: Path, weights: Mapping[str, torch.Tensor], **settings: Any) -> Path:
-    """Return a VideoAlign's weights in its release's form: under peft's names, with separate adapters, below its
-    settings.
+    """Return VideoAlign's weights in its release's form.
+
+    The names are peft's, the adapters are separate, and the settings come first.
     """
     older = ((r"^model\.visual\.", "visual."), (r"^model\.language_model\.", "model."))
     named = under_released_names(weights, older) | {"lm_head.weight": torch.zeros(3, 2)}

@@ -14,7 +14,7 @@ from tests.operators.tiny.rewards import coarse
 
 
 def save_x_clip(folder: Path, *, seed: int = 0) -> Path:
-    """An X-CLIP of three frames, with a preprocessor of the form of its release."""
+    """Save an X-CLIP of three frames with a preprocessor in its release's form."""
     frames = {
         "num_frames": 3,
         "mit_hidden_size": 16,
@@ -43,7 +43,7 @@ INSTRUCTION = "Rate what the image shows.\nTextual prompt - {text_prompt}\n\nThe
 
 
 def save_hpsv3(folder: Path, *, seed: int = 0) -> Path:
-    """An HPSv3 as it lies once its release is converted: a Qwen2-VL whose tokenizer has one more token."""
+    """Save a converted HPSv3: a Qwen2-VL whose tokenizer has one more token."""
     tiny.save_qwen2_vl(folder, seed=seed)
     _save_token_reward(folder, HpsV3, (REWARD_TOKEN,), {FILE: INSTRUCTION}, seed=seed)
     return folder
@@ -56,7 +56,7 @@ EDIT_INSTRUCTIONS = (
 
 
 def save_editreward(folder: Path, *, seed: int = 0) -> Path:
-    """An EditReward as it lies once its release is converted: a Qwen2.5-VL whose tokenizer has one more token."""
+    """Save a converted EditReward: a Qwen2.5-VL whose tokenizer has one more token."""
     tiny.save_qwen2_vl(folder, seed=seed, kind="qwen2_5_vl")
     instructions = dict(zip(FILES, EDIT_INSTRUCTIONS, strict=True))
     _save_token_reward(folder, EditReward, (REWARD_TOKEN,), instructions, seed=seed)
@@ -73,7 +73,7 @@ FRAME_PIXELS = 10_000
 
 
 def save_videoalign(folder: Path, *, seed: int = 0, heads: int = 1) -> Path:
-    """A VideoAlign as it lies once its release is converted: a Qwen2-VL whose tokenizer has three more tokens."""
+    """Save a converted VideoAlign: a Qwen2-VL whose tokenizer has three more tokens."""
     tiny.save_qwen2_vl(folder, seed=seed)
     scores = {"reward_heads": heads, "reward_means": REWARD_MEANS, "reward_stds": REWARD_STDS}
     fields = {**scores, "max_frame_pixels": FRAME_PIXELS}
@@ -92,7 +92,7 @@ def _save_token_reward(
     seed: int,
     **fields: Any,
 ) -> None:
-    """Makes a Qwen-VL's folder one of a reward at tokens of its own; `fields` go to its config."""
+    """Turn a Qwen-VL's folder into a reward model that is read at its own tokens; `fields` go to its config."""
     tokenizer, config = AutoTokenizer.from_pretrained(folder), AutoConfig.from_pretrained(folder)
     tokenizer.add_special_tokens({"additional_special_tokens": [*tokens]}, replace_extra_special_tokens=False)
     config.text_config.vocab_size = len(tokenizer)

@@ -193,7 +193,7 @@ def test_equal_images_with_other_questions_are_scored_apart(asked: Asked) -> Non
 
 
 def step(asked: Asked, generator: str) -> int:
-    """A step with each prompt twice; returns how many questions were asked of the writer by then."""
+    """Send a step with each prompt twice, and return how many requests the question writer has received so far."""
     pairs = pack_pairs(COUNT, (generator,)) * 2
     form = {"images": [base64.b64encode(pair.image).decode() for pair in pairs]}
     form |= {"prompts": [pair.prompt for pair in pairs], "metrics": ["gecko_baseline"]}

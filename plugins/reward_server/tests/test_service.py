@@ -1,5 +1,6 @@
-"""Images of many requests share batches, batches of dead replicas are repeated, scores are cached, the queue has a
-limit.
+"""Many requests share batches, and a dead replica's batches are repeated.
+
+Scores are cached, and the queue has a limit.
 """
 
 import asyncio

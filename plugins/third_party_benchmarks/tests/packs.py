@@ -26,7 +26,7 @@ def write_oneig(folder: Path, count: int = 4) -> Path:
 
 
 def write_wise_verified(path: Path, count: int = 4) -> Path:
-    """An explanation of each of the first prompts of the shapes, which get numbers."""
+    """Write explanations of the first prompts of the shapes, which get numbers."""
     return write_json(
         path,
         [

@@ -8,7 +8,7 @@ from tests.pipelines.metaeval.releases.files import Layout, Rows
 
 
 def _field(number: int, content: bytes) -> bytes:
-    """A field of bytes in protobuf's encoding."""
+    """Encode a field of bytes as protobuf does."""
     return _varint(number << 3 | 2) + _varint(len(content)) + content
 
 
@@ -17,8 +17,10 @@ def _varint(number: int) -> bytes:
 
 
 def as_example(features: Mapping[str, str | bytes | float]) -> bytes:
-    """A tensorflow.Example, laid out by hand after example.proto: text and bytes as bytes_list, numbers as
-    float_list."""
+    """Encode a tensorflow.Example by hand, after example.proto.
+
+    Text and bytes become a bytes_list, numbers a float_list.
+    """
     entries = b""
     for name, value in features.items():
         if isinstance(value, float):
@@ -30,7 +32,7 @@ def as_example(features: Mapping[str, str | bytes | float]) -> bytes:
 
 
 def as_tfrecord(*records: bytes) -> bytes:
-    """A file of records as TensorFlow writes it."""
+    """Encode a file of records as TensorFlow writes it."""
     out = b""
     for record in records:
         length = struct.pack("<Q", len(record))
@@ -39,7 +41,7 @@ def as_tfrecord(*records: bytes) -> bytes:
 
 
 def richhf(label: str = "1 0 1 1 1 0", **features: str | bytes | float) -> bytes:
-    """An example of RichHF-18K."""
+    """Encode an example of RichHF-18K."""
     scores = {"aesthetics_score": 0.5, "artifact_score": 0.75, "misalignment_score": 0.25, "overall_score": 0.5}
     maps = {"artifact_map": b"\xff\xd8jpeg", "misalignment_map": b"\xff\xd8jpeg"}
     return as_example({"filename": "train/0a1b.png", **scores, **maps, "prompt_misalignment_label": label, **features})

@@ -31,7 +31,7 @@ def data(tmp_path: Path) -> str:
 
 @pytest.fixture
 def alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The workers are one, in this process: no other has to import its model."""
+    """Train in this process, so that no other process has to import the model."""
 
     def run_here(planned: PlannedTraining, report: Callable[[str], None]) -> None:
         work(planned.task, Seat(0, 1, CPU), report)
@@ -171,7 +171,7 @@ def test_data_output_and_states_may_be_on_s3(tmp_path: Path, bucket: str, alone:
 
 @pytest.fixture(scope="module")
 def finetuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A few steps on the embedded world's raters."""
+    """Train for a few steps on the embedded world's raters."""
     output = tmp_path_factory.mktemp("finetuned") / "out"
     planned = plan_training(
         taught.training_config("training=finetune", f"output={output}", "shard_rows=256", "pace.steps=8")

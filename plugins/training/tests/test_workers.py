@@ -80,7 +80,7 @@ def rows_in_order(tmp_path: Path, settings: tuple[str, ...]) -> list[int]:
 
 
 def kill_who_takes(note: Path) -> None:
-    """Ends the process that writes its id into the note."""
+    """End the process that writes its id into the note."""
     waiting = threading.Event()
     while not note.exists():
         waiting.wait(0.1)

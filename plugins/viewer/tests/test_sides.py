@@ -38,7 +38,7 @@ def ask(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asking]:
 
 
 def text_of(ask: Asking, path: str, status: int = 200) -> str:
-    """A page without markup, style and script."""
+    """Return a page without markup, style and script."""
     answer = ask(path)
     assert answer.status_code == status, answer.text
     plain = re.sub(r"<(style|script)>.*?</\1>", "", answer.text, flags=re.DOTALL)

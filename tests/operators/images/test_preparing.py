@@ -71,7 +71,6 @@ def chunk(kind: bytes, content: bytes) -> bytes:
 
 def png_of_declared_size(width: int, height: int) -> bytes:
     """Return a PNG of a hundred bytes that declares any size and contains no pixel."""
-
     header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"")) + chunk(b"IEND", b"")
 

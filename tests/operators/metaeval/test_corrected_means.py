@@ -1,5 +1,6 @@
-"""Means that are corrected by the ratings of some prompts: what they are, how often their intervals hold, and what is
-not told.
+"""Means that are corrected by the ratings of some prompts.
+
+Their values, how often their intervals contain the truth, and when none is given.
 """
 
 import math

@@ -178,7 +178,7 @@ def test_a_sample_counts_for_each_of_its_tags() -> None:
 
 
 def graphs(*given: tuple[str, str]) -> pa.Table:
-    """A ladder of three images, of no, one and two errors, for each graph and subset."""
+    """Make three images with no, one and two errors for each graph and subset."""
     return rows.table(
         [
             {"graph_id": graph, "subset": subset, "image_id": f"{graph}{level}", "node": str(level), "level": level}

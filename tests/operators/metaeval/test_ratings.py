@@ -1,5 +1,6 @@
-"""Ratings beside scores: matched by what tells an image, with everything unmatched counted, and nothing undefined
-hidden.
+"""Ratings are matched with scores by image.
+
+Whatever is not matched is counted, and an undefined number has a reason.
 """
 
 import math

@@ -93,7 +93,7 @@ def test_the_headline_claims_no_more_than_the_pairs_show(found: list[Board], sai
 
 
 def test_one_clear_difference_among_three_pairs_makes_no_winner() -> None:
-    """a is clearly better than b; c has few prompts and differs clearly from neither."""
+    """Generator a is clearly better than b; c has few prompts and differs clearly from neither."""
     found = board("m", "abc", "ab")
     assert str(headline({"m": found})) == "a leads by m, but is not clearly the best. Cannot be told from it: c."
     assert str(board_sentence(found)).endswith("; c cannot be told from it.")
@@ -101,7 +101,7 @@ def test_one_clear_difference_among_three_pairs_makes_no_winner() -> None:
 
 
 def test_a_generator_with_few_prompts_does_not_lead_by_its_mean() -> None:
-    """c has the highest mean and differs clearly from no other generator."""
+    """Generator c has the highest mean and differs clearly from no other generator."""
     said = str(board_sentence(board("m", "cab", "ab")))
     assert said == "a leads by m (0.800, 95% interval 0.790 to 0.810); c cannot be told from it."
 

@@ -137,7 +137,7 @@ def test_a_generator_without_scores_comes_last_without_a_mean() -> None:
 
 
 def test_a_generator_with_few_prompts_differs_from_none_and_makes_none_the_best() -> None:
-    """a is clearly better than b; c has the lowest mean and twelve prompts, and differs clearly from neither."""
+    """Generator a is clearly better than b; c has the lowest mean of only twelve prompts and differs from neither."""
     few = [*noisy(0.74, 6, 12), *[None] * 288]
     scores = scores_table({"a": noisy(0.8, 4, 300), "b": noisy(0.75, 5, 300), "c": few})
     found = paired(scores, {})

@@ -46,7 +46,7 @@ def test_the_depth_is_the_longest_way_to_a_root_of_any_sentence() -> None:
 
 
 def central_depth_of_the_paper(children: list[list[int]], node: int) -> tuple[int, int]:
-    """The pseudo-code of Gecko's appendix B.4.11 as it is printed; no child is a depth of 0."""
+    """Follow the pseudo-code of Gecko's appendix B.4.11 as printed; without children the depth is 0."""
     of_children = {child: central_depth_of_the_paper(children, child) for child in children[node]}
     return (
         max((depths[1] + 1 for child, depths in of_children.items() if child < node), default=0),

@@ -362,8 +362,11 @@ def test_options_may_be_keyword_arguments_and_models_load_without_false_warnings
 def test_questions_passed_with_images_are_asked_by_the_benchmarks_metric(
     images: list[bytes], prompts: list[str]
 ) -> None:
-    """Lists have pairs, or objects with choices and parents: a child counts only if its parent holds. Texts that the
-    image should contain are in the same list, and are not questions."""
+    """Lists have pairs, or objects with choices and parents.
+
+    A child counts only if its parent is true. Texts that the image should contain are in the same list, but are not
+    questions.
+    """
     soft_mean = ("metrics.tifa_v1.aggregate=soft_geometric", "metrics.tifa_v1.answers=likelihood")
     scorer = open_scorer("metric=[tifa_v1,dsg_1k]", *soft_mean, "models=shapes")
     yes_or_no = {"choices": ["yes", "no"], "answer": "yes"}
@@ -392,8 +395,10 @@ def test_questions_that_no_metric_asks_are_refused(scorer: Scorer, images: list[
 def test_questions_about_a_prompt_are_written_once_for_all_threads(
     server: Server, images: list[bytes], prompts: list[str]
 ) -> None:
-    """Questions that could not be written now are written by the next call, and so are the oldest ones beyond
-    kept_prompts."""
+    """Questions that could not be written are written by the next call.
+
+    So are the oldest ones beyond kept_prompts.
+    """
     llm = {"endpoint": server.url, "checkpoint": "m", "key_variable": VARIABLE, "max_retries": 0}
     words = [f"models.llm.{name}={value}" for name, value in llm.items()]
     scorer = open_scorer("metric=[gecko_baseline]", "models=shapes", "model@models.llm=api", *words, "kept_prompts=3")

@@ -1,5 +1,7 @@
-"""A chain that cannot be served is rejected when the configuration is read, with the missing part; nothing is
-dropped."""
+"""A chain that cannot be served is rejected when the configuration is read.
+
+The message names the missing part, and nothing is dropped.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -43,7 +43,7 @@ HARD = [rare_losses, shares, clustered_seeds, prompts_that_differ_in_spread]
 
 
 def some_slow(*slow: Draw) -> list[object]:
-    """The hard cases, of which these are left to `make slow`."""
+    """Return the hard cases; those named here run in `make slow` only."""
     return [pytest.param(draw, marks=pytest.mark.slow) if draw in slow else draw for draw in HARD]
 
 

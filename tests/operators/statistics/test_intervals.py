@@ -53,7 +53,7 @@ HARD: dict[str, tuple[Draw, float, Scale]] = {
 
 
 def missed(intervals: list[Interval], truth: float) -> float:
-    """The share that do not contain the truth; no interval misses nothing."""
+    """Return the share of intervals that do not contain the truth; an absent interval is no miss."""
     return sum(one.low > truth + 1e-9 or one.high < truth - 1e-9 for one in intervals) / len(intervals)
 
 

@@ -30,7 +30,7 @@ def test_the_signed_rank_test_is_scipys_with_its_effect_and_wins() -> None:
 
 
 def enumerated(differences: np.ndarray, zeros: ZeroHandling) -> float:
-    """The two-sided p-value over every sign that the differences could have had."""
+    """Return the two-sided p-value over all signs that the differences could have had."""
     ranked = differences if zeros == "pratt" else differences[differences != 0]
     ranks = stats.rankdata(np.abs(ranked))[ranked != 0]
     sums = [np.dot(signs, ranks) for signs in product((-1, 1), repeat=len(ranks))]

@@ -13,7 +13,7 @@ from plumbline.operators.statistics.ties import calibrate_ties
 
 
 def brute_force(human: np.ndarray, metric: np.ndarray, groups: np.ndarray | None) -> tuple[float, float]:
-    """The first best threshold among 0 and all differences, every pair laid out; numbers are compared by value."""
+    """Return the first best threshold among 0 and all differences, by trying every pair."""
     metric, step = merge_equal(metric), step_of(metric)
     i, j = np.triu_indices(len(human), 1)
     if groups is not None:

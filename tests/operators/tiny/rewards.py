@@ -372,8 +372,9 @@ def save_align(folder: Path, *, seed: int = 0) -> Path:
 
 
 def bert_tokenizer() -> BertTokenizer:
-    """Return an uncased BERT tokenizer with the two tokens that BLIP adds, for the words of the tests and
-    all letters.
+    """Return an uncased BERT tokenizer with the two tokens that BLIP adds.
+
+    It knows the words of the tests and all letters.
     """
     letters = [*string.ascii_lowercase, *string.digits, *string.punctuation]
     words = [word for sentence in SENTENCES for word in sentence.split() if len(word) > 1]

@@ -46,7 +46,7 @@ def value(found: Findings, metric: str, statistic: str) -> Judgement:
 
 @pytest.fixture
 def ratings(tmp_path: Path) -> Path:
-    """A generic long table of five images' ratings by two raters."""
+    """Write a long table of two raters' ratings of five images."""
     rows = [(f"i{n}", f"p{n}", "g", rater, "likert", 1 + n) for n in range(5) for rater in ("a", "b")]
     columns = ["image_id", "prompt_id", "generator", "rater", "template", "rating"]
     path = tmp_path / "ratings.csv"

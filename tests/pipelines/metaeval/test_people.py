@@ -158,7 +158,7 @@ def test_choices_agree_by_two_generators_whichever_stands_first(
 
 
 def image_means(table: pd.DataFrame) -> pd.Series:
-    """The mean rating of each image, from 0 to 1, over the raters who were sure."""
+    """Return each image's mean rating, from 0 to 1, over the raters who were sure."""
     rated = table.assign(value=table["answer"].map(VALUES))
     by_rater = rated.groupby(["prompt_id", "generator", "rater"])["value"].mean()
     return by_rater.groupby(["prompt_id", "generator"]).mean().dropna()

@@ -22,7 +22,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> MadeRun:
 
 @pytest.fixture(scope="module")
 def rated(run: MadeRun, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """The words for ratings of the run's images, which follow the scores of one metric, in any order."""
+    """Return the overrides for ratings that follow one metric's scores, in shuffled order."""
     scores = pd.read_parquet(run.folder / "scores.parquet").query("metric == 'gecko'")
     ratings = scores[["prompt_id", "generator"]].assign(rater="a", rating=(1 + scores["score"] * 4).round())
     path = tmp_path_factory.mktemp("rated") / "ratings.csv"

@@ -62,7 +62,7 @@ def config(scored: Scored, output: str | Path, form: str, **options: Any) -> Rew
 
 @pytest.fixture
 def export(scored: Scored, tmp_path: Path) -> Iterator[Export]:
-    """Exports of the run into a folder of the test's own."""
+    """Return a function that exports the run into the test's folder."""
 
     def run(form: str, output: str | Path = tmp_path / "out", **options: Any) -> Exported:
         return export_rewards(config(scored, output, form, **options), lambda record: None)

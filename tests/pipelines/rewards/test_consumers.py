@@ -26,7 +26,7 @@ torch.set_num_threads(1)
 
 
 def loaded(folder: Path, cache: Path, split: str = "train") -> Dataset:
-    """A split of an export as `datasets` finds it in the folder."""
+    """Load a split of an export with `datasets`."""
     return load_dataset(str(folder), split=split, cache_dir=str(cache))
 
 
@@ -104,7 +104,7 @@ def test_the_better_image_of_a_pair_is_that_of_the_better_score(
 
 
 def test_a_dpo_trainer_takes_the_first_image_of_a_tar_for_the_better_one(export: Export, tmp_path: Path) -> None:
-    """diffusers' diffusion ORPO example: it compares a label, which it has as text, with the number 0."""
+    """The trainer is diffusers' diffusion ORPO example; it compares a label, which is text, with the number 0."""
     export("pairs_webdataset", reward="clipscore")
     tars = [str(path) for path in sorted((tmp_path / "out" / "data").glob("train-*.tar"))]
     samples = list(
@@ -200,7 +200,7 @@ def test_hpdv3_prefers_the_first_path(export: Export, scored: Scored, tmp_path: 
 
 
 def test_the_best_of_n_is_an_image_with_its_text(export: Export, scored: Scored, tmp_path: Path) -> None:
-    """diffusers' text-to-image trainer: the columns image and text."""
+    """The example is diffusers' text-to-image trainer: the columns image and text."""
     export("best_of_n", reward="clipscore")
     best = loaded(tmp_path / "out", tmp_path / "cache")
     rows = scored.scores[scored.scores.metric == "clipscore"]

@@ -42,7 +42,7 @@ class Killed(BaseException):
 
 
 def killed_at(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
-    """The process dies before its write of this number."""
+    """Let the process die before its n-th write."""
     done, before = 0, Place.create
 
     def create(place: Place, data: bytes) -> bool:
@@ -166,7 +166,7 @@ def test_no_prompt_is_in_both_splits_in_any_format(form: str, export: Export, tm
 
 
 def _prompts(folder: Path, split: str, texts: list[str]) -> set[str]:
-    """The prompts whose text stands in the files of a split."""
+    """Return the prompts whose text is in the files of a split."""
     found: set[str] = set()
     for path in [*folder.glob(f"data/{split}-*"), *folder.glob(f"{split}.json*")]:
         if path.suffix == ".parquet":
@@ -237,7 +237,7 @@ def test_the_direction_of_a_metric_is_known() -> None:
 
 @pytest.fixture
 def own(scored: Scored, tmp_path: Path) -> Scored:
-    """A run of the test's own, of images in files that rows name by address."""
+    """Make a run of images in files that rows name by address."""
     folder = tmp_path / "bench"
     write_rows(folder / "prompts.parquet", prompts(4))
     for generator in GENERATORS[::2]:

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.elsewhere
 
 
 def brightness(image: Image.Image) -> torch.Tensor:
-    """A transform of fixed size, as the datasets want one."""
+    """Resize an image to a fixed size, as the trainers' datasets require."""
     return torch.from_numpy(np.asarray(image.convert("RGB").resize((4, 4)), np.float32))
 
 

@@ -33,7 +33,7 @@ NESTED = "[" * 100_000 + "]" * 100_000
 
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
-    """A store with two complete runs."""
+    """Make a store with two complete runs."""
     make_run(tmp_path, run_id=OLD)
     return make_run(tmp_path, run_id=NEW).store
 

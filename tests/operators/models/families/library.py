@@ -371,8 +371,9 @@ def blind_t5(folder: Path, question: Question, measure: Measure) -> Answer:
 
 
 def score_by_label(folder: Path, pair: tuple[str, str], measure: Measure, label: int = 2) -> Answer:
-    """Return the softmax over the labels for two texts between BERT's marks, with the longer text cut to
-    the context.
+    """Return the softmax over the labels for two texts between BERT's marks.
+
+    The longer text is cut to the context.
     """
     known = tiny.VOCABULARY
     words, others = ([known.get(word, known["<unk>"]) for word in text.split()] for text in pair)

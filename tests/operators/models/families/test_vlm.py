@@ -268,7 +268,7 @@ class WholeModel:
 
     @cache  # noqa: B019 - as long as the module's fixture
     def expected(self) -> list[list[list[float]]]:
-        """The log-probabilities for all QUESTIONS."""
+        """Return the log-probabilities of the choices of all QUESTIONS."""
         return [
             [self.logprobs(PICTURES[question.image], question.text, choice) for choice in question.choices]
             for question in QUESTIONS

@@ -24,7 +24,7 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 def reading(name: str, path: Path | str) -> Release:
-    """What the named reader makes of a file or folder."""
+    """Read a file or folder with the named reader."""
     return read_release(name, StorageConfig().locate(str(path)))
 
 
@@ -34,7 +34,7 @@ def table(names: str, *rows: Sequence[Any]) -> list[dict[str, Any]]:
 
 
 def as_csv(rows: Rows, delimiter: str = ",") -> str:
-    """The rows with a header, empty where they hold None."""
+    """Write rows as CSV with a header; None is an empty cell."""
     out = io.StringIO()
     writer = csv.DictWriter(out, list(rows[0]), delimiter=delimiter, lineterminator="\n")
     writer.writeheader()
@@ -43,12 +43,12 @@ def as_csv(rows: Rows, delimiter: str = ",") -> str:
 
 
 def as_lines(rows: Rows) -> str:
-    """The rows as JSON lines."""
+    """Write rows as JSON lines."""
     return "".join(f"{json.dumps(row)}\n" for row in rows)
 
 
 def as_parquet(rows: Rows) -> bytes:
-    """The rows as a Parquet file."""
+    """Write rows as a Parquet file."""
     sink = pa.BufferOutputStream()
     pq.write_table(pa.Table.from_pylist([dict(row) for row in rows]), sink)
     return bytes(sink.getvalue())
@@ -64,13 +64,13 @@ WRITERS = {
 
 
 def encoded(name: str, content: Any) -> bytes:
-    """A file's content: text and bytes as they are, rows and trees as the name's ending says."""
+    """Encode a file's content: text and bytes as they are, rows and trees by the name's ending."""
     text = content if isinstance(content, str | bytes) else WRITERS[Path(name).suffix](content)
     return text.encode() if isinstance(text, str) else text
 
 
 def put(file: Path, content: Any) -> Path:
-    """A file with this content, in a folder that is made for it."""
+    """Write a file with this content, and its folder."""
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_bytes(encoded(file.name, content))
     return file

@@ -31,13 +31,13 @@ odd = st.sampled_from(ODD).map(deepcopy)
 
 @cache
 def asked(protocol: str) -> MetaevalConfig:
-    """A protocol with few draws, its paths to be set."""
+    """Return a protocol with few draws, whose paths are still to be set."""
     draws = ["sampling.resamples=3", "sampling.permutations=3"]
     return config(Path(), f"protocol={protocol}", "protocol.path=unset", *draws)
 
 
 def judge(protocol: str, path: Path, scores: Path | None = None, **options: Any) -> None:
-    """The findings' numbers are finite or have a reason; or one line says why there are none."""
+    """Check that each number is finite or has a reason, or that one line says why there are none."""
     base = asked(protocol)
     made = replace(
         base,
@@ -137,7 +137,7 @@ def _column(values: list[Json]) -> pa.Array:
 
 @st.composite
 def harmed_bytes(draw: st.DrawFn, whole: bytes) -> bytes:
-    """A file cut anywhere, or with any byte changed."""
+    """Draw a file that is cut anywhere, or has any byte changed."""
     at = draw(st.integers(0, len(whole) - 1))
     rest = draw(st.none() | st.binary(min_size=1, max_size=1))
     return whole[:at] + (b"" if rest is None else rest + whole[at + 1 :])
@@ -145,7 +145,7 @@ def harmed_bytes(draw: st.DrawFn, whole: bytes) -> bytes:
 
 @st.composite
 def harmed(draw: st.DrawFn, layout: Layout, *, values: bool) -> Layout:
-    """A layout of whose files the values, or else the bytes, are harmed."""
+    """Draw a layout with damaged values or damaged bytes in its files."""
     files: dict[str, bytes] = {}
     for name, content in layout.files.items():
         if not values or isinstance(content, str | bytes):

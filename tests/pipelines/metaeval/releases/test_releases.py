@@ -285,7 +285,7 @@ def test_a_release_has_a_reader_and_a_protocol_of_its_name(name: str) -> None:
 
 
 def but(name: str, file: str, content: Any, folder: Path) -> Release:
-    """A layout with another file in it."""
+    """Read a layout in which one file is replaced."""
     return reading(LAYOUTS[name].reader, LAYOUTS[name].but(file, content).write(folder))
 
 
