@@ -156,7 +156,7 @@
   // The templates: the answers of one press, and how an answer of several parts is drawn and read.
   const pairs = (task) => [0, 1].map((place) => ["ab"[task.shown[place]], "AB"[place], "ab"[place], "", ["ArrowLeft", "ArrowRight"][place]]);
   const PICK = {
-    keys: "A or ← the first, B or → the second, T a tie",
+    keys: "A or ← first, B or → second, T tie",
     choices: (task) => { const [a, b] = pairs(task); return [a, ["tie", "Tie", "t", ""], b]; },
   };
   // A grade is answered by its digit, and 10 by 0.
@@ -368,7 +368,7 @@
     if (!past.length) return;
     queue.unshift(past.pop());
     move();
-    say("Your earlier answer; another one replaces it.");
+    say("This is your earlier answer; a new answer replaces it.");
   };
   const leave = () => {
     past.push(queue.shift());
@@ -384,14 +384,14 @@
   let wasAway = false;
   const tell = (kind = "") => {
     const waiting = keptAs("answer ").length;
-    if (kind) say(`The server does not answer. ${waiting ? `${plural(waiting, "answer")} kept in this browser, to be sent when it does. ` : ""}${queue.length ? "You can go on." : ""}`, kind);
-    else if (wasAway && !waiting) say("The server answers again: every answer is kept.");
+    if (kind) say(`The server does not answer. ${waiting ? `${plural(waiting, "answer")} saved in this browser, to be sent later. ` : ""}${queue.length ? "You can go on." : ""}`, kind);
+    else if (wasAway && !waiting) say("The server answers again, and all answers are saved.");
     wasAway = Boolean(kind) || (wasAway && waiting > 0);
   };
   const stop = (why) => {
     queue.length = 0;
     show();
-    first("#question").textContent = "Nothing can be rated here now.";
+    first("#question").textContent = "There is nothing to rate here now.";
     say(why, "away");
   };
   const progress = () => {
@@ -416,7 +416,7 @@
         dismiss();
         sync();
       };
-      const line = other ? `Another answer is kept: ${inWords(other.answer, task)}. Yours was: ${inWords(body.answer, task)}.` : `Your answer (${inWords(body.answer, task)}) was not kept: ${why}`;
+      const line = other ? `Another answer was saved: ${inWords(other.answer, task)}. Yours was: ${inWords(body.answer, task)}.` : `Your answer (${inWords(body.answer, task)}) was not kept: ${why}`;
       const [mine, others] = other ? ["Keep mine", "Keep the other"] : ["Send it again", "Leave it"];
       return made("li", {}, made("b", { dir: "auto" }, task.prompt), made("br"), line, made("br"), button(mine, send), button(others, dismiss));
     }));

@@ -72,7 +72,7 @@ def test_the_page_of_progress_shows_agreement_pairs_and_who_is_random(scored_run
     assert main.count('class="warning"') == 1 and "<strong><bdi>zed</bdi></strong>" in main
     assert '<td class="n">200</td><td class="n">200</td>' in main, "all answers that are wanted"
     assert "1 of 1 pair of generators decided; 200 of 200 answers." in main
-    assert "of ordinal distance" in main and "prediction-powered" not in main
+    assert "with ordinal distance" in main and "prediction-powered" not in main
 
 
 @pytest.mark.parametrize(

@@ -297,8 +297,8 @@ def test_without_a_network_rating_goes_on_and_the_answers_follow(browser: WebDri
     until_ahead(page, server, "offline")
     with go_offline(page):
         answer_by_keys(page)
-        until(page, lambda seen: state(seen).startswith("The server does not answer. 1 answer kept in this browser"))
-    until(page, lambda seen: state(seen) == "The server answers again: every answer is kept.")
+        until(page, lambda seen: state(seen).startswith("The server does not answer. 1 answer saved in this browser"))
+    until(page, lambda seen: state(seen) == "The server answers again, and all answers are saved.")
     assert len(server.read_answers("offline")) == 1
     forgive(page)
 
@@ -313,7 +313,7 @@ def test_a_killed_server_and_a_closed_window_lose_and_double_nothing(browser: We
         answer_by_keys(page)
         until_ready(page)
         assert all(script(page, "return Array.from(document.images, image => image.naturalWidth)"))
-    until(page, lambda seen: "2 answers kept in this browser" in state(seen))
+    until(page, lambda seen: "2 answers saved in this browser" in state(seen))
     page.get("about:blank")
     forgive(page)
     server.start()
@@ -335,7 +335,7 @@ def test_an_answer_of_another_window_is_shown_before_it_is_replaced(browser: Web
     give_whole(page, "Cannot tell")
     until(page, lambda seen: find(seen, "#refused li"))
     (refused,) = find(page, "#refused li")
-    assert "Another answer is kept: unsure. Yours was: cannot tell." in refused.text
+    assert "Another answer was saved: unsure. Yours was: cannot tell." in refused.text
     assert [answer.answer for answer in server.read_answers("two")] == ["unsure"]
     tap(page, find(refused, "button")[0])
     until(page, lambda _: [answer.answer for answer in server.read_answers("two")] == ["unsure", "cannot_tell"])

@@ -17,7 +17,7 @@
       try { localStorage.setItem(AUTHOR, author.value); } catch { /* it is asked for again */ }
       location.reload();
     } catch (error) {
-      said.textContent = `Not kept: ${error.message}`;
+      said.textContent = `Not saved: ${error.message}`;
       keep.disabled = false;
     }
   });

@@ -19,7 +19,7 @@ def test_without_a_bridge_the_scores_are_not_compared(tmp_path: Path) -> None:
         page = text_of(ask, SIDES)
     assert "gecko is not the same metric in both runs, so its scores are not compared: template so? → no?." in page
     assert f"bridge.old=gecko bridge.old_run={DAYS[0]} bridge.new_run={DAYS[1]}" in page
-    assert "Pictures that moved" not in page
+    assert "Images whose scores changed" not in page
 
 
 def test_runs_are_side_by_side_through_the_bridge_and_pictures_moved_by_no_more_than_noise(

@@ -40,20 +40,20 @@ def files(made: MadeRun) -> list[str]:
 def test_a_note_is_seen_on_its_image_and_in_the_list_by_every_viewer(
     ask: Asking, made: MadeRun, tmp_path: Path
 ) -> None:
-    assert "Nobody has left a note on this image." in ask(image(3)).text
+    assert "This image has no notes yet." in ask(image(3)).text
     assert send(ask, image(3)).status_code == 201
     assert send(ask, image(3), json={"author": "bob", "text": "no, it has two"}).status_code == 201
     assert [path.rpartition("/")[2] for path in files(made)] == ["000000.json", "000001.json"]
     with asking(made.store, tmp_path / "rows") as others:
         page = others(image(3)).text
         assert page.index("no, it has two") < page.index("a handle too many"), "the newest first"
-        assert "Nobody has left a note" in others(image(4)).text
+        assert "This image has no notes" in others(image(4)).text
         for listed in (f"{RUN}/scores", f"{RUN}/scores?notes=any&words=p0003", f"{RUN}/prompt?id=p0003"):
             assert f'href="{image(3)}#notes">2 notes</a>' in others(listed).text
         assert "1 row" in others(f"{RUN}/scores?notes=any&generator=atlas").text
-        assert "no row is so" in others(f"{RUN}/scores?notes=any&words=p0004").text
+        assert "no row matches" in others(f"{RUN}/scores?notes=any&words=p0004").text
         for asked, said in (("", "1–2 of 2 notes"), ("?tag=wrong-object", "1–1 of 1 note"),
-                            ("?words=TWO+bob", "1–1 of 1 note"), ("?tag=other", "no note is so")):  # fmt: skip
+                            ("?words=TWO+bob", "1–1 of 1 note"), ("?tag=other", "no note matches")):  # fmt: skip
             assert said in others(f"/notes{asked}").text
 
 

@@ -243,7 +243,7 @@ def test_a_question_shows_every_generators_image_with_its_answer(ask: Asking) ->
     assert [link for link in page.links if "/pictures/" in link] == [
         f"{RUN}/pictures/{place * len(PROMPTS) + 9}" for place in range(3)
     ]
-    assert all(name in page.text for name in GENERATORS) and "Asked: what <colour> is it?" in page.text
+    assert all(name in page.text for name in GENERATORS) and "Question: what <colour> is it?" in page.text
     values = [noisy(name, "gecko", 9) for name in GENERATORS]
     assert page.text.count("blue") - page.text.count("blue cups") == 2 * sum(value <= 0.5 for value in values)
     everything = read(ask, f"{RUN}/questions").text
@@ -405,7 +405,7 @@ def test_a_run_whose_sources_are_gone_shows_its_scores_and_says_so(tmp_path: Pat
     (tmp_path / "bench").rename(tmp_path / "elsewhere")
     with asking(run.store, tmp_path / "rows") as ask:
         page = read(ask, f"{RUN}/scores?sort=lowest")
-        assert "No prompt and no image can be shown" in page.text and "p0003" in page.text
+        assert "Prompts and images cannot be shown" in page.text and "p0003" in page.text
         image = read(ask, f"{RUN}/scores/3")
         assert "no image" in image.text and "not found" in image.text
         assert ask(f"{RUN}/pictures/3").status_code == 404

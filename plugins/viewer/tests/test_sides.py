@@ -47,7 +47,7 @@ def text_of(ask: Asking, path: str, status: int = 200) -> str:
 
 def moves(text: str) -> list[str]:
     """Return the moves on a page, in order."""
-    return re.findall(r"([+−]?\d\.\d{3}) by gecko", text.partition("Pictures that moved")[2])
+    return re.findall(r"([+−]?\d\.\d{3}) by gecko", text.partition("Images whose scores changed")[2])
 
 
 def test_two_runs_say_what_moved_clearly_or_not_overall_and_at_each_skill(ask: Asking) -> None:
@@ -55,7 +55,7 @@ def test_two_runs_say_what_moved_clearly_or_not_overall_and_at_each_skill(ask: A
     assert "cobalt is better by gecko (+0.100). No clear change: atlas." in page
     assert "cobalt gecko 0.450 0.550 +0.100 no interval +1.00" in page
     assert page.index("▲ better") < page.index("The others: 1 not clear") < page.index("atlas gecko")
-    assert "What moved at each skill by gecko: 4 not clear" in page, "six prompts of a skill are too few of six"
+    assert "Changes by skill, gecko: 4 not clear" in page, "six prompts of a skill are too few of six"
     assert page.count("▲ better") == 1 and page.count(" not clear") == 5 + 2
 
 
@@ -84,7 +84,7 @@ def test_a_prompt_without_a_score_on_a_side_is_found_by_its_error(ask: Asking) -
     for kind in ("any", "corrupt_image"):
         page = text_of(ask, f"{BOTH}&kind={kind}")
         assert "1–1 of 1 prompt" in page and "not scored on both sides" in page and "beside 11 blue cups" in page
-    assert "no prompt is so" in text_of(ask, f"{BOTH}&kind=unreadable_uri")
+    assert "no prompt matches" in text_of(ask, f"{BOTH}&kind=unreadable_uri")
 
 
 def test_two_generators_of_a_run_are_compared_prompt_by_prompt(ask: Asking) -> None:
@@ -131,7 +131,7 @@ def run_with_two_settings(folder: Path) -> MadeRun:
 
 
 def test_prompts_whose_images_have_notes_are_found_on_either_side(ask: Asking) -> None:
-    assert "no prompt is so" in text_of(ask, f"{BOTH}&notes=any")
+    assert "no prompt matches" in text_of(ask, f"{BOTH}&notes=any")
     note = {"author": "ann", "text": "two cups"}
     for run, row in ((LEFT, 3), (RIGHT, 15)):
         assert ask(f"/runs/{run}/scores/{row}/notes", method="POST", json=note).status_code == 201
@@ -164,4 +164,4 @@ def test_an_order_that_is_none_is_refused(ask: Asking) -> None:
 def test_a_run_is_offered_beside_the_newest_one_that_it_can_be_compared_with(ask: Asking) -> None:
     page = ask(f"/compare?right={RIGHT}").text
     assert f'<option value="{LEFT}" selected>' in page and f'<option value="{RIGHT}" selected>' in page
-    assert "What moved" not in page
+    assert "What changed" not in page

@@ -157,7 +157,7 @@ def test_a_link_to_a_state_shows_it_again_and_the_browser_goes_back(
     link, shown = page.current_url, page.find_element(By.ID, "pictures").text
     page.back()
     until(page, lambda seen: "skill=" not in seen.current_url and find(seen, ".duo"))
-    assert Select(page.find_element(By.NAME, "sort")).first_selected_option.text == "what fell"
+    assert Select(page.find_element(By.NAME, "sort")).first_selected_option.text == "the largest drops"
     assert page.find_element(By.ID, "pictures").text != shown
     assert open_page(browser, link, width).find_element(By.ID, "pictures").text == shown
 
