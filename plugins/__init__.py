@@ -1,1 +1,1 @@
-"""Features beside the core. Each folder is a plugin: its code, configuration, page and tests (docs/plugins.md)."""
+"""Features outside the core. Each folder is a plugin: its code, configuration, page and tests (docs/plugins.md)."""

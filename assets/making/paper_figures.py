@@ -23,7 +23,7 @@ from plumbline.pipelines.base.markdown_sections import write_section
 from plumbline.pipelines.base.storage import Place, StorageConfig
 from plumbline.pipelines.metaeval.releases import error_graphs, image_ratings
 from plumbline.pipelines.metaeval.releases.sheets import read_objects, read_sheet
-from plumbline.plugins.diagnosis.diagnosis import Diagnosis, shown_tables
+from plumbline.plugins.diagnosis.diagnosis import Diagnosis, make_tables
 from plumbline.plugins.diagnosis.prompt_correlations import (
     PromptNumbers,
     correlate_properties,
@@ -74,7 +74,7 @@ def published_tables(reference: Place) -> list[ShownTable]:
         *correlate_metrics(released["tifa160"].scores, TIFA160),
         *correlate_metrics(released["t2iscorescore"].scores, TS2),
     ]
-    between = shown_tables(Diagnosis(correlations=together))
+    between = make_tables(Diagnosis(correlations=together))
     return [_correlations(released), *between, _questions(questions)]
 
 

@@ -35,7 +35,8 @@ from plumbline.pipelines.store.cells import Shard
 from plumbline.pipelines.store.run_scores import read_run_scores
 from plumbline.pipelines.store.runs import find_run, name_by_time, read_manifest
 from plumbline.pipelines.store.store import Store
-from plumbline.plugins.benchmark_builder.benchmark_pictures import PictureOptions, read_pictures
+from plumbline.plugins.benchmark_builder.benchmark_images import ImageOptions, read_benchmark_images
+from plumbline.plugins.benchmark_builder.image_leaks import MIN_CORRELATION, ImageFinder
 from plumbline.plugins.benchmark_builder.leaks import (
     KINDS,
     PICTURES,
@@ -46,13 +47,12 @@ from plumbline.plugins.benchmark_builder.leaks import (
     SearchResult,
     Share,
     Target,
+    count_image_shares,
     find_surest_kinds,
     leaks_table,
     merge,
-    picture_shares,
     shares,
 )
-from plumbline.plugins.benchmark_builder.picture_leaks import MIN_CORRELATION, PictureFinder
 from plumbline.plugins.benchmark_builder.training_captions import CAPTIONS
 from plumbline.plugins.benchmark_builder.training_files import TrainingFile, TrainingReader
 from plumbline.plugins.benchmark_builder.training_images import image_reader
@@ -151,7 +151,7 @@ class FoundLeaks(NamedTuple):
     """The benchmark's pictures that cannot be compared."""
     shares: Sequence[Share]
     """Leaked prompts by skill."""
-    picture_shares: Sequence[Share]
+    image_shares: Sequence[Share]
     """Leaked pictures by generator; empty if no pictures were compared."""
     boards: Sequence[Board]
     no_boards: str
@@ -235,7 +235,7 @@ def find_leaks(store: Store, config: LeaksConfig) -> FoundLeaks:
         scanned=scanned,
         unread=unread,
         shares=shares(dict(zip(ids, (own or () for own in skills), strict=True)), kind_of),
-        picture_shares=[share for scan in scanned if scan.what == IMAGE for share in picture_shares(scan.result)],
+        image_shares=[share for scan in scanned if scan.what == IMAGE for share in count_image_shares(scan.result)],
         boards=[] if scores is None else make_boards(scores, manifest, list(kind_of), config.settings),
         no_boards=_explain_no_boards(len(ids), len(kind_of), scores),
     )
@@ -247,13 +247,13 @@ def _scan_all(
     store: Store, config: LeaksConfig, benchmark: _Benchmark, prompts: Mapping[str, str]
 ) -> tuple[list[Scanned], Sequence[Rejection]]:
     """Search for the prompts in all captions and for the pictures in all images; return also unreadable pictures."""
-    text_kinds, picture_kinds = config.select_kinds(TEXTS), config.select_kinds(PICTURES)
+    text_kinds, image_kinds = config.select_kinds(TEXTS), config.select_kinds(PICTURES)
     images = image_reader(config.limits, config.uri_roots)
     captions_files = CAPTIONS.files(config.storage, config.captions, config.column) if text_kinds else []
-    images_files = images.files(config.storage, config.images, config.image_column) if picture_kinds else []
+    images_files = images.files(config.storage, config.images, config.image_column) if image_kinds else []
     rows = sum(file.size for file in captions_files) // BYTES_OF_CAPTION
     rows += sum(file.size for file in images_files) // BYTES_OF_IMAGE
-    rows += sum(shard.rows for shard in benchmark.image_shards) if picture_kinds else 0
+    rows += sum(shard.rows for shard in benchmark.image_shards) if image_kinds else 0
     with open_tasks(config.cluster, store, rows=rows, sources=[(captions_files + images_files)[0].place]) as tasks:
         scanned: list[Scanned] = []
         unread: Sequence[Rejection] = ()
@@ -261,13 +261,13 @@ def _scan_all(
             targets = [Target(*prompt) for prompt in prompts.items()]
             text_finder = LeakFinder(targets, config.near, text_kinds)
             scanned.append(_scan(tasks, "caption", captions_files, _Scan(CAPTIONS, text_finder.find), targets))
-        if picture_kinds:
-            options = PictureOptions(benchmark.limits, benchmark.uris, picture_kinds, prompts)
-            pictures, unread = read_pictures(benchmark.prompt_shards, benchmark.image_shards, options, tasks)
+        if image_kinds:
+            options = ImageOptions(benchmark.limits, benchmark.uris, image_kinds, prompts)
+            pictures, unread = read_benchmark_images(benchmark.prompt_shards, benchmark.image_shards, options, tasks)
             if not pictures:
-                kinds = " or ".join(picture_kinds)
+                kinds = " or ".join(image_kinds)
                 raise ConfigError(f"images: the benchmark has no {kinds} that can be compared; leave images out")
-            finder = PictureFinder([(picture.kind, picture.fingerprint) for picture in pictures], config.near_images)
+            finder = ImageFinder([(picture.kind, picture.fingerprint) for picture in pictures], config.near_images)
             targets = [picture.target for picture in pictures]
             scanned.append(_scan(tasks, IMAGE, images_files, _Scan(images, finder.find), targets))
     return scanned, unread
@@ -304,7 +304,7 @@ def _write(store: Store, found: FoundLeaks, config: LeaksConfig, run_id: str | N
         "prompts": whole.total,
         "leaked": whole.leaked,
         "skills": {share.name: {"prompts": share.total, "leaked": share.leaked} for share in found.shares},
-        "pictures": {share.name: {"pictures": share.total, "leaked": share.leaked} for share in found.picture_shares},
+        "pictures": {share.name: {"pictures": share.total, "leaked": share.leaked} for share in found.image_shares},
         "boards": {board.metric: [list(row) for row in board.means] for board in found.boards},
     }
     store.create_json(f"{found.folder}/leaks.json", content)

@@ -198,7 +198,7 @@ def find_surest_kinds(results: Iterable[SearchResult]) -> dict[str, str]:
     return {prompt_id: KINDS[kind] for prompt_id, kind in kinds.items()}
 
 
-def picture_shares(result: SearchResult) -> list["Share"]:
+def count_image_shares(result: SearchResult) -> list["Share"]:
     """Count the leaked pictures of each generator, and the leaked sources."""
     surest = {str(place): KINDS[matches[0].kind] for place, _, matches in result.leaked()}
     return shares({str(place): (target.generator or SOURCES,) for place, target in enumerate(result.targets)}, surest)

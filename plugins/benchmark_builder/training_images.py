@@ -12,7 +12,7 @@ from plumbline.pipelines.base.tables import Refused, Rejection
 from plumbline.pipelines.ingest.input_rows import IMAGES
 from plumbline.pipelines.ingest.tars import ENDINGS as TARS
 from plumbline.pipelines.sources.uris import Uris
-from plumbline.plugins.benchmark_builder.picture_leaks import TrainingImage, fingerprint
+from plumbline.plugins.benchmark_builder.image_leaks import TrainingImage, fingerprint
 from plumbline.plugins.benchmark_builder.training_files import (
     TrainingFile,
     TrainingReader,

@@ -1,4 +1,4 @@
-"""What a metric measures: what it goes with, asks and does without, and what its questions of each kind come to."""
+"""Diagnosis of metrics: correlations, questions, effects of missing inputs, and scores by kind of question."""
 
 from pathlib import Path
 

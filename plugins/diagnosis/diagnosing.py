@@ -24,7 +24,7 @@ from plumbline.pipelines.running.events import Watch
 from plumbline.pipelines.sweeps.computing import CellTables, compute_whole, inspect_cells, registered_sweep
 from plumbline.pipelines.sweeps.planning import PlannedSweep, plan_sweep
 from plumbline.plugins.diagnosis.ablations import measure_effect
-from plumbline.plugins.diagnosis.diagnosis import Diagnosis, shown_tables
+from plumbline.plugins.diagnosis.diagnosis import Diagnosis, make_tables
 from plumbline.plugins.diagnosis.parses import BadParse, mean_yngve_depth
 from plumbline.plugins.diagnosis.prompt_correlations import PromptNumbers, correlate_properties, prompt_numbers
 from plumbline.plugins.diagnosis.questions import AnswerCounts, AnswerStatistics, QuestionCounts
@@ -249,5 +249,5 @@ def _count_answers(variant: Variant, questions: QuestionCounts, cells: CellTable
 def write_page(config: DiagnoseConfig, diagnosis: Diagnosis) -> None:
     """Write the tables into the section `diagnosis` of the page."""
     assert config.diagnosis.page is not None, "no page is configured"
-    text = diagnosis_markdown(shown_tables(diagnosis), 3)
+    text = diagnosis_markdown(make_tables(diagnosis), 3)
     write_section(config.storage.locate(config.diagnosis.page), "diagnosis", text)

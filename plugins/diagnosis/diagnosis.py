@@ -34,7 +34,7 @@ class Diagnosis(NamedTuple):
     effects: Sequence[AblationEffect] = ()
 
 
-def shown_tables(diagnosis: Diagnosis) -> list[ShownTable]:
+def make_tables(diagnosis: Diagnosis) -> list[ShownTable]:
     """Return the diagnosis as tables of text, without empty tables."""
     tables = (
         _effects(diagnosis.effects),

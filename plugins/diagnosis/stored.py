@@ -13,7 +13,7 @@ from plumbline.operators.report.rendering import diagnosis_markdown
 from plumbline.operators.results.metric_correlations import Correlation
 from plumbline.pipelines.store.store import Store
 from plumbline.plugins.diagnosis.ablations import AblationEffect
-from plumbline.plugins.diagnosis.diagnosis import Diagnosis, shown_tables
+from plumbline.plugins.diagnosis.diagnosis import Diagnosis, make_tables
 from plumbline.plugins.diagnosis.questions import AnswerStatistics, QuestionKind, QuestionStatistics
 
 QUESTION_STATISTICS = pa.schema(
@@ -68,7 +68,7 @@ def write_diagnosis(store: Store, run_id: str, diagnosis: Diagnosis) -> None:
     for name, (_, schema) in STORED.items():
         records = [_nan_to_null(record) for record in getattr(diagnosis, name)]
         store.write_table(f"{folder}/{name}.parquet", rows.table(records, schema))
-    store.write_text(f"{folder}/diagnosis.md", diagnosis_markdown(shown_tables(diagnosis)))
+    store.write_text(f"{folder}/diagnosis.md", diagnosis_markdown(make_tables(diagnosis)))
 
 
 def _nan_to_null(record: Any) -> dict[str, Any]:
@@ -104,5 +104,5 @@ def read_section(store: Store, run_id: str) -> ReportSection | None:
         caption="Of the metrics themselves, not of the generators: what they go with, what they ask, and what is left "
         "of them where they are denied something (“What makes a good metric?”, Ross et al. 2024). Every number with "
         "its interval is in diagnosis/ beside this page.",
-        tables=shown_tables(diagnosis),
+        tables=make_tables(diagnosis),
     )

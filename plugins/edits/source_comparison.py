@@ -25,7 +25,7 @@ class SourceComparisonConfig(Metric):
     ranks: ClassVar[bool] = False
     comparison: Comparison
     """`l1`, the mean absolute difference of the pixels, and `l2`, the mean squared difference, both 0 for unchanged
-    images; `ssim`, the structural similarity, 1 for unchanged images (plugins/edits/source_comparisons.py)."""
+    images; `ssim`, the structural similarity, 1 for unchanged images (plugins/edits/source_comparisons_stage.py)."""
 
     @property
     def score_range(self) -> ScoreRange | None:

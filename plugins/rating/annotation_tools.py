@@ -17,7 +17,6 @@ from plumbline.pipelines.metaeval.releases.release import words_in
 from plumbline.pipelines.web.person_names import BadName, clean_name
 from plumbline.plugins.rating.annotations import Annotation, read_export
 from plumbline.plugins.rating.answers import MAX_NOTE, Answer
-from plumbline.plugins.rating.pictures import Pictures
 from plumbline.plugins.rating.question_templates import (
     CANNOT_TELL,
     MARKS,
@@ -29,6 +28,7 @@ from plumbline.plugins.rating.question_templates import (
 )
 from plumbline.plugins.rating.rate_config import ToolName
 from plumbline.plugins.rating.study import Study
+from plumbline.plugins.rating.task_images import Pictures
 from plumbline.plugins.rating.tasks import Task
 
 MARKED = "marked"

@@ -114,14 +114,14 @@ class Pages:
         task, number = self._find_task(request), request.path_params["number"]
         if number >= len(task.places):
             raise HTTPException(404, "the task has no such picture")
-        return _send_picture(self.study.opened.pictures.image(task, number))
+        return _send_image(self.study.opened.pictures.image(task, number))
 
     def source(self, request: Request) -> Response:
         """Send a source of a task's edited images."""
         sources, number = self.study.opened.pictures.sources(self._find_task(request)), request.path_params["number"]
         if number >= len(sources):
             raise HTTPException(404, "the task has no such source")
-        return _send_picture(sources[number])
+        return _send_image(sources[number])
 
     async def answer(self, request: Request) -> Response:
         """Store an answer."""
@@ -150,7 +150,7 @@ def _show_answer(stored: Revision) -> dict[str, Any]:
     return {name: getattr(stored.answer, name) for name in fields} | {"revision": stored.revision}
 
 
-def _send_picture(picture: bytes | RowError) -> Response:
+def _send_image(picture: bytes | RowError) -> Response:
     if isinstance(picture, RowError):
         raise HTTPException(410, IMAGE_MISSING)
     return Response(picture, media_type="image/webp", headers={"Cache-Control": "private, max-age=3600"})

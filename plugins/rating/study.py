@@ -40,7 +40,6 @@ from plumbline.plugins.rating.designs import (
 )
 from plumbline.plugins.rating.open_queue import open_queue
 from plumbline.plugins.rating.order import Turn, draw_image_order
-from plumbline.plugins.rating.pictures import Pictures
 from plumbline.plugins.rating.question_templates import TEMPLATES, find_problem
 from plumbline.plugins.rating.queue import Queue
 from plumbline.plugins.rating.rate_config import RateConfig
@@ -57,6 +56,7 @@ from plumbline.plugins.rating.study_files import (
     tasks_path,
     version_path,
 )
+from plumbline.plugins.rating.task_images import Pictures
 from plumbline.plugins.rating.tasks import Task, task_table
 
 MARK = "study.json"

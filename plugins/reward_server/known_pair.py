@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from plumbline.plugins.reward_server.known_pictures import known_prompts, known_request
+from plumbline.plugins.reward_server.known_images import make_request, select_prompts
 from plumbline.plugins.reward_server.service import ScoreBatch
 from plumbline.plugins.reward_server.wires.wire import MetricAnswer, Need, Served
 
@@ -40,9 +40,9 @@ async def score_known_pair(score: ScoreBatch, served: Served) -> KnownPair:
 
 async def _score_group(score: ScoreBatch, served: Served, names: Sequence[str], needs: Sequence[Need]) -> KnownPair:
     """Score both images by metrics that need the same inputs."""
-    prompt, other = known_prompts(needs)[:2]
+    prompt, other = select_prompts(needs)[:2]
     metrics = served.metrics_to_compute(names)
-    requests = [known_request(prompt, [shown], metrics, needs) for shown in (prompt, other)]
+    requests = [make_request(prompt, [shown], metrics, needs) for shown in (prompt, other)]
     try:
         good, bad = map(served.with_reward, await score(requests, metrics))
     except Exception as error:

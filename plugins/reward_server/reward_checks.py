@@ -17,7 +17,7 @@ import httpx
 from plumbline.operators.base.bounds import BoundsChecked, Positive, Seconds, Share, at_least
 from plumbline.operators.base.errors import ConfigError, PlumblineError, check_known, hide_secrets
 from plumbline.operators.rewards.combination import REWARD
-from plumbline.plugins.reward_server.known_pictures import known_prompts, known_request, picture_of, questions_about
+from plumbline.plugins.reward_server.known_images import draw_image, make_request, questions_about, select_prompts
 from plumbline.plugins.reward_server.wires.table import KINDS, WIRES
 from plumbline.plugins.reward_server.wires.wire import (
     Answers,
@@ -195,19 +195,19 @@ class Trial:
         self, server: RewardServer, config: CheckRewardsConfig, orders: Mapping[str, int], needs: Sequence[Need]
     ) -> None:
         self.server, self.config, self.orders, self.needs = server, config, orders, needs
-        self.names, self.prompts = tuple(orders), known_prompts(needs)
+        self.names, self.prompts = tuple(orders), select_prompts(needs)
         self.ask = server.ask
         self.copies = map(f"{uuid.uuid4().hex}-{{}}".format, count())
 
     def request(self, prompt: str, *shown: str) -> ScoreRequest:
         """Return a request to score the images of the `shown` prompts for `prompt`."""
-        return known_request(prompt, shown, self.names, self.needs, next(self.copies))
+        return make_request(prompt, shown, self.names, self.needs, next(self.copies))
 
-    def fitting(self) -> ScoreRequest:
+    def make_fitting_request(self) -> ScoreRequest:
         """Return a request with the first prompt and its own image."""
         return self.request(self.prompts[0], self.prompts[0])
 
-    def mixed(self, count: int) -> list[ScoreRequest]:
+    def make_mixed_requests(self, count: int) -> list[ScoreRequest]:
         """Return requests with all pairs of prompts and images in turn."""
         pairs = cycle(product(self.prompts, self.prompts))
         return [self.request(prompt, shown) for prompt, shown in islice(pairs, count)]
@@ -215,7 +215,7 @@ class Trial:
     @cached_property
     def known_answers(self) -> Answers:
         """Answers for each image with each prompt, prompt by prompt."""
-        return self.ask(self.mixed(len(self.prompts) ** 2))
+        return self.ask(self.make_mixed_requests(len(self.prompts) ** 2))
 
     def compare(self, answers: Sequence[Mapping[str, MetricAnswer]]) -> "Findings":
         """Check that all answers, which are about one image, have the same number."""
@@ -269,7 +269,7 @@ def _check_own_first(scores: list[float] | Finding, order: int, prompts: int) ->
 
 def _check_nulls(trial: Trial) -> Findings:
     """Check that broken images and sources get no number, alone and in a batch with a valid image."""
-    valid = trial.fitting()
+    valid = trial.make_fitting_request()
     broken = {"half a PNG": valid.images[0][: len(valid.images[0]) // 2], "text": b"no image", "no bytes": b""}
     requests = {name: valid._replace(images=(image,)) for name, image in broken.items()}
     if valid.sources:
@@ -277,7 +277,7 @@ def _check_nulls(trial: Trial) -> Findings:
     answers: dict[str, Mapping[str, MetricAnswer]] = {}
     for name, request in requests.items():
         (answers[name],) = trial.ask([request])
-        _, answers[f"{name} in a batch with a valid image"] = trial.ask([trial.fitting(), request])
+        _, answers[f"{name} in a batch with a valid image"] = trial.ask([trial.make_fitting_request(), request])
     (valid_answers,) = trial.ask([valid])
     findings: dict[str, Finding] = {}
     for reward in trial.names:
@@ -293,13 +293,13 @@ def _check_nulls(trial: Trial) -> Findings:
 
 
 def _check_repeats(trial: Trial) -> Findings:
-    return trial.compare([trial.ask([trial.fitting()])[0] for _ in range(3)])
+    return trial.compare([trial.ask([trial.make_fitting_request()])[0] for _ in range(3)])
 
 
 def _check_batches(trial: Trial) -> Findings:
     """Compare an image alone with the same image first and last in a batch."""
-    alone, first, last = (trial.fitting() for _ in range(3))
-    batch = trial.ask([first, *trial.mixed(trial.config.batch - 2), last])
+    alone, first, last = (trial.make_fitting_request() for _ in range(3))
+    batch = trial.ask([first, *trial.make_mixed_requests(trial.config.batch - 2), last])
     return trial.compare([*trial.ask([alone]), batch[0], batch[-1]])
 
 
@@ -315,7 +315,7 @@ def _check_latency(trial: Trial) -> Findings:
 
 def _time(trial: Trial, size: int) -> float:
     """Return the seconds of a request."""
-    requests = trial.mixed(size)
+    requests = trial.make_mixed_requests(size)
     begun = perf_counter()
     trial.ask(requests)
     return perf_counter() - begun
@@ -324,7 +324,7 @@ def _time(trial: Trial, size: int) -> float:
 def _check_unknown_reward(trial: Trial) -> Findings:
     if trial.server.wire.rewards_page is None:
         return {ALL: Finding("unknown", "requests of this wire name no reward")}
-    (answer,) = trial.ask([trial.fitting()._replace(metrics=(UNKNOWN,))])
+    (answer,) = trial.ask([trial.make_fitting_request()._replace(metrics=(UNKNOWN,))])
     number = answer[UNKNOWN].score
     return {ALL: Finding("ok", "refused") if number is None else Finding("fails", f"{UNKNOWN} got {number:g}")}
 
@@ -337,22 +337,22 @@ def _check_frames(trial: Trial) -> Findings:
 
 def _check_sources(trial: Trial) -> Findings:
     """Check that a source which equals the image changes the number."""
-    request, prompts = trial.fitting(), trial.prompts
-    sources = [(picture_of(prompt, next(trial.copies)),) for prompt in (prompts[-1], prompts[0])]
+    request, prompts = trial.make_fitting_request(), trial.prompts
+    sources = [(draw_image(prompt, next(trial.copies)),) for prompt in (prompts[-1], prompts[0])]
     return _check_use(trial, "sources", *(request._replace(sources=source) for source in sources))
 
 
 def _check_questions(trial: Trial) -> Findings:
     """Check that a question about another image changes the number."""
-    request = trial.fitting()
+    request = trial.make_fitting_request()
     requests = [request._replace(questions=questions_about(prompt)) for prompt in trial.prompts[:2]]
     return _check_use(trial, "questions", *requests)
 
 
-def _check_use(trial: Trial, extra: Extra, fitting: ScoreRequest, unfitting: ScoreRequest) -> Findings:
+def _check_use(trial: Trial, extra: Extra, make_fitting_request: ScoreRequest, unfitting: ScoreRequest) -> Findings:
     """Check that two requests which differ only in one input get different numbers."""
     try:
-        (first,), (second,) = trial.ask([fitting]), trial.ask([unfitting])
+        (first,), (second,) = trial.ask([make_fitting_request]), trial.ask([unfitting])
     except BadRequest as error:
         return {ALL: Finding("unknown", str(error))}
     ignored: Outcome = "fails" if extra in trial.config.must_use else "ok"
@@ -388,7 +388,7 @@ def check_rewards(config: CheckRewardsConfig) -> list[Check]:
         for name, info in _find_rewards(server, config).items():
             groups.setdefault(info.needs, {})[name] = info.order
         trials = [Trial(server, config, orders, needs) for needs, orders in (groups or {(): {}}).items()]
-        trials[0].ask([trials[0].fitting()])
+        trials[0].ask([trials[0].make_fitting_request()])
         return [
             Check(check, _make_printable(", ".join(trial.names) if len(trials) > 1 and name == ALL else name), finding)
             for check in CHECKS

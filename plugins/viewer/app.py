@@ -219,13 +219,13 @@ class Pages:
         content = {"score": score, "missing": missing, "at": at, "before": before, "after": after}
         content |= {"sources": self._list_sources(run, row), "notes": self.notes.read(hash_image(score))}
         content |= {"may_write": self._may_write, "longest": {"text": MAX_NOTE, "tag": MAX_TAG}}
-        shown = self._show_images(run, run.rows.of_image(score))[0]
+        shown = self._show_images(run, run.rows.read_image_scores(score))[0]
         return self._render("image", request, title=f"Image by {score.generator}", image=shown, **content)
 
     def prompt(self, request: Request) -> Response:
         """Show all images of a prompt side by side, and each question with the answers about each image."""
         run, prompt_id = self._open_run(request), request.query_params.get("id", "")
-        scores = run.rows.of_prompt(prompt_id, MAX_ROWS_OF_PROMPT)
+        scores = run.rows.read_prompt_scores(prompt_id, MAX_ROWS_OF_PROMPT)
         if not scores:
             raise NotFound(f"run {run.run_id}: has no row of a prompt {prompt_id!r}")
         images = self._show_images(run, scores)
@@ -441,7 +441,7 @@ def _find_interval(row: Mapping[str, Any]) -> tuple[float, float]:
 
 
 def _read_row(run: BrowsedRun, row: int) -> Score:
-    score = run.rows.at(row)
+    score = run.rows.read_row(row)
     if score is None:
         raise NotFound(f"run {run.run_id}: has no row {row}")
     return score

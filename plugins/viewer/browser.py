@@ -162,7 +162,7 @@ class Browser:
 
     def _make(self, make: MakePicture[Made], run_id: str, row: int, *, edited: bool = False) -> Made:
         run = self.open(run_id).result()
-        score = run.rows.at(row)
+        score = run.rows.read_row(row)
         if score is None:
             raise NotFound(f"run {run_id}: has no row {row}")
         if run.originals is None or score.image_id is None:

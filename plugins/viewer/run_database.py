@@ -307,16 +307,16 @@ class RunRows:
                 fill(f"CREATE TABLE {self._ranks} AS {ranks}", metrics)
             self._has_ranks = True
 
-    def at(self, row: int) -> Score | None:
+    def read_row(self, row: int) -> Score | None:
         """Return the row with this number."""
         return next(iter(self._add_texts(f"SELECT * FROM {self._scores} WHERE row = ?", [row], "row")), None)
 
-    def of_image(self, score: Score) -> list[Score]:
+    def read_image_scores(self, score: Score) -> list[Score]:
         """Return the scores of a row's image by all metrics, with their ranks."""
         same = "generator = ? AND image_id IS NOT DISTINCT FROM ? AND prompt_id IS NOT DISTINCT FROM ?"
         return self._find_ranked(same, [score.generator, score.image_id, score.prompt_id])
 
-    def of_prompt(self, prompt_id: str, limit: int) -> list[Score]:
+    def read_prompt_scores(self, prompt_id: str, limit: int) -> list[Score]:
         """Return the scores of a prompt's images by all metrics, with their ranks."""
         return self._find_ranked("prompt_id = ?", [prompt_id], limit)
 
@@ -397,8 +397,8 @@ class RunRows:
         )
         return statement, [*([wanted.kind] if "?" in kind else []), *images, *values]
 
-    def of_prompts(self, wanted: WantedRows, generators: Sequence[str], prompt_ids: Sequence[str]) -> list[Score]:
-        """Return the matching rows of these prompts and generators."""
+    def find_scores(self, wanted: WantedRows, generators: Sequence[str], prompt_ids: Sequence[str]) -> list[Score]:
+        """Return the matching rows of these prompts and generators, in the order of the run."""
         where, values = self._where(wanted)
         condition = f"{where} AND list_contains(?, generator) AND list_contains(?, prompt_id)"
         found = f"SELECT * FROM {self._scores} WHERE {condition} ORDER BY row LIMIT {MAX_ROWS_OF_PAGE}"

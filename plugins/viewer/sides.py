@@ -163,7 +163,7 @@ class Comparisons:
     ) -> list[tuple[ShownSide, ImageDetail]]:
         """Return an image of each generator and prompt, with its answers."""
         rows = WantedRows(metric=wanted.metric, settings=wanted.settings)
-        scores = run.rows.of_prompts(rows, [generator for generator, _ in pairs], [prompt for _, prompt in pairs])
+        scores = run.rows.find_scores(rows, [generator for generator, _ in pairs], [prompt for _, prompt in pairs])
         sides = [
             _choose_typical(run.run_id, [score for score in scores if (score.generator, score.prompt_id) == pair])
             for pair in pairs

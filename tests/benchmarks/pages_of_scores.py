@@ -64,7 +64,7 @@ def measure(folder: Path, middle: int) -> dict[str, Any]:
     apart = WantedRows(metric="clipscore", against="clipscore_2")
     took["what two metrics rank differently"] = seconds(lambda: read_page(rows, "", apart))
     took["its second page"] = seconds(lambda: rows.find(apart, 50, 50))
-    took["a prompt with its ranks"] = min(seconds(lambda: rows.of_prompt(of_prompt, 600)) for _ in range(3))
+    took["a prompt with its ranks"] = min(seconds(lambda: rows.read_prompt_scores(of_prompt, 600)) for _ in range(3))
     peak = peak_megabytes()
     browser.close()
     return {"took": took, "whole": seconds(lambda: read_with_pandas(folder, run_id)), "peak": peak}

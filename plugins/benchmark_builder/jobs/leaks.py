@@ -1,4 +1,4 @@
-"""Finds a benchmark's prompts and pictures in a training set, and shows a run's leaderboards without them."""
+"""Finds a benchmark's prompts and images in a training set, and shows a run's leaderboards without them."""
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -38,9 +38,9 @@ def main(config: LeaksConfig) -> int:
         _warn_of(console, scan.rejections, scan.n_rejected, "row", "of the training set could not be read")
     _warn_of(console, found.unread, len(found.unread), "picture", "of the benchmark cannot be compared")
     _show_shares(console, found, [*config.select_kinds(TEXTS), *config.select_kinds(PICTURES)])
-    if found.picture_shares:
+    if found.image_shares:
         columns = ("generator", "pictures", "leaked", "share")
-        cells = [_list_counts(share) for share in found.picture_shares]
+        cells = [_list_counts(share) for share in found.image_shares]
         show_table(console, "Pictures in the training set", columns, cells, numbers=slice(1, None))
     _show_examples(console, found)
     for board in found.boards:

@@ -1,4 +1,4 @@
-"""Tells how good a sweep's metrics are: what they go with, what they ask, and what is left when something is denied."""
+"""Shows what a sweep's metrics measure: their correlations, their questions, and their scores without some inputs."""
 
 import sys
 
@@ -16,7 +16,7 @@ from plumbline.pipelines.store.runs import name_newest
 from plumbline.pipelines.sweeps.planning import plan_sweep
 from plumbline.pipelines.sweeps.sweep import run_sweep
 from plumbline.plugins.diagnosis.diagnosing import DiagnoseConfig, diagnose, plan_diagnosis, write_page
-from plumbline.plugins.diagnosis.diagnosis import shown_tables
+from plumbline.plugins.diagnosis.diagnosis import make_tables
 from plumbline.plugins.diagnosis.stored import write_diagnosis
 
 COMMAND = Command(
@@ -52,7 +52,7 @@ def _run(console: Console, config: DiagnoseConfig) -> int:
     sweep = plan_sweep(config.sweep())
     with ProgressDisplay(console) as display:
         finished = run_sweep(sweep, display.update)
-    for table in shown_tables(diagnosis):
+    for table in make_tables(diagnosis):
         show_table(console, table.title, table.names, table.rows, numbers=slice(2, None))
         say(console, table.caption)
     write_diagnosis(sweep.store, finished.run_id, diagnosis)

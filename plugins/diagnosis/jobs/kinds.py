@@ -1,4 +1,4 @@
-"""Shows what a run's questions of each kind come to, pooled over the images: categories, levels, dimensions."""
+"""Shows the mean scores of a run's questions by kind: categories, levels or dimensions, over all images."""
 
 import sys
 
@@ -8,7 +8,7 @@ from plumbline.pipelines.store.store import open_existing_store
 from plumbline.plugins.diagnosis.question_kinds import KindsConfig, KindScore, pool_kinds
 
 COMMAND = Command(
-    "kinds", "Show what the questions of each kind come to, pooled over each generator's images.", KindsConfig
+    "kinds", "Show the mean scores of questions by kind, over each generator's images.", KindsConfig
 )
 
 

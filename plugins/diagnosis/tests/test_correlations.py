@@ -9,7 +9,7 @@ from scipy import stats
 from plumbline.operators.base.sentences import WHY_NO_INTERVAL
 from plumbline.operators.statistics.poisson_bootstrap import hash_ids
 from plumbline.plugins.diagnosis.ablations import measure_effect
-from plumbline.plugins.diagnosis.diagnosis import Diagnosis, shown_tables
+from plumbline.plugins.diagnosis.diagnosis import Diagnosis, make_tables
 from plumbline.plugins.diagnosis.prompt_correlations import correlate_properties, prompt_numbers
 from tests.operators.results.test_metric_correlations import PROMPTS, made, scored, table
 from tests.operators.tallied import of_table
@@ -33,7 +33,7 @@ def test_a_refused_interval_is_named_as_such_with_the_reason() -> None:
     found = measure_effect(
         of_table(table(scored("a", "x", ones), scored("a:blank", "x", others))), "a", "blank", "a:blank"
     )
-    (shown,) = shown_tables(Diagnosis(effects=[found]))
+    (shown,) = make_tables(Diagnosis(effects=[found]))
     assert "no interval" in shown.rows[0] and shown.caption.endswith(WHY_NO_INTERVAL)
 
 

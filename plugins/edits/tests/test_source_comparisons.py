@@ -14,7 +14,7 @@ from plumbline.operators.images.decoding import ImageLimits
 from plumbline.operators.metrics.image_statistic import ImageStatisticConfig
 from plumbline.operators.scoring.scorer import Scorer, ScorerConfig
 from plumbline.plugins.edits.source_comparison import SourceComparisonConfig
-from plumbline.plugins.edits.source_comparisons import compare_with_source
+from plumbline.plugins.edits.source_comparisons_stage import compare_with_source
 from tests.bench_of import images, plan_bench, prompts, run_bench, run_plan, run_tables, write_benchmark, write_rows
 
 METRICS = "metric=[source_l1,source_l2,source_ssim]"

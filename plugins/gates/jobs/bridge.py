@@ -1,4 +1,4 @@
-"""Tells whether two versions of a metric are one scale, which map joins them, or that they measure different things."""
+"""Shows whether two versions of a metric share a scale, which map joins them, or if they measure different things."""
 
 import sys
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Judges a finished run by a file of rules: floors, no worse than another by a margin, better by one, coverage."""
+"""Judges a finished run by a file of rules: lowest means, margins against another run, and coverage."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""Makes the pictures of a benchmark's prompts by an image generator, as sharded Parquet that a sweep reads."""
+"""Generates images of a benchmark's prompts with an image model, as sharded Parquet that a sweep reads."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Makes a checkpoint that a sweep loads of weights that were released as a pickle, or under names of their own."""
+"""Converts released weights (a pickle, or other tensor names) to a checkpoint that a sweep loads."""
 
 import sys
 

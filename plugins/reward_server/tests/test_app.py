@@ -30,8 +30,8 @@ from plumbline.pipelines.web.listening import allowed_hosts, is_loopback, listen
 from plumbline.plugins.edits.source_comparison import SourceComparisonConfig
 from plumbline.plugins.edits.viescore_edit import VieScoreEditConfig
 from plumbline.plugins.reward_server.app import Counts, Gate, make_app
+from plumbline.plugins.reward_server.known_images import draw_image, select_prompts
 from plumbline.plugins.reward_server.known_pair import KnownPair, explain_known_pair, score_known_pair
-from plumbline.plugins.reward_server.known_pictures import known_prompts, picture_of
 from plumbline.plugins.reward_server.replica import score_batch
 from plumbline.plugins.reward_server.run_service import find_nodes, find_served, video_files
 from plumbline.plugins.reward_server.sentinel import Sentinel
@@ -557,7 +557,7 @@ def test_a_reward_of_a_judge_of_edits_and_another_metric_over_edits_is_that_of_t
 ) -> None:
     """Uses the service's scorer and Flow-Factory's request; the judge gives all images the same ratings."""
     monkeypatch.setenv(VARIABLE, KEY)
-    judge, (before, after) = Server(), (picture_of(prompt) for prompt in known_prompts([])[:2])
+    judge, (before, after) = Server(), (draw_image(prompt) for prompt in select_prompts([])[:2])
     judge.script = lambda number, body: said(
         '{"editing_success": 8, "overediting": 6, "naturalness": 9, "artifacts": 3, "rationale": "So."}'
     )

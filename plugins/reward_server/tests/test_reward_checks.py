@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from plumbline.operators.base.errors import PlumblineError, RowError
-from plumbline.plugins.reward_server.known_pictures import picture_of
+from plumbline.plugins.reward_server.known_images import draw_image
 from plumbline.plugins.reward_server.reward_checks import CHECKS, UNKNOWN
 from plumbline.plugins.reward_server.wires.score import ScoreWire
 from plumbline.plugins.reward_server.wires.wire import MetricAnswer, Need, Reply, ScoreRequest, Served, as_json
@@ -30,7 +30,7 @@ UNREADABLE = MetricAnswer(None, RowError("corrupt_image", "expected an image; ge
 
 @cache
 def pixels_of(prompt: str) -> bytes:
-    return pixels(picture_of(prompt))
+    return pixels(draw_image(prompt))
 
 
 def pixels(image: bytes) -> bytes:
@@ -179,7 +179,7 @@ def test_what_a_reward_needs_is_said_by_the_server_or_the_caller(score: Score, n
 
 def test_a_source_that_is_ignored_or_broken_and_still_scored_fails() -> None:
     def ignore_source(request: ScoreRequest, place: int) -> float | None:
-        return score_by_source(request._replace(sources=(picture_of("a green triangle"),)), place)
+        return score_by_source(request._replace(sources=(draw_image("a green triangle"),)), place)
 
     with serving(ignore_source, needs=("sources",)) as url:
         found = outcomes(check(url, "must_use=[sources]"))

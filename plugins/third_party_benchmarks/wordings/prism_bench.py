@@ -1,4 +1,4 @@
-"""PRISM-Bench's release (rongyaofang/prism-bench; its script lies unchanged in zlab-princeton/i1 at b58a62f)."""
+"""PRISM-Bench's release (rongyaofang/prism-bench; its script is unchanged in zlab-princeton/i1 at b58a62f)."""
 
 import json
 import math

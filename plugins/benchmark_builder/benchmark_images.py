@@ -16,13 +16,13 @@ from plumbline.pipelines.sources.edit_columns import read_edit_columns
 from plumbline.pipelines.sources.shards import read_shard, where
 from plumbline.pipelines.sources.uris import Uris
 from plumbline.pipelines.store.cells import Shard
+from plumbline.plugins.benchmark_builder.image_leaks import Fingerprint, fingerprint
 from plumbline.plugins.benchmark_builder.leaks import Kind, Target
-from plumbline.plugins.benchmark_builder.picture_leaks import Fingerprint, fingerprint
 
 TOO_PLAIN = RowError("blank_picture", "hardly varies in brightness, so it cannot be compared; replace it")
 
 
-class PictureOptions(NamedTuple):
+class ImageOptions(NamedTuple):
     """The pictures to read, and how."""
 
     limits: ImageLimits
@@ -40,14 +40,14 @@ class Picture(NamedTuple):
     fingerprint: Fingerprint
 
 
-class BenchmarkPictures(NamedTuple):
+class BenchmarkImages(NamedTuple):
     """The distinct pictures, and those that cannot be read or compared."""
 
     pictures: Sequence[Picture]
     rejections: Sequence[Rejection]
 
 
-class _RowPicture(NamedTuple):
+class _RowImage(NamedTuple):
     """A picture in a row of a table."""
 
     target: Target
@@ -57,9 +57,9 @@ class _RowPicture(NamedTuple):
     """The columns `image` and `uri`."""
 
 
-def read_pictures(
-    prompt_shards: Iterable[Shard], image_shards: Iterable[Shard], options: PictureOptions, tasks: Tasks
-) -> BenchmarkPictures:
+def read_benchmark_images(
+    prompt_shards: Iterable[Shard], image_shards: Iterable[Shard], options: ImageOptions, tasks: Tasks
+) -> BenchmarkImages:
     """Return the pictures in the tables of prompts and of images."""
     unique: dict[tuple[Target, int], Picture] = {}  # the tables of several generators repeat a source
     rejections: list[Rejection] = []
@@ -71,46 +71,44 @@ def read_pictures(
         rejections += found.rejections
         for picture in found.pictures:
             unique.setdefault((picture.target, picture.fingerprint.bits), picture)
-    return BenchmarkPictures(list(unique.values()), rejections)
+    return BenchmarkImages(list(unique.values()), rejections)
 
 
-def _read_prompts_shard(options: PictureOptions, shard: Shard) -> BenchmarkPictures:
-    def pictures() -> Iterator[_RowPicture]:
+def _read_prompts_shard(options: ImageOptions, shard: Shard) -> BenchmarkImages:
+    def pictures() -> Iterator[_RowImage]:
         for row, record in enumerate(read_edit_columns(shard, shard.beside)):
             yield from _find_source(record, record["prompt_id"], row, options)
 
     return _compute_fingerprints(pictures(), shard, options)
 
 
-def _read_images_shard(options: PictureOptions, shard: Shard) -> BenchmarkPictures:
-    def pictures() -> Iterator[_RowPicture]:
+def _read_images_shard(options: ImageOptions, shard: Shard) -> BenchmarkImages:
+    def pictures() -> Iterator[_RowImage]:
         for row, record in enumerate(image_records(read_shard(shard, (*IMAGE_COLUMNS, *SOURCES)))):
             ids = identify(record, shard.group)
             text = options.prompts.get(ids.prompt_id or "")
             if text is not None and "image" in options.kinds:
                 target = Target(str(ids.prompt_id), text, ids.generator, ids.image_id)
-                yield _RowPicture(target, "image", row, record)
+                yield _RowImage(target, "image", row, record)
             yield from _find_source(record, ids.prompt_id, row, options)
 
     return _compute_fingerprints(pictures(), shard, options)
 
 
 def _find_source(
-    record: Mapping[str, Any], prompt_id: str | None, row: int, options: PictureOptions
-) -> Iterator[_RowPicture]:
+    record: Mapping[str, Any], prompt_id: str | None, row: int, options: ImageOptions
+) -> Iterator[_RowImage]:
     image, uri = (record.get(name) for name in SOURCES)
     text = options.prompts.get(prompt_id or "")
     if text is not None and "source" in options.kinds and (image or uri):
-        yield _RowPicture(Target(str(prompt_id), text), "source", row, {"image": image, "uri": uri})
+        yield _RowImage(Target(str(prompt_id), text), "source", row, {"image": image, "uri": uri})
 
 
-def _compute_fingerprints(
-    row_pictures: Iterator[_RowPicture], shard: Shard, options: PictureOptions
-) -> BenchmarkPictures:
+def _compute_fingerprints(row_images: Iterator[_RowImage], shard: Shard, options: ImageOptions) -> BenchmarkImages:
     pictures: list[Picture] = []
     rejections: list[Rejection] = []
     try:
-        for picture in row_pictures:
+        for picture in row_images:
             decoded = decode_picture(picture.record, options.limits, options.uris.read)
             result = decoded if isinstance(decoded, RowError) else fingerprint(decoded) or TOO_PLAIN
             if isinstance(result, RowError):
@@ -120,4 +118,4 @@ def _compute_fingerprints(
                 pictures.append(Picture(picture.target, picture.kind, result))
     except SourceError as error:
         rejections.append(Rejection(shard.url, None, "broken_file", first_line(error)))
-    return BenchmarkPictures(pictures, rejections)
+    return BenchmarkImages(pictures, rejections)

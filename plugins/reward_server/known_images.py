@@ -26,26 +26,26 @@ SIGNS: Mapping[str, str] = {f'a sign that says "{word}"': word for word in ("OPE
 FONT_SIZE = 56
 
 
-def known_prompts(needs: Collection[Need]) -> tuple[str, ...]:
+def select_prompts(needs: Collection[Need]) -> tuple[str, ...]:
     """Return prompts, each with an image, for rewards with these needs."""
     return tuple(SIGNS if "words" in needs else SHAPES)
 
 
-def known_request(
+def make_request(
     prompt: str, shown: Sequence[str], metrics: Sequence[str], needs: Collection[Need], copy: str = ""
 ) -> ScoreRequest:
     """Return a request to score the images of the `shown` prompts for `prompt`, with all inputs that rewards need.
 
     If a source is needed, the prompt is an instruction, and the source is the image of the previous prompt.
     """
-    prompts = known_prompts(needs)
+    prompts = select_prompts(needs)
     edited = "sources" in needs
     return ScoreRequest(
-        tuple(picture_of(name, copy) for name in shown),
+        tuple(draw_image(name, copy) for name in shown),
         f"Change the picture to {prompt}." if edited else prompt,
         tuple(metrics),
         questions=questions_about(prompt) if "questions" in needs else None,
-        sources=(picture_of(prompts[prompts.index(prompt) - 1], copy),) if edited else (),
+        sources=(draw_image(prompts[prompts.index(prompt) - 1], copy),) if edited else (),
     )
 
 
@@ -54,7 +54,7 @@ def questions_about(prompt: str) -> list[list[str]]:
     return [[f"Is there {prompt}?", "Yes"]]
 
 
-def picture_of(prompt: str, copy: str = "") -> bytes:
+def draw_image(prompt: str, copy: str = "") -> bytes:
     """Return the image of a prompt as a PNG; each `copy` has the same pixels in different bytes, to miss caches."""
     note, file = PngInfo(), io.BytesIO()
     note.add_text("copy", copy)

@@ -59,7 +59,7 @@ def fingerprint(image: Image.Image) -> Fingerprint | None:
     return Fingerprint(bits, colours.round().astype(np.uint8).ravel())
 
 
-class PictureFinder:
+class ImageFinder:
     """Compares images with all pictures of a benchmark at once; its memory depends only on these pictures.
 
     Colours are compared only for pairs with similar hashes.
