@@ -11,7 +11,7 @@ from tests.files import put
 from tests.operators.report.made import make_run
 
 Refusals = Mapping[str, Sequence[tuple[str, str]]]
-"""By the start of a command: the rest of the command, and a part of the refusal."""
+"""Refused commands: the start of a command, its rest, and a part of the refusal."""
 
 
 def list_refusals(refusals: Refusals) -> list[tuple[str, str]]:

@@ -15,7 +15,7 @@ PAGES = [
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 
-def without_code(page: Path) -> str:
+def remove_code(page: Path) -> str:
     """Return the page without its fenced and indented code."""
     text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
     return re.sub(r"^    .*$", "", text, flags=re.MULTILINE)
@@ -23,13 +23,13 @@ def without_code(page: Path) -> str:
 
 def anchors(page: Path) -> set[str]:
     """Return the addresses of a page's headings, as GitHub and the site make them."""
-    headings = re.findall(r"^#+ (.*)$", without_code(page), flags=re.MULTILINE)
+    headings = re.findall(r"^#+ (.*)$", remove_code(page), flags=re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_link_of_a_page_has_a_target(page: Path) -> None:
-    for link in LINK.findall(without_code(page)):
+    for link in LINK.findall(remove_code(page)):
         if "://" in link:
             continue
         address, _, anchor = link.partition("#")

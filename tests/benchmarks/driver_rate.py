@@ -133,7 +133,7 @@ class Samples:
 class Idle:
     """An actor that ignores its messages."""
 
-    def told(self, _: object) -> None:
+    def ignore(self, _: object) -> None:
         pass
 
     def spent(self) -> float:
@@ -144,7 +144,7 @@ def send_calls(idle: Any, calls: int, each: int) -> None:
     """Send `calls` concurrent calls, `each` times in a row."""
     with ThreadPoolExecutor(calls) as pool:
         for _ in range(each):
-            list(pool.map(lambda _: ray.get(idle.told.remote(None)), range(calls)))
+            list(pool.map(lambda _: ray.get(idle.ignore.remote(None)), range(calls)))
 
 
 def empty_call(cluster: ClusterConfig, workers: int, calls: int) -> float:
@@ -177,11 +177,11 @@ def main(shards: int = SHARDS, workers: int = WORKERS, calls: int = CALLS) -> No
 def make_actor(calls: int) -> type[EmptyActor]:
     """Return the actor with a number of concurrent calls."""
 
-    class Told(EmptyActor):
+    class CountingActor(EmptyActor):
         def __init__(self, node: Node, pool: PoolConfig, terms: actor.RunSettings) -> None:
             super().__init__(node, pool, terms, calls)
 
-    return Told
+    return CountingActor
 
 
 def measure(cluster: ClusterConfig, shards: int, calls: int) -> tuple[float, Mapping[str, float]]:

@@ -28,7 +28,7 @@ def sized(full: T, tiny: T) -> T:
     return tiny if TINY else full
 
 
-def wanted(holds: bool) -> None:
+def expect(holds: bool) -> None:
     """Assert a target of speed or memory, except in the tiny size, which cannot show it."""
     assert TINY or holds
 
@@ -50,7 +50,7 @@ def run_module(module: str, *arguments: str, threads: int = 1) -> str:
     return done.stdout
 
 
-def said_by(benchmark: str, *arguments: str) -> Any:
+def read_output(benchmark: str, *arguments: str) -> Any:
     """Return the JSON in the last line that a module of this folder prints."""
     return json.loads(run_module(f"tests.benchmarks.{benchmark}", *arguments).splitlines()[-1])
 

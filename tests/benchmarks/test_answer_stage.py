@@ -25,7 +25,7 @@ from plumbline.pipelines.running.events import Totals
 from plumbline.pipelines.sweeps.planning import plan_sweep
 from plumbline.pipelines.sweeps.sweep import run_sweep
 from tests.bench_of import PACK, sweep_config
-from tests.benchmarks.size import HERE, sized, wanted
+from tests.benchmarks.size import HERE, expect, sized
 from tests.operators import tiny
 
 SHARD = sized(256, 4)
@@ -118,7 +118,7 @@ def test_the_answer_stage_keeps_up_with_a_bare_loop(
             f"\nanswer stage: {stage.rows / stage.seconds:.0f} images/s, bare loop {stage.rows / bare:.0f} images/s, "
             f"ratio {ratio:.2f} (0.9 or better wanted)"
         )
-    wanted(ratio >= 0.9)
+    expect(ratio >= 0.9)
 
 
 class CountingModel(ClipFlanT5Likelihood):
@@ -152,7 +152,7 @@ def test_an_image_is_encoded_once_for_any_number_of_questions(
             f"{theirs / ours:.1f} times the speed of one pair at a time with the image encoded for each"
         )
     assert counting.encoded == len(images.rows) == SHARD
-    wanted(theirs / ours > 1)
+    expect(theirs / ours > 1)
     first = answers[TEMPLATES[0]].column("answers").to_pylist()
     for row, expected in enumerate(peer[:: len(TEMPLATES)]):
         assert first[row][0]["token_logprobs"][0] == pytest.approx(expected, abs=1e-4)

@@ -19,7 +19,7 @@ from plumbline.operators.models.processing import PixelTransform
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.sources.uris import Uris
 from tests.benchmarks.photographs import photograph
-from tests.benchmarks.size import fresh_process, sized, wanted
+from tests.benchmarks.size import expect, fresh_process, sized
 from tests.operators.tiny import encoded
 from tests.s3 import S3Server
 
@@ -117,4 +117,4 @@ def test_a_shard_is_prepared_by_all_cores(shard: Shard, way: str, capsys: pytest
             f"a loop on each core {cores:.0f}, {CORES} decoders {many:.0f}: {many / one / CORES:.2f} x cores x a loop, "
             f"{many / cores:.2f} of what the cores give ({WANTED} wanted)"
         )
-    wanted(many >= WANTED * cores)
+    expect(many >= WANTED * cores)

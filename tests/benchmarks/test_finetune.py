@@ -13,7 +13,7 @@ from plumbline.plugins.training.planning import plan_training
 from plumbline.plugins.training.rated import judge_held_out
 from plumbline.plugins.training.training_config import FinetuneConfig
 from plumbline.plugins.training.worker import HELD_OUT, Seat, work
-from tests.benchmarks.size import sized, wanted
+from tests.benchmarks.size import expect, sized
 
 TINY = ("pace.steps=1", "pace.batch=4", "held_out=0.02", "sampling.resamples=2", "sampling.permutations=2")
 FEW: tuple[str, ...] = sized((), TINY)
@@ -37,6 +37,6 @@ def test_finetuning_raises_agreement_on_held_out_prompts(tmp_path: Path) -> None
     for statistic in RAISED:
         before, after = agreement["before", statistic], agreement["after", statistic]
         print(f"{statistic}: {before:.3f} before, {after:.3f} after")
-        wanted(after > before)
+        expect(after > before)
     for compared in findings.comparisons:
         print(f"{compared.statistic}: p = {compared.p_value:.3f} that before and after do not differ")

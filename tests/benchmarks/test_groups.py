@@ -8,7 +8,7 @@ from itertools import islice
 import pytest
 
 from plumbline.jobs.scorer import open_scorer
-from tests.benchmarks.size import sized, wanted
+from tests.benchmarks.size import expect, sized
 from tests.serving import pack_pairs
 
 ROUNDS = sized(3, 1)
@@ -42,4 +42,4 @@ def test_a_group_shares_the_work_that_depends_on_its_prompt(
             different.append(seconds(images, list(islice(fresh_prompts, size))))
         ours, theirs = (statistics.median(spent) * 1000 for spent in (group, different))
         print(f"\n{metric}: {size} images of one prompt {ours:.0f} ms, of {size} prompts {theirs:.0f} ms")
-        wanted(ours < share * theirs)
+        expect(ours < share * theirs)

@@ -17,7 +17,7 @@ from PIL import Image
 from plumbline.pipelines.ingest import drafting
 from plumbline.pipelines.ingest.ingest import ingest
 from plumbline.pipelines.ingest.ingest_config import IngestConfig, WorkersConfig
-from tests.benchmarks.size import RAY, said_by, sized, wanted
+from tests.benchmarks.size import RAY, expect, read_output, sized
 
 IMAGES = sized(1200, 72)
 SIDE = sized(1024, 32)
@@ -92,7 +92,7 @@ def test_two_workers_ingest_faster_than_one(
             f"\n{make.__name__}: {one:.0f} images/s by one worker, {two:.0f} by two ({two / one:.2f}); "
             f"a plain copy of the input's bytes, synced: {copied:.0f} (two workers: {two / copied:.2f} of it)"
         )
-    wanted(two / one > MIN_SPEEDUP)
+    expect(two / one > MIN_SPEEDUP)
 
 
 def time_copy(folder: Path, target: Path) -> float:
@@ -119,7 +119,7 @@ def measure_rate(config: IngestConfig) -> float:
 
 def test_memory_is_bounded_for_any_number_of_ids(capsys: pytest.CaptureFixture[str]) -> None:
     def taken(count: int) -> tuple[float, float]:
-        said = said_by("many_ids", str(count))
+        said = read_output("many_ids", str(count))
         return said["resident"], said["microseconds"]
 
     (few, _), (half, _), (all_ids, microseconds) = map(taken, (1, IDS // 2, IDS))
@@ -128,4 +128,4 @@ def test_memory_is_bounded_for_any_number_of_ids(capsys: pytest.CaptureFixture[s
             f"\n{IDS:,} ids with a cache of 4 MiB: {(all_ids - few) / 1e6:.1f} MB above none, of which "
             f"{2 * (all_ids - half) / IDS:.1f} bytes for each of the second half; {microseconds:.1f} us each"
         )
-    wanted(all_ids - few < 8e6 and all_ids - half < 2e6)
+    expect(all_ids - few < 8e6 and all_ids - half < 2e6)

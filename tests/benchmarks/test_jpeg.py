@@ -7,7 +7,7 @@ import numpy as np
 from PIL import Image
 
 from plumbline.jobs.scorer import open_scorer
-from tests.benchmarks.size import sized, wanted
+from tests.benchmarks.size import expect, sized
 from tests.serving import pack_pairs
 
 GENERATORS = ("atlas", "borealis", "cobalt", "drift", "ember", "flint", "garnet")
@@ -46,4 +46,4 @@ def test_a_jpeg_of_high_quality_changes_a_score_little() -> None:
                 f"\n{metric}, JPEG {quality}: mean {apart.mean():.4f}, 99% below {np.quantile(apart, 0.99):.3f}, "
                 f"largest {apart.max():.3f}, {turned:.1%} of pairs reversed"
             )
-            wanted(apart.mean() < 0.05)
+            expect(apart.mean() < 0.05)

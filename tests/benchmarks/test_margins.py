@@ -13,7 +13,7 @@ from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.rewards.scored_images import ScoredRun, gather_scores
 from plumbline.pipelines.store.store import Store
 from tests.bench_of import PACK
-from tests.benchmarks.size import HERE, run_module, sized, wanted
+from tests.benchmarks.size import HERE, expect, run_module, sized
 
 METRICS = ("vqascore", "gecko", "clipscore")
 FEW = sized((), (*HERE, "limit=3", f"metric=[{','.join(METRICS)}]"))
@@ -22,9 +22,9 @@ NAMES = {1: "better", 0: "as good", -1: "worse"}
 
 def requirements_met() -> dict[str, float]:
     """Return for every image of the embedded world, by its id, the fraction of requirements that it truly meets."""
-    wanted = pd.read_parquet(PACK / "requirements.parquet").groupby("prompt_id").size()
+    expect = pd.read_parquet(PACK / "requirements.parquet").groupby("prompt_id").size()
     images = pd.read_parquet(PACK / "truth.parquet")
-    return {row.image_id: 1 - len(row.broken) / wanted[row.prompt_id] for row in images.itertuples()}
+    return {row.image_id: 1 - len(row.broken) / expect[row.prompt_id] for row in images.itertuples()}
 
 
 def list_pairs(run: ScoredRun, metric: str) -> Iterator[tuple[float, int]]:
@@ -58,4 +58,4 @@ def test_pairs_within_the_default_margin_are_mostly_images_that_are_as_good(tmp_
             parts = ", ".join(f"{counts[verdict] / total:.0%} {name}" for verdict, name in NAMES.items())
             print(f"\n{metric}, {'below' if near else 'from'} 0.5 noise: {total:,} pairs, {parts}")
         close, wide = sides[True], sides[False]
-        wanted(close[0] > close.total() / 2 and wide[1] > wide.total() / 2)
+        expect(close[0] > close.total() / 2 and wide[1] > wide.total() / 2)

@@ -29,7 +29,7 @@ from tests.benchmarks.gpu import flops
 from tests.benchmarks.gpu.measures import Load, make_load
 from tests.benchmarks.gpu.shapes import FULL, TINY
 from tests.benchmarks.gpu.stage import Shards, sweep_config
-from tests.benchmarks.size import sized, wanted
+from tests.benchmarks.size import expect, sized
 from tests.operators.tiny import no_fetch
 from tests.s3 import S3Server
 
@@ -68,7 +68,7 @@ class Fed(NamedTuple):
     def cores(self) -> float:
         return self.rate * self.milliseconds / 1000
 
-    def told(self) -> str:
+    def format_row(self) -> str:
         return (
             f"{self.name:28} {self.operations / 1e12:6.2f} {self.rate:8.0f} {self.milliseconds:8.1f} {self.cores:6.1f}"
             f"   {' '.join(f'{decoders:3}' for decoders in self.decoders)}"
@@ -136,9 +136,9 @@ def test_the_shipped_pools_feed_every_model(
     rows.append(fed(next(iter(UNFEEDABLE)), "similarities", seen, transform))
     with capsys.disabled():
         print(f"\n{'':28} Tflop  pairs/s at {SHARE:.0%}  ms  cores   decoders of {CORES} cores a GPU")
-        print("\n".join(row.told() for row in rows))
+        print("\n".join(row.format_row() for row in rows))
     short = {row.name: row.cores for row in rows if row.cores > min(row.decoders)}
-    wanted(short.keys() == UNFEEDABLE.keys() and all(short[name] < 1.5 * cores for name, cores in UNFEEDABLE.items()))
+    expect(short.keys() == UNFEEDABLE.keys() and all(short[name] < 1.5 * cores for name, cores in UNFEEDABLE.items()))
 
 
 def count_decoders(cluster: ClusterConfig, stage: str) -> tuple[int, ...]:

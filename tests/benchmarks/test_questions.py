@@ -20,7 +20,7 @@ from plumbline.operators.models.resolution import resolve_model
 from plumbline.pipelines.sweeps.planning import plan_sweep
 from plumbline.pipelines.sweeps.sweep import FinishedSweep, run_sweep
 from tests.bench_of import sweep_config, write_benchmark
-from tests.benchmarks.size import HERE, RAY, run_module, sized, wanted
+from tests.benchmarks.size import HERE, RAY, expect, run_module, sized
 from tests.operators.tiny import BYTE_VOCABULARY, LLAVA_TEMPLATE, save_byte_tokenizer, write_json
 
 IMAGES, QUESTIONS = sized((8, 10), (2, 2))
@@ -87,7 +87,7 @@ def test_ten_questions_on_an_image_cost_at_most_twice_one(vlm: ChatVlm, capsys: 
     one, ten = time_fastest(lambda: answer(vlm, images, 1), lambda: answer(vlm, images, QUESTIONS))
     with capsys.disabled():
         print(f"\n{QUESTIONS} questions per image: {ten / one:.2f} times one question (2 or less wanted)")
-    wanted(ten <= 2 * one)
+    expect(ten <= 2 * one)
 
 
 def test_batches_beat_one_pair_at_a_time(vlm: ChatVlm, capsys: pytest.CaptureFixture[str]) -> None:
@@ -106,7 +106,7 @@ def test_batches_beat_one_pair_at_a_time(vlm: ChatVlm, capsys: pytest.CaptureFix
     ratio = alone / together
     with capsys.disabled():
         print(f"\nimages in batches with their questions: {ratio:.1f} times a pair at a time (5 or more wanted)")
-    wanted(ratio >= 5)
+    expect(ratio >= 5)
 
 
 def run(folder: Path, store: Path) -> tuple[FinishedSweep, int]:
@@ -137,4 +137,4 @@ def test_the_size_of_a_question_in_the_store_does_not_grow_with_their_number(
     cells = [[cell.strip() for cell in line.split("|")[1:4]] for line in said.splitlines() if "answers" in line]
     sizes = {int(questions): int(size.replace(",", "")) for questions, _, size in cells}
     assert sizes[1] < sizes[10] < sizes[30]
-    wanted(sizes[30] < 3 * sizes[10])
+    expect(sizes[30] < 3 * sizes[10])

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.benchmarks.scripted_sweep import ROW_GROUP, write_images, write_prompts
-from tests.benchmarks.size import said_by, sized, wanted
+from tests.benchmarks.size import expect, read_output, sized
 
 GENERATORS = ("atlas", "borealis", "cobalt", "drift", "ember")
 PROMPTS = sized((2_000, 20_000, 200_000), (250, 500))
@@ -32,7 +32,7 @@ has figures.
 
 def run_scripted_sweep(folder: Path, store: str = "store", metrics: int = 1) -> dict[str, Any]:
     """Run a scripted sweep in a separate process; return its measurements."""
-    return dict(said_by("scripted_sweep", str(folder), str(folder / store), str(metrics)))
+    return dict(read_output("scripted_sweep", str(folder), str(folder / store), str(metrics)))
 
 
 def describe(rows: int, measured: dict[str, Any]) -> str:
@@ -55,14 +55,14 @@ def test_results_take_the_same_time_per_row_of_ten_thousand_and_of_a_million(
         with capsys.disabled():
             print("\n" + describe(rows, measured))
         assert measured["exit_code"] == 0 and measured["cells_read"] == rows / ROW_GROUP
-    wanted(measured["peak"] < MAX_MEGABYTES)
-    wanted(per_row[-1] < MAX_GROWTH * per_row[0])
+    expect(measured["peak"] < MAX_MEGABYTES)
+    expect(per_row[-1] < MAX_GROWTH * per_row[0])
     write_images(folder, "flint", count)
     night = run_scripted_sweep(folder)
     with capsys.disabled():
         print("a sixth generator: " + describe(count, night))
     assert night["cells_read"] == count / ROW_GROUP, "the cells of the new generator alone"
-    wanted(night["seconds"]["results"] < MAX_NIGHT * measured["seconds"]["results"])
+    expect(night["seconds"]["results"] < MAX_NIGHT * measured["seconds"]["results"])
 
 
 def test_a_report_keeps_the_scores_of_one_metric_in_memory_at_a_time(
@@ -78,18 +78,18 @@ def test_a_report_keeps_the_scores_of_one_metric_in_memory_at_a_time(
     grown = []
     for metrics in (1, METRICS):
         run_scripted_sweep(large, f"store-{metrics}", metrics)
-        base, peak = said_by("reports", f"{small}/store", f"{large}/store-{metrics}")
+        base, peak = read_output("reports", f"{small}/store", f"{large}/store-{metrics}")
         grown.append(peak - base)
         with capsys.disabled():
             rows = many * len(GENERATORS) * metrics
             print(
                 f"\na report of {rows:,} rows of {metrics} metrics: {peak:.0f} MB, of which {base:.0f} of a small one"
             )
-    wanted(grown[1] < MAX_METRIC_GROWTH * grown[0])
+    expect(grown[1] < MAX_METRIC_GROWTH * grown[0])
 
 
 def test_a_row_of_one_metric_takes_few_bytes_of_a_report(capsys: pytest.CaptureFixture[str]) -> None:
-    measured = said_by("one_metric", str(sized(1 << 18, 1 << 11)))
+    measured = read_output("one_metric", str(sized(1 << 18, 1 << 11)))
     with capsys.disabled():
         print(f"\na report of one metric: {measured['bytes_a_row']:.0f} bytes a row, of {measured['rows']:,} rows")
-    wanted(measured["bytes_a_row"] < MAX_ROW_BYTES)
+    expect(measured["bytes_a_row"] < MAX_ROW_BYTES)

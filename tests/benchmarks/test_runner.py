@@ -19,7 +19,7 @@ from plumbline.pipelines.running.events import Totals
 from plumbline.pipelines.sweeps.planning import plan_sweep
 from plumbline.pipelines.sweeps.sweep import run_sweep
 from tests.benchmarks.driver_rate import NODE, measure
-from tests.benchmarks.size import HERE, run_module, said_by, sized, wanted
+from tests.benchmarks.size import HERE, expect, read_output, run_module, sized
 
 SHARDS = sized(500, 20)
 FEW = sized((), (*HERE, "benchmark.limit=1"))
@@ -36,7 +36,7 @@ def test_the_driver_takes_less_than_ten_milliseconds_for_a_shard(capsys: pytest.
         print(
             f"\n{SHARDS} empty shards: {ms['driver']:.1f} ms of the driver each, {ms['ProgressLog']:.1f} of the log's"
         )
-    wanted(ms["driver"] < MAX_MS)
+    expect(ms["driver"] < MAX_MS)
 
 
 Phases = dict[str, float]
@@ -110,7 +110,7 @@ def test_a_small_sweep_in_this_process_takes_little_more_than_a_bare_loop(
             seconds[name].append(time.monotonic() - began)
             if name == "bare":
                 bare_modules = json.loads(printed.splitlines()[-1])["modules"]
-    worker = said_by("worker_imports")
+    worker = read_output("worker_imports")
     bare, ours = (min(each) for each in seconds.values())
     with capsys.disabled():
         print(
@@ -118,6 +118,6 @@ def test_a_small_sweep_in_this_process_takes_little_more_than_a_bare_loop(
             f"{ours:.1f} s ({MAX_ADDED_SECONDS:.0f} more at most); modules: the loop {bare_modules}, a worker without "
             f"a model {worker['alone']}, with this one {worker['with a model']}"
         )
-    wanted(ours - bare < MAX_ADDED_SECONDS)
-    wanted(not worker["heavy"])
-    wanted(worker["with a model"] - bare_modules < MAX_ADDED_MODULES)
+    expect(ours - bare < MAX_ADDED_SECONDS)
+    expect(not worker["heavy"])
+    expect(worker["with a model"] - bare_modules < MAX_ADDED_MODULES)

@@ -26,7 +26,7 @@ from plumbline.pipelines.sweeps.planning import PlannedSweep, plan_sweep
 from plumbline.pipelines.sweeps.results import Results
 from plumbline.pipelines.sweeps.writing import write_run
 from tests.bench_of import images, prompts, write_rows
-from tests.benchmarks.size import HERE, ROOT, TINY, fresh_process, one_row_shards, run_module, sized, wanted
+from tests.benchmarks.size import HERE, ROOT, TINY, expect, fresh_process, one_row_shards, run_module, sized
 
 GENERATORS = ("atlas", "flint")
 FILES, SHARDS = sized((250, 500), (10, 2))
@@ -110,8 +110,8 @@ def test_planning_over_a_million_committed_cells_takes_less_than_a_minute_and_li
         )
     assert again.cells > 4 * len(GENERATORS) * FILES * SHARDS
     assert len(again.listed) == len(set(again.listed))
-    wanted(again.seconds < MAX_PLANNING_SECONDS)
-    wanted(again.megabytes < MAX_PLANNING_MEGABYTES)
+    expect(again.seconds < MAX_PLANNING_SECONDS)
+    expect(again.megabytes < MAX_PLANNING_MEGABYTES)
 
 
 def test_a_night_with_nothing_to_do_over_a_hundred_thousand_cells_takes_less_than_ten_seconds(
@@ -132,8 +132,8 @@ def test_a_night_with_nothing_to_do_over_a_hundred_thousand_cells_takes_less_tha
             f"{elapsed:.1f} s by the clock"
         )
     assert f"nothing new since run {RUN_ID}" in printed, printed
-    wanted(len(sweep.plan.cells) > 100_000)
-    wanted(seconds < MAX_NIGHT_SECONDS)
+    expect(len(sweep.plan.cells) > 100_000)
+    expect(seconds < MAX_NIGHT_SECONDS)
 
 
 def write_existing_run(sweep: PlannedSweep) -> None:
@@ -170,7 +170,7 @@ def test_memory_stays_flat_while_rows_grow_tenfold(tmp_path: Path, capsys: pytes
             f"\n{COPIES * ROWS:,} rows: driver {small.driver:.0f} MB, largest worker {small.worker:.0f} MB; "
             f"ten times the rows: driver {large.driver:.0f} MB, largest worker {large.worker:.0f} MB"
         )
-    wanted(large.driver < MAX_GROWTH * small.driver and large.worker < MAX_GROWTH * small.worker)
+    expect(large.driver < MAX_GROWTH * small.driver and large.worker < MAX_GROWTH * small.worker)
 
 
 def measure_peaks(folder: Path, copies: int) -> Peaks:

@@ -24,7 +24,7 @@ from transformers import CLIPConfig, CLIPImageProcessor, CLIPModel, CLIPVisionCo
 from plumbline.jobs.scorer import open_scorer
 from plumbline.operators.scoring.scorer import Scorer
 from tests.benchmarks.photographs import photograph
-from tests.benchmarks.size import TINY, sized, wanted
+from tests.benchmarks.size import TINY, expect, sized
 from tests.serving import ROOT, TOKEN, Pair, Running, ask_score, pack_pairs, run_service
 
 CLIENTS = sized(64, 4)
@@ -183,7 +183,7 @@ def test_many_clients_of_one_image_get_the_offline_rate_of_a_common_size_of_mode
     words = ("metric=[clipscore]", "models=shapes", f"models.clip.checkpoint={clip}")
     with run_service(tmp_path / "log", *words[:1], *words[2:], f"batch={BATCH}", "threads=1") as service:
         shares = compare_with_offline(service, open_scorer(*words), pairs, "clipscore", 192)
-    wanted(statistics.median(shares) >= 0.85)
+    expect(statistics.median(shares) >= 0.85)
 
 
 def test_many_clients_of_one_image_get_most_of_a_tiny_models_offline_rate(
@@ -195,7 +195,7 @@ def test_many_clients_of_one_image_get_most_of_a_tiny_models_offline_rate(
     0.78.
     """
     shares = compare_with_offline(service, scorer, pairs, "vqascore", IMAGES)
-    wanted(statistics.median(shares) >= 0.7)
+    expect(statistics.median(shares) >= 0.7)
 
 
 def test_many_more_clients_only_wait_for_their_turn(service: Running, pairs: Iterator[Pair]) -> None:
@@ -203,7 +203,7 @@ def test_many_more_clients_only_wait_for_their_turn(service: Running, pairs: Ite
     load = asyncio.run(ask_all(service, list(islice(pairs, 2 * IMAGES)), clients=MANY_CLIENTS))
     middle, slowest = load.latency(50), load.latency(99)
     print(f"\n{MANY_CLIENTS} clients: {load.rate:.0f} images/s; p50 {middle:.0f} ms, p99 {slowest:.0f} ms")
-    wanted(slowest < 3 * middle)
+    expect(slowest < 3 * middle)
 
 
 def test_images_in_parts_cost_less_than_in_base64(service: Running) -> None:
@@ -224,7 +224,7 @@ def test_images_in_parts_cost_less_than_in_base64(service: Running) -> None:
     middle = {form: statistics.median(of_form) * 1000 for form, of_form in seconds.items()}
     size = len(pngs[0]) / 1e6
     print(f"\na PNG of {size:.1f} MB: " + ", ".join(f"{ms:.1f} ms as {form}" for form, ms in middle.items()))
-    wanted(middle["multipart"] < 0.5 * middle["base64"])
+    expect(middle["multipart"] < 0.5 * middle["base64"])
 
 
 def encode_png(image: Image.Image) -> bytes:

@@ -16,7 +16,7 @@ from plumbline.operators.statistics.ordering import permuted_correlations
 from plumbline.operators.statistics.ties import calibrate_ties
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.metaeval.releases.readers import read_release
-from tests.benchmarks.size import fresh_process, sized, wanted
+from tests.benchmarks.size import expect, fresh_process, sized
 from tests.benchmarks.test_scale import peak_memory
 
 BRUTE_FORCE_ROWS = sized(3_000, 100)
@@ -82,8 +82,8 @@ def test_tie_calibration_is_exact_and_faster_than_all_pairs(capsys: pytest.Captu
         with fresh_process() as fresh:
             peak = max(fresh.map(peak_megabytes, (make_ratings, make_labels)))
         print(f"peak memory of a process that does n = {max(SIZES)}: {peak:.0f} MB (below {MEGABYTES} wanted)")
-    wanted(all(ratio > SIZES[rows] for (rows, _), ratio in ratios.items()))
-    wanted(peak < MEGABYTES)
+    expect(all(ratio > SIZES[rows] for (rows, _), ratio in ratios.items()))
+    expect(peak < MEGABYTES)
 
 
 def measure_walks_one_by_one(nodes: pd.DataFrame, scores: pd.DataFrame, graph: str) -> None:
@@ -116,7 +116,7 @@ def test_error_graphs_of_19_metrics_are_measured_faster_than_walk_by_walk(capsys
         print(
             f"walk by walk with scipy: about {estimate:.0f} s, from {len(few)} graphs: {estimate / measured:.0f} times"
         )
-    wanted(estimate > 5 * measured)
+    expect(estimate > 5 * measured)
 
 
 def test_metrics_are_compared_faster_than_by_drawing_for_each_pair(capsys: pytest.CaptureFixture[str]) -> None:
@@ -128,7 +128,7 @@ def test_metrics_are_compared_faster_than_by_drawing_for_each_pair(capsys: pytes
     drawn = seconds(lambda: [np.random.default_rng(0).integers(2, size=(9_999, 300)) for _ in pairs])
     with capsys.disabled():
         print(f"\n{len(pairs)} comparisons of metrics on 300 prompts: {together:.2f} s; the draws alone {drawn:.2f} s")
-    wanted(together < drawn)
+    expect(together < drawn)
 
 
 def _walks(nodes: pd.DataFrame) -> int:

@@ -15,7 +15,7 @@ from plumbline.pipelines.store.store import Store, decode_cell, encode_cell
 from plumbline.pipelines.sweeps.planning import plan_sweep
 from plumbline.pipelines.sweeps.sweep import run_sweep
 from tests.bench_of import PACK, sweep_config
-from tests.benchmarks.size import HERE, sized, wanted
+from tests.benchmarks.size import HERE, expect, sized
 
 GENERATORS = sized(("atlas", "flint"), ("atlas",))
 MAX_FRACTION = 0.03
@@ -49,7 +49,7 @@ def test_digests_and_checksums_cost_under_three_percent_of_a_sweep(
             f"{READS * read:.3f} s, images {IMAGE_READS * looked:.3f} s, of stages that take {stages:.1f} s: "
             f"{cost / stages:.2%} ({MAX_FRACTION:.0%} allowed)"
         )
-    wanted(cost < MAX_FRACTION * stages)
+    expect(cost < MAX_FRACTION * stages)
 
 
 def seconds(action: Callable[[], object]) -> float:

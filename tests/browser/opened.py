@@ -72,7 +72,7 @@ def press(page: WebDriver, element: WebElement) -> None:
     page.switch_to.active_element.send_keys(Keys.ENTER)
 
 
-def in_scheme(page: WebDriver, scheme: str) -> None:
+def prefer_scheme(page: WebDriver, scheme: str) -> None:
     """Make the system prefer light or dark, or nothing, from now on."""
     features = [{"name": "prefers-color-scheme", "value": scheme}] if scheme else []
     page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})

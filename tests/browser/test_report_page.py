@@ -23,8 +23,8 @@ from tests.browser.opened import (
     barriers,
     find,
     find_shown,
-    in_scheme,
     open_page,
+    prefer_scheme,
     press,
     read_texts,
 )
@@ -144,7 +144,7 @@ def compute_contrast(one: list[float], other: list[float]) -> float:
 @ON_DESKTOP
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_words_are_redder_for_lower_scores_of_each_metric_and_readable(page: WebDriver, theme: str) -> None:
-    in_scheme(page, theme)
+    prefer_scheme(page, theme)
     heats = []
     for card in find_cards(page)[:4]:
         press(page, card.find_element(By.TAG_NAME, "summary"))
@@ -153,7 +153,7 @@ def test_words_are_redder_for_lower_scores_of_each_metric_and_readable(page: Web
             text, ground = page.execute_script(READABLE, word, card)  # type: ignore[no-untyped-call]
             heats.append((score, ground[0] - ground[1]))
             assert compute_contrast(text, ground) >= 4.5, (score, text, ground)
-    in_scheme(page, "")
+    prefer_scheme(page, "")
     low, high = (max(heats, key=lambda one: sign * one[0]) for sign in (-1, 1))
     assert low[0] < 0.5 < high[0] and low[1] > high[1], "red less green"
 
@@ -269,11 +269,11 @@ def test_dark_and_light_follow_the_system_and_the_button(page: WebDriver) -> Non
         return page.find_element(By.TAG_NAME, "body").value_of_css_property("background-color")
 
     light = background()
-    in_scheme(page, "dark")
+    prefer_scheme(page, "dark")
     assert background() != light
     press(page, page.find_element(By.ID, "theme"))
     assert background() == light
-    in_scheme(page, "")
+    prefer_scheme(page, "")
 
 
 @ON_DESKTOP
@@ -301,9 +301,9 @@ def test_the_printed_page_has_every_metric_and_no_control(page: WebDriver) -> No
 
 @WIDTHS_AND_SCHEMES
 def test_axe_core_finds_no_barrier(page: WebDriver, scheme: str) -> None:
-    in_scheme(page, scheme)
+    prefer_scheme(page, scheme)
     assert barriers(page) == []
-    in_scheme(page, "")
+    prefer_scheme(page, "")
 
 
 READ = """
@@ -436,7 +436,7 @@ def judged(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_peoples_ratings_next_to_metrics_are_accessible(browser: WebDriver, judged: Path, width: int) -> None:
     """The test is dark on a desktop, and light on a phone."""
-    in_scheme(browser, "dark" if width == DESKTOP else "light")
+    prefer_scheme(browser, "dark" if width == DESKTOP else "light")
     page = open_page(browser, judged, width)
     page.execute_script("document.querySelectorAll('#people details').forEach((each) => { each.open = true; })")  # type: ignore[no-untyped-call]
     assert (
@@ -453,4 +453,4 @@ def test_peoples_ratings_next_to_metrics_are_accessible(browser: WebDriver, judg
     assert len(charts) == 3 and all(chart.size["width"] > 200 for chart in charts)
     assert page.execute_script("return document.documentElement.scrollWidth") <= width  # type: ignore[no-untyped-call]
     assert barriers(page) == []
-    in_scheme(browser, "")
+    prefer_scheme(browser, "")

@@ -16,8 +16,8 @@ from tests.browser.opened import (
     WIDTHS_AND_SCHEMES,
     barriers,
     find,
-    in_scheme,
     open_page,
+    prefer_scheme,
     press,
 )
 from tests.operators.report.made import HOSTILE, make_run
@@ -69,6 +69,6 @@ def test_the_means_sort_by_the_keyboard(page: WebDriver) -> None:
 
 @WIDTHS_AND_SCHEMES
 def test_axe_core_finds_no_barrier(page: WebDriver, scheme: str) -> None:
-    in_scheme(page, scheme)
+    prefer_scheme(page, scheme)
     assert barriers(page) == []
-    in_scheme(page, "")
+    prefer_scheme(page, "")

@@ -200,7 +200,7 @@ async def cut(request: Head, client: Stream, server: Stream) -> bool:
 
 
 async def swallow(request: Head, client: Stream, server: Stream) -> None:
-    """Let the server do what was asked, and tell nobody."""
+    """Forward the request, and drop the answer."""
     answer = await ask(request, client, server)
     await _copy_answer(request, answer, server, None)
 

@@ -77,7 +77,7 @@ def scans(count: int) -> bytes:
 
 
 class Kind(NamedTuple):
-    """A way in which a row can be bad, or odd and yet good."""
+    """A kind of row: bad, or unusual but valid."""
 
     name: str
     """The name here and in docs/failures.md, which is also the image_id."""
@@ -262,7 +262,7 @@ class Sweep(NamedTuple):
     exit_code: int
     folder: Path
 
-    def of(self, generator: str, image_id: str | None) -> list[dict[str, Any]]:
+    def select_scores(self, generator: str, image_id: str | None) -> list[dict[str, Any]]:
         return [row for row in self.scores if row["generator"] == generator and image_id in (None, row["image_id"])]
 
 
@@ -334,12 +334,12 @@ def test_a_bad_row_is_an_error_row_with_kind_row_and_remedy(sweep: Sweep, kind: 
     for row in failed:
         assert (row["kind"], row["retryable"]) == (kind.error, kind.retried), row["message"]
         assert kind.found in row["message"] and kind.remedy in row["message"], row["message"]
-    assert [row["score"] for row in sweep.of(kind.file, kind.name)] == [None, None]
+    assert [row["score"] for row in sweep.select_scores(kind.file, kind.name)] == [None, None]
 
 
 @pytest.mark.parametrize("kind", ODD, ids=lambda kind: kind.name)
 def test_an_odd_row_is_scored(sweep: Sweep, kind: Kind) -> None:
-    mine = sweep.of(kind.file, kind.row.get("image_id", kind.name))
+    mine = sweep.select_scores(kind.file, kind.row.get("image_id", kind.name))
     assert len(mine) == 2 * kind.copies
     for row in mine:
         assert row["error"] is None and math.isfinite(row["score"])
@@ -348,7 +348,7 @@ def test_an_odd_row_is_scored(sweep: Sweep, kind: Kind) -> None:
 
 @pytest.mark.parametrize("shard", SHARDS, ids=lambda shard: shard.name)
 def test_a_bad_shard_is_named_and_its_neighbour_scored(sweep: Sweep, shard: BadShard) -> None:
-    rows = sweep.of(slug(shard.name), None)
+    rows = sweep.select_scores(slug(shard.name), None)
     failed = [row["error"] for row in rows if row["score"] is None]
     assert sorted(row["image_id"] for row in rows if row["score"] is not None) == ["sound-0"] * 2 + ["sound-1"] * 2
     lost = len(LOST) if shard.error == "shard_failed" else len(all_prompts()) - 2
@@ -360,7 +360,7 @@ def test_a_bad_shard_is_named_and_its_neighbour_scored(sweep: Sweep, shard: BadS
 
 
 def test_all_other_rows_are_scored_and_no_failure_is_a_zero(sweep: Sweep) -> None:
-    sound = [row for row in sweep.of("bytes", None) if row["image_id"].startswith("sound-")]
+    sound = [row for row in sweep.select_scores("bytes", None) if row["image_id"].startswith("sound-")]
     assert len(sound) == 2 * 6 * len(SOUND) and all(row["score"] is not None for row in sound)
     assert all((row["score"] is None) == (row["error"] is not None) for row in sweep.scores)
     assert len(sweep.errors) == sum(row["score"] is None for row in sweep.scores)

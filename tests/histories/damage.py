@@ -82,7 +82,7 @@ def damage(store: Path, way: str, chance: Random) -> str:
 def _damage(store: Path, files: list[Path], way: str, chance: Random) -> str:
     """Damage one of the newest files; return an empty text if nothing changed."""
     path = chance.choice(files[-8:])
-    strangers = _of_other_recipes(store, path, files)
+    strangers = _find_other_recipes(store, path, files)
     if way == "misplace":
         return _misplace(store, path, chance.choice(strangers)) if strangers else ""
     others = strangers or [other for other in files[-8:] if other != path]
@@ -123,7 +123,7 @@ def overwrite(path: Path, content: bytes) -> None:
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
-def _of_other_recipes(store: Path, path: Path, files: list[Path]) -> list[Path]:
+def _find_other_recipes(store: Path, path: Path, files: list[Path]) -> list[Path]:
     """Return the cells of the same stage with another recipe; none if the file is not a cell."""
     stage, recipe, *_ = path.relative_to(store).parts
     others = [other.relative_to(store).parts for other in files if stage in STAGES]

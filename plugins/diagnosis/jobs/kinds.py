@@ -7,9 +7,7 @@ from plumbline.jobs.display.console import EMPTY, make_console, show_table
 from plumbline.pipelines.store.store import open_existing_store
 from plumbline.plugins.diagnosis.question_kinds import KindsConfig, KindScore, pool_kinds
 
-COMMAND = Command(
-    "kinds", "Show the mean scores of questions by kind, over each generator's images.", KindsConfig
-)
+COMMAND = Command("kinds", "Show the mean scores of questions by kind, over each generator's images.", KindsConfig)
 
 
 def main(config: KindsConfig) -> int:

@@ -14,7 +14,7 @@ from selenium.webdriver.support.ui import WebDriverWait
 
 from plugins.rating.tests.raters import MEANS, Rated, random_grade
 from plumbline.pipelines.web.listening import listening
-from tests.browser.opened import NEEDS_BROWSER, ON_DESKTOP, WIDTHS_AND_SCHEMES, barriers, find, in_scheme, open_page
+from tests.browser.opened import NEEDS_BROWSER, ON_DESKTOP, WIDTHS_AND_SCHEMES, barriers, find, open_page, prefer_scheme
 from tests.operators.report.made import make_run, plain_prompts
 
 pytestmark = NEEDS_BROWSER
@@ -74,6 +74,6 @@ def test_it_renews_itself_where_answers_have_come_and_it_is_to(page: WebDriver, 
 
 @WIDTHS_AND_SCHEMES
 def test_axe_core_finds_no_barrier(page: WebDriver, scheme: str) -> None:
-    in_scheme(page, scheme)
+    prefer_scheme(page, scheme)
     assert barriers(page) == []
-    in_scheme(page, "")
+    prefer_scheme(page, "")

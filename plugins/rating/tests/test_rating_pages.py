@@ -27,7 +27,7 @@ from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.ui import WebDriverWait
 
 from plumbline.plugins.rating.answers import Answer, parse_answer
-from tests.browser.opened import DESKTOP, NEEDS_BROWSER, PHONE, barriers, find, in_scheme, open_page
+from tests.browser.opened import DESKTOP, NEEDS_BROWSER, PHONE, barriers, find, open_page, prefer_scheme
 from tests.operators.report.made import HOSTILE, MadeRun, make_run, plain_prompts, png
 from tests.s3 import free_ports
 
@@ -193,9 +193,9 @@ def test_all_templates_are_rated_by_keys_alone(browser: WebDriver, server: Serve
 
 @pytest.mark.slow
 def test_all_templates_are_rated_by_touch_on_a_phone(browser: WebDriver, server: Server) -> None:
-    in_scheme(browser, "dark")
+    prefer_scheme(browser, "dark")
     rate_all(rate(browser, server, "touch", PHONE), answer_by_touch)
-    in_scheme(browser, "")
+    prefer_scheme(browser, "")
     for answer in server.read_answers("touch"):
         assert (
             answer.answer

@@ -22,8 +22,8 @@ from tests.browser.opened import (
     ON_PHONE,
     barriers,
     find,
-    in_scheme,
     open_page,
+    prefer_scheme,
     press,
 )
 from tests.operators.report.made import HOSTILE, make_run, noisy, plain_prompts
@@ -89,9 +89,9 @@ def test_a_page_opens_without_a_word_on_the_console_never_scrolls_sideways_and_h
     unnamed = "return Array.from(document.querySelectorAll('main select, main input:not([type=hidden])'))"
     assert page.execute_script(f"{unnamed}.filter(one => !one.labels.length).length") == 0  # type: ignore[no-untyped-call]
     if not path.startswith(OF_OTHERS):
-        in_scheme(page, "dark" if width == DESKTOP else "light")
+        prefer_scheme(page, "dark" if width == DESKTOP else "light")
         assert barriers(page) == []
-        in_scheme(page, "")
+        prefer_scheme(page, "")
 
 
 @ON_DESKTOP
@@ -172,9 +172,9 @@ def test_a_note_is_written_by_keyboard_and_stands_on_its_image(browser: WebDrive
     until(page, lambda seen: "<b>one</b> cup too many" in seen.find_element(By.CSS_SELECTOR, ".notes").text)
     assert page.find_element(By.NAME, "author").get_attribute("value") == "Ann", "it is asked for once"
     assert page.find_element(By.NAME, "text").get_attribute("value") == ""
-    in_scheme(page, "dark")
+    prefer_scheme(page, "dark")
     assert barriers(page) == [] and page.get_log("browser") == []  # type: ignore[no-untyped-call]
-    in_scheme(page, "")
+    prefer_scheme(page, "")
     assert page.execute_script("return document.documentElement.scrollWidth") <= width  # type: ignore[no-untyped-call]
 
 
