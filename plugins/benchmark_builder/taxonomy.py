@@ -141,7 +141,7 @@ class Taxonomy:
         tag = by_name.get(_normalize(label)) or whole.get(_normalize(label.partition(" - ")[0]))
         if tag is None:
             names = [tag.label for tag in self.tags()]
-            raise ConfigError(f"{label.strip()!r} is no tag of the taxonomy {self.name}; {suggest(label, names)}")
+            raise ConfigError(f"{label.strip()!r} is not a tag of the taxonomy {self.name}; {suggest(label, names)}")
         return tag
 
     def templates(self, chosen: Iterable[str] | None = None) -> dict[Tag, Template]:

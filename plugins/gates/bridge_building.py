@@ -105,8 +105,8 @@ def _require_enough(pairs: Pairs, metrics: tuple[str, str]) -> None:
             raise ConfigError(f"{metric}: all {len(scores):,} images have the score {scores[0]:g}: nothing to map")
         if (differing := resampled.differing(scores)) < MIN_DIFFERING:
             raise ConfigError(
-                f"{metric}: {plural(differing, 'prompt')} of {prompts} have another score than the commonest one, and "
-                f"of fewer than {MIN_DIFFERING} no interval holds: score images of more prompts by both versions"
+                f"{metric}: {plural(differing, 'prompt')} of {prompts} differ from the most common score, and an "
+                f"interval needs {MIN_DIFFERING}: score images of more prompts by both versions"
             )
 
 

@@ -50,7 +50,7 @@ class BridgeConfig(BoundsChecked):
         (_, *old), (_, *new) = self.sides()
         if old == new:
             raise ConfigError(
-                f"bridge.new: expected another version than bridge.old={self.old}; name another metric of the sweep by "
+                f"bridge.new: expected a version other than bridge.old={self.old}; name another metric of the sweep by "
                 "bridge.new, or two runs by bridge.old_run and bridge.new_run"
             )
 
@@ -148,7 +148,7 @@ def write_bridge(store: Store, built: BuiltBridge) -> str:
     """Write a bridge and return its path; raise ConfigError if its id is already in use."""
     folder = f"{BRIDGES}/{built.bridge.bridge_id}"
     if store.exists(f"{folder}/bridge.json"):
-        raise ConfigError(f"{store.place / folder}: there is a bridge already; run again")
+        raise ConfigError(f"{store.place / folder}: a bridge with this name exists; run again")
     store.write_table(f"{folder}/groups.parquet", built.groups)
     store.create_json(f"{folder}/bridge.json", asdict(built.bridge))
     return str(store.place / folder)

@@ -161,9 +161,7 @@ def check_rules(gate: Gate, judged: JudgedRun) -> None:
         if rule.skill == EACH and not judged.skill_names:
             raise ConfigError(f"{at}: skill: each wants prompts with skills, and these have none; remove it")
         if rule.compares and rule.metric in judged.unranked:
-            raise ConfigError(
-                f"{at}: {rule.kind}: by {rule.metric} nothing is better or worse; write at_least or at_most"
-            )
+            raise ConfigError(f"{at}: {rule.kind}: {rule.metric} has no better or worse; write at_least or at_most")
         if rule.compares and not (rule.baseline or judged.other):
             raise ConfigError(
                 f"{at}: {rule.kind}: there is nothing to compare with; name another run (against=RUN), or a "

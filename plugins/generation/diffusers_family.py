@@ -88,7 +88,7 @@ def find_tensors(part: Part, only: str | None) -> list[str]:
 
 def _component_tensors(folder: Path, configured: bool) -> list[str]:
     if not folder.is_dir():
-        raise ModelError(f"{folder}: not there, though {INDEX} names it; download the checkpoint again")
+        raise ModelError(f"{folder}: missing, although {INDEX} names it; download the checkpoint again")
     if not configured:  # a tokenizer, a scheduler, a processor
         return []
     return check_weights(Part(source=str(folder), commit=None, identity=""))

@@ -47,16 +47,18 @@ class GenerateConfig(BoundsChecked):
     def __post_init__(self) -> None:
         BoundsChecked.__post_init__(self)
         if self.benchmark.images is None:
-            raise ConfigError("benchmark.images: expected the folder that the pictures are put into; name it")
+            raise ConfigError("benchmark.images: expected the folder for the images; name it")
         if self.images.is_local and Path(self.images.path).is_relative_to(ASSETS):
             raise ConfigError(
                 f"benchmark.images {self.images}: the embedded benchmark's own images are there; name another folder, "
                 "as in images=images"
             )
         if self.benchmark.prompts is None:
-            raise ConfigError("benchmark.prompts: expected the prompts that are drawn; name their file")
+            raise ConfigError("benchmark.prompts: expected the prompts of the images; name their file")
         if self.benchmark.columns.edit_columns:
-            raise ConfigError(f"benchmark: {self.benchmark.name} is of edited images, and pictures are drawn of texts")
+            raise ConfigError(
+                f"benchmark: {self.benchmark.name} has edited images, but images are generated from texts"
+            )
         if not self.generator or "/" in self.generator or self.generator[0] in "._":
             raise ConfigError(
                 f"pictures.name: expected a folder's name that does not begin with '.' or '_', got {self.generator!r}"

@@ -69,7 +69,7 @@ def plan_generation(config: GenerateConfig) -> PlannedGeneration:
     strangers = [name for name in _tables(config.folder) if OURS.fullmatch(name) is None]
     if strangers:
         raise ConfigError(
-            f"{config.folder / strangers[0]}: not made by jobs.generate, which would put its pictures there; "
+            f"{config.folder / strangers[0]}: not made by jobs.generate, which would put its images there; "
             "choose another name=NAME or another folder"
         )
     memory = FileMemory(None, config.texts)

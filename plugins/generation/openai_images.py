@@ -98,9 +98,9 @@ class OpenAiImages(OpenAiService):
         if isinstance(encoded, str) and encoded:
             return drawn._replace(encoded=b64decode(encoded, validate=True))
         if isinstance(pictures, list) and pictures and getattr(pictures[0], "url", None):
-            problem = f"{self.place} sent an address in place of the picture, which is not followed"
+            problem = f"{self.place} sent an address in place of the image, which is not followed"
             return RowError("request_refused", f"{problem}; use a model or a setting that gives b64_json")
-        return self._unavailable("gave an answer without a picture")
+        return self._unavailable("gave an answer without an image")
 
 
 FAMILY = Family(

@@ -144,7 +144,7 @@ def _size(encoded: bytes, limits: ImageLimits) -> str | RowError:
     pixels = np.asarray(image)
     if (pixels == pixels[0, 0]).all():
         colour = "of one colour" if pixels.any() else "black"
-        return RowError("blank_picture", f"the generator made a picture that is {colour} all over; {BLANK_REMEDY}")
+        return RowError("blank_picture", f"the generator made an image that is {colour} all over; {BLANK_REMEDY}")
     return f"{image.width}x{image.height}"
 
 

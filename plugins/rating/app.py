@@ -113,7 +113,7 @@ class Pages:
         """Send an image of a task."""
         task, number = self._find_task(request), request.path_params["number"]
         if number >= len(task.places):
-            raise HTTPException(404, "the task has no such picture")
+            raise HTTPException(404, "the task has no such image")
         return _send_image(self.study.opened.pictures.image(task, number))
 
     def source(self, request: Request) -> Response:

@@ -149,7 +149,7 @@ def _read_scores(config: LabelsConfig, release: Release) -> tuple[pa.Table, bool
     if (table := config.locate_scores()) is not None:
         scores, falling = read_scores(table), falling | read_falling(table)
     elif not len(scores):
-        raise ConfigError(f"scores: {config.protocol.name} holds none; set run=latest, or scores=PATH to a table")
+        raise ConfigError(f"scores: {config.protocol.name} has none; set run=latest, or scores=PATH to a table")
     metrics = scores.column("metric").unique().to_pylist()
     if len(config.metrics or metrics) > 1:
         raise ConfigError(f"metrics: expected one of {', '.join(metrics)}; set metrics=[NAME]")

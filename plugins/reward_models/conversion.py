@@ -125,7 +125,7 @@ def convert(config: ConvertConfig) -> list[Path]:
     """
     output, source = Path(config.output).expanduser(), Path(config.weights).expanduser()
     if output.exists():
-        raise ModelError(f"{output}: it is there already; name another output, or remove it")
+        raise ModelError(f"{output}: it exists already; name another output, or remove it")
     if not source.is_file():
         raise ModelError(f"{source}: no such file; download the release first")
     tensors = read_tensors(source)
@@ -153,7 +153,7 @@ def read_tensors(file: Path) -> Weights:
     except pickle.UnpicklingError as error:
         reason = " ".join(str(error).split("\n")[0].split())[:200]
         raise ModelError(
-            f"{file}: a pickle that holds more than tensors ({reason}); nothing of it was run: convert it where you "
+            f"{file}: a pickle with more than tensors ({reason}); none of it was executed: convert it where you "
             "trust it, to a .safetensors"
         ) from error
     except Exception as error:

@@ -58,8 +58,8 @@ def test_tags_are_rows_with_the_words_that_they_are_about() -> None:
 def test_a_tag_that_is_not_of_the_taxonomy_is_asked_for_again_and_then_an_error() -> None:
     rows, asked = tag(lambda request: "1 | count - subtractive (2 cats)")
     assert isinstance(rows, RowError) and rows.kind == "unreadable_reply" and not rows.retryable
-    assert "'count - subtractive' is no tag of the taxonomy tiny; did you mean" in rows.message
-    assert len(asked) == 2 and "is no tag of the taxonomy" in asked[1].messages[-1].text
+    assert "'count - subtractive' is not a tag of the taxonomy tiny; did you mean" in rows.message
+    assert len(asked) == 2 and "is not a tag of the taxonomy" in asked[1].messages[-1].text
 
 
 @pytest.mark.parametrize("reply", ["I cannot do that.", "1 |", ""])
@@ -97,7 +97,7 @@ def test_examples_and_other_options_are_other_tags() -> None:
 
 def test_an_example_with_an_unknown_tag_is_refused() -> None:
     with pytest.raises(
-        ConfigError, match=r"'cuont - simple' is no tag of the taxonomy tiny; did you mean count - simple"
+        ConfigError, match=r"'cuont - simple' is not a tag of the taxonomy tiny; did you mean count - simple"
     ):
         Taxonomy(
             name="tiny", skills=TAXONOMY.skills, examples=(TaggedExample(prompt="a", tags=("cuont - simple (a)",)),)

@@ -308,7 +308,7 @@ def test_files_are_written_and_rules_read_on_s3(runs: Runs, bucket: str) -> None
         ("{metric: gecko}", "coverage, got none; add one"),
         ("{at_least: 1}", "rule floor: metric: at_least wants one; add metric: NAME"),
         ("{coverage: 1, surely: true}", "rule floor: surely: belongs to at_least and at_most, got it with coverage"),
-        ("{metric: entropy, no_worse_by: 1}", "by entropy nothing is better or worse; write at_least or at_most"),
+        ("{metric: entropy, no_worse_by: 1}", "entropy has no better or worse; write at_least or at_most"),
         (
             "{metric: gecko, no_worse_by: 1}",
             "there is nothing to compare with; name another run (against=RUN), or a g",

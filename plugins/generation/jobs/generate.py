@@ -73,14 +73,12 @@ def _show_generated(console: Console, generated: Generated) -> None:
     """Show the number of pictures that were made, the number that failed, and their folder."""
     show_usage(console, generated.usage, generated.costs)
     for address in generated.mended:
-        warn(console, f"{address}: was damaged, and is replaced; if that goes on, check the disk")
+        warn(console, f"{address}: was damaged and has been replaced; if this happens again, check the disk")
     for problem in generated.problems:
         warn(console, problem)
     if generated.failed:
         kinds = ", ".join(f"{count} {kind}" for kind, count in generated.kinds.items())
-        warn(
-            console, f"{generated.failed} pictures could not be made{f': {kinds}' if kinds else ''} (docs/failures.md)"
-        )
+        warn(console, f"{generated.failed} images could not be made{f': {kinds}' if kinds else ''} (docs/failures.md)")
     say(console, f"{generated.pictures} pictures, {generated.made} of them made now: {generated.url}/")
 
 

@@ -123,7 +123,7 @@ def test_a_black_picture_is_an_error_row_that_a_sweep_tells(tmp_path: Path, chec
     save_file(tensors, weights, {"format": "pt"})
     prompts_file(tmp_path, "p1")
     job = words(tmp_path, f"image_model.checkpoint={broken}", *SMALL)
-    assert "1 pictures could not be made: 1 blank_picture" in printed("generate", *job, code=1).replace("\n", " ")
+    assert "1 images could not be made: 1 blank_picture" in printed("generate", *job, code=1).replace("\n", " ")
     (row,) = pictures(tmp_path / "images/black").values()
     assert row["image"] is None and row["error"]["kind"] == "blank_picture"
     assert "0 of them made now" in printed("generate", *job, code=1), "it is not drawn again"
@@ -310,7 +310,7 @@ def test_a_damaged_copy_in_a_bucket_is_replaced_by_the_other(tmp_path: Path, ser
     for path in (file, cell):
         (images / path).write(harmed(whole[path], "truncate", chance) or b"")
         told = printed("generate", *job)
-        assert f"{images}/{path}: was damaged, and is replaced" in told.replace("\n", "")
+        assert f"{images}/{path}: was damaged and has been replaced" in told.replace("\n", "")
         assert {path: (images / path).read() for path in whole} == whole
     assert len(server.bodies) == 2
 

@@ -160,7 +160,7 @@ def test_the_metric_does_not_count_if_everything_is_rated(folder: Path) -> None:
         (("generators=[best,other]",), "generators: gecko scored none of 'other'; it scored best, close, last"),
         (("generators=[best]",), "generators: expected two or more, got 'best' alone"),
         (("chance=1",), "chance: expected a probability between 0 and 1, got 1.0"),
-        (("scores=null",), "scores: long holds none; set run=latest, or scores=PATH to a table"),
+        (("scores=null",), "scores: long has none; set run=latest, or scores=PATH to a table"),
     ],
 )
 def test_missing_generators_and_scores_are_refused(folder: Path, overrides: tuple[str, ...], message: str) -> None:

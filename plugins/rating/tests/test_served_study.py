@@ -84,7 +84,7 @@ def test_pictures_are_made_anew_and_their_answers_name_no_generator(study: Serve
     assert picture.headers["content-type"] == "image/webp" and "no-store" not in picture.headers["cache-control"]
     assert Image.open(io.BytesIO(picture.content)).size == (48, 48)
     missing = study(task["pictures"][0].rpartition("/")[0] + "/7")
-    assert missing.status_code == 404 and missing.json() == {"error": "the task has no such picture"}
+    assert missing.status_code == 404 and missing.json() == {"error": "the task has no such image"}
 
 
 def test_the_same_answer_is_kept_once_and_another_is_refused_with_the_one_that_is_kept(study: Served) -> None:

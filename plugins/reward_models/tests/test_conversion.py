@@ -229,7 +229,7 @@ def test_a_pickle_that_would_run_something_is_refused_and_runs_nothing(
         torch.save({"state_dict": clip_weights(evil=Evil(ran))}, file)
     else:
         file.write_bytes(pickle.dumps(Evil(ran)))
-    with pytest.raises(ModelError, match=r"a pickle that holds more than tensors .*; nothing of it was run") as refused:
+    with pytest.raises(ModelError, match=r"a pickle with more than tensors .*; none of it was executed") as refused:
         converted(tmp_path / "made", release="open_clip", weights=file, base=clip_base)
     assert "\n" not in str(refused.value)
     assert not ran.exists() and not (tmp_path / "made").exists()
@@ -257,7 +257,7 @@ def test_weights_that_are_not_those_of_the_base_are_refused_by_name(
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"not weights", "not a file of weights|holds more than tensors"),
+        (b"not weights", "not a file of weights|a pickle with more than tensors"),
         ({"state_dict": {"epoch": 3}}, "no weights; expected tensors by name, at the top or under state_dict or model"),
         ([torch.zeros(2)], "expected weights by name, found a list"),
     ],
@@ -292,6 +292,6 @@ def test_the_job_names_the_files_it_made_and_touches_nothing_that_is_there(
     assert f"{tmp_path}/made/open_clip_model.safetensors" in told and "tokenizer.json" in told
     assert json.loads((tmp_path / "made/open_clip_config.json").read_text()) == rewards.open_clip_fields(quick=False)
     assert run_job(COMMAND, main, given) == 1
-    assert "it is there already; name another output" in capsys.readouterr().err
+    assert "it exists already; name another output" in capsys.readouterr().err
     assert run_job(COMMAND, main, [*given[:1], "weights=none.pt", *given[2:3], "output=other"]) == 1
     assert "none.pt: no such file; download the release first" in capsys.readouterr().err

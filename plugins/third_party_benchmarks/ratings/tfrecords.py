@@ -37,7 +37,7 @@ def _record(stream: Any, head: bytes, where: str) -> bytes:
         raise SourceError(f"{where}: no TFRecord; {AGAIN}")
     record = bytes(stream.read(length))
     if len(record) < length or len(stream.read(TAIL)) < TAIL:
-        raise SourceError(f"{where}: ends before its end; {AGAIN}")
+        raise SourceError(f"{where}: is truncated; {AGAIN}")
     return record
 
 

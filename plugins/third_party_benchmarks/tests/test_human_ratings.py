@@ -59,7 +59,7 @@ COMPLAINTS: dict[str, list[tuple[Any, ...]]] = {
         (table("prompt_id total_score", ("p", [1])), "row 0: expected img_path as text"),
     ],
     "richhf": [
-        (as_tfrecord(richhf())[:-40], "record 0: ends before its end; it may be"),
+        (as_tfrecord(richhf())[:-40], "record 0: is truncated; it may be"),
         (b"\x00" * 40, "record 0: no TFRecord; it may be truncated"),
         (POINTER, "is a pointer of Git LFS and not the"),
         (as_tfrecord(b"\xff\xff\xff"), "record 0: not a TensorFlow Example"),
