@@ -17,18 +17,18 @@ def main(config: TrendsConfig) -> int:
     """Write the page and show its address."""
     console = make_console()
     store = open_existing_store(config)
-    written = write_trends(
+    made, url = write_trends(
         store,
         benchmark=config.benchmark,
         checkpoints=config.checkpoints,
         runs=config.runs,
         settings=config.settings,
     )
-    for warning in written.page.warnings:
+    for warning in made.page.warnings:
         warn(console, warning)
-    for sentence in written.page.breaks.rows:
+    for sentence in made.page.breaks.rows:
         console.print(str(sentence), markup=False, soft_wrap=True)
-    say(console, f"trends of {plural(written.runs, 'run')} of {written.page.benchmark}: {written.url}")
+    say(console, f"trends of {plural(made.runs, 'run')} of {made.page.benchmark}: {url}")
     return 0
 
 

@@ -27,18 +27,16 @@ from plumbline.operators.metaeval.paper_tables import tables
 from plumbline.operators.metaeval.preferences import ACCURACY
 from plumbline.operators.metaeval.trust import has_enough, trust_sentences, trust_tables
 from plumbline.operators.metaeval.word_ratings import TEMPLATE as WORDS
-from plumbline.operators.report.charts import NamedChart, corrected_charts
-from plumbline.operators.report.graph_charts import graph_charts
-from plumbline.operators.report.rating_charts import violin_charts
-from plumbline.operators.report.shown_graphs import ShownGraph, show_graphs
+from plumbline.operators.report.charts import NamedChart, corrected_charts, violin_charts
+from plumbline.operators.report.error_graphs import ShownGraph, graph_charts, show_graphs
 from plumbline.operators.statistics.confidence_levels import SIGNIFICANCE
 from plumbline.operators.statistics.options import PAIRWISE
 
 MAX_TABLES = 40
 MAX_CORRELATED = 24
-"""Metrics in a table of correlations."""
+"""Largest number of metrics in a table of correlations."""
 MAX_ORDERED = 8
-"""Generators that are named in people's order."""
+"""Largest number of generators that are named in people's order."""
 KNOWN = "what is known"
 """Name of the reference if it is not people's ratings."""
 
@@ -48,7 +46,6 @@ class Agreement(NamedTuple):
 
     judgements: Sequence[Judgement]
     comparisons: Sequence[Comparison]
-    """Comparisons of every two metrics."""
     notes: Sequence[str]
     """Notes about the computation of each statistic, and warnings."""
     corrected: Sequence[CorrectedMean] = ()
@@ -60,7 +57,6 @@ class Agreement(NamedTuple):
     graph_images: pd.DataFrame | None = None
     """Every image of the error graphs by metric (schema GRAPH_IMAGES)."""
     orders: Sequence[Order] = ()
-    """The better one of each two generators, by people and by each metric."""
     ratings: pd.DataFrame | None = None
     """Every rated image by template (schema MEAN_RATINGS)."""
 
@@ -69,22 +65,17 @@ class ShownAgreement(NamedTuple):
     """Content of the page's section about agreement."""
 
     sentences: list[Sentence]
-    """The sentences of `conclude`."""
     tables: list[ShownTable]
     """Tables over all images, and of the raters themselves."""
     by_skill: FirstRows[ShownTable]
     trust: list[Sentence]
-    """Sentences about the skills at which each metric can be trusted."""
     trust_tables: list[ShownTable]
     contradictions: list[Sentence]
-    """Sentences about generators on which metrics contradict people."""
     corrected: list[ShownTable]
     """Means of generators by people and metrics together, and their orders."""
     charts: list[NamedChart]
-    """Charts of the same means, by template and metric."""
     notes: Sequence[str]
     graph_correlations: list[CorrelationMatrix]
-    """Correlations over all error graphs."""
     graph_correlations_by_skill: FirstRows[ShownTable]
     graph_charts: list[NamedChart]
     shown_graphs: list[ShownGraph]
@@ -94,10 +85,11 @@ class ShownAgreement(NamedTuple):
 def show_agreement(agreement: Agreement) -> ShownAgreement:
     """Return the section about agreement, with at most MAX_TABLES tables by skill."""
     people = [judged for judged in agreement.judgements if judged.metric == PEOPLE]
-    of_metrics = [judged for judged in agreement.judgements if judged.metric != PEOPLE]
+    by_skill = [judged for judged in agreement.judgements if judged.metric != PEOPLE and judged.group != OVERALL]
     overall = _overall_by_template(agreement.judgements)
-    by_skill = [judged for judged in of_metrics if judged.group != OVERALL]
     matrices = [matrix for matrix in agreement.graph_correlations if matrix.subset == OVERALL]
+    matrices_by_skill = [matrix for matrix in agreement.graph_correlations if matrix.subset != OVERALL]
+    graphs, images, ratings = agreement.graphs, agreement.graph_images, agreement.ratings
     whole = [(template or KNOWN, frame) for template in overall for _, frame in tables(overall[template])]
     return ShownAgreement(
         sentences=conclude(agreement),
@@ -111,18 +103,11 @@ def show_agreement(agreement: Agreement) -> ShownAgreement:
         notes=agreement.notes,
         graph_correlations=[matrix.first(MAX_CORRELATED) for matrix in matrices],
         graph_correlations_by_skill=first_rows(
-            [
-                matrix.first(MAX_CORRELATED).as_table()
-                for matrix in agreement.graph_correlations
-                if matrix.subset != OVERALL
-            ],
-            MAX_TABLES,
+            [matrix.first(MAX_CORRELATED).as_table() for matrix in matrices_by_skill], MAX_TABLES
         ),
-        graph_charts=[] if agreement.graphs is None else graph_charts(agreement.graphs, matrices),
-        shown_graphs=[]
-        if agreement.graphs is None or agreement.graph_images is None
-        else show_graphs(agreement.graphs, agreement.graph_images),
-        rating_charts=[] if agreement.ratings is None else violin_charts(agreement.ratings),
+        graph_charts=[] if graphs is None else graph_charts(graphs, matrices),
+        shown_graphs=[] if graphs is None or images is None else show_graphs(graphs, images),
+        rating_charts=[] if ratings is None else violin_charts(ratings),
     )
 
 
@@ -130,7 +115,7 @@ def conclude(agreement: Agreement) -> list[Sentence]:
     """Return sentences about each template's best metric, undefined statistics, and people's order of generators."""
     sentences: list[Sentence] = []
     for judgements in _overall_by_template(agreement.judgements).values():
-        sentences += [_sentence(judgements, agreement.comparisons), *_explain_missing_values(judgements)]
+        sentences += [_best_metric_sentence(judgements, agreement.comparisons), *_explain_missing_values(judgements)]
     return [*sentences, *_separation_sentences(agreement)]
 
 
@@ -155,8 +140,8 @@ def _text_tables(titled: Sequence[tuple[str, pd.DataFrame]], *, metrics_across: 
     return tables_of_text
 
 
-def _sentence(judgements: Sequence[Judgement], comparisons: Sequence[Comparison]) -> Sentence:
-    """Return which metric agrees best by a template's first statistic, and from which metrics it differs clearly."""
+def _best_metric_sentence(judgements: Sequence[Judgement], comparisons: Sequence[Comparison]) -> Sentence:
+    """Return which metric agrees best by a template's first statistic, and which metrics agree clearly less."""
     template, statistic = judgements[0].template, judgements[0].statistic
     about = f"with {template or KNOWN} by {statistic}"
     own = [judged for judged in judgements if judged.statistic == statistic]
@@ -183,7 +168,7 @@ def _sentence(judgements: Sequence[Judgement], comparisons: Sequence[Comparison]
         if (pair.template, pair.statistic) == (template, statistic) and best.metric in (pair.metric_a, pair.metric_b)
     }
     parts = [f"{about} ({found})."]
-    for lead, wanted in (("Clearly less", True), ("Cannot be told from it", False), ("Not tested against it", None)):
+    for lead, wanted in (("Clearly less", True), ("No clear difference", False), ("Not tested against it", None)):
         others = [judged.metric for judged in values if judged is not best]
         if metrics := [metric for metric in others if is_clear.get(metric) == wanted]:
             parts.append(f"{lead}: {names(metrics)}.")
@@ -225,14 +210,14 @@ def _explain_missing_values(judgements: Sequence[Judgement]) -> Iterator[Sentenc
 
 
 def _separation_sentences(agreement: Agreement) -> Iterator[Sentence]:
-    """Yield the number of generator pairs that people's ratings distinguish, and people's means, by template."""
+    """Yield, by template, the number of generator pairs that people's ratings distinguish, and people's means."""
     by_people: dict[str, dict[str, list[Order]]] = {}
     for order in agreement.orders:
         if order.judge.startswith(PEOPLE):
             by_people.setdefault(order.template, {}).setdefault(order.judge, []).append(order)
     for template, by_judge in by_people.items():
         orders = max(by_judge.values(), key=lambda orders: sum(order.n for order in orders))
-        n_clear = sum(1 for order in orders if order.better)
+        n_clear = sum(bool(order.better) for order in orders)
         means = {
             judged.generator: judged.value
             for judged in agreement.judgements
@@ -243,5 +228,6 @@ def _separation_sentences(agreement: Agreement) -> Iterator[Sentence]:
         more = f" and {len(means) - len(first)} more" if len(means) > len(first) else ""
         ratings = f"; mean ratings: {order_text(first)}{more}" if first else ""
         yield Sentence(
-            f"People tell {n_clear} of {plural(len(orders), 'pair')} of generators apart", f"by {template}{ratings}."
+            f"People's ratings distinguish {n_clear} of {plural(len(orders), 'pair')} of generators",
+            f"by {template}{ratings}.",
         )

@@ -21,12 +21,12 @@ from plumbline.operators.images.generation_settings import (
 from plumbline.operators.metrics.metric import Metric
 from plumbline.operators.metrics.table import falling_metrics, read_metrics
 from plumbline.operators.report.leaders import explain_too_few
-from plumbline.operators.report.marked_words import cut
+from plumbline.operators.report.marked_words import shorten
 from plumbline.operators.results.bridge import Bridge, describe_use, find_bridge
 from plumbline.operators.results.comparison import SIGNIFICANT, Duel, PromptMeans, average_prompts, compare_generators
 from plumbline.operators.results.metric_recipes import Recipe, differing_paths, recipe_of, unranked_metrics
 from plumbline.operators.results.reward_hacking import Movement, describe_alarm, find_suspicious
-from plumbline.operators.results.run_scores import Hashes, RunScores
+from plumbline.operators.results.run_scores import RunScores
 from plumbline.operators.results.summary import OVERALL, Skills
 from plumbline.operators.rewards.combination import REWARD, Combination, Reward, Scale, compute_scales
 from plumbline.operators.statistics.ordering import fewest_pairs, holm
@@ -38,11 +38,9 @@ TEST = f"Wilcoxon's signed-rank test, Holm, p < {SIGNIFICANT:g}"
 MAX_ROWS = 300
 MAX_SETTINGS = 60
 MAX_CHARACTERS = 200
-IGNORED = ("store", "dry_run", "cluster", "storage", "max_failed", "shard_rows", "shard_bytes", "settings")
+IGNORED_SETTINGS = ("store", "dry_run", "cluster", "storage", "max_failed", "shard_rows", "shard_bytes", "settings")
 """Settings that change no score."""
 UNLIKE = "not comparable"
-ABOUT_SUFFIX = ".about"
-"""Suffix of settings that only describe a metric."""
 
 Setting = tuple[str, str]
 """Path of a setting that differs, and `old value → new value`."""
@@ -53,7 +51,6 @@ class AlteredMetric(NamedTuple):
 
     settings: list[Setting]
     bridge: Bridge | None
-    """Bridge from the earlier version to the later one, if there is one."""
 
     @property
     def joins(self) -> bool:
@@ -68,19 +65,17 @@ class Change(NamedTuple):
     before: float
     after: float
     duel: Duel
-    """Comparison of the later run (a) with the earlier one (b). Its p-value is corrected over all changes (Holm 1979).
-    """
+    """Comparison of the later run (a) with the earlier run (b); p-values are corrected over all changes (Holm 1979)."""
     verdict: str
-    """`better` or `worse`, or for a metric that does not rank images `higher` or `lower`; `unchanged` if every prompt's
-    score is the same; `not clear`; or `not comparable` if the generator's settings differ."""
-    ranks: bool = True
+    """`better` or `worse`, or `higher` or `lower` by a metric that does not rank images. Otherwise `not clear`, or
+    `unchanged` if every prompt's score is the same, or `not comparable` if the generator's settings differ."""
+    ranks: bool
     """True if a score by the metric can be better than another."""
-    margin: float = 0.0
+    margin: float
     """Error bound of the earlier mean if a bridge maps it to the later metric; smaller differences are not clear."""
 
     @property
     def is_clear(self) -> bool:
-        """Return True if the change is significant."""
         return self.verdict not in ("unchanged", "not clear", UNLIKE)
 
     @property
@@ -95,14 +90,11 @@ class Changes(NamedTuple):
 
     run_id: str
     sentences: list[Sentence]
-    """Sentences about clear changes, about what only one of the runs has, and about metrics that are not the same."""
     overall: FirstRows[Change]
     """Changes over all prompts, the clear ones first."""
     by_skill: FirstRows[Change]
-    """Clear changes at skills."""
     settings: FirstRows[Setting]
     every: list[Change]
-    """All changes, overall and by skill."""
     can_tell: bool
     """True if there are enough prompts for a clear change, or if no score changed at all."""
     edited: int = 0
@@ -115,7 +107,6 @@ class Changes(NamedTuple):
 
     @property
     def clear(self) -> list[Change]:
-        """Clear changes, overall and by skill."""
         return [change for change in self.every if change.is_clear]
 
 
@@ -132,12 +123,12 @@ def altered_metrics(
 
 
 def altered_settings(old: Recipe, new: Recipe, max_characters: int = MAX_CHARACTERS) -> list[Setting]:
-    """Return the settings in which two recipes differ, with long values shortened."""
-
-    def show(recipe: Recipe, path: str) -> str:
-        return cut(recipe.get(path, "–"), max_characters)
-
-    return [(path, f"{show(old, path)} → {show(new, path)}") for path in differing_paths(old, new)]
+    """Return the settings that differ between two recipes, with long values shortened."""
+    settings = []
+    for path in differing_paths(old, new):
+        before, after = (shorten(recipe.get(path, "–"), max_characters) for recipe in (old, new))
+        settings.append((path, f"{before} → {after}"))
+    return settings
 
 
 def _shared_metrics(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
@@ -171,7 +162,6 @@ def compare(
     If the generators were trained on a `reward` since the earlier run, those that seem to game it are named first. A
     reward of several metrics adds one change, in units of the earlier run.
     """
-    metrics = read_metrics(manifests[1])
     altered = altered_metrics(*manifests, bridges)
     joined = {metric: found.bridge for metric, found in altered.items() if found.bridge is not None and found.joins}
     in_both = [metric for metric in before.metrics if metric in after.metrics]
@@ -187,25 +177,27 @@ def compare(
         joined=joined,
     )
     runs = _add_reward(runs, reward, each)
-    measured = dict.fromkeys([*runs.compared, *in_both])
-    by_metric = dict(zip(measured, each(_compare_metric, measured, shared=runs), strict=True))
-    found = [change for of_metric in by_metric.values() for change in of_metric.changes]
+    measured = list(dict.fromkeys([*runs.compared, *in_both]))
+    by_metric = list(each(_compare_metric, measured, shared=runs))
+    found = [change for changes, _ in by_metric for change in changes]
     changes = _correct(sorted(found, key=lambda change: after.generators.index(change.generator)))
     overall = _overall(changes)
     at_skills = [change for change in changes if change.duel.skill != OVERALL and change.is_clear]
-    only_after = {metric: compared.only_after for metric, compared in by_metric.items()}
-    only_before = {metric: compared.only_before for metric, compared in by_metric.items()}
+    only_before, only_after = dict[tuple[str, str], int](), dict[tuple[str, str], int]()
+    for metric, (_, lone_scores) in zip(measured, by_metric, strict=True):
+        for generator, counts in lone_scores.items():
+            only_before[metric, generator], only_after[metric, generator] = counts
     alone = _alone_sentences("Only in this run:", after, before, only_after)
     alone += _alone_sentences("Only in the earlier run:", before, after, only_before)
     edited = before.shared_prompts(after).edited
     partial = bool(alone or edited or len(altered) > len(joined))
     clear = _change_sentences(overall, _count_comparisons(changes), partial=partial)
     run_id = str(manifests[0].get("run_id", ""))
-    excluded = [*_edited_sentences(edited), *_unlike_sentences(overall, run_id), *_altered_sentences(altered)]
+    excluded = list(_excluded_sentences(edited, overall, altered, run_id))
     main = [*clear, *excluded] if overall else [*excluded, *clear]
     return Changes(
         run_id=run_id,
-        sentences=[*_alarms(overall, reward, metrics), *main, *alone],
+        sentences=[*_alarms(overall, reward, read_metrics(manifests[1])), *main, *alone],
         overall=clear_first(overall),
         by_skill=first_rows(sorted(at_skills, key=lambda change: change.duel.effect), MAX_ROWS),
         settings=first_rows(list(differing_settings(*manifests)), MAX_SETTINGS),
@@ -237,12 +229,10 @@ class _Runs(NamedTuple):
     before: RunScores
     after: RunScores
     compared: Sequence[str]
-    """Metrics that are compared."""
     skills: Skills
     lower_is_better: frozenset[str]
-    """Metrics whose lower score is better."""
     unranked: frozenset[str]
-    """Metrics by which no score is better than another."""
+    """Metrics that do not say which score is better."""
     unlike: Mapping[str, tuple[Difference, ...]]
     """Settings that differ between the runs, by generator."""
     joined: Mapping[str, Bridge]
@@ -277,81 +267,63 @@ def _count_comparisons(changes: Sequence[Change]) -> int:
     return sum(not change.duel.unlike for change in changes)
 
 
-def _unlike_sentences(overall: Sequence[Change], run_id: str) -> list[Sentence]:
-    """Return a sentence for each group of generators whose settings differ in the same way between the runs."""
+def _excluded_sentences(
+    edited: int, overall: Sequence[Change], altered: Mapping[str, AlteredMetric], run_id: str
+) -> Iterator[Sentence]:
+    """Yield sentences about edited prompts, generators with other settings, and altered metrics."""
+    if edited:
+        has = "has" if edited == 1 else "have"
+        rest = "under the same id in the earlier run: not compared, because another text has another score."
+        yield Sentence(f"{plural(edited, 'prompt')} {has} another text", rest)
     alike: dict[tuple[Difference, ...], dict[str, None]] = {}
     for change in overall:
         if change.duel.unlike:
             alike.setdefault(change.duel.unlike, {})[change.generator] = None
-    return [
-        Sentence(
-            f"{names([*generators])} {'was' if len(generators) == 1 else 'were'} generated with other settings:",
-            f"{between(found, run_id)}. No change of {'it' if len(generators) == 1 else 'them'} is clear.",
-        )
-        for found, generators in alike.items()
-    ]
-
-
-def _altered_sentences(altered: Mapping[str, AlteredMetric]) -> list[Sentence]:
-    sentences = []
+    for found, generators in alike.items():
+        were, them = ("was", "it") if len(generators) == 1 else ("were", "them")
+        lead = f"{names([*generators])} {were} generated with other settings:"
+        yield Sentence(lead, f"{between(found, run_id)}. No change of {them} is clear.")
     for metric, (settings, bridge) in altered.items():
         compared = "so its scores are not compared" if bridge is None else describe_use(bridge)
         values = names([" ".join(setting) for setting in settings], 1)
-        sentences.append(Sentence(f"{metric} is not the same metric in both runs,", f"{compared}: {values}."))
-    return sentences
-
-
-def _edited_sentences(edited: int) -> list[Sentence]:
-    if not edited:
-        return []
-    which = "has another text" if edited == 1 else "have another text"
-    rest = "under the same id in the earlier run: not compared, because their scores say nothing of a change."
-    return [Sentence(f"{plural(edited, 'prompt')} {which}", rest)]
+        yield Sentence(f"{metric} is not the same metric in both runs,", f"{compared}: {values}.")
 
 
 def _alone_sentences(
-    lead: str, scores: RunScores, other: RunScores, alone_scores: Mapping[str, Mapping[str, int]]
+    lead: str, scores: RunScores, other: RunScores, lone_scores: Mapping[tuple[str, str], int]
 ) -> list[Sentence]:
     """Return a sentence about the generators, metrics, prompts and scores that only one of the runs has.
 
-    `alone_scores` are the numbers of such scores by metric and generator.
+    `lone_scores` are the numbers of prompts with a score in this run only, by metric and generator.
     """
+    generators = [name for name in scores.generators if name not in other.generators]
+    metrics = [name for name in scores.metrics if name not in other.metrics]
     parts = [
         f"{kind}{'s' * (len(alone) > 1)} {names(alone)}"
-        for kind, own, known in (
-            ("generator", scores.generators, other.generators),
-            ("metric", scores.metrics, other.metrics),
-        )
-        if (alone := [name for name in own if name not in known])
+        for kind, alone in (("generator", generators), ("metric", metrics))
+        if alone
     ]
     if prompts := len(np.setdiff1d(scores.prompts, other.prompts, assume_unique=True)):
         parts.append(plural(prompts, "prompt"))
     parts += [
-        f"scores of {generator} by {metric} on {plural(alone_scores[metric][generator], 'prompt')}"
+        f"scores of {generator} by {metric} on {plural(count, 'prompt')}"
         for metric in scores.metrics
-        if metric in other.metrics
         for generator in scores.generators
-        if alone_scores[metric].get(generator)
+        if (count := lone_scores.get((metric, generator), 0))
     ]
     return [Sentence(lead, f"{names(parts, MAX_SENTENCES)}.")] if parts else []
 
 
-class _MetricChanges(NamedTuple):
-    """Comparison of two runs by one metric."""
+def _compare_metric(runs: _Runs, metric: str) -> tuple[list[Change], dict[str, tuple[int, int]]]:
+    """Compare every generator's two runs by one metric as if they were two generators.
 
-    changes: Sequence[Change]
-    """Changes of every generator with uncorrected p-values; empty if the metric is not compared."""
-    only_before: Mapping[str, int]
-    """Number of shared prompts that only have a score in the earlier run, by generator of both runs."""
-    only_after: Mapping[str, int]
-    """Number of shared prompts that only have a score in the later run."""
-
-
-def _compare_metric(runs: _Runs, metric: str) -> _MetricChanges:
-    """Compare every generator's two runs as if they were two generators."""
+    Returns:
+        The changes with uncorrected p-values, none if the metric is not compared. And by generator, the number of
+        shared prompts with a score in the earlier run only, and in the later run only.
+    """
     prompts = runs.before.shared_prompts(runs.after).prompts
     changes = list[Change]()
-    only_before, only_after = dict[str, int](), dict[str, int]()
+    lone_scores = dict[str, tuple[int, int]]()
     for generator in runs.after.generators:
         if generator not in runs.before.generators:
             continue
@@ -359,40 +331,34 @@ def _compare_metric(runs: _Runs, metric: str) -> _MetricChanges:
             average_prompts(prompts, run.select_rows(metric, generator)) for run in (runs.before, runs.after)
         )
         had, has = np.isfinite(earlier), np.isfinite(later)
-        only_before[generator], only_after[generator] = int((had & ~has).sum()), int((has & ~had).sum())
-        if metric in runs.joined:
-            earlier = runs.joined[metric].line(earlier)
+        lone_scores[generator] = int((had & ~has).sum()), int((has & ~had).sum())
         if metric in runs.compared:
-            both = had & has
-            changes += _changes(generator, metric, prompts[both], earlier[both], later[both], runs)
-    return _MetricChanges(changes, only_before, only_after)
-
-
-def _changes(
-    generator: str, metric: str, prompts: Hashes, earlier: Floats, later: Floats, runs: _Runs
-) -> Iterator[Change]:
-    """Yield a generator's changes, overall and at every skill, from the prompts' mean scores in both runs."""
-    means = PromptMeans(prompts)
-    means.add("after", later)
-    means.add("before", earlier)
-    having, unlike, bridge = dict(runs.skills.each(prompts)), runs.unlike.get(generator, ()), runs.joined.get(metric)
-    for duel in compare_generators(metric, means, runs.skills, runs.lower_is_better):
-        before, after = earlier[having[duel.skill]], later[having[duel.skill]]
-        margin = 0.0 if bridge is None else bridge.margin_of(duel.skill)
-        yield Change(
-            generator=generator,
-            before=float(before.mean()),
-            after=float(after.mean()),
-            duel=duel._replace(unlike=unlike, better=None if unlike else duel.better),
-            verdict="not clear" if duel.differing else "unchanged",
-            ranks=metric not in runs.unranked,
-            margin=math.inf if margin is None else margin,
-        )
+            both, bridge, unlike = had & has, runs.joined.get(metric), runs.unlike.get(generator, ())
+            earlier = earlier[both] if bridge is None else bridge.line(earlier[both])
+            later = later[both]
+            means = PromptMeans(prompts[both])
+            means.add("after", later)
+            means.add("before", earlier)
+            having = dict(runs.skills.each(prompts[both]))
+            for duel in compare_generators(metric, means, runs.skills, runs.lower_is_better):
+                margin = 0.0 if bridge is None else bridge.margin_of(duel.skill)
+                changes.append(
+                    Change(
+                        generator=generator,
+                        before=float(earlier[having[duel.skill]].mean()),
+                        after=float(later[having[duel.skill]].mean()),
+                        duel=duel._replace(unlike=unlike, better=None if unlike else duel.better),
+                        verdict="not clear" if duel.differing else "unchanged",
+                        ranks=metric not in runs.unranked,
+                        margin=math.inf if margin is None else margin,
+                    )
+                )
+    return changes, lone_scores
 
 
 def _alarms(overall: Sequence[Change], reward: Combination | None, metrics: Mapping[str, Metric]) -> list[Sentence]:
     """Return a sentence about each generator that seems to game the reward. The reward's parts are not evidence."""
-    sentences: list[Sentence] = []
+    sentences = list[Sentence]()
     if reward is None:
         return sentences
     for name in dict.fromkeys(change.generator for change in overall):
@@ -439,7 +405,7 @@ def _can_tell(changes: Sequence[Change], comparisons: int) -> bool:
 def _change_sentences(overall: Sequence[Change], comparisons: int, *, partial: bool) -> list[Sentence]:
     """Return sentences about generators with clear changes, and about the others.
 
-    `partial` is True if the runs contain more than was compared.
+    `partial` is True if only a part of the runs was compared.
     """
     if not overall:
         return [Sentence("The two runs share no generator with scores by the same metric on the same prompts.", "")]
@@ -447,16 +413,17 @@ def _change_sentences(overall: Sequence[Change], comparisons: int, *, partial: b
     overall = [change for change in overall if not change.duel.unlike]
     if not overall:
         return []
+    if not _can_tell(overall, comparisons):
+        why = explain_too_few(max(change.duel.n for change in overall), comparisons)
+        return [Sentence("Too few prompts to say what changed:", f"{why}.")]
     clear: dict[tuple[str, str], list[str]] = {}
     for change in overall:
         if change.is_clear:
-            clear.setdefault((change.generator, change.verdict), []).append(
-                f"{change.duel.metric} ({_size(change.duel)})"
-            )
-    if not _can_tell(overall, comparisons):
-        n_prompts = max(change.duel.n for change in overall)
-        why = explain_too_few(n_prompts, comparisons, "one for the better", "is not clear")
-        return [Sentence("Too few prompts to tell a change:", f"{why} show one.")]
+            duel = change.duel
+            ranks = f" in the mean, signed ranks {signed(duel.effect, 2)}" if duel.is_contrary else ""
+            better = ", lower is better" if duel.direction < 0 else ""
+            size = f"{duel.metric} ({signed(duel.difference)}{ranks}{better})"
+            clear.setdefault((change.generator, change.verdict), []).append(size)
     if not clear:
         same = all(change.verdict == "unchanged" for change in overall)
         lead = "Nothing changed" if same else "Nothing changed clearly"
@@ -474,25 +441,18 @@ def _change_sentences(overall: Sequence[Change], comparisons: int, *, partial: b
     return sentences
 
 
-def _size(duel: Duel) -> str:
-    """Return the change of the mean, and the effect by signed ranks if that has another direction."""
-    better = ", lower is better" if duel.direction < 0 else ""
-    ranks = f" in the mean, signed ranks {signed(duel.effect, 2)}" if duel.is_contrary else ""
-    return signed(duel.difference) + ranks + better
-
-
 def differing_settings(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Setting]:
     """Yield the differences between two manifests in the configuration, the models and the versions."""
-    earlier, later = (_flatten(manifest) for manifest in (before, after))
+    earlier, later = (_flatten_settings(manifest) for manifest in (before, after))
     for key in dict.fromkeys([*earlier, *later]):
-        if earlier.get(key) != later.get(key) and not key.endswith(ABOUT_SUFFIX):
+        # An `about` only describes a metric.
+        if earlier.get(key) != later.get(key) and not key.endswith(".about"):
             yield key, f"{earlier.get(key, '–')} → {later.get(key, '–')}"
 
 
-def _flatten(manifest: Mapping[str, Any]) -> dict[str, str]:
+def _flatten_settings(manifest: Mapping[str, Any]) -> dict[str, str]:
     """Return the settings of a manifest that may change a score, by their paths."""
-    config = manifest.get("config")
-    kept = {key: value for key, value in config.items() if key not in IGNORED} if isinstance(config, Mapping) else {}
-    parts = {"config": kept, "models": manifest.get("models", {}), "versions": manifest.get("versions", {})}
+    config = {key: value for key, value in manifest.get("config", {}).items() if key not in IGNORED_SETTINGS}
+    parts = {"config": config, "models": manifest.get("models", {}), "versions": manifest.get("versions", {})}
     [settings] = pd.json_normalize(parts).to_dict("records")
-    return {str(path): cut(str(value), MAX_CHARACTERS) for path, value in settings.items()}
+    return {str(path): shorten(str(value), MAX_CHARACTERS) for path, value in settings.items()}

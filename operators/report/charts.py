@@ -9,9 +9,12 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
+import scipy
 import vl_convert
 from markupsafe import Markup
 from numpy.typing import NDArray
@@ -26,23 +29,33 @@ from plumbline.operators.results.comparison import Board
 TEMPLATES = Path(__file__).parent / "templates"
 ROW_HEIGHT = 30
 MAX_LABEL = 15
-"""Characters of a generator's name next to a chart."""
 BINS = 32
 MAX_MARKED = 40
-"""Times or steps of a trend up to which each point is marked."""
+"""If a trend has more times or steps, only the last point of a line has a mark."""
+VIOLIN_STEPS = 96
+"""Number of points at which a violin's width is computed."""
+MAX_HALF_WIDTH = 0.44
+"""Largest half width of a violin, as a fraction of the height of its row."""
+MIN_BANDWIDTH = 1.0
+"""Smallest bandwidth of a violin's density, in steps."""
 
 Values = list[dict[str, Any]]
-"""Rows of a chart's data."""
 
 
 class Chart(NamedTuple):
-    """A drawn chart."""
-
     svg: Markup
     label: str
     """Description for screen readers."""
     left_out: int
     """Number of generators that are not in the chart because there are too many."""
+
+
+class NamedChart(NamedTuple):
+    """A chart with its title."""
+
+    name: str
+    chart: Chart
+    lower_is_better: bool = False
 
 
 class Point(NamedTuple):
@@ -68,12 +81,12 @@ def short_labels(names: Sequence[str]) -> dict[str, str]:
     characters are replaced, because vl-convert ends the process at control characters.
     """
     shown = [printable(name) for name in names]
-    for head in (5, MAX_LABEL - 1, 0):  # characters that are kept in front, the others behind
+    for head in (5, MAX_LABEL - 1, 0):  # number of characters kept in front; the others are kept at the end
         tail = MAX_LABEL - 1 - head
         labels = [name if len(name) <= MAX_LABEL else f"{name[:head]}…{name[len(name) - tail :]}" for name in shown]
         if len({*labels}) == len({*names}):
             return dict(zip(names, labels, strict=True))
-    return {name: f"{place} {shown[place - 1][: MAX_LABEL - 4]}…" for place, name in enumerate(names, 1)}
+    return {name: f"{number} {shown[number - 1][: MAX_LABEL - 4]}…" for number, name in enumerate(names, 1)}
 
 
 def interval_chart(board: Board) -> Chart:
@@ -95,14 +108,6 @@ def interval_chart(board: Board) -> Chart:
     better = ", lower is better" if board.lower_is_better else ""
     label = f"Mean {board.metric} with 95% intervals{better}: {'; '.join(values)}"
     return Chart(draw("interval", {"means": means}), label, len(board.rows) - len(scored))
-
-
-class NamedChart(NamedTuple):
-    """A chart with its title."""
-
-    name: str
-    chart: Chart
-    lower_is_better: bool = False
 
 
 def corrected_charts(means: Sequence[CorrectedMean]) -> list[NamedChart]:
@@ -171,7 +176,17 @@ def spoken_medians(order: Sequence[str], spreads: Mapping[str, Spread]) -> str:
 
 
 def draw_histograms(order: Sequence[str], spreads: Mapping[str, Spread], span: Span) -> Markup:
-    bars = [bar for row, name in enumerate(order) for bar in _histogram(row, spreads[name].counts, _edges(span))]
+    """Draw a histogram in each row, its tallest bar as high as the row; heights are square roots of counts."""
+    xs = np.round(_edges(span), 6).tolist()
+    bars = []
+    for row, name in enumerate(order):
+        counts = spreads[name].counts
+        heights = 0.86 * np.sqrt(counts / max(counts.max(), 1))
+        bars += [
+            {"row": row + 0.94, "top": row + 0.94 - round(float(height), 3), "x": xs[bin_], "x2": xs[bin_ + 1]}
+            for bin_, height in enumerate(heights)
+            if height
+        ]
     return draw_rows(order, bars, [spreads[name].median for name in order], span)
 
 
@@ -184,62 +199,93 @@ def draw_rows(order: Sequence[str], bars: Values, medians: Sequence[float], span
         "names": [{"row": row + 0.62, "generator": labels[name]} for row, name in enumerate(order)],
     }
     rows, edges = max(len(order), 1), _edges(span)
-    params = [("rows", rows), ("low", float(edges[0])), ("high", float(edges[-1]))]
-    named = [{"name": name, "value": value} for name, value in params]
-    return draw("distribution", data, height=ROW_HEIGHT * rows, params=named)
+    params = {"rows": rows, "low": float(edges[0]), "high": float(edges[-1])}
+    return draw("distribution", data, params, height=ROW_HEIGHT * rows)
 
 
 def trend_chart(lines: Sequence[ChartLine], breaks: Sequence[str | int], label: str) -> Chart:
     """Draw means over time, or over the steps of a training, with their intervals as bands.
 
     Lines end at `breaks`, ISO times or steps, which are drawn as dashed lines. If there are more than MAX_MARKED times
-    or steps, only the last point of each line is marked. Screen readers read the `label`.
+    or steps, only the last point of each line has a mark. Screen readers read the `label`.
     """
     means = [
-        {"x": at.x, "mean": at.mean, "low": at.low, "high": at.high, "colour": line.colour, "segment": number}
+        {**point._asdict(), "colour": line.colour, "segment": number}
         for number, line in enumerate(lines)
-        for at in line.points
+        for point in line.points
     ]
     lasts = [sum(len(line.points) for line in lines[: number + 1]) - 1 for number in range(len(lines))]
     marks = means if len({row["x"] for row in means}) <= MAX_MARKED else [means[last] for last in lasts]
     timed = bool(means) and isinstance(means[0]["x"], str)
     labels = {"labelOverlap": "greedy", "format": {"hours": "%H:%M", "minutes": "%H:%M"}} if timed else {"format": "~s"}
     axis = {"grid": False, "tickCount": 5, **labels}
-    place = {"type": "temporal", "scale": {"type": "utc"}} if timed else {"type": "quantitative"}
-    x = {"field": "x", "axis": axis, **place}
+    scale = {"type": "temporal", "scale": {"type": "utc"}} if timed else {"type": "quantitative"}
+    x = {"field": "x", "axis": axis, **scale}
     data: dict[str, Values] = {"means": means, "marks": marks, "breaks": [{"x": at} for at in breaks]}
     return Chart(draw("trend", data, encoding={"x": x}), label, 0)
 
 
-def _histogram(row: int, counts: NDArray[np.int64], edges: NDArray[np.float64]) -> Values:
-    """Return the bars of one generator, the tallest as high as its row, without empty ones."""
-    heights = 0.86 * np.sqrt(counts / max(counts.max(), 1))
-    bottom, xs = row + 0.94, np.round(edges, 6).tolist()
+def violin_charts(ratings: pd.DataFrame) -> list[NamedChart]:
+    """Draw people's mean ratings of images by generator, for each template, the best mean first.
+
+    The charts are violin plots (Gecko, figures 14 and 15). Ratings are drawn from 0 to 1 if the template's scale is
+    known. `ratings` has every rated image by template (schema MEAN_RATINGS).
+    """
+    charts = []
+    for template, rows in ratings[ratings["generator"].notna()].groupby("template"):
+        is_known = bool(rows["rating_0_1"].notna().all())
+        values = rows["rating_0_1" if is_known else "rating"].astype(np.float64)
+        span = (0.0, 1.0) if is_known else (float(values.min()), float(values.max()))
+        found = [(str(name), of_generator.to_numpy()) for name, of_generator in values.groupby(rows["generator"])]
+        shown = sorted(found, key=lambda generator: -float(generator[1].mean()))[:MAX_GENERATORS]
+        order, medians = [name for name, _ in shown], [float(np.median(own)) for _, own in shown]
+        bars = [bar for row, (_, own) in enumerate(shown) for bar in _violin(row, own, span)]
+        spoken = "; ".join(f"{name} {number(median, 2)}" for name, median in zip(order, medians, strict=True))
+        label = f"Mean ratings of images by {template}; medians: {spoken}"
+        chart = Chart(draw_rows(order, bars, medians, span), label, len(found) - len(shown))
+        charts.append(NamedChart(f"ratings by {template}", chart))
+    return charts
+
+
+def _violin(row: int, values: NDArray[np.float64], span: Span) -> Values:
+    """Return the bars of one violin: a density mirrored about the middle of its row.
+
+    The kernel is Gaussian with Silverman's bandwidth, and density beyond the ends of the span is reflected.
+    """
+    counts, edges = np.histogram(values, VIOLIN_STEPS, span if span[1] > span[0] else (span[0] - 0.5, span[1] + 0.5))
+    quartiles = np.subtract(*np.percentile(values, [75, 25])) / 1.34
+    width = 0.9 * min(values.std(), quartiles or values.std()) * len(values) ** -0.2 / (edges[1] - edges[0])
+    density = scipy.ndimage.gaussian_filter1d(counts.astype(np.float64), max(width, MIN_BANDWIDTH), mode="reflect")
+    halves, xs = np.round(MAX_HALF_WIDTH * density / density.max(), 3), np.round(edges, 6).tolist()
     return [
-        {"row": bottom, "top": bottom - round(float(height), 3), "x": xs[bin_], "x2": xs[bin_ + 1]}
-        for bin_, height in enumerate(heights)
-        if height
+        {"row": row + 0.5 + float(half), "top": row + 0.5 - float(half), "x": xs[step], "x2": xs[step + 1]}
+        for step, half in enumerate(halves)
+        if half
     ]
 
 
-def draw(name: str, data: dict[str, Values], **options: Any) -> Markup:
-    """Draw a chart as SVG that scales with its container. Vega may not load anything.
+def draw(
+    name: str, data: dict[str, Values], params: Mapping[str, float] = MappingProxyType({}), **options: Any
+) -> Markup:
+    """Draw a template with these datasets and parameters, as SVG that scales with its container.
 
-    The SVG is hidden from screen readers, because its container has the chart's label.
+    The SVG is hidden from screen readers, because its container has the chart's label. `options` replace properties of
+    the template.
     """
+
+    def read_template(file: str) -> dict[str, Any]:
+        template: dict[str, Any] = json.loads((TEMPLATES / f"{file}.vl.json").read_text("utf-8"))
+        return template
+
     spec = {
         "$schema": "https://vega.github.io/schema/vega-lite/v6.json",
-        "config": _read_template("config"),
+        "config": read_template("config"),
         "padding": {"left": 14, "right": 8, "top": 4, "bottom": 4},
         "datasets": data,
-        **_read_template(name),
+        "params": [{"name": param, "value": value} for param, value in params.items()],
+        **read_template(name),
         **options,
     }
-    svg: str = vl_convert.vegalite_to_svg(spec, allowed_base_urls=[])
+    svg: str = vl_convert.vegalite_to_svg(spec, allowed_base_urls=[])  # nothing may be loaded
     svg = svg.replace(' xmlns:xlink="http://www.w3.org/1999/xlink"', "", 1)
     return Markup(svg.replace("<svg ", '<svg aria-hidden="true" ', 1))
-
-
-def _read_template(name: str) -> dict[str, Any]:
-    template: dict[str, Any] = json.loads((TEMPLATES / f"{name}.vl.json").read_text("utf-8"))
-    return template

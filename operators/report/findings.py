@@ -13,10 +13,11 @@ from plumbline.operators.base.sentences import Sentence, names, plural, signed
 from plumbline.operators.report.leaders import NO_LEADER, baseline_sentence, metric_sentences, skill_sentences
 from plumbline.operators.results.comparison import Board, Duel, generator_names, not_compared
 from plumbline.operators.results.summary import OVERALL
+from plumbline.operators.statistics.repeats import WITH_TWICE_THE_PROMPTS, Repeats
 
 MAX_PAIRS = 5
 MAX_UNLIKE = 3
-"""Pairs of generators with different settings that the headline names."""
+"""Number of pairs of generators with different settings that the headline names."""
 
 Boards = Mapping[str, Board]
 """Boards over all prompts, by metric."""
@@ -27,12 +28,12 @@ class Decision(NamedTuple):
 
     headline: Sentence
     by_metric: list[Sentence]
-    at_what: list[Sentence]
+    by_skill: list[Sentence]
     agreement: list[Sentence]
-    sureness: Sentence
+    certainty: Sentence
 
     def sentences(self) -> list[Sentence]:
-        every = [self.headline, *self.by_metric, *self.at_what, *self.agreement, self.sureness]
+        every = [self.headline, *self.by_metric, *self.by_skill, *self.agreement, self.certainty]
         return [sentence for sentence in every if str(sentence)]
 
 
@@ -44,8 +45,8 @@ def overall_boards(boards: Mapping[tuple[str, str], Board], metrics: Sequence[st
 
 def decide(boards: Mapping[tuple[str, str], Board], overall: Boards, failed: str = "") -> Decision:
     """Return all conclusions of a run; `failed` describes the failed rows, if there are any."""
-    baseline = next((board.baseline for board in overall.values()), "")
     each = list(overall.values())
+    baseline = each[0].baseline if each else ""
     first = headline(overall, failed)
     if unlike := not_compared(duel for board in each for duel in board.unlike):
         note = f"Not compared, as their settings differ: {names(unlike, MAX_UNLIKE)}."
@@ -53,9 +54,9 @@ def decide(boards: Mapping[tuple[str, str], Board], overall: Boards, failed: str
     return Decision(
         headline=first,
         by_metric=[baseline_sentence(board) for board in each] if baseline else metric_sentences(each),
-        at_what=skill_sentences(boards, list(mean_ranks(overall)), baseline or reference(overall)),
+        by_skill=skill_sentences(boards, list(mean_ranks(overall)), baseline or _reference(overall)),
         agreement=[*agreement_sentences(overall), *contrary_sentences(overall)],
-        sureness=sureness_sentence(overall),
+        certainty=certainty_sentence(overall),
     )
 
 
@@ -78,15 +79,15 @@ def mean_ranks(overall: Boards) -> dict[str, float | None]:
 
 
 def _best_and_leading(overall: Boards) -> tuple[Counter[str], Counter[str]]:
-    """Count the metrics by which each generator is the best, and those by which it leads or shares the lead."""
+    """Return how many metrics have each generator as the best, and how many as a leader, alone or shared."""
     best = Counter(first.generator for board in overall.values() if (first := board.best()))
     return best, Counter(name for board in overall.values() for name in generator_names(board.leaders()))
 
 
-def reference(overall: Boards) -> str:
-    """Return the generator that the headline is about.
+def _reference(overall: Boards) -> str:
+    """Return the generator that is best by the most metrics, for the headline and for comparisons at skills.
 
-    It is best by the most metrics. Ties are decided by the number of metrics by which it leads, then by the mean rank.
+    Ties are decided by the number of metrics with this leader, then by the mean rank.
     """
     best, leading = _best_and_leading(overall)
     return max(mean_ranks(overall), key=lambda name: (best[name], leading[name]), default="")
@@ -94,62 +95,62 @@ def reference(overall: Boards) -> str:
 
 def headline(overall: Boards, failed: str = "") -> Sentence:
     """Return the decision in one line; `failed` describes the failed rows, if there are any."""
-    scored = list(dict.fromkeys(name for board in overall.values() for name in generator_names(board.scored())))
+    each = list(overall.values())
+    scored = list(dict.fromkeys(name for board in each for name in generator_names(board.scored())))
     if not scored:
         return Sentence("Nothing could be scored.", f"Failed rows: {failed}" if failed else "")
     if len(scored) == 1:
         return Sentence("One generator was scored:", f"{scored[0]}. There is nothing to rank it against.")
-    duels = _duels(overall)
-    if not duels:
-        if any(board.unlike for board in overall.values()):
+    if not _duels(overall):
+        if any(board.unlike for board in each):
             return Sentence("No two generators are compared.", "")
-        return Sentence("No two generators can be compared:", "no metric scored two of them on the same prompt.")
-    if baseline := next(iter(overall.values())).baseline:
-        return _baseline_headline(overall, baseline)
-    if not any(board.differs for board in overall.values()):
-        by = next(iter(overall)) if len(overall) == 1 else f"any of {len(overall)} metrics"
-        able = any(board.can_tell for board in overall.values())
-        lead = "No generator is clearly better than another" if able else "Too few prompts to tell who is better"
-        return Sentence(lead, f"by {by}.")
+        return Sentence("No two generators can be compared.", "No metric scored two of them on the same prompt.")
+    if each[0].baseline:
+        return _baseline_headline(overall, each[0].baseline)
+    if not any(board.differs for board in each):
+        able = any(board.can_tell for board in each)
+        lead = "No generator is clearly better than another" if able else "Too few prompts to say who is better"
+        return Sentence(lead, f"{_describe_metrics(overall)}.")
     return _winner_headline(overall)
 
 
+def _describe_metrics(overall: Boards) -> str:
+    return f"by any of {len(overall)} metrics" if len(overall) > 1 else f"by {next(iter(overall))}"
+
+
 def _baseline_headline(overall: Boards, baseline: str) -> Sentence:
-    """Return the headline of a run in which all generators are only compared with the baseline."""
-    each, count = overall.values(), len(overall)
+    """Return the headline if all generators are only compared with the baseline."""
+    each, count, by = overall.values(), len(overall), _describe_metrics(overall)
     better = Counter(name for board in each for name in board.better_than(baseline))
     worse = Counter(name for board in each for name in board.worse_than(baseline))
     if better:
         behind = f" Clearly worse: {_counts_text(worse, count)}." if worse else ""
         return Sentence(f"Clearly better than {baseline}:", f"{_counts_text(better, count)}.{behind}")
-    by = f"by any of {count} metrics" if count > 1 else f"by {next(iter(overall))}"
     if worse:
-        return Sentence(
-            f"No generator is clearly better than {baseline}", f"{by}. Worse: {_counts_text(worse, count)}."
-        )
+        rest = f"{by}. Clearly worse: {_counts_text(worse, count)}."
+        return Sentence(f"No generator is clearly better than {baseline}", rest)
     if any(board.can_tell for board in each):
-        return Sentence(f"No generator is clearly better or worse than {baseline}", f"{by}.")
-    return Sentence(f"Too few prompts to tell who is better or worse than {baseline}", f"{by}.")
+        return Sentence(f"No generator clearly differs from {baseline}", f"{by}.")
+    return Sentence(f"Too few prompts to compare with {baseline}", f"{by}.")
 
 
 def _winner_headline(overall: Boards) -> Sentence:
-    """Return the headline of a run in which two generators differ clearly by some metric."""
-    first, count = reference(overall), len(overall)
+    """Return the headline if two generators differ clearly by some metric."""
+    first, count = _reference(overall), len(overall)
     best, leading = _best_and_leading(overall)
     if len(best) > 1:
         return Sentence("The metrics disagree on the best generator:", f"{_counts_text(best, count)}.")
+    every = {1: next(iter(overall)), 2: "both metrics"}.get(count, f"all {count} metrics")
     if best[first] == count:
-        by = f" — by {_metrics(list(overall))}" if count > 1 else ""
-        return Sentence(f"{first} is the best generator{by}.", "")
+        return Sentence(f"{first} is the best generator{f' — by {every}' if count > 1 else ''}.", "")
     if best:
         return Sentence(f"{first} is the best generator by {best[first]} of {count} metrics.", _rivals(first, overall))
     if 2 * leading[first] <= count:
         leads = [f"{name} {_leading_verb(name, overall)} on {n}" for name, n in leading.most_common()]
         return Sentence("No clear winner:", f"of {count} metrics, {names(leads)}." if leads else NO_LEADER)
-    by = _metrics(list(overall)) if leading[first] == count else f"{leading[first]} of {count} metrics"
-    return Sentence(
-        f"{first} {_leading_verb(first, overall)} by {by}, but is not clearly the best.", _rivals(first, overall)
-    )
+    by = every if leading[first] == count else f"{leading[first]} of {count} metrics"
+    rest = f"It is not clearly the best. {_rivals(first, overall)}"
+    return Sentence(f"{first} {_leading_verb(first, overall)} by {by}.", rest.strip())
 
 
 def _leading_verb(name: str, overall: Boards) -> str:
@@ -157,11 +158,6 @@ def _leading_verb(name: str, overall: Boards) -> str:
     leaders = [generator_names(board.leaders()) for board in overall.values()]
     alone = {len(first) == 1 for first in leaders if name in first}
     return "leads or shares the lead" if len(alone) > 1 else "leads" if True in alone else "shares the lead"
-
-
-def _metrics(metrics: Sequence[str]) -> str:
-    """Return the name of a single metric, `both metrics` or `all 3 metrics`."""
-    return {1: metrics[0], 2: "both metrics"}.get(len(metrics), f"all {len(metrics)} metrics")
 
 
 def _counts_text(counts: Counter[str], n_metrics: int) -> str:
@@ -175,17 +171,17 @@ def _rivals(name: str, overall: Boards) -> str:
     """Return the generators that do not differ clearly from a generator, and the better ones, by how many metrics."""
     scored = [board for board in overall.values() if name in generator_names(board.scored())]
     rivals = {
-        "Cannot be told from it": Counter(other for board in scored for other in board.tied_with(name)),
-        "Clearly better": Counter(other for board in scored for other in board.better_than(name)),
+        "No clear difference from it:": Counter(other for board in scored for other in board.tied_with(name)),
+        "Clearly better:": Counter(other for board in scored for other in board.better_than(name)),
     }
-    parts = [f"{said}: {_counts_text(counts, len(overall))}." for said, counts in rivals.items() if counts]
+    parts = [f"{lead} {_counts_text(counts, len(overall))}." for lead, counts in rivals.items() if counts]
     if unscored := len(overall) - len(scored):
         parts.append(f"{plural(unscored, 'metric')} did not score it.")
     return " ".join(parts)
 
 
 def agreement_sentences(overall: Boards) -> list[Sentence]:
-    """Return whether metrics agree on the pairs of generators for which several metrics see a clear difference."""
+    """Return whether metrics agree on the pairs of generators that differ clearly by several metrics."""
     duels = _duels(overall)
     if len(overall) < 2 or not duels:
         return []
@@ -203,10 +199,10 @@ def agreement_sentences(overall: Boards) -> list[Sentence]:
     ]
     if split:
         return _first_pairs(split, "The metrics disagree on")
-    common = sum(len(metrics) > 1 for winners in better.values() for metrics in winners.values())
-    if not common:
-        return [Sentence("The metrics have no clear difference in common", "on which they could agree or disagree.")]
-    rest = f"on {plural(common, 'pair')} of generators: all that see a clear difference see the same one."
+    n_common = sum(len(metrics) > 1 for winners in better.values() for metrics in winners.values())
+    if not n_common:
+        return [Sentence("No difference is clear", "by more than one metric.")]
+    rest = f"on {plural(n_common, 'pair')} of generators: by every metric with a clear difference, the same is better."
     return [Sentence("The metrics agree", rest)]
 
 
@@ -222,29 +218,46 @@ def contrary_sentences(overall: Boards) -> list[Sentence]:
     contrary = [
         Sentence(
             f"{duel.better} is clearly better than {duel.worse} by {duel.metric},",
-            f"though the mean of {duel.generator_a} less that of {duel.generator_b} is {signed(duel.difference)} on "
-            "their common prompts: the test is of signed ranks.",
+            f"but not by the mean, because the test uses signed ranks. The mean difference of {duel.generator_a} from "
+            f"{duel.generator_b} is {signed(duel.difference)} on their common prompts.",
         )
         for duel in _duels(overall)
         if duel.is_contrary
     ]
-    return _first_pairs(contrary, "Signed ranks and means point apart on")
+    return _first_pairs(contrary, "Signed ranks and means disagree on")
 
 
-def sureness_sentence(overall: Boards) -> Sentence:
-    """Return how many comparisons are clear, and by which test; empty if nothing was compared."""
+def certainty_sentence(overall: Boards) -> Sentence:
+    """Return how many comparisons are clear, with the test that decides; empty if nothing was compared."""
     duels = _duels(overall)
     if not duels:
         return Sentence("", "")
-    clear = sum(duel.better is not None for duel in duels)
+    n_clear = sum(duel.better is not None for duel in duels)
     fewest, most = min(duel.n for duel in duels), max(duel.n for duel in duels)
     prompts = plural(most, "prompt") if fewest == most else f"{fewest:,} to {plural(most, 'prompt')}"
-    lacking = sum(board.pairs_wanted for board in overall.values()) - len(duels)
-    apart = f" {plural(lacking, 'pair')} could not be compared, as no prompt has both." if lacking else ""
-    are = "is" if clear == 1 else "are"
+    n_missing = sum(board.pairs_wanted for board in overall.values()) - len(duels)
+    missing = f" {plural(n_missing, 'pair')} could not be compared, as no prompt has both." if n_missing else ""
     rest = (
-        f"{clear} of {plural(len(duels), 'comparison')} of two generators by one metric {are} clear, by Wilcoxon's "
-        f"signed-rank test on {prompts} with Holm's correction: were all generators equal, about one sweep in 20 at "
-        f"most would show any such difference by a given metric.{apart}"
+        f"{n_clear} of {plural(len(duels), 'comparison')} of two generators by one metric "
+        f"{'is' if n_clear == 1 else 'are'} clear, by Wilcoxon's signed-rank test on {prompts} with Holm's correction. "
+        "If all generators were equal, at most about one sweep in 20 would show any such difference by a given "
+        f"metric.{missing}"
     )
     return Sentence("How sure:", rest)
+
+
+def seed_sentences(by_metric: Mapping[str, Repeats]) -> list[Sentence]:
+    """Return a sentence about the metric with the largest share of the seed, and about the gain from more images."""
+    shares = {metric: repeats.share for metric, repeats in by_metric.items() if not math.isnan(repeats.share)}
+    if not shares:
+        return []
+    most = max(shares, key=lambda metric: shares[metric])
+    least = min(shares, key=lambda metric: shares[metric])
+    others = f", and {shares[least]:.0%} by {least}" if len(shares) > 1 else ""
+    repeats = by_metric[most]
+    rest = (
+        f"{shares[most]:.0%} of the variance of a mean by {most}{others}. By {most}, twice the "
+        f"{repeats.images:.3g} images a prompt would narrow its interval by {1 - repeats.with_twice_the_images:.0%}, "
+        f"and twice the prompts by {1 - WITH_TWICE_THE_PROMPTS:.0%}."
+    )
+    return [Sentence("The seed is", rest)]

@@ -2,7 +2,6 @@
 
 import base64
 import io
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -18,9 +17,9 @@ from plumbline.operators.report.marked_words import (
     MarkedQuestion,
     Segment,
     compared_words,
-    cut,
     mark_prompt,
     mark_questions,
+    shorten,
     unreadable,
 )
 from plumbline.operators.report.picked_images import Pick
@@ -30,39 +29,35 @@ THUMBNAIL_SIDE = 512
 THUMBNAIL_BYTES = 16_000
 SMALLER = ((1, 82), (1, 70), (1, 55), (1, 40), (0.7, 55), (0.7, 40), (0.5, 55), (0.5, 40), (0.5, 25), (0.5, 10))
 """(scale, WebP quality) to try in this order for an image that takes too many bytes."""
-SOURCE_BYTES = 500
-"""Bytes that each of a row's sources may take at least, even if there are many."""
+MIN_SOURCE_BYTES = 500
+"""Bytes allowed for each of a row's sources, even if there are many."""
 MAX_UNSCROLLED = 120
 """Characters of a prompt that always fit, even if they are wide."""
 
 
-class Picture(NamedTuple):
+class Thumbnail(NamedTuple):
     """Thumbnail of an image, or the reason for its absence."""
 
-    thumbnail: str | None
+    url: str | None
     """Data URI, or a URL on the page's server."""
     missing: str = ""
-    """Reason for a missing thumbnail."""
+    """Reason if there is no thumbnail."""
 
 
 class ImageDetail(NamedTuple):
     """Details of a picked image from the store and from the benchmark's files."""
 
-    thumbnail: str | None
-    """Data URI."""
-    missing: str
-    """Reason for a missing thumbnail."""
+    image: Thumbnail
     elements: Mapping[str, Sequence[Mapping[str, Any]]]
-    """Questions with their scores, by metric that has any (operators/base/schemas.py, ELEMENT)."""
+    """Questions with their scores, by metric (operators/base/schemas.py, ELEMENT)."""
     rationales: Mapping[str, str]
-    """Reasons that a metric's judge gave, by metric that has any."""
+    """Reasons that a metric's judge gave, by metric."""
     ratings: Mapping[str, Mapping[str, float]]
-    """Named numbers that a metric's judge gave, by metric that has any."""
-    sources: Sequence[Picture] = ()
-    """Images that it was edited from."""
+    """Named numbers that a metric's judge gave, by metric."""
+    sources: Sequence[Thumbnail] = ()
 
 
-NO_DETAIL = ImageDetail(None, "it was not looked for", {}, {}, {})
+NO_DETAIL = ImageDetail(Thumbnail(None, "it was not looked for"), {}, {}, {})
 
 
 class MetricView(NamedTuple):
@@ -77,12 +72,10 @@ class MetricView(NamedTuple):
     words: list[Segment]
     """The prompt, marked by the scores of the metric's questions; empty if no question names its words."""
     compared: ComparedWords | None
-    """Wanted words and read words, for a metric that reads words in images."""
     more: int
     """Number of questions that are not shown."""
     rationale: str
     ratings: list[tuple[str, str]]
-    """Names and values of a judge's ratings."""
 
 
 class Card(NamedTuple):
@@ -90,17 +83,14 @@ class Card(NamedTuple):
 
     pick: Pick
     alt: str
-    thumbnail: str | None
-    missing: str
-    sources: Sequence[Picture]
-    """Images that it was edited from."""
+    image: Thumbnail
+    sources: Sequence[Thumbnail]
     prompt: list[Segment]
     marked_by: str
     """The metric whose questions mark the prompt; empty if no metric has questions."""
     skills: tuple[str, ...]
     views: list[MetricView]
     search: str
-    """Text that the text filter searches."""
 
     @property
     def kinds(self) -> list[str]:
@@ -121,15 +111,6 @@ class Card(NamedTuple):
                 parts.append(f"among the {kind} by {names(metrics)}")
         return "; ".join([*parts, *[reason.text for reason in self.pick.reasons if reason.text][:1]])
 
-    @property
-    def reasons_json(self) -> str:
-        """Reasons as [[kind, metric], ...], for the filter."""
-        return json.dumps([[reason.kind, reason.metric] for reason in self.pick.reasons])
-
-    @property
-    def skills_json(self) -> str:
-        return json.dumps(self.skills)
-
 
 def make_card(
     pick: Pick,
@@ -140,23 +121,21 @@ def make_card(
 ) -> Card:
     """Return the card of a picked image; the prompt is None if it cannot be read.
 
-    The prompt is marked by the questions of one metric: the first one with questions among the image's reasons. `usual`
-    has the scores of all images of the benchmark in the store.
+    The prompt is marked by the questions of the first metric that has any, in the order of the image's reasons.
     """
     text = prompt if prompt is not None else unreadable(pick.prompt_id)
     metrics = [*(reason.metric for reason in pick.reasons), *detail.elements] if prompt is not None else []
     marked_by = next((metric for metric in metrics if detail.elements.get(metric)), "")
     return Card(
         pick=pick,
-        alt=f"Image by {pick.key.generator} for the prompt: {cut(text, 200)}",
-        thumbnail=detail.thumbnail,
-        missing=cut(detail.missing),
+        alt=f"Image by {pick.key.generator} for the prompt: {shorten(text, 200)}",
+        image=detail.image,
         sources=detail.sources,
         prompt=mark_prompt(text, detail.elements.get(marked_by, ())),
         marked_by=marked_by,
         skills=tuple(skills),
         views=[_view(metric, pick, detail, prompt, usual) for metric in pick.scores],
-        search=" ".join((cut(text, 1000), pick.key.generator, pick.key.image_id, pick.prompt_id)).lower(),
+        search=" ".join((shorten(text, 1000), pick.key.generator, pick.key.image_id, pick.prompt_id)).lower(),
     )
 
 
@@ -175,76 +154,71 @@ def _view(metric: str, pick: Pick, detail: ImageDetail, prompt: str | None, usua
         words=words if any(word.state for word in words) else [],
         compared=compared,
         more=len(elements) - len(questions),
-        rationale=cut(detail.rationales.get(metric), 2000),
-        ratings=[(cut(name, 80), f"{value:g}") for name, value in detail.ratings.get(metric, {}).items()],
+        rationale=shorten(detail.rationales.get(metric), 2000),
+        ratings=[(shorten(name, 80), f"{value:g}") for name, value in detail.ratings.get(metric, {}).items()],
     )
 
 
-class Thumbnails(NamedTuple):
-    """Thumbnails of a row's image and of the images that it was edited from."""
+def make_thumbnails(row: Mapping[str, Any], limits: ImageLimits, fetch: FetchUri) -> list[Thumbnail]:
+    """Return thumbnails, as data URIs, of a row's image and then of the images that it was edited from.
 
-    image: Picture
-    sources: Sequence[Picture] = ()
-
-
-def make_thumbnails(row: Mapping[str, Any], limits: ImageLimits, fetch: FetchUri) -> Thumbnails:
-    """Return thumbnails as data URIs: at most THUMBNAIL_BYTES encoded bytes for the image, and for all its sources."""
-    sources = make_sources(row, limits, fetch)
-    return Thumbnails(_embed(make_picture(row, limits, fetch)), [_embed(source) for source in sources])
-
-
-def _embed(image: bytes | RowError) -> Picture:
-    if isinstance(image, RowError):
-        return Picture(None, cut(image.message))
-    return Picture(f"data:image/webp;base64,{base64.b64encode(image).decode()}")
+    The image has at most THUMBNAIL_BYTES encoded bytes, and its sources together have as many.
+    """
+    encoded = [encode_thumbnail(row, limits, fetch), *encode_sources(row, limits, fetch)]
+    return [
+        Thumbnail(None, shorten(image.message))
+        if isinstance(image, RowError)
+        else Thumbnail(f"data:image/webp;base64,{base64.b64encode(image).decode()}")
+        for image in encoded
+    ]
 
 
-def make_picture(
+def encode_thumbnail(
     row: Mapping[str, Any],
     limits: ImageLimits,
     fetch: FetchUri,
     *,
     side: int = THUMBNAIL_SIDE,
-    most: int = THUMBNAIL_BYTES,
+    max_bytes: int = THUMBNAIL_BYTES,
 ) -> bytes | RowError:
-    """Return the row's image as WebP with at most `most` bytes, no larger than a square of this `side` in pixels."""
+    """Return the row's image as WebP with at most `max_bytes`, no larger than a square of this `side` in pixels."""
     image = decode_picture(row, limits, fetch)
     if isinstance(image, RowError):
         return image
     image.thumbnail((side, side))
-    return _encode(image, most)
+    return _encode(image, max_bytes)
 
 
-def make_sources(
+def encode_sources(
     row: Mapping[str, Any],
     limits: ImageLimits,
     fetch: FetchUri,
     *,
     side: int = THUMBNAIL_SIDE,
-    most: int = THUMBNAIL_BYTES,
+    max_bytes: int = THUMBNAIL_BYTES,
 ) -> list[bytes | RowError]:
-    """Return the sources of the row's image as WebP, together about `most` bytes; none if the row has no sources."""
+    """Return the sources of the row's image as WebP, together about `max_bytes`; none if the row has no sources."""
     if not any(name in row for name in SOURCES):
         return []
     encoded = read_sources(row, limits.max_images, fetch)
     if isinstance(encoded, RowError):
         return [encoded]
-    count, each = len(encoded), max(most // len(encoded), SOURCE_BYTES)
-    pictures = (make_picture({"image": content}, limits, fetch, side=side, most=each) for content in encoded)
+    count, each = len(encoded), max(max_bytes // len(encoded), MIN_SOURCE_BYTES)
+    thumbnails = (encode_thumbnail({"image": content}, limits, fetch, side=side, max_bytes=each) for content in encoded)
     return [
         edit_error(numbered_error(source, number, count), "source") if isinstance(source, RowError) else source
-        for number, source in enumerate(pictures, 1)
+        for number, source in enumerate(thumbnails, 1)
     ]
 
 
-def _encode(image: Image.Image, most: int) -> bytes:
+def _encode(image: Image.Image, max_bytes: int) -> bytes:
     """Return the image as the largest and best WebP that is small enough; if none is, try again at a smaller size."""
     for size, quality in SMALLER:
         buffer = io.BytesIO()
         _scale(image, size).save(buffer, "WEBP", quality=quality, method=0)
-        if buffer.tell() <= most:
+        if buffer.tell() <= max_bytes:
             return buffer.getvalue()
-    return _encode(_scale(image, SMALLER[-1][0] / 2), most)
+    return _encode(_scale(image, SMALLER[-1][0] / 2), max_bytes)
 
 
 def _scale(image: Image.Image, size: float) -> Image.Image:

@@ -1,31 +1,32 @@
 """Health of a run: coverage, failures, truncated prompts, models, settings, versions and costs."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
+from functools import reduce
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 
 from plumbline.operators.base.errors import REMEDIES
 from plumbline.operators.base.failures import kinds_of_failure, name_row
-from plumbline.operators.base.sentences import FirstRows, Sentence, first_rows, plural
+from plumbline.operators.base.sentences import MAX_NAMES, FirstRows, Sentence, first_rows, names, plural
 from plumbline.operators.report.findings import Boards
-from plumbline.operators.report.marked_words import cut
-from plumbline.operators.report.unscored import NOTHING_UNSCORED, Unscored, unscored_sentences
-from plumbline.operators.results.run_scores import RunScores
+from plumbline.operators.report.marked_words import shorten
+from plumbline.operators.report.metric_figures import NOTHING_UNSCORED, Unscored
+from plumbline.operators.results.run_scores import Hashes, RunScores
 
 MAX_KINDS = 30
 CELLS = {
     "cells_computed": "computed",
     "cells_cached": "found in the store from earlier runs",
-    "cells_renewed": "of them found damaged, or to stand on what is no more, and computed anew",
+    "cells_renewed": "of them recomputed, because they were damaged or outdated",
     "cells_failed": "failed",
 }
 """Words for a manifest's counts of cells."""
 
 Named = Mapping[str, str]
-"""Values as text, by name."""
 
 
 class Failure(NamedTuple):
@@ -57,23 +58,11 @@ class StageCost(NamedTuple):
 
     stage: str
     calls: int | None
-    read: int | None
-    """Number of tokens read."""
-    written: int | None
-    """Number of tokens written."""
+    tokens_read: int | None
+    tokens_written: int | None
     seconds: int | None
     waited: float | None
     """Fraction of the models' time that was spent waiting for rows to be read and decoded."""
-
-
-class MetricCost(NamedTuple):
-    """Cost of one metric."""
-
-    metric: str
-    model_seconds: int
-    gpu_seconds: int
-    money: str
-    """Amounts by currency; empty if nothing has a price."""
 
 
 class Health(NamedTuple):
@@ -91,12 +80,11 @@ class Health(NamedTuple):
     noise: FirstRows[Mapping[str, Any]]
     """Noise of judges that answered several times about each image (schema JUDGE_NOISE), the noisiest first."""
     models: dict[str, Named]
-    """Properties of each stage's model."""
     conventions: dict[str, Named]
-    """Options of each metric."""
     facts: Named
     costs: list[StageCost]
-    metric_costs: list[MetricCost]
+    metric_costs: Mapping[str, Mapping[str, Any]]
+    """Seconds and amounts of money by metric, as in the manifest."""
     cost_note: str
 
     @property
@@ -105,7 +93,7 @@ class Health(NamedTuple):
         return 1 - self.rows_null / self.rows if self.rows else 1.0
 
 
-def health(
+def build_health(
     manifest: Mapping[str, Any],
     scores: RunScores,
     failures: pa.Table,
@@ -113,35 +101,59 @@ def health(
     noise: pa.Table,
     unscored: Mapping[str, Unscored],
 ) -> Health:
-    """Return the health of a run from its manifest and tables, without values that an old manifest lacks."""
-    metrics = _mapping(manifest, "config", "metrics")
-    return Health(
-        rows=len(scores),
-        rows_null=scores.n_null,
-        unscored=unscored_sentences(unscored, scores),
-        uneven=first_rows(sorted(_gaps(overall, unscored), key=lambda gap: gap.coverage), MAX_KINDS),
-        failures=_failures(failures, len(scores)),
-        truncated=list(scores.truncated.items()),
-        noise=first_rows(sorted(noise.to_pylist(), key=lambda row: -(row["share"] or 0)), MAX_KINDS),
-        models={stage: _model(stage, manifest) for stage in _mapping(manifest, "models")},
-        conventions={name: {key: _text(value) for key, value in options.items()} for name, options in metrics.items()},
-        facts=_facts(manifest),
-        costs=_costs(manifest),
-        metric_costs=_metric_costs(manifest),
-        cost_note=cost_note(manifest),
-    )
+    """Return the health of a run from its manifest and tables.
 
-
-def _gaps(overall: Boards, unscored: Mapping[str, Unscored]) -> Iterator[Gap]:
+    `unscored` are the prompts that fail with every generator, for every metric of the run.
+    """
+    metrics = _read_mapping(manifest, "config", "metrics")
+    gaps = []
     for board in overall.values():
         everywhere = unscored.get(board.metric, NOTHING_UNSCORED).by_generator
         for row in board.rows:
             if n_null := row.n_null - everywhere.get(row.generator, 0):
-                yield Gap(row.generator, board.metric, n_null, row.coverage)
+                gaps.append(Gap(row.generator, board.metric, n_null, row.coverage))
+    return Health(
+        rows=len(scores),
+        rows_null=scores.n_null,
+        unscored=_unscored_sentences(unscored, scores),
+        uneven=first_rows(sorted(gaps, key=lambda gap: gap.coverage), MAX_KINDS),
+        failures=_list_failures(failures, len(scores)),
+        truncated=list(scores.truncated.items()),
+        noise=first_rows(sorted(noise.to_pylist(), key=lambda row: -(row["share"] or 0)), MAX_KINDS),
+        models={stage: _describe_model(stage, manifest) for stage in _read_mapping(manifest, "models")},
+        conventions={name: {key: _text(value) for key, value in options.items()} for name, options in metrics.items()},
+        facts=_list_facts(manifest),
+        costs=_list_costs(manifest),
+        metric_costs=_read_mapping(manifest, "by_metric"),
+        cost_note=cost_note(manifest),
+    )
 
 
-def reasons(failures: FirstRows[Failure]) -> str:
-    """Return why rows have no score: the kinds of failure, and an example of the most frequent one."""
+def _unscored_sentences(unscored: Mapping[str, Unscored], scores: RunScores) -> list[Sentence]:
+    """Return a sentence about the prompts without a score by any metric, and one for each metric that has more."""
+    if not unscored:
+        return []
+    common = reduce(np.intersect1d, [of_metric.prompts for of_metric in unscored.values()])
+    by_any = f"by {next(iter(unscored))}" if len(unscored) == 1 else "by any metric"
+    groups: list[tuple[str, Hashes, list[Unscored]]] = [(by_any, common, list(unscored.values()))]
+    for metric, of_metric in unscored.items():
+        groups.append((f"by {metric}", np.setdiff1d(of_metric.prompts, common), [of_metric]))
+    sentences = []
+    for by, prompts, of_metrics in groups:
+        if not len(prompts):
+            continue
+        n_rows = sum(int(own.n_rows[np.isin(own.prompts, prompts)].sum()) for own in of_metrics)
+        rows = np.sort(of_metrics[0].row[np.isin(of_metrics[0].prompts, prompts)])[: MAX_NAMES + 1]
+        ids = [str(row.prompt_id) for row in scores.ids(rows.tolist())]
+        have = "has" if len(prompts) == 1 else "have"
+        lead = f"{plural(len(prompts), 'prompt')} {have} no score {by}, whatever the generator:"
+        not_read = [""] * (len(prompts) - len(ids))  # the ids of prompts that are only counted are not looked up
+        sentences.append(Sentence(lead, f"{names([*ids, *not_read])} ({plural(n_rows, 'row')})."))
+    return sentences
+
+
+def describe_failures(failures: FirstRows[Failure]) -> str:
+    """Return why rows have no score: the kinds of failure, and an example of the most frequent kind."""
     if not failures.rows:
         return ""
     kinds = ", ".join(f"{failure.rows:,} {failure.kind}" for failure in failures.rows)
@@ -150,15 +162,15 @@ def reasons(failures: FirstRows[Failure]) -> str:
     return f"{kinds}{more}. For instance {first.example}: {first.message}"
 
 
-def _failures(failures: pa.Table, rows: int) -> FirstRows[Failure]:
+def _list_failures(failures: pa.Table, rows: int) -> FirstRows[Failure]:
     """Return the kinds of failure, the most frequent first."""
     kinds = [
         Failure(
             kind=row["kind"],
             rows=row["rows"],
             share=row["rows"] / rows if rows else 0.0,
-            example=cut(name_row(row, "generator", "metric"), 200),
-            message=cut(row["message"]),
+            example=shorten(name_row(row, "generator", "metric"), 200),
+            message=shorten(row["message"]),
             remedy=REMEDIES.get(row["kind"], "act on the message"),
         )
         for row in kinds_of_failure(failures)
@@ -166,7 +178,7 @@ def _failures(failures: pa.Table, rows: int) -> FirstRows[Failure]:
     return first_rows(sorted(kinds, key=lambda kind: -kind.rows), MAX_KINDS)
 
 
-def _mapping(manifest: Mapping[str, Any], *path: str) -> Mapping[str, Any]:
+def _read_mapping(manifest: Mapping[str, Any], *path: str) -> Mapping[str, Any]:
     """Return a mapping in the manifest, or an empty one if it is missing."""
     value: Any = manifest
     for name in path:
@@ -174,14 +186,14 @@ def _mapping(manifest: Mapping[str, Any], *path: str) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-def _model(stage: str, manifest: Mapping[str, Any]) -> Named:
+def _describe_model(stage: str, manifest: Mapping[str, Any]) -> Named:
     """Return the checkpoint, revision and engine of a stage's model, and the digests of its files."""
-    config = _mapping(manifest, "config", "models", *stage.split(":")[1:2])
+    config = _read_mapping(manifest, "config", "models", *stage.split(":")[1:2])
     named = {name: str(config[name]) for name in ("checkpoint", "revision", "engine") if config.get(name)}
     model = manifest["models"][stage]
     for name, value in (model if isinstance(model, Mapping) else {"model": model}).items():
         if isinstance(value, Mapping):
-            named |= {f"{part} content": _text(content) for part, content in value.items() if content}
+            named |= {f"{file} content": _text(digest) for file, digest in value.items() if digest}
         elif value is not None:
             named[name] = _text(value)
     return named
@@ -194,35 +206,35 @@ def _text(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, Mapping):
-        return cut(", ".join(f"{key}={_text(inner)}" for key, inner in value.items())) or "–"
+        return shorten(", ".join(f"{key}={_text(inner)}" for key, inner in value.items())) or "–"
     if isinstance(value, Sequence) and not isinstance(value, str):
-        return cut(", ".join(map(_text, value))) or "–"
-    return cut(str(value))
+        return shorten(", ".join(map(_text, value))) or "–"
+    return shorten(str(value))
 
 
-def _facts(manifest: Mapping[str, Any]) -> Named:
+def _list_facts(manifest: Mapping[str, Any]) -> Named:
     """Return the run's times, its files of prompts and images, and the versions of packages."""
-    benchmark, versions = _mapping(manifest, "config", "benchmark"), _mapping(manifest, "versions")
+    benchmark, versions = _read_mapping(manifest, "config", "benchmark"), _read_mapping(manifest, "versions")
     facts = {name: str(manifest[name]) for name in ("began", "ended") if manifest.get(name)}
     facts |= {name: _text(benchmark.get(name)) for name in ("prompts", "images") if benchmark.get(name)}
     return facts | {package: str(version) for package, version in versions.items()}
 
 
-def _costs(manifest: Mapping[str, Any]) -> list[StageCost]:
-    usage, seconds, calls = (_mapping(manifest, name) for name in ("usage", "seconds", "calls"))
-    worked, waited = (_mapping(manifest, name) for name in ("worked", "waited"))
+def _list_costs(manifest: Mapping[str, Any]) -> list[StageCost]:
+    usage, seconds, calls, worked, waited = (
+        _read_mapping(manifest, name) for name in ("usage", "seconds", "calls", "worked", "waited")
+    )
     costs = []
     for stage in dict.fromkeys([*usage, *seconds]):
         used = {"calls": calls.get(stage), **(usage.get(stage) or {})}
-        took = seconds.get(stage)
         model_time = worked.get(stage, 0) + waited.get(stage, 0)
         costs.append(
             StageCost(
                 stage=stage,
-                calls=used.get("calls"),
-                read=used.get("prompt_tokens"),
-                written=used.get("new_tokens"),
-                seconds=None if took is None else round(took),
+                calls=used["calls"],
+                tokens_read=used.get("prompt_tokens"),
+                tokens_written=used.get("new_tokens"),
+                seconds=round(seconds[stage]) if stage in seconds else None,
                 waited=waited[stage] / model_time if model_time else None,
             )
         )
@@ -231,42 +243,26 @@ def _costs(manifest: Mapping[str, Any]) -> list[StageCost]:
 
 def cost_note(manifest: Mapping[str, Any]) -> str:
     """Return sentences about the run's time and money, and about the results that were in the store before."""
-    counts = _mapping(manifest, "counts")
-    took = seconds_between(manifest.get("began"), manifest.get("ended"))
-    words = [] if took is None else [f"The run took {duration(took)}."]
-    if parts := [f"{counts[key]:,} {said}" for key, said in CELLS.items() if counts.get(key)]:
+    counts = _read_mapping(manifest, "counts")
+    words = []
+    try:
+        took = datetime.fromisoformat(manifest["ended"]) - datetime.fromisoformat(manifest["began"])
+    except (KeyError, TypeError, ValueError):  # the manifest does not say it, or not as a time
+        pass
+    else:
+        words.append(f"The run took {_duration(took.total_seconds())}.")
+    if parts := [f"{counts[key]:,} {verb}" for key, verb in CELLS.items() if counts.get(key)]:
         words.append(f"Of its {counts.get('cells', 0):,} pieces of work: {', '.join(parts)}.")
     amounts: dict[str, float] = defaultdict(float)
-    for cost in _mapping(manifest, "costs").values():
+    for cost in _read_mapping(manifest, "costs").values():
         amounts[cost["currency"]] += cost["amount"]
     if amounts:
-        who = "GPUs and services" if _mapping(manifest, "gpu_seconds") else "Services"
-        words.append(f"{who} cost {' and '.join(f'{amount:.2f} {name}' for name, amount in amounts.items())}.")
+        payees = "GPUs and services" if _read_mapping(manifest, "gpu_seconds") else "Services"
+        words.append(f"{payees} cost {' and '.join(f'{amount:.2f} {name}' for name, amount in amounts.items())}.")
     return " ".join(words)
 
 
-def _metric_costs(manifest: Mapping[str, Any]) -> list[MetricCost]:
-    return [
-        MetricCost(
-            metric,
-            round(cost["model_seconds"]),
-            round(cost["gpu_seconds"]),
-            ", ".join(f"{amount:.2f} {currency}" for currency, amount in cost["costs"].items()),
-        )
-        for metric, cost in _mapping(manifest, "by_metric").items()
-    ]
-
-
-def seconds_between(began: Any, ended: Any) -> float | None:
-    """Return the seconds from one ISO time to another; None if one is missing or not a time."""
-    try:
-        return (datetime.fromisoformat(ended) - datetime.fromisoformat(began)).total_seconds()
-    except (TypeError, ValueError):
-        return None
-
-
-def duration(seconds: float) -> str:
-    """Return a number of seconds in words."""
+def _duration(seconds: float) -> str:
     whole = round(seconds)
     if whole < 120:
         return f"{whole} seconds"

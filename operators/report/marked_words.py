@@ -13,11 +13,11 @@ MAX_QUESTIONS = 24
 MAX_IN_QUESTION = 400
 
 State = Literal["right", "unsure", "wrong", "left out"]
-_WORST_FIRST: tuple[State, ...] = ("wrong", "unsure", "right")
+WORST_FIRST: tuple[State, ...] = ("wrong", "unsure", "right", "left out")
 
 
 class Segment(NamedTuple):
-    """Part of a prompt whose characters are the subject of the same questions."""
+    """Part of a prompt that the same questions are about."""
 
     text: str
     state: State | None
@@ -41,7 +41,7 @@ class ComparedWords(NamedTuple):
     missing: str
     """Wanted words that were not read, or not with the same spelling."""
     extra: str
-    """Words that were read and that resemble no wanted word."""
+    """Words that resemble no wanted word."""
 
 
 class MarkedQuestion(NamedTuple):
@@ -70,14 +70,10 @@ def state_of(score: float | None, wanted: str | None, given: str | None) -> Stat
     return "right" if score >= RIGHT_FROM else "unsure"
 
 
-def _state(element: Mapping[str, Any]) -> State:
-    return state_of(element["score"], element["wanted"], element["given"])
-
-
 def mark_questions(elements: Sequence[Mapping[str, Any]]) -> list[MarkedQuestion]:
     """Return at most MAX_QUESTIONS questions of an image, the wrong ones first."""
-    order = (*_WORST_FIRST, "left out")
-    return sorted(map(mark_question, elements), key=lambda question: order.index(question.state))[:MAX_QUESTIONS]
+    marked = sorted(map(mark_question, elements), key=lambda question: WORST_FIRST.index(question.state))
+    return marked[:MAX_QUESTIONS]
 
 
 def compared_words(elements: Sequence[Mapping[str, Any]]) -> ComparedWords | None:
@@ -92,30 +88,30 @@ def compared_words(elements: Sequence[Mapping[str, Any]]) -> ComparedWords | Non
         wanted=_join(word["span"] for word in words),
         read=_join(word["given"] for word in elements),
         missing=_join(word["span"] for word in words if word["score"] != 1),
-        extra=cut(last["given"]),
+        extra=shorten(last["given"]),
     )
 
 
 def _join(words: Iterable[str | None]) -> str:
-    return cut(" ".join(filter(None, words)))
+    return shorten(" ".join(filter(None, words)))
 
 
 def mark_question(element: Mapping[str, Any]) -> MarkedQuestion:
     """Return an element of a score as a question for a page, with long texts shortened."""
     return MarkedQuestion(
-        text=cut(element["text"]),
-        span=cut(element["span"]),
-        wanted=cut(element["wanted"]),
-        given=cut(element["given"]),
+        text=shorten(element["text"]),
+        span=shorten(element["span"]),
+        wanted=shorten(element["wanted"]),
+        given=shorten(element["given"]),
         score=element["score"],
-        state=_state(element),
+        state=state_of(element["score"], element["wanted"], element["given"]),
     )
 
 
-def cut(text: str | None, most: int = MAX_IN_QUESTION) -> str:
-    """Return at most `most` characters of a text, with an ellipsis if it is longer."""
+def shorten(text: str | None, max_characters: int = MAX_IN_QUESTION) -> str:
+    """Return the first characters of a text, with an ellipsis if it is longer; an empty text for None."""
     text = text or ""
-    return text if len(text) <= most else f"{text[:most]}…"
+    return text if len(text) <= max_characters else f"{text[:max_characters]}…"
 
 
 def unreadable(prompt_id: str) -> str:
@@ -126,26 +122,26 @@ def unreadable(prompt_id: str) -> str:
 def mark_prompt(prompt: str, elements: Sequence[Mapping[str, Any]]) -> list[Segment]:
     """Divide a prompt into segments. If several questions are about a character, the worst of them counts."""
     shown = prompt[:MAX_CHARACTERS]
-    placed = [element for element in elements if _has_span(element, len(shown))]
-    edges = sorted({0, len(shown), *(element[edge] for element in placed for edge in ("start", "end"))})
-    segments = [_segment(shown, start, end, placed) for start, end in pairwise(edges)]
+    placed = [
+        (element["start"], element["end"], element)
+        for element in elements
+        if None not in (element["start"], element["end"], element["score"])
+        and 0 <= element["start"] < element["end"] <= len(shown)
+    ]
+    edges = sorted({0, len(shown), *(edge for start, end, _ in placed for edge in (start, end))})
+    segments = []
+    for start, end in pairwise(edges):
+        about = [element for first, last, element in placed if first <= start and end <= last]
+        if not about:
+            segments.append(Segment(shown[start:end], None, ""))
+            continue
+        states = {state_of(element["score"], element["wanted"], element["given"]) for element in about}
+        notes = [
+            f"{shorten(element['text'], 120)} {shorten(element['given'], 40) or '–'} ({element['score']:.2f})"
+            for element in about[:4]
+        ]
+        lowest = min(element["score"] for element in about)
+        segments.append(Segment(shown[start:end], min(states, key=WORST_FIRST.index), "\n".join(notes), lowest))
     if len(prompt) > len(shown):
         segments.append(Segment(f"… ({len(prompt):,} characters)", None, ""))
     return segments
-
-
-def _has_span(element: Mapping[str, Any], length: int) -> bool:
-    start, end = element["start"], element["end"]
-    return start is not None and end is not None and 0 <= start < end <= length and element["score"] is not None
-
-
-def _segment(prompt: str, start: int, end: int, placed: Sequence[Mapping[str, Any]]) -> Segment:
-    about = [element for element in placed if element["start"] <= start and end <= element["end"]]
-    if not about:
-        return Segment(prompt[start:end], None, "")
-    states = set(map(_state, about))
-    worst = next(state for state in _WORST_FIRST if state in states)
-    notes = [
-        f"{cut(element['text'], 120)} {cut(element['given'], 40) or '–'} ({element['score']:.2f})" for element in about
-    ]
-    return Segment(prompt[start:end], worst, "\n".join(notes[:4]), min(element["score"] for element in about))

@@ -4,34 +4,87 @@ from collections.abc import Container, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from plumbline.operators.base.ordered_maps import OrderedMap, map_sequentially
+from plumbline.operators.base.spilled import Spilled
 from plumbline.operators.images.generation_settings import Known
 from plumbline.operators.metrics.metric import direction
 from plumbline.operators.report.charts import Spread, spread_of
 from plumbline.operators.report.picked_images import GalleryQuotas, ImageCollector, SeenImages
-from plumbline.operators.report.unscored import NOTHING_UNSCORED, Unscored, UnscoredRows
 from plumbline.operators.results.comparison import Duel, PromptMeans, average_prompts, bradley_terry, compare_generators
-from plumbline.operators.results.run_scores import RunScores, find_sorted
+from plumbline.operators.results.run_scores import Hashes, RunScores, ScoreColumns, find_sorted
 from plumbline.operators.results.summary import Skills
 from plumbline.operators.statistics.repeats import Repeats, estimate_repeats, pool_repeats
+
+Counts = NDArray[np.int64]
+
+
+class Unscored(NamedTuple):
+    """Prompts that fail with every generator: they have no score by a metric, although several generators have rows."""
+
+    prompts: Hashes
+    """Hashes of the ids, ascending."""
+    n_rows: Counts
+    """Number of rows of each prompt, over all generators."""
+    row: Counts
+    """Number of one of the rows of each prompt in the run's scores."""
+    by_generator: Mapping[str, int]
+    """Number of rows of all these prompts."""
+
+
+NOTHING_UNSCORED = Unscored(np.zeros(0, np.uint64), np.zeros(0, np.int64), np.zeros(0, np.int64), {})
+
+
+class _UnscoredRows:
+    """Collects a metric's rows without a score, one generator after another."""
+
+    def __init__(self, prompts: Hashes) -> None:
+        """Collect rows about `prompts`, the ascending hashes of their ids."""
+        self._prompts = prompts
+        self._has_score = np.zeros(len(prompts), np.bool_)
+        self._generators: list[str] = []
+        self._missing = Spilled()
+        """Two columns for each generator: indices of prompts, and numbers of rows."""
+
+    def add(self, generator: str, columns: ScoreColumns) -> None:
+        if not len(columns.row):
+            return
+        prompt = find_sorted(columns.prompt, self._prompts)
+        missing = np.isnan(columns.score)
+        self._has_score[prompt[~missing & (prompt >= 0)]] = True
+        missing &= prompt >= 0
+        self._generators.append(generator)
+        self._missing.append(prompt[missing].astype(np.float64))
+        self._missing.append(columns.row[missing].astype(np.float64))
+
+    def collect(self) -> Unscored:
+        """Return the prompts without any score; none for a single generator."""
+        if len(self._generators) < 2:
+            return NOTHING_UNSCORED
+        n_rows, row = np.zeros(len(self._prompts), np.int64), np.zeros(len(self._prompts), np.int64)
+        by_generator = {}
+        for number, generator in enumerate(self._generators):
+            prompt, own_row = (self._missing.read(2 * number + column).astype(np.int64) for column in (0, 1))
+            everywhere = ~self._has_score[prompt]
+            by_generator[generator] = int(everywhere.sum())
+            n_rows += np.bincount(prompt[everywhere], minlength=len(self._prompts))
+            row[prompt[everywhere]] = own_row[everywhere]
+        found = n_rows > 0
+        return Unscored(self._prompts[found], n_rows[found], row[found], by_generator)
 
 
 class MetricFigures(NamedTuple):
     """Everything that the page needs of a metric's rows. Its size does not depend on their number."""
 
     spreads: Mapping[str, Spread]
-    """Distributions of the scores, by generator that has a score."""
     duels: Sequence[Duel] = ()
     """Comparisons of generators; empty for a metric that does not rank images."""
     repeats: Repeats | None = None
     """Share of the noise that is due to the seed, over the generators that have several images a prompt."""
     ratings: Mapping[str, float] = {}
-    """Bradley-Terry ratings by generator, if they were requested."""
     seen: SeenImages | None = None
-    """Images that the metric scored."""
     unscored: Unscored = NOTHING_UNSCORED
-    """Prompts that fail with every generator."""
 
 
 class MetricInputs(NamedTuple):
@@ -41,13 +94,11 @@ class MetricInputs(NamedTuple):
     skills: Skills
     quotas: GalleryQuotas
     unranked: Container[str] = ()
-    """Metrics by which no image is better than another."""
+    """Metrics that do not say which image is better."""
     lower_is_better: Container[str] = ()
-    """Metrics by which a lower score is better."""
     baseline: str = ""
-    """The only generator with which the others are compared; empty to compare all with each other."""
+    """If set, the only generator that others are compared with."""
     rated: bool = False
-    """True to compute Bradley-Terry ratings."""
     settings: Mapping[str, Known] = {}
     """Settings by generator. Generators whose settings differ are not compared."""
 
@@ -55,15 +106,14 @@ class MetricInputs(NamedTuple):
 def measure_metrics(inputs: MetricInputs, each: OrderedMap = map_sequentially) -> dict[str, MetricFigures]:
     """Return the figures of each metric that has rows."""
     metrics = inputs.scores.metrics
-    return dict(zip(metrics, each(measure, metrics, shared=inputs), strict=True))
+    return dict(zip(metrics, each(_measure, metrics, shared=inputs), strict=True))
 
 
-def measure(inputs: MetricInputs, metric: str) -> MetricFigures:
-    """Return the figures of one metric."""
+def _measure(inputs: MetricInputs, metric: str) -> MetricFigures:
     scores = inputs.scores
     images = ImageCollector(direction(metric, inputs.lower_is_better), inputs.quotas)
     means, spreads, repeats = PromptMeans(scores.prompts), {}, list[Repeats]()
-    unscored = UnscoredRows(scores.prompts)
+    unscored = _UnscoredRows(scores.prompts)
     for generator, columns in scores.by_generator(metric):
         spread = spread_of(columns.score, scores.spans.get(metric, (0.0, 1.0)))
         if spread is not None:

@@ -19,13 +19,12 @@ from plumbline.operators.metrics.table import falling_metrics, metric_story
 from plumbline.operators.report import charts, page_tables
 from plumbline.operators.report.agreement import Agreement, ShownAgreement, show_agreement
 from plumbline.operators.report.changes import Changes
-from plumbline.operators.report.findings import Boards, Decision, decide, mean_ranks, overall_boards
+from plumbline.operators.report.findings import Boards, Decision, decide, mean_ranks, overall_boards, seed_sentences
 from plumbline.operators.report.gallery import NO_DETAIL, Card, ImageDetail, make_card
-from plumbline.operators.report.health import Health, health, reasons
+from plumbline.operators.report.health import Health, build_health, describe_failures
 from plumbline.operators.report.metric_figures import MetricFigures
 from plumbline.operators.report.picked_images import NOTHING_PICKED, ImageKey, Pick, Picked
-from plumbline.operators.report.seeds import seed_sentences, seed_table
-from plumbline.operators.report.side_by_side import SideBySide, put_side_by_side
+from plumbline.operators.report.side_by_side import SideBySide, make_side_by_side
 from plumbline.operators.results.comparison import (
     BETTER,
     TIED,
@@ -46,9 +45,7 @@ class ReportSection(NamedTuple):
     """A section that a plugin adds to the report of a run."""
 
     anchor: str
-    """Its id on the page."""
     link: str
-    """Its name in the navigation."""
     title: str
     caption: str
     tables: Sequence[ShownTable]
@@ -68,27 +65,23 @@ class GatheredRun:
     skills: Skills
     """Skills of the prompts; empty if the prompts cannot be read."""
     agreement: Agreement | None = None
-    """Agreement of the metrics with people, if the run was judged."""
     noise: pa.Table = field(default_factory=schemas.JUDGE_NOISE.empty_table)
     """Noise of judges (schema JUDGE_NOISE); empty if every judge is asked once."""
     usual: UsualScores = NOTHING_USUAL
-    """Scores of all images of the benchmark in the store."""
     decisions: pa.Table | None = None
-    """Decisions of an adaptive sweep (schema DECISIONS)."""
     sections: Sequence[ReportSection] = ()
-    """Sections that plugins add."""
     unreadable: str = ""
     """Reason if the prompts and images cannot be read, else empty."""
 
     def unranked(self) -> frozenset[str]:
-        """Return the metrics by which no image is better than another."""
+        """Return the metrics that do not say which image is better."""
         return unranked_metrics(self.manifest)
 
     def ranking(self) -> list[str]:
         unranked = self.unranked()
         return [name for name in self.manifest.get("metrics", ()) if name not in unranked]
 
-    def pictured(self) -> list[str]:
+    def gallery_metrics(self) -> list[str]:
         """Return the metrics whose images are shown: those that rank images, or all if none does."""
         return self.ranking() or list(self.manifest.get("metrics", ()))
 
@@ -118,29 +111,23 @@ class Page(NamedTuple):
     ranks: Mapping[str, float | None]
     """Mean ranks by generator; None if a metric that scored others did not score the generator."""
     columns: list[page_tables.Column]
-    """Columns of the leaderboard, one for each metric."""
     skills: list[str]
     best_at: FirstRows[page_tables.BestAt]
     panels: list[MetricPanel]
     prompts: list[SideBySide]
-    """Prompts on which generators differ most."""
+    """Prompts with the largest differences between generators."""
     cards: list[Card]
     health: Health
     usual: UsualScores
-    """Scores of all images of the benchmark in the store."""
     changes: Changes | None
     agreement: ShownAgreement | None
-    """Agreement of the metrics with people, if the run was judged."""
     contradicted: list[Card]
-    """Images on which a metric contradicts people."""
     decided: ShownTable | None
-    """Decisions of an adaptive sweep."""
     sections: Sequence[ReportSection]
-    """Sections that plugins add; those without tables are left out."""
     leaderboard_rows: list[LeaderboardRow]
     """Rows of all boards, overall and by skill."""
     baseline: str
-    """The only generator that the others are compared with; empty if all are compared with each other."""
+    """If set, the only generator that others are compared with."""
     seeds: ShownTable | None
     """Share of the noise that is due to the seed; None if no prompt has several images."""
     settings: list[tuple[str, str]]
@@ -148,13 +135,12 @@ class Page(NamedTuple):
     ranking: list[str]
     """Metrics that rank images. Without any, the page compares no generators."""
     has_skills: bool
-    """True if the prompts name skills."""
 
     @property
-    def pictures(self) -> Mapping[str, str]:
-        """Thumbnails (data URIs) by generator, of the prompt on which the generators differ most."""
+    def sample_thumbnails(self) -> Mapping[str, str]:
+        """Thumbnails (data URIs) by generator, of the first prompt that is shown side by side."""
         sides = self.prompts[0].sides if self.prompts else []
-        return {side.generator: side.thumbnail for side in sides if side.thumbnail is not None}
+        return {side.generator: side.image.url for side in sides if side.image.url is not None}
 
     @property
     def kinds(self) -> list[str]:
@@ -162,23 +148,21 @@ class Page(NamedTuple):
         return list(dict.fromkeys(kind for card in self.cards for kind in card.kinds))
 
     @property
-    def pictured(self) -> list[str]:
-        """Metrics whose images are in the gallery."""
+    def gallery_metrics(self) -> list[str]:
         return self.ranking or self.metrics
 
     @property
     def has_sources(self) -> bool:
-        """Return True if some image was edited from another."""
-        return any(card.sources for card in (*self.cards, *self.contradicted)) or any(
-            prompt.sources for prompt in self.prompts
-        )
+        """True if some image was edited from another."""
+        cards = (*self.cards, *self.contradicted)
+        return any(card.sources for card in cards) or any(prompt.sources for prompt in self.prompts)
 
     @property
     def marks(self) -> str:
         """Explanation of the letters or marks behind the means."""
         if self.baseline:
-            return f"{BETTER} or {WORSE}: clearly so than {self.baseline}; {TIED}: not told from it"
-        return f"sharing a letter: not told apart{'; with other settings: not compared' if self.is_unlike else ''}"
+            return f"clearly {BETTER} or {WORSE} than {self.baseline}, or {TIED}: no clear difference"
+        return f"sharing a letter: no clear difference{'; with other settings: not compared' if self.is_unlike else ''}"
 
     @property
     def leaderboard_title(self) -> str:
@@ -199,37 +183,12 @@ class Page(NamedTuple):
 
     @property
     def is_unlike(self) -> bool:
-        """Return True if some generators are not compared because their settings differ."""
+        """True if some generators are not compared because their settings differ."""
         return any(duel.unlike for panel in self.panels for duel in panel.pairs.duels.rows)
 
     @property
     def metrics(self) -> list[str]:
         return [column.name for column in self.columns]
-
-
-def _rank_run(
-    run: GatheredRun, figures: Mapping[str, MetricFigures], compared: Sequence[Duel], baseline: str
-) -> list[LeaderboardRow]:
-    """Return all rows of a run. If its prompts are unknown, the rows at skills have no rank and no tie group."""
-    overall = run.summary.filter(pc.equal(run.summary.column("skill"), OVERALL))
-    lower_is_better = falling_metrics(run.manifest)
-    summary = run.summary if run.skills else overall
-    ranked = rank_generators(summary, compared, lower_is_better, baseline, run.unranked())
-    ratings = {
-        (metric, OVERALL, generator): rating
-        for metric, of_metric in figures.items()
-        for generator, rating in of_metric.ratings.items()
-    }
-    ranked = [row._replace(rating=ratings.get((row.metric, row.skill, row.generator))) for row in ranked]
-    if run.skills:
-        return ranked
-    for row in run.summary.to_pylist():
-        if row["skill"] != OVERALL:
-            known = {name: row[name] for name in LeaderboardRow._fields if name in row}
-            means = {name: math.nan if row[name] is None else float(row[name]) for name in ("mean", "low", "high")}
-            towards = direction(row["metric"], lower_is_better)
-            ranked.append(LeaderboardRow(**(known | means), rank=None, group="", direction=towards))
-    return ranked
 
 
 def build_page(
@@ -241,88 +200,103 @@ def build_page(
     changes: Changes | None = None,
     baseline: str = "",
 ) -> Page:
-    """Return the content of a run's page.
+    """Return the content of a run's page, with the figures of each metric (`measure_metrics`).
 
-    Args:
-        run: The run with its scores and summary.
-        figures: The figures of each metric (`measure_metrics`).
-        picks: The images to show.
-        details: The thumbnails and elements of these images.
-        changes: The comparison with another run.
-        baseline: The only generator with which the others were compared.
+    With a `baseline`, the other generators were only compared with this generator.
     """
     compared = [duel for of_metric in figures.values() for duel in of_metric.duels]
     ranked = _rank_run(run, figures, compared, baseline)
-    at_skills = build_boards(ranked, compared, baseline)
-    overall = overall_boards(at_skills, run.manifest.get("metrics", ()))
+    boards = build_boards(ranked, compared, baseline)
+    overall = overall_boards(boards, run.manifest.get("metrics", ()))
     unranked = run.unranked()
     ranking = {name: board for name, board in overall.items() if name not in unranked}
     ranks = mean_ranks(ranking)
     ranks |= {row.generator: None for board in overall.values() for row in board.rows if row.generator not in ranks}
-    cards = [_card(pick, details, run) for pick in picks.gallery]
     repeats = {metric: own.repeats for metric, own in figures.items() if own.repeats is not None}
-    order = {name: number for number, name in enumerate(ranks)}
-    prompts = [_side_by_side(sides, details, run, order) for sides in picks.side_by_side]
+    cards, contradicted = (_make_cards(own, details, run) for own in (picks.gallery, picks.contradicted))
+    prompts = _make_prompts(picks, details, run, {name: number for number, name in enumerate(ranks)})
     unscored = {metric: of_metric.unscored for metric, of_metric in figures.items()}
-    state = health(run.manifest, run.scores, run.failures, overall, run.noise, unscored)
+    health = build_health(run.manifest, run.scores, run.failures, overall, run.noise, unscored)
+    rankable = {key: board for key, board in boards.items() if key[0] in ranking}
+    decision = decide(rankable, ranking, describe_failures(health.failures))
+    decision = decision._replace(agreement=[*decision.agreement, *seed_sentences(repeats)])
+    if overall and not ranking:
+        decision = decision._replace(headline=Sentence("Nothing is ranked:", "no metric of the run ranks images."))
     return Page(
         run_id=run.run_id,
         benchmark=str(run.manifest.get("benchmark", "")),
         facts=_page_facts(run, overall),
-        decision=_decision(at_skills, overall, ranking, reasons(state.failures), seed_sentences(repeats)),
-        warnings=_warnings(run, state),
+        decision=decision,
+        warnings=_warnings(run, health),
         generators=first_rows(list(ranks), page_tables.MAX_GENERATORS),
         ranks=ranks,
-        columns=[page_tables.board_column(metric_board) for metric_board in overall.values()],
+        columns=[page_tables.board_column(board) for board in overall.values()],
         skills=sorted({*chain(*(card.skills for card in cards), *(prompt.skills for prompt in prompts))}),
-        best_at=page_tables.best_at(at_skills, list(ranking)),
-        panels=[_panel(metric_board, at_skills, run, figures) for metric_board in overall.values()],
+        best_at=page_tables.best_at(boards, list(ranking)),
+        panels=[_panel(board, boards, run, figures) for board in overall.values()],
         prompts=prompts,
         cards=cards,
-        health=state,
+        health=health,
         usual=run.usual,
         changes=changes,
         agreement=None if run.agreement is None else show_agreement(run.agreement),
-        contradicted=[_card(pick, details, run) for pick in picks.contradicted],
+        contradicted=contradicted,
         decided=None if run.decisions is None else decisions_table(run.decisions),
         sections=[section for section in run.sections if section.tables],
         leaderboard_rows=ranked,
         baseline=baseline,
-        seeds=seed_table(repeats) if repeats else None,
+        seeds=page_tables.seed_table(repeats) if repeats else None,
         settings=[(name, settings_in_words(known)) for name, known in all_settings(run.manifest, COMPARE).items()],
         ranking=list(ranking),
         has_skills=len(run.skills.names) > 1 or any(row.skill != OVERALL for row in ranked),
     )
 
 
-def _decision(
-    at_skills: Mapping[tuple[str, str], Board],
-    overall: Boards,
-    ranking: Boards,
-    failed: str,
-    about_seeds: Sequence[Sentence],
-) -> Decision:
-    """Return the conclusions of the run by the metrics that rank."""
-    decision = decide({key: board for key, board in at_skills.items() if key[0] in ranking}, ranking, failed)
-    decision = decision._replace(agreement=[*decision.agreement, *about_seeds])
-    if ranking or not overall:
-        return decision
-    return decision._replace(headline=Sentence("Nothing is ranked:", "no metric of the run ranks images."))
+def _rank_run(
+    run: GatheredRun, figures: Mapping[str, MetricFigures], compared: Sequence[Duel], baseline: str
+) -> list[LeaderboardRow]:
+    """Return all rows of a run. If its prompts are unknown, the rows at skills have no rank and no tie group."""
+    overall = run.summary.filter(pc.equal(run.summary.column("skill"), OVERALL))
+    lower_is_better = falling_metrics(run.manifest)
+    summary = run.summary if run.skills else overall
+    ranked = [
+        row._replace(rating=figures[row.metric].ratings.get(row.generator))
+        if row.skill == OVERALL and row.metric in figures
+        else row
+        for row in rank_generators(summary, compared, lower_is_better, baseline, run.unranked())
+    ]
+    if run.skills:
+        return ranked
+    for row in run.summary.to_pylist():
+        if row["skill"] != OVERALL:
+            known = {name: row[name] for name in LeaderboardRow._fields if name in row}
+            means = {name: math.nan if row[name] is None else float(row[name]) for name in ("mean", "low", "high")}
+            towards = direction(row["metric"], lower_is_better)
+            ranked.append(LeaderboardRow(**(known | means), rank=None, group="", direction=towards))
+    return ranked
 
 
-def _card(pick: Pick, details: Mapping[ImageKey, ImageDetail], run: GatheredRun) -> Card:
-    detail = details.get(pick.key, NO_DETAIL)
-    return make_card(pick, detail, run.prompts.get(pick.prompt_id), run.skills.find(pick.prompt_id), run.usual)
+def _make_cards(picks: Sequence[Pick], details: Mapping[ImageKey, ImageDetail], run: GatheredRun) -> list[Card]:
+    cards = []
+    for pick in picks:
+        detail, skills = details.get(pick.key, NO_DETAIL), run.skills.find(pick.prompt_id)
+        cards.append(make_card(pick, detail, run.prompts.get(pick.prompt_id), skills, run.usual))
+    return cards
 
 
-def _side_by_side(
-    sides: Sequence[Pick], details: Mapping[ImageKey, ImageDetail], run: GatheredRun, order: Mapping[str, int]
-) -> SideBySide:
-    """Return a prompt's images, with the generators in the order of the leaderboard."""
-    sides = sorted(sides, key=lambda pick: order.get(pick.key.generator, len(order)))
-    prompt, lower_is_better, ranking = sides[0].prompt_id, falling_metrics(run.manifest), run.ranking()
-    towards = {metric: direction(metric, lower_is_better) if metric in ranking else 0 for metric in run.pictured()}
-    return put_side_by_side(sides, details, run.prompts.get(prompt), run.skills.find(prompt), towards)
+def _make_prompts(
+    picks: Picked, details: Mapping[ImageKey, ImageDetail], run: GatheredRun, order: Mapping[str, int]
+) -> list[SideBySide]:
+    """Return the prompts with images side by side, which are in the order of the generators."""
+    lower_is_better, unranked = falling_metrics(run.manifest), run.unranked()
+    directions = {name: 0 if name in unranked else direction(name, lower_is_better) for name in run.gallery_metrics()}
+    prompts = []
+    for sides in picks.side_by_side:
+        sides = sorted(sides, key=lambda pick: order.get(pick.key.generator, len(order)))
+        prompt_id = sides[0].prompt_id
+        text, skills = run.prompts.get(prompt_id), run.skills.find(prompt_id)
+        prompts.append(make_side_by_side(sides, details, text, skills, directions))
+    return prompts
 
 
 def _page_facts(run: GatheredRun, overall: Boards) -> list[str]:
@@ -339,7 +313,7 @@ def _page_facts(run: GatheredRun, overall: Boards) -> list[str]:
     return facts + ([f"{began} UTC"] if began else []) + ([f"note: {note}"] if note else [])
 
 
-def _warnings(run: GatheredRun, state: Health) -> list[str]:
+def _warnings(run: GatheredRun, health: Health) -> list[str]:
     """Return the warnings that a reader needs before trusting the results."""
     warnings = []
     if seen := run.manifest.get("seen"):
@@ -349,11 +323,11 @@ def _warnings(run: GatheredRun, state: Health) -> list[str]:
         warnings.append(
             f"The scores are of the benchmark's {'first' if seed is None else 'drawn'} {limited['prompts']:,} of "
             f"{limited['of_prompts']:,} prompts (limit), and of {limited['images']:,} of {limited['of_images']:,} "
-            "images: they are a trial, and no result of the benchmark."
+            "images. They are a trial, and no result of the benchmark."
         )
-    if state.rows_null:
-        share = f"{state.rows_null:,} of {state.rows:,} rows ({state.rows_null / state.rows:.1%})"
-        warnings.append(f"{share} have no score and are outside every mean: {reasons(state.failures)}")
+    if health.rows_null:
+        share = f"{health.rows_null:,} of {health.rows:,} rows ({health.rows_null / health.rows:.1%})"
+        warnings.append(f"{share} have no score and are outside every mean: {describe_failures(health.failures)}")
     warnings += setting_notes(run.manifest, run.scores.generators)
     if run.unreadable:
         warnings.append(f"The prompts and images can no longer be read: {run.unreadable}")
@@ -361,10 +335,7 @@ def _warnings(run: GatheredRun, state: Health) -> list[str]:
 
 
 def _panel(
-    board: Board,
-    at_skills: Mapping[tuple[str, str], Board],
-    run: GatheredRun,
-    figures: Mapping[str, MetricFigures],
+    board: Board, boards: Mapping[tuple[str, str], Board], run: GatheredRun, figures: Mapping[str, MetricFigures]
 ) -> MetricPanel:
     spreads = figures[board.metric].spreads if board.metric in figures else {}
     config = run.manifest.get("config", {}).get("metrics", {}).get(board.metric, {})
@@ -374,6 +345,6 @@ def _panel(
         story=str(config.get("about") or metric_story(str(config.get("kind", board.metric)))),
         interval=charts.interval_chart(board),
         distribution=charts.distribution_chart(board, spreads, run.scores.spans.get(board.metric, (0.0, 1.0))),
-        heat=page_tables.heat_map(at_skills, board.metric),
+        heat=page_tables.heat_map(boards, board.metric),
         pairs=page_tables.pairs(board),
     )

@@ -1,11 +1,13 @@
-"""Tables of the page: leaderboard, means by skill, pairs, and leaders by skill."""
+"""Tables of the page: leaderboard, means by skill, pairs, leaders by skill, and the noise of seeds."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from plumbline.operators.base.sentences import FirstRows, first_rows, names
+from plumbline.operators.base.sentences import FirstRows, ShownTable, first_rows, names, number
 from plumbline.operators.results.comparison import Board, Duel, LeaderboardRow, Outcome, generator_names
 from plumbline.operators.results.summary import OVERALL
+from plumbline.operators.statistics.repeats import WITH_TWICE_THE_PROMPTS, Repeats
 
 MAX_GENERATORS = 60
 MAX_SKILLS = 30
@@ -30,7 +32,7 @@ class Column(NamedTuple):
     lower_is_better: bool
 
     @property
-    def expected(self) -> int:
+    def n_images(self) -> int:
         """Number of images of a generator, with and without a score."""
         return max(row.n + row.n_null for row in self.by_generator.values())
 
@@ -54,7 +56,7 @@ class Pairs(NamedTuple):
     """Comparisons of generators by one metric, as a matrix and as a list."""
 
     generators: FirstRows[str]
-    seen: Mapping[tuple[str, str], Duel]
+    matrix: Mapping[tuple[str, str], Duel]
     """Comparison of each ordered pair of the generators."""
     duels: FirstRows[Duel]
 
@@ -67,7 +69,6 @@ class Lead(NamedTuple):
     generator: str = ""
     """Name of the leader with the best mean; empty without a leader."""
     n_tied: int = 0
-    """Number of generators that do not differ clearly from the leader."""
 
 
 class BestAt(NamedTuple):
@@ -90,29 +91,29 @@ def _column(name: str, board: Board, low: float, high: float) -> Column:
     return Column(name, by_generator, board.leading(), low, high, board.lower_is_better)
 
 
-def heat_map(by_place: Mapping[tuple[str, str], Board], metric: str) -> HeatMap | None:
+def heat_map(boards: Mapping[tuple[str, str], Board], metric: str) -> HeatMap | None:
     """Return one metric's means by skill, on one axis; None if prompts have no skills."""
-    boards = [board for (name, skill), board in by_place.items() if name == metric and skill != OVERALL]
-    if not boards:
+    at_skills = [board for (name, skill), board in boards.items() if name == metric and skill != OVERALL]
+    if not at_skills:
         return None
-    means = [row.mean for board in boards for row in board.scored()]
+    means = [row.mean for board in at_skills for row in board.scored()]
     low, high = (min(means), max(means)) if means else (0.0, 1.0)
     return HeatMap(
-        first_rows([_column(board.skill, board, low, high) for board in boards], MAX_SKILLS),
-        first_rows(generator_names(by_place[metric, OVERALL].rows), MAX_GENERATORS),
+        first_rows([_column(board.skill, board, low, high) for board in at_skills], MAX_SKILLS),
+        first_rows(generator_names(boards[metric, OVERALL].rows), MAX_GENERATORS),
     )
 
 
-def best_at(by_place: Mapping[tuple[str, str], Board], metrics: Sequence[str]) -> FirstRows[BestAt]:
+def best_at(boards: Mapping[tuple[str, str], Board], metrics: Sequence[str]) -> FirstRows[BestAt]:
     """Return the leaders at every skill by each metric; empty if no two generators are compared at any skill."""
-    at_skills = {place: board for place, board in by_place.items() if board.skill != OVERALL and place[0] in metrics}
+    at_skills = {key: board for key, board in boards.items() if board.skill != OVERALL and key[0] in metrics}
     if not any(board.duels or len(board.scored()) == 1 for board in at_skills.values()):
         return FirstRows([])
     rows = []
     for skill in dict.fromkeys(skill for _, skill in at_skills):
-        boards = [at_skills.get((metric, skill)) for metric in metrics]
-        n = max(row.n + row.n_null for board in boards if board for row in board.rows)
-        rows.append(BestAt(skill, n, [_lead(board) for board in boards]))
+        by_metric = [at_skills.get((metric, skill)) for metric in metrics]
+        n = max(row.n + row.n_null for board in by_metric if board for row in board.rows)
+        rows.append(BestAt(skill, n, [_lead(board) for board in by_metric]))
     return first_rows(rows, MAX_SKILLS)
 
 
@@ -135,21 +136,48 @@ def _lead(board: Board | None) -> Lead:
             return Lead(f"better: {names(better)}")
         if worse := board.worse_than(board.baseline):
             return Lead(f"worse: {names(worse)}")
-        return Lead("none told from it" if board.can_tell else "too few prompts")
+        return Lead("no clear difference" if board.can_tell else "too few prompts")
     first = board.leaders()[0].generator
     tied = board.tied_with(first)
     return Lead(f"tied: {names(tied)}" if tied else "", first, len(tied))
 
 
 def pairs(board: Board) -> Pairs:
-    """Return one metric's comparisons as a matrix (the row's generator against the column's) and as a list.
-
-    The list has the clearest first.
-    """
+    """Return one metric's comparisons as a matrix (row against column), and as a list with the clearest first."""
     generators = first_rows(generator_names(board.scored()), MAX_IN_MATRIX)
     kept = set(generators.rows)
     every = [*board.duels, *board.unlike]
     inside = [duel for duel in every if {duel.generator_a, duel.generator_b} <= kept]
-    seen = {(duel.generator_a, duel.generator_b): duel for both in inside for duel in (both, both.swapped())}
+    matrix = {(duel.generator_a, duel.generator_b): duel for both in inside for duel in (both, both.swapped())}
     ordered = sorted(every, key=lambda duel: (bool(duel.unlike), duel.p_holm, -abs(duel.effect)))
-    return Pairs(generators, seen, first_rows(ordered, MAX_PAIRS))
+    return Pairs(generators, matrix, first_rows(ordered, MAX_PAIRS))
+
+
+SEED_CAPTION = (
+    "How much of the noise comes from the seed: the variance between images of a prompt against that between prompts. "
+    "It is estimated by one-way random effects, and is the mean of the generators. More images or prompts narrow a "
+    "mean's interval as shown. Comparisons use the same prompts for both generators, so that seeds weigh more in them."
+)
+
+
+def seed_table(by_metric: Mapping[str, Repeats]) -> ShownTable:
+    """Return a table of each metric's standard deviations, and of the change of a mean's interval."""
+
+    def percent(share: float) -> str:
+        return "–" if math.isnan(share) else f"{share:.0%}".replace("-", "−")
+
+    rows = [
+        (
+            metric,
+            f"{repeats.images:.3g}",
+            number(math.sqrt(repeats.between)),
+            number(math.sqrt(repeats.within)),
+            percent(repeats.share),
+            percent(repeats.with_twice_the_images - 1),
+            percent(WITH_TWICE_THE_PROMPTS - 1),
+        )
+        for metric, repeats in by_metric.items()
+    ]
+    columns = ("metric", "images a prompt", "deviation between prompts", "between seeds", "of a mean's variance",
+               "with twice the images", "with twice the prompts")  # fmt: skip
+    return ShownTable("Noise of the seed", SEED_CAPTION, columns, rows)

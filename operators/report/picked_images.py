@@ -1,4 +1,4 @@
-"""Chooses a report's images and prompts: the best, the worst, and those on which metrics or generators disagree."""
+"""Chooses a report's images and prompts: the best, the worst, and disagreements of metrics or generators."""
 
 from collections import Counter
 from collections.abc import Container, Mapping, Sequence
@@ -21,22 +21,16 @@ from plumbline.operators.statistics.poisson_bootstrap import hash_ids, uniform
 Floats = NDArray[np.float64]
 MAX_PROMPTS = 16
 MAX_SIDES = 60
-"""Generators side by side; of more, those whose images rank best."""
+"""Largest number of generators side by side; those with the best ranks are chosen."""
 MAX_COMPARED = 1 << 16
-"""Number of images whose ranks by all metrics are in memory at once, about; of more, a sample is drawn by hash."""
+"""Approximate number of images whose ranks by all metrics are in memory at once; of more, a sample is drawn by hash."""
+
+ImageRow = tuple[int, int]
+"""Hash of an image, and the number of one of its rows in the run's scores."""
 
 
-class Side(NamedTuple):
-    """One of several generators' images of a prompt."""
-
-    image: int
-    """Hash of the image."""
-    row: int
-    """Number of one of its rows in the run's scores."""
-
-
-class DifferingPrompts:
-    """Finds the prompts on which generators differ most, by the ranks of each generator's first image of a prompt."""
+class _DifferingPrompts:
+    """Finds prompts with the largest differences between the ranks of each generator's first image."""
 
     def __init__(self, scores: RunScores, share: float) -> None:
         """Consider this fraction of the prompts, drawn by their hashes."""
@@ -61,8 +55,8 @@ class DifferingPrompts:
         of_metric.flat[cells[shown]] = ranks[known[shown]]
         self._ranks.append(of_metric)
 
-    def choose(self, most: int) -> list[list[Side]]:
-        """Return the images of the most different prompts, at most `most`, in the order of the generators.
+    def choose(self, max_images: int) -> list[list[ImageRow]]:
+        """Return the images of the most different prompts, in the order of the generators.
 
         Prompts for which more generators have an image come first. Of these, prompts with a larger standard deviation
         of the generators' ranks (mean over the metrics) come first.
@@ -70,14 +64,14 @@ class DifferingPrompts:
         if not self._ranks or self._images.shape[1] < 2 or not len(self._prompts):
             return []
         ranks = np.stack(self._ranks)
-        sides = np.sort(np.argsort(-_mean(ranks, (0, 1)), kind="stable")[: min(MAX_SIDES, most)])
+        sides = np.sort(np.argsort(-_mean(ranks, (0, 1)), kind="stable")[: min(MAX_SIDES, max_images)])
         images, rows, ranks = self._images[:, sides], self._rows[:, sides], ranks[:, :, sides]
         n_images = (images != NONE).sum(axis=1)
         deviations = np.sqrt(_mean((ranks - _mean(ranks, 2)[:, :, None]) ** 2, 2))
         order = np.lexsort((-_mean(deviations, 0), -n_images))
-        n_prompts = min(MAX_PROMPTS, most // len(sides)) if len(sides) > 1 else 0
+        n_prompts = min(MAX_PROMPTS, max_images // len(sides)) if len(sides) > 1 else 0
         return [
-            [Side(int(image), int(row)) for image, row in zip(images[at], rows[at], strict=True) if image != NONE]
+            [(int(image), int(row)) for image, row in zip(images[at], rows[at], strict=True) if image != NONE]
             for at in order[:n_prompts]
             if n_images[at] > 1
         ]
@@ -92,10 +86,7 @@ def _mean(values: Floats, axes: int | tuple[int, ...]) -> Floats:
 
 MAX_CARDS = 100
 CANDIDATES = 200
-"""Images that are considered for each place of the gallery."""
-
-MIDDLE = 0.5
-"""The percentile rank that separates both ends; all images have it if all scores are equal."""
+"""Number of images that are considered for each image of the gallery."""
 
 Kind = Literal["best", "worst", "highest", "lowest", "disagreed", "contradicted"]
 """Kind of reason for showing an image. `highest` and `lowest` are by a metric that does not rank images. `disagreed` is
@@ -108,7 +99,6 @@ KIND_WORDS: Mapping[Kind, str] = {
     "disagreed": "disagreed on",
     "contradicted": "contradicts people",
 }
-"""Words for the kinds on a page."""
 
 
 class ImageKey(NamedTuple):
@@ -133,7 +123,6 @@ class Pick(NamedTuple):
     key: ImageKey
     prompt_id: str
     scores: Mapping[str, float]
-    """Scores by metric."""
     ranks: Mapping[str, float]
     """Percentile ranks among the images of the run, by metric."""
     reasons: tuple[Reason, ...]
@@ -148,7 +137,6 @@ class Picked(NamedTuple):
     side_by_side: Sequence[Sequence[Pick]] = ()
     """Images of several generators for each prompt."""
     contradicted: Sequence[Pick] = ()
-    """Images on which a metric contradicts people."""
 
     def every(self) -> list[Pick]:
         sides = (pick for picks in self.side_by_side for pick in picks)
@@ -173,14 +161,16 @@ class GalleryQuotas(NamedTuple):
     """Fraction of the prompts whose images of several generators are compared, drawn by hash."""
 
 
-def gallery_quotas(scores: RunScores, metrics: Sequence[str], most: int, *, ranking: bool = True) -> GalleryQuotas:
-    """Return the quotas for a gallery of at most `most` images.
+def gallery_quotas(
+    scores: RunScores, metrics: Sequence[str], max_images: int, *, ranking: bool = True
+) -> GalleryQuotas:
+    """Return the quotas for a gallery of at most `max_images`.
 
     `ranking` is True if the metrics rank images, and False if none of them does.
     """
     n_images = len(scores) // max(len(scores.metrics), 1)
     n_metrics = max(len([metric for metric in metrics if metric in scores.spans]), 1)
-    share = min(most, MAX_CARDS) / n_metrics
+    share = min(max_images, MAX_CARDS) / n_metrics
     by_kind: dict[Kind, int]
     if not ranking:
         lowest = max(1, round(0.5 * share))
@@ -188,7 +178,7 @@ def gallery_quotas(scores: RunScores, metrics: Sequence[str], most: int, *, rank
     elif n_metrics == 1:  # a single metric cannot disagree with others
         worst = max(1, round(0.6 * share))
         by_kind = {"worst": worst, "disagreed": 0, "best": max(0, int(share) - worst)}
-    else:  # most places for the worst images, because they teach most
+    else:  # more of the worst images, because they teach most
         worst, best = max(1, int(0.45 * share)), max(1, int(0.25 * share))
         by_kind = {"worst": worst, "disagreed": max(1, int(share) - worst - best), "best": best}
     return GalleryQuotas(
@@ -203,16 +193,16 @@ def gallery_quotas(scores: RunScores, metrics: Sequence[str], most: int, *, rank
 class SeenImages(NamedTuple):
     """Images of a metric that may be shown, and a sample of its images to compare with other metrics."""
 
-    ends: Mapping[Kind, Sequence[tuple[int, int]]]
-    """(image hash, row) of the lowest and of the highest images, by kind."""
-    others: Sequence[tuple[int, int]]
-    """(image hash, row) of images at neither end, if the ends do not fill their quotas."""
+    ends: Mapping[Kind, Sequence[ImageRow]]
+    """The lowest and the highest images, by kind."""
+    others: Sequence[ImageRow]
+    """Images at neither end, if the ends do not fill their quotas."""
     sample: ScoreColumns
     ranks: Floats
     """Percentile ranks of the sample."""
 
 
-class ImageRanks:
+class _ImageRanks:
     """Computes percentile ranks among all images of a metric, whose scores are kept on disk."""
 
     def __init__(self) -> None:
@@ -226,10 +216,7 @@ class ImageRanks:
         self._n_images += len(worth)
 
     def percentiles(self, worth: Floats) -> Floats:
-        """Return the percentile ranks of some images among all of them.
-
-        `worth` is the score of each image, negated if a lower score is better.
-        """
+        """Return the percentile ranks of images by their scores, negated if a lower score is better."""
         worse, equal = np.zeros(len(worth)), np.zeros(len(worth))
         order = np.argsort(worth)
         for number in range(len(self._worths)):
@@ -246,14 +233,14 @@ class ImageCollector:
     def __init__(self, towards: int, quotas: GalleryQuotas) -> None:
         """Collect for these quotas; `towards` is 1 if a higher score is better, else -1."""
         self._towards, self._quotas = towards, quotas
-        self._ranks = ImageRanks()
+        self._ranks = _ImageRanks()
         self._generators = 0
         self._ends: dict[Kind, list[ScoreColumns]] = {kind: [] for kind in quotas.ends}
         self._sample: list[ScoreColumns] = []
 
     def add(self, columns: ScoreColumns) -> None:
         self._ranks.add(columns, self._towards)
-        columns = drop_duplicates(columns)
+        columns = _drop_duplicates(columns)
         if not len(columns.row):
             return
         self._generators += 1
@@ -276,16 +263,16 @@ class ImageCollector:
         ranks = self._ranks.percentiles(self._towards * sample.score)
         return SeenImages(ends, others.places(), sample, ranks)
 
-    def _choose_end(self, columns: ScoreColumns, kind: Kind) -> list[tuple[int, int]]:
-        """Return the best or worst images; an image that ties with the middle is neither."""
+    def _choose_end(self, columns: ScoreColumns, kind: Kind) -> list[ImageRow]:
+        """Return the best or worst images. An image in the middle is neither, as are all if all scores are equal."""
         worth, low = self._towards * columns.score, kind == self._quotas.ends[0]
         order = np.argsort(worth if low else -worth, kind="stable")
         ranks = self._ranks.percentiles(worth[order])
-        half = columns.where(order[ranks < MIDDLE if low else ranks > MIDDLE])
+        half = columns.where(order[ranks < 0.5 if low else ranks > 0.5])
         return _spread(half, len(np.unique(half.generator)), self._quotas.by_kind[kind]).places()
 
 
-def drop_duplicates(columns: ScoreColumns) -> ScoreColumns:
+def _drop_duplicates(columns: ScoreColumns) -> ScoreColumns:
     """Return the first row of every image that has a score."""
     named = (columns.image != NONE) & ~np.isnan(columns.score)
     columns = columns if named.all() else columns.where(named)
@@ -308,43 +295,33 @@ def _sort_by_row(columns: Sequence[ScoreColumns]) -> ScoreColumns:
     return together.where(np.argsort(together.row))
 
 
-class _Choice(NamedTuple):
-    """Image that a metric contributes to the gallery."""
-
-    image: int
-    """Hash of the image."""
-    row: int
-    """Number of one of its rows in the run's scores."""
-    reason: Reason
-
-
 def pick_images(
     scores: RunScores,
     seen: Mapping[str, SeenImages | None],
     quotas: GalleryQuotas,
-    most: int,
+    max_images: int,
     lower_is_better: Container[str] = (),
     each: OrderedMap = map_sequentially,
 ) -> Picked:
-    """Choose the images of the gallery, and the images of the prompts on which generators differ most.
+    """Choose the images of the gallery, and the images of the prompts with the largest differences of generators.
 
-    The gallery has the best and the worst images by each metric, and those on which metrics disagree most. No prompt is
-    used twice for one reason, and generators share the places. Of more than MAX_COMPARED images, disagreement is only
+    The gallery has the best and the worst images by each metric, and the largest disagreements of metrics. No prompt is
+    used twice for one reason, and generators share the gallery. Of more than MAX_COMPARED images, disagreement is only
     looked for in a sample of about this size, drawn by hash.
 
     `seen` has the images that each metric scored, collected with the same `quotas`. The gallery, and the images side by
-    side, have at most `most` images, and never more than MAX_CARDS.
+    side, have at most `max_images`, and never more than MAX_CARDS.
     """
-    most = min(most, MAX_CARDS)
+    max_images = min(max_images, MAX_CARDS)
     scored = {metric: images for metric, images in seen.items() if images is not None}
-    if not scored or most < 1:
+    if not scored or max_images < 1:
         return NOTHING_PICKED
-    disputed, differing = _DisputedImages(quotas.image_share), DifferingPrompts(scores, quotas.prompt_share)
+    disputed, differing = _DisputedImages(quotas.image_share), _DifferingPrompts(scores, quotas.prompt_share)
     for metric, own in scored.items():
         disputed.add(metric, own.sample, own.ranks)
         differing.add(own.sample, own.ranks)
-    chosen: dict[tuple[Kind, str], list[_Choice]] = {
-        (kind, metric): [_Choice(image, row, Reason(kind, metric)) for image, row in own.ends[kind]]
+    chosen: dict[tuple[Kind, str], list[tuple[ImageRow, Reason]]] = {
+        (kind, metric): [(image_row, Reason(kind, metric)) for image_row in own.ends[kind]]
         for metric, own in scored.items()
         for kind in own.ends
     }
@@ -353,20 +330,21 @@ def pick_images(
     reasons: dict[int, list[Reason]] = {}
     rows: dict[int, int] = {}
     for choices in zip_longest(*(chosen[kind, metric] for kind in quotas.by_kind for metric in scored)):
-        for choice in filter(None, choices):  # the first choice of each kind and metric comes before any second choice
-            reasons.setdefault(choice.image, []).append(choice.reason)
-            rows.setdefault(choice.image, choice.row)
+        # The first choice of each kind and metric comes before any second choice.
+        for (image, row), reason in filter(None, choices):
+            reasons.setdefault(image, []).append(reason)
+            rows.setdefault(image, row)
     for image, row in (other for own in scored.values() for other in own.others):
         reasons.setdefault(image, [])
         rows.setdefault(image, row)
-    gallery = list(reasons)[:most]
-    sides = differing.choose(most)
-    rows = {side.image: side.row for prompt in sides for side in prompt} | rows
-    wanted = dict.fromkeys([*gallery, *(side.image for prompt in sides for side in prompt)])
-    picks = _picks(
+    gallery = list(reasons)[:max_images]
+    sides = differing.choose(max_images)
+    rows = dict(image_row for prompt in sides for image_row in prompt) | rows
+    wanted = dict.fromkeys([*gallery, *(image for prompt in sides for image, _ in prompt)])
+    picks = _make_picks(
         {image: reasons.get(image, ()) for image in wanted}, rows, scores, list(scored), lower_is_better, each
     )
-    return Picked([picks[image] for image in gallery], [[picks[side.image] for side in prompt] for prompt in sides])
+    return Picked([picks[image] for image in gallery], [[picks[image] for image, _ in prompt] for prompt in sides])
 
 
 def pick_contradicted(
@@ -383,11 +361,11 @@ def pick_contradicted(
     reasons: dict[int, list[Reason]] = {}
     for image, mixed in zip(images, mix_ids(*ids).tolist(), strict=True):
         reasons.setdefault(mixed, []).append(Reason("contradicted", image.metric, image.why))
-    return list(_picks(reasons, {}, scores, metrics, lower_is_better, each).values())
+    return list(_make_picks(reasons, {}, scores, metrics, lower_is_better, each).values())
 
 
 class _DisputedImages:
-    """Finds the images on which metrics disagree most, in a sample drawn by hash."""
+    """Finds the largest disagreements of metrics in a sample of images drawn by hash."""
 
     def __init__(self, share: float) -> None:
         """Consider this fraction of the images."""
@@ -407,24 +385,21 @@ class _DisputedImages:
             new = columns.where(~np.isin(columns.image, self._images.image))
             self._images = self._images.followed_by(new)
 
-    def choose(self, metric: str, count: int) -> list[_Choice]:
+    def choose(self, metric: str, count: int) -> list[tuple[ImageRow, Reason]]:
         """Return the images whose rank by a metric is farthest from the other metrics' median, the farthest first."""
         if self._images is None or len(self._ranks) < 2:
             return []
         ranks = pd.DataFrame({name: own.reindex(self._images.image) for name, own in self._ranks.items()})
-        apart = (ranks[metric] - ranks.drop(columns=metric).median(axis=1)).abs().to_numpy()
+        others = ranks.drop(columns=metric).median(axis=1)
+        apart = (ranks[metric] - others).abs().to_numpy()
         known = np.flatnonzero(apart > 0)
         farthest = known[np.argsort(-apart[known], kind="stable")]
         generators = len(np.unique(self._images.generator[known]))
-        return [
-            _Choice(image, row, Reason("disagreed", metric, _disagreement_text(ranks.loc[image], metric)))
-            for image, row in _spread(self._images.where(farthest), generators, count).places()
-        ]
-
-
-def _disagreement_text(ranks: pd.Series, metric: str) -> str:
-    others = float(ranks.drop(metric).median())
-    return f"percentile rank {ranks[metric]:.0%} by {metric}, {others:.0%} by the other metrics"
+        chosen = []
+        for image, row in _spread(self._images.where(farthest), generators, count).places():
+            text = f"percentile rank {ranks[metric][image]:.0%} by {metric}, {others[image]:.0%} by the other metrics"
+            chosen.append(((image, row), Reason("disagreed", metric, text)))
+        return chosen
 
 
 def _spread(ordered: ScoreColumns, generators: int, count: int) -> ScoreColumns:
@@ -452,32 +427,24 @@ class _Lookup(NamedTuple):
     lower_is_better: Container[str]
 
 
-class _Found(NamedTuple):
-    """Rows, scores and ranks of some images by one metric."""
-
-    rows: Sequence[tuple[int, int]]
-    """(image hash, row) of all rows."""
-    scores: Mapping[int, tuple[float, float]]
-    """(score, percentile rank) by image; empty if the metric does not rank images."""
-
-
-def _find(lookup: _Lookup, metric: str) -> _Found:
-    ranks, rows, known = ImageRanks(), list[tuple[int, int]](), list[ScoreColumns]()
+def _find_images(lookup: _Lookup, metric: str) -> tuple[list[ImageRow], dict[int, tuple[float, float]]]:
+    """Return all rows of the images by one metric, and each image's score and percentile rank if the metric ranks."""
+    ranks, rows, known = _ImageRanks(), list[ImageRow](), list[ScoreColumns]()
     towards = direction(metric, lookup.lower_is_better)
     for _, columns in lookup.scores.by_generator(metric):
         rows += columns.where(find_sorted(columns.image, lookup.images) >= 0).places()
         if metric in lookup.ranking:
             ranks.add(columns, towards)
-            columns = drop_duplicates(columns)
+            columns = _drop_duplicates(columns)
             known.append(columns.where(find_sorted(columns.image, lookup.images) >= 0))
     if not known:
-        return _Found(rows, {})
+        return rows, {}
     images = reduce(ScoreColumns.followed_by, known)
     values = zip(images.score.tolist(), ranks.percentiles(towards * images.score).tolist(), strict=True)
-    return _Found(rows, dict(zip(images.image.tolist(), values, strict=True)))
+    return rows, dict(zip(images.image.tolist(), values, strict=True))
 
 
-def _picks(
+def _make_picks(
     reasons: Mapping[int, Sequence[Reason]],
     row_of: Mapping[int, int],
     scores: RunScores,
@@ -492,21 +459,22 @@ def _picks(
     rows: dict[int, list[int]] = {image: [] for image in reasons}
     values: dict[int, dict[str, tuple[float, float]]] = {image: {} for image in reasons}
     lookup = _Lookup(scores, np.sort(np.array(list(reasons), np.uint64)), ranking, lower_is_better)
-    for metric, found in zip(scores.metrics, each(_find, scores.metrics, shared=lookup), strict=True):
-        for image, row in found.rows:
+    found = each(_find_images, scores.metrics, shared=lookup)
+    for metric, (own_rows, own_values) in zip(scores.metrics, found, strict=True):
+        for image, row in own_rows:
             rows[image].append(row)
-        for image, given in found.scores.items():
-            values[image][metric] = given
+        for image, score_and_rank in own_values.items():
+            values[image][metric] = score_and_rank
     known = [image for image in reasons if rows[image]]
     ids = scores.ids([row_of.get(image, min(rows[image])) for image in known])
     return {
         image: Pick(
-            key=ImageKey(whose.generator, str(whose.image_id)),
-            prompt_id=str(whose.prompt_id),
+            key=ImageKey(row.generator, str(row.image_id)),
+            prompt_id=str(row.prompt_id),
             scores={metric: values[image][metric][0] for metric in ranking if metric in values[image]},
             ranks={metric: values[image][metric][1] for metric in ranking if metric in values[image]},
             reasons=tuple(reasons[image]),
             rows=tuple(sorted(rows[image])),
         )
-        for image, whose in zip(known, ids, strict=True)
+        for image, row in zip(known, ids, strict=True)
     }

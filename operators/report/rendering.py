@@ -40,18 +40,16 @@ FILE_POLICY = (
     "sandbox allow-scripts allow-downloads; default-src 'none'; img-src data:; style-src 'unsafe-inline'; "
     "script-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 )
-"""Content-Security-Policy for serving a page that was stored as a file. It is strict, because anybody may have written
-the file."""
+"""Content-Security-Policy for serving a page that was stored as a file; strict, because anybody may have written it."""
 MAX_IN_CSV = 400_000
-"""Characters of the CSV file inside the page. If it is longer, the page has one without the means at skills."""
+"""Largest number of characters of the CSV file inside the page. If it is longer, means at skills are left out."""
 TEMPLATES = Path(__file__).parent / "templates"
-_SELF = "'self'"
 MARKDOWN = str.maketrans({character: f"\\{character}" for character in "\\`*_{}[]<>|#~"} | {"\n": " ", "\r": " "})
 """Characters that have a meaning in Markdown, with their escaped forms."""
-FROM_THE_RIGHT = r"\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc\U00010800-\U00010fff\U0001e800-\U0001efff"
+RIGHT_TO_LEFT = r"\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc\U00010800-\U00010fff\U0001e800-\U0001efff"
 """Ranges of characters of scripts that are written from right to left."""
-NAME_FROM_THE_RIGHT = re.compile(
-    rf"(?<![\w.+-])[\w.+-]*[{FROM_THE_RIGHT}](?:[\w.+{FROM_THE_RIGHT}-]*[\w{FROM_THE_RIGHT}])?"
+RIGHT_TO_LEFT_NAME = re.compile(
+    rf"(?<![\w.+-])[\w.+-]*[{RIGHT_TO_LEFT}](?:[\w.+{RIGHT_TO_LEFT}-]*[\w{RIGHT_TO_LEFT}])?"
 )
 
 
@@ -73,22 +71,34 @@ def render(page: Page) -> str:
         Download("leaderboard.csv", label, _data_uri("text/csv", table)),
         Download("leaderboard.tex", "LaTeX", _data_uri("application/x-tex", to_latex(page))),
     ]
-    return _render("report.html.j2", page, downloads=downloads)
-
-
-def _data_uri(kind: str, text: str) -> str:
-    return f"data:{kind};charset=utf-8;base64,{base64.b64encode(text.encode()).decode()}"
+    return _render("report.html.j2", page=page, downloads=downloads)
 
 
 def render_trends(page: Trends) -> str:
     """Return the page of trends as HTML, by the rules of `render`."""
-    return _render("trends.html.j2", page)
+    return _render("trends.html.j2", page=page)
 
 
 def render_suite(page: SuitePage) -> str:
     """Return the page of a suite as HTML, by the rules of `render`."""
-    table = _data_uri("text/csv", suite_csv(page))
-    return _render("suite.html.j2", page, downloads=[Download("suite.csv", "CSV", table)])
+    downloads = [Download("suite.csv", "CSV", _data_uri("text/csv", suite_csv(page)))]
+    return _render("suite.html.j2", page=page, downloads=downloads)
+
+
+def _render(template: str, **content: Any) -> str:
+    script = _read_assets("report.js")
+    return _fill(template, _read_assets("report.css"), script, _policy(script), content)
+
+
+def _fill(
+    template: str, style: str, script: str, policy: str, content: Mapping[str, Any], folder: Path = TEMPLATES
+) -> str:
+    page = template_environment(folder).get_template(template)
+    return page.render(style=Markup(style), script=Markup(script), policy=policy, **content)
+
+
+def _data_uri(kind: str, text: str) -> str:
+    return f"data:{kind};charset=utf-8;base64,{base64.b64encode(text.encode()).decode()}"
 
 
 def suite_markdown(page: SuitePage) -> str:
@@ -114,27 +124,16 @@ class ServedPages(NamedTuple):
 
     def render(self, template: str, content: Mapping[str, Any]) -> str:
         """Return a page as HTML, with all text escaped and with style and script inline."""
-        style = _assets("report.css", "served.css", *self.styles, folder=self.templates)
+        style = _read_assets("report.css", "served.css", *self.styles, folder=self.templates)
         return _fill(template, style, self._script(), self.policy(), content, self.templates)
 
     def policy(self) -> str:
         """Return the Content-Security-Policy of the pages."""
-        return f"{_policy(self._script(), images=_SELF, forms=_SELF)}; connect-src {_SELF}"
+        policy = _policy(self._script(), images="'self'", forms="'self'")
+        return f"{policy}; connect-src 'self'"
 
     def _script(self) -> str:
-        return _assets("report.js", *self.scripts, folder=self.templates)
-
-
-def _render(template: str, page: Page | SuitePage | Trends, **content: Any) -> str:
-    script = _assets("report.js")
-    return _fill(template, _assets("report.css"), script, _policy(script), {"page": page, **content})
-
-
-def _fill(
-    template: str, style: str, script: str, policy: str, content: Mapping[str, Any], folder: Path = TEMPLATES
-) -> str:
-    page = template_environment(folder).get_template(template)
-    return page.render(style=Markup(style), script=Markup(script), policy=policy, **content)
+        return _read_assets("report.js", *self.scripts, folder=self.templates)
 
 
 def to_markdown(page: Page) -> str:
@@ -161,22 +160,21 @@ def to_csv(rows: Sequence[LeaderboardRow]) -> str:
 
 
 def _csv(names: Sequence[str], rows: Iterable[Iterable[object]]) -> str:
+    def cell(value: object) -> object:
+        if isinstance(value, float):
+            return "" if math.isnan(value) else value
+        return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA_STARTS) else value
+
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(names)
-    writer.writerows([_csv_value(value) for value in row] for row in rows)
+    writer.writerows([cell(value) for value in row] for row in rows)
     return buffer.getvalue()
 
 
-def _csv_value(value: object) -> object:
-    if isinstance(value, float):
-        return "" if math.isnan(value) else value
-    return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA_STARTS) else value
-
-
 def isolated(text: str) -> Markup:
-    """Return a text as HTML in which names written from right to left do not reorder the text around them."""
-    return Markup(NAME_FROM_THE_RIGHT.sub(r"<bdi>\g<0></bdi>", str(escape(text))))
+    """Return a text as HTML, so that names written from right to left do not reorder the text around them."""
+    return Markup(RIGHT_TO_LEFT_NAME.sub(r"<bdi>\g<0></bdi>", str(escape(text))))
 
 
 @lru_cache
@@ -189,9 +187,10 @@ def template_environment(folder: Path = TEMPLATES) -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"markdown": lambda text: text.translate(MARKDOWN), "latex": latex}
-    environment.filters |= {"isolated": isolated}
     environment.filters |= {
+        "markdown": lambda text: text.translate(MARKDOWN),
+        "latex": latex,
+        "isolated": isolated,
         "number": number,
         "count": count,
         "signed": signed,
@@ -211,7 +210,7 @@ def template_environment(folder: Path = TEMPLATES) -> Environment:
     return environment
 
 
-def _assets(*names: str, folder: Path = TEMPLATES) -> str:
+def _read_assets(*names: str, folder: Path = TEMPLATES) -> str:
     """Return styles or scripts for the page, from the folder or from the shared ones."""
     files = (next(at / name for at in (folder, TEMPLATES) if (at / name).is_file()) for name in names)
     return "".join(file.read_text("utf-8") for file in files)

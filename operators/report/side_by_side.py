@@ -1,40 +1,35 @@
 """Shows the images of one prompt by several generators, with every metric's scores and the answers to its questions."""
 
-import json
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from plumbline.operators.base.sentences import FirstRows, first_rows, number
-from plumbline.operators.report.gallery import NO_DETAIL, ImageDetail, Picture
-from plumbline.operators.report.marked_words import MarkedQuestion, cut, mark_question, unreadable
+from plumbline.operators.report.gallery import NO_DETAIL, ImageDetail, Thumbnail
+from plumbline.operators.report.marked_words import MarkedQuestion, mark_question, shorten, unreadable
 from plumbline.operators.report.picked_images import ImageKey, Pick
 
 MAX_QUESTIONS = 16
 MAX_CHARACTERS = 1000
 MAX_LARGE = 7
-"""Images of a prompt that are shown large; more are shown small."""
+"""If a prompt has more images, they are shown small."""
 MAX_IN_LINE = 10
-"""Small images in a line."""
+"""Number of small images in a line."""
 
 
 class GeneratorImage(NamedTuple):
     generator: str
-    thumbnail: str | None
-    """Data URI of the thumbnail."""
-    missing: str
-    """Reason for a missing thumbnail."""
-    source: int | None = None
+    image: Thumbnail
+    source: int | None
     """Index of the source that the image was edited from, among the prompt's sources with a thumbnail."""
 
 
 class ScoreRow(NamedTuple):
-    """A metric's scores of the images."""
+    """A metric's scores of the images, as text."""
 
     metric: str
     lower_is_better: bool
     scores: list[str]
-    """Scores as text, one for each image."""
     best: str
     """The best of these texts; empty if all scores have the same text."""
 
@@ -48,7 +43,7 @@ class QuestionRow(NamedTuple):
 
     @property
     def differs(self) -> bool:
-        """Return True if the answers have different states."""
+        """True if the answers have different states."""
         return len({answer.state for answer in self.answers if answer is not None}) > 1
 
 
@@ -67,15 +62,11 @@ class SideBySide(NamedTuple):
     prompt_id: str
     prompt: str
     skills: tuple[str, ...]
-    sources: list[Picture]
-    """Images from which the shown images were edited, without duplicates."""
+    sources: list[Thumbnail]
+    """Sources of the images if these are edits, without duplicates."""
     sides: list[GeneratorImage]
     scores: list[ScoreRow]
     questions: list[Questions]
-
-    @property
-    def skills_json(self) -> str:
-        return json.dumps(self.skills)
 
     @property
     def lines(self) -> list[slice]:
@@ -95,60 +86,51 @@ class SideBySide(NamedTuple):
         return f"{self.prompt} {self.prompt_id}".lower()
 
 
-def put_side_by_side(
+def make_side_by_side(
     picks: Sequence[Pick],
     details: Mapping[ImageKey, ImageDetail],
     prompt: str | None,
     skills: Sequence[str],
-    towards: Mapping[str, int],
+    directions: Mapping[str, int],
 ) -> SideBySide:
     """Return the section about the images of one prompt.
 
-    `towards` is, by metric, 1 if a higher score is better, -1 if a lower one is, and 0 if neither.
+    `directions` is, by metric, 1 if a higher score is better, -1 if a lower one is, and 0 if neither.
     """
     prompt_id, own = picks[0].prompt_id, [details.get(pick.key, NO_DETAIL) for pick in picks]
     sources = list(dict.fromkeys(source for detail in own for source in detail.sources))
+    shown_sources = [source for source in sources if source.url]
+    sides = []
+    for pick, detail in zip(picks, own, strict=True):
+        first = next((shown_sources.index(source) for source in detail.sources if source.url), None)
+        sides.append(GeneratorImage(pick.key.generator, detail.image, first))
     return SideBySide(
         prompt_id=prompt_id,
-        prompt=cut(prompt if prompt is not None else unreadable(prompt_id), MAX_CHARACTERS),
+        prompt=shorten(prompt if prompt is not None else unreadable(prompt_id), MAX_CHARACTERS),
         skills=tuple(skills),
         sources=sources,
-        sides=[
-            GeneratorImage(
-                pick.key.generator, detail.thumbnail, cut(detail.missing), _first_source(detail.sources, sources)
-            )
-            for pick, detail in zip(picks, own, strict=True)
-        ],
-        scores=[_score_row(metric, sign, picks) for metric, sign in towards.items()],
+        sides=sides,
+        scores=[_score_row(metric, direction, picks) for metric, direction in directions.items()],
         questions=[
-            _questions(metric, [detail.elements.get(metric) or () for detail in own])
-            for metric in towards
-            if any(detail.elements.get(metric) for detail in own)
+            _questions(metric, own) for metric in directions if any(detail.elements.get(metric) for detail in own)
         ],
     )
 
 
-def _first_source(own: Sequence[Picture], sources: Sequence[Picture]) -> int | None:
-    """Return the index of an image's first source with a thumbnail, among all such sources of the prompt."""
-    shown_sources = [source for source in sources if source.thumbnail]
-    return next((shown_sources.index(source) for source in own if source.thumbnail), None)
-
-
-def _score_row(metric: str, towards: int, picks: Sequence[Pick]) -> ScoreRow:
+def _score_row(metric: str, direction: int, picks: Sequence[Pick]) -> ScoreRow:
     scores = [pick.scores.get(metric) for pick in picks]
-    shown_scores = [number(score, 2) for score in scores]
     known = [score for score in scores if score is not None]
-    best = number(max(known, key=lambda score: towards * score), 2) if known and towards else ""
-    alike = all(text == best for text, score in zip(shown_scores, scores, strict=True) if score is not None)
-    return ScoreRow(metric, towards < 0, shown_scores, "" if alike else best)
+    best = number(max(known, key=lambda score: direction * score), 2) if known and direction else ""
+    alike = all(number(score, 2) == best for score in known)
+    return ScoreRow(metric, direction < 0, [number(score, 2) for score in scores], "" if alike else best)
 
 
-def _questions(metric: str, elements: Sequence[Sequence[Mapping[str, Any]]]) -> Questions:
-    """Return a metric's questions in order of appearance; `elements` are the elements of each image."""
+def _questions(metric: str, details: Sequence[ImageDetail]) -> Questions:
+    """Return a metric's questions in order of appearance."""
     by_id: dict[str, list[MarkedQuestion | None]] = {}
-    for image, own in enumerate(elements):
-        for element in own:
-            answers = by_id.setdefault(str(element["question_id"]), [None] * len(elements))
+    for image, detail in enumerate(details):
+        for element in detail.elements.get(metric) or ():
+            answers = by_id.setdefault(str(element["question_id"]), [None] * len(details))
             answers[image] = mark_question(element)
     rows = []
     for answers in by_id.values():

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from plumbline.operators.base.sentences import FirstRows, Sentence, first_rows, names, number, plural
 from plumbline.operators.images.generation_settings import COMPARE, Choice, all_settings, differ_from_run
@@ -17,12 +16,12 @@ from plumbline.operators.metrics.metric import direction
 from plumbline.operators.metrics.table import falling_metrics
 from plumbline.operators.report.changes import altered_settings
 from plumbline.operators.report.charts import Chart, ChartLine, Point, trend_chart
-from plumbline.operators.results.bridge import Bridge, Line, describe_use, find_bridge
+from plumbline.operators.results.bridge import Bridge, describe_use, find_bridge
 from plumbline.operators.results.metric_recipes import Recipe, recipe_of
 from plumbline.operators.results.summary import OVERALL
 
 COLOURS = 8
-"""Lines of a chart; style sheets have as many colours, --s0 to --s7."""
+"""Number of lines of a chart; style sheets have as many colours, --s0 to --s7."""
 MAX_SKILLS = 8
 MAX_BREAKS = 20
 MAX_LISTED = 60
@@ -42,9 +41,7 @@ class TrendRun(NamedTuple):
         return f"{datetime.fromisoformat(self.manifest['began']):%Y-%m-%dT%H:%M:%S}"
 
 
-class Newest(NamedTuple):
-    """A generator's newest mean by a metric."""
-
+class NewestMean(NamedTuple):
     mean: float
     low: float
     high: float
@@ -60,29 +57,7 @@ class Trend(NamedTuple):
     lower_is_better: bool
     over_runs: Chart | None
     over_steps: Chart | None
-    newest: Mapping[str, Newest]
-
-
-class SkillPanel(NamedTuple):
-    """All metrics at one skill, or overall."""
-
-    skill: str
-    trends: list[Trend]
-
-
-class Series(NamedTuple):
-    """Name and colour of a line."""
-
-    name: str
-    colour: str
-
-
-class Listed(NamedTuple):
-    """Generator's row in the table."""
-
-    name: str
-    until: str
-    """Day of its last run; empty if that is the newest run."""
+    newest: Mapping[str, NewestMean]
 
 
 class Trends(NamedTuple):
@@ -91,30 +66,27 @@ class Trends(NamedTuple):
     benchmark: str
     facts: list[str]
     warnings: list[str]
-    generators: FirstRows[Series]
-    families: FirstRows[Series]
-    listed: FirstRows[Listed]
+    generators: FirstRows[str]
+    """Generators that are not checkpoints. The number of a generator is the number of its colour."""
+    families: FirstRows[str]
+    """Trainings with several checkpoints, numbered in the same way."""
+    listed: FirstRows[tuple[str, str]]
+    """Every generator with the day of its last run, which is empty for the newest run."""
     breaks: FirstRows[Sentence]
-    panels: list[SkillPanel]
+    panels: Mapping[str, Sequence[Trend]]
+    """All metrics by skill, overall first."""
     skills_left_out: int
 
-    @property
-    def skills(self) -> list[str]:
-        return [panel.skill for panel in self.panels]
 
+def parse_checkpoint(pattern: re.Pattern[str], generator: str) -> tuple[str, int] | None:
+    """Return the training and the step of a checkpoint; None for any other generator.
 
-class Checkpoints(NamedTuple):
-    """Recognises checkpoints of a training by the names of generators."""
-
-    pattern: re.Pattern[str]
-    """Regular expression for the whole name, with the groups `family` and `step`."""
-
-    def parse(self, generator: str) -> tuple[str, int] | None:
-        """Return the training and the step of a checkpoint; None for any other generator."""
-        match = self.pattern.fullmatch(generator)
-        if match is None or not match["family"] or not (match["step"] or "").isdecimal():
-            return None
-        return match["family"], int(match["step"])
+    The pattern is for the whole name, with the groups `family` and `step`.
+    """
+    match = pattern.fullmatch(generator)
+    if match is None or not match["family"] or not (match["step"] or "").isdecimal():
+        return None
+    return match["family"], int(match["step"])
 
 
 def to_frame(runs: Sequence[TrendRun], choice: Choice = COMPARE) -> pd.DataFrame:
@@ -127,19 +99,17 @@ def to_frame(runs: Sequence[TrendRun], choice: Choice = COMPARE) -> pd.DataFrame
     changed = [(run.run_id, generator) for run, generator, _ in _changed_settings(runs, choice)]
     altered = [(run.run_id, metric) for run, metric, _, _ in _changed_recipes(runs)]
     settings, recipes = Counter[str](), Counter[str]()
-    tables = []
+    frames = []
     for run in runs:
         settings.update(generator for run_id, generator in changed if run_id == run.run_id)
         recipes.update(metric for run_id, metric in altered if run_id == run.run_id)
-        values = {
-            "run_id": [run.run_id] * len(run.summary),
-            "began": [run.time] * len(run.summary),
-            "recipe": [recipes[metric] for metric in run.summary.column("metric").to_pylist()],
-            "settings": [settings[generator] for generator in run.summary.column("generator").to_pylist()],
-        }
-        columns = dict(zip(run.summary.column_names, run.summary.columns, strict=True))
-        tables.append(pa.table({**values, **columns}))
-    return pa.concat_tables(tables).to_pandas()
+        frame = run.summary.to_pandas()
+        frame.insert(0, "run_id", run.run_id)
+        frame.insert(1, "began", run.time)
+        frame.insert(2, "recipe", [recipes[metric] for metric in frame["metric"]])
+        frame.insert(3, "settings", [settings[generator] for generator in frame["generator"]])
+        frames.append(frame)
+    return pd.concat(frames, ignore_index=True)
 
 
 def _changed_settings(runs: Sequence[TrendRun], choice: Choice) -> Iterator[tuple[TrendRun, str, str]]:
@@ -176,7 +146,7 @@ class Break(NamedTuple):
     """Bridge that makes both versions comparable, if there is one."""
 
 
-def find_breaks(runs: Sequence[TrendRun], bridges: Sequence[Bridge] = ()) -> Iterator[Break]:
+def _find_breaks(runs: Sequence[TrendRun], bridges: Sequence[Bridge]) -> Iterator[Break]:
     """Yield the changes of metrics' settings or models, oldest first."""
     for run, metric, old, new in _changed_recipes(runs):
         bridge = find_bridge(bridges, old, new)
@@ -190,7 +160,7 @@ def find_breaks(runs: Sequence[TrendRun], bridges: Sequence[Bridge] = ()) -> Ite
 def build_trends(
     runs: Sequence[TrendRun],
     frame: pd.DataFrame,
-    checkpoints: Checkpoints,
+    checkpoints: re.Pattern[str],
     warnings: Sequence[str] = (),
     choice: Choice = COMPARE,
     bridges: Sequence[Bridge] = (),
@@ -198,30 +168,37 @@ def build_trends(
     """Return the page of some runs of a benchmark, oldest first.
 
     If a bridge joins two versions of a metric, the means before it are drawn on the new scale. The `frame` (`to_frame`)
-    has the means of all runs, also of those that are not drawn.
+    has the means of all runs, including runs that are not drawn. `checkpoints` matches the names of checkpoints.
     """
     earlier = frame["run_id"].nunique() - len(runs)
     frame = frame[frame["run_id"].isin([run.run_id for run in runs])]
-    found = {name: checkpoints.parse(name) for name in frame["generator"].unique()}
+    found = {name: parse_checkpoint(checkpoints, name) for name in frame["generator"].unique()}
     steps = {name: parsed for name, parsed in found.items() if parsed is not None}
     n_steps = Counter(family for family, _ in set(steps.values()))
     families = sorted(family for family, count in n_steps.items() if count > 1)
     steps = {name: parsed for name, parsed in steps.items() if parsed[0] in families}
     lower_is_better = falling_metrics(runs[-1].manifest)
-    listed = _order_generators(frame, lower_is_better)
+    order = _order_generators(frame, lower_is_better)
     last = frame.groupby("generator")["began"].max()
-    until = [Listed(name, "" if last[name] == runs[-1].time else str(last[name])[:10]) for name in listed]
-    alone = [name for name in listed if name not in steps]
-    breaks = list(find_breaks(runs, bridges))
+    generators = [name for name in order if name not in steps]
+    breaks = list(_find_breaks(runs, bridges))
     altered = [
-        Sentence(f"{generator} was generated with other settings in run {run.run_id}:", f"{found_settings}.")
-        for run, generator, found_settings in _changed_settings(runs, choice)
+        Sentence(f"{generator} was generated with other settings in run {run.run_id}:", f"{differences}.")
+        for run, generator, differences in _changed_settings(runs, choice)
     ]
     frame = _bridge_means(frame, breaks)
     sizes = frame[frame["skill"] != OVERALL].groupby("skill")["n"].max().sort_values(ascending=False, kind="stable")
     skills = [OVERALL, *map(str, sizes.index)]
-    metrics = list(dict.fromkeys([*runs[-1].manifest.get("metrics", ()), *frame["metric"]]))
-    drawing = _Drawing(frame, metrics, alone[:COLOURS], families[:COLOURS], lower_is_better, steps, breaks)
+    means_of = dict(iter(frame.dropna(subset=["mean"]).groupby(["metric", "skill"], sort=False)))
+    panels: dict[str, list[Trend]] = {skill: [] for skill in skills[: MAX_SKILLS + 1]}
+    for skill, panel in panels.items():
+        for metric in dict.fromkeys([*runs[-1].manifest.get("metrics", ()), *frame["metric"]]):
+            if (means := means_of.get((metric, skill))) is not None:
+                times = [found.time for found in breaks if found.metric == metric]
+                newest = {str(name): _newest_mean(rows) for name, rows in means.groupby("generator", sort=False)}
+                over_runs = _draw_runs(metric, skill, means, generators[:COLOURS], times)
+                over_steps = _draw_steps(metric, skill, means, families[:COLOURS], steps)
+                panel.append(Trend(metric, metric in lower_is_better, over_runs, over_steps, newest))
     return Trends(
         benchmark=str(runs[-1].manifest.get("benchmark", "")),
         facts=[
@@ -231,17 +208,19 @@ def build_trends(
             plural(len(found), "generator"),
         ],
         warnings=list(warnings),
-        generators=_assign_colours(alone),
-        families=_assign_colours(families),
-        listed=first_rows(until, MAX_LISTED),
+        generators=first_rows(generators, COLOURS),
+        families=first_rows(families, COLOURS),
+        listed=first_rows(
+            [(name, "" if last[name] == runs[-1].time else str(last[name])[:10]) for name in order], MAX_LISTED
+        ),
         breaks=first_rows([*altered[::-1], *(found.sentence for found in reversed(breaks))], MAX_BREAKS),
-        panels=[drawing.panel(skill) for skill in skills[: MAX_SKILLS + 1]],
+        panels=panels,
         skills_left_out=max(len(skills) - MAX_SKILLS - 1, 0),
     )
 
 
 def _bridge_means(frame: pd.DataFrame, breaks: Sequence[Break]) -> pd.DataFrame:
-    """Return the means with the number of the `line` on which each is drawn.
+    """Add a column `line`: means with the same number are drawn on one line.
 
     Means before a bridge are mapped to the new scale, and their intervals are widened by the bridge's margin.
     """
@@ -251,21 +230,17 @@ def _bridge_means(frame: pd.DataFrame, breaks: Sequence[Break]) -> pd.DataFrame:
         first = frame.loc[of_metric, "recipe"].min()
         own = (found.bridge for found in breaks if found.metric == metric)
         for recipe, bridge in enumerate(own, start=first + 1):
-            if bridge is not None:
-                margins = frame["skill"].map(bridge.margins)
-                before = of_metric & (frame["line"] == recipe - 1) & margins.notna()
-                frame.loc[before, ["mean", "low", "high"]] = _map_means(frame[before], margins[before], bridge.line)
-                frame.loc[before, "line"] = recipe
+            if bridge is None:
+                continue
+            margins = frame["skill"].map(bridge.margins)
+            before = of_metric & (frame["line"] == recipe - 1) & margins.notna()
+            means, low, high = frame.loc[before, ["mean", "low", "high"]].to_numpy(float).T
+            mapped = bridge.line(means)
+            ends = np.sort([bridge.line(np.where(np.isnan(end), means, end)) for end in (low, high)], axis=0)
+            below, above = np.hypot(ends - mapped, margins[before].to_numpy(float))
+            frame.loc[before, ["mean", "low", "high"]] = np.stack([mapped, mapped - below, mapped + above], axis=1)
+            frame.loc[before, "line"] = recipe
     return frame
-
-
-def _map_means(rows: pd.DataFrame, margins: pd.Series, line: Line) -> NDArray[np.float64]:
-    """Return means on the new scale with the ends of their intervals (n, 3)."""
-    means, low, high = (rows[name].to_numpy(float) for name in ("mean", "low", "high"))
-    mapped = line(means)
-    ends = np.sort([line(np.where(np.isnan(end), means, end)) for end in (low, high)], axis=0)
-    below, above = np.hypot(ends - mapped, margins.to_numpy(float))
-    return np.stack([mapped, mapped - below, mapped + above], axis=1)
 
 
 def _order_generators(frame: pd.DataFrame, lower_is_better: Container[str]) -> list[str]:
@@ -279,71 +254,38 @@ def _order_generators(frame: pd.DataFrame, lower_is_better: Container[str]) -> l
     return [str(name) for name in order.index]
 
 
-def _assign_colours(listed: Sequence[str]) -> FirstRows[Series]:
-    return first_rows([Series(name, _colour(number)) for number, name in enumerate(listed)], COLOURS)
+def _draw_runs(
+    metric: str, skill: str, means: pd.DataFrame, generators: Sequence[str], breaks: Sequence[str]
+) -> Chart | None:
+    own = means[means["generator"].isin(generators)]
+    if own.empty:
+        return None
+    lines = [
+        ChartLine(_points(rows["began"], rows), f"var(--s{generators.index(str(key[0]))})")
+        for key, rows in own.groupby(["generator", "line", "settings"], sort=False)
+    ]
+    newest = [f"{name} {number(rows['mean'].iloc[-1])}" for name, rows in own.groupby("generator", sort=False)]
+    label = f"Mean {metric} over runs, {skill}, with 95% intervals; newest: {'; '.join(newest)}"
+    return trend_chart(lines, breaks, label)
 
 
-def _colour(number: int) -> str:
-    return f"var(--s{number % COLOURS})"
-
-
-class _Drawing:
-    """Draws the charts of one page."""
-
-    def __init__(
-        self,
-        frame: pd.DataFrame,
-        metrics: Sequence[str],
-        generators: Sequence[str],
-        families: Sequence[str],
-        lower_is_better: Container[str],
-        steps: Mapping[str, tuple[str, int]],
-        breaks: Sequence[Break],
-    ) -> None:
-        scored = frame.dropna(subset=["mean"])
-        self.means = dict(iter(scored.groupby(["metric", "skill"], sort=False)))
-        self.metrics, self.lower_is_better = metrics, lower_is_better
-        self.generators, self.families, self.steps, self.breaks = generators, families, steps, breaks
-
-    def panel(self, skill: str) -> SkillPanel:
-        """Draw all metrics that have means at the skill."""
-        present = [metric for metric in self.metrics if (metric, skill) in self.means]
-        return SkillPanel(skill, [self._trend(metric, skill, self.means[metric, skill]) for metric in present])
-
-    def _trend(self, metric: str, skill: str, means: pd.DataFrame) -> Trend:
-        newest = {str(name): _newest(rows) for name, rows in means.groupby("generator", sort=False)}
-        over_runs, over_steps = self._draw_runs(metric, skill, means), self._draw_steps(metric, skill, means)
-        return Trend(metric, metric in self.lower_is_better, over_runs, over_steps, newest)
-
-    def _draw_runs(self, metric: str, skill: str, means: pd.DataFrame) -> Chart | None:
-        own = means[means["generator"].isin(self.generators)]
-        if own.empty:
-            return None
-        lines = [
-            ChartLine(_points(rows["began"], rows), _colour(self.generators.index(str(key[0]))))
-            for key, rows in own.groupby(["generator", "line", "settings"], sort=False)
-        ]
-        times = [found.time for found in self.breaks if found.metric == metric]
-        newest = [f"{name} {number(rows['mean'].iloc[-1])}" for name, rows in own.groupby("generator", sort=False)]
-        label = f"Mean {metric} over runs, {skill}, with 95% intervals; newest: {'; '.join(newest)}"
-        return trend_chart(lines, times, label)
-
-    def _draw_steps(self, metric: str, skill: str, means: pd.DataFrame) -> Chart | None:
-        """Draw each checkpoint's mean in the last run that scored it by the current metric or by a bridged version."""
-        now = means[(means["line"] == means["line"].max()) & means["generator"].isin(list(self.steps))]
-        last = now.groupby("generator", sort=False).tail(1)
-        if last.empty:
-            return None
-        parsed = [self.steps[str(name)] for name in last["generator"]]
-        named = last.assign(family=[family for family, _ in parsed], step=[step for _, step in parsed])
-        by_family = named.sort_values("step").groupby("family")
-        groups = [(str(family), rows) for family, rows in by_family if family in self.families]
-        lines = [
-            ChartLine(_points(rows["step"], rows), _colour(self.families.index(family))) for family, rows in groups
-        ]
-        ends = [f"{family} {number(rows['mean'].iloc[-1])} at {rows['step'].iloc[-1]}" for family, rows in groups]
-        label = f"Mean {metric} over the steps of a training, {skill}, with 95% intervals; last: {'; '.join(ends)}"
-        return trend_chart(lines, [], label)
+def _draw_steps(
+    metric: str, skill: str, means: pd.DataFrame, families: Sequence[str], steps: Mapping[str, tuple[str, int]]
+) -> Chart | None:
+    """Draw each checkpoint's mean in the last run that scored it by the current metric or by a bridged version."""
+    now = means[(means["line"] == means["line"].max()) & means["generator"].isin(list(steps))]
+    last = now.groupby("generator", sort=False).tail(1)
+    if last.empty:
+        return None
+    parsed = [steps[str(name)] for name in last["generator"]]
+    named = last.assign(family=[family for family, _ in parsed], step=[step for _, step in parsed])
+    lines, ends = [], []
+    for family, rows in named.sort_values("step").groupby("family"):
+        if family in families:
+            lines.append(ChartLine(_points(rows["step"], rows), f"var(--s{families.index(str(family))})"))
+            ends.append(f"{family} {number(rows['mean'].iloc[-1])} at {rows['step'].iloc[-1]}")
+    label = f"Mean {metric} over the steps of a training, {skill}, with 95% intervals; last: {'; '.join(ends)}"
+    return trend_chart(lines, [], label)
 
 
 def _points(xs: Iterable[Any], rows: pd.DataFrame) -> list[Point]:
@@ -355,9 +297,9 @@ def _points(xs: Iterable[Any], rows: pd.DataFrame) -> list[Point]:
     ]
 
 
-def _newest(rows: pd.DataFrame) -> Newest:
-    columns = ["mean", "low", "high", "coverage", "recipe", "settings"]
-    *before, last = rows[columns].tail(2).to_numpy(float).tolist()
-    mean, low, high, coverage, *of_last = last
-    change = mean - before[0][0] if before and before[0][-len(of_last) :] == of_last else None
-    return Newest(mean, low, high, coverage, change)
+def _newest_mean(rows: pd.DataFrame) -> NewestMean:
+    *before, last = rows.tail(2).itertuples()
+    # Means can be compared if the metric and the generator have the same settings.
+    comparable = before and (before[0].recipe, before[0].settings) == (last.recipe, last.settings)
+    change = last.mean - before[0].mean if comparable else None
+    return NewestMean(last.mean, last.low, last.high, last.coverage, change)

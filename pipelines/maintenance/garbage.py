@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice
 from time import time
 from typing import Literal, NamedTuple
@@ -20,21 +20,20 @@ from plumbline.pipelines.store.suites import SUITES, newest_suites
 
 DAY = 24 * 3600.0
 DELETE_BATCH = 1000
-"""Files that are removed together, which in a cloud takes few requests."""
+"""Number of files that are removed together, which takes few requests in a cloud."""
 UNFINISHED = ("draft", "failed", "missing")
 """States in cells.parquet of cells that a sweep must still compute."""
 
 Reason = Literal[
-    "no run that is kept refers to it",
-    "its cell is committed, and no run that is kept reads the draft",
-    "pruned: the scores that stand on it are there",
-    "its run's scores hold what it counted",
+    "no kept run refers to it",
+    "its cell is committed, and no kept run reads the draft",
+    "pruned: the scores computed from it exist",
     "left by a writer that died",
     "its run is gone",
     "its runs are gone",
     "its run has no manifest: the sweep that wrote it died",
     "keep_runs does not keep its run",
-    "no run that is kept is of these images",
+    "no kept run has these images",
 ]
 
 
@@ -55,7 +54,6 @@ class Amount:
     size: int = 0
 
     def add(self, file: StoredFile) -> None:
-        """Add a file."""
         self.files += 1
         self.size += file.size
 
@@ -68,20 +66,18 @@ class Collected:
     free: Mapping[tuple[str, Reason], Amount]
     """Removable files by stage and reason."""
     runs: tuple[str, ...]
-    """The ids of the runs that are not kept."""
-    in_use: Mapping[str, str] = field(default_factory=dict)
+    in_use: Mapping[str, str]
     """Host of each running sweep; cells that it may use were not examined."""
     deleted: bool
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class References:
+class References(NamedTuple):
     """References of the kept runs."""
 
-    paths: frozenset[str]
+    paths: set[str]
     """Paths of cells, and of drafts that the runs read."""
-    unfinished: frozenset[tuple[str, str]]
-    """Groups and shards for which a kept run still needs some cell to be computed."""
+    unfinished: set[tuple[str, str]]
+    """Groups and shards with cells that a kept run still needs to be computed."""
 
 
 def collect_garbage(config: GcConfig) -> Collected:
@@ -93,7 +89,7 @@ def collect_garbage(config: GcConfig) -> Collected:
     store = open_existing_store(config)
     if not store.exists(MARK):
         raise ConfigError(
-            f"store {store.place.url}: it has runs and no {MARK}, so it may be no store; check the address"
+            f"store {store.place.url}: it has runs but no {MARK}, so it may not be a store; check the address"
         )
     if not config.delete:
         return _collect(config, store, time(), None)
@@ -102,24 +98,25 @@ def collect_garbage(config: GcConfig) -> Collected:
 
 
 def _collect(config: GcConfig, store: Store, now: float, lease: Lease | None) -> Collected:
-    """Collect; delete only with a lease. `now` is the time by the store's clock.
-
-    The running sweeps are listed before the runs, because a sweep that ends in between has written its run by then.
-    """
-    working = [sign for sign in read_heartbeats(store) if sign.alive(now)]
+    """Collect; delete only with a lease. `now` is the time by the store's clock."""
+    # Sweeps are listed before runs: a sweep that ends in between has then written its run.
+    sweeps = [heartbeat for heartbeat in read_heartbeats(store) if heartbeat.alive(now)]
+    sweep_runs = {heartbeat.run for heartbeat in sweeps}
     hold = lease.renew if lease is not None else None
-    dropped = drop_runs(store, config.keep_runs, besides={sign.run for sign in working}, hold=hold)
+    dropped = drop_runs(store, config.keep_runs, besides=sweep_runs, hold=hold)
     amounts: defaultdict[tuple[str, Reason], Amount] = defaultdict(Amount)
     for run in dropped:
         for file in run.files:
             amounts["runs", "keep_runs does not keep its run"].add(file)
-    young = now - config.grace_days * DAY
-    for run in _find_aborted_runs(store, young, working):
-        for file in run.files:
-            amounts["runs", "its run has no manifest: the sweep that wrote it died"].add(file)
-        if lease is not None:
-            remove_run(store, run.run_id)
-    found = find_garbage(store, config, young, working, dropped)
+    min_written = now - config.grace_days * DAY
+    for run_id in sorted(set(store.folders("runs")) - {*run_ids(store), *sweep_runs}):
+        files = list(store.entries(f"runs/{run_id}"))
+        if all(file.written < min_written for file in files):
+            for file in files:
+                amounts["runs", "its run has no manifest: the sweep that wrote it died"].add(file)
+            if lease is not None:
+                remove_run(store, run_id)
+    found = _find_garbage(store, config, min_written, sweeps, dropped)
     while batch := list(islice(found, DELETE_BATCH)):
         if lease is not None:
             lease.renew()
@@ -130,32 +127,32 @@ def _collect(config: GcConfig, store: Store, now: float, lease: Lease | None) ->
         store=store.place.url,
         free=dict(amounts),
         runs=tuple(run.run_id for run in dropped),
-        in_use={sign.run or sign.path: str(sign.content.get("host", "")) for sign in working},
+        in_use={heartbeat.run or heartbeat.path: str(heartbeat.content.get("host", "")) for heartbeat in sweeps},
         deleted=lease is not None,
     )
 
 
-def find_garbage(
-    store: Store, config: GcConfig, young: float, working: list[Heartbeat], dropped: list[DroppedRun]
+def _find_garbage(
+    store: Store, config: GcConfig, min_written: float, sweeps: list[Heartbeat], dropped: list[DroppedRun]
 ) -> Iterator[GarbageFile]:
     """Yield removable files other than runs, cells first; only one recipe's files are in memory at a time.
 
-    Files that were written after `young` (seconds since 1970) stay.
+    Files that were written after `min_written` (seconds since 1970) stay.
     """
     gone = {run.run_id for run in dropped}
     kept = [run for run in list_runs(store) if run.run_id not in gone]
-    refers = _read_references(store, [run.run_id for run in kept])
+    references = _read_references(store, [run.run_id for run in kept])
     for stage in config.stages or tuple(STAGES):
         for folder in (f"{stage}/{recipe}" for recipe in store.folders(stage)):
-            if not any(_uses(sign, folder) for sign in working):
-                yield from _find_in_recipe(store, folder, refers, young, config.prune)
-    yield from _find_unused_memory(store, kept, young)
-    yield from _find_leftovers(store, young, working)
-
-
-def _uses(sign: Heartbeat, folder: str) -> bool:
-    """Return True if a sweep may use the cells of a recipe; without a list of its recipes, it may use all."""
-    return folder in sign.content.get("uses", (folder,))
+            # A sweep whose heartbeat does not list its recipes may use all of them.
+            if any(folder in heartbeat.content.get("uses", (folder,)) for heartbeat in sweeps):
+                continue
+            for file in store.entries(folder):
+                reason = _find_reason(file, references, min_written, prune=stage in config.prune)
+                if reason is not None:
+                    yield GarbageFile(stage, file, reason)
+    yield from _find_unused_memory(store, kept, min_written)
+    yield from _find_leftovers(store, min_written, sweeps)
 
 
 def _read_references(store: Store, run_ids: list[str]) -> References:
@@ -168,7 +165,7 @@ def _read_references(store: Store, run_ids: list[str]) -> References:
             states = zip(cells.column("path").to_pylist(), cells.column("state").to_pylist(), strict=True)
         except (StoreError, KeyError) as error:
             raise ConfigError(
-                f"{error}; without it nobody knows which cells the run needs: restore it, or delete the folder "
+                f"{error}; the table lists the cells that the run needs: restore it, or delete the folder "
                 f"runs/{run_id} and collect again"
             ) from error
         for path, state in states:
@@ -176,7 +173,7 @@ def _read_references(store: Store, run_ids: list[str]) -> References:
             if state in UNFINISHED:
                 paths.add(draft_path(path))
                 unfinished.add(_shard(path))
-    return References(paths=frozenset(paths), unfinished=frozenset(unfinished))
+    return References(paths, unfinished)
 
 
 def _shard(path: str) -> tuple[str, str]:
@@ -185,36 +182,24 @@ def _shard(path: str) -> tuple[str, str]:
     return group, name.rpartition("-")[0]
 
 
-def _find_in_recipe(
-    store: Store, folder: str, refers: References, young: float, prune: tuple[str, ...]
-) -> Iterator[GarbageFile]:
-    stage = folder.partition("/")[0]
-    for file in store.entries(folder):
-        reason = _find_reason(stage, file, refers, young, prune)
-        if reason is not None:
-            yield GarbageFile(stage, file, reason)
-
-
-def _find_reason(
-    stage: str, file: StoredFile, refers: References, young: float, prune: tuple[str, ...]
-) -> Reason | None:
+def _find_reason(file: StoredFile, references: References, min_written: float, *, prune: bool) -> Reason | None:
     """Return the reason why a file among a recipe's cells can be removed; None if it cannot."""
-    old = file.written < young
+    old = file.written < min_written
     if file.path.rpartition("/")[2].startswith("."):
         return "left by a writer that died" if old else None
     if not file.path.endswith(".parquet"):
         return None
-    if file.path in refers.paths:
-        done = _shard(file.path) not in refers.unfinished
-        return "pruned: the scores that stand on it are there" if stage in prune and done else None
+    if file.path in references.paths:
+        done = _shard(file.path) not in references.unfinished
+        return "pruned: the scores computed from it exist" if prune and done else None
     if not old:
         return None
-    if file.path.endswith(DRAFT) and file.path.removesuffix(DRAFT) + ".parquet" in refers.paths:
-        return "its cell is committed, and no run that is kept reads the draft"
-    return "no run that is kept refers to it"
+    if file.path.endswith(DRAFT) and file.path.removesuffix(DRAFT) + ".parquet" in references.paths:
+        return "its cell is committed, and no kept run reads the draft"
+    return "no kept run refers to it"
 
 
-def _find_unused_memory(store: Store, kept: Iterable[Run], young: float) -> Iterator[GarbageFile]:
+def _find_unused_memory(store: Store, kept: Iterable[Run], min_written: float) -> Iterator[GarbageFile]:
     """Yield remembered digests of image files of generators that no kept run of their benchmark has.
 
     A later sweep of these images reads the files again.
@@ -223,29 +208,22 @@ def _find_unused_memory(store: Store, kept: Iterable[Run], young: float) -> Iter
     of_runs = {(manifest.get("benchmark"), name) for manifest in manifests for name in manifest.get("generators", ())}
     for file in store.entries(MEMORY):
         names = file.path.removesuffix(".parquet").split("/")
-        if file.written < young and (names[1], names[-1]) not in of_runs:
-            yield GarbageFile(MEMORY, file, "no run that is kept is of these images")
+        if file.written < min_written and (names[1], names[-1]) not in of_runs:
+            yield GarbageFile(MEMORY, file, "no kept run has these images")
 
 
-def _find_leftovers(store: Store, young: float, working: list[Heartbeat]) -> Iterator[GarbageFile]:
+def _find_leftovers(store: Store, min_written: float, sweeps: list[Heartbeat]) -> Iterator[GarbageFile]:
     """Yield markers and heartbeats of dead writers, and positions and suites of runs whose folders were deleted."""
     runs = {*store.folders("runs")}
     for file in store.entries(ORDER):
-        if file.written < young and run_of_position(file.path) not in runs:
+        if file.written < min_written and run_of_position(file.path) not in runs:
             yield GarbageFile(ORDER, file, "its run is gone")
     for suite in newest_suites(store):
         files = list(store.entries(suite.folder))
-        if not runs & {*suite.runs.values()} and all(file.written < young for file in files):
+        if not runs & {*suite.runs.values()} and all(file.written < min_written for file in files):
             yield from (GarbageFile(SUITES, file, "its runs are gone") for file in files)
-    at_work = {sign.path for sign in working}
+    running = {heartbeat.path for heartbeat in sweeps}
     for folder in ("markers", SWEEPS):
         for file in store.entries(folder):
-            if file.written < young and file.path not in at_work:
+            if file.written < min_written and file.path not in running:
                 yield GarbageFile(folder, file, "left by a writer that died")
-
-
-def _find_aborted_runs(store: Store, young: float, working: list[Heartbeat]) -> list[DroppedRun]:
-    """Return the remains of runs without a manifest whose sweeps are not running any more."""
-    no_runs = set(store.folders("runs")) - {*run_ids(store), *(sign.run for sign in working)}
-    left = [DroppedRun(name, tuple(store.entries(f"runs/{name}"))) for name in sorted(no_runs)]
-    return [run for run in left if all(file.written < young for file in run.files)]

@@ -19,8 +19,6 @@ PERIODS: tuple[tuple[str, Callable[[datetime], tuple[int, ...]]], ...] = (
 
 
 class DroppedRun(NamedTuple):
-    """A run that is not kept."""
-
     run_id: str
     files: tuple[StoredFile, ...]
 
@@ -39,15 +37,11 @@ def drop_runs(
 ) -> list[DroppedRun]:
     """Return the runs that the rules do not keep, oldest first; remove each of them if `hold` is given.
 
-    Args:
-        store: The store.
-        rules: The rules of retention.
-        benchmark: Only runs of this benchmark are dropped; None for all benchmarks.
-        besides: Runs that stay regardless of the rules.
-        hold: Called before each removal. The caller must have the lease of deletions, as `retain` does.
+    Only runs of the `benchmark` are dropped, if there is one, and no runs of `besides`. `hold` is called before each
+    removal; the caller must have the lease of deletions, as `retain` does.
     """
     runs = list_runs(store)
-    kept = kept_runs(runs, rules) | set(besides)
+    kept = select_kept_runs(runs, rules) | set(besides)
     dropped = []
     for run in runs:
         if run.run_id not in kept and benchmark in (None, (run.manifest or {}).get("benchmark")):
@@ -73,7 +67,7 @@ def retain(
             hold()
             lease.renew()
 
-        stay = {*besides, *(sign.run for sign in read_heartbeats(store) if sign.alive(now))}
+        stay = {*besides, *(heartbeat.run for heartbeat in read_heartbeats(store) if heartbeat.alive(now))}
         dropped = drop_runs(store, rules, benchmark=benchmark, besides=stay, hold=hold_both)
     return tuple(run.run_id for run in dropped)
 
@@ -85,7 +79,7 @@ def remove_run(store: Store, run_id: str) -> None:
     store.remove_folder(f"runs/{run_id}")
 
 
-def kept_runs(runs: Sequence[Run], rules: KeepRuns) -> frozenset[str]:
+def select_kept_runs(runs: Sequence[Run], rules: KeepRuns) -> frozenset[str]:
     """Return the ids of the runs that stay; `runs` are all runs, oldest first.
 
     Raise ConfigError for an unknown name in `rules.named`.
@@ -96,32 +90,23 @@ def kept_runs(runs: Sequence[Run], rules: KeepRuns) -> frozenset[str]:
             raise ConfigError(f"keep_runs.named: no run is called {name!r}; plumbline status lists them")
     if rules.all:
         return frozenset(known)
-    kept = {run.run_id for run in runs if run.latest or _began(run) is None} | set(rules.named)
-    of_benchmark: defaultdict[str, list[Run]] = defaultdict(list)
-    for run in runs:
-        if _began(run) is not None:
-            of_benchmark[str((run.manifest or {}).get("benchmark"))].append(run)
-    for benchmark_runs in of_benchmark.values():
-        newest_first = benchmark_runs[::-1]
-        kept |= {run.run_id for run in newest_first[: rules.last]}
+    kept = set(rules.named)
+    by_benchmark: defaultdict[str, list[tuple[datetime, str]]] = defaultdict(list)
+    for run in reversed(runs):
+        manifest = run.manifest or {}
+        try:
+            began = datetime.fromisoformat(str(manifest.get("began")))
+        except ValueError:  # a damaged run stays
+            kept.add(run.run_id)
+            continue
+        by_benchmark[str(manifest.get("benchmark"))].append((began, run.run_id))
+        if run.latest:
+            kept.add(run.run_id)
+    for newest_first in by_benchmark.values():
+        kept |= {run_id for _, run_id in newest_first[: rules.last]}
         for name, period in PERIODS:
-            kept |= _newest_of_each(newest_first, period, getattr(rules, name))
+            newest: dict[tuple[int, ...], str] = {}
+            for began, run_id in newest_first:
+                newest.setdefault(period(began), run_id)
+            kept |= set(list(newest.values())[: getattr(rules, name)])
     return frozenset(kept)
-
-
-def _newest_of_each(runs: Sequence[Run], period: Callable[[datetime], tuple[int, ...]], count: int) -> set[str]:
-    """Return the newest run of each of the last `count` periods that have a run; `runs` are newest first."""
-    newest: dict[tuple[int, ...], str] = {}
-    for run in runs:
-        began = _began(run)
-        assert began is not None, "the runs have a date"
-        newest.setdefault(period(began), run.run_id)
-    return set(list(newest.values())[:count])
-
-
-def _began(run: Run) -> datetime | None:
-    """Return the start time in a run's manifest; None if it has none."""
-    try:
-        return datetime.fromisoformat(str((run.manifest or {}).get("began")))
-    except ValueError:
-        return None

@@ -52,52 +52,40 @@ class Heartbeat(NamedTuple):
 
     @property
     def run(self) -> str:
-        """Id of the run in progress; empty if there is none, or it is unknown."""
+        """Id of the run in progress; empty if it is unknown, or if the sweep makes no run."""
         return str(self.content.get("run") or "")
 
 
-class OwnHeartbeat:
-    """The heartbeat that this process writes to a store."""
-
-    def __init__(self, store: Store, content: Mapping[str, Any], progress: Callable[[], Mapping[str, Any]]) -> None:
-        self.store = store
-        self.path = f"{SWEEPS}/{uuid.uuid4().hex}.json"
-        began = datetime.now(UTC).isoformat(timespec="seconds")
-        self.content = {"host": socket.gethostname(), "process": os.getpid(), "began": began, **content}
-        self.progress = progress
-
-    def renew(self) -> None:
-        """Write the heartbeat again."""
-        self.store.write_json(self.path, {**self.content, **self.progress()})
-
-
 @contextmanager
-def send_heartbeats(
-    store: Store, progress: Callable[[], Mapping[str, Any]] = dict, **content: Any
-) -> Iterator[OwnHeartbeat]:
+def send_heartbeats(store: Store, progress: Callable[[], Mapping[str, Any]] = dict, **content: Any) -> Iterator[None]:
     """Write a heartbeat to the store every RENEW_INTERVAL seconds, and remove it when the context ends.
 
     The heartbeat consists of `content` and the current result of `progress`. A failed write is ignored, because the
     sweep itself notices unreachable storage.
     """
-    heartbeat = OwnHeartbeat(store, content, progress)
-    heartbeat.renew()
+    path = f"{SWEEPS}/{uuid.uuid4().hex}.json"
+    began = datetime.now(UTC).isoformat(timespec="seconds")
+    content = {"host": socket.gethostname(), "process": os.getpid(), "began": began, **content}
     stop = threading.Event()
 
-    def renew() -> None:
+    def write() -> None:
+        store.write_json(path, {**content, **progress()})
+
+    def write_regularly() -> None:
         while not stop.wait(RENEW_INTERVAL):
             with suppress(PlumblineError):
-                heartbeat.renew()
+                write()
 
-    renewer = threading.Thread(target=renew, name="heartbeat", daemon=True)
-    renewer.start()
+    write()
+    writer = threading.Thread(target=write_regularly, name="heartbeat", daemon=True)
+    writer.start()
     try:
-        yield heartbeat
+        yield
     finally:
         stop.set()
-        renewer.join()
+        writer.join()
         with suppress(PlumblineError):
-            store.remove_all([heartbeat.path])
+            store.remove_all([path])
 
 
 def read_heartbeats(store: Store) -> list[Heartbeat]:
@@ -110,42 +98,37 @@ def read_heartbeats(store: Store) -> list[Heartbeat]:
     return found
 
 
-class Deletion(NamedTuple):
-    """The exclusive right to delete in a store."""
-
-    lease: Lease
-    now: float
-    """Time when it was granted, in seconds since 1970, by the store's clock."""
-
-
 @contextmanager
-def exclusive_deletion(store: Store, job: str) -> Iterator[Deletion]:
-    """Keep other jobs from deleting, and let new sweeps wait; raise LeaseHeld if another job deletes."""
+def exclusive_deletion(store: Store, job: str) -> Iterator[tuple[Lease, float]]:
+    """Keep other jobs from deleting, and let new sweeps wait; raise LeaseHeld if another job deletes.
+
+    Yield the lease, and the time when it was granted, in seconds since 1970 by the store's clock.
+    """
     with take_lease(store, DELETING, job) as lease:
         lease.renew()
-        yield Deletion(lease, max(store.listing(f"{LEASES}/{DELETING}").values()))
+        yield lease, max(store.listing(f"{LEASES}/{DELETING}").values())
 
 
 def count_deletions(store: Store) -> int:
-    """Return the number of deletions so far, which plans compare to notice a deletion; -1 during one."""
-    sight = read_lease(store, DELETING)
-    return sight.number if sight.is_free else -1
+    """Return the number of past deletions, which plans compare to notice a deletion; -1 during a deletion."""
+    lease = read_lease(store, DELETING)
+    return lease.number if lease.is_free else -1
 
 
 def wait_for_deletions(store: Store) -> int:
-    """Wait until no living job deletes in the store, and return the number of deletions so far.
+    """Wait until no living job deletes in the store, and return the number of past deletions.
 
     A line on stderr names the job, because waiting may take minutes.
     """
-    sight = read_lease(store, DELETING)
-    if sight.is_free:
-        return sight.number
-    line = f"waiting while cells are removed from {store.place.url} by {sight}; this sweep goes on by itself"
+    lease = read_lease(store, DELETING)
+    if lease.is_free:
+        return lease.number
+    line = f"waiting while cells are removed from {store.place.url} by {lease}; this sweep continues by itself"
     print(line, file=sys.stderr, flush=True)
     LOG.info(line)
-    # the lease of a dead job is taken over, so that the next sweep need not wait
-    with take_lease(store, DELETING, "sweep", wait=math.inf) as lease:
-        return lease.number
+    # The lease of a dead job is taken over, so that the next sweep need not wait.
+    with take_lease(store, DELETING, "sweep", wait=math.inf) as own_lease:
+        return own_lease.number
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -153,7 +136,6 @@ class StageState:
     """Progress of one node of a sweep."""
 
     cells: int
-    """Number of all cells."""
     missing: int
     """Number of cells that the sweep must compute."""
     done: int
@@ -167,7 +149,7 @@ class StageState:
 
     @property
     def seconds_left(self) -> float | None:
-        """Remaining seconds at the rate so far; None before the first cell."""
+        """Remaining seconds at the present rate; None before the first cell."""
         return self.seconds / self.done * max(self.missing - self.done, 0) if self.done else None
 
 
@@ -195,9 +177,14 @@ class RunningSweep(NamedTuple):
     @property
     def killed(self) -> bool:
         """True if the process on this machine is gone, or the last heartbeat is too old."""
-        host, process = self.status.host, self.status.process
-        gone = host == socket.gethostname() and process > 0 and not _is_running(process)
-        return gone or self.silent >= HEARTBEAT_TIMEOUT
+        if self.status.host == socket.gethostname() and self.status.process > 0:
+            try:
+                os.kill(self.status.process, 0)
+            except ProcessLookupError:
+                return True
+            except (PermissionError, OverflowError):
+                pass  # a process of another user
+        return self.silent >= HEARTBEAT_TIMEOUT
 
     @property
     def cells(self) -> int:
@@ -210,16 +197,6 @@ class RunningSweep(NamedTuple):
         return sum(state.cells - state.missing + state.done for state in self.status.stages.values())
 
 
-def _is_running(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except (PermissionError, OverflowError):  # another user's
-        return True
-    return True
-
-
 _STATUS = TypeAdapter(SweepStatus)
 
 
@@ -228,27 +205,26 @@ def describe_progress(nodes: Iterable[NodePlan], progress: Mapping[str, NodeProg
     stages = {}
     for item in nodes:
         if (state := progress.get(item.node.name)) is not None:
-            stages[item.node.name] = StageState(
-                cells=item.cells,
-                missing=state.missing,
-                done=state.cells,
-                rows=state.rows,
-                failed_rows=state.failed_rows,
-                seconds=round(state.seconds, 1),
-                calls=state.calls,
+            stages[item.node.name] = asdict(
+                StageState(
+                    cells=item.cells,
+                    missing=state.missing,
+                    done=state.cells,
+                    rows=state.rows,
+                    failed_rows=state.failed_rows,
+                    seconds=round(state.seconds, 1),
+                    calls=state.calls,
+                )
             )
-    return {"stages": {name: asdict(state) for name, state in stages.items()}}
+    return {"stages": stages}
 
 
 def unfinished_sweeps(store: Store, now: float) -> list[RunningSweep]:
-    """Return the running and the killed sweeps by start time; `now` is in seconds since 1970.
-
-    Heartbeats of other processes are skipped.
-    """
+    """Return the running and the killed sweeps by start time; `now` is in seconds since 1970."""
     found = []
-    for sign in read_heartbeats(store):
-        with suppress(ValidationError):
-            found.append(RunningSweep(_STATUS.validate_python(sign.content), max(0.0, now - sign.written)))
+    for heartbeat in read_heartbeats(store):
+        with suppress(ValidationError):  # the heartbeat of another kind of process
+            found.append(RunningSweep(_STATUS.validate_python(heartbeat.content), max(0.0, now - heartbeat.written)))
     return sorted(found, key=lambda sweep: sweep.status.began)
 
 

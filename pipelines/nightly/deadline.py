@@ -15,10 +15,7 @@ GRACE = 120.0
 
 
 class Stopped(KeyboardInterrupt):
-    """A nightly run must end.
-
-    It is a KeyboardInterrupt, so that no code on the way handles it as an error of its own.
-    """
+    """A nightly run must end; a KeyboardInterrupt, so that no code on the way handles it as its own error."""
 
     def __init__(self, message: str, exit_code: int) -> None:
         super().__init__(message)
@@ -45,8 +42,8 @@ def stop_early(deadline: float | None, grace: float = GRACE) -> Iterator[Stop]:
         if lost:
             raise Stopped(str(lost[0]), code)
         raise Stopped(
-            f"nightly.deadline: {deadline:g} seconds are over; what was computed is kept, and the next "
-            "night goes on from there",
+            f"nightly.deadline: {deadline:g} seconds are over; all computed cells are kept, and the next night "
+            "continues from them",
             code,
         )
 

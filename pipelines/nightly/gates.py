@@ -21,11 +21,10 @@ class GateVerdict(NamedTuple):
     record: Mapping[str, Any]
     """The result as plain values, for nightly.json and the webhook; `passed` and `summary`, a line, are among them."""
     show: Callable[[Console], None]
-    """Prints the result."""
 
 
 class NightGate(ABC):
-    """A file that judges the runs of a night, and decides in place of regressions whether the night ends well."""
+    """A file with rules for the runs of a night; they decide, instead of regressions, if the night succeeds."""
 
     @abstractmethod
     def __init__(self, place: Place) -> None:
@@ -52,7 +51,7 @@ class NightGate(ABC):
             store: The store of the run.
             run_id: The run's id.
             against: Id of the earlier run to compare with.
-            no_other: The reason why there is no run to compare with.
+            no_other: The reason if no run can be compared with it.
             settings: Effect of generation settings that differ between the two runs.
             sources: The run's sources if they have already been read.
         """

@@ -20,8 +20,8 @@ class NightConfig(BoundsChecked):
 
     section: ClassVar[str] = "nightly."
     compare: str = "previous"
-    """The run to compare with: `previous` (the last comparable run), a run's id, or a suite's id, which stands for its
-    run of each benchmark."""
+    """The run to compare with: `previous` (the last comparable run), a run's id, or a suite's id, for its run of each
+    benchmark."""
     smallest_change: NotNegative = 0.0
     """Smaller changes of a mean are not reported as regressions, even if they are significant."""
     gate: str | None = None
@@ -34,8 +34,8 @@ class NightConfig(BoundsChecked):
     deadline: Seconds | None = None
     """Seconds after which the night ends with exit code 6; null sets no limit."""
     webhook: str | None = field(default=None, repr=False)
-    """Address to which the outcome is sent as JSON, or ${oc.env:NAME}. It is never printed, as an address may be all
-    that is needed to write there."""
+    """Address that receives the outcome as JSON, or ${oc.env:NAME}. It is never printed, because anyone who knows the
+    address may be able to write to it."""
     checkpoints: str | None = None
     """Expression for the step in a checkpoint's name, for the page of trends; null uses the default of `jobs.trends`.
     """
@@ -47,18 +47,16 @@ class NightConfig(BoundsChecked):
 
     def __post_init__(self) -> None:
         BoundsChecked.__post_init__(self)
-        if self.webhook is not None and not _is_address(self.webhook):
-            raise ConfigError("nightly.webhook: expected an http:// or https:// address, got none; correct it")
+        if self.webhook is not None:
+            try:
+                parts = urlsplit(self.webhook)
+                is_address = parts.scheme in ("http", "https") and bool(parts.hostname)
+            except ValueError:
+                is_address = False
+            if not is_address:
+                raise ConfigError("nightly.webhook: expected an http:// or https:// address; correct it")
         if self.checkpoints is not None:
             check_checkpoints("nightly.checkpoints", self.checkpoints)
-
-
-def _is_address(url: str) -> bool:
-    try:
-        parts = urlsplit(url)
-        return parts.scheme in ("http", "https") and bool(parts.hostname)
-    except ValueError:
-        return False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -60,13 +60,11 @@ class NightOutcome:
     began: str
     ended: str
     report: str
-    """Address of the report."""
     counts: Mapping[str, Any]
     """Numbers of rows, rows without a score, and cells, and the coverage, as in the manifest."""
     compared_with: str | None
-    """Id of the earlier run that this run is compared with."""
     not_compared: str | None
-    """The reason if there is no earlier run to compare with."""
+    """The reason if the run is not compared."""
     regressions: Sequence[ClearChange]
     improvements: Sequence[ClearChange]
     sentences: Sequence[str]
@@ -86,18 +84,17 @@ class NightOutcome:
 
     @property
     def name(self) -> str:
-        """The run or suite in words."""
         return f"run {self.run_id}"
 
     @property
     def path(self) -> str:
-        """Path of the outcome in the store."""
+        """Path in the store."""
         return outcome_path(self.run_id)
 
     def summary(self) -> str:
         """Return the outcome in one line."""
         compared = f"since {self.compared_with}" if self.compared_with else f"not compared: {self.not_compared}"
-        none = "no regression" if self.can_tell else "too few prompts to tell a regression"
+        none = "no regression" if self.can_tell else "too few prompts to detect a regression"
         found = plural(len(self.regressions), "regression") if self.regressions else none
         found += f" (other settings: {names(self.unlike)})" if self.unlike else ""
         found += f" (left out: {plural(self.edited, 'prompt')} with edited texts)" if self.edited else ""
@@ -120,7 +117,6 @@ class SuiteOutcome:
     exit_code: int
     """Exit code of the nightly run that published the suite: the worst of its benchmarks."""
     report: str
-    """Address of the suite's page."""
     runs: Mapping[str, str]
     """Run id of each benchmark, including unchanged runs."""
     benchmarks: Sequence[NightOutcome]
@@ -130,13 +126,12 @@ class SuiteOutcome:
 
     @property
     def name(self) -> str:
-        """The run or suite in words."""
         return f"suite {self.suite_id}"
 
     @property
     def path(self) -> str:
-        """Path of the outcome in the store."""
-        return suite_outcome_path(self.suite_id)
+        """Path in the store."""
+        return _suite_outcome_path(self.suite_id)
 
     def summary(self) -> str:
         """Return the outcome in one line."""
@@ -166,7 +161,7 @@ def read_outcome(store: Store, run_id: str) -> NightOutcome | None:
 
 def read_suite_outcome(store: Store, suite_id: str) -> SuiteOutcome | None:
     """Return the reported outcome of a suite; None if it was not reported, or its file is damaged."""
-    return _read(store, suite_outcome_path(suite_id), _SUITE_OUTCOME)
+    return _read(store, _suite_outcome_path(suite_id), _SUITE_OUTCOME)
 
 
 def mark_reported(store: Store, outcome: SuiteOutcome) -> None:
@@ -186,14 +181,13 @@ def _read(store: Store, path: str, adapter: TypeAdapter[Outcome]) -> Outcome | N
         return None
 
 
-def suite_outcome_path(suite_id: str) -> str:
-    """Return the path of a suite's outcome in the store."""
-    return f"{SUITES}/{suite_id}/nightly.json"
-
-
 def outcome_path(run_id: str) -> str:
     """Return the path of a run's outcome in the store."""
     return f"runs/{run_id}/nightly.json"
+
+
+def _suite_outcome_path(suite_id: str) -> str:
+    return f"{SUITES}/{suite_id}/nightly.json"
 
 
 WEBHOOK_TIMEOUT = 10.0
@@ -219,22 +213,18 @@ def post_json(
     for delay in (0.0, *RETRY_DELAYS):
         if delay:
             pause(delay)
-        status = _post(url, message, seconds)
-        if isinstance(status, int) and 200 <= status < 300:
+        try:
+            with (
+                httpx.Client(timeout=seconds, follow_redirects=False) as client,
+                client.stream("POST", url, json=message) as response,  # the body of the response is not read
+            ):
+                status = response.status_code
+        except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
+            problem = f"{urlsplit(url).hostname}: {type(error).__name__}"
+            continue
+        if 200 <= status < 300:
             return None
-        problem = f"{urlsplit(url).hostname}: {f'HTTP {status}' if isinstance(status, int) else status}"
-        if isinstance(status, int) and status < 500 and status != 429:
+        problem = f"{urlsplit(url).hostname}: HTTP {status}"
+        if status < 500 and status != 429:
             break
     return problem
-
-
-def _post(url: str, message: Mapping[str, Any], seconds: float) -> int | str:
-    """Return the status code, or the name of the error; the body of the response is not read."""
-    try:
-        with (
-            httpx.Client(timeout=seconds, follow_redirects=False) as client,
-            client.stream("POST", url, json=message) as response,
-        ):
-            return response.status_code
-    except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
-        return type(error).__name__

@@ -4,7 +4,7 @@ import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import reduce
+from functools import partial, reduce
 from typing import Any, NamedTuple
 
 from plumbline.operators.base.errors import PlumblineError
@@ -23,13 +23,12 @@ from plumbline.pipelines.nightly.outcome import (
     post_json,
     read_outcome,
 )
-from plumbline.pipelines.report.bridges import read_bridges
-from plumbline.pipelines.report.comparable_runs import CHECKPOINTS, obstacle_between
+from plumbline.pipelines.report.comparable_runs import CHECKPOINTS, obstacle_between, read_bridges
 from plumbline.pipelines.report.report import NO_RAY, NO_RUN, WrittenReport, write_report
 from plumbline.pipelines.report.trends import write_trends
 from plumbline.pipelines.running.errors import one_line
 from plumbline.pipelines.sources.sources import Sources
-from plumbline.pipelines.store.runs import Run, earlier_runs, read_manifest
+from plumbline.pipelines.store.runs import earlier_runs, read_manifest
 from plumbline.pipelines.store.store import Store
 from plumbline.pipelines.store.suites import Suite, find_named_run
 
@@ -41,7 +40,7 @@ class Baseline(NamedTuple):
 
     run_id: str | None
     reason: str = ""
-    """The reason if there is none."""
+    """The reason if no run can be compared with it."""
 
 
 class TrendsPage(NamedTuple):
@@ -75,30 +74,27 @@ def compare_run(
 ) -> ComparedRun:
     """Compare a run with an earlier one, write its report and the page of trends, and judge it by its gate.
 
-    `hold` is called before anything is published; it raises LeaseLost if another process holds the lease by now.
+    `hold` is called before anything is published; it raises LeaseLost if another process took the lease.
     """
     manifest = read_manifest(store, run_id)
     baseline = find_baseline(store, run_id, manifest, config.compare)
     hold()
+    write = partial(write_report, store, run_id, settings=settings, sources=sources, cluster=cluster, hold=hold)
     try:
-        written = write_report(
-            store,
-            run_id,
-            compare=baseline.run_id or NO_RUN,
-            settings=settings,
-            sources=sources,
-            cluster=cluster,
-            hold=hold,
-        )
+        written = write(compare=baseline.run_id or NO_RUN)
     except PlumblineError as error:
         if baseline.run_id is None:
             raise
         baseline = Baseline(None, f"{baseline.run_id} cannot be read ({error})")
-        written = write_report(
-            store, run_id, compare=NO_RUN, settings=settings, sources=sources, cluster=cluster, hold=hold
-        )
+        written = write(compare=NO_RUN)
     hold()
-    trends = _write_trends(store, manifest["benchmark"], config.checkpoints or CHECKPOINTS, settings)
+    try:
+        checkpoints = config.checkpoints or CHECKPOINTS
+        _, url = write_trends(store, benchmark=manifest["benchmark"], checkpoints=checkpoints, settings=settings)
+        trends = TrendsPage(url)
+    except Exception as error:  # a damaged old run, for instance, must not fail the nightly run
+        LOG.warning("no page of trends", exc_info=error)
+        trends = TrendsPage(None, one_line(error))
     gate = None
     if config.gate is not None:
         gate = open_gate(store.place.storage.locate(config.gate)).judge(
@@ -107,20 +103,11 @@ def compare_run(
     return ComparedRun(run_id, manifest, baseline, written, trends, gate)
 
 
-def _write_trends(store: Store, benchmark: str, checkpoints: str, settings: Choice) -> TrendsPage:
-    """Write the page; a failure, such as a damaged old run, does not fail the nightly run."""
-    try:
-        return TrendsPage(write_trends(store, benchmark=benchmark, checkpoints=checkpoints, settings=settings).url)
-    except Exception as error:
-        LOG.warning("no page of trends", exc_info=error)
-        return TrendsPage(None, one_line(error))
-
-
 def find_baseline(store: Store, run_id: str, manifest: Mapping[str, Any], compare: str) -> Baseline:
     """Return the configured run, or for `previous` the newest earlier run that this run can be compared with.
 
     Reported runs come first: if a run was not reported, its changes are included in the next comparison. If no
-    comparable run was reported, the newest comparable one is taken.
+    comparable run was reported, return the newest comparable run.
     """
     bridges = read_bridges(store, manifest.get("benchmark"))
     if compare != "previous":
@@ -129,43 +116,45 @@ def find_baseline(store: Store, run_id: str, manifest: Mapping[str, Any], compar
             return Baseline(None, f"nightly.compare={compare}: that suite has no run of {manifest['benchmark']}")
         reason = obstacle_between(read_manifest(store, other), manifest, bridges)
         return Baseline(None, f"nightly.compare={compare}: {reason}") if reason else Baseline(other)
-    newest: Run | None = None
-    obstacles: list[tuple[Run, str]] = []
+    newest, obstacles = "", list[str]()
     for earlier in earlier_runs(store, run_id):
-        obstacle = obstacle_between(earlier.manifest, manifest, bridges)
-        if obstacle:
-            obstacles.append((earlier, obstacle))
+        if obstacle := obstacle_between(earlier.manifest, manifest, bridges):
+            obstacles.append(f"{earlier.run_id} cannot be compared with it ({obstacle})")
         elif read_outcome(store, earlier.run_id) is not None:
             return Baseline(earlier.run_id)
         else:
-            newest = newest or earlier
-    if newest is not None:
-        return Baseline(newest.run_id)
+            newest = newest or earlier.run_id
+    if newest:
+        return Baseline(newest)
     if not obstacles:
         return Baseline(None, "it is the first run of this store")
-    (last, obstacle), *others = obstacles
-    more = f", nor can {plural(len(others), 'run')} before that" if others else ""
-    return Baseline(None, f"{last.run_id} cannot be compared with it ({obstacle}){more}")
+    more = f", nor can {plural(len(obstacles) - 1, 'run')} before that" if len(obstacles) > 1 else ""
+    return Baseline(None, f"{obstacles[0]}{more}")
 
 
 def make_outcomes(runs: Sequence[ComparedRun], config: NightConfig) -> list[NightOutcome]:
     """Return the outcome of each run, with p-values corrected over the comparisons of all runs."""
     compared = {run.run_id: changes for run in runs if (changes := run.written.page.changes) is not None}
     together = dict(zip(compared, correct_together([*compared.values()]), strict=True))
-    return [_outcome(run, together.get(run.run_id), config) for run in runs]
+    return [_make_outcome(run, together.get(run.run_id), config) for run in runs]
 
 
-def _outcome(run: ComparedRun, changes: Changes | None, config: NightConfig) -> NightOutcome:
+def _make_outcome(run: ComparedRun, changes: Changes | None, config: NightConfig) -> NightOutcome:
     manifest = run.manifest
     clear = changes.clear if changes is not None else []
     regressions = [
-        _to_clear_change(change)
+        _make_clear_change(change)
         for change in clear
         if change.verdict == "worse" and abs(change.duel.difference) >= config.smallest_change
     ]
+    code = manifest["exit_code"]
+    if run.gate is not None:  # the gate decides instead of regressions
+        code = code if run.gate.passed else worse(code, GATE_FAILED)
+    elif regressions:
+        code = worse(code, REGRESSION)
     return NightOutcome(
         run_id=run.run_id,
-        exit_code=_find_exit_code(manifest["exit_code"], regressions, run.gate),
+        exit_code=code,
         benchmark=manifest["benchmark"],
         began=manifest["began"],
         ended=manifest["ended"],
@@ -174,7 +163,7 @@ def _outcome(run: ComparedRun, changes: Changes | None, config: NightConfig) -> 
         compared_with=run.baseline.run_id,
         not_compared=run.baseline.reason or None,
         regressions=regressions,
-        improvements=[_to_clear_change(change) for change in clear if change.verdict == "better"],
+        improvements=[_make_clear_change(change) for change in clear if change.verdict == "better"],
         can_tell=changes is None or changes.can_tell,
         sentences=[str(sentence) for sentence in changes.sentences] if changes is not None else [],
         unlike=changes.unlike if changes is not None else [],
@@ -206,14 +195,7 @@ def publish_outcome(store: Store, outcome: Outcome, config: NightConfig, hold: C
     return outcome
 
 
-def _find_exit_code(sweep: int, regressions: Sequence[ClearChange], gate: GateVerdict | None) -> int:
-    """Return the worse of the sweep's exit code and that of a regression, or of a failed gate if there is a gate."""
-    if gate is not None:
-        return sweep if gate.passed else worse(sweep, GATE_FAILED)
-    return worse(sweep, REGRESSION) if regressions else sweep
-
-
-def _to_clear_change(change: Change) -> ClearChange:
+def _make_clear_change(change: Change) -> ClearChange:
     duel = change.duel
     return ClearChange(
         generator=change.generator,
@@ -222,14 +204,10 @@ def _to_clear_change(change: Change) -> ClearChange:
         before=change.before,
         after=change.after,
         difference=duel.difference,
-        low=_finite(duel.low),
-        high=_finite(duel.high),
+        low=duel.low if math.isfinite(duel.low) else None,
+        high=duel.high if math.isfinite(duel.high) else None,
         effect=duel.effect,
         p_value=duel.p_value,
         p_holm=duel.p_holm,
         prompts=duel.n,
     )
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None

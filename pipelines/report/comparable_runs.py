@@ -1,5 +1,6 @@
-"""Decides which runs can be compared, and which names of generators are checkpoints of a training."""
+"""Decides which runs can be compared, reads the bridges between versions of metrics, and checks `checkpoints`."""
 
+import logging
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,13 +11,38 @@ from plumbline.operators.report.changes import comparable_metrics
 from plumbline.operators.results.bridge import Bridge
 from plumbline.operators.results.summary import part_of
 from plumbline.pipelines.base.exit_codes import OVER_BUDGET
+from plumbline.pipelines.plans.sweep_config import read_config
 from plumbline.pipelines.store.runs import earlier_runs
 from plumbline.pipelines.store.store import Store
 from plumbline.pipelines.store.suites import find_named_run
 
+LOG = logging.getLogger(__name__)
+
+BRIDGES = "bridges"
+"""Folder with a folder for each bridge. It has groups.parquet, and bridge.json, which is written last and only once."""
+CHECKPOINTS = r"(?P<family>.+?)[-_.]?(?:step|ckpt|checkpoint|iter|epoch)[-_.]?(?P<step>[0-9]+)"
+
+
+def read_bridges(store: Store, benchmark: Any) -> list[Bridge]:
+    """Read the bridges of a benchmark, the newest first, without damaged ones, which are logged."""
+    bridges = []
+    for bridge_id in sorted(store.folders(BRIDGES), reverse=True):
+        path = f"{BRIDGES}/{bridge_id}/bridge.json"
+        content = store.read_json(path)
+        if content is None:
+            continue  # another process is writing it
+        try:
+            bridge = read_config(content, Bridge)
+        except ConfigError as error:
+            LOG.warning("%s: not read (%s)", store.place / path, error)
+            continue
+        if bridge.benchmark == benchmark:
+            bridges.append(bridge)
+    return bridges
+
 
 def obstacle_between(before: Mapping[str, Any] | None, after: Mapping[str, Any], bridges: Sequence[Bridge] = ()) -> str:
-    """Return why two runs cannot be compared; empty if they can be. Bridges make versions of a metric comparable."""
+    """Return why two runs cannot be compared; empty if they can be compared, as they are or by a bridge."""
     if before is None:
         return "its manifest is damaged"
     if before.get("benchmark") != after.get("benchmark"):
@@ -29,7 +55,7 @@ def obstacle_between(before: Mapping[str, Any] | None, after: Mapping[str, Any],
     if not set(before.get("generators", ())) & set(after.get("generators", ())):
         return "the two share no generator"
     if not comparable_metrics(before, after, bridges):
-        return f"the settings or models of {names(list(after.get('metrics', ())))} are others"
+        return f"the settings or models of {names(list(after.get('metrics', ())))} differ"
     return ""
 
 
@@ -41,27 +67,24 @@ def find_compared(
     key: str = "compare",
     bridges: Sequence[Bridge] = (),
 ) -> str:
-    """Return the id of the run that a run is compared with.
+    """Return the id of the run to compare a run with.
 
-    `compare` is `previous` for the newest earlier run that can be compared, or the id of a run or of a suite, which
-    means its run of the same benchmark. Raises ConfigError if there is none, with the reason for the newest earlier
-    run; the message names the option `key`.
+    `compare` is the id of a run, or of a suite, for its run of the same benchmark. `previous` is for the newest earlier
+    run that can be compared. If no run is found, raise ConfigError with the reason; the message names the option
+    `key`.
     """
     if compare != "previous":
         named = find_named_run(store, compare, str(manifest.get("benchmark")), key)
         if named is None:
             raise ConfigError(f"{key}={compare}: that suite has no run of {manifest.get('benchmark')}; name another")
         return named
-    obstacles = []
+    reason = ""
     for earlier in earlier_runs(store, run_id):
         if not (obstacle := obstacle_between(earlier.manifest, manifest, bridges)):
             return earlier.run_id
-        obstacles.append(f"{earlier.run_id} cannot be compared with it ({obstacle})")
-    reason = obstacles[0] if obstacles else "it is the first run of this store"
+        reason = reason or f"{earlier.run_id} cannot be compared with it ({obstacle})"
+    reason = reason or "it is the first run of this store"
     raise ConfigError(f"{key}=previous: {run_id} has no earlier run to be compared with; {reason}")
-
-
-CHECKPOINTS = r"(?P<family>.+?)[-_.]?(?:step|ckpt|checkpoint|iter|epoch)[-_.]?(?P<step>[0-9]+)"
 
 
 def check_checkpoints(key: str, expression: str) -> None:

@@ -1,11 +1,14 @@
-"""Reads the prompts and images of a run, and the agreement of its metrics with people, for a report."""
+"""Reads the data of a finished run for a report: prompts, images, agreement with people, and usual scores."""
 
 import math
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 from typing import Any, NamedTuple
 
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from plumbline.operators.base import schemas
 from plumbline.operators.base.errors import PlumblineError
@@ -14,7 +17,11 @@ from plumbline.operators.metaeval.contradicted_images import ContradictedImage
 from plumbline.operators.metaeval.corrected_means import CorrectedMean
 from plumbline.operators.metaeval.graph_correlations import correlation_matrices
 from plumbline.operators.metaeval.judgement import Comparison, Judgement, Order
+from plumbline.operators.metrics.table import falling_metrics
 from plumbline.operators.report.agreement import Agreement
+from plumbline.operators.report.changes import comparable_metrics
+from plumbline.operators.results.metric_recipes import unranked_metrics
+from plumbline.operators.results.percentile_ranks import UsualScores, largest_sketches
 from plumbline.operators.statistics.bootstrap import Interval
 from plumbline.operators.statistics.options import Adaptive
 from plumbline.pipelines.base.storage import first_line, is_storage_error
@@ -27,17 +34,19 @@ from plumbline.pipelines.sources.shards import run_shard_size
 from plumbline.pipelines.sources.sources import Sources, open_images, open_sources
 from plumbline.pipelines.sources.uris import Uris, benchmark_uris
 from plumbline.pipelines.store.cells import Shard
+from plumbline.pipelines.store.runs import READERS, newest_first
 from plumbline.pipelines.store.store import Store
 
 FRAMES = {"graphs": "graphs", "graph_images": "graph_images", "ratings": "mean_ratings"}
-"""Optional tables of a judging, by the field of Agreement for each."""
+"""Names of a judging's optional tables, by the field of Agreement."""
+MAX_RUNS = 120
+"""Number of runs, the newest, whose scores are usual scores."""
 
 
 class Originals(NamedTuple):
     """Prompts and images that a run scored."""
 
     prompts: pa.Table
-    """Schema PROMPTS."""
     shards: Mapping[tuple[str, str], Shard]
     """Shards of images by generator and name."""
     prompt_shards: Sequence[Shard]
@@ -60,10 +69,10 @@ def find_originals(
         return None, first_line(error)
 
 
-def _open_originals(manifest: Mapping[str, Any], store: Store, sources: Sources | None = None) -> Originals:
+def _open_originals(manifest: Mapping[str, Any], store: Store, sources: Sources | None) -> Originals:
     """Return the prompts and images of a run; raise PlumblineError or a storage error if they can no longer be read.
 
-    Without `sources`, the files are listed, and those that the store does not remember are opened. If prompts have a
+    Without `sources`, the files are listed, and files that the store does not remember are opened. If prompts have a
     file of their own, only the footers of image files are read.
     """
     config = manifest.get("config", {})
@@ -99,17 +108,28 @@ def read_agreement(store: Store, run_id: str) -> Agreement | None:
     page = store.read_text(f"{folder}/judgements.md")
     if page is None:
         return None
-    judgements, comparisons = (_rows(store, f"{folder}/{name}.parquet") for name in ("judgements", "comparisons"))
+
+    def read_rows(name: str, *, optional: bool = True) -> list[dict[str, Any]]:
+        """Read a table's rows, with empty text for missing texts and nan for other missing values."""
+        path = f"{folder}/{name}.parquet"
+        if optional and not store.exists(path):
+            return []
+        table = store.read_table(path)
+        texts = {name for name in table.column_names if str(table.schema.field(name).type) == "string"}
+        return [
+            {name: ("" if name in texts else math.nan) if value is None else value for name, value in row.items()}
+            for row in table.to_pylist()
+        ]
+
+    judgements = read_rows("judgements", optional=False)
     return Agreement(
         judgements=[Judgement(**{"interval": Interval(row.pop("low"), row.pop("high")), **row}) for row in judgements],
-        comparisons=[Comparison(**row) for row in comparisons],
+        comparisons=[Comparison(**row) for row in read_rows("comparisons", optional=False)],
         notes=[line.removeprefix("- ") for line in page.splitlines() if line.startswith("- ")],
-        corrected=[CorrectedMean(**row) for row in _optional_rows(store, f"{folder}/corrected.parquet")],
-        contradicted=[ContradictedImage(**row) for row in _optional_rows(store, f"{folder}/contradicted.parquet")],
-        graph_correlations=correlation_matrices(
-            pd.DataFrame(_optional_rows(store, f"{folder}/graph_correlations.parquet"))
-        ),
-        orders=[Order(**row) for row in _optional_rows(store, f"{folder}/orders.parquet")],
+        corrected=[CorrectedMean(**row) for row in read_rows("corrected")],
+        contradicted=[ContradictedImage(**row) for row in read_rows("contradicted")],
+        graph_correlations=correlation_matrices(pd.DataFrame(read_rows("graph_correlations"))),
+        orders=[Order(**row) for row in read_rows("orders")],
         **{
             name: store.read_table(f"{folder}/{file}.parquet").to_pandas()
             for name, file in FRAMES.items()
@@ -118,15 +138,30 @@ def read_agreement(store: Store, run_id: str) -> Agreement | None:
     )
 
 
-def _optional_rows(store: Store, path: str) -> list[dict[str, Any]]:
-    return _rows(store, path) if store.exists(path) else []
+def read_usual_scores(store: Store, run_id: str, manifest: Mapping[str, Any]) -> UsualScores:
+    """Read the distributions of scores of a run and of other runs of its benchmark, by metrics of equal recipes.
 
-
-def _rows(store: Store, path: str) -> list[dict[str, Any]]:
-    """Read a table's rows, with empty text for missing texts and nan for other missing values."""
-    table = store.read_table(path)
-    texts = {name for name in table.column_names if str(table.schema.field(name).type) == "string"}
-    return [
-        {name: ("" if name in texts else math.nan) if value is None else value for name, value in row.items()}
-        for row in table.to_pylist()
+    Runs whose sketches are missing or damaged are left out and counted.
+    """
+    benchmark = manifest.get("benchmark")
+    others = [
+        (run.run_id, comparable_metrics(run.manifest, manifest))
+        for run in islice(newest_first(store), MAX_RUNS)
+        if run.manifest is not None and run.manifest.get("benchmark") == benchmark and run.run_id != run_id
     ]
+    wanted = [(run_id, list(manifest.get("metrics", ()))), *((other, names) for other, names in others if names)]
+
+    def read_sketches(run_and_metrics: tuple[str, list[str]]) -> pa.Table | None:
+        run, metrics = run_and_metrics
+        try:
+            kept = store.read_table(f"runs/{run}/usual_scores.parquet")
+        except PlumblineError:
+            return None
+        return kept.filter(pc.is_in(kept.column("metric"), pa.array(metrics, pa.string())))
+
+    with ThreadPoolExecutor(READERS) as pool:
+        read = list(pool.map(read_sketches, wanted))
+    tables = [table for table in read if table is not None]
+    unranked = unranked_metrics(manifest)
+    ranked = {key: sketch for key, sketch in largest_sketches(tables).items() if key.metric not in unranked}
+    return UsualScores(str(benchmark), ranked, falling_metrics(manifest), len(read) - len(tables))

@@ -1,7 +1,8 @@
 """Reads the details of single images for a report: elements from the cells of scores, and pixels from the sources."""
 
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import accumulate, groupby
@@ -13,7 +14,8 @@ import pyarrow as pa
 from plumbline.operators.base.errors import PlumblineError, RowError
 from plumbline.operators.images.decoding import ImageLimits
 from plumbline.operators.images.rows import SOURCES, FetchUri, identify
-from plumbline.operators.report.gallery import NO_DETAIL, ImageDetail, Picture, Thumbnails, make_thumbnails
+from plumbline.operators.report.gallery import NO_DETAIL, ImageDetail, Thumbnail, make_thumbnails
+from plumbline.operators.report.marked_words import shorten
 from plumbline.operators.report.page import GatheredRun
 from plumbline.operators.report.picked_images import ImageKey, Pick
 from plumbline.pipelines.base.parquet_reader import ParquetReader
@@ -27,7 +29,7 @@ from plumbline.pipelines.store.runs import ScoresCell, scores_cells
 from plumbline.pipelines.store.store import Store
 
 READERS = 8
-GONE = "its place in the sources is not known any more; they have changed since the run"
+GONE = "the sources have changed since the run, and its row in them is not known any more"
 
 
 class StoredRow(NamedTuple):
@@ -36,14 +38,12 @@ class StoredRow(NamedTuple):
     cell: str
     """Path of the cell or of its draft."""
     shard: str
-    """Name of the cell's shard."""
     row: int
     """Row number in the cell and in the shard."""
 
 
-StoredRows = Mapping[ImageKey, Sequence[StoredRow]]
 Made = TypeVar("Made")
-MakePicture = Callable[[Mapping[str, Any], ImageLimits, FetchUri], Made | RowError]
+MakeImage = Callable[[Mapping[str, Any], ImageLimits, FetchUri], Made | RowError]
 """Function that makes something to show from a row of the sources."""
 
 
@@ -52,23 +52,44 @@ def read_details(
 ) -> dict[ImageKey, ImageDetail]:
     """Read the thumbnails and the elements of every pick, or the reason if there are none.
 
-    This reads the cells that contain a pick, the picks' rows of source files (`ParquetReader.read_rows`), and if a file
-    of prompts contains the sources of edits, the row groups of the picks' prompts.
+    This reads the cells that contain a pick, and the picks' rows of source files (`ParquetReader.read_rows`). If a file
+    of prompts contains the sources of edits, it also reads the row groups of the picks' prompts.
     """
     cells = read_scores_cells(store, run.run_id)
     details = read_elements(picks, cells, store)
     if originals is None:
-        return {key: detail._replace(missing=run.unreadable) for key, detail in details.items()}
+        missing = Thumbnail(None, shorten(run.unreadable))
+        return {key: detail._replace(image=missing) for key, detail in details.items()}
     edits = read_edit_sources([pick.prompt_id for pick in picks], originals)
     for key, made in show_images(picks, cells, originals, make_thumbnails, edits).items():
-        shown = Thumbnails(Picture(None, made.message)) if isinstance(made, RowError) else made
-        details[key] = details[key]._replace(**shown.image._asdict(), sources=shown.sources)
+        if isinstance(made, RowError):
+            details[key] = details[key]._replace(image=Thumbnail(None, shorten(made.message)))
+        else:
+            image, *sources = made
+            details[key] = details[key]._replace(image=image, sources=sources)
     return details
 
 
 def read_elements(picks: Sequence[Pick], cells: Sequence[ScoresCell], store: Store) -> dict[ImageKey, ImageDetail]:
     """Read the elements, rationales and ratings of every pick from its cells; they are empty if the cells are gone."""
-    found = _read_rows(_find_rows(picks, cells), store)
+    wanted: dict[str, dict[ImageKey, int]] = {}
+    for key, locations in _find_rows(picks, cells).items():
+        for location in locations:
+            wanted.setdefault(location.cell, {})[key] = location.row
+
+    def read_cell(path: str) -> pa.Table | None:
+        try:
+            return store.read_cell(path).table
+        except PlumblineError:
+            return None  # an image can be shown without its questions
+
+    with ThreadPoolExecutor(READERS) as pool:
+        tables = list(pool.map(read_cell, wanted))
+    found: dict[ImageKey, list[Mapping[str, Any]]] = {}
+    for cell_rows, table in zip(wanted.values(), tables, strict=True):
+        for key, number in cell_rows.items():
+            if table is not None and number < len(table) and table.column("image_id")[number].as_py() == key.image_id:
+                found.setdefault(key, []).append(table.slice(number, 1).to_pylist()[0])
     details = {}
     for pick in picks:
         rows = found.get(pick.key, [])
@@ -85,14 +106,11 @@ def read_elements(picks: Sequence[Pick], cells: Sequence[ScoresCell], store: Sto
 
 
 def read_scores_cells(store: Store, run_id: str) -> list[ScoresCell]:
-    """Return the cells of the run's scores; none if the run's table of cells is gone.
-
-    Raises StoreError if that table is damaged.
-    """
+    """Return the cells of the run's scores; none if the table of cells is gone. Raises StoreError if it is damaged."""
     return scores_cells(store, run_id) if store.exists(f"runs/{run_id}/cells.parquet") else []
 
 
-def _find_rows(picks: Sequence[Pick], cells: Sequence[ScoresCell]) -> StoredRows:
+def _find_rows(picks: Sequence[Pick], cells: Sequence[ScoresCell]) -> Mapping[ImageKey, Sequence[StoredRow]]:
     """Return the locations of the images' scores, one for each metric that scored an image."""
     first_rows = [cell.first_row for cell in cells]
     found: dict[ImageKey, list[StoredRow]] = {}
@@ -107,41 +125,17 @@ def _find_rows(picks: Sequence[Pick], cells: Sequence[ScoresCell]) -> StoredRows
     return found
 
 
-def _read_rows(stored: StoredRows, store: Store) -> dict[ImageKey, list[Mapping[str, Any]]]:
-    """Read the rows of every image in the cells of all metrics."""
-    wanted: dict[str, dict[ImageKey, int]] = {}
-    for key, rows in stored.items():
-        for row in rows:
-            wanted.setdefault(row.cell, {})[key] = row.row
-    found: dict[ImageKey, list[Mapping[str, Any]]] = {}
-    with ThreadPoolExecutor(READERS) as pool:
-        tables = pool.map(lambda path: _read_cell(path, store), wanted)
-    for cell_rows, table in zip(wanted.values(), tables, strict=True):
-        for key, number in cell_rows.items():
-            if table is not None and number < len(table) and table.column("image_id")[number].as_py() == key.image_id:
-                found.setdefault(key, []).append(table.slice(number, 1).to_pylist()[0])
-    return found
-
-
-def _read_cell(path: str, store: Store) -> pa.Table | None:
-    """Read a cell's table; None if it cannot be read, because its images can be shown without it."""
-    try:
-        return store.read_cell(path).table
-    except PlumblineError:
-        return None
-
-
 def read_edit_sources(prompt_ids: Sequence[str], originals: Originals) -> Mapping[str, Mapping[str, Any]]:
     """Read the sources of edits from the file of prompts, by prompt; empty if the file can no longer be read."""
     prompts = pa.table({"prompt_id": pa.array(prompt_ids, pa.string())})
     try:
-        held = append_edit_columns(prompts, originals.prompt_shards)
+        table = append_edit_columns(prompts, originals.prompt_shards)
     except Exception as error:
         if not _is_unreadable(error):
             raise
         return {}
-    names = [name for name in SOURCES if name in held.column_names]
-    return dict(zip(prompt_ids, held.select(names).to_pylist(), strict=True)) if names else {}
+    names = [name for name in SOURCES if name in table.column_names]
+    return dict(zip(prompt_ids, table.select(names).to_pylist(), strict=True)) if names else {}
 
 
 class PlacedImage(NamedTuple):
@@ -157,7 +151,7 @@ def show_images(
     picks: Sequence[Pick],
     cells: Sequence[ScoresCell],
     originals: Originals,
-    make: MakePicture[Made],
+    make: MakeImage[Made],
     edits: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
 ) -> dict[ImageKey, Made | RowError]:
     """Return the result of `make` for each pick's image, or why it cannot be shown.
@@ -167,31 +161,29 @@ def show_images(
     """
     stored = _find_rows(picks, cells)
     shown: dict[ImageKey, Made | RowError] = {}
-    by_file: dict[tuple[str, str], list[PlacedImage]] = {}
+    by_file = defaultdict[tuple[str, str], list[PlacedImage]](list)
     for pick in picks:
         if pick.key not in stored:
             shown[pick.key] = RowError("missing_image", GONE)
             continue
         image = PlacedImage(pick.key, pick.prompt_id, stored[pick.key][0].shard, stored[pick.key][0].row)
         shard = originals.shards.get((pick.key.generator, image.shard))
-        by_file.setdefault((pick.key.generator, "" if shard is None else shard.url), []).append(image)
+        by_file[pick.key.generator, "" if shard is None else shard.url].append(image)
+    # If there are few files, the images of each are divided, so that all readers have work.
+    n_parts = -(-READERS // max(1, len(by_file)))
+    parts = []
+    for images in by_file.values():
+        ordered = sorted(images, key=lambda image: (image.shard, image.row))
+        size = -(-len(ordered) // n_parts)
+        parts += [ordered[first : first + size] for first in range(0, len(ordered), size)]
     with ThreadPoolExecutor(READERS) as pool:
-        for made in pool.map(lambda images: _show_placed(images, originals, make, edits), _divide(by_file.values())):
+        for made in pool.map(lambda images: _show_placed(images, originals, make, edits), parts):
             shown |= made
     return shown
 
 
-def _divide(files: Collection[Sequence[PlacedImage]]) -> Iterator[Sequence[PlacedImage]]:
-    """Yield the images of each file, in several parts if there are few files, so that all readers have work."""
-    parts = -(-READERS // max(1, len(files)))
-    for images in files:
-        ordered = sorted(images, key=lambda image: (image.shard, image.row))
-        size = -(-len(ordered) // parts)
-        yield from (ordered[first : first + size] for first in range(0, len(ordered), size))
-
-
 def show_row(
-    image: PlacedImage, originals: Originals, make: MakePicture[Made], edit: Mapping[str, Any] = MappingProxyType({})
+    image: PlacedImage, originals: Originals, make: MakeImage[Made], edit: Mapping[str, Any] = MappingProxyType({})
 ) -> Made | RowError:
     """Return the result of `make` for one image, or why it cannot be shown; `edit` has the sources of its prompt."""
     return _show_placed([image], originals, make, {image.prompt_id: edit})[image.key]
@@ -200,7 +192,7 @@ def show_row(
 def _show_placed(
     images: Sequence[PlacedImage],
     originals: Originals,
-    make: MakePicture[Made],
+    make: MakeImage[Made],
     edits: Mapping[str, Mapping[str, Any]],
 ) -> dict[ImageKey, Made | RowError]:
     """Show images of one file. If one of them cannot be read, the following ones are read one by one."""
@@ -215,7 +207,14 @@ def _show_placed(
     left = sorted(rows, key=lambda image: rows[image][1])
     try:
         for record in read_rows(rows[left[0]][0], [rows[image][1] for image in left]) if left else ():
-            shown[left[0].key] = _show_record(left[0], record, originals, make, edits)
+            image = left[0]
+            known = {**(record or {}), "prompt_id": image.prompt_id}
+            if record is None or identify(known, image.key.generator).image_id != image.key.image_id:
+                message = "the row has another image now; the file has changed since the run"
+                shown[image.key] = RowError("missing_image", message)
+            else:
+                row = {**edits.get(image.prompt_id, {}), **record}
+                shown[image.key] = make(row, originals.limits, originals.uris.read)
             del left[0]
     except Exception as error:
         if not _is_unreadable(error):
@@ -224,19 +223,6 @@ def _show_placed(
         for image in left[1:]:
             shown |= _show_placed([image], originals, make, edits)
     return shown
-
-
-def _show_record(
-    image: PlacedImage,
-    record: Mapping[str, Any] | None,
-    originals: Originals,
-    make: MakePicture[Made],
-    edits: Mapping[str, Mapping[str, Any]],
-) -> Made | RowError:
-    found = None if record is None else identify({**record, "prompt_id": image.prompt_id}, image.key.generator).image_id
-    if record is None or found != image.key.image_id:
-        return RowError("missing_image", "another image stands in its place; the file has changed since the run")
-    return make({**edits.get(image.prompt_id, {}), **record}, originals.limits, originals.uris.read)
 
 
 def _is_unreadable(error: Exception) -> bool:

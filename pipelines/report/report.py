@@ -8,12 +8,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from plumbline.operators.base.errors import ConfigError, PlumblineError
+from plumbline.operators.base.extensions import Extensions
 from plumbline.operators.base.ordered_maps import OrderedMap
 from plumbline.operators.images.generation_settings import COMPARE, Choice, all_settings
 from plumbline.operators.metrics.table import falling_metrics
 from plumbline.operators.report.changes import compare
 from plumbline.operators.report.metric_figures import MetricInputs, measure_metrics
-from plumbline.operators.report.page import GatheredRun, Page, build_page
+from plumbline.operators.report.page import GatheredRun, Page, ReportSection, build_page
 from plumbline.operators.report.picked_images import gallery_quotas, pick_contradicted, pick_images
 from plumbline.operators.report.rendering import render, to_csv, to_latex, to_markdown
 from plumbline.operators.results.summary import Skills
@@ -21,29 +22,20 @@ from plumbline.operators.rewards.combination import AnyReward, Combination
 from plumbline.pipelines.base.cluster_config import ClusterConfig
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.metaeval.protocols import ProtocolConfig
-from plumbline.pipelines.report.bridges import read_bridges
-from plumbline.pipelines.report.comparable_runs import find_compared
+from plumbline.pipelines.report.comparable_runs import find_compared, read_bridges
 from plumbline.pipelines.report.finished_run import (
     Originals,
     find_originals,
     read_agreement,
     read_judge_noise,
+    read_usual_scores,
 )
 from plumbline.pipelines.report.image_details import read_details
-from plumbline.pipelines.report.percentile_ranks import read_usual_scores
 from plumbline.pipelines.report.report_record import ReportRecord, read_report_record, write_report_record
-from plumbline.pipelines.report.sections import read_sections
 from plumbline.pipelines.running.tasks import open_tasks
 from plumbline.pipelines.sources.sources import Sources, skills_of
 from plumbline.pipelines.store.run_scores import read_failures, read_run_scores
-from plumbline.pipelines.store.runs import (
-    awaits_name,
-    find_run,
-    name_newest,
-    newest_run,
-    publish_newest,
-    read_manifest,
-)
+from plumbline.pipelines.store.runs import awaits_name, find_run, name_newest, newest_run, publish_newest, read_manifest
 from plumbline.pipelines.store.store import Store
 
 MAX_IMAGES = 96
@@ -51,7 +43,9 @@ NO_RAY = ClusterConfig(executor="here")
 NO_RUN = "none"
 """Value of `compare` for a report without a comparison."""
 MAX_CONTRADICTED = 24
-"""Images on which metrics contradict people."""
+"""Largest number of images with scores that contradict people."""
+SECTIONS = Extensions[Callable[[Store, str], ReportSection | None]]("report_sections", {})
+"""Functions of plugins that make a section from a store and a run's id, or None if there is nothing to show."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,13 +57,13 @@ class ReportConfig:
     run: str = "latest"
     """A run's id (plumbline status); `latest` is the newest."""
     compare: str | None = None
-    """Id of an earlier run to compare with. `previous` selects the newest run of the benchmark that can be compared,
-    `none` no run, and null the run with which the last report was compared."""
+    """Earlier run to compare with: an id, or `previous` for the newest run of the benchmark that can be compared, or
+    `none` for no run. null repeats the comparison of the last report."""
     reward: AnyReward = None
-    """Reward on which generators were trained since the earlier run: a metric, or several in one as for jobs.serve
+    """Reward that generators were trained on since the earlier run: a metric, or several in one as for jobs.serve
     (docs/rewards.md). The report names generators that seem to game it."""
     baseline: str | None = None
-    """The only generator with which all others are compared. With 30 generators, 29 comparisons then share the
+    """Compare the other generators with this generator only. With 30 generators, 29 comparisons then share the
     probability of error, and not 435. Name it before you see the scores."""
     images: int = MAX_IMAGES
     """Largest number of images in the gallery, and of images side by side."""
@@ -87,13 +81,15 @@ class ReportConfig:
     def __post_init__(self) -> None:
         if self.compare is not None and "," in self.compare:
             raise ConfigError(
-                f"compare: expected one run, got {self.compare}: a change and its significance are told between two "
-                "runs; make a report for each, or look at jobs.trends, which shows them one after the other"
+                f"compare: expected a single run, got {self.compare}: a report shows the changes between two runs. "
+                "Make a report for each, or look at jobs.trends, which shows many runs in order"
             )
         if not 0 <= self.images <= MAX_IMAGES:
             raise ConfigError(f"images: expected 0 to {MAX_IMAGES}, got {self.images}")
         if self.reward is not None and self.compare in (None, NO_RUN):
-            raise ConfigError(f"reward: {self.reward.name!r} is looked at beside an earlier run; set compare=previous")
+            raise ConfigError(
+                f"reward: {self.reward.name!r} needs an earlier run to compare with; set compare=previous"
+            )
 
 
 class WrittenReport(NamedTuple):
@@ -103,25 +99,15 @@ class WrittenReport(NamedTuple):
     url: str
     """Address of report.html. The files summary.csv, summary.md and summary.tex are in the same folder."""
     size: int
-    """Size of report.html in bytes."""
 
 
 class EarlierRun(NamedTuple):
     """The run that a run is compared with."""
 
     run_id: str | None = None
-    """The id of the earlier run, if there is one."""
     run: GatheredRun | None = None
-    """The run, or None if it can no longer be read."""
     warning: str = ""
     """Reason if it cannot be read, for the page."""
-
-
-class OpenedRun(NamedTuple):
-    """A run with its prompts and images, if they can still be read."""
-
-    gathered: GatheredRun
-    originals: Originals | None
 
 
 def write_report(
@@ -140,22 +126,23 @@ def write_report(
 ) -> WrittenReport:
     """Write report.html and the summary as CSV, Markdown and LaTeX into the run's folder.
 
-    A report that is written again without `compare` is compared with the same run as before. Prompts and images that
-    can no longer be read are shown as missing, with the reason. The run's `sources` are opened unless they are given.
-    The metrics of a large run are compared in parallel on the `cluster`.
+    `compare` to `settings` are options of `ReportConfig`. The metrics of a large run are compared in parallel on the
+    `cluster`. Prompts and images that can no longer be read are shown as missing, with the reason; the run's `sources`
+    are opened unless they are given.
 
     `hold` is called before the run becomes the newest of the store, and can prevent that by raising LeaseLost. Raises
-    ConfigError if there is no such run, or an option names something that the run does not have.
+    ConfigError if the run does not exist, or if an option names something that the run does not have.
     """
     run_id = find_run(store, run)
     rows = read_manifest(store, run_id).get("counts", {}).get("rows", 0)
     with open_tasks(cluster, store, rows=rows) as tasks:
-        opened = open_run(store, run_id, sources, tasks.map)
-        before = _find_earlier(store, opened.gathered, compare, tasks.map)
-        _check_names(opened.gathered, reward, baseline)
+        opened, originals = open_run(store, run_id, sources, tasks.map)
+        before = _find_earlier(store, opened, compare, tasks.map)
+        _check_names(opened, reward, baseline)
         page = _make_page(
             store,
             opened,
+            originals,
             before.run,
             images,
             reward=reward,
@@ -188,16 +175,16 @@ def _check_names(run: GatheredRun, reward: Combination | None, baseline: str | N
     metrics, generators = run.ranking(), run.scores.generators
     for name in () if reward is None else reward.weights:
         if name not in metrics:
-            raise ConfigError(
-                f"reward: expected a metric of the run, {' or '.join(metrics) or 'of which it has none'}, got {name!r}"
-            )
+            known = " or ".join(metrics) or "but none of its metrics ranks images"
+            raise ConfigError(f"reward: expected a metric of the run, {known}, got {name!r}")
     if baseline is not None and baseline not in generators:
         raise ConfigError(f"baseline: expected a generator of the run, {' or '.join(generators)}, got {baseline!r}")
 
 
 def _make_page(
     store: Store,
-    opened: OpenedRun,
+    run: GatheredRun,
+    originals: Originals | None,
     before: GatheredRun | None,
     images: int,
     *,
@@ -207,13 +194,12 @@ def _make_page(
     settings: Choice,
     each: OrderedMap,
 ) -> Page:
-    run, originals = opened
-    lower_is_better, ranking, pictured = falling_metrics(run.manifest), run.ranking(), run.pictured()
-    quotas = gallery_quotas(run.scores, pictured, images, ranking=bool(ranking))
+    lower_is_better, ranking, shown = falling_metrics(run.manifest), run.ranking(), run.gallery_metrics()
+    quotas = gallery_quotas(run.scores, shown, images, ranking=bool(ranking))
     known = all_settings(run.manifest, settings)
     inputs = MetricInputs(run.scores, run.skills, quotas, run.unranked(), lower_is_better, baseline, rated, known)
     figures = measure_metrics(inputs, each)
-    seen = {metric: figures[metric].seen for metric in pictured if metric in figures}
+    seen = {metric: figures[metric].seen for metric in shown if metric in figures}
     picks = pick_images(run.scores, seen, quotas, images, lower_is_better, each)
     if run.agreement is not None:
         contradicted = run.agreement.contradicted[: min(images, MAX_CONTRADICTED)]
@@ -233,12 +219,12 @@ def _make_page(
 
 
 def _find_earlier(store: Store, run: GatheredRun, compare: str | None, each: OrderedMap) -> EarlierRun:
-    """Return the run to compare with, without its sources: the one named by `compare`, or that of the last report."""
+    """Return the run to compare with, without its sources: the run that `compare` or the last report names."""
     if compare == NO_RUN:
         return EarlierRun()
     if compare is not None:
-        compared = _read_compared(store, run, compare, each)
-        return EarlierRun(compared.run_id, compared)
+        earlier = _read_compared(store, run, compare, each)
+        return EarlierRun(earlier.run_id, earlier)
     record = read_report_record(store, run.run_id)
     if record is None or record.compared_with is None:
         return EarlierRun()
@@ -256,24 +242,20 @@ def _read_compared(store: Store, run: GatheredRun, compare: str, each: OrderedMa
     return _gather(store, run_id, read_manifest(store, run_id), Skills(()), each)
 
 
-def open_run(store: Store, run_id: str, sources: Sources | None, each: OrderedMap) -> OpenedRun:
+def open_run(
+    store: Store, run_id: str, sources: Sources | None, each: OrderedMap
+) -> tuple[GatheredRun, Originals | None]:
     """Read a run's manifest and tables, and its prompts and images if they can still be read."""
     manifest = read_manifest(store, run_id)
     originals, unreadable = find_originals(manifest, store, sources)
     skills = Skills(()) if originals is None else skills_of(originals.prompts)
-    gathered = _gather(store, run_id, manifest, skills, each, unreadable)
-    usual, sections = read_usual_scores(store, run_id, manifest), read_sections(store, run_id)
-    return OpenedRun(replace(gathered, usual=usual, sections=sections), originals)
+    run = _gather(store, run_id, manifest, skills, each)
+    usual = read_usual_scores(store, run_id, manifest)
+    sections = [section for name in sorted(SECTIONS) if (section := SECTIONS[name](store, run_id)) is not None]
+    return replace(run, usual=usual, sections=sections, unreadable=unreadable), originals
 
 
-def _gather(
-    store: Store,
-    run_id: str,
-    manifest: Mapping[str, Any],
-    skills: Skills,
-    each: OrderedMap,
-    unreadable: str = "",
-) -> GatheredRun:
+def _gather(store: Store, run_id: str, manifest: Mapping[str, Any], skills: Skills, each: OrderedMap) -> GatheredRun:
     """Read a run without the texts of its prompts."""
     folder = f"runs/{run_id}"
     return GatheredRun(
@@ -287,5 +269,4 @@ def _gather(
         agreement=read_agreement(store, run_id),
         noise=read_judge_noise(store, run_id),
         decisions=store.read_table(f"{folder}/decisions.parquet") if manifest.get("seen") else None,
-        unreadable=unreadable,
     )

@@ -13,9 +13,7 @@ class ReportRecord:
     """The file report.json in a run's folder."""
 
     compared_with: str | None
-    """The id of the earlier run, if any."""
     title: str
-    """Title of the leaderboard."""
     leaderboard: Mapping[str, Mapping[str, str]]
     """Cells of the leaderboard as text, by generator and column."""
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import NamedTuple
 
 from plumbline.operators.images.generation_settings import COMPARE, Choice, all_settings
 from plumbline.operators.metrics.table import falling_metrics
@@ -17,13 +16,6 @@ from plumbline.pipelines.store.store import Store
 from plumbline.pipelines.store.suites import Suite
 
 
-class WrittenSuite(NamedTuple):
-    """A suite whose page is in the store, with summary.csv and summary.md in the same folder."""
-
-    suite: Suite
-    page: SuitePage
-
-
 def write_suite(
     store: Store,
     suite_id: str,
@@ -33,10 +25,13 @@ def write_suite(
     settings: Choice = COMPARE,
     left_out: Sequence[str] = (),
     notes: Sequence[str] = (),
-) -> WrittenSuite:
-    """Write the page of these runs; `runs` are the ids of runs by benchmark."""
+) -> tuple[Suite, SuitePage]:
+    """Write the page of these runs, with summary.csv and summary.md in the same folder.
+
+    `runs` are the ids of runs by benchmark. Raises PlumblineError if a run cannot be read.
+    """
     page = build_suite(
-        suite_id, [read_suite_run(store, run_id, settings) for run_id in runs.values()], left_out=left_out, notes=notes
+        suite_id, [_read_suite_run(store, run_id, settings) for run_id in runs.values()], left_out=left_out, notes=notes
     )
     suite = Suite(suite_id, dict(runs), exit_code)
     for name, text in (
@@ -48,27 +43,17 @@ def write_suite(
     ended = datetime.now(UTC).isoformat(timespec="seconds")
     content = {"suite_id": suite_id, "ended": ended, "exit_code": exit_code, "runs": dict(runs)}
     store.write_json(f"{suite.folder}/suite.json", content)
-    return WrittenSuite(suite, page)
+    return suite, page
 
 
-def read_suite_run(store: Store, run_id: str, choice: Choice = COMPARE) -> SuiteRun:
-    """Read a run and compare all its generators over all prompts; raise PlumblineError if it cannot be read."""
+def _read_suite_run(store: Store, run_id: str, choice: Choice) -> SuiteRun:
+    """Read a run and compare all its generators over all prompts."""
     manifest, scores = read_manifest(store, run_id), read_run_scores(store, run_id)
-    lower_is_better, unranked, settings = (
-        falling_metrics(manifest),
-        unranked_metrics(manifest),
-        all_settings(manifest, choice),
-    )
-    return SuiteRun(
-        run_id=run_id,
-        manifest=manifest,
-        summary=store.read_table(f"runs/{run_id}/summary.parquet"),
-        duels=[
-            duel
-            for name in scores.metrics
-            if name not in unranked
-            for duel in compare_generators(
-                name, read_prompt_means(scores, name), Skills(()), lower_is_better, settings=settings
-            )
-        ],
-    )
+    lower_is_better, unranked = falling_metrics(manifest), unranked_metrics(manifest)
+    settings = all_settings(manifest, choice)
+    duels = []
+    for name in scores.metrics:
+        if name not in unranked:
+            means = read_prompt_means(scores, name)
+            duels += compare_generators(name, means, Skills(()), lower_is_better, settings=settings)
+    return SuiteRun(run_id, manifest, store.read_table(f"runs/{run_id}/summary.parquet"), duels)

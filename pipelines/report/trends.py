@@ -14,18 +14,16 @@ from plumbline.operators.base.errors import ConfigError, PlumblineError
 from plumbline.operators.base.sentences import plural
 from plumbline.operators.images.generation_settings import COMPARE, Choice
 from plumbline.operators.report.rendering import render_trends
-from plumbline.operators.report.trends import Checkpoints, TrendRun, Trends, build_trends, to_frame
+from plumbline.operators.report.trends import TrendRun, Trends, build_trends, to_frame
 from plumbline.operators.results.summary import part_of
 from plumbline.pipelines.base.exit_codes import OVER_BUDGET
 from plumbline.pipelines.base.storage import StorageConfig
-from plumbline.pipelines.report.bridges import read_bridges
-from plumbline.pipelines.report.comparable_runs import CHECKPOINTS, check_checkpoints
+from plumbline.pipelines.report.comparable_runs import CHECKPOINTS, check_checkpoints, read_bridges
 from plumbline.pipelines.store.runs import READERS, Run, list_runs
 from plumbline.pipelines.store.store import Store
 
 MAX_RUNS = 120
 MAX_PROBLEMS = 8
-"""Runs that cannot be read and are named one by one; of more, the number is given."""
 UNSAFE = re.compile(r"[^A-Za-z0-9_.-]")
 
 
@@ -36,14 +34,14 @@ class TrendsConfig(BoundsChecked):
     store: str = "store"
     """Folder or cloud prefix of the store."""
     benchmark: str | None = None
-    """Benchmark whose runs are drawn; null for the benchmark of the newest run."""
+    """Benchmark of the runs; null for the benchmark of the newest run."""
     checkpoints: str = CHECKPOINTS
-    """A regular expression that matches the whole name of a generator that is a checkpoint of a training, such as
-    sdxl-step-2000 or flux_ckpt500, with the groups `family` and `step` (a whole number)."""
+    """Regular expression for the whole name of a generator that is a checkpoint of a training, such as sdxl-step-2000
+    or flux_ckpt500. It has the groups `family` and `step` (a whole number)."""
     runs: Positive = MAX_RUNS
     """Number of runs that are drawn, the newest ones; trends.parquet has all runs."""
     settings: Choice = COMPARE
-    """`compare` breaks a generator's line where its images were generated with other settings (docs/decide.md);
+    """`compare` breaks a generator's line if its images were generated with other settings (docs/decide.md);
     `ignore` does not."""
     storage: StorageConfig = field(default_factory=StorageConfig)
 
@@ -59,17 +57,6 @@ class MadeTrends(NamedTuple):
     means: pd.DataFrame
     """Means of all runs that could be read."""
     runs: int
-    """Number of these runs."""
-
-
-class WrittenTrends(NamedTuple):
-    """A page of trends in its store."""
-
-    page: Trends
-    url: str
-    """Address of trends.html. The file trends.parquet is in the same folder."""
-    runs: int
-    """Number of runs in trends.parquet."""
 
 
 def write_trends(
@@ -79,13 +66,16 @@ def write_trends(
     checkpoints: str = CHECKPOINTS,
     runs: int = MAX_RUNS,
     settings: Choice = COMPARE,
-) -> WrittenTrends:
-    """Write trends.html and trends.parquet of a benchmark's runs; raise ConfigError if it has none."""
+) -> tuple[MadeTrends, str]:
+    """Write trends.html and trends.parquet of a benchmark's runs; return the trends, and the address of the page.
+
+    Raises ConfigError if no run of the benchmark can be read.
+    """
     made = make_trends(store, benchmark=benchmark, checkpoints=checkpoints, runs=runs, settings=settings)
     folder = f"trends/{UNSAFE.sub('_', made.page.benchmark)}"
     store.write_table(f"{folder}/trends.parquet", pa.Table.from_pandas(made.means, preserve_index=False))
     store.write_text(f"{folder}/trends.html", render_trends(made.page))
-    return WrittenTrends(made.page, f"{store.place.url}/{folder}/trends.html", made.runs)
+    return made, f"{store.place.url}/{folder}/trends.html"
 
 
 def make_trends(
@@ -96,14 +86,14 @@ def make_trends(
     runs: int = MAX_RUNS,
     settings: Choice = COMPARE,
 ) -> MadeTrends:
-    """Return the trends over a benchmark's runs; raise ConfigError if it has none that can be read."""
+    """Return the trends over a benchmark's runs; raise ConfigError if none of them can be read."""
     listed = list_runs(store)
     problems = [run.problem for run in listed if run.manifest is None]
     if problems and len(problems) == len(listed):
         raise ConfigError(problems[-1])
-    chosen, warnings = _choose(listed, benchmark)
+    chosen, warnings = _choose_runs(listed, benchmark)
     with ThreadPoolExecutor(READERS) as pool:
-        read = list(pool.map(lambda run: _read(store, run), chosen))
+        read = list(pool.map(lambda run: _read_run(store, run), chosen))
     whole = [run for run in read if isinstance(run, TrendRun)]
     problems += [run for run in read if isinstance(run, str)]
     if not whole:
@@ -115,7 +105,7 @@ def make_trends(
     page = build_trends(
         whole[-runs:],
         means,
-        Checkpoints(re.compile(checkpoints)),
+        re.compile(checkpoints),
         warnings,
         settings,
         read_bridges(store, whole[-1].manifest.get("benchmark")),
@@ -123,32 +113,34 @@ def make_trends(
     return MadeTrends(page, means, len(whole))
 
 
-def _choose(listed: Sequence[Run], benchmark: str | None) -> tuple[list[Run], list[str]]:
-    """Return the runs of a benchmark to draw, oldest first, and notes about the others."""
-    sound = [run for run in listed if run.manifest is not None]
-    if benchmark is None and sound:
-        benchmark = str((sound[-1].manifest or {}).get("benchmark"))
-    of_benchmark = [run for run in sound if (run.manifest or {}).get("benchmark") == benchmark]
-    if not of_benchmark:
-        known = sorted({str((run.manifest or {}).get("benchmark")) for run in sound})
-        raise ConfigError(f"benchmark={benchmark}: no run of it in the store; it has {', '.join(known) or 'none'}")
-    notes = []
-    for is_excluded, reason in REASONS:
-        others = [run for run in of_benchmark if not is_excluded(run.manifest or {})]
-        if left := len(of_benchmark) - len(others):
-            notes.append(f"{plural(left, 'run')} {'left out' if others else 'drawn, as there is no other'}: {reason}.")
-        of_benchmark = others or of_benchmark
-    return of_benchmark, notes
-
-
-REASONS = (
+EXCLUSIONS = (
     (lambda manifest: manifest.get("exit_code") == OVER_BUDGET, "more rows failed than the budget of failures allows"),
-    (lambda manifest: bool(part_of(manifest)), "of some of the prompts alone, by a limit or an adaptive sweep"),
+    (lambda manifest: bool(part_of(manifest)), "only some of the prompts, by a limit or an adaptive sweep"),
 )
-"""Conditions under which a run is not drawn if there are other runs, with the reason in words."""
+"""Conditions that exclude a run if there are other runs, with the reason in words."""
 
 
-def _read(store: Store, run: Run) -> TrendRun | str:
+def _choose_runs(listed: Sequence[Run], benchmark: str | None) -> tuple[list[Run], list[str]]:
+    """Return the runs of a benchmark to draw, oldest first, and notes about the others."""
+    manifests = {run.run_id: run.manifest for run in listed if run.manifest is not None}
+    if benchmark is None and manifests:
+        benchmark = str([*manifests.values()][-1].get("benchmark"))
+    chosen = [run for run in listed if manifests.get(run.run_id, {}).get("benchmark") == benchmark]
+    if not chosen:
+        known = sorted({str(manifest.get("benchmark")) for manifest in manifests.values()})
+        raise ConfigError(
+            f"benchmark={benchmark}: the store has no run of this benchmark; it has {', '.join(known) or 'no runs'}"
+        )
+    notes = []
+    for is_excluded, reason in EXCLUSIONS:
+        others = [run for run in chosen if not is_excluded(manifests[run.run_id])]
+        if left := len(chosen) - len(others):
+            notes.append(f"{plural(left, 'run')} {'left out' if others else 'drawn, as there is no other'}: {reason}.")
+        chosen = others or chosen
+    return chosen, notes
+
+
+def _read_run(store: Store, run: Run) -> TrendRun | str:
     """Read a run with its summary; return the problem if it cannot be read."""
     path = f"runs/{run.run_id}/summary.parquet"
     try:

@@ -13,7 +13,7 @@ from plumbline.operators.results.metric_recipes import recipe_of
 from plumbline.operators.results.run_scores import RunScores
 from plumbline.operators.results.summary import Skills
 from plumbline.pipelines.plans.sweep_config import SweepConfig
-from plumbline.pipelines.report.bridges import BRIDGES
+from plumbline.pipelines.report.comparable_runs import BRIDGES
 from plumbline.pipelines.report.finished_run import find_originals
 from plumbline.pipelines.running.events import Watch
 from plumbline.pipelines.sources.sources import skills_of

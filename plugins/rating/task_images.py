@@ -6,10 +6,10 @@ from threading import BoundedSemaphore
 from typing import Any
 
 from plumbline.operators.base.errors import RowError
-from plumbline.operators.report.gallery import make_picture, make_sources
+from plumbline.operators.report.gallery import encode_sources, encode_thumbnail
 from plumbline.operators.report.picked_images import ImageKey
 from plumbline.pipelines.report.finished_run import Originals
-from plumbline.pipelines.report.image_details import Made, MakePicture, PlacedImage, read_edit_sources, show_row
+from plumbline.pipelines.report.image_details import Made, MakeImage, PlacedImage, read_edit_sources, show_row
 from plumbline.plugins.rating.tasks import Task
 
 SIDE, MAX_BYTES = 1024, 400_000
@@ -33,8 +33,8 @@ class Pictures:
     def __init__(self, originals: Originals) -> None:
         self._originals = originals
         self._decoding = BoundedSemaphore(MAX_DECODING)
-        picture = partial(make_picture, side=SIDE, most=MAX_BYTES)
-        sources = partial(make_sources, side=SIDE, most=MAX_BYTES)
+        picture = partial(encode_thumbnail, side=SIDE, max_bytes=MAX_BYTES)
+        sources = partial(encode_sources, side=SIDE, max_bytes=MAX_BYTES)
         self._image = lru_cache(MAX_CACHED)(partial(self._make, picture))
         self._sources = lru_cache(MAX_CACHED)(partial(self._make, sources, edited=True))
 
@@ -58,7 +58,7 @@ class Pictures:
         return next((picture.message for picture in shown if isinstance(picture, RowError)), None)
 
     def _make(
-        self, make: MakePicture[Made], key: ImageKey, prompt_id: str, shard: str, row: int, *, edited: bool = False
+        self, make: MakeImage[Made], key: ImageKey, prompt_id: str, shard: str, row: int, *, edited: bool = False
     ) -> Made:
         with self._decoding:
             edits: Mapping[str, Mapping[str, Any]] = read_edit_sources([prompt_id], self._originals) if edited else {}

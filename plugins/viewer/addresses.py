@@ -9,7 +9,7 @@ from starlette.requests import Request
 
 from plumbline.operators.base.errors import PlumblineError
 from plumbline.operators.images.generation_settings import COMPARE, Values, add_settings, all_settings
-from plumbline.operators.report.marked_words import cut
+from plumbline.operators.report.marked_words import shorten
 from plumbline.plugins.viewer.browser import BrowsedRun, NotFound
 from plumbline.plugins.viewer.run_database import ORDERS, Settings, WantedRows
 
@@ -115,7 +115,7 @@ def check_name(label: str, name: str, known: Sequence[str] | Mapping[str, Any] |
     """Raise NotFound if the name is not known; None means that the run does not list its names."""
     if name and known is not None and name not in known:
         raise NotFound(
-            f"{label}={cut(name, 80)}: run {run_id} has no such {label}; it has {cut(', '.join(known), 200)}"
+            f"{label}={shorten(name, 80)}: run {run_id} has no such {label}; it has {shorten(', '.join(known), 200)}"
         )
 
 

@@ -18,8 +18,8 @@ from plumbline.operators.base.sentences import first_rows
 from plumbline.operators.metrics.metric import direction
 from plumbline.operators.metrics.table import falling_metrics
 from plumbline.operators.report.changes import clear_first, differing_settings
-from plumbline.operators.report.gallery import Card, Picture, make_card
-from plumbline.operators.report.marked_words import MarkedQuestion, cut, mark_questions
+from plumbline.operators.report.gallery import Card, Thumbnail, make_card
+from plumbline.operators.report.marked_words import MarkedQuestion, mark_questions, shorten
 from plumbline.operators.report.rendering import FILE_POLICY, ServedPages, render_trends
 from plumbline.operators.results.summary import OVERALL, part_of
 from plumbline.pipelines.base.storage import first_line
@@ -237,11 +237,11 @@ class Pages:
         all_questions = (question for listed in questions.values() for question in listed)
         chosen = next((question for question in all_questions if question.question_id == wanted), None)
         sources = next(filter(None, (self._list_sources(run, image.score.row) for image in images)), [])
-        first_source = next((number for number, source in enumerate(sources) if source.thumbnail), None)
+        first_source = next((number for number, source in enumerate(sources) if source.url), None)
         content: dict[str, Any] = {"prompt_id": prompt_id, "images": images, "asked": questions, "sources": sources}
         content |= {"chosen": chosen, "wanted": wanted, "first_source": first_source}
         content["n_notes"] = sum(self._count_notes(image.score) for image in images)
-        return self._render("prompt", request, title=cut(scores[0].text or prompt_id, 200), **content)
+        return self._render("prompt", request, title=shorten(scores[0].text or prompt_id, 200), **content)
 
     def all_notes(self, request: Request) -> Response:
         """List the notes on all images of the store, newest first."""
@@ -290,7 +290,7 @@ class Pages:
             raise NoPicture(source.message)
         return source
 
-    def _list_sources(self, run: BrowsedRun, row: int) -> list[Picture]:
+    def _list_sources(self, run: BrowsedRun, row: int) -> list[Thumbnail]:
         """Return the sources of an edited image; empty if the image itself cannot be shown."""
         try:
             sources = self.browser.sources(run.run_id, row)
@@ -298,7 +298,7 @@ class Pages:
             return []
         url = f"/runs/{quote(run.run_id)}/pictures/{row}?source="
         return [
-            Picture(None, source.message) if isinstance(source, RowError) else Picture(f"{url}{number}")
+            Thumbnail(None, source.message) if isinstance(source, RowError) else Thumbnail(f"{url}{number}")
             for number, source in enumerate(sources)
         ]
 
@@ -403,8 +403,8 @@ def _join_questions(elements: Sequence[Elements]) -> list[SharedQuestion]:
     return [
         SharedQuestion(
             question_id=question_id,
-            text=cut(element["text"]),
-            wanted=cut(element["wanted"]),
+            text=shorten(element["text"]),
+            wanted=shorten(element["wanted"]),
             answers=[mark_questions([image[question_id]])[0] if question_id in image else None for image in by_id],
         )
         for question_id, element in list(first.items())[:MAX_QUESTIONS]

@@ -12,19 +12,18 @@ from typing import Any, NamedTuple
 from plumbline.operators.base.errors import ConfigError, PlumblineError, RowError
 from plumbline.operators.base.schemas import PROMPTS
 from plumbline.operators.metrics.table import falling_metrics
-from plumbline.operators.report.gallery import ImageDetail, make_picture, make_sources
+from plumbline.operators.report.gallery import ImageDetail, encode_sources, encode_thumbnail
 from plumbline.operators.report.picked_images import ImageKey, Pick
 from plumbline.operators.results.percentile_ranks import UsualScores
-from plumbline.pipelines.report.finished_run import Originals, find_originals
+from plumbline.pipelines.report.finished_run import Originals, find_originals, read_usual_scores
 from plumbline.pipelines.report.image_details import (
     Made,
-    MakePicture,
+    MakeImage,
     read_edit_sources,
     read_elements,
     read_scores_cells,
     show_images,
 )
-from plumbline.pipelines.report.percentile_ranks import read_usual_scores
 from plumbline.pipelines.store.runs import Run, ScoresCell, list_runs, read_manifest, run_ids
 from plumbline.pipelines.store.store import Store
 from plumbline.pipelines.store.suites import SUITES, Suite, newest_suites
@@ -91,10 +90,10 @@ class Browser:
         self._lock = Lock()
         self._openers = ThreadPoolExecutor(2)
         self._decoding = BoundedSemaphore(MAX_DECODING)
-        self._small = lru_cache(MAX_SMALL)(partial(self._make, make_picture))
-        large = partial(make_picture, side=LARGE_SIDE, most=LARGE_BYTES)
+        self._small = lru_cache(MAX_SMALL)(partial(self._make, encode_thumbnail))
+        large = partial(encode_thumbnail, side=LARGE_SIDE, max_bytes=LARGE_BYTES)
         self._large = lru_cache(MAX_LARGE)(partial(self._make, large))
-        sources = partial(make_sources, side=LARGE_SIDE, most=LARGE_BYTES)
+        sources = partial(encode_sources, side=LARGE_SIDE, max_bytes=LARGE_BYTES)
         self._sources = lru_cache(MAX_LARGE)(partial(self._make, sources, edited=True))
 
     def check(self) -> None:
@@ -160,7 +159,7 @@ class Browser:
         """Return the sources of a row's edited image as WebP or errors; raise like `picture`."""
         return self._sources(run_id, row)
 
-    def _make(self, make: MakePicture[Made], run_id: str, row: int, *, edited: bool = False) -> Made:
+    def _make(self, make: MakeImage[Made], run_id: str, row: int, *, edited: bool = False) -> Made:
         run = self.open(run_id).result()
         score = run.rows.read_row(row)
         if score is None:

@@ -10,12 +10,11 @@ from plumbline.operators.base.sentences import FirstRows, first_rows
 from plumbline.operators.images.generation_settings import COLUMN, COMPARE, all_settings
 from plumbline.operators.report.changes import Changes, altered_metrics, compare
 from plumbline.operators.report.gallery import ImageDetail
-from plumbline.operators.report.marked_words import MarkedQuestion, cut, mark_question
+from plumbline.operators.report.marked_words import MarkedQuestion, mark_question, shorten
 from plumbline.operators.results.bridge import UNCHANGED, Bridge
 from plumbline.operators.results.run_scores import PromptTexts
 from plumbline.operators.results.summary import Skills
-from plumbline.pipelines.report.bridges import read_bridges
-from plumbline.pipelines.report.comparable_runs import obstacle_between
+from plumbline.pipelines.report.comparable_runs import obstacle_between, read_bridges
 from plumbline.pipelines.sources.sources import skills_of
 from plumbline.pipelines.store.run_scores import read_prompt_texts
 from plumbline.plugins.viewer.addresses import Choice, Side, check_name, check_settings
@@ -199,7 +198,7 @@ def _choose_typical(run_id: str, scores: Sequence[Score]) -> ShownSide:
     scored = [(score, score.score) for score in scores if score.score is not None]
     mean = sum(value for _, value in scored) / len(scored) if scored else None
     nearest = min(scored, key=lambda pair: abs(pair[1] - (mean or 0.0)))[0] if scored else scores[0]
-    text = cut(nearest.text or nearest.prompt_id, 200)
+    text = shorten(nearest.text or nearest.prompt_id, 200)
     alt = f"Image by {nearest.generator} in run {run_id} for the prompt: {text}"
     return ShownSide(run_id, nearest, mean, len(scores), alt)
 
@@ -218,7 +217,7 @@ def _show_move(
     )
     shared = [ChangedAnswer(question, after[key]) for key, question in before.items() if key in after]
     changed = [pair for pair in shared if (pair.left.state, pair.left.given) != (pair.right.state, pair.right.given)]
-    reasons = tuple(cut(detail.rationales.get(metric), MAX_REASON) for _, detail in (left, right))
+    reasons = tuple(shorten(detail.rationales.get(metric), MAX_REASON) for _, detail in (left, right))
     return ShownMove(
         prompt_id=move.prompt_id,
         text=right[0].score.text or left[0].score.text or move.prompt_id,

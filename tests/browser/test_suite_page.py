@@ -35,8 +35,8 @@ def suite(tmp_path_factory: pytest.TempPathFactory) -> Path:
         run = make_run(folder, generators=NAMES, run_id=f"2026-01-0{day}", benchmark=benchmark)
         runs[benchmark] = run.run_id
     told = [f"{HOSTILE[0]} does not score places"]
-    written = write_suite(run.store, "20260103-020000-000000", runs, exit_code=0, left_out=told, notes=told)
-    return Path(written.suite.page(run.store))
+    suite, _ = write_suite(run.store, "20260103-020000-000000", runs, exit_code=0, left_out=told, notes=told)
+    return Path(suite.page(run.store))
 
 
 @pytest.fixture

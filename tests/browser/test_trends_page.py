@@ -40,8 +40,8 @@ def trends(tmp_path_factory: pytest.TempPathFactory) -> Path:
             benchmark=HOSTILE[0],
             config={"metrics": metrics},
         )
-    written = write_trends(run.store)
-    return Path(written.url)
+    _, url = write_trends(run.store)
+    return Path(url)
 
 
 @pytest.fixture

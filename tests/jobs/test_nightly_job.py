@@ -464,7 +464,7 @@ def test_a_night_past_its_deadline_has_its_own_exit_code_and_the_next_night_cont
 
     monkeypatch.setattr(regressions, "_outcome", never)
     ended = nights.run("nightly.deadline=3600")
-    assert ended.code == 6 and "nightly.deadline: 3600 seconds are over; what was computed is kept" in ended.out
+    assert ended.code == 6 and "nightly.deadline: 3600 seconds are over; all computed cells are kept" in ended.out
     assert unreleased_leases(nights.store) == {}
     monkeypatch.undo()
     assert nights.run().code == 0 and len(run_ids(nights.store)) == 1 and nights.outcome() is not None

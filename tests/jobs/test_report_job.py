@@ -55,7 +55,7 @@ def test_the_change_of_a_combined_reward_is_listed_with_those_of_its_parts(tmp_p
     assert run.html.count("<td><bdi>reward</bdi></td>") == 3, "of each generator"
     said = refusal("report", *words, "reward={gecko: 1, tifa: 1}")
     assert "reward: expected a metric of the run, gecko or clipscore, got 'tifa'" in said
-    assert "reward: 'reward' is looked at beside an earlier run" in refusal("report", *words[:2], "reward={gecko: 2}")
+    assert "reward: 'reward' needs an earlier run to compare with" in refusal("report", *words[:2], "reward={gecko: 2}")
 
 
 def many_noisy(generator: str, metric: str, prompt: int) -> float:
@@ -68,27 +68,27 @@ def test_no_report_claims_that_there_is_no_difference_from_too_few_prompts(tmp_p
     """This holds if no outcome could have separated them, and if more prompts would."""
     names = [f"g{number:02d}" for number in range(30)]
     for prompts, headline, wanted in (
-        (14, "Too few prompts to tell who is better by m.", "15 prompts are the least that can show a difference"),
-        (16, "No generator is clearly better than another by m.", "would take about "),
+        (14, "Too few prompts to say who is better by m.", "at least 15 prompts are needed"),
+        (16, "No generator is clearly better than another by m.", "prompts would show it."),
     ):
         folder = tmp_path / str(prompts)
         run = make_run(folder, prompts=plain_prompts(prompts), generators=names, metrics=["m"], score=many_noisy)
         said = printed("report", f"store={folder}/store", "images=0")
         assert f"\n{headline}" in said and wanted in said and "all tied" not in run.html
-        assert wanted in run.html and "Too few prompts at every skill to tell from g" in said
+        assert wanted in run.html and "Too few prompts at every skill to compare with g" in said
 
 
 def test_every_generator_is_compared_with_the_baseline_and_with_nothing_else(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     said = " ".join(printed("report", f"store={tmp_path}/store", "baseline=borealis").split())
-    assert "means; better or worse: clearly so than borealis; tied: not told from it (signed-rank test, Holm)" in said
+    assert "means; clearly better or worse than borealis, or tied: no clear difference (signed-rank test, Holm)" in said
     assert "Clearly better than borealis: atlas by 2, of 2 metrics. Clearly worse: cobalt by 2, of 2 metrics." in said
     assert (
         "4 of 4 comparisons of two generators by one metric are clear" in said and "could not be compared" not in said
     )
     summary = (run.folder / "summary.md").read_text()
-    assert "| beside borealis |" in summary and "Beside borealis (" in summary
-    assert "clearly so than borealis" in run.html and "share a letter where" not in run.html
+    assert "| compared with borealis |" in summary and "Compared with borealis (" in summary
+    assert "clearly better or worse than borealis" in run.html and "share a letter if" not in run.html
     assert "atlas</bdi> against <bdi>borealis" in run.html and "atlas</bdi> against <bdi>cobalt" not in run.html
 
 

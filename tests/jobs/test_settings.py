@@ -158,7 +158,7 @@ def test_generators_with_different_settings_share_no_letter_and_are_not_ranked(t
     assert "borealis against" in made.html.replace("<bdi>", "").replace("</bdi>", "")
     assert "not comparable: cfg 4 against 7.5" in made.html and "cfg 7.5, seed 1" in made.html
     baseline = run("report", f"store={tmp_path}/store", "images=0", "baseline=atlas").words
-    assert "of other settings, and not compared: borealis" in baseline and "Clearly better than" not in baseline
+    assert "not compared (other settings): borealis" in baseline and "Clearly better than" not in baseline
     ignored = run("report", f"store={tmp_path}/store", "images=0", "settings=ignore").words
     assert "atlas is the best generator." in ignored
 

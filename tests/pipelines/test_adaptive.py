@@ -108,7 +108,7 @@ def test_a_sweep_stops_when_enough_is_seen_and_names_the_unseen_rest(stopped: St
         f"The scores are of a balanced random subsample: {seen.prompts} of 64 prompts, {2 * seen.prompts} of 128 images"
     )
     assert page.decided is not None and page.decided.rows[0][1:3] == ("atlas, flint", "alike")
-    assert page.cards and all(card.thumbnail for card in page.cards), "its images are found by a later report too"
+    assert page.cards and all(card.image.url for card in page.cards), "its images are found by a later report too"
     with pytest.raises(ConfigError, match="has scores of a subsample; run the sweep without adaptive"):
         gather_scores(now.store, "latest", None)
 

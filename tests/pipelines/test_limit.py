@@ -69,7 +69,7 @@ def test_only_the_first_prompts_and_their_images_are_scored_and_the_output_says_
     assert "5 of 12 prompts x 2 generators = 10 images" in printed
     assert "warning The scores are of the benchmark's first 5 of 12 prompts (limit), and of 10 of 24 images" in printed
     assert "small (5 of 12" in printed
-    assert written.page.cards and all(card.thumbnail for card in written.page.cards)
+    assert written.page.cards and all(card.image.url for card in written.page.cards)
 
 
 def test_a_later_full_sweep_only_asks_its_models_for_the_rest(folder: Path, tmp_path: Path) -> None:
@@ -127,9 +127,9 @@ def test_a_trial_is_left_out_of_trends_and_never_compared_with(folder: Path, tmp
     whole, planned, _ = run(sweep_config(folder, tmp_path / "s", PIXELS))
     trial, *_ = run(sweep_config(folder, tmp_path / "s", PIXELS, "benchmark.limit=6"))
     last, _, manifest = run(sweep_config(folder, tmp_path / "s", PIXELS, "max_failed=0.02"))
-    trends = write_trends(planned.store)
+    trends, _ = write_trends(planned.store)
     assert trends.runs == 2
-    assert trends.page.warnings == ["1 run left out: of some of the prompts alone, by a limit or an adaptive sweep."]
+    assert trends.page.warnings == ["1 run left out: only some of the prompts, by a limit or an adaptive sweep."]
     assert find_baseline(planned.store, last.run_id, manifest, "previous").run_id == whole.run_id
     reason = find_baseline(planned.store, last.run_id, manifest, trial.run_id).reason
     assert reason == f"nightly.compare={trial.run_id}: it is of 6 of 12 prompts"

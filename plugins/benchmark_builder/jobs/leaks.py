@@ -10,7 +10,7 @@ from rich.markup import escape
 from plumbline.jobs.command import Command, run_job
 from plumbline.jobs.display.console import make_console, say, show_table, warn
 from plumbline.operators.base.sentences import number, plural, signed
-from plumbline.operators.report.marked_words import cut
+from plumbline.operators.report.marked_words import shorten
 from plumbline.pipelines.base.tables import Rejection
 from plumbline.pipelines.store.store import open_store
 from plumbline.plugins.benchmark_builder.leaking import Board, FoundLeaks, LeaksConfig, find_leaks
@@ -87,13 +87,13 @@ def _show_examples(console: Console, found: FoundLeaks) -> None:
 
 
 def _make_caption_row(target: Target, match: Match) -> list[str]:
-    texts = (cut(text, MAX_CHARACTERS) for text in (target.prompt, match.text))
+    texts = (shorten(text, MAX_CHARACTERS) for text in (target.prompt, match.text))
     return [target.prompt_id, KINDS[match.kind], number(1 - match.distance, 2), *texts, f"{match.file}, {match.row}"]
 
 
 def _make_image_row(target: Target, match: Match) -> list[str]:
     name = KINDS[match.kind] if target.image_id is None else f"{target.image_id} of {target.generator}"
-    prompt, similarity = cut(target.prompt, MAX_CHARACTERS), number(1 - match.distance, 2)
+    prompt, similarity = shorten(target.prompt, MAX_CHARACTERS), number(1 - match.distance, 2)
     return [target.prompt_id, prompt, name, similarity, match.text, f"{match.file}, {match.row}"]
 
 

@@ -101,8 +101,8 @@ def make_run(
     `sources` are the images that each prompt's images were edited from; they are stored with the prompts or the images.
     `asking` are the metrics whose cells have elements, `judging` those whose cells have ratings and a rationale.
     `questions`, of yes or no, are asked about every prompt by the first metric, in a separate cell. Runs of one store
-    have separate cells if their `first_recipe` differs. `made_with` are the settings with which every generator made
-    the image of a prompt.
+    have separate cells if their `first_recipe` differs. `made_with` are the settings of every generator for the image
+    of a prompt.
     """
     texts = list(prompts) or plain_prompts(12)
     ids = [f"p{number:04d}" for number in range(len(texts))]

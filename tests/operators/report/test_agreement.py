@@ -31,7 +31,7 @@ def test_the_best_metric_is_only_separated_from_metrics_that_a_test_separates_it
     (sentence,) = show_agreement(Agreement(FOUND, pairs, ())).sentences
     assert str(sentence) == (
         "k agrees best with likert by pearson (0.800, 95% interval 0.790 to 0.810, over 90 images). Clearly less: m. "
-        "Cannot be told from it: l."
+        "No clear difference: l."
     )
 
 
@@ -96,8 +96,8 @@ def test_the_number_of_pairs_that_people_separate_is_shown_with_their_means() ->
     orders = [Order(PEOPLE, *pair, name or None, 0.5, 0.01, 9, "how", "likert") for pair, name in better.items()]
     (sentence,) = show_agreement(Agreement(means, (), (), orders=orders)).sentences
     assert str(sentence) == (
-        "People tell 2 of 3 pairs of generators apart by likert; mean ratings: g0 5.00 > g1 4.75 > g2 4.50 > g3 4.25 > "
-        "g7 3.25 > g8 3.00 > g9 2.75 > g10 2.50 and 3 more."
+        "People's ratings distinguish 2 of 3 pairs of generators by likert; mean ratings: g0 5.00 > g1 4.75 > "
+        "g2 4.50 > g3 4.25 > g7 3.25 > g8 3.00 > g9 2.75 > g10 2.50 and 3 more."
     )
 
 

@@ -55,12 +55,12 @@ def test_a_change_has_its_direction_and_size(gain: float, verdict: str) -> None:
 def test_too_few_prompts_never_lead_to_the_claim_that_nothing_changed() -> None:
     """Six comparisons are made: two generators over all prompts and at two skills."""
     for first, said in (
-        (33, "Too few prompts to tell a change: even one for the better on every one of 7 prompts is not clear among"),
+        (33, "Too few prompts to say what changed: even the same direction on all of 7 prompts is not clear among"),
         (26, "borealis is worse by gecko"),
     ):
         found = changed(table(first=first), table(-0.05, first=first))
         assert str(found.sentences[0]).startswith(said) and found.can_tell == (first == 26)
-    assert changed(table(first=33), table(first=33)).can_tell, "of equal scores nothing is to be told"
+    assert changed(table(first=33), table(first=33)).can_tell, "equal scores are known to be unchanged"
 
 
 def test_only_prompts_scored_in_both_runs_are_compared_and_the_rest_is_named() -> None:

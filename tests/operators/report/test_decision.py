@@ -123,7 +123,7 @@ class Pairs:
     def leads_alone(self, name: str, metric: str) -> bool:
         return [one for one in self.unbeaten(metric) if self.leads(one, metric)] == [name]
 
-    def by_metrics(self, holds: Callable[[str], bool]) -> int:
+    def count_metrics(self, holds: Callable[[str], bool]) -> int:
         return sum(holds(metric) for metric in self.metrics)
 
     def behind(self, worse: str, better: str, skill: str) -> bool:
@@ -166,31 +166,29 @@ def parse_counts(text: str, pairs: Pairs) -> dict[str, int]:
 
 
 def check_rivals(name: str, rest: str, pairs: Pairs) -> None:
-    said = dict(part.split(": ") for part in re.findall(r"(?:Cannot be told from it|Clearly better): [^.]*", rest))
-    for other, count in (
-        parse_counts(said["Cannot be told from it"], pairs).items() if "Cannot be told from it" in said else ()
-    ):
-        assert count == pairs.by_metrics(lambda metric, other=other: pairs.tied(name, other, metric))  # type: ignore[misc]
-    for other, count in parse_counts(said["Clearly better"], pairs).items() if "Clearly better" in said else ():
-        assert count == pairs.by_metrics(lambda metric, other=other: pairs.beats(other, name, metric))  # type: ignore[misc]
-    unscored = pairs.by_metrics(lambda metric: name not in pairs.scored(metric))
+    tied, better = re.search(r"No clear difference from it: ([^.]*)", rest), re.search(r"Clearly better: ([^.]*)", rest)
+    for other, count in parse_counts(tied[1], pairs).items() if tied else ():
+        assert count == pairs.count_metrics(lambda metric, other=other: pairs.tied(name, other, metric))  # type: ignore[misc]
+    for other, count in parse_counts(better[1], pairs).items() if better else ():
+        assert count == pairs.count_metrics(lambda metric, other=other: pairs.beats(other, name, metric))  # type: ignore[misc]
+    unscored = pairs.count_metrics(lambda metric: name not in pairs.scored(metric))
     assert ("did not score it" in rest) == (unscored > 0)
 
 
 def read_headline(said: str, pairs: Pairs) -> bool:
-    best = lambda name: pairs.by_metrics(lambda metric: pairs.is_best(name, metric))  # noqa: E731
-    leads = lambda name: pairs.by_metrics(lambda metric: pairs.leads(name, metric))  # noqa: E731
+    best = lambda name: pairs.count_metrics(lambda metric: pairs.is_best(name, metric))  # noqa: E731
+    leads = lambda name: pairs.count_metrics(lambda metric: pairs.leads(name, metric))  # noqa: E731
     scored = set[str]().union(*(pairs.scored(metric) for metric in pairs.metrics))
     overall = [one for one in pairs.duels if one.skill == OVERALL]
     if said.startswith("Nothing could be scored."):
         assert not scored
     elif found := re.fullmatch(r"One generator was scored: (\w+)\. .*", said):
         assert scored == {found[1]}
-    elif said.startswith("No two generators can be compared:"):
+    elif said.startswith("No two generators can be compared."):
         assert not overall
     elif said.startswith("No generator is clearly better than another by "):
         assert not any(one.better for one in overall) and any(map(pairs.can_tell, overall))
-    elif said.startswith("Too few prompts to tell who is better by "):
+    elif said.startswith("Too few prompts to say who is better by "):
         assert overall and not any(map(pairs.can_tell, overall))
     elif found := re.fullmatch(r"The metrics disagree on the best generator: (.*)\.", said):
         counts = parse_counts(found[1], pairs)
@@ -201,12 +199,12 @@ def read_headline(said: str, pairs: Pairs) -> bool:
         assert best(found[1]) == int(found[2]) < len(pairs.metrics)
         check_rivals(found[1], found[3], pairs)
     elif found := re.fullmatch(
-        r"(\w+) (leads|shares the lead|leads or shares the lead) by (\w+)(?: of \d)?(?: metrics| \d metrics)?, "
-        r"but is not clearly the best\.(.*)",
+        r"(\w+) (leads|shares the lead|leads or shares the lead) by (\w+)(?: of \d)?(?: metrics| \d metrics)?\. "
+        r"It is not clearly the best\.(.*)",
         said,
     ):
         assert leads(found[1]) == (int(found[3]) if found[3].isdigit() else len(pairs.metrics))
-        alone = pairs.by_metrics(lambda metric: pairs.leads_alone(found[1], metric))
+        alone = pairs.count_metrics(lambda metric: pairs.leads_alone(found[1], metric))
         assert found[2] == {0: "shares the lead", leads(found[1]): "leads"}.get(alone, "leads or shares the lead")
         check_rivals(found[1], found[4], pairs)
     elif found := re.fullmatch(r"No clear winner: of (\d+) metrics, (.*)\.", said):
@@ -214,10 +212,10 @@ def read_headline(said: str, pairs: Pairs) -> bool:
         for name, how, count in re.findall(
             r"(\w+) (leads or shares the lead|leads|shares the lead) on (\d+)", found[2]
         ):
-            alone = pairs.by_metrics(lambda metric, name=name: pairs.leads_alone(name, metric))  # type: ignore[misc]
+            alone = pairs.count_metrics(lambda metric, name=name: pairs.leads_alone(name, metric))  # type: ignore[misc]
             assert leads(name) == int(count)
             assert how == {0: "shares the lead", leads(name): "leads"}.get(alone, "leads or shares the lead")
-    elif said.startswith("No clear winner: each that is clearly better than one is clearly worse"):
+    elif said.startswith("No clear winner: each generator that beats another is itself beaten"):
         assert not any(map(leads, scored))
     else:
         return False
@@ -234,37 +232,37 @@ def read_board(said: str, pairs: Pairs) -> bool:
         assert all(pairs.scored(metric) == {found[1]} for metric in parse_names(found[2]))
     elif found := re.match(rf"{by} compares? no two generators:", plain):
         assert not any(one.metric in parse_names(found[1]) for one in pairs.duels)
-    elif found := re.match(rf"No generator leads by {by}: no two are told apart\.", plain):
+    elif found := re.match(rf"No generator leads by {by}: no two differ clearly\.", plain):
         assert not any(one[0] in parse_names(found[1]) and one[1] == OVERALL for one in pairs.won)
         assert any(pairs.can_tell(one) for one in pairs.duels if one.metric in parse_names(found[1]))
     elif found := re.match(
-        rf"Too few prompts to tell who leads by {by}: even a generator that wins on every one of (\d+) prompt", plain
+        rf"Too few prompts to say who leads by {by}: even the same direction on all of (\d+) prompt", plain
     ):
         mine = [one for one in pairs.duels if one.skill == OVERALL and one.metric in parse_names(found[1])]
         assert mine and not any(map(pairs.can_tell, mine))
         of_metric = [[one.n for one in mine if one.metric == metric] for metric in {one.metric for one in mine}]
         easiest = min(map(len, of_metric))
         assert int(found[2]) == max(max(counts) for counts in of_metric if len(counts) == easiest)
-    elif found := re.match(rf"No generator leads by {by}: each that is clearly better than one is clearly wo", plain):
+    elif found := re.match(rf"No generator leads by {by}: each generator that beats another is itself beaten", plain):
         assert not any(pairs.leads(name, metric) for metric in parse_names(found[1]) for name in pairs.scored(metric))
     elif found := re.match(rf"(\w+) is best by {by}\.", plain):
         assert all(pairs.is_best(found[1], metric) for metric in parse_names(found[2]))
         check_behind(found[1], parse_names(found[2]), plain, pairs)
     elif found := re.match(rf"(.+) share the lead by {by} and cannot be told apart\.", plain):
-        close = re.search(r"\. ([^.]+) cannot be told from them\.", plain)
+        close = re.search(r"\. No clear difference from ([^.]+)\.", plain)
         for metric in parse_names(found[2]):
             first = parse_names(found[1])
             assert all(pairs.leads(name, metric) for name in first)
             others = [*first, *parse_names(close[1] if close else found[1])]
             assert all(pairs.tied(a, b, metric) for a in first for b in others if a != b)
-    elif found := re.match(rf"(\w+) leads by {by}; (.*?) cannot be told from it\.", plain):
+    elif found := re.match(rf"(\w+) leads by {by}; no clear difference from (.*?)\.", plain):
         assert pairs.leads_alone(found[1], found[2])
         assert all(pairs.tied(found[1], name, found[2]) for name in parse_names(found[3]))
-    elif found := re.fullmatch(rf"(\w+) leads by {by}\. Cannot be told from it: (.*)\.", plain):
+    elif found := re.fullmatch(rf"(\w+) leads by {by}\. No clear difference from it: (.*)\.", plain):
         check_close(found[1], parse_names(found[2]), found[3], pairs)
     else:
         return False
-    if noted := re.search(r"Of higher mean, but clearly worse than another prompt by prompt: (.*?)\.", plain):
+    if noted := re.search(r"Higher mean, but clearly worse than another prompt by prompt: (.*?)\.", plain):
         metric = str(re.search(r" by (\w+)", plain)[1])  # type: ignore[index]
         assert not pairs.unbeaten(metric) & set(parse_names(noted[1]))
     return True
@@ -309,7 +307,7 @@ def read_skills(said: str, pairs: Pairs) -> bool:
             )
             for name in parse_names(found[2])
         )  # fmt: skip
-    elif found := re.fullmatch(r"Too few prompts at every skill to tell from (\w+): (.*)\.", said):
+    elif found := re.fullmatch(r"Too few prompts at every skill to compare with (\w+): (.*)\.", said):
         assert all(pairs.between(name, found[1]) for name in parse_names(found[2]))
         assert not any(pairs.can_tell(one) for name in parse_names(found[2]) for one in pairs.between(name, found[1]))
     elif found := re.fullmatch(r"Not compared with (\w+) at any skill: (.*)\.", said):
@@ -332,7 +330,7 @@ def read_agreement(said: str, pairs: Pairs) -> bool:
         if skill == OVERALL:
             better.setdefault(frozenset((str(one), str(other))), []).append(str(one))
     common = [its for its in better.values() if len(its) > 1]
-    if said.startswith("The metrics have no clear difference in common"):
+    if said == "No difference is clear by more than one metric.":
         assert not common
     elif found := re.match(r"The metrics agree on (\d+) pairs? of generators:", said):
         assert len(common) == int(found[1]) > 0 and all(len(set(its)) == 1 for its in common)
@@ -341,16 +339,14 @@ def read_agreement(said: str, pairs: Pairs) -> bool:
     ):
         assert all(pairs.beats(found[1], found[2], metric) for metric in parse_names(found[3]))
         assert all(pairs.beats(found[2], found[1], metric) for metric in parse_names(found[4]))
-    elif found := re.match(r"(\w+) is clearly better than (\w+) by (\w+), though the mean of", said):
+    elif found := re.match(r"(\w+) is clearly better than (\w+) by (\w+), but not by the mean", said):
         assert pairs.beats(found[1], found[2], found[3])
-    elif not re.match(
-        r"(The metrics disagree|Signed ranks and means point apart) on \d+ more pairs? of generators\.", said
-    ):
+    elif not re.match(r"(The metrics|Signed ranks and means) disagree on \d+ more pairs? of generators\.", said):
         return False
     return True
 
 
-def read_sureness(said: str, pairs: Pairs) -> bool:
+def read_certainty(said: str, pairs: Pairs) -> bool:
     overall = [one for one in pairs.duels if one.skill == OVERALL]
     found = re.match(r"How sure: (\d+) of (\d+) comparisons? .* on (?:(\d+) to )?(\d+) prompts? ", said)
     if found is None:
@@ -381,9 +377,9 @@ def test_no_sentence_and_no_letter_contradicts_the_table_of_pairs(case: Case) ->
     for sentences, read in (
         ([decision.headline], read_headline),
         (decision.by_metric, read_board),
-        (decision.at_what, read_skills),
+        (decision.by_skill, read_skills),
         (decision.agreement, read_agreement),
-        ([decision.sureness], read_sureness),
+        ([decision.certainty], read_certainty),
     ):
         for sentence in sentences:
             assert read(str(sentence), pairs), f"no reader for: {sentence}"
@@ -398,21 +394,23 @@ def read_baseline(said: str, board: Board) -> bool:
     """Check a sentence about a baseline: it names exactly the better, the worse and the other compared generators."""
     plain = re.sub(r" \([^)]*\)", "", said)
     if plain.startswith(
-        (f"{board.metric} compares nothing with", f"Beside {board.baseline} by {board.metric}: nothing")
+        (f"{board.metric} compares nothing with", f"Compared with {board.baseline} by {board.metric}: nothing")
     ):
         return not board.duels
-    if plain.startswith(f"Beside {board.baseline} by {board.metric}: even a generator"):
+    if plain.startswith(f"Compared with {board.baseline} by {board.metric}: even the same"):
         return bool(board.duels) and not board.can_tell
-    parts = dict(re.findall(r"(clearly better|clearly worse|not told from it): ([^;.]*)", plain))
+    parts = dict(re.findall(r"(clearly better|clearly worse|no clear difference): ([^;.]*)", plain))
     others = {its.generator_a if its.generator_b == board.baseline else its.generator_b: its for its in board.duels}
-    told = {name: "tied" if its.better is None else its.better for name, its in others.items()}
+    outcomes = {name: "tied" if its.better is None else its.better for name, its in others.items()}
     groups = {
-        "clearly better": lambda name: told[name] == name,
-        "clearly worse": lambda name: told[name] == board.baseline,
+        "clearly better": lambda name: outcomes[name] == name,
+        "clearly worse": lambda name: outcomes[name] == board.baseline,
     }
     assert all({*parse_names(parts[said])} == {*filter(groups[said], others)} for said in groups if said in parts)
-    assert {said for said in groups if any(map(groups[said], others))} == {*parts} - {"not told from it"}
-    return {*parse_names(parts.get("not told from it", ""))} - {""} == {name for name in others if told[name] == "tied"}
+    assert {said for said in groups if any(map(groups[said], others))} == {*parts} - {"no clear difference"}
+    return {*parse_names(parts.get("no clear difference", ""))} - {""} == {
+        name for name in others if outcomes[name] == "tied"
+    }
 
 
 @settings(DRAWN, max_examples=25)
@@ -426,6 +424,6 @@ def test_no_sentence_about_a_baseline_compares_two_other_generators(case: Case) 
     for sentence, board in zip(decision.by_metric, overall.values(), strict=True):
         assert read_baseline(str(sentence), board), sentence
     assert all("g1" in (duel.generator_a, duel.generator_b) for duel in compared)
-    assert decision.headline.lead and read_sureness(str(decision.sureness), Pairs([], compared))
-    for sentence in [*decision.at_what, decision.headline]:
+    assert decision.headline.lead and read_certainty(str(decision.certainty), Pairs([], compared))
+    for sentence in [*decision.by_skill, decision.headline]:
         assert "lead" not in str(sentence) and "best" not in str(sentence)

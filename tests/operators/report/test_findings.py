@@ -8,14 +8,14 @@ import pytest
 from plumbline.operators.base.sentences import first_rows, names, number, signed
 from plumbline.operators.report.findings import (
     agreement_sentences,
+    certainty_sentence,
     contrary_sentences,
     decide,
     headline,
     mean_ranks,
     overall_boards,
-    sureness_sentence,
 )
-from plumbline.operators.report.leaders import board_sentence, metric_sentences
+from plumbline.operators.report.leaders import metric_sentences
 from plumbline.operators.results.comparison import Board, Duel, LeaderboardRow
 from plumbline.operators.results.summary import OVERALL
 
@@ -37,15 +37,20 @@ def duel(
     )  # fmt: skip
 
 
-def board(metric: str, order: str, *told: str, skill: str = OVERALL, unscored: str = "") -> Board:
-    """Return a board of generators with one-letter names, ordered by mean; `told` are clear pairs, the better first."""
+def board(metric: str, order: str, *clear: str, skill: str = OVERALL, unscored: str = "") -> Board:
+    """Return a board of generators with one-letter names, ordered by mean; `clear` are pairs, the better first."""
     means = [make_row(name, at, metric=metric, skill=skill, mean=1 - at / 10) for at, name in enumerate(order, start=1)]
     none = [make_row(name, 0, metric=metric, skill=skill, n=0) for name in unscored]
-    better = {frozenset(pair): pair[0] for pair in told}
+    better = {frozenset(pair): pair[0] for pair in clear}
     pairs = [
         duel(a, b, better.get(frozenset((a, b))), metric=metric, skill=skill) for a, b in combinations(sorted(order), 2)
     ]
     return Board(metric, skill, (*means, *none), tuple(pairs))
+
+
+def board_sentence(found: Board) -> str:
+    [sentence] = metric_sentences([found])
+    return str(sentence)
 
 
 def limit_prompts(found: Board, prompts: int) -> Board:
@@ -60,27 +65,27 @@ def limit_prompts(found: Board, prompts: int) -> Board:
         ([board(one, "ab", "ab") for one in "mk"], "a is the best generator — by both metrics."),
         ([board(one, "ab", "ab") for one in "mkl"], "a is the best generator — by all 3 metrics."),
         ([board("m", "ab", "ab"), board("k", "ab")],
-         "a is the best generator by 1 of 2 metrics. Cannot be told from it: b by 1, of 2 metrics."),
-        ([board("m", "abc", "ab")], "a leads by m, but is not clearly the best. Cannot be told from it: c."),
+         "a is the best generator by 1 of 2 metrics. No clear difference from it: b by 1, of 2 metrics."),
+        ([board("m", "abc", "ab")], "a leads by m. It is not clearly the best. No clear difference from it: c."),
         ([board("m", "abc", "ac", "bc")],
-         "a shares the lead by m, but is not clearly the best. Cannot be told from it: b."),
+         "a shares the lead by m. It is not clearly the best. No clear difference from it: b."),
         ([board("m", "abc", "ac", "bc"), board("k", "abc", "ab")],
-         "a leads or shares the lead by both metrics, but is not clearly the best. "
-         "Cannot be told from it: b by 1 and c by 1, of 2 metrics."),
+         "a leads or shares the lead by both metrics. It is not clearly the best. "
+         "No clear difference from it: b by 1 and c by 1, of 2 metrics."),
         ([board("m", "ab", "ab"), board("k", "ba", "ba")],
          "The metrics disagree on the best generator: a by 1 and b by 1, of 2 metrics."),
         ([board("m", "ab", "ab"), board("k", "b", unscored="a")],
          "a is the best generator by 1 of 2 metrics. 1 metric did not score it."),
         ([board("m", "abc", "ac", "bc"), board("k", "abc", "ab", "ac"), board("l", "cab", "ca")],
-         "a is the best generator by 1 of 3 metrics. Cannot be told from it: b by 2, of 3 metrics. "
+         "a is the best generator by 1 of 3 metrics. No clear difference from it: b by 2, of 3 metrics. "
          "Clearly better: c by 1, of 3 metrics."),
         ([board("m", "abc", "ac", "bc"), board("k", "abc")],
          "No clear winner: of 2 metrics, a shares the lead on 1 and b shares the lead on 1."),
         ([board("m", "abc", "ab", "bc", "ca")],
-         "No clear winner: each that is clearly better than one is clearly worse than another."),
+         "No clear winner: each generator that beats another is itself beaten."),
         ([board(one, "abc") for one in "mk"], "No generator is clearly better than another by any of 2 metrics."),
         ([limit_prompts(board(one, "abc"), 6) for one in "mk"],
-         "Too few prompts to tell who is better by any of 2 metrics."),
+         "Too few prompts to say who is better by any of 2 metrics."),
         ([limit_prompts(board("m", "abc"), 6), board("k", "abc")],
          "No generator is clearly better than another by any of 2 metrics."),
         ([board("m", "a", unscored="b")], "One generator was scored: a. There is nothing to rank it against."),
@@ -95,21 +100,21 @@ def test_the_headline_claims_no_more_than_the_pairs_show(found: list[Board], sai
 def test_one_clear_difference_among_three_pairs_makes_no_winner() -> None:
     """Generator a is clearly better than b; c has few prompts and differs clearly from neither."""
     found = board("m", "abc", "ab")
-    assert str(headline({"m": found})) == "a leads by m, but is not clearly the best. Cannot be told from it: c."
-    assert str(board_sentence(found)).endswith("; c cannot be told from it.")
+    assert str(headline({"m": found})) == "a leads by m. It is not clearly the best. No clear difference from it: c."
+    assert board_sentence(found).endswith("; no clear difference from c.")
     assert [one.generator for one in found.leaders()] == ["a"] and found.best() is None
 
 
 def test_a_generator_with_few_prompts_does_not_lead_by_its_mean() -> None:
     """Generator c has the highest mean and differs clearly from no other generator."""
-    said = str(board_sentence(board("m", "cab", "ab")))
-    assert said == "a leads by m (0.800, 95% interval 0.790 to 0.810); c cannot be told from it."
+    said = board_sentence(board("m", "cab", "ab"))
+    assert said == "a leads by m (0.800, 95% interval 0.790 to 0.810); no clear difference from c."
 
 
 def test_the_highest_mean_does_not_lead_if_another_generator_is_clearly_better() -> None:
-    said = str(board_sentence(board("m", "abc", "ba", "bc", "ac")))
+    said = board_sentence(board("m", "abc", "ba", "bc", "ac"))
     assert said.startswith("b is best by m (0.800")
-    assert said.endswith("Of higher mean, but clearly worse than another prompt by prompt: a.")
+    assert said.endswith("Higher mean, but clearly worse than another prompt by prompt: a.")
 
 
 @pytest.mark.parametrize(
@@ -119,45 +124,46 @@ def test_the_highest_mean_does_not_lead_if_another_generator_is_clearly_better()
          "a is best by m (0.900, 95% interval 0.890 to 0.910). b and c are tied behind it."),
         (board("m", "abc", "ab", "ac", "bc"),
          "a is best by m (0.900, 95% interval 0.890 to 0.910). b follows with 0.800."),
-        (board("m", "abc", "ab", "bc"), "a leads by m (0.900, 95% interval 0.890 to 0.910); c cannot be told from it."),
+        (board("m", "abc", "ab", "bc"),
+         "a leads by m (0.900, 95% interval 0.890 to 0.910); no clear difference from c."),
         (board("m", "abcd", "ad", "bd"),
-         "a and b share the lead by m and cannot be told apart. c cannot be told from them. "
-         "The highest mean of these is that of a (0.900, 95% interval 0.890 to 0.910)."),
+         "a and b share the lead by m and cannot be told apart. No clear difference from c. "
+         "a has the highest mean of these (0.900, 95% interval 0.890 to 0.910)."),
         (board("m", "abc", "ab", "bc", "ca"),
-         "No generator leads by m: each that is clearly better than one is clearly worse than another."),
+         "No generator leads by m: each generator that beats another is itself beaten."),
         (board("m", "ab"),
-         "No generator leads by m: no two are told apart. "
-         "The highest mean of these is that of a (0.900, 95% interval 0.890 to 0.910). The clearest difference, of a "
-         "(0.900) from b (0.800), would take about 42 prompts to show, if it is what it seems."),
+         "No generator leads by m: no two differ clearly. "
+         "a has the highest mean of these (0.900, 95% interval 0.890 to 0.910). The clearest difference is between a "
+         "(0.900) and b (0.800). If it is real, about 42 prompts would show it."),
         (limit_prompts(board("m", "ab"), 5),
-         "Too few prompts to tell who leads by m: even a generator that wins on every one of 5 prompts cannot be told "
-         "from another; 6 prompts are the least that can show a difference. "
-         "The highest mean of these is that of a (0.900, 95% interval 0.890 to 0.910)."),
+         "Too few prompts to say who leads by m: even the same direction on all of 5 prompts is not clear; "
+         "at least 6 prompts are needed. "
+         "a has the highest mean of these (0.900, 95% interval 0.890 to 0.910)."),
         (board("m", "a"), "a has 0.900, 95% interval 0.890 to 0.910 by m."),
         (board("m", "", unscored="a"), "m scored nothing."),
         (board("m", "ab")._replace(duels=()), "m compares no two generators: none share a prompt that it scored."),
     ],
 )  # fmt: skip
 def test_a_metrics_sentence_claims_no_more_than_its_pairs_show(found: Board, said: str) -> None:
-    assert str(board_sentence(found)) == said
+    assert board_sentence(found) == said
 
 
 @pytest.mark.parametrize(("metrics", "said"), [
     ([("m", "abc", "ab", "ac", "bc"), ("k", "abc", "ab", "ac", "bc")],
      ["a is best by m (0.900) and k (0.900). b follows."]),
     ([("m", "abc", "ac"), ("k", "abc", "ab"), ("l", "ab", "ab")],
-     ["a leads by m (0.900) and k (0.900). Cannot be told from it: b by m; c by k.",
+     ["a leads by m (0.900) and k (0.900). No clear difference from it: b by m; c by k.",
       "a is best by l (0.900, 95% interval 0.890 to 0.910). b follows with 0.800."]),
     ([("m", "abcd", "ad", "bd"), ("k", "abcd", "ad", "bd")],
-     ["a and b share the lead by m and k and cannot be told apart. c cannot be told from them."]),
+     ["a and b share the lead by m and k and cannot be told apart. No clear difference from c."]),
     ([("m", "ab"), ("k", "ba")],
-     ["No generator leads by m and k: no two are told apart. The clearest difference by m, of a (0.900) from b "
-      "(0.800), would take about 42 prompts to show, if it is what it seems."]),
+     ["No generator leads by m and k: no two differ clearly. The clearest difference by m is between a (0.900) and b "
+      "(0.800). If it is real, about 42 prompts would show it."]),
     ([("m", "abc", "ab", "bc", "ca"), ("k", "abc", "ab", "bc", "ca"), ("l", "ab")],
-     ["No generator leads by m and k: each that is clearly better than one is clearly worse than another.",
-      "No generator leads by l: no two are told apart. The highest mean of these is that of a (0.900, 95% interval "
-      "0.890 to 0.910). The clearest difference, of a (0.900) from b (0.800), would take about 42 prompts to show, if "
-      "it is what it seems."]),
+     ["No generator leads by m and k: each generator that beats another is itself beaten.",
+      "No generator leads by l: no two differ clearly. a has the highest mean of these (0.900, 95% interval "
+      "0.890 to 0.910). The clearest difference is between a (0.900) and b (0.800). If it is real, about 42 prompts "
+      "would show it."]),
     ([("m", "a"), ("k", "a")], ["Only a was scored by m (0.900) and k (0.900)."]),
     ([("m", ""), ("k", "")], ["m and k scored nothing."]),
 ])  # fmt: skip
@@ -168,14 +174,14 @@ def test_metrics_with_the_same_result_share_a_sentence(metrics: list[tuple[str, 
 def test_a_note_about_one_metric_is_only_made_about_it() -> None:
     noted, plain = board("m", "abc", "ba", "bc", "ac"), board("k", "bac", "ba", "bc", "ac")
     first, second = metric_sentences([noted, plain])
-    assert str(first) == str(board_sentence(noted)) and "Of higher mean" in str(first)
-    assert str(second) == str(board_sentence(plain))
+    assert str(first) == board_sentence(noted) and "Higher mean" in str(first)
+    assert str(second) == board_sentence(plain)
 
 
 def test_missing_images_of_a_leader_are_mentioned() -> None:
     first, *others = board("m", "ab", "ab").rows
     short = board("m", "ab", "ab")._replace(rows=(first._replace(coverage=4 / 9), *others))
-    assert "Only 44% of the images of a have a score." in str(board_sentence(short))
+    assert "Only 44% of the images of a have a score." in board_sentence(short)
 
 
 def describe_agreement(*found: Board) -> list[str]:
@@ -184,11 +190,11 @@ def describe_agreement(*found: Board) -> list[str]:
 
 def test_metrics_only_agree_on_pairs_with_a_clear_difference_by_two_of_them() -> None:
     assert describe_agreement(board("m", "ab", "ab")) == []
-    nothing = ["The metrics have no clear difference in common on which they could agree or disagree."]
+    nothing = ["No difference is clear by more than one metric."]
     assert describe_agreement(board("m", "ab"), board("k", "ba")) == nothing
     assert describe_agreement(board("m", "abc", "ab"), board("k", "abc", "bc")) == nothing
     assert describe_agreement(board("m", "ab", "ab"), board("k", "ab"), board("l", "ab", "ab")) == [
-        "The metrics agree on 1 pair of generators: all that see a clear difference see the same one."
+        "The metrics agree on 1 pair of generators: by every metric with a clear difference, the same is better."
     ]
 
 
@@ -206,8 +212,8 @@ def test_a_pair_whose_mean_contradicts_its_ranks_is_named() -> None:
     found = board("m", "ab")._replace(duels=(duel("a", "b", "a", difference=-0.02),))
     [said] = contrary_sentences({"m": found})
     assert str(said) == (
-        "a is clearly better than b by m, though the mean of a less that of b is −0.020 on their common prompts: the "
-        "test is of signed ranks."
+        "a is clearly better than b by m, but not by the mean, because the test uses signed ranks. The mean "
+        "difference of a from b is −0.020 on their common prompts."
     )
     assert contrary_sentences({"m": board("m", "ab", "ab")}) == []
 
@@ -215,7 +221,7 @@ def test_a_pair_whose_mean_contradicts_its_ranks_is_named() -> None:
 def describe_weaknesses(*at_skills: Board, metrics: str = "m", order: str = "abc") -> list[str]:
     overall = [board(metric, order, *(order[0] + other for other in order[1:])) for metric in metrics]
     found = {(one.metric, one.skill): one for one in (*overall, *at_skills)}
-    return [str(one) for one in decide(found, overall_boards(found)).at_what]
+    return [str(one) for one in decide(found, overall_boards(found)).by_skill]
 
 
 def test_a_generator_is_behind_at_a_skill_if_most_metrics_show_it_and_none_the_opposite() -> None:
@@ -268,7 +274,7 @@ def test_a_mean_rank_needs_all_metrics() -> None:
 
 def test_the_sentence_on_certainty_counts_comparisons_made_and_impossible_ones() -> None:
     one, other = duel("a", "b", "a"), duel("a", "c", None)._replace(n=3)
-    said = str(sureness_sentence({"m": board("m", "abc")._replace(duels=(one, other))}))
+    said = str(certainty_sentence({"m": board("m", "abc")._replace(duels=(one, other))}))
     assert said.startswith(
         "How sure: 1 of 2 comparisons of two generators by one metric is clear, by Wilcoxon's signed-rank"
     )
@@ -287,20 +293,20 @@ def test_numbers_are_shown_with_a_true_minus_and_no_signed_zero() -> None:
     [
         ([board("m", "cab", "cb", "ca", "ab")],
          "Clearly better than a: c. Clearly worse: b.",
-         "Beside a (0.800) by m: clearly better: c (0.900); clearly worse: b (0.700)."),
+         "Compared with a (0.800) by m: clearly better: c (0.900); clearly worse: b (0.700)."),
         ([board("m", "abc", "ab"), board("k", "abc")],
-         "No generator is clearly better than a by any of 2 metrics. Worse: b by 1, of 2 metrics.",
-         "Beside a (0.900) by m: clearly worse: b (0.800); not told from it: c."),
+         "No generator is clearly better than a by any of 2 metrics. Clearly worse: b by 1, of 2 metrics.",
+         "Compared with a (0.900) by m: clearly worse: b (0.800); no clear difference: c."),
         ([board("m", "ab")],
-         "No generator is clearly better or worse than a by m.",
-         "Beside a (0.900) by m: not told from it: b. The clearest difference, of a (0.900) from b (0.800), would take "
-         "about 42 prompts to show, if it is what it seems."),
+         "No generator clearly differs from a by m.",
+         "Compared with a (0.900) by m: no clear difference: b. The clearest difference is between a (0.900) and "
+         "b (0.800). If it is real, about 42 prompts would show it."),
         ([limit_prompts(board("m", "abc"), 5)],
-         "Too few prompts to tell who is better or worse than a by m.",
-         "Beside a (0.900) by m: even a generator that wins on every one of 5 prompts cannot be told from another "
-         "among 2 comparisons; 7 prompts are the least that can show a difference."),
+         "Too few prompts to compare with a by m.",
+         "Compared with a (0.900) by m: even the same direction on all of 5 prompts is not clear among 2 "
+         "comparisons; at least 7 prompts are needed."),
         ([board("m", "bc", "bc", unscored="a")],
-         "No two generators can be compared: no metric scored two of them on the same prompt.",
+         "No two generators can be compared. No metric scored two of them on the same prompt.",
          "m compares nothing with a: it did not score it."),
     ],
 )  # fmt: skip

@@ -25,7 +25,7 @@ def scores(metrics: tuple[str, ...] = ("gecko", "clipscore"), prompts: int = 40)
     ]  # fmt: skip
 
 
-def made(records: list[dict[str, object]]) -> RunScores:
+def read_scores(records: list[dict[str, object]]) -> RunScores:
     return tallied.of_table(rows.table(records, schemas.SCORES))
 
 
@@ -33,7 +33,7 @@ def pick_images(
     found: list[dict[str, object]], metrics: list[str], most: int, falling: Container[str] = ()
 ) -> list[Pick]:
     """Return the images of the gallery."""
-    return list(tallied.picked_of(made(found), metrics, most, falling).gallery)
+    return list(tallied.picked_of(read_scores(found), metrics, most, falling).gallery)
 
 
 def test_the_gallery_has_the_extremes_and_all_generators() -> None:
@@ -95,25 +95,24 @@ def test_a_thumbnail_is_an_image_of_a_few_kilobytes(encoded: bytes) -> None:
 
     row = {"image": encoded, "source": [encoded, encoded]}
     shown = make_thumbnails(row, ImageLimits(), fetch=lambda uri: b"")
-    pictures = [shown.image, *shown.sources]
-    contents = [base64.b64decode((one.thumbnail or "").removeprefix("data:image/webp;base64,")) for one in pictures]
+    contents = [base64.b64decode((one.url or "").removeprefix("data:image/webp;base64,")) for one in shown]
     assert all(max(Image.open(io.BytesIO(content)).size) <= THUMBNAIL_SIDE for content in contents)
     assert len(contents[0]) <= THUMBNAIL_BYTES and len(contents[1]) + len(contents[2]) <= THUMBNAIL_BYTES
 
 
 def test_an_image_beyond_the_limits_is_not_decoded_and_shows_the_reason() -> None:
     limits = ImageLimits(max_pixels=99)
-    image, (source,) = make_thumbnails({"image": png(3, 9), "source": png(3, 100)}, limits, fetch=lambda uri: b"")
-    assert image.thumbnail and not image.missing
-    assert source.thumbnail is None and source.missing.startswith("the source of the edit: ")
-    image, sources = make_thumbnails({"image": png(3, 100)}, limits, fetch=lambda uri: b"")
-    assert image.thumbnail is None and "100x100 pixels" in image.missing and sources == []
+    image, source = make_thumbnails({"image": png(3, 9), "source": png(3, 100)}, limits, fetch=lambda uri: b"")
+    assert image.url and not image.missing
+    assert source.url is None and source.missing.startswith("the source of the edit: ")
+    image, *sources = make_thumbnails({"image": png(3, 100)}, limits, fetch=lambda uri: b"")
+    assert image.url is None and "100x100 pixels" in image.missing and sources == []
 
 
 def test_a_card_without_image_or_prompt_says_so() -> None:
     pick = pick_images(scores(), ["gecko", "clipscore"], 4)[0]
     card = make_card(pick, NO_DETAIL, None, ())
-    assert card.thumbnail is None and card.missing
+    assert card.image.url is None and card.image.missing
     assert card.prompt[0].text == f"(the text of prompt {pick.prompt_id} cannot be read)"
 
 

@@ -1,4 +1,4 @@
-"""Prompts on which generators differ most are shown with all images, scores and answers side by side."""
+"""The prompts with the largest differences are shown with all images, scores and answers side by side."""
 
 from collections.abc import Callable
 
@@ -7,7 +7,7 @@ import pytest
 from plumbline.operators.base import rows, schemas
 from plumbline.operators.report.gallery import NO_DETAIL
 from plumbline.operators.report.picked_images import MAX_PROMPTS, MAX_SIDES, Pick
-from plumbline.operators.report.side_by_side import MAX_QUESTIONS, SideBySide, put_side_by_side
+from plumbline.operators.report.side_by_side import MAX_QUESTIONS, SideBySide, make_side_by_side
 from plumbline.operators.results.run_scores import RunScores
 from tests.operators.report.made import elements
 from tests.operators.tallied import of_table, picked_of
@@ -94,7 +94,7 @@ def compare_answers(
     details = {
         pick.key: NO_DETAIL._replace(elements={"gecko": one}) for pick, one in zip(picks, asked, strict=True) if one
     }
-    return put_side_by_side(picks, details, "a red star", ["colour"], {"gecko": towards})
+    return make_side_by_side(picks, details, "a red star", ["colour"], {"gecko": towards})
 
 
 def test_every_answer_is_under_its_image_and_differences_are_counted() -> None:

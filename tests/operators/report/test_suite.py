@@ -48,8 +48,8 @@ def test_one_correction_covers_the_comparisons_of_all_benchmarks() -> None:
     page = build_suite("s", runs)
     assert str(page.headline) == "No generator is clearly better than another on any benchmark."
     assert page.warnings == [
-        "Too few prompts to tell anything: even a generator that wins on every one of 8 prompts cannot be told from "
-        "another among 7 comparisons; 9 prompts are the least that can."
+        "Too few prompts for any clear difference: even the same direction on all of 8 prompts is not clear among 7 "
+        "comparisons; at least 9 prompts are needed."
     ]
 
 
@@ -87,16 +87,16 @@ def test_benchmarks_that_disagree_have_no_leader_and_are_named() -> None:
 def test_unbeaten_generators_that_do_not_differ_share_the_lead() -> None:
     runs = [suite_run(name, make_levels("ab", "c")) for name in ("one", "two")]
     assert describe_suite(runs) == [
-        "No generator leads overall by clipscore: a and b are on no benchmark clearly worse than another, and not told "
+        "No generator leads overall by clipscore: a and b are never clearly worse than another, and cannot be told "
         "apart."
     ]
     [most] = describe_suite([suite_run("one", make_levels("ab", "c", "d")), suite_run("two", make_levels("a", "bcd"))])
     assert most.startswith("a leads overall"), "clearly better than b on two"
     [most, _] = describe_suite([suite_run("one", make_levels("abc", "d")), suite_run("two", make_levels("abd", "c"))])
-    assert most.endswith("a and b are on no benchmark clearly worse than another, and not told apart.")
+    assert most.endswith("a and b are never clearly worse than another, and cannot be told apart.")
     seldom = {"b": [0.5] * 6 + [None] * 4}  # six prompts can show nothing
     [most] = describe_suite([suite_run(name, make_levels("a", "c") | seldom) for name in ("one", "two")])
-    assert most.endswith("not told apart; a is ahead of the most others, 1 of 2.")
+    assert most.endswith("cannot be told apart; a is ahead of the most others, 1 of 2.")
     alone = [suite_run("one", make_levels("a", "b", "c")), suite_run("two", make_levels("abc"))]
     assert describe_suite(alone)[0].startswith("a leads overall")
     tied = [suite_run("one", make_levels("ab", "c")), suite_run("two", make_levels("ac", "b"))]
@@ -107,11 +107,11 @@ def test_a_generator_that_lacks_a_benchmark_is_not_ranked_overall() -> None:
     runs = [suite_run("one", make_levels("d", "a", "b")), suite_run("two", make_levels("a", "b"))]
     assert describe_suite(runs) == [
         "a is best on every benchmark by clipscore: clearly better than b.",
-        "Of d nothing is said overall by clipscore, which lacks scores on some benchmark.",
+        "Not ranked overall by clipscore: d, because it lacks scores on some benchmark.",
     ]
     apart = [suite_run("one", make_levels("a", "b")), suite_run("two", make_levels("c", "d"))]
     assert describe_suite(apart) == [
-        "By clipscore nothing is said overall: no two generators have scores on all 2 benchmarks."
+        "By clipscore there is no overall result: no two generators have scores on all 2 benchmarks."
     ]
 
 
@@ -124,7 +124,7 @@ def test_a_metric_of_one_benchmark_or_without_direction_names_no_leader() -> Non
     ]
     page = build_suite("s", runs)
     assert page.overall == []
-    assert str(page.headline) == "No metric scores two of the benchmarks: each stands for itself."
+    assert str(page.headline) == "No metric scores two of the benchmarks: look at each benchmark by itself."
     assert [(across.metric, across.ranks) for across in page.metrics] == [
         ("other", True), ("clipscore", True), ("edges", False)
     ]  # fmt: skip

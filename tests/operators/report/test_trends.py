@@ -10,12 +10,12 @@ from plumbline.operators.base import rows, schemas
 from plumbline.operators.report import trends as trends_room
 from plumbline.operators.report.changes import compare
 from plumbline.operators.report.charts import Chart, ChartLine, trend_chart
-from plumbline.operators.report.trends import Checkpoints, TrendRun, Trends, build_trends, to_frame
+from plumbline.operators.report.trends import TrendRun, Trends, build_trends, parse_checkpoint, to_frame
 from plumbline.operators.results.summary import Skills
 from plumbline.pipelines.report.comparable_runs import CHECKPOINTS
 from tests.operators.tallied import of_table
 
-FOUND = Checkpoints(re.compile(CHECKPOINTS))
+PATTERN = re.compile(CHECKPOINTS)
 
 
 def manifest(day: int = 1, **options: Any) -> dict[str, Any]:
@@ -43,7 +43,7 @@ def run(day: int, means: dict[str, float | None], **options: Any) -> TrendRun:
 
 
 def trends(*runs: TrendRun, drawn: int = 9) -> Trends:
-    return build_trends(runs[-drawn:], to_frame(runs), FOUND)
+    return build_trends(runs[-drawn:], to_frame(runs), PATTERN)
 
 
 class Drawn(NamedTuple):
@@ -55,47 +55,47 @@ class Drawn(NamedTuple):
 
 
 @pytest.fixture
-def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Drawn]:
-    """Return the charts of a page in drawing order: for each panel the chart over runs and the one over steps."""
-    charts: list[Drawn] = []
+def charts(monkeypatch: pytest.MonkeyPatch) -> list[Drawn]:
+    """Return the charts of a page in drawing order: for each panel the chart over runs, then the chart over steps."""
+    drawn: list[Drawn] = []
 
     def draw(*given: Any) -> Chart:
-        charts.append(Drawn(*given))
+        drawn.append(Drawn(*given))
         return trend_chart(*given)
 
     monkeypatch.setattr(trends_room, "trend_chart", draw)
-    return charts
+    return drawn
 
 
-def test_a_line_breaks_where_the_metric_changed_and_the_page_says_so(drawn: list[Drawn]) -> None:
+def test_a_line_breaks_where_the_metric_changed_and_the_page_says_so(charts: list[Drawn]) -> None:
     means = [{"a": 0.5}, {"a": 0.6}, {"a": 0.2}, {"a": 0.3}]
     page = trends(*(run(day, mean, template="so?" if day < 3 else "no?") for day, mean in enumerate(means, 1)))
     (said,) = page.breaks.rows
     assert str(said) == "gecko is another metric since run 2026-01-03: template so? → no?."
-    assert [[point.mean for point in line.points] for line in drawn[0].lines] == [[0.5, 0.6], [0.2, 0.3]]
-    assert drawn[0].breaks == ["2026-01-03T02:00:00"]
-    assert page.panels[0].trends[0].newest["a"].change == pytest.approx(0.1)
-    chart = page.panels[0].trends[0].over_runs
+    assert [[point.mean for point in line.points] for line in charts[0].lines] == [[0.5, 0.6], [0.2, 0.3]]
+    assert charts[0].breaks == ["2026-01-03T02:00:00"]
+    assert page.panels["overall"][0].newest["a"].change == pytest.approx(0.1)
+    chart = page.panels["overall"][0].over_runs
     assert chart is not None and chart.svg.count("stroke-dasharray") == 1
-    drawn.clear()
+    charts.clear()
     assert trends(*(run(day, mean) for day, mean in enumerate(means, 1))).breaks.rows == []
-    assert [[point.mean for point in line.points] for line in drawn[0].lines] == [[0.5, 0.6, 0.2, 0.3]]
-    assert [(point.low, point.high) for point in drawn[0].lines[0].points][:1] == [(0.4, 0.6)]
+    assert [[point.mean for point in line.points] for line in charts[0].lines] == [[0.5, 0.6, 0.2, 0.3]]
+    assert [(point.low, point.high) for point in charts[0].lines[0].points][:1] == [(0.4, 0.6)]
 
 
 def test_changes_are_only_reported_within_one_recipe() -> None:
     page = trends(run(1, {"a": 0.5, "b": 0.5}), run(2, {"a": 0.6}, template="no?"))
-    newest = page.panels[0].trends[0].newest
+    newest = page.panels["overall"][0].newest
     assert newest["a"].change is None and newest["a"].mean == pytest.approx(0.6)
-    assert [(entry.name, entry.until) for entry in page.listed.rows] == [("a", ""), ("b", "2026-01-01")]
+    assert page.listed.rows == [("a", ""), ("b", "2026-01-01")]
 
 
 def test_generators_are_listed_by_the_direction_of_the_metric() -> None:
     usual = run(1, {"a": 0.5, "b": 0.9, "c": 0.7})
     falling = usual._replace(manifest={**usual.manifest, "lower_is_better": ["gecko"]})
-    assert [series.name for series in trends(usual).generators.rows] == ["b", "c", "a"]
-    assert [series.name for series in trends(falling).generators.rows] == ["a", "c", "b"]
-    assert [trends(one).panels[0].trends[0].lower_is_better for one in (usual, falling)] == [False, True]
+    assert trends(usual).generators.rows == ["b", "c", "a"]
+    assert trends(falling).generators.rows == ["a", "c", "b"]
+    assert [trends(one).panels["overall"][0].lower_is_better for one in (usual, falling)] == [False, True]
 
 
 def test_runs_that_are_not_drawn_are_counted() -> None:
@@ -105,7 +105,7 @@ def test_runs_that_are_not_drawn_are_counted() -> None:
 
 def test_a_page_may_have_a_generator_without_a_score() -> None:
     page = trends(run(1, {"a": 0.5, "b": None}), run(2, {"a": None, "b": None}))
-    assert set(page.panels[0].trends[0].newest) == {"a"} and page.skills == ["overall", "counting"]
+    assert set(page.panels["overall"][0].newest) == {"a"} and [*page.panels] == ["overall", "counting"]
 
 
 @pytest.mark.parametrize(
@@ -121,19 +121,19 @@ def test_a_page_may_have_a_generator_without_a_score() -> None:
     ],
 )
 def test_checkpoints_are_recognised_by_their_names(name: str, place: tuple[str, int] | None) -> None:
-    assert FOUND.parse(name) == place
+    assert parse_checkpoint(PATTERN, name) == place
 
 
-def test_checkpoints_of_a_training_are_drawn_in_order_with_the_newest_runs_scores(drawn: list[Drawn]) -> None:
+def test_checkpoints_of_a_training_are_drawn_in_order_with_the_newest_runs_scores(charts: list[Drawn]) -> None:
     first = run(1, {"x-step-10": 0.1, "x-step-9": 0.2, "alone-step-3": 0.7, "a": 0.5})
     page = trends(first, run(2, {"x-step-10": 0.4, "x-step-100": 0.6, "a": 0.5}))
-    assert [series.name for series in page.families.rows] == ["x"]
-    assert [series.name for series in page.generators.rows] == ["a", "alone-step-3"]
-    assert [(point.x, point.mean) for point in drawn[1].lines[0].points] == [(9, 0.2), (10, 0.4), (100, 0.6)]
-    assert drawn[1].label.endswith("last: x 0.600 at 100") and drawn[1].breaks == []
-    drawn.clear()
+    assert page.families.rows == ["x"]
+    assert page.generators.rows == ["a", "alone-step-3"]
+    assert [(point.x, point.mean) for point in charts[1].lines[0].points] == [(9, 0.2), (10, 0.4), (100, 0.6)]
+    assert charts[1].label.endswith("last: x 0.600 at 100") and charts[1].breaks == []
+    charts.clear()
     trends(first, run(2, {"x-step-100": 0.6, "x-step-10": 0.4, "a": 0.5}, template="no?"))
-    assert [(point.x, point.mean) for point in drawn[1].lines[0].points] == [(10, 0.4), (100, 0.6)]
+    assert [(point.x, point.mean) for point in charts[1].lines[0].points] == [(10, 0.4), (100, 0.6)]
 
 
 ALTERATIONS = {
@@ -160,7 +160,7 @@ def test_trends_and_reports_agree_on_when_a_metric_has_changed(name: str) -> Non
     ALTERATIONS[name](after)
     nothing = of_table(schemas.SCORES.empty_table())
     changes = compare(nothing, nothing, Skills(()), (before, after))
-    told = any("is not the same metric" in str(sentence) for sentence in changes.sentences)
+    is_named = any("is not the same metric" in str(sentence) for sentence in changes.sentences)
     means = run(1, {"a": 0.5}).summary
     page = trends(TrendRun("1", before, means), TrendRun("2", after, means))
-    assert bool(page.breaks.rows) == told == (name in ("template", "files", "family", "unresolved revision"))
+    assert bool(page.breaks.rows) == is_named == (name in ("template", "files", "family", "unresolved revision"))

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from plumbline.operators.base import rows, schemas
-from plumbline.operators.report.seeds import seed_sentences, seed_table
+from plumbline.operators.report.findings import seed_sentences
+from plumbline.operators.report.page_tables import seed_table
 from plumbline.operators.statistics.repeats import Repeats, estimate_repeats, pool_repeats
 from tests.operators.tallied import summarise
 

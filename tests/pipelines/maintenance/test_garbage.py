@@ -34,7 +34,7 @@ from tests.commands import store_at
 GENERATORS = ("atlas", "flint", "cobalt")
 METRICS = ("edge_density", "entropy")
 DIED = "its run has no manifest: the sweep that wrote it died"
-UNREFERENCED = "no run that is kept refers to it"
+UNREFERENCED = "no kept run refers to it"
 
 
 @pytest.fixture(scope="module")
@@ -203,7 +203,7 @@ def test_a_list_removes_nothing_and_gives_the_reason_for_each_kind(bench: Path, 
         ("image_statistics", UNREFERENCED): 6,
         ("image_statistics", "left by a writer that died"): 1,
         ("scores", UNREFERENCED): 12,
-        ("sources", "no run that is kept is of these images"): 3,
+        ("sources", "no kept run has these images"): 3,
         ("markers", "left by a writer that died"): 1,
         ("runs", DIED): 1,
     }
@@ -238,7 +238,7 @@ def test_a_draft_stays_while_a_kept_run_reads_it(bench: Path, store: Path, monke
     assert (second.computed, second.exit_code) == (3, 0)
     assert not collect(store).free
     kept = KeepRuns(last=1)
-    why = "its cell is committed, and no run that is kept reads the draft"
+    why = "its cell is committed, and no kept run reads the draft"
     collected = collect(store, keep_runs=kept)
     assert (collected.free["scores", why].files, collected.free["image_statistics", why].files) == (2, 1)
     assert collected.runs == (first.run_id,) and not drafts & list_cells(store)
@@ -247,7 +247,7 @@ def test_a_draft_stays_while_a_kept_run_reads_it(bench: Path, store: Path, monke
 def test_cells_of_a_pruned_stage_are_removed_if_the_scores_exist(bench: Path, store: Path) -> None:
     done = run_config(ALL.config(bench, store))
     collected = collect(store, grace_days=7.0, prune=("image_statistics",))
-    pruned = collected.free["image_statistics", "pruned: the scores that stand on it are there"]
+    pruned = collected.free["image_statistics", "pruned: the scores computed from it exist"]
     assert pruned.files == 5, "and one of the six stands under scores that are still to be computed"
     again = plan_sweep(ALL.config(bench, store)).plan
     assert {cell.shard.group for cell in again.missing} == {"flint"} and len(again.missing) == 3
@@ -345,7 +345,7 @@ def test_nothing_is_removed_if_the_cells_of_a_kept_run_are_unknown(bench: Path, 
     with pytest.raises(ConfigError, match="there is no store here"):
         collect(tmp_path / "nowhere")
     (tmp_path / "other" / "runs" / "one").mkdir(parents=True)
-    with pytest.raises(ConfigError, match=r"it has runs and no store\.json"):
+    with pytest.raises(ConfigError, match=r"it has runs but no store\.json"):
         collect(tmp_path / "other")
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from plumbline.operators.base.errors import ConfigError
 from plumbline.pipelines.maintenance.gc_config import KeepRuns
-from plumbline.pipelines.maintenance.retention import kept_runs, retain
+from plumbline.pipelines.maintenance.retention import retain, select_kept_runs
 from plumbline.pipelines.maintenance.working_sweeps import DELETING, send_heartbeats
 from plumbline.pipelines.store.lease import Clock, LeaseHeld, LeaseLost, read_lease, take_lease
 from plumbline.pipelines.store.runs import Run, run_ids
@@ -19,7 +19,7 @@ FIRST = datetime(2026, 1, 1, 2, tzinfo=UTC)
 
 
 def make_runs(days: int, *, benchmark: str = "small", a_day: int = 2) -> list[Run]:
-    """Return runs on consecutive days, several per day, eight hours apart."""
+    """Return runs on consecutive days, several per day, with eight hours between them."""
     moments = [FIRST + timedelta(days=day, hours=8 * turn) for day in range(days) for turn in range(a_day)]
     return [
         Run(f"{benchmark}-{began:%m%d-%H}", {"benchmark": benchmark, "began": began.isoformat()}, "", latest=False)
@@ -39,35 +39,34 @@ def make_runs(days: int, *, benchmark: str = "small", a_day: int = 2) -> list[Ru
     ],
 )
 def test_each_rule_keeps_its_runs(rules: KeepRuns, expected: list[str]) -> None:
-    assert sorted(kept_runs(make_runs(40), rules)) == [f"small-{name}" for name in expected]
+    assert sorted(select_kept_runs(make_runs(40), rules)) == [f"small-{name}" for name in expected]
 
 
 def test_the_last_runs_are_those_that_ended_last_by_any_clock() -> None:
     first, second, third = make_runs(3, a_day=1)
-    assert kept_runs([second, third, first], KeepRuns(last=2)) == {third.run_id, first.run_id}
+    assert select_kept_runs([second, third, first], KeepRuns(last=2)) == {third.run_id, first.run_id}
 
 
 def test_without_a_rule_all_runs_stay() -> None:
     runs = make_runs(5)
-    assert (
-        kept_runs(runs, KeepRuns()) == kept_runs(runs, KeepRuns(named=("small-0102-02",))) == {r.run_id for r in runs}
-    )
+    for rules in (KeepRuns(), KeepRuns(named=("small-0102-02",))):
+        assert select_kept_runs(runs, rules) == {run.run_id for run in runs}
 
 
 def test_the_newest_run_and_damaged_runs_always_stay() -> None:
     runs = [*make_runs(3), Run("damaged", None, "not a manifest", latest=False)]
     runs[0] = runs[0]._replace(latest=True)
-    assert kept_runs(runs, KeepRuns(last=1)) == {runs[0].run_id, "small-0103-10", "damaged"}
+    assert select_kept_runs(runs, KeepRuns(last=1)) == {runs[0].run_id, "small-0103-10", "damaged"}
 
 
 def test_rules_apply_to_each_benchmark_separately() -> None:
     runs = [*make_runs(2), *make_runs(30, benchmark="nightly")]
-    assert kept_runs(runs, KeepRuns(last=1)) == {"small-0102-10", "nightly-0130-10"}
+    assert select_kept_runs(runs, KeepRuns(last=1)) == {"small-0102-10", "nightly-0130-10"}
 
 
 def test_an_unknown_name_of_a_run_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"keep_runs\.named: no run is called 'best'"):
-        kept_runs(make_runs(1), KeepRuns(last=1, named=("best",)))
+        select_kept_runs(make_runs(1), KeepRuns(last=1, named=("best",)))
     with pytest.raises(ConfigError, match=r"keep_runs\.daily: expected 0 or more, got -1"):
         KeepRuns(daily=-1)
 

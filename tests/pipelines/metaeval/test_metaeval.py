@@ -481,7 +481,7 @@ def test_no_results_are_lost_to_those_of_other_ratings_or_scores(tmp_path: Path)
     assert f"judged: ratings {tmp_path}/second/raters.csv" in (folder / "raters-metrics/judgements.md").read_text()
 
 
-@pytest.mark.parametrize(("metrics", "others"), [(2, "Clearly less"), (9, "Cannot be told from it")])
+@pytest.mark.parametrize(("metrics", "others"), [(2, "Clearly less"), (9, "No clear difference")])
 def test_the_command_ends_with_its_conclusion_after_a_table_of_a_screen(
     tmp_path: Path, metrics: int, others: str
 ) -> None:

@@ -39,9 +39,9 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     return store_at(tmp_path_factory.mktemp("store"))
 
 
-def publish(store: Store, run_id: str, *, is_told: bool = True, **manifest: Any) -> None:
+def publish(store: Store, run_id: str, *, is_reported: bool = True, **manifest: Any) -> None:
     store.write_text(f"runs/{run_id}/manifest.json", json.dumps(NIGHT | manifest))
-    if is_told:
+    if is_reported:
         outcome = NightOutcome(
             run_id=run_id, exit_code=0, benchmark="own", began="", ended="", report="", counts={"coverage": 1.0},
             compared_with=None, not_compared="", regressions=[], improvements=[], sentences=[],
@@ -62,8 +62,8 @@ def report_night(run: MadeRun, config: NightConfig) -> NightOutcome:
 
 def test_the_newest_reported_run_is_used_before_newer_unreported_ones(store: Store) -> None:
     for run_id in BEFORE:
-        publish(store, run_id, is_told=False)
-    publish(store, TONIGHT, is_told=False)
+        publish(store, run_id, is_reported=False)
+    publish(store, TONIGHT, is_reported=False)
     publish(store, "2026-11-24")
     assert find_baseline(store, TONIGHT, NIGHT, "previous").run_id == BEFORE[2], "never a later one"
     publish(store, BEFORE[1])
@@ -73,7 +73,7 @@ def test_the_newest_reported_run_is_used_before_newer_unreported_ones(store: Sto
 
 
 def test_a_night_of_few_prompts_does_not_claim_that_there_is_no_regression(tmp_path: Path) -> None:
-    for prompts, said in ((4, "too few prompts to tell a regression since"), (12, "no regression since")):
+    for prompts, said in ((4, "too few prompts to detect a regression since"), (12, "no regression since")):
         folder, texts = tmp_path / str(prompts), plain_prompts(prompts)
         make_run(folder, prompts=texts, run_id="20260101-000000-000001")
         run = make_run(folder, prompts=texts, score=lambda *at: noisy(*at) + at[2] % 2 / 500)
@@ -92,8 +92,8 @@ REASONS = {
     "benchmark": "it is of the benchmark 'other'",
     "generators": "the two share no generator",
     "over budget": "more of its rows failed than its budget allows",
-    "metrics": "the settings or models of gecko and clipscore are others",
-    "models": "the settings or models of gecko and clipscore are others",
+    "metrics": "the settings or models of gecko and clipscore differ",
+    "models": "the settings or models of gecko and clipscore differ",
 }
 
 

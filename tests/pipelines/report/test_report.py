@@ -92,13 +92,13 @@ def test_an_edit_is_shown_next_to_its_sources_and_a_damaged_source_with_the_reas
     assert [len(of_prompt[f"p000{prompt}"].sources) for prompt in range(3)] == [1, 2, 1]
     assert [side.source for side in of_prompt["p0001"].sides] == [0, 0, 0]
     (damaged,) = of_prompt["p0002"].sources
-    assert damaged.thumbnail is None and damaged.missing.startswith("the source of the edit: ")
+    assert damaged.url is None and damaged.missing.startswith("the source of the edit: ")
     assert [side.source for side in of_prompt["p0002"].sides] == [None] * 3
     for card in page.cards:
         assert card.sources == of_prompt[card.pick.prompt_id].sources
-    readable = [card for card in page.cards if card.sources[0].thumbnail]
+    readable = [card for card in page.cards if card.sources[0].url]
     assert run.html.count('aria-label="Source over the image by ') == len(readable) + 3 * 8
-    assert "An edit’s source stands beside its result" in run.html
+    assert "The source of an edit is next to its result" in run.html
 
 
 def test_an_editors_own_source_is_shown_if_editors_have_different_ones(tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ def test_an_editors_own_source_is_shown_if_editors_have_different_ones(tmp_path:
 def test_a_judges_reply_about_an_image_is_shown_as_text(tmp_path: Path) -> None:
     run = make_run(tmp_path, metrics=("llmscore", "clipscore"), asking=(), judging=("llmscore",))
     write_report(run.store)
-    assert "<bdi>llmscore</bdi>: its judge’s verdict</summary>" in run.html
+    assert "<bdi>llmscore</bdi>: the judge’s verdict</summary>" in run.html
     assert "<li><bdi>objects matched</bdi> <b>2</b></li><li><bdi>&lt;i&gt;attributes</bdi> <b>4.5</b></li>" in run.html
     assert "One of two is missing. &lt;script&gt;window.hacked = true&lt;/script&gt;" in run.html
     assert "<script>window.hacked" not in run.html and "<i>attributes" not in run.html
@@ -236,7 +236,7 @@ def test_a_missing_image_does_not_affect_the_others(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     (tmp_path / "bench/images/cobalt/00000.parquet").unlink()
     write_report(run.store)
-    assert "they have changed since the run" in run.html
+    assert "the sources have changed since the run" in run.html
     assert "data:image/webp" in run.html
 
 
@@ -246,7 +246,7 @@ def test_a_replaced_image_is_not_shown_instead_of_the_scored_one(tmp_path: Path)
     others = [row | {"image_id": f"new-{row['image_id']}"} for row in pq.read_table(path).to_pylist()]
     pq.write_table(pa.Table.from_pylist(others), path)
     write_report(run.store)
-    assert "another image stands in its place" in run.html
+    assert "the row has another image now" in run.html
 
 
 def test_an_image_that_does_not_decode_is_reported(tmp_path: Path) -> None:
@@ -275,7 +275,9 @@ def test_a_report_may_have_one_generator_and_one_metric(tmp_path: Path) -> None:
     assert (
         str(written.page.decision.headline) == "One generator was scored: atlas. There is nothing to rank it against."
     )
-    assert "There is one generator, and so no pair." in run.html and "The prompts name no skills" in run.html
+    assert (
+        "There is only one generator, so there are no pairs." in run.html and "The prompts name no skills" in run.html
+    )
 
 
 def test_failed_rows_are_reported_with_their_reason_and_the_coverage(tmp_path: Path) -> None:

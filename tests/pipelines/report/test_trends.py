@@ -22,9 +22,9 @@ def test_the_page_needs_no_scores_and_no_sources(tmp_path: Path) -> None:
         for name in ("scores", "cells", "errors"):
             (run.folder / f"{name}.parquet").unlink()
     (tmp_path / "bench" / "prompts.parquet").unlink()
-    written = write_trends(runs[-1].store)
-    assert written.url == f"{tmp_path}/store/trends/made/trends.html" and written.runs == 2
-    means = pd.read_parquet(Path(written.url).with_suffix(".parquet"))
+    made, url = write_trends(runs[-1].store)
+    assert url == f"{tmp_path}/store/trends/made/trends.html" and made.runs == 2
+    means = pd.read_parquet(Path(url).with_suffix(".parquet"))
     assert len(means) == 2 * 3 * 2 * 3 and set(means.run_id) == {"2026-01-01", "2026-01-02"}
     own = means[(means.generator == "atlas") & (means.metric == "gecko") & (means.skill == "overall")]
     assert own["mean"].diff().iloc[-1] == pytest.approx(0.01, abs=0.002)
@@ -37,9 +37,9 @@ def test_unreadable_and_incomparable_runs_are_left_out_and_mentioned(tmp_path: P
     (night(tmp_path, 4).folder / "summary.parquet").write_bytes(b"PAR1 damaged PAR1")
     (night(tmp_path, 5).folder / "manifest.json").write_text("{")
     store = night(tmp_path, 6, began=None).store
-    written = write_trends(store, benchmark="made")
-    left_out, *damaged = written.page.warnings
-    assert written.runs == 1 and left_out.startswith("1 run left out: ")
+    made, _ = write_trends(store, benchmark="made")
+    left_out, *damaged = made.page.warnings
+    assert made.runs == 1 and left_out.startswith("1 run left out: ")
     named = (
         f"{store.place.url}/runs/2026-01-05/manifest.json",
         f"{store.place.url}/runs/2026-01-04/summary.parquet",
@@ -47,14 +47,17 @@ def test_unreadable_and_incomparable_runs_are_left_out_and_mentioned(tmp_path: P
     )
     for warning, file in zip(damaged, named, strict=True):
         assert warning.startswith(f"A run cannot be read: {file}: ")
-    with pytest.raises(ConfigError, match="benchmark=lost: no run of it in the store; it has another, made"):
+    with pytest.raises(
+        ConfigError, match="benchmark=lost: the store has no run of this benchmark; it has another, made"
+    ):
         write_trends(store, benchmark="lost")
 
 
 def test_the_newest_runs_benchmark_is_used_and_its_name_is_not_a_path(tmp_path: Path) -> None:
     night(tmp_path, 1)
     store = night(tmp_path, 2, benchmark="../../<b>").store
-    assert write_trends(store).url == f"{tmp_path}/store/trends/.._.._<b>/trends.html".replace("<b>", "_b_")
+    _, url = write_trends(store)
+    assert url == f"{tmp_path}/store/trends/.._.._<b>/trends.html".replace("<b>", "_b_")
 
 
 def test_the_command_prints_the_address_of_the_page(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from plumbline.jobs.table import JOBS
-from plumbline.pipelines.maintenance.working_sweeps import read_heartbeats, send_heartbeats
+from plumbline.pipelines.maintenance.working_sweeps import SWEEPS, read_heartbeats, send_heartbeats
 from plumbline.pipelines.nightly.outcome import NightOutcome, outcome_path, read_outcome
 from plumbline.pipelines.store.lease import Holder, read_lease, take_lease
 from plumbline.pipelines.store.runs import read_manifest
@@ -188,9 +188,10 @@ def test_a_damaged_lease_heartbeat_or_outcome_counts_as_missing(tmp_path: Path) 
     assert isinstance(read_lease(store, "nightly").holder, Holder) and lease.number == 1
     (path,) = store.files("leases/nightly")
     check_flipped_bits(store, path, lambda: read_lease(store, "nightly").holder, None)
-    with send_heartbeats(store, run="r", uses=["scores/1"]) as presence:
+    with send_heartbeats(store, run="r", uses=["scores/1"]):
+        (path,) = store.files(SWEEPS)
         assert [sign.content["uses"] for sign in read_heartbeats(store)] == [["scores/1"]]
-        check_flipped_bits(store, presence.path, lambda: [sign.content for sign in read_heartbeats(store)], [{}])
+        check_flipped_bits(store, path, lambda: [sign.content for sign in read_heartbeats(store)], [{}])
     outcome = NightOutcome(
         run_id="r", exit_code=0, benchmark="b", began="", ended="", report="", counts={"coverage": 1.0},
         compared_with=None, not_compared=None, regressions=[], improvements=[], sentences=[],

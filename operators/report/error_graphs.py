@@ -1,0 +1,233 @@
+"""Shows how metrics score error graphs, as T2IScoreScore does (figures 4, 9, 10 and 11, and appendices B.2 and B.3)."""
+
+import math
+from collections.abc import Sequence
+from itertools import combinations
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+from markupsafe import Markup
+from numpy.typing import NDArray
+
+from plumbline.operators.base.sentences import ShownTable, first_rows, number, plural
+from plumbline.operators.metaeval.graph_correlations import CORRELATED, CorrelationMatrix, pivot_metrics
+from plumbline.operators.metaeval.graph_scores import average_nodes
+from plumbline.operators.report.charts import (
+    Chart,
+    NamedChart,
+    Span,
+    Values,
+    draw,
+    draw_histograms,
+    short_labels,
+    spoken_medians,
+    spread_of,
+)
+from plumbline.operators.report.page_tables import MAX_GENERATORS
+
+SPANS: dict[str, Span] = {"ordering": (-1.0, 1.0), "separation": (0.0, 1.0)}
+SHOWN_PAIRS = 2
+"""Number of pairs to draw of the most correlated metrics, and of the least correlated."""
+MAX_SUBSETS = 5
+"""If there are more subsets, all are drawn in the same colour and shape."""
+MAX_POINTS = 2000
+
+
+def graph_charts(graphs: pd.DataFrame, matrices: Sequence[CorrelationMatrix]) -> list[NamedChart]:
+    """Return scatter plots of the most and the least correlated metrics by each measure, then the metrics' histograms.
+
+    Only the first convention of the graphs (schema GRAPHS) is drawn. `matrices` are the correlations over all graphs.
+    """
+    first = _select_first_convention(graphs)
+    subsets = first.groupby("graph_id")["subset"].first()
+    scatter_plots, histograms = [], []
+    for measure in CORRELATED if len(first) else ():
+        values = pivot_metrics(first, measure)
+        for matrix in matrices:
+            if matrix.measure == measure:
+                scatter_plots += [_draw_scatter(measure, *pair, values, subsets) for pair in _choose_pairs(matrix)]
+        found = {str(name): spread_of(column.to_numpy(np.float64), SPANS[measure]) for name, column in values.items()}
+        spreads = {metric: spread for metric, spread in found.items() if spread is not None}
+        order, name = list(spreads)[:MAX_GENERATORS], f"{measure} of all graphs"
+        svg = draw_histograms(order, spreads, SPANS[measure])
+        histograms.append(NamedChart(name, Chart(svg, f"{name}; {spoken_medians(order, spreads)}", 0)))
+    return [*scatter_plots, *histograms]
+
+
+def _select_first_convention(graphs: pd.DataFrame) -> pd.DataFrame:
+    return graphs[graphs["convention"] == graphs["convention"].iloc[0]] if len(graphs) else graphs
+
+
+def _choose_pairs(matrix: CorrelationMatrix) -> list[tuple[str, str, float]]:
+    """Return the most and then the least correlated pairs of metrics with their correlation, each pair once."""
+    pairs = [
+        (matrix.metrics[first], matrix.metrics[second], matrix.values[first][second])
+        for first, second in combinations(range(len(matrix.metrics)), 2)
+        if math.isfinite(matrix.values[first][second])
+    ]
+    ranked = sorted(pairs, key=lambda pair: -pair[2])
+    return [*ranked[:SHOWN_PAIRS], *ranked[max(SHOWN_PAIRS, len(ranked) - SHOWN_PAIRS) :]]
+
+
+def _draw_scatter(
+    measure: str, metric: str, other: str, pearson: float, values: pd.DataFrame, subsets: pd.Series
+) -> NamedChart:
+    """Draw a point for each graph, the first metric on the y axis, coloured by subset if there are few subsets."""
+    both = values[[metric, other]].dropna()
+    shown = both.iloc[_sample_evenly(len(both), MAX_POINTS)]
+    names = sorted(subsets.unique())
+    labels = short_labels(names) if len(names) <= MAX_SUBSETS else dict.fromkeys(names, f"{len(names)} subsets")
+    points: Values = [
+        {"x": float(x), "y": float(y), "subset": labels[subset]}
+        for y, x, subset in zip(shown[metric], shown[other], subsets[shown.index], strict=True)
+    ]
+    points.sort(key=lambda point: point["subset"])
+    low, high = SPANS[measure]
+    svg = draw("scatter", {"points": points}, {"low": low, "high": high})
+    name = f"{measure}: {metric} (up) and {other} (right), r {number(pearson, 2)}"
+    return NamedChart(name, Chart(svg, f"{name}, over {len(both)} error graphs", len(both) - len(shown)))
+
+
+def _sample_evenly(count: int, limit: int) -> NDArray[np.int64]:
+    """Return at most `limit` indices below `count`, evenly spaced."""
+    return np.unique(np.linspace(0, count - 1, min(count, limit)).round().astype(np.int64))
+
+
+SHOWN_METRICS = 2
+"""Number of metrics with a line: this many that order a graph's images best, and as many that order them worst."""
+MAX_TABLE_METRICS = 10
+MAX_NODE_LINES = 6
+MAX_TABLE_NODES = 20
+MAX_LINE_IMAGES = 200
+NO_ERROR = "no error"
+"""The node of a release that has no name for images without errors."""
+ERRORS = "(errors)"
+"""The line of the images' numbers of errors."""
+
+
+class ShownGraph(NamedTuple):
+    """An error graph on the page."""
+
+    title: str
+    """Its name, and why it is shown."""
+    charts: list[NamedChart]
+    means: ShownTable
+
+
+def show_graphs(graphs: pd.DataFrame, images: pd.DataFrame) -> list[ShownGraph]:
+    """Return the graphs that metrics order best, worst and most differently, with the scores of nodes and images.
+
+    Only the first convention of the graphs (schema GRAPHS) counts. `images` are their images (schema GRAPH_IMAGES).
+    """
+    first = _select_first_convention(graphs)
+    orderings, separations = (pivot_metrics(first, measure) for measure in ("ordering", "separation"))
+    by_graph = dict(list(images.groupby("graph_id", sort=False)))
+    shown = []
+    for graph_id, reason in _choose_graphs(orderings, images).items():
+        own, separation = by_graph[graph_id], separations.loc[graph_id]
+        charts = [_draw_images(own, orderings.loc[graph_id])]
+        ranked = separation.dropna().sort_values(kind="stable", ascending=False).index
+        for metric in dict.fromkeys([*ranked[:1], *ranked[-1:]]):
+            title = f"{metric}, separation {number(separation[metric], 2)}"
+            charts.append(_draw_shares(own[own["metric"] == metric], title))
+        shown.append(ShownGraph(f"Graph {graph_id}, {reason}", charts, _tabulate_means(own)))
+    return shown
+
+
+def _choose_graphs(orderings: pd.DataFrame, images: pd.DataFrame) -> dict[str, str]:
+    """Return at most three graphs, each with the reason; of equal graphs, the largest.
+
+    A graph is not chosen if all its scored images have the same number of errors. Nor is a graph without a value by a
+    metric that has values for other graphs.
+    """
+    sizes = (
+        images.dropna(subset=["score"])
+        .groupby("graph_id")
+        .agg(levels=("level", "nunique"), images=("image_id", "nunique"))
+    )
+    known = orderings.dropna(axis=1, how="all").dropna().join(sizes[sizes["levels"] > 1]["images"], how="inner")
+    known = known.loc[known.reset_index().sort_values(["images", "graph_id"], ascending=[False, True])["graph_id"]]
+    values = known.drop(columns="images")
+    if values.empty:
+        return {}
+    # Rounded, so that values that differ only by rounding errors count as equal, and the largest graph is chosen.
+    means, spread = values.mean(axis=1).round(9), (values.max(axis=1) - values.min(axis=1)).round(9)
+    best, worst, differing = means.idxmax(), means.idxmin(), spread.idxmax()
+    low, high = values.loc[differing].idxmin(), values.loc[differing].idxmax()
+    # The reason for a graph that is chosen twice is the later one.
+    reasons = {
+        str(differing): f"on which metrics differ most: ordering {number(values.loc[differing, low], 2)} by {low}, "
+        f"{number(values.loc[differing, high], 2)} by {high}",
+        str(worst): f"whose images metrics order worst: mean ordering {number(float(means[worst]), 2)}",
+        str(best): f"whose images metrics order best: mean ordering {number(float(means[best]), 2)}",
+    }
+    return dict(reversed(reasons.items()))
+
+
+def _draw_images(images: pd.DataFrame, orderings: "pd.Series[float]") -> NamedChart:
+    """Draw the scores of the images as lines, and their numbers of errors, each from 0 to 1."""
+    ranked = list(orderings.sort_values(kind="stable", ascending=False).index)
+    metrics = list(dict.fromkeys([*ranked[:SHOWN_METRICS], *ranked[-SHOWN_METRICS:]]))
+    wide = images.pivot(index=["level", "node", "image_id"], columns="metric", values="score")[metrics]
+    lines = {ERRORS: wide.index.get_level_values("level").to_numpy(np.float64)}
+    lines |= {str(metric): wide[metric].to_numpy(np.float64) for metric in metrics}
+    drawn, labels = _sample_evenly(len(wide), MAX_LINE_IMAGES), short_labels([*lines])
+    points: Values = [
+        {"x": int(x), "y": float(y), "name": labels[name]}
+        for name, values in lines.items()
+        for x, y in zip(drawn, _scale_to_unit(values)[drawn], strict=True)
+        if np.isfinite(y)
+    ]
+    spoken = "; ".join(f"{metric} {number(float(orderings[metric]), 2)}" for metric in metrics)
+    svg = _draw_lines(points, (0.0, max(len(wide) - 1.0, 1.0)), "linear")
+    name = f"scores of {plural(len(wide), 'image')}"
+    return NamedChart(name, Chart(svg, f"{name} by number of errors; ordering: {spoken}", len(ranked) - len(metrics)))
+
+
+def _scale_to_unit(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Scale values linearly to the range from 0 to 1; return 0.5 if all are equal."""
+    known = values[np.isfinite(values)]
+    low, high = (known.min(), known.max()) if len(known) else (0.0, 0.0)
+    return (values - low) / (high - low) if high > low else np.where(np.isfinite(values), 0.5, values)
+
+
+def _draw_shares(rows: pd.DataFrame, title: str) -> NamedChart:
+    """Draw the cumulative distribution of the images' scores for each node."""
+    scored = rows.dropna(subset="score")
+    low, high = float(scored["score"].min()), float(scored["score"].max())
+    nodes = [(node or NO_ERROR, its["score"].sort_values()) for (_, node), its in scored.groupby(["level", "node"])]
+    drawn, left_out = first_rows(nodes, MAX_NODE_LINES)
+    labels = short_labels([node for node, _ in drawn])
+    points: Values = [
+        {"x": float(x), "y": float(y), "name": labels[node]}
+        for node, scores in drawn
+        for x, y in zip([low, *scores, high], [0, *np.arange(1, len(scores) + 1) / len(scores), 1], strict=True)
+    ]
+    medians = "; ".join(f"{node} {number(float(scores.median()))}" for node, scores in drawn)
+    svg = _draw_lines(points, (low, high) if high > low else (low - 0.5, high + 0.5), "step-after")
+    return NamedChart(title, Chart(svg, f"{title}; medians by node: {medians}", left_out))
+
+
+def _draw_lines(points: Values, span: Span, interpolate: str) -> Markup:
+    mark = {"type": "line", "interpolate": interpolate, "strokeWidth": 2}
+    return draw("lines", {"points": points}, {"low": span[0], "high": span[1]}, mark=mark)
+
+
+def _tabulate_means(images: pd.DataFrame) -> ShownTable:
+    """Return the mean scores with a row for each node and a column for each metric."""
+    means = average_nodes(images)
+    metrics, more_metrics = first_rows(list(means["metric"].unique()), MAX_TABLE_METRICS)
+    sizes = images.groupby(["level", "node"])["image_id"].nunique()
+    nodes, more_nodes = first_rows([*sizes.index], MAX_TABLE_NODES)
+    cells = {(row.node, row.metric): number(row.mean) for row in means.itertuples(index=False)}
+    lines = [
+        (node or NO_ERROR, str(level), str(sizes[level, node]), *(cells[node, metric] for metric in metrics))
+        for level, node in nodes
+    ]
+    more = " and ".join(
+        plural(count, word) for count, word in ((more_metrics, "more metric"), (more_nodes, "more node")) if count
+    )
+    left_out = f" {more} in graph_means.parquet." if more else ""
+    caption = f"Means over the scored images of each node, as the metrics return them.{left_out}"
+    return ShownTable("mean scores by node", caption, ("node", "errors", "images", *metrics), lines)
