@@ -9,7 +9,7 @@ from plumbline.jobs.display.console import EMPTY, make_console, say, show_senten
 from plumbline.jobs.display.findings import show_agreement
 from plumbline.operators.base.sentences import plural
 from plumbline.operators.report.page import Page
-from plumbline.pipelines.metaeval.judged_run import judge_run
+from plumbline.pipelines.metaeval.metaeval import judge_run
 from plumbline.pipelines.report.report import ReportConfig, WrittenReport, write_report
 from plumbline.pipelines.store.runs import find_run
 from plumbline.pipelines.store.store import open_existing_store

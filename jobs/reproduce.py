@@ -4,8 +4,7 @@ import sys
 
 from plumbline.jobs.command import Command, run_job
 from plumbline.jobs.display.console import make_console, say
-from plumbline.pipelines.metaeval.published_numbers import ReproductionConfig
-from plumbline.pipelines.metaeval.reproduction import reproduce, write_reproduction
+from plumbline.pipelines.metaeval.reproduction import ReproductionConfig, reproduce, write_reproduction
 
 COMMAND = Command(
     "reproduce",
@@ -22,7 +21,7 @@ def main(config: ReproductionConfig) -> int:
     unmatched = [check for check in checks if not check.matches]
     for check in unmatched:
         ours, published = (f"{value:.{check.decimals}f}" for value in (check.ours, check.published))
-        line = f"{check.place}: published {published}, ours {ours}; {check.reason or 'not known why'}"
+        line = f"{check.location}: published {published}, ours {ours}; {check.reason or 'not known why'}"
         say(console, line)
     console.print(f"{len(checks) - len(unmatched)} of {len(checks)} published numbers are met; see {config.output}")
     return 0 if all(check.reason for check in unmatched) else 1

@@ -176,7 +176,7 @@ def _ensure_report(console: Console, planned: PlannedSweep, finished: FinishedSw
 
 def _run_adaptive(console: Console, planned: PlannedSweep) -> tuple[PlannedSweep, FinishedSweep]:
     """Run rounds until the generators can be distinguished; return the sweep of the prompts that sufficed."""
-    from plumbline.operators.metaeval.decided_pairs import surety  # imports scipy
+    from plumbline.operators.metaeval.decided_pairs import describe_certainty  # imports scipy
     from plumbline.pipelines.sweeps.adaptive import run_adaptive
 
     @contextmanager
@@ -186,7 +186,7 @@ def _run_adaptive(console: Console, planned: PlannedSweep) -> tuple[PlannedSweep
 
     options = planned.config.adaptive
     if options is not None and options.method == "asymptotic":
-        warn(console, surety(options.method, options.alpha))
+        warn(console, describe_certainty(options.method, options.alpha))
     finished, now = run_adaptive(planned, watch, lambda seen: say(console, seen.line()))
     return now, finished
 
@@ -219,7 +219,7 @@ def show_judged(console: Console, sweep: SweepInputs | PlannedSweep, finished: F
 
 def _judge(console: Console, store: Store, protocol: ProtocolConfig, finished: FinishedSweep) -> None:
     from plumbline.jobs.display.findings import show_agreement, show_conclusion  # imports scipy
-    from plumbline.pipelines.metaeval.judged_run import judge_run
+    from plumbline.pipelines.metaeval.metaeval import judge_run
 
     findings = judge_run(store, finished.run_id, protocol)
     if finished.unchanged:

@@ -11,8 +11,8 @@ from plumbline.jobs.display.console import say, show_sentence, show_table, show_
 from plumbline.operators.base.sentences import ShownTable, names
 from plumbline.operators.metaeval.corrected_tables import contradictions, shown_means
 from plumbline.operators.metaeval.judgement import OVERALL, PEOPLE, Comparison, Judgement, Order
+from plumbline.operators.metaeval.orders import relations_tables
 from plumbline.operators.metaeval.paper_tables import EMPTY, conventions, count_columns, value_text
-from plumbline.operators.metaeval.relations import relations_tables
 from plumbline.operators.report.agreement import Agreement, conclude
 from plumbline.operators.statistics.confidence_levels import SIGNIFICANCE
 from plumbline.pipelines.metaeval.metaeval import ALONE, PAGE, Findings

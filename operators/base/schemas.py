@@ -302,7 +302,7 @@ the node; `errors` are all errors of the node, as `type: error`. Each of these i
 do not use the edges, as in the release."""
 
 GRAPH_CONTENTS = pa.schema([*texts("about", "subset", "name"), ("n", pa.int64()), *floats("share")])
-"""Sources of images and prompts of error graphs, and types of their errors (operators/metaeval/graph_contents.py)."""
+"""Sources of images and prompts of error graphs, and types of their errors (operators/metaeval/graphs.py)."""
 
 WORDS = pa.schema([*_IMAGE_COLUMNS, *texts("rater", "word"), *ints("start", "end"), ("aligned", pa.float64())])
 """One person's answer whether the image shows a word of the prompt: 1 or 0, null if the person was unsure.
@@ -348,7 +348,7 @@ GRAPH_MEANS = pa.schema(
 GRAPH_CORRELATIONS = pa.schema(
     [*texts("convention", "measure", "subset", "metric", "other"), *floats("pearson"), ("n", pa.int64())]
 )
-"""Correlation of two metrics over their scores of error graphs (operators/metaeval/graph_correlations.py)."""
+"""Correlation of two metrics over their scores of error graphs (operators/metaeval/graphs.py)."""
 
 MEAN_RATINGS = pa.schema([*texts("template", "image_id", "prompt_id", "generator"), *floats("rating", "rating_0_1")])
 """The mean over the sure raters of each image by each template; `rating_0_1` as if the template's scale went from 0 to

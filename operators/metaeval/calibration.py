@@ -17,31 +17,25 @@ CALIBRATION = {
     "specificity": "of the images that people do not pass, the share that the metric does not",
 }
 EXACT = "95% interval: exact (Clopper and Pearson), of fewer images where those of a prompt are judged alike"
-HIGH = 0.75
-"""Default pass mark as a fraction of a template's scale: 4 on a scale from 1 to 5."""
+HIGH = 0.75  # default pass mark as a fraction of a template's scale: 4 on a scale from 1 to 5
 
 
-class Passed(NamedTuple):
+class Thresholds(NamedTuple):
     """Thresholds for passing an image."""
 
-    rating: float
-    """Least mean rating of images that people pass."""
-    score: float
-    """Least score of images that the metric passes; higher is better."""
+    rating: float  # least mean rating of images that people pass
+    score: float  # least score of images that the metric passes; higher is better
     words: str
-    undefined: str = ""
-    """Reason why the metric has no sensitivity and specificity; empty if it has both."""
+    undefined: str = ""  # reason why the metric has no sensitivity and specificity; empty if it has both
 
 
 class PassMarks(NamedTuple):
     """Configured thresholds for passing an image."""
 
-    ratings: Mapping[str, float] = {}
-    """Least mean rating by template."""
-    scores: Mapping[str, float] = {}
-    """Least score by metric, higher is better; for other metrics it is computed from the ratings."""
+    ratings: Mapping[str, float] = {}  # least mean rating by template
+    scores: Mapping[str, float] = {}  # least score by metric, higher is better; for others it follows from the ratings
 
-    def find_thresholds(self, template: str, metric: str, frame: pd.DataFrame) -> Passed:
+    def find_thresholds(self, template: str, metric: str, frame: pd.DataFrame) -> Thresholds:
         """Return the thresholds for a metric and template; `frame` has mean ratings (`human`) and scores of images.
 
         If the metric has no configured threshold, about as many images pass by the metric as by people, and at least
@@ -53,17 +47,17 @@ class PassMarks(NamedTuple):
         people = f"people pass images with a mean rating of {rating:g} or more"
         if metric in self.scores:
             score = self.scores[metric]
-            return Passed(rating, score, f"{people}, the metric those with a score of {score:g} or more")
+            return Thresholds(rating, score, f"{people}, the metric those with a score of {score:g} or more")
         values, counts = np.unique(frame["score"].to_numpy(np.float64), return_counts=True)
         if len(values) < 2:
-            return Passed(rating, math.inf, f"{people}, the metric none", "all scores are equal")
+            return Thresholds(rating, math.inf, f"{people}, the metric none", "all scores are equal")
         passed_by_people = int((frame["human"] >= rating).sum())
         passed_by_metric = counts[::-1].cumsum()[::-1][1:]
         score = float(values[1:][np.abs(passed_by_metric - passed_by_people).argmin()])
         how = f"{score:.4g} or more, by which about as many of the rated images pass as by people"
         extreme = {0: "no rated image", len(frame): "all rated images"}.get(passed_by_people)
         undefined = f"people pass {extreme}" if extreme else ""
-        return Passed(rating, score, f"{people}, the metric those with a score of {how}", undefined)
+        return Thresholds(rating, score, f"{people}, the metric those with a score of {how}", undefined)
 
 
 NO_MARKS = PassMarks()
@@ -74,33 +68,27 @@ def rating_marks(ratings: pa.Table, scales: Mapping[str, Scale], given: Mapping[
 
     The scale of templates without a known scale is from their least to their greatest rating.
     """
-    spans = ratings.to_pandas().groupby("template", dropna=False)["rating"].agg(["min", "max"])
+    ranges = ratings.to_pandas().groupby("template", dropna=False)["rating"].agg(["min", "max"])
     marks = {}
-    for template, span in spans.iterrows():
-        least, greatest = scales.get(str(template), Scale(*span))
+    for template, least_and_greatest in ranges.iterrows():
+        least, greatest = scales.get(str(template), Scale(*least_and_greatest))
         marks[str(template)] = given.get(str(template), float(least + HIGH * (greatest - least)))
     return marks
 
 
-class Calibration(NamedTuple):
-    sensitivity: Share
-    """Share of the images that people pass which the metric passes too."""
-    specificity: Share
-    """Share of the other images which the metric fails too."""
-
-
-def calibrate(frame: pd.DataFrame, marks: Passed) -> Calibration:
+def calibrate(frame: pd.DataFrame, thresholds: Thresholds) -> tuple[Share, Share]:
     """Return the metric's sensitivity and specificity on rated images with scores."""
     prompts = frame["prompt_id"].factorize()[0]
-    good = (frame["human"] >= marks.rating).to_numpy()
-    passes = (frame["score"] >= marks.score).to_numpy()
-    return Calibration(share(passes[good], prompts[good]), share(~passes[~good], prompts[~good]))
+    good = (frame["human"] >= thresholds.rating).to_numpy()
+    passes = (frame["score"] >= thresholds.score).to_numpy()
+    return share(passes[good], prompts[good]), share(~passes[~good], prompts[~good])
 
 
-def judge_calibration(metric: str, statistic: str, frame: pd.DataFrame, marks: Passed) -> Judgement:
+def judge_calibration(metric: str, statistic: str, frame: pd.DataFrame, thresholds: Thresholds) -> Judgement:
     """Judge the metric by its sensitivity or specificity."""
-    found: Share = getattr(calibrate(frame, marks), statistic)
-    words = f"{CALIBRATION[statistic]}; {marks.words}"
-    if marks.undefined or not found.n:
-        return undefined(metric, statistic, found.n, f"{marks.undefined or 'there is none'}; {words}")
+    sensitivity, specificity = calibrate(frame, thresholds)
+    found = sensitivity if statistic == "sensitivity" else specificity
+    words = f"{CALIBRATION[statistic]}; {thresholds.words}"
+    if thresholds.undefined or not found.n:
+        return undefined(metric, statistic, found.n, f"{thresholds.undefined or 'there is none'}; {words}")
     return Judgement(metric, statistic, found.value, found.interval, found.n, f"{words}; {EXACT}")

@@ -16,9 +16,11 @@ import pyarrow as pa
 import scipy
 from numpy.typing import NDArray
 
+from plumbline.operators.metaeval.calibration import PassMarks, calibrate
+from plumbline.operators.metaeval.judgement import mean_matrix
 from plumbline.operators.metaeval.matching import as_scored, metric_columns
 from plumbline.operators.metaeval.preferences import PREFERENCE_SIGNS, majority_votes, scores_of_side
-from plumbline.operators.metaeval.ratings import mean_ratings
+from plumbline.operators.metaeval.ratings import Rated, mean_ratings
 from plumbline.operators.metrics.metric import direction
 from plumbline.operators.results.run_scores import RunScores
 from plumbline.operators.statistics.bootstrap import UNDEFINED, Interval
@@ -33,14 +35,12 @@ from plumbline.operators.statistics.prediction_powered import (
     powered_mean,
     widening,
 )
-from plumbline.operators.statistics.shares import exact_interval
+from plumbline.operators.statistics.shares import corrected_share, exact_interval, share
 
 Floats = NDArray[np.float64]
 
-FOLDS = 5
-"""Parts of the rated prompts; ratings of each part are predicted from the other parts."""
-ROUNDING = 1e-20
-"""Scores are equal if their variance / mean square is below this."""
+N_FOLDS = 5  # ratings of each fold of the rated prompts are predicted from the other folds
+ROUNDING = 1e-20  # scores are equal if their variance / mean square is below this
 Scale = Literal["rating", "win_rate", "passing"]
 EVEN: Mapping[Scale, float] = {"rating": 0.0, "win_rate": 0.5}
 """Difference of ratings, or win rate, of two equally good generators."""
@@ -53,8 +53,7 @@ class CorrectedMean(NamedTuple):
     metric: str
     scale: Scale
     generator: str
-    other: str
-    """Second generator of a pair; empty for the mean of a single generator."""
+    other: str  # second generator of a pair; empty for the mean of a single generator
     corrected: float
     low: float
     high: float
@@ -67,9 +66,9 @@ class CorrectedMean(NamedTuple):
     worth: float
     n_rated: int
     n_scored: int
-    better: str
-    metric_better: str
-    note: str
+    better: str = ""
+    metric_better: str = ""
+    note: str = ""
 
     @property
     def interval(self) -> Interval:
@@ -80,10 +79,8 @@ class Estimate(NamedTuple):
     """A mean over prompts."""
 
     value: float
-    shares: Floats
-    """Contribution of each prompt (prompts,) to the error, whose square is the sum of their squares."""
-    prompts: int
-    """Number of prompts that the mean is over."""
+    shares: Floats  # contribution of each prompt (prompts,) to the error, whose square is the sum of their squares
+    prompts: int  # number of prompts that the mean is over
 
     @property
     def error(self) -> float:
@@ -104,19 +101,15 @@ class Corrected(NamedTuple):
     corrected: Estimate
     people: Estimate
     predicted: Estimate
-    note: str = ""
-    """Reason if the corrected mean is undefined."""
+    note: str = ""  # reason if the corrected mean is undefined
 
 
 class Labelled(NamedTuple):
     """Labels and predictions of the prompts of a generator, or of a pair; each (prompts,), nan if missing."""
 
-    labels: Floats
-    """Labels by people."""
-    predictions: Floats
-    """Labels of the labelled prompts as the metric predicts them."""
-    others: Floats
-    """Predicted labels of the other prompts."""
+    labels: Floats  # by people
+    predictions: Floats  # of the same labels, by the metric
+    others: Floats  # predicted labels of the other prompts
 
 
 def correct(data: Labelled) -> Corrected:
@@ -126,7 +119,11 @@ def correct(data: Labelled) -> Corrected:
     people = _mean(data.labels, rated)
     predicted = _mean(np.where(rated, data.predictions, data.others), rated | other)
     if not enough_labels(labels):
-        return Corrected(people, people, predicted, _explain_missing(labels))
+        note = f"not enough ratings: {len(labels)} prompts, of {MIN_LABELS} that are wanted"
+        if len(labels) >= MIN_LABELS:
+            equal = len(labels) - int(count_different(labels))
+            note = f"not enough ratings that differ: {equal} of {len(labels)} prompts are rated alike"
+        return Corrected(people, people, predicted, note)
     if len(others) < 2:  # all prompts are rated, and the metric cannot add anything
         return Corrected(people, people, predicted)
     found = powered_mean(labels, predictions, others)
@@ -142,13 +139,6 @@ def _mean(values: Floats, known: NDArray[np.bool_]) -> Estimate:
     value = float(values[known].mean()) if n else math.nan
     shares[known] = (values[known] - value) / max(n, 1)
     return Estimate(value, shares, n)
-
-
-def _explain_missing(labels: Floats) -> str:
-    if len(labels) < MIN_LABELS:
-        return f"not enough ratings: {len(labels)} prompts, of {MIN_LABELS} that are wanted"
-    equal = len(labels) - int(count_different(labels))
-    return f"not enough ratings that differ: {equal} of {len(labels)} prompts are rated alike"
 
 
 def combine(weights: Sequence[float], means: Sequence[Corrected], start: float = 0.0) -> Corrected:
@@ -173,8 +163,8 @@ def predict(labels: Floats, scores: Floats, others: Floats) -> list[Labelled]:
     Labelled prompts are predicted by the line of the other folds, and `others` by the mean of these lines.
     """
     rated = np.isfinite(labels).any(axis=0)
-    folds = np.where(rated, (np.cumsum(rated) - 1) % FOLDS, -1)
-    training = [rated & (folds != fold) for fold in range(FOLDS)]
+    folds = np.where(rated, (np.cumsum(rated) - 1) % N_FOLDS, -1)
+    training = [rated & (folds != fold) for fold in range(N_FOLDS)]
     lines = np.array([_fit_line(scores[:, prompts], labels[:, prompts]) for prompts in training])
     slope, intercept = lines[folds].T
     mean_slope, mean_intercept = np.nanmean(lines, axis=0)
@@ -199,29 +189,27 @@ def _fit_line(x: Floats, y: Floats) -> tuple[float, float]:
 
 
 def correct_ratings(
-    ratings: pa.Table, scores: pa.Table, run: RunScores, match: Match, falling: Collection[str]
-) -> list[CorrectedMean]:
+    ratings: pa.Table, scores: pa.Table, run: RunScores, match: Match, lower_is_better: Collection[str]
+) -> Iterator[CorrectedMean]:
     """Correct every generator's mean rating, and every two generators' difference, by template and metric.
 
-    `scores` has the scores of rated images, negated for metrics that prefer lower scores (`falling`); `run` has all
-    scores, not negated.
+    `scores` has the scores of rated images, negated for metrics that prefer lower scores (`lower_is_better`); `run` has
+    all scores, not negated.
     """
     human = as_scored(mean_ratings(ratings, match), scores, match).dropna(subset=["generator"])
-    found: list[CorrectedMean] = []
     for metric, column in metric_columns(scores, match).items():
         rated = human.join(column.rename("score"), on=list(MATCH_COLUMNS[match])).dropna(subset=["score"])
-        averaged = _average_scores(run, metric, falling, rated["generator"], rated["prompt_id"])
+        averaged = _average_scores(run, metric, lower_is_better, rated["generator"], rated["prompt_id"])
         for template, rows in rated.groupby("template", sort=False, dropna=False):
-            labels, own = (averaged.means(rows["generator"], rows, column) for column in ("human", "score"))
+            labels, own = (averaged.average(rows["generator"], rows, column) for column in ("human", "score"))
             data = predict(labels, own, np.where(np.isfinite(labels), math.nan, averaged.scores))
             means = dict(zip(averaged.generators, map(correct, data), strict=True))
-            found += rating_rows(str(template), metric, means, dict(zip(means, averaged.scores, strict=True)))
-    return found
+            yield from rating_rows(str(template), metric, means, dict(zip(means, averaged.scores, strict=True)))
 
 
 def correct_choices(
-    preferences: pa.Table, scores: pa.Table, run: RunScores, match: Match, falling: Collection[str]
-) -> list[CorrectedMean]:
+    preferences: pa.Table, scores: pa.Table, run: RunScores, match: Match, lower_is_better: Collection[str]
+) -> Iterator[CorrectedMean]:
     """Correct every generator's win rate, and that of every compared pair, by template and metric.
 
     The majority of raters decides, and ties count half. The arguments are those of `correct_ratings`.
@@ -232,28 +220,53 @@ def correct_choices(
     votes = votes[votes["generator_a"] != votes["generator_b"]]
     first = np.where(votes["generator_a"] < votes["generator_b"], 1, -1)
     votes["vote"] = _win_share(first * votes["preferred"].map(PREFERENCE_SIGNS).astype("float64"))
-    found: list[CorrectedMean] = []
     for metric, column in metric_columns(scores, match).items():
         a, b = (scores_of_side(side, column, votes, match) for side in "ab")
         both = votes.assign(choice=_win_share(first * np.sign(a - b))).dropna(subset=["choice"])
         names = both[["generator_a", "generator_b"]]
         both = both.assign(generator_a=names.min(axis=1), generator_b=names.max(axis=1))
         generators = pd.concat([names[name] for name in names])
-        averaged = _average_scores(run, metric, falling, generators, both["prompt_id"])
-        for template, pairs in both.groupby("template", sort=False):
-            found += choice_rows(str(template), metric, _correct_pairs(pairs, averaged))
-    return found
+        averaged = _average_scores(run, metric, lower_is_better, generators, both["prompt_id"])
+        for template, template_rows in both.groupby("template", sort=False):
+            pairs = {}
+            for (name_a, name_b), rows in template_rows.groupby(["generator_a", "generator_b"]):
+                row_a, row_b = (averaged.generators.index(name) for name in (name_a, name_b))
+                labels, choices = (
+                    averaged.average(rows["generator_a"], rows, column)[row_a] for column in ("vote", "choice")
+                )
+                others = _win_share(np.sign(averaged.scores[row_a] - averaged.scores[row_b]))
+                data = Labelled(labels, choices, np.where(np.isfinite(labels), math.nan, others))
+                pairs[str(name_a), str(name_b)] = correct(data)
+            yield from choice_rows(str(template), metric, pairs)
 
 
-def _correct_pairs(both: pd.DataFrame, averaged: "_AveragedScores") -> dict[tuple[str, str], Corrected]:
-    """Correct win rates; people's `vote` and the metric's `choice` are win shares of the first generator."""
-    pairs = {}
-    for (a, b), rows in both.groupby(["generator_a", "generator_b"]):
-        row_a, row_b = (averaged.generators.index(name) for name in (a, b))
-        labels, choices = (averaged.means(rows["generator_a"], rows, column)[row_a] for column in ("vote", "choice"))
-        others = _win_share(np.sign(averaged.scores[row_a] - averaged.scores[row_b]))
-        pairs[str(a), str(b)] = correct(Labelled(labels, choices, np.where(np.isfinite(labels), math.nan, others)))
-    return pairs
+def correct_shares(
+    rated: Sequence[Rated], marks: PassMarks, run: RunScores, lower_is_better: Collection[str]
+) -> Iterator[CorrectedMean]:
+    """Yield the shares of images that people would pass, by template, metric and generator.
+
+    They follow from the share that the metric passes and its error rates, which are assumed to be the same for all
+    generators. `run` has all scores, in the metrics' own direction.
+    """
+    for template, metric, frame in ((each.template, each.metric, each.frame) for each in rated if len(each.frame)):
+        thresholds = marks.find_thresholds(template, metric, frame)
+        sensitivity, specificity = calibrate(frame, thresholds)
+        scored = run.select_rows(metric).scored()
+        passes = direction(metric, lower_is_better) * scored.score >= thresholds.score
+        for code, generator in enumerate(run.generators):
+            own = scored.generator == code
+            if not generator or not own.any():
+                continue
+            predicted = share(passes[own], scored.prompt[own].view(np.int64))
+            labelled = frame[frame["generator"] == generator]
+            passed = (labelled["human"] >= thresholds.rating).to_numpy()
+            people = share(passed, labelled["prompt_id"].factorize()[0])
+            found = corrected_share(predicted, sensitivity, specificity)
+            yield CorrectedMean(
+                template, metric, "passing", generator, "",
+                found.value, *found.interval, people.value, *people.interval, predicted.value, *predicted.interval,
+                worth=math.nan, n_rated=people.n, n_scored=predicted.n, note=found.note,
+            )  # fmt: skip
 
 
 def _win_share(sign: Any) -> Any:
@@ -265,37 +278,30 @@ class _AveragedScores(NamedTuple):
     """Mean scores by generator and prompt."""
 
     generators: list[str]
-    prompts: NDArray[np.uint64]
-    """Hashes of the ids, ascending."""
-    scores: Floats
-    """Mean scores (generators, prompts), higher is better; nan if missing."""
+    prompts: NDArray[np.uint64]  # hashes of the ids, ascending
+    scores: Floats  # mean scores (generators, prompts), higher is better; nan if missing
 
-    def means(self, generator: "pd.Series[str]", rows: pd.DataFrame, column: str) -> Floats:
+    def average(self, generator: "pd.Series[str]", rows: pd.DataFrame, column: str) -> Floats:
         """Return the means of a column of other rows in the same shape."""
         codes = {name: code for code, name in enumerate(self.generators)}
         prompt = np.searchsorted(self.prompts, hash_ids(rows["prompt_id"].to_list()))
-        return _means(self.scores.shape, generator.map(codes).to_numpy(np.int64), prompt, rows[column].to_numpy())
+        return mean_matrix(self.scores.shape, generator.map(codes).to_numpy(np.int64), prompt, rows[column].to_numpy())
 
 
 def _average_scores(
-    run: RunScores, metric: str, falling: Collection[str], generators: "pd.Series[str]", prompt_ids: "pd.Series[str]"
+    run: RunScores,
+    metric: str,
+    lower_is_better: Collection[str],
+    generators: "pd.Series[str]",
+    prompt_ids: "pd.Series[str]",
 ) -> _AveragedScores:
     """Average the run's scores, with rows and columns for these judged generators and prompts too."""
     columns = run.select_rows(metric).scored()
     names = list(dict.fromkeys([*run.generators, *generators]))
     prompts = np.unique(np.concatenate([columns.prompt, hash_ids(prompt_ids.to_list())]))
-    scores = direction(metric, falling) * columns.score
+    scores = direction(metric, lower_is_better) * columns.score
     prompt = np.searchsorted(prompts, columns.prompt)
-    return _AveragedScores(names, prompts, _means((len(names), len(prompts)), columns.generator, prompt, scores))
-
-
-def _means(shape: tuple[int, ...], row: NDArray[Any], column: NDArray[Any], values: Floats) -> Floats:
-    """Return the mean of the values in each cell of a matrix; nan if the cell has none."""
-    sums, counts = np.zeros((2, *shape))
-    np.add.at(sums, (row, column), values)
-    np.add.at(counts, (row, column), 1)
-    with np.errstate(invalid="ignore"):
-        return np.asarray(sums / counts)
+    return _AveragedScores(names, prompts, mean_matrix((len(names), len(prompts)), columns.generator, prompt, scores))
 
 
 def rating_rows(
@@ -307,9 +313,11 @@ def rating_rows(
     """
     scored = {name: mean for name, mean in means.items() if mean.predicted.prompts}
     complete = [name for name, mean in scored.items() if not mean.note]
-    pairs = {(a, b): combine((1, -1), (scored[a], scored[b])) for a, b in combinations(complete, 2)}
-    differences = {(a, b): scores[a] - scores[b] for a, b in pairs}
-    alone = {pair: _mean(values, np.isfinite(values)) for pair, values in differences.items()}
+    pairs, alone = {}, {}
+    for a, b in combinations(complete, 2):
+        pairs[a, b] = combine((1, -1), (scored[a], scored[b]))
+        difference = scores[a] - scores[b]
+        alone[a, b] = _mean(difference, np.isfinite(difference))
     yield from _rows(template, metric, "rating", scored, pairs, alone)
 
 
@@ -334,16 +342,19 @@ def _rows(
 ) -> Iterator[CorrectedMean]:
     """Yield the rows of single generators and of pairs; `alone` has the metric's own difference of each pair."""
     for name, mean in means.items():
-        yield _row((template, metric, scale, name, ""), mean, CONFIDENCE)
+        yield _row(template, metric, scale, (name, ""), mean, CONFIDENCE)
     level = 1 - (1 - CONFIDENCE) / max(len(pairs), 1)  # the intervals of pairs are valid simultaneously
-    for (a, b), mean in pairs.items():
-        names = (template, metric, scale, a, b)
-        yield _row(names, mean, level)._replace(metric_better=_better(names, alone[a, b].interval(level)))
+    for names, mean in pairs.items():
+        row = _row(template, metric, scale, names, mean, level)
+        better = _find_better(names, row.interval, scale)
+        metric_better = _find_better(names, alone[names].interval(level), scale)
+        yield row._replace(better=better, metric_better=metric_better)
 
 
-def _row(names: tuple[str, str, Scale, str, str], mean: Corrected, level: float) -> CorrectedMean:
+def _row(
+    template: str, metric: str, scale: Scale, names: tuple[str, str], mean: Corrected, level: float
+) -> CorrectedMean:
     """Return a row; if nearly all votes are equal, the win rate is people's alone, with an exact interval."""
-    scale = names[2]
     corrected, people, predicted, note = mean
     interval, of_people, of_metric = (estimate.interval(level) for estimate in (corrected, people, predicted))
     if note:
@@ -353,17 +364,11 @@ def _row(names: tuple[str, str, Scale, str, str], mean: Corrected, level: float)
     known = not math.isnan(interval.low)
     value = corrected.value if known else math.nan
     worth = (people.error / corrected.error) ** 2 if known and corrected.error else math.nan
-    return CorrectedMean(
-        template=names[0], metric=names[1], scale=scale, generator=names[3], other=names[4],
-        corrected=value, low=interval.low, high=interval.high,
-        people=people.value, people_low=of_people.low, people_high=of_people.high,
-        predicted=predicted.value, predicted_low=of_metric.low, predicted_high=of_metric.high,
-        worth=worth, n_rated=people.prompts, n_scored=predicted.prompts,
-        better=_better(names, interval), metric_better="", note="" if known else note,
-    )  # fmt: skip
+    numbers = (value, *interval, people.value, *of_people, predicted.value, *of_metric)
+    counts = (people.prompts, predicted.prompts)
+    return CorrectedMean(template, metric, scale, *names, *numbers, worth, *counts, note="" if known else note)
 
 
-def _better(names: tuple[str, str, Scale, str, str], interval: Interval) -> str:
-    *_, scale, generator, other = names
-    low, high = interval
-    return "" if not other else generator if low > EVEN[scale] else other if high < EVEN[scale] else ""
+def _find_better(names: tuple[str, str], interval: Interval, scale: Scale) -> str:
+    """Return the generator that is better by the interval of a difference or win rate; empty if neither is."""
+    return names[0] if interval.low > EVEN[scale] else names[1] if interval.high < EVEN[scale] else ""

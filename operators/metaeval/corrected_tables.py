@@ -2,17 +2,12 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import groupby
+from itertools import chain, groupby
 
 from plumbline.operators.base.sentences import Sentence, ShownTable, count, names, number, plural, signed
 from plumbline.operators.metaeval.corrected_means import CorrectedMean, Scale
 
 MAX_PAIRS = 5
-TITLES: Mapping[Scale, str] = {
-    "rating": "generators by {}, corrected",
-    "win_rate": "generators by {}, corrected",
-    "passing": "images that pass by {}, corrected",
-}
 PREDICTION_POWERED = (
     "It is estimated from people's judgements of some prompts and the metric's scores of all (prediction-powered "
     "inference), with a 95% interval over prompts, which is valid if the rated prompts were drawn at random. People "
@@ -30,42 +25,44 @@ CAPTIONS: Mapping[Scale, str] = {
     "Rated and prompts count images.",
 }
 
-Judged = Mapping[tuple[str, str], Sequence[CorrectedMean]]
+ByMetric = Mapping[tuple[str, str], Sequence[CorrectedMean]]
 """Corrected means by template and metric."""
 
 
 def shown_means(means: Sequence[CorrectedMean]) -> list[ShownTable]:
-    """Return tables of every generator's mean, and then of the orders of generators."""
-    return [*means_tables(means), *order_tables(means)]
-
-
-def means_tables(means: Sequence[CorrectedMean]) -> list[ShownTable]:
-    """Return a table for each template: every generator's mean by each metric, best first."""
+    """Return a table of every generator's mean by each metric, best first, for each template, and then the orders."""
     tables: dict[tuple[str, Scale], list[tuple[str, ...]]] = {}
-    passing = [mean for mean in means if mean.scale == "passing"]
-    for rows in (*single_means(means).values(), *([mean] for mean in sorted(passing, key=_best_first))):
-        tables.setdefault((rows[0].template, rows[0].scale), []).extend(map(_cells, rows))
+    passing = sorted((mean for mean in means if mean.scale == "passing"), key=_best_first)
+    for mean in chain(*single_means(means).values(), passing):
+        cells = (
+            mean.generator,
+            mean.metric,
+            mean.note or _format_interval(mean.corrected, mean.low, mean.high),
+            _format_interval(mean.people, mean.people_low, mean.people_high),
+            _format_interval(mean.predicted, mean.predicted_low, mean.predicted_high),
+            count(mean.n_rated),
+            count(mean.n_scored),
+            number(mean.worth, 1),
+        )
+        tables.setdefault((mean.template, mean.scale), []).append(cells)
     columns = ("generator", "metric", "corrected", "people alone", "metric alone", "rated", "prompts", "worth")
-    return [
-        ShownTable(TITLES[scale].format(template), CAPTIONS[scale], columns, cells)
-        for (template, scale), cells in tables.items()
-    ]
+    shown = []
+    for (template, scale), rows in tables.items():
+        about = "images that pass" if scale == "passing" else "generators"
+        shown.append(ShownTable(f"{about} by {template}, corrected", CAPTIONS[scale], columns, rows))
+    return [*shown, *order_tables(means)]
 
 
-def single_means(means: Sequence[CorrectedMean]) -> Judged:
+def single_means(means: Sequence[CorrectedMean]) -> ByMetric:
     """Return the means of single generators, best first."""
-    found: dict[tuple[str, str], list[CorrectedMean]] = {}
-    for mean in means:
-        if not mean.other and mean.scale != "passing":
-            found.setdefault((mean.template, mean.metric), []).append(mean)
-    return {judged: sorted(rows, key=_best_first) for judged, rows in found.items()}
+    single = [mean for mean in means if not mean.other and mean.scale != "passing"]
+    return {key: sorted(rows, key=_best_first) for key, rows in _group(single).items()}
 
 
-def _pairs(means: Sequence[CorrectedMean]) -> Judged:
+def _group(means: Sequence[CorrectedMean]) -> ByMetric:
     found: dict[tuple[str, str], list[CorrectedMean]] = {}
     for mean in means:
-        if mean.other:
-            found.setdefault((mean.template, mean.metric), []).append(mean)
+        found.setdefault((mean.template, mean.metric), []).append(mean)
     return found
 
 
@@ -73,19 +70,6 @@ def _best_first(mean: CorrectedMean) -> tuple[bool, float]:
     """Sort key; generators without a corrected mean come last, ordered by the metric alone."""
     unknown = math.isnan(mean.corrected)
     return unknown, -(mean.predicted if unknown else mean.corrected)
-
-
-def _cells(mean: CorrectedMean) -> tuple[str, ...]:
-    return (
-        mean.generator,
-        mean.metric,
-        mean.note or _format_interval(mean.corrected, mean.low, mean.high),
-        _format_interval(mean.people, mean.people_low, mean.people_high),
-        _format_interval(mean.predicted, mean.predicted_low, mean.predicted_high),
-        count(mean.n_rated),
-        count(mean.n_scored),
-        number(mean.worth, 1),
-    )
 
 
 def _format_interval(value: float, low: float, high: float) -> str:
@@ -124,55 +108,52 @@ def contradictions_table(means: Sequence[CorrectedMean]) -> list[ShownTable]:
 
 def contradictions(means: Sequence[CorrectedMean]) -> list[Sentence]:
     """Describe the pairs that a metric orders clearly against people, and the generators that it misjudges."""
-    pairs = _pairs(means)
-    return [*_describe_pairs(pairs), *_describe_misjudged(single_means(means), pairs)]
+    pairs = _group([mean for mean in means if mean.other])
+    contrary = {
+        key: [pair for pair in rows if pair.better and pair.metric_better and pair.better != pair.metric_better]
+        for key, rows in pairs.items()
+    }
+    return [*_describe_pairs(pairs, contrary), *_describe_misjudged(single_means(means), contrary)]
 
 
-def _describe_pairs(judged: Judged) -> Iterator[Sentence]:
+def _describe_pairs(by_metric: ByMetric, contradicted: ByMetric) -> Iterator[Sentence]:
     agreeing: dict[str, list[str]] = {}
-    for (template, metric), pairs in judged.items():
-        decided = [pair for pair in pairs if pair.better and pair.metric_better]
-        contrary = _contradicted(pairs)
+    for (template, metric), pairs in by_metric.items():
+        contrary = contradicted[template, metric]
         for pair in contrary[:MAX_PAIRS]:
-            verdicts = f"{_describe_people(pair)}; {metric} alone finds {pair.metric_better} clearly better."
+            swapped = pair.better == pair.other
+            if pair.scale == "rating":
+                value, *ends = (-end if swapped else end for end in (pair.corrected, pair.low, pair.high))
+                difference = f"by {signed(value, 2)}"
+            else:
+                value, *ends = (1 - end if swapped else end for end in (pair.corrected, pair.low, pair.high))
+                difference = f"on {value:.0%} of prompts"
+            interval = f"interval {number(min(ends), 2)} to {number(max(ends), 2)}"
+            verdicts = (
+                f"people find {pair.better} better {difference} ({interval}); {metric} alone finds "
+                f"{pair.metric_better} clearly better."
+            )
             yield Sentence(f"{metric} contradicts people on {pair.generator} and {pair.other}:", verdicts)
         if more := contrary[MAX_PAIRS:]:
             yield Sentence(f"{metric} contradicts people", f"on {plural(len(more), 'more pair')} by {template}.")
-        if decided and not contrary:
-            agreeing.setdefault(template, []).append(f"{metric} ({len(decided)} of {plural(len(pairs), 'pair')})")
+        n_decided = sum(bool(pair.better and pair.metric_better) for pair in pairs)
+        if n_decided and not contrary:
+            agreeing.setdefault(template, []).append(f"{metric} ({n_decided} of {plural(len(pairs), 'pair')})")
     for template, metrics in agreeing.items():
         about = f"where people, by {template}, and the metric tell two generators apart: {names(metrics)}."
         yield Sentence("No contradiction", about)
 
 
-def _describe_people(pair: CorrectedMean) -> str:
-    """Name the generator that people find better, and the difference."""
-    swapped = pair.better == pair.other
-    if pair.scale == "rating":
-        value, *ends = (-end if swapped else end for end in (pair.corrected, pair.low, pair.high))
-        difference = "by " + signed(value, 2)
-    else:
-        value, *ends = (1 - end if swapped else end for end in (pair.corrected, pair.low, pair.high))
-        difference = f"on {value:.0%} of prompts"
-    low, high = sorted(ends)
-    return f"people find {pair.better} better {difference} (interval {number(low, 2)} to {number(high, 2)})"
-
-
-def _contradicted(pairs: Sequence[CorrectedMean]) -> list[CorrectedMean]:
-    """Return the pairs that people and the metric both decide, in opposite ways."""
-    return [pair for pair in pairs if pair.better and pair.metric_better and pair.better != pair.metric_better]
-
-
-def _describe_misjudged(judged: Judged, pairs: Judged) -> Iterator[Sentence]:
+def _describe_misjudged(by_metric: ByMetric, contradicted: ByMetric) -> Iterator[Sentence]:
     """Describe generators of contradicted pairs whose interval by the metric alone does not meet the corrected one.
 
     Other generators are not described: a weak metric puts every generator near the middle.
     """
-    for (template, metric), every in judged.items():
-        contrary = {
-            name for pair in _contradicted(pairs.get((template, metric), ())) for name in (pair.generator, pair.other)
+    for (template, metric), every in by_metric.items():
+        generators = {
+            name for pair in contradicted.get((template, metric), ()) for name in (pair.generator, pair.other)
         }
-        means = [mean for mean in every if mean.generator in contrary]
+        means = [mean for mean in every if mean.generator in generators]
         for verb, misjudged in (
             ("puts too high", [mean for mean in means if mean.predicted_low > mean.high]),
             ("puts too low", [mean for mean in means if mean.predicted_high < mean.low]),

@@ -1,6 +1,6 @@
 """Decisions of an adaptive sweep on pairs of generators, from the scores of the first prompts."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import combinations
 from typing import Any, NamedTuple
 
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from plumbline.operators.base import rows, schemas
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.base.sentences import ShownTable, count, signed
+from plumbline.operators.metaeval.judgement import mean_matrix
 from plumbline.operators.metrics.metric import direction
 from plumbline.operators.results.run_scores import RunScores
 from plumbline.operators.statistics.options import Adaptive
@@ -29,7 +30,7 @@ from plumbline.operators.statistics.sequential import (
 
 Floats = NDArray[np.float64]
 
-WORDS = {A_BETTER: "a", B_BETTER: "b", ALIKE: "alike"}
+VERDICTS = {A_BETTER: "a", B_BETTER: "b", ALIKE: "alike"}
 
 
 class SeenPrompts(NamedTuple):
@@ -37,8 +38,7 @@ class SeenPrompts(NamedTuple):
 
     prompts: int
     of_prompts: int
-    decisions: pa.Table
-    """Every pair by every metric (schema DECISIONS)."""
+    decisions: pa.Table  # every pair by every metric (schema DECISIONS)
 
     def counts(self) -> dict[str, Any]:
         """Return numbers of prompts and decisions for the manifest."""
@@ -76,11 +76,11 @@ def describe_subsample(counts: Mapping[str, Any], options: Mapping[str, Any]) ->
     return (
         f"{scored} Of {counts['pairs']} pairs, by every metric, {counts['told_apart']} are told apart, "
         f"{counts['alike']} differ by no more than the indifference, and {left}. "
-        f"{surety(options['method'], options['alpha'])}"
+        f"{describe_certainty(options['method'], options['alpha'])}"
     )
 
 
-def surety(method: str, alpha: float) -> str:
+def describe_certainty(method: str, alpha: float) -> str:
     """Describe the probability of false decisions."""
     if method == "betting":
         return f"The probability that any of these decisions is false for all prompts is at most {alpha:.0%}."
@@ -118,8 +118,7 @@ class _Pair(NamedTuple):
     metric: str
     a: str
     b: str
-    differences: Floats
-    """Score of a - score of b by prompt, higher is better; nan without both scores."""
+    differences: Floats  # score of a - score of b by prompt, higher is better; nan without both scores
 
 
 def decide_pairs(
@@ -136,43 +135,37 @@ def decide_pairs(
     `metrics` maps names to True if lower is better. Raises ConfigError for scores outside the range, if the method
     requires one.
     """
-    falling = {metric for metric, falls in metrics.items() if falls}
-    pairs = [
-        pair
-        for metric in metrics
-        for pair in _pairs(metric, _mean_scores(scores, metric, prompt_ids, generators, options), generators, falling)
-    ]
-    sides = [
+    lower_is_better = {metric for metric, is_lower in metrics.items() if is_lower}
+    pairs = []
+    for metric in metrics:
+        means = direction(metric, lower_is_better) * _mean_scores(scores, metric, prompt_ids, generators, options)
+        for a, b in combinations(range(len(generators)), 2):
+            pairs.append(_Pair(metric, generators[a], generators[b], means[:, a] - means[:, b]))
+    every = [
         evidence(order_differences(pair.differences, order), options, options.indifference_of(pair.metric), len(pairs))
         for pair in pairs
     ]
-    verdicts, decided_at = decide([PairEvidence(*(side[:looks] for side in pair)) for pair in sides], options.alpha)
+    verdicts, decided_at = decide([PairEvidence(*(log_e[:looks] for log_e in pair)) for pair in every], options.alpha)
     n_seen = [int((order[:end] != NOBODY).sum()) for end in range(looks + 1)]
     seen = order[:looks][order[:looks] != NOBODY]
     records = []
     for pair, verdict, look in zip(pairs, verdicts.tolist(), decided_at.tolist(), strict=True):
-        both = np.isfinite(pair.differences[seen])
+        differences = pair.differences[seen]
+        both = np.isfinite(differences)
+        difference = float(differences[both].mean()) * direction(pair.metric, lower_is_better) if both.any() else None
         records.append(
             {
                 "metric": pair.metric,
                 "generator_a": pair.a,
                 "generator_b": pair.b,
-                "verdict": WORDS.get(verdict, "undecided"),
-                "difference": float(pair.differences[seen][both].mean()) * direction(pair.metric, falling)
-                if both.any()
-                else None,
+                "verdict": VERDICTS.get(verdict, "undecided"),
+                "difference": difference,
                 "n": int(both.sum()),
                 "n_missing": int((~both).sum()),
-                "decided_after": n_seen[min(look + 1, looks)] if verdict in WORDS else None,
+                "decided_after": n_seen[min(look + 1, looks)] if verdict in VERDICTS else None,
             }
         )
     return SeenPrompts(n_seen[-1], len(prompt_ids), rows.table(records, schemas.DECISIONS))
-
-
-def _pairs(metric: str, wide: Floats, generators: Sequence[str], falling: set[str]) -> Iterator[_Pair]:
-    for a, b in combinations(range(len(generators)), 2):
-        differences = direction(metric, falling) * (wide[:, a] - wide[:, b])
-        yield _Pair(metric, generators[a], generators[b], differences)
 
 
 def _mean_scores(
@@ -195,8 +188,4 @@ def _mean_scores(
     known = hashes[prompt] == columns.prompt
     codes = {name: code for code, name in enumerate(generators)}
     generator = np.array([codes.get(name, 0) for name in scores.generators], np.intp)[columns.generator]
-    sums, counts = np.zeros((2, len(hashes), len(generators)))
-    np.add.at(sums, (prompt[known], generator[known]), columns.score[known])
-    np.add.at(counts, (prompt[known], generator[known]), 1)
-    with np.errstate(invalid="ignore"):
-        return np.asarray(sums / counts)
+    return mean_matrix((len(hashes), len(generators)), prompt[known], generator[known], columns.score[known])

@@ -1,50 +1,52 @@
-"""Judging metrics by semantic error graphs (T2IScoreScore)."""
+"""Semantic error graphs (T2IScoreScore): judging metrics by them, their contents, and correlations of metrics."""
 
 from collections.abc import Container, Mapping, Sequence
+from itertools import combinations
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 
+from plumbline.operators.base import schemas
+from plumbline.operators.base.sentences import NOTHING, ShownTable, first_rows, number, plural
 from plumbline.operators.metaeval.judgement import OVERALL, Judgement, mean_judgement, numbers, undefined
 from plumbline.operators.metaeval.matching import metric_columns
 from plumbline.operators.metrics.metric import direction
 from plumbline.operators.statistics.bootstrap import CORRELATIONS, SHARES, Prompts
 from plumbline.operators.statistics.error_graphs import score_graphs
 from plumbline.operators.statistics.options import Convention, Sampling
+from plumbline.operators.statistics.rounding import merge_equal
 
 MEASURES = ("ordering", "kendall_ordering", "separation", "delta")
-SCALES = {"ordering": CORRELATIONS, "kendall_ordering": CORRELATIONS, "separation": SHARES}
-"""Scales of the measures that have limits."""
+SCALES = {"ordering": CORRELATIONS, "kendall_ordering": CORRELATIONS, "separation": SHARES}  # delta has no limits
+CORRELATED = ("ordering", "separation")  # the measures of the paper's figures 6, 7, 12 and 13
 WORDS: Mapping[Convention, str] = {
     "published": "every ordered pair of roots heads a walk, walks weigh by their images",
     "paper": "one root to a walk, walks weigh alike, separation of adjacent levels, ties have the lowest rank",
     "current": "one root to a walk, walks weigh by their scored images, "
     "separation and delta over pairs of nodes without a gap",
 }
-
-
-class JudgedGraphs(NamedTuple):
-    """Judgements of metrics by error graphs."""
-
-    judgements: list[Judgement]
-    measured: pd.DataFrame
-    """Every graph that counts, by metric and convention (the columns of operators/base/schemas.py, GRAPHS)."""
+CONTENTS = {
+    "images": ("source", "Images by what made them."),
+    "prompts": ("source", "Graphs by where their prompts come from."),
+    "errors": ("type", "Errors that edges add to a parent's, by type."),
+}
+"""Heading of the column of names, and caption, by the things that are counted (figure 2)."""
 
 
 def measure_graphs(
-    graph_nodes: pa.Table, scores: pa.Table, convention: Convention, falling: Container[str] = ()
+    graph_nodes: pa.Table, scores: pa.Table, convention: Convention, lower_is_better: Container[str] = ()
 ) -> pd.DataFrame:
     """Return every graph and metric: subset, spearman, kendall, ordering, kendall_ordering, separation, delta.
 
-    `ordering` and `kendall_ordering` are the negated correlations: 1 is the right order. The results of metrics that
-    prefer lower scores (`falling`) are negated after ranking, because the ranks of ties by equation 1 depend on the
-    scores' own direction.
+    `ordering` and `kendall_ordering` are the negated correlations: 1 is the right order. The results of metrics in
+    `lower_is_better` are negated after ranking, because the ranks of ties by equation 1 depend on the scores' own
+    direction.
     """
     nodes = graph_nodes.to_pandas()
     measured = score_graphs(nodes, pd.DataFrame(metric_columns(scores, "image")), convention)
-    signs = measured["metric"].map(lambda metric: direction(metric, falling))
+    signs = measured["metric"].map(lambda metric: direction(metric, lower_is_better))
     measured = measured.assign(**{name: signs * measured[name] for name in ("spearman", "kendall", "delta")})
     return measured.assign(
         subset=measured["graph_id"].map(nodes.groupby("graph_id")["subset"].first()),
@@ -60,51 +62,37 @@ def judge_graphs(
     conventions: Sequence[Convention],
     unpublished: Sequence[str],
     sampling: Sampling,
-    falling: Container[str] = (),
-) -> JudgedGraphs:
-    """Return the mean over graphs of every measure by metric, overall and by subset, and the measures of each graph.
+    lower_is_better: Container[str] = (),
+) -> tuple[list[Judgement], pd.DataFrame]:
+    """Return the mean over graphs of every measure by metric, overall and by subset, and every graph (schema GRAPHS).
 
-    The scores are in the metrics' own direction; higher measures mean more agreement even for `falling` metrics. The
+    The scores are in the metrics' own direction, but higher measures mean more agreement for every metric. The
     convention `published` leaves out the graphs `unpublished`.
     """
-    unmatched = _unmatched(scores, set(graph_nodes.column("image_id").to_pylist()))
-    judgements: list[Judgement] = []
-    frames = []
+    in_graphs = set(graph_nodes.column("image_id").to_pylist())
+    long = scores.select(["image_id", "metric", "score"]).to_pandas()
+    scored_rows = long[np.isfinite(numbers(long["score"]))].groupby("metric")["image_id"]
+    scored = {str(metric): set(images) for metric, images in scored_rows}
+    judgements, frames = list[Judgement](), []
     for convention in conventions:
-        measured = measure_graphs(graph_nodes, scores, convention, falling).assign(convention=convention)
+        measured = measure_graphs(graph_nodes, scores, convention, lower_is_better).assign(convention=convention)
         if convention == "published":
             measured = measured[~measured["graph_id"].isin(unpublished)]
         frames.append(measured)
         for subset, subset_rows in split_subsets(measured).items():
-            for metric, rows in subset_rows.groupby("metric", sort=False):
-                unscored, unrated = unmatched.get(str(metric), (0, 0)) if subset == OVERALL else (0, 0)
-                judgements += [
-                    _mean(str(metric), name, rows, convention, sampling)._replace(
-                        subset=subset, n_unscored=unscored, n_unrated=unrated
-                    )
-                    for name in MEASURES
-                ]
-    return JudgedGraphs(judgements, pd.concat(frames, ignore_index=True))
+            for name, rows in subset_rows.groupby("metric", sort=False):
+                metric, unscored, unrated = str(name), 0, 0
+                if subset == OVERALL and metric in scored:
+                    unscored, unrated = len(in_graphs - scored[metric]), len(scored[metric] - in_graphs)
+                for measure in MEASURES:
+                    judged = _judge_mean(metric, measure, rows, convention, sampling)
+                    judgements.append(judged._replace(subset=subset, n_unscored=unscored, n_unrated=unrated))
+    return judgements, pd.concat(frames, ignore_index=True)
 
 
-def split_subsets(measured: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """Return the rows of all graphs as OVERALL, then those of each subset."""
-    return {OVERALL: measured, **{str(name): rows for name, rows in measured.groupby("subset")}}
-
-
-def _unmatched(scores: pa.Table, rated: set[str]) -> Mapping[str, tuple[int, int]]:
-    """Count by metric the graphs' images without a score, and the scored images that are in no graph."""
-    long = scores.select(["image_id", "metric", "score"]).to_pandas()
-    scored = long[np.isfinite(numbers(long["score"]))]
-    return {
-        str(metric): (len(rated - set(rows["image_id"])), len(set(rows["image_id"]) - rated))
-        for metric, rows in scored.groupby("metric")
-    }
-
-
-def _mean(metric: str, name: str, rows: pd.DataFrame, convention: Convention, sampling: Sampling) -> Judgement:
+def _judge_mean(metric: str, measure: str, rows: pd.DataFrame, convention: Convention, sampling: Sampling) -> Judgement:
     """Return a measure's mean over graphs; `current` skips graphs without a value, others need all values."""
-    statistic, defined = f"{name}_{convention}", np.isfinite(rows[name])
+    statistic, defined = f"{measure}_{convention}", np.isfinite(rows[measure])
     kept = rows[defined] if convention == "current" else rows
     if not len(kept) or not defined[kept.index].all():
         gaps = rows.loc[~defined, "graph_id"].astype(str).to_list()
@@ -112,4 +100,154 @@ def _mean(metric: str, name: str, rows: pd.DataFrame, convention: Convention, sa
         return undefined(metric, statistic, 0, reason)
     graphs = Prompts(kept["graph_id"].astype(str).to_list(), sampling, name="graphs")
     words = f"{convention} convention: {WORDS[convention]}; mean over graphs"
-    return mean_judgement(metric, statistic, kept[name].to_numpy(np.float64), graphs, words, SCALES.get(name))
+    return mean_judgement(metric, statistic, kept[measure].to_numpy(np.float64), graphs, words, SCALES.get(measure))
+
+
+def split_subsets(measured: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """Return the rows of all graphs as OVERALL, then those of each subset."""
+    return {OVERALL: measured, **{str(name): rows for name, rows in measured.groupby("subset")}}
+
+
+def score_nodes(graph_nodes: pa.Table, scores: pa.Table) -> pd.DataFrame:
+    """Return the score of every image of the graphs by each metric, as the metric returns it (schema GRAPH_IMAGES).
+
+    Rows are in the order of the graphs and their levels. An image that a metric did not score has no score.
+    """
+    nodes = graph_nodes.select(["graph_id", "subset", "node", "level", "image_id"]).to_pandas()
+    order = pd.DataFrame({"graph": pd.factorize(nodes["graph_id"])[0], **nodes[["level", "node", "image_id"]]})
+    nodes = nodes.loc[order.sort_values([*order.columns]).index]
+    wide = pd.DataFrame(metric_columns(scores, "image")).reindex(nodes["image_id"])
+    columns = [nodes.assign(metric=metric, score=column.to_numpy(np.float64)) for metric, column in wide.items()]
+    return pd.concat(columns, ignore_index=True)[schemas.GRAPH_IMAGES.names]
+
+
+def average_nodes(images: pd.DataFrame) -> pd.DataFrame:
+    """Return the mean score of every node's scored images by each metric, and their number (schema GRAPH_MEANS)."""
+    keys = [name for name in schemas.GRAPH_MEANS.names if name not in ("n", "mean", "deviation")]
+    grouped = images.groupby(keys, sort=False)["score"]
+    found = {"n": grouped.count(), "mean": grouped.mean(), "deviation": grouped.std(ddof=0)}
+    return pd.DataFrame(found).reset_index()
+
+
+def count_contents(graph_nodes: pa.Table) -> pd.DataFrame:
+    """Return the number and share of images by source, prompts by source and errors by type (schema GRAPH_CONTENTS).
+
+    They are of all graphs, then by subset. An error is counted once for every edge that adds it. Unknown sources and
+    types are left out.
+    """
+    nodes = graph_nodes.to_pandas()
+    known = nodes[nodes["parents"].notna() & nodes["errors"].notna()].drop_duplicates(["graph_id", "node"])
+    errors = {(node.graph_id, node.node): {*node.errors} for node in known.itertuples()}
+    added = []
+    for node in known.itertuples():
+        for parent in node.parents:
+            for error in sorted(errors[node.graph_id, node.node] - errors[node.graph_id, parent]):
+                name, is_typed, _ = error.partition(":")
+                added.append((node.subset, name.strip() if is_typed else "no type"))
+    columns = {
+        "images": nodes[["subset", "generator"]],
+        "prompts": nodes.groupby("graph_id")[["subset", "prompt_source"]].first(),
+        "errors": pd.DataFrame(added, columns=["subset", "type"]),
+    }
+    found = [
+        (about, subset, str(name), int(n), n / len(rows))
+        for about, frame in columns.items()
+        for subset, rows in split_subsets(frame.dropna()).items()
+        for name, n in rows.iloc[:, 1].value_counts().items()
+    ]
+    return pd.DataFrame(found, columns=schemas.GRAPH_CONTENTS.names)
+
+
+def contents_tables(contents: pd.DataFrame) -> list[ShownTable]:
+    """Return a table of each kind: sources or types down, subsets across, as `46.2% (1312)`."""
+    tables = []
+    for about, rows in contents.groupby("about", sort=False):
+        cells = {
+            (row.name, row.subset): f"{number(100 * row.share, 1)}% ({row.n})" for row in rows.itertuples(index=False)
+        }
+        names, subsets = (list(dict.fromkeys(rows[column])) for column in ("name", "subset"))
+        lines = [(name, *(cells.get((name, subset), NOTHING) for subset in subsets)) for name in names]
+        heading, caption = CONTENTS[str(about)]
+        tables.append(ShownTable(f"{about} of the error graphs", caption, (heading, *subsets), lines))
+    return tables
+
+
+class CorrelationMatrix(NamedTuple):
+    """Correlations of every two metrics by one measure, over the graphs of one subset: are the same graphs hard?"""
+
+    measure: str
+    subset: str
+    convention: str
+    graphs: int
+    metrics: list[str]
+    values: list[list[float]]  # by row and column of `metrics`, 1 on the diagonal; nan if undefined
+    left_out: int = 0  # metrics that are not shown
+
+    @property
+    def title(self) -> str:
+        return f"{self.measure} of the same graphs, {self.subset}"
+
+    @property
+    def caption(self) -> str:
+        over = f"over {self.graphs} graphs, {self.convention} convention."
+        more = f" {plural(self.left_out, 'more metric')} in graph_correlations.parquet." if self.left_out else ""
+        return f"Pearson's correlation in % between metrics {over}{more}"
+
+    def first(self, most: int) -> "CorrelationMatrix":
+        """Return the matrix of the first `most` metrics."""
+        metrics, left_out = first_rows(self.metrics, most)
+        values = [row[:most] for row in self.values[:most]]
+        return self._replace(metrics=metrics, values=values, left_out=self.left_out + left_out)
+
+    def as_table(self) -> ShownTable:
+        """Return the matrix as text; columns are numbered as their rows are."""
+        names = [f"{place} {metric}" for place, metric in enumerate(self.metrics, 1)]
+        # whole percents, as in the paper's figures; + 0.0 removes the sign of -0
+        percents = [[number(np.round(100 * value) + 0.0, 0) for value in row] for row in self.values]
+        lines = [(name, *row) for name, row in zip(names, percents, strict=True)]
+        return ShownTable(self.title, self.caption, ("", *map(str, range(1, len(names) + 1))), lines)
+
+
+def correlate_graphs(measured: pd.DataFrame) -> pd.DataFrame:
+    """Return Pearson's correlation of every two metrics by convention, measure and subset (schema GRAPH_CORRELATIONS).
+
+    `measured` has every graph by metric and convention (schema GRAPHS). A pair counts the `n` graphs that both
+    metrics have a value for. Values that agree in their first nine digits are equal, and a metric whose values all are
+    equal has no correlation.
+    """
+    found = []
+    for convention, convention_rows in measured.groupby("convention", sort=False):
+        for subset, rows in split_subsets(convention_rows).items():
+            for measure in CORRELATED:
+                values = pivot_metrics(rows, measure).apply(lambda column: merge_equal(column.to_numpy(np.float64)))
+                known = values.notna().to_numpy(np.int64)
+                pearson, n = values.corr().to_numpy(), known.T @ known
+                for one, other in combinations(range(len(values.columns)), 2):
+                    metrics = str(values.columns[one]), str(values.columns[other])
+                    found.append(
+                        (convention, measure, subset, *metrics, float(pearson[one, other]), int(n[one, other]))
+                    )
+    return pd.DataFrame(found, columns=schemas.GRAPH_CORRELATIONS.names)
+
+
+def pivot_metrics(measured: pd.DataFrame, measure: str) -> pd.DataFrame:
+    """Return a measure of one convention by graph and metric, the metrics in order of appearance."""
+    metrics = list(measured["metric"].unique())
+    return measured.pivot(index="graph_id", columns="metric", values=measure)[metrics]
+
+
+def correlation_matrices(correlations: pd.DataFrame) -> list[CorrelationMatrix]:
+    """Return the matrices of the first convention, by measure, all graphs before the subsets."""
+    if correlations.empty:
+        return []
+    convention = str(correlations["convention"].iloc[0])
+    matrices = []
+    shown = correlations[correlations["convention"] == convention]
+    for (measure, subset), rows in shown.groupby(["measure", "subset"], sort=False):
+        metrics = list(dict.fromkeys([*rows["metric"], *rows["other"]]))
+        values = np.eye(len(metrics))
+        one, other = (rows[name].map(metrics.index) for name in ("metric", "other"))
+        values[one, other] = values[other, one] = rows["pearson"]
+        graphs = int(rows["n"].max())
+        matrices.append(CorrelationMatrix(str(measure), str(subset), convention, graphs, metrics, values.tolist()))
+    return sorted(matrices, key=lambda matrix: matrix.subset != OVERALL)

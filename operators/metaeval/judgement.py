@@ -2,18 +2,18 @@
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from plumbline.operators.statistics.bootstrap import UNDEFINED, Floats, Interval, Prompts, Scale
 from plumbline.operators.statistics.ordering import holm
 from plumbline.operators.statistics.rounding import exact_means
 
 OVERALL = "overall"
-PEOPLE = "people"
-"""Name in place of a metric's, for judgements of the raters."""
+PEOPLE = "people"  # in place of a metric's name, for judgements of the raters
 
 
 class Judgement(NamedTuple):
@@ -23,24 +23,15 @@ class Judgement(NamedTuple):
     statistic: str
     value: float
     interval: Interval
-    n: int
-    """Rows that it was computed from: images, pairs of images, samples or graphs."""
-    convention: str
-    """Description of the computation, with every choice that changes the number."""
-    template: str = ""
-    """Template that raters answered."""
-    subset: str = OVERALL
-    """Skill or tag of the rows; OVERALL for all rows."""
-    generator: str = ""
-    """Generator of the rows; empty for all generators."""
-    other: str = ""
-    """Second generator, for choices between the images of two."""
-    n_unscored: int = 0
-    """Number of rated rows without a score."""
-    n_unrated: int = 0
-    """Number of scored rows without a rating."""
-    n_prompts: int = 0
-    """Number of prompts of the rated and scored images; 0 if their prompts are unknown."""
+    n: int  # rows that it was computed from: images, pairs of images, samples or graphs
+    convention: str  # description of the computation, with every choice that changes the number
+    template: str = ""  # that raters answered
+    subset: str = OVERALL  # skill or tag of the rows; OVERALL for all rows
+    generator: str = ""  # empty for all generators
+    other: str = ""  # second generator, for choices between the images of two
+    n_unscored: int = 0  # rated rows without a score
+    n_unrated: int = 0  # scored rows without a rating
+    n_prompts: int = 0  # prompts of the rated and scored images; 0 if their prompts are unknown
 
     @property
     def group(self) -> str:
@@ -61,30 +52,24 @@ class Comparison(NamedTuple):
     metric_a: str
     metric_b: str
     statistic: str
-    difference: float
-    """Statistic of a - statistic of b, on the rows that both scored."""
-    p_value: float
-    """Two-sided p-value before correction; nan if undefined."""
+    difference: float  # statistic of a - statistic of b, on the rows that both scored
+    p_value: float  # two-sided, before correction; nan if undefined
     test: str
     n: int
     template: str = ""
-    p_holm: float = math.nan
-    """P-value corrected by Holm over all pairs of metrics of this template and statistic."""
+    p_holm: float = math.nan  # corrected by Holm over all pairs of metrics of this template and statistic
 
 
 class Order(NamedTuple):
     """The order of two generators by one judge."""
 
-    judge: str
-    """A metric, or `people`; if metrics scored different images, `people, where <metric> scored`."""
+    judge: str  # a metric, or `people`; if metrics scored different images, `people, where <metric> scored`
     generator_a: str
     generator_b: str
-    better: str | None
-    """The generator with the better mean, if the test is significant and its ranks favour the same generator."""
+    better: str | None  # generator of the better mean, if the test is significant and its ranks favour the same one
     difference: float
     p_value: float
-    n: int
-    """Number of prompts with values for both generators."""
+    n: int  # prompts with values for both generators
     convention: str
     template: str = ""
     p_holm: float = math.nan
@@ -117,6 +102,15 @@ def group_means(frame: pd.DataFrame, keys: Sequence[str], column: str) -> "pd.Se
     groups = frame.groupby(list(keys), dropna=False)
     means = exact_means(frame[column].to_numpy(np.float64), groups.ngroup().to_numpy(), groups.ngroups)
     return pd.Series(means, groups.size().index, name=column)
+
+
+def mean_matrix(shape: tuple[int, ...], row: NDArray[Any], column: NDArray[Any], values: Floats) -> Floats:
+    """Return the mean of the values in each cell of a matrix; nan if the cell has none."""
+    sums, counts = np.zeros((2, *shape))
+    np.add.at(sums, (row, column), values)
+    np.add.at(counts, (row, column), 1)
+    with np.errstate(invalid="ignore"):
+        return np.asarray(sums / counts)
 
 
 def numbers(column: pd.Series) -> "pd.Series[float]":

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -13,34 +12,30 @@ from plumbline.operators.statistics.options import MATCH_COLUMNS, Match
 from plumbline.operators.statistics.rounding import merge_equal
 
 IDS = ("image_id", "prompt_id", "generator")
-EXAMPLES = 2
+MAX_EXAMPLES = 2
 
 
 def rated_ids(ratings: pa.Table) -> pd.DataFrame:
     """Return the ids of images with a rating: image_id, prompt_id, generator."""
-    return _distinct(ratings.filter(pc.is_valid(ratings.column("rating"))).select(IDS).to_pandas())
+    return distinct_ids(ratings.filter(pc.is_valid(ratings.column("rating"))))
 
 
 def paired_ids(preferences: pa.Table) -> pd.DataFrame:
-    """Return the ids of the images on both sides of decided pairs."""
-    frame = preferences.filter(pc.is_valid(preferences.column("preferred"))).to_pandas()
-    sides = [frame.rename(columns={f"image_{side}": "image_id", f"generator_{side}": "generator"}) for side in "ab"]
-    return _distinct(pd.concat([side[list(IDS)] for side in sides], ignore_index=True))
-
-
-def other_ids(judged: pa.Table) -> pd.DataFrame:
-    """Return the ids of pairings or nodes of error graphs, which have no generator."""
-    return _distinct(judged.to_pandas().reindex(columns=list(IDS)))
+    """Return the ids of both images of decided pairs."""
+    decided = preferences.filter(pc.is_valid(preferences.column("preferred")))
+    names = [[side_columns(side).get(name, name) for name in IDS] for side in "ab"]
+    return distinct_ids(pa.concat_tables([decided.select(own).rename_columns(IDS) for own in names]))
 
 
 def scored_ids(scores: pa.Table) -> pd.DataFrame:
     """Return the ids of images that a metric scored."""
-    frame = scores.select([*IDS, "score"]).to_pandas()
-    return _distinct(frame[np.isfinite(numbers(frame["score"]))])
+    return distinct_ids(scores.filter(pc.fill_null(pc.is_finite(scores.column("score")), False)))
 
 
-def _distinct(frame: pd.DataFrame) -> pd.DataFrame:
-    return frame[list(IDS)].drop_duplicates(ignore_index=True)
+def distinct_ids(judged: pa.Table) -> pd.DataFrame:
+    """Return the ids of a table's images; tables of pairings and error graphs lack some of the columns."""
+    columns = [name for name in IDS if name in judged.column_names]
+    return judged.select(columns).to_pandas().reindex(columns=list(IDS)).drop_duplicates(ignore_index=True)
 
 
 def count_shared(judged: pd.DataFrame, scored: pd.DataFrame, match: Match) -> int:
@@ -60,14 +55,14 @@ def examples(ids: pd.DataFrame, columns: Sequence[str]) -> str:
     """Describe some ids of each column."""
     parts = []
     for column in columns:
-        some = ids[column].dropna().unique()[:EXAMPLES]
+        some = ids[column].dropna().unique()[:MAX_EXAMPLES]
         parts.append(f"{column} ({', '.join(map(repr, some))})" if len(some) else f"no {column}")
     return ", ".join(parts)
 
 
 def complete_ids(table: pa.Table, ids: pd.DataFrame, side: str = "") -> pa.Table:
     """Fill missing prompts and generators of ratings, scores or a `side` (a or b) of choices from other `ids`."""
-    names = _side_columns(side)
+    names = side_columns(side)
     for column in ("prompt_id", "generator"):
         name = names.get(column, column)
         if table.column(name).null_count:
@@ -79,13 +74,14 @@ def complete_ids(table: pa.Table, ids: pd.DataFrame, side: str = "") -> pa.Table
     return table
 
 
-def _side_columns(side: str) -> dict[str, str]:
+def side_columns(side: str) -> dict[str, str]:
+    """Return the columns of ids of the images on a side (a or b) of choices; other ids have their usual columns."""
     return {"image_id": f"image_{side}", "generator": f"generator_{side}"} if side else {}
 
 
 def as_scored(frame: pd.DataFrame, scores: pa.Table, match: Match, side: str = "") -> pd.DataFrame:
     """Replace prompts and generators of ratings, or of a `side` (a or b) of choices, by those of the scores."""
-    keys, own = list(MATCH_COLUMNS[match]), _side_columns(side)
+    keys, own = list(MATCH_COLUMNS[match]), side_columns(side)
     ids = scores.select(IDS).to_pandas().dropna(subset=keys).drop_duplicates(keys).set_index(keys)
     joined = frame[[own.get(key, key) for key in keys]].set_axis(keys, axis=1).join(ids, on=keys)
     names = {own.get(name, name): joined[name] for name in ids.columns if own.get(name, name) in frame}
@@ -95,7 +91,7 @@ def as_scored(frame: pd.DataFrame, scores: pa.Table, match: Match, side: str = "
 def select_images(table: pa.Table, ids: pd.DataFrame, match: Match, side: str = "") -> pa.Table:
     """Select the rows of ratings, scores or a `side` (a or b) of choices with these images."""
     keys = MATCH_COLUMNS[match]
-    names = _side_columns(side)
+    names = side_columns(side)
     wanted = pd.MultiIndex.from_frame(ids[list(keys)].dropna())
     images = pd.MultiIndex.from_frame(table.select([names.get(key, key) for key in keys]).to_pandas())
     return table.filter(pa.array(images.isin(wanted)))

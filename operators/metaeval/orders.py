@@ -1,6 +1,8 @@
 """Orders of generators by people and metrics, and their agreement (Gecko, sections 4.2 and 6.4)."""
 
-from collections.abc import Mapping, Sequence
+import math
+from collections import Counter
+from collections.abc import Sequence
 from itertools import chain, combinations, starmap
 from statistics import fmean
 
@@ -8,7 +10,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from plumbline.operators.base.sentences import plural
+from plumbline.operators.base.sentences import NOTHING, ShownTable, plural
 from plumbline.operators.metaeval.judgement import (
     PEOPLE,
     Judgement,
@@ -21,7 +23,6 @@ from plumbline.operators.metaeval.judgement import (
 from plumbline.operators.metaeval.matching import complete_ids, paired_ids, rated_ids, scored_ids, select_images
 from plumbline.operators.metaeval.preferences import PREFERENCE_SIGNS, majority_votes, sort_sides
 from plumbline.operators.metaeval.ratings import mean_ratings
-from plumbline.operators.metaeval.relations import majority_orders
 from plumbline.operators.statistics.bootstrap import UNDEFINED
 from plumbline.operators.statistics.options import Match, ZeroHandling
 from plumbline.operators.statistics.ordering import signed_rank
@@ -29,6 +30,11 @@ from plumbline.operators.statistics.ordering import signed_rank
 KEYS = ("prompt_id", "generator")
 ORDERING = "model_ordering"
 UNDECIDED = "undecided: the signed ranks favour the generator of the lower mean"
+MAJORITY = "majority"  # the template of the orders that most templates find
+RELATIONS_CAPTION = (
+    ">: the first generator is better; <: the second is; =: neither is, by significance. Templates have the same "
+    "relation, or no conflict (some tell the generators apart, and those that do agree), or a conflict."
+)
 
 
 def judge_orders(
@@ -39,39 +45,32 @@ def judge_orders(
     If metrics scored different images, people have an order for each metric. Without scores, people's order is over all
     rated images.
     """
+
+    def order_by_people(ratings: pa.Table, preferences: pa.Table) -> list[Order]:
+        orders = order_by_ratings(ratings, match, alpha=alpha, zeros=zeros)
+        if len(preferences):
+            orders += order_by_preferences(preferences, alpha=alpha, zeros=zeros)
+        return orders + majority_orders(orders)
+
     if not len(scores):
-        return _order_by_people(ratings, preferences, match, alpha=alpha, zeros=zeros), []
+        return order_by_people(ratings, preferences), []
     judged = pd.concat([rated_ids(ratings), paired_ids(preferences)], ignore_index=True)
     own, people, agreements = dict[str, list[Order]](), dict[str, list[Order]](), list[Judgement]()
     for metric in scores.column("metric").unique().to_pylist():
         metric_scores = scores.filter(pc.equal(scores.column("metric"), metric))
         scored, both = scored_ids(metric_scores), select_images(metric_scores, judged, match)
         own[metric] = order_by_scores(metric, complete_ids(both, judged), alpha=alpha, zeros=zeros)
-        rated = select_images(ratings, scored, match)
         pairs = select_images(select_images(preferences, scored, match, "a"), scored, match, "b")
-        people[metric] = _order_by_people(rated, pairs, match, alpha=alpha, zeros=zeros)
+        people[metric] = order_by_people(select_images(ratings, scored, match), pairs)
         agreements += agree_on_order(metric, people[metric], own[metric])
-    return [*_merge_orders(people), *chain.from_iterable(own.values())], agreements
-
-
-def _order_by_people(
-    ratings: pa.Table, preferences: pa.Table, match: Match, *, alpha: float, zeros: ZeroHandling
-) -> list[Order]:
-    by_choices = order_by_preferences(preferences, alpha=alpha, zeros=zeros) if len(preferences) else []
-    orders = order_by_ratings(ratings, match, alpha=alpha, zeros=zeros) + by_choices
-    return orders + majority_orders(orders)
-
-
-def _merge_orders(people: Mapping[str, list[Order]]) -> list[Order]:
-    """Return people's orders once if they are the same for all metrics, and otherwise with the metric's name."""
-    first, *others = people.values() or [[]]
-    if all(repr(orders) == repr(first) for orders in others):  # nan is not equal to itself
-        return first
-    return [
-        order._replace(judge=f"{PEOPLE}, where {metric} scored")
-        for metric, orders in people.items()
-        for order in orders
-    ]
+    merged, *others = people.values()
+    if any(repr(orders) != repr(merged) for orders in others):  # repr, because nan is not equal to itself
+        merged = [
+            order._replace(judge=f"{PEOPLE}, where {metric} scored")
+            for metric, orders in people.items()
+            for order in orders
+        ]
+    return [*merged, *chain.from_iterable(own.values())], agreements
 
 
 def order_by_ratings(ratings: pa.Table, match: Match, *, alpha: float, zeros: ZeroHandling) -> list[Order]:
@@ -80,17 +79,17 @@ def order_by_ratings(ratings: pa.Table, match: Match, *, alpha: float, zeros: Ze
     return [
         order._replace(template=str(template))
         for template, rows in human.groupby("template", sort=False, dropna=False)
-        for order in _orders(PEOPLE, rows, alpha, zeros)
+        for order in _order_by_means(PEOPLE, rows, alpha, zeros)
     ]
 
 
 def order_by_scores(metric: str, scores: pa.Table, *, alpha: float, zeros: ZeroHandling) -> list[Order]:
     """Order every two generators by a metric's scores, averaged and paired by prompt."""
     frame = scores.select(["generator", "prompt_id", "score"]).to_pandas()
-    return _orders(metric, frame.assign(score=numbers(frame["score"])), alpha, zeros)
+    return _order_by_means(metric, frame.assign(score=numbers(frame["score"])), alpha, zeros)
 
 
-def _orders(judge: str, rows: pd.DataFrame, alpha: float, zeros: ZeroHandling) -> list[Order]:
+def _order_by_means(judge: str, rows: pd.DataFrame, alpha: float, zeros: ZeroHandling) -> list[Order]:
     wide = group_means(rows.dropna(subset=list(KEYS)), KEYS, "score").unstack("generator")
     words = f"Wilcoxon signed-rank on prompts, zeros {zeros}, p < {alpha:g} without correction, better mean wins"
     orders = []
@@ -112,24 +111,20 @@ def order_by_preferences(preferences: pa.Table, *, alpha: float, zeros: ZeroHand
     """
     votes = sort_sides(majority_votes(preferences))
     votes["sign"] = votes["preferred"].map(PREFERENCE_SIGNS).astype("float64")
-    return [
-        order._replace(template=str(template))
-        for template, rows in votes.groupby("template", sort=False)
-        for order in _orders_by_votes(rows, alpha, zeros)
-    ]
-
-
-def _orders_by_votes(frame: pd.DataFrame, alpha: float, zeros: ZeroHandling) -> list[Order]:
     words = f"majority votes, Wilcoxon signed-rank, zeros {zeros}, p < {alpha:g}, preferred more often than unsure"
     orders = []
-    for (a, b), rows in frame.groupby(["generator_a", "generator_b"]):
-        sign = rows["sign"].to_numpy()
-        test = signed_rank(sign, 0 * sign, zeros=zeros)
-        counts = {name: int((sign == value).sum()) for name, value in ((str(a), 1), (str(b), -1), (None, 0))}
-        most = [name for name, count in counts.items() if count == max(counts.values())]
-        better = most[0] if len(most) == 1 and test.p_value < alpha else None
-        orders.append(Order(PEOPLE, str(a), str(b), better, test.difference, test.p_value, test.n, words))
-    return correct_p_values(orders)
+    for template, template_votes in votes.groupby("template", sort=False):
+        of_template = []
+        for (a, b), rows in template_votes.groupby(["generator_a", "generator_b"]):
+            sign = rows["sign"].to_numpy()
+            test = signed_rank(sign, 0 * sign, zeros=zeros)
+            counts = {name: int((sign == value).sum()) for name, value in ((str(a), 1), (str(b), -1), (None, 0))}
+            most = [name for name, count in counts.items() if count == max(counts.values())]
+            better = most[0] if len(most) == 1 and test.p_value < alpha else None
+            tested = (better, test.difference, test.p_value, test.n)
+            of_template.append(Order(PEOPLE, str(a), str(b), *tested, words, template=str(template)))
+        orders += correct_p_values(of_template)
+    return orders
 
 
 def agree_on_order(metric: str, people: Sequence[Order], own: Sequence[Order]) -> list[Judgement]:
@@ -152,11 +147,57 @@ def agree_on_order(metric: str, people: Sequence[Order], own: Sequence[Order]) -
     }
     judgements = []
     for template, pairs in compared.items():
-        ordered = any(human is not None for human, _ in pairs)
-        nothing = f"people tell no two generators apart by significance, of {plural(len(pairs), 'pair')}"
+        reason = f"people tell no two generators apart by significance, of {plural(len(pairs), 'pair')}"
         for name, holds in shares.items():
-            judged = undefined(metric, name, len(pairs), nothing)
-            if ordered:
+            if any(human is not None for human, _ in pairs):
                 judged = Judgement(metric, name, fmean(starmap(holds, pairs)), UNDEFINED, len(pairs), words)
+            else:
+                judged = undefined(metric, name, len(pairs), reason)
             judgements.append(judged._replace(template=template))
     return judgements
+
+
+def majority_orders(orders: Sequence[Order]) -> list[Order]:
+    """Return the relation of every two generators that most of two or more templates find (Gecko, section 6.4).
+
+    The pair is left out if two relations are found equally often. A relation may be that neither is better.
+    """
+    found = []
+    for (a, b), group in _group_pairs(orders).items():
+        (better, count), *others = Counter(order.better for order in group).most_common()
+        if len(group) > 1 and (not others or others[0][1] < count):
+            words = f"found by {count} of {len(group)} templates, more than any other relation; n: fewest prompts"
+            n = min(order.n for order in group)
+            found.append(Order(PEOPLE, a, b, better, math.nan, math.nan, n, words, MAJORITY))
+    return found
+
+
+def relations_tables(orders: Sequence[Order]) -> list[ShownTable]:
+    """Return tables of people's relations of generators by template, with the majority's and the conflicts.
+
+    The list is empty if people judged by a single template. If metrics scored different images, each has a table
+    (Gecko, figures 2 and 13).
+    """
+    tables = []
+    for judge in dict.fromkeys(order.judge for order in orders if order.judge.startswith(PEOPLE)):
+        own = [order for order in orders if order.judge == judge]
+        templates = sorted({order.template for order in own} - {MAJORITY})
+        if len(templates) < 2:
+            continue
+        lines = []
+        for (a, b), group in _group_pairs(own).items():
+            signs = {each.template: {None: "=", a: ">"}.get(each.better, "<") for each in group}
+            found = {sign for template, sign in signs.items() if template != MAJORITY}
+            verdict = "a conflict" if {"<", ">"} <= found else "no conflict" if len(found) > 1 else "the same relation"
+            cells = [signs.get(template, NOTHING) for template in (*templates, MAJORITY)]
+            lines.append((f"{a}, {b}", *cells, verdict))
+        names = ("generators", *templates, MAJORITY, "templates have")
+        tables.append(ShownTable(f"relations of generators by {judge}", RELATIONS_CAPTION, names, lines))
+    return tables
+
+
+def _group_pairs(orders: Sequence[Order]) -> dict[tuple[str, str], list[Order]]:
+    pairs: dict[tuple[str, str], list[Order]] = {}
+    for order in orders:
+        pairs.setdefault((order.generator_a, order.generator_b), []).append(order)
+    return pairs

@@ -11,8 +11,7 @@ from plumbline.operators.metaeval.matching import metric_columns
 from plumbline.operators.statistics.bootstrap import SHARES, Floats, Prompts
 from plumbline.operators.statistics.options import Sampling
 
-SLOTS = [(0, 0), (0, 1), (1, 0), (1, 1)]
-"""Captions and images of a sample, in the order of their four scores."""
+SLOTS = [(0, 0), (0, 1), (1, 0), (1, 1)]  # captions and images of a sample, in the order of their four scores
 
 
 def judge_pairings(pairings: pa.Table, scores: pa.Table, sampling: Sampling) -> list[Judgement]:
@@ -31,21 +30,14 @@ def judge_pairings(pairings: pa.Table, scores: pa.Table, sampling: Sampling) -> 
         for subset, rows in {OVERALL: complete, **by_tag}.items():
             samples = Prompts(list(rows.index.astype(str)), sampling, name="samples")
             unscored = len(wide) - len(complete) if subset == OVERALL else 0
-            judged = _judge(metric, rows.to_numpy(np.float64), samples)
-            judgements += [judgement._replace(subset=subset, n_unscored=unscored) for judgement in judged]
+            right = pairing_scores(rows.to_numpy(np.float64).reshape(-1, 2, 2))
+            for name, values in right._asdict().items():
+                judged = undefined(metric, name, 0, "no sample has all four scores")
+                if len(values):
+                    share = values.astype(np.float64)
+                    judged = mean_judgement(metric, name, share, samples, "strict, a tie is wrong", SHARES)
+                judgements.append(judged._replace(subset=subset, n_unscored=unscored))
     return judgements
-
-
-def _judge(metric: str, scores: Floats, samples: Prompts) -> list[Judgement]:
-    """Judge a metric by the four scores of every sample (samples, 4)."""
-    right = pairing_scores(scores.reshape(-1, 2, 2))._asdict()
-    if not len(scores):
-        return [undefined(metric, statistic, 0, "no sample has all four scores") for statistic in right]
-    words = "strict, a tie is wrong"
-    return [
-        mean_judgement(metric, statistic, values.astype(np.float64), samples, words, SHARES)
-        for statistic, values in right.items()
-    ]
 
 
 class PairingScores(NamedTuple):

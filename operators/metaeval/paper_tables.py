@@ -43,14 +43,15 @@ def tables(judgements: Sequence[Judgement]) -> list[tuple[str, pd.DataFrame]]:
         people = judged.metric == PEOPLE
         by_skill = f"{judged.statistic} by generator and skill" if judged.is_by_generator_and_skill else ""
         groups.setdefault((people, judged.template, by_skill if people else judged.group), []).append(judged)
-    keys = sorted(groups, key=lambda key: (*key[:2], key[2] != OVERALL, key[2]))
-    return [
-        (", ".join(filter(None, (PEOPLE if people else "", template, group))), _wide(groups[people, template, group]))
-        for people, template, group in keys
-    ]
+    titled = []
+    for key in sorted(groups, key=lambda key: (*key[:2], key[2] != OVERALL, key[2])):
+        people, template, group = key
+        title = ", ".join(filter(None, (PEOPLE if people else "", template, group)))
+        titled.append((title, _make_table(groups[key])))
+    return titled
 
 
-def _wide(judgements: Sequence[Judgement]) -> pd.DataFrame:
+def _make_table(judgements: Sequence[Judgement]) -> pd.DataFrame:
     """Return values and intervals by metric and statistic; people's by group and statistic, or skill and generator."""
     lines: dict[str, dict[str, str]] = {}
     counts: dict[str, dict[str, str]] = {}

@@ -22,11 +22,10 @@ from plumbline.operators.metaeval.ratings import (
     subsets,
 )
 from plumbline.operators.statistics.agreement import krippendorff_alpha, raters_viescore
-from plumbline.operators.statistics.bootstrap import SHARES, UNDEFINED, Floats, Interval, Prompts, Scale
+from plumbline.operators.statistics.bootstrap import SHARES, UNDEFINED, Interval, Prompts, Scale
 from plumbline.operators.statistics.options import MATCH_COLUMNS, Level, Match, Sampling
 
-WHOLE = schemas.PARTS.empty_table()
-"""No parts: every rating is about an image as a whole."""
+NO_PARTS = schemas.PARTS.empty_table()  # every rating is about an image as a whole
 
 
 def rated_parts(ratings: pa.Table, parts: pa.Table) -> pa.Table:
@@ -35,35 +34,39 @@ def rated_parts(ratings: pa.Table, parts: pa.Table) -> pa.Table:
     A template in `parts` asks about words or questions, and its ratings are their means. By any other template a rating
     is one answer.
     """
-    asked = parts.column("template").unique()
-    whole = ratings.filter(pc.invert(pc.is_in(ratings.column("template"), asked)))
-    place = schemas.PARTS.get_field_index("part")
-    return pa.concat_tables([whole.add_column(place, "part", pa.array([""] * len(whole), pa.string())), parts])
+    about_parts = parts.column("template").unique()
+    whole = ratings.filter(pc.invert(pc.is_in(ratings.column("template"), about_parts)))
+    position = schemas.PARTS.get_field_index("part")
+    return pa.concat_tables([whole.add_column(position, "part", pa.array([""] * len(whole), pa.string())), parts])
 
 
-def judge_raters(ratings: pa.Table, levels: Sequence[Level], parts: pa.Table = WHOLE) -> list[Judgement]:
+def _split_answers(ratings: pa.Table, parts: pa.Table) -> Iterator[tuple[str, str, pd.DataFrame]]:
+    """Yield template, generator and answers: those of each template about all generators (""), and then about each."""
+    answers = rated_parts(ratings, parts).to_pandas()
+    for template, answered in answers.groupby("template", sort=False, dropna=False):
+        yield str(template), "", answered
+        for generator, rows in split_generators(answered):
+            yield str(template), generator, rows
+
+
+def judge_raters(ratings: pa.Table, levels: Sequence[Level], parts: pa.Table = NO_PARTS) -> list[Judgement]:
     """Return Krippendorff's alpha of the raters by template, over images, or over the words or questions in `parts`.
 
     It is over all generators, as jobs.rate returns it for the same study, and then by generator (Gecko, table 3).
     """
-    answers = rated_parts(ratings, parts).to_pandas()
-    return [
-        _alpha(rows, level)._replace(template=str(template), generator=generator)
-        for template, answered in answers.groupby("template", sort=False, dropna=False)
-        for generator, rows in [("", answered), *split_generators(answered)]
-        for level in levels
-    ]
-
-
-def _alpha(rows: pd.DataFrame, level: Level) -> Judgement:
-    units = _add_units(rows[rows["rating"].notna()])
-    count, raters = units["unit"].nunique(), units["rater"].nunique()
-    rated = "word or question" if rows["part"].ne("").any() else "image"
-    statistic, value = f"alpha_{level}", krippendorff_alpha(units, level)
-    if math.isnan(value):
-        return undefined(PEOPLE, statistic, count, f"no {rated} has two ratings, or all of them are equal")
-    words = f"Krippendorff's alpha by {rated}, {level} distance, {raters} raters, missing ratings allowed for"
-    return Judgement(PEOPLE, statistic, value, UNDEFINED, count, words)
+    judgements = []
+    for template, generator, rows in _split_answers(ratings, parts):
+        rated = "word or question" if rows["part"].ne("").any() else "image"
+        units = _add_units(rows[rows["rating"].notna()])
+        count, raters = units["unit"].nunique(), units["rater"].nunique()
+        for level in levels:
+            statistic, value = f"alpha_{level}", krippendorff_alpha(units, level)
+            words = f"Krippendorff's alpha by {rated}, {level} distance, {raters} raters, missing ratings allowed for"
+            judged = Judgement(PEOPLE, statistic, value, UNDEFINED, count, words)
+            if math.isnan(value):
+                judged = undefined(PEOPLE, statistic, count, f"no {rated} has two ratings, or all of them are equal")
+            judgements.append(judged._replace(template=template, generator=generator))
+    return judgements
 
 
 def _add_units(ratings: pd.DataFrame) -> pd.DataFrame:
@@ -77,21 +80,14 @@ def judge_unsure(ratings: pa.Table, parts: pa.Table, sampling: Sampling) -> list
 
     An answer is about an image, or about a word or question in `parts`.
     """
-    answers = rated_parts(ratings, parts).to_pandas()
-    prompts = answers["prompt_id"].fillna("image " + answers["image_id"])
     words = "share of answers, to each word or question if the template asks about these, that are no rating"
-    return [
-        mean_judgement(
-            PEOPLE,
-            "unsure",
-            rows["rating"].isna().to_numpy(np.float64),
-            Prompts(prompts[rows.index].to_list(), sampling),
-            words,
-            SHARES,
-        )._replace(template=str(template), generator=generator)
-        for template, answered in answers.groupby("template", sort=False, dropna=False)
-        for generator, rows in [("", answered), *split_generators(answered)]
-    ]
+    judgements = []
+    for template, generator, rows in _split_answers(ratings, parts):
+        prompts = Prompts(rows["prompt_id"].fillna("image " + rows["image_id"]).to_list(), sampling)
+        empty = rows["rating"].isna().to_numpy(np.float64)
+        judged = mean_judgement(PEOPLE, "unsure", empty, prompts, words, SHARES)
+        judgements.append(judged._replace(template=template, generator=generator))
+    return judgements
 
 
 def judge_people(ratings: pa.Table, rated: Sequence[Rated], skills: Mapping[str, Sequence[str]]) -> list[Judgement]:
@@ -137,11 +133,10 @@ def judge_generators(
     judgements = list[Judgement]()
     for template, rated in mean_ratings(ratings, match).groupby("template"):
         scale = scales.get(str(template))
-        found = [
-            [each._replace(template=str(template), generator=generator) for each in judged]
-            for generator, rows in split_generators(rated)
-            for judged in [list(_rate_generator(rows, skills, sampling, scale))]
-        ]
+        found = []
+        for generator, rows in split_generators(rated):
+            own = _rate_generator(rows, skills, sampling, scale)
+            found.append([judged._replace(template=str(template), generator=generator) for judged in own])
         found.sort(key=lambda judged: -judged[0].value)
         judgements += sorted(chain.from_iterable(found), key=lambda each: each.is_by_generator_and_skill)
     return judgements
@@ -150,7 +145,7 @@ def judge_generators(
 def _rate_generator(
     rows: pd.DataFrame, skills: Mapping[str, Sequence[str]], sampling: Sampling, scale: Scale | None
 ) -> Iterator[Judgement]:
-    """Yield the mean of a generator's ratings, what follows on the unit scale, and the mean of each skill's."""
+    """Yield the mean of a generator's ratings, mean and deviation on a scale from 0 to 1, and the mean by skill."""
     mean, *by_skill = (
         mean_judgement(
             PEOPLE,
@@ -165,23 +160,18 @@ def _rate_generator(
     )
     yield mean
     if scale is not None:
-        yield from _rescale_mean(mean, rows["human"].to_numpy(np.float64), scale)
+        width, values = scale.greatest - scale.least, rows["human"].to_numpy(np.float64)
+        words = f"{scale.least:g} counts 0 and {scale.greatest:g} counts 1"
+        value, *ends = ((number - scale.least) / width for number in (mean.value, *mean.interval))
+        convention = f"{mean.convention}; {words}"
+        yield mean._replace(statistic="mean_0_1", value=value, interval=Interval(*ends), convention=convention)
+        if len(values) < 2:
+            yield undefined(PEOPLE, "deviation_0_1", len(values), "one image")
+        else:
+            words = f"standard deviation (n - 1) over images of the mean rating; {words}"
+            deviation = float(values.std(ddof=1)) / width
+            yield Judgement(PEOPLE, "deviation_0_1", deviation, UNDEFINED, len(values), words)
     yield from by_skill
-
-
-def _rescale_mean(mean: Judgement, values: Floats, scale: Scale) -> Iterator[Judgement]:
-    """Yield a mean, and the standard deviation of the same values, converted to a scale from 0 to 1."""
-    width = scale.greatest - scale.least
-    words = f"{scale.least:g} counts 0 and {scale.greatest:g} counts 1"
-    value, *ends = ((number - scale.least) / width for number in (mean.value, *mean.interval))
-    yield mean._replace(
-        statistic="mean_0_1", value=value, interval=Interval(*ends), convention=f"{mean.convention}; {words}"
-    )
-    if len(values) < 2:
-        yield undefined(PEOPLE, "deviation_0_1", len(values), "one image")
-        return
-    deviation = f"standard deviation (n - 1) over images of the mean rating; {words}"
-    yield Judgement(PEOPLE, "deviation_0_1", float(values.std(ddof=1)) / width, UNDEFINED, len(values), deviation)
 
 
 def correlate_templates(ratings: pa.Table, match: Match, sampling: Sampling) -> list[Judgement]:

@@ -18,7 +18,7 @@ from plumbline.operators.metaeval.judgement import (
     mean_judgement,
     undefined,
 )
-from plumbline.operators.metaeval.matching import metric_columns
+from plumbline.operators.metaeval.matching import metric_columns, side_columns
 from plumbline.operators.metaeval.people import judge_raters
 from plumbline.operators.metaeval.ratings import mean_ratings
 from plumbline.operators.statistics.agreement import UNSURE, majority_vote
@@ -27,29 +27,19 @@ from plumbline.operators.statistics.options import MATCH_COLUMNS, EqualScores, L
 from plumbline.operators.statistics.ordering import permutation
 
 ACCURACY = "binary_accuracy"
+PREFERENCE_SIGNS: Mapping[str, int] = {"a": 1, "b": -1, UNSURE: 0}
 
 
-class _Ties(NamedTuple):
-    """Treatment of pairs that people or a metric do not decide."""
-
-    unsure: Unsure = "left_out"
-    equal_scores: EqualScores = "half"
-
-    @property
-    def words(self) -> str:
-        worth = "count half" if self.equal_scores == "half" else "are wrong where people decide"
-        return f"equal scores {worth}; undecided pairs {self.unsure.replace('_', ' ')}"
-
-
-class Chosen(NamedTuple):
+class _Chosen(NamedTuple):
     """A metric's choices, compared with people's."""
 
     metric: str
     template: str
     frame: pd.DataFrame
-    """Rows of pairs with two scores: prompt_id, preferred (a, b, unsure) and right (1, 0, or the worth of a tie by
-    `_Ties`)."""
+    """Rows of pairs with two scores: prompt_id, preferred (a, b, unsure) and right (1, 0, or the worth of a tie)."""
     n_unscored: int
+    words: str
+    """Treatment of pairs that people or the metric do not decide."""
 
 
 def judge_preferences(
@@ -65,13 +55,12 @@ def judge_preferences(
 
     A pair with equal scores counts half, so that a metric that never decides gets 0.5; or it counts as wrong.
     """
-    ties = _Ties(unsure, equal_scores)
     judgements, comparisons = list[Judgement](), list[Comparison]()
     columns = metric_columns(scores, match)
     for _, votes in majority_votes(preferences).groupby("template", sort=False):
-        chosen = [_choose(metric, column, votes, match, ties) for metric, column in columns.items()]
-        judgements += [_accuracy(choices, ties, sampling) for choices in chosen]
-        comparisons += correct_p_values([_permuted(a, b, sampling) for a, b in combinations(chosen, 2)])
+        chosen = [_choose(metric, column, votes, match, unsure, equal_scores) for metric, column in columns.items()]
+        judgements += [_judge_accuracy(choices, sampling) for choices in chosen]
+        comparisons += correct_p_values([_compare(a, b, sampling) for a, b in combinations(chosen, 2)])
     return judgements, comparisons
 
 
@@ -98,17 +87,17 @@ def judge_choosers(preferences: pa.Table, levels: Sequence[Level]) -> list[Judge
     """Return Krippendorff's alpha of the choices by template, overall and by two generators (Gecko, table 11)."""
     ratings = choices_as_ratings(preferences)
     judgements, rated = judge_raters(ratings, levels), ratings.to_pandas()
-    for (first, second), rows in group_pairs(sort_sides(preferences.to_pandas())):
+    for first, second, rows in _group_pairs(preferences.to_pandas()):
         signs = rated.loc[rows.index].assign(rating=rows["preferred"].map(PREFERENCE_SIGNS))
         own = judge_raters(pa.Table.from_pandas(signs, schemas.RATINGS, preserve_index=False), levels)
         judgements += [judged._replace(generator=first, other=second) for judged in own]
     return judgements
 
 
-def group_pairs(choices: pd.DataFrame) -> Iterator[tuple[tuple[str, str], pd.DataFrame]]:
+def _group_pairs(choices: pd.DataFrame) -> Iterator[tuple[str, str, pd.DataFrame]]:
     """Yield every pair of generators with its rows, in the order of their names."""
-    for (a, b), rows in choices.groupby(["generator_a", "generator_b"]):
-        yield (str(a), str(b)), rows
+    for (a, b), rows in sort_sides(choices).groupby(["generator_a", "generator_b"]):
+        yield str(a), str(b), rows
 
 
 def sort_sides(choices: pd.DataFrame) -> pd.DataFrame:
@@ -146,47 +135,49 @@ def predict_choices(
 
     The accuracies are over all pairs, and then by pair of generators.
     """
-    keys, ties = list(MATCH_COLUMNS[match]), _Ties(unsure, equal_scores)
+    keys, judgements = list(MATCH_COLUMNS[match]), []
     means = mean_ratings(ratings, match).dropna(subset=keys).drop_duplicates(["template", *keys], keep=False)
-    return [
-        _accuracy(_choose(PEOPLE, rated.set_index(keys)["human"], rows, match, ties), ties, sampling)._replace(
-            template=f"{chosen} by {template}", generator=first, other=second
-        )
-        for chosen, votes in majority_votes(preferences).groupby("template")
-        for template, rated in means.groupby("template")
-        for (first, second), rows in [(("", ""), votes), *group_pairs(sort_sides(votes))]
-    ]
+    for chosen, votes in majority_votes(preferences).groupby("template"):
+        for template, rated in means.groupby("template"):
+            for first, second, rows in [("", "", votes), *_group_pairs(votes)]:
+                choices = _choose(PEOPLE, rated.set_index(keys)["human"], rows, match, unsure, equal_scores)
+                judged = _judge_accuracy(choices._replace(template=f"{chosen} by {template}"), sampling)
+                judgements.append(judged._replace(generator=first, other=second))
+    return judgements
 
 
-def _choose(metric: str, column: "pd.Series[float]", votes: pd.DataFrame, match: Match, ties: _Ties) -> Chosen:
+def _choose(
+    metric: str,
+    column: "pd.Series[float]",
+    votes: pd.DataFrame,
+    match: Match,
+    unsure: Unsure,
+    equal_scores: EqualScores,
+) -> _Chosen:
     a, b = (scores_of_side(side, column, votes, match) for side in ("a", "b"))
     frame = votes[["prompt_id", "preferred"]].assign(sign=np.sign(a - b))
-    counted = frame["preferred"].ne(UNSURE) if ties.unsure == "left_out" else pd.Series(True, index=frame.index)
+    counted = frame["preferred"].ne(UNSURE) if unsure == "left_out" else pd.Series(True, index=frame.index)
     scored = frame["sign"].notna()
     rows = frame[counted & scored]
-    template = str(votes["template"].iloc[0])
-    return Chosen(metric, template, rows.assign(right=_right(rows, ties.equal_scores)), int((counted & ~scored).sum()))
+    preferred = rows["preferred"].map(PREFERENCE_SIGNS)
+    right = (preferred == rows["sign"]).astype("float64")
+    right = right.where((rows["sign"] != 0) | (preferred == 0), 0.5 if equal_scores == "half" else 0.0)
+    worth = "count half" if equal_scores == "half" else "are wrong where people decide"
+    words = f"equal scores {worth}; undecided pairs {unsure.replace('_', ' ')}"
+    n_unscored = int((counted & ~scored).sum())
+    return _Chosen(metric, str(votes["template"].iloc[0]), rows.assign(right=right), n_unscored, words)
 
 
 def scores_of_side(side: str, column: "pd.Series[float]", votes: pd.DataFrame, match: Match) -> "pd.Series[float]":
     """Return the scores of the images on a side (a or b) of every pair."""
     keys = list(MATCH_COLUMNS[match])
-    renamed = votes.rename(columns={f"image_{side}": "image_id", f"generator_{side}": "generator"})
+    renamed = votes.rename(columns={own: name for name, own in side_columns(side).items()})
     return renamed[keys].join(column.rename("score"), on=keys)["score"]
 
 
-def _right(frame: pd.DataFrame, equal_scores: EqualScores) -> "pd.Series[float]":
-    preferred = frame["preferred"].map(PREFERENCE_SIGNS)
-    right = (preferred == frame["sign"]).astype("float64")
-    return right.where((frame["sign"] != 0) | (preferred == 0), 0.5 if equal_scores == "half" else 0.0)
-
-
-PREFERENCE_SIGNS: Mapping[str, int] = {"a": 1, "b": -1, UNSURE: 0}
-
-
-def _accuracy(chosen: Chosen, ties: _Ties, sampling: Sampling) -> Judgement:
+def _judge_accuracy(chosen: _Chosen, sampling: Sampling) -> Judgement:
     right = chosen.frame["right"].to_numpy(np.float64)
-    words = f"majority of raters; {ties.words}"
+    words = f"majority of raters; {chosen.words}"
     if len(right):
         prompts = Prompts(chosen.frame["prompt_id"].to_list(), sampling)
         judged = mean_judgement(chosen.metric, ACCURACY, right, prompts, words, SHARES)
@@ -196,10 +187,11 @@ def _accuracy(chosen: Chosen, ties: _Ties, sampling: Sampling) -> Judgement:
     return judged._replace(template=chosen.template, n_unscored=chosen.n_unscored, n_prompts=n_prompts)
 
 
-def _permuted(a: Chosen, b: Chosen, sampling: Sampling) -> Comparison:
+def _compare(a: _Chosen, b: _Chosen, sampling: Sampling) -> Comparison:
     both = a.frame.join(b.frame["right"].rename("right_b"), how="inner")
-    differences = (both["right"] - both["right_b"]).groupby(both["prompt_id"]).sum().to_numpy()
-    p_value = permutation(differences, resamples=sampling.permutations, seed=sampling.seed)
+    differences = both["right"] - both["right_b"]
+    by_prompt = differences.groupby(both["prompt_id"]).sum().to_numpy()
+    p_value = permutation(by_prompt, resamples=sampling.permutations, seed=sampling.seed)
     test = f"permutation of prompts' signs, {sampling.permutations} draws"
-    difference = float((both["right"] - both["right_b"]).mean()) if len(both) else math.nan
+    difference = float(differences.mean()) if len(both) else math.nan
     return Comparison(a.metric, b.metric, ACCURACY, difference, p_value, test, len(both), a.template)

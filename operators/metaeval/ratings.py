@@ -38,6 +38,9 @@ from plumbline.operators.statistics.rounding import merge_equal
 from plumbline.operators.statistics.ties import calibrate_ties
 
 VIESCORE = "spearman_viescore"
+MEAN = "mean of groups"  # subset of the judgements that are means over skills and generators
+SCALES = ((0, 1), (0, 10), (0, 100))  # of shares and labels, usual ratings, and percentages
+MAX_OFF_SCALE = 0.05  # largest share of a template's ratings (but at least one rating) that may be off its scale
 
 
 class Rated(NamedTuple):
@@ -45,8 +48,7 @@ class Rated(NamedTuple):
 
     metric: str
     template: str
-    frame: pd.DataFrame
-    """Columns prompt_id, generator, alone, human and score; the last two are finite."""
+    frame: pd.DataFrame  # columns prompt_id, generator, alone, human and score; the last two are finite
     n_unscored: int
     n_unrated: int
 
@@ -68,23 +70,17 @@ def mean_ratings(ratings: pa.Table, match: Match) -> pd.DataFrame:
 
 def match_scores(ratings: pa.Table, scores: pa.Table, match: Match) -> list[Rated]:
     """Join scores and mean ratings of the same image, for every template and metric."""
-    human = mean_ratings(ratings, match)
-    judged = metric_columns(scores, match)
-    return [
-        _join(metric, column, template, rows, match)
-        for template, rows in human.groupby("template", sort=False, dropna=False)
-        for metric, column in judged.items()
-    ]
-
-
-def _join(metric: str, column: "pd.Series[float]", template: object, human: pd.DataFrame, match: Match) -> Rated:
-    keys = list(MATCH_COLUMNS[match])
-    scored = column[np.isfinite(column)].rename("score")
-    frame = human.join(scored, on=keys)
-    both = frame[frame["score"].notna()]
-    unrated = int((~scored.index.isin(human.set_index(keys).index)).sum())
-    columns = ["prompt_id", "generator", "alone", "human", "score"]
-    return Rated(metric, str(template), both[columns], len(frame) - len(both), unrated)
+    keys, rated = list(MATCH_COLUMNS[match]), []
+    columns = metric_columns(scores, match)
+    for template, human in mean_ratings(ratings, match).groupby("template", sort=False, dropna=False):
+        rated_images = human.set_index(keys).index
+        for metric, column in columns.items():
+            scored = column[np.isfinite(column)].rename("score")
+            joined = human.join(scored, on=keys)
+            both = joined.loc[joined["score"].notna(), ["prompt_id", "generator", "alone", "human", "score"]]
+            n_unrated = int((~scored.index.isin(rated_images)).sum())
+            rated.append(Rated(metric, str(template), both, len(joined) - len(both), n_unrated))
+    return rated
 
 
 def judge_ratings(
@@ -110,64 +106,6 @@ def judge_ratings(
     ]
 
 
-MEAN = "mean of groups"
-"""Subset of the judgements that are means over skills and generators."""
-
-
-def judge_means(
-    rated: Sequence[Rated], statistics: Sequence[str], skills: Mapping[str, Sequence[str]], sampling: Sampling
-) -> list[Judgement]:
-    """Return the mean of each correlation, and of AUROC, over groups of a skill and generator (LLMScore, figure 5).
-
-    Without skills it is over generators, and without generators over skills. Groups whose statistic is undefined are
-    left out.
-    """
-    judgements = list[Judgement]()
-    for each in rated:
-        whole, *by_skill = subsets(each.frame, skills).values()
-        groups = [
-            each.frame.index.isin(rows.index)
-            for rows_of_skill in by_skill or [whole]
-            for rows in [own for _, own in split_generators(rows_of_skill)] or [rows_of_skill]
-        ]
-        for statistic in (name for name in statistics if name in STATISTICS):
-            human, score = each.frame["human"].to_numpy(), each.frame["score"].to_numpy()
-            compute = _mean_of_groups(STATISTICS[statistic], human, score, groups)
-            prompts = rated_prompts(each.frame, sampling)
-            judged = _correlation(each.metric, statistic, compute, human, score, prompts)
-            words = f"mean over {len(groups)} groups, each of a skill's images by one generator; {judged.convention}"
-            judgements.append(judged._replace(convention=words, template=each.template, subset=MEAN))
-    return judgements
-
-
-def _mean_of_groups(
-    compute: Callable[[Floats, Floats], float], human: Floats, score: Floats, groups: Sequence[NDArray[np.bool_]]
-) -> Callable[[Longs], float]:
-    """Return a function of row indices: the mean of a statistic over groups, nan if it is undefined in all groups."""
-
-    def mean(rows: Longs) -> float:
-        values = [compute(human[own], score[own]) for own in (rows[group[rows]] for group in groups)]
-        defined = [value for value in values if not math.isnan(value)]
-        return float(np.mean(defined)) if defined else math.nan
-
-    return mean
-
-
-def split_generators(frame: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
-    for name, rows in frame.groupby("generator"):
-        yield str(name), rows
-
-
-def subsets(frame: pd.DataFrame, skills: Mapping[str, Sequence[str]]) -> dict[str, pd.DataFrame]:
-    """Return all rows as OVERALL, and the rows of each skill."""
-    prompts: dict[str, set[str]] = {}
-    for prompt, own in skills.items():
-        for skill in own:
-            prompts.setdefault(skill, set()).add(prompt)
-    names = sorted(prompts.keys() - {OVERALL})
-    return {OVERALL: frame, **{name: frame[frame["prompt_id"].isin(prompts[name])] for name in names}}
-
-
 def _judge(
     rated: Rated, frame: pd.DataFrame, statistics: Sequence[str], sampling: Sampling, marks: PassMarks
 ) -> list[Judgement]:
@@ -175,13 +113,13 @@ def _judge(
     judgements = []
     for statistic in statistics:
         if statistic in PAIRWISE:
-            judgements += _pairwise(rated.metric, human, score, prompts, grouped=statistic != PAIRWISE[0])
+            judgements += _judge_pairs(rated.metric, human, score, prompts, grouped=statistic != PAIRWISE[0])
         elif statistic in CALIBRATION:
             passed = marks.find_thresholds(rated.template, rated.metric, rated.frame)
             judgements.append(judge_calibration(rated.metric, statistic, frame, passed))
         else:
             compute = _row_statistic(statistic, frame)
-            judgements.append(_correlation(rated.metric, statistic, compute, human, score, prompts))
+            judgements.append(_correlate(rated.metric, statistic, compute, human, score, prompts))
     unscored, unrated = (rated.n_unscored, rated.n_unrated) if frame is rated.frame else (0, 0)
     return [
         judged._replace(
@@ -201,32 +139,81 @@ def _row_statistic(statistic: str, frame: pd.DataFrame) -> Callable[[Longs], flo
     if statistic == VIESCORE:
         generators = frame["generator"].factorize()[0]
         return lambda rows: spearman_viescore(human[rows], score[rows], generators[rows])
-    compute = STATISTICS[statistic]
-    return lambda rows: compute(human[rows], score[rows])
+    return lambda rows: STATISTICS[statistic](human[rows], score[rows])
 
 
-def _correlation(
+def judge_means(
+    rated: Sequence[Rated], statistics: Sequence[str], skills: Mapping[str, Sequence[str]], sampling: Sampling
+) -> list[Judgement]:
+    """Return the mean of each correlation, and of AUROC, over groups of a skill and generator (LLMScore, figure 5).
+
+    Without skills it is over generators, and without generators over skills. Groups whose statistic is undefined are
+    left out.
+    """
+    judgements = list[Judgement]()
+    for each in rated:
+        human, score = each.frame["human"].to_numpy(), each.frame["score"].to_numpy()
+        whole, *by_skill = subsets(each.frame, skills).values()
+        groups = [
+            each.frame.index.isin(rows.index)
+            for rows_of_skill in by_skill or [whole]
+            for rows in [own for _, own in split_generators(rows_of_skill)] or [rows_of_skill]
+        ]
+        for statistic in (name for name in statistics if name in STATISTICS):
+            compute = _mean_of_groups(STATISTICS[statistic], human, score, groups)
+            judged = _correlate(each.metric, statistic, compute, human, score, rated_prompts(each.frame, sampling))
+            words = f"mean over {len(groups)} groups, each of a skill's images by one generator; {judged.convention}"
+            judgements.append(judged._replace(convention=words, template=each.template, subset=MEAN))
+    return judgements
+
+
+def _mean_of_groups(
+    compute: Callable[[Floats, Floats], float], human: Floats, score: Floats, groups: Sequence[NDArray[np.bool_]]
+) -> Callable[[Longs], float]:
+    """Return a function of row indices: the mean of a statistic over groups, nan if it is undefined in all groups."""
+
+    def average(rows: Longs) -> float:
+        values = [compute(human[own], score[own]) for own in (rows[group[rows]] for group in groups)]
+        defined = [value for value in values if not math.isnan(value)]
+        return float(np.mean(defined)) if defined else math.nan
+
+    return average
+
+
+def split_generators(frame: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
+    for name, rows in frame.groupby("generator"):
+        yield str(name), rows
+
+
+def subsets(frame: pd.DataFrame, skills: Mapping[str, Sequence[str]]) -> dict[str, pd.DataFrame]:
+    """Return all rows as OVERALL, and the rows of each skill."""
+    prompts: dict[str, set[str]] = {}
+    for prompt, own in skills.items():
+        for skill in own:
+            prompts.setdefault(skill, set()).add(prompt)
+    names = sorted(prompts.keys() - {OVERALL})
+    return {OVERALL: frame, **{name: frame[frame["prompt_id"].isin(prompts[name])] for name in names}}
+
+
+def _correlate(
     metric: str, statistic: str, compute: Callable[[Longs], float], human: Floats, score: Floats, prompts: Prompts
 ) -> Judgement:
     try:
         value = compute(np.arange(len(human)))
     except ValueError as error:
         raise SourceError(f"ratings: {error}; use another statistic") from error
+    if len(human) < 2:
+        return undefined(metric, statistic, len(human), f"{len(human)} images with both a rating and a score")
     if math.isnan(value):
-        return undefined(metric, statistic, len(human), _explain_undefined(human, score))
+        varying = "ratings or scores of a generator" if np.ptp(score) > 0 else "scores"
+        equal = varying if np.ptp(human) > 0 else "ratings"
+        return undefined(metric, statistic, len(human), f"all {equal} are equal")
     scale = SHARES if statistic == "auroc" else CORRELATIONS
     interval = prompts.interval(compute, scale) if prompts.all_differ(human, score) else UNDEFINED
     return Judgement(metric, statistic, value, interval, len(human), prompts.describe(interval))
 
 
-def _explain_undefined(human: Floats, score: Floats) -> str:
-    if len(human) < 2:
-        return f"{len(human)} images with both a rating and a score"
-    equal = "ratings" if np.ptp(human) == 0 else "scores" if np.ptp(score) == 0 else "ratings or scores of a generator"
-    return f"all {equal} are equal"
-
-
-def _pairwise(metric: str, human: Floats, score: Floats, prompts: Prompts, *, grouped: bool) -> list[Judgement]:
+def _judge_pairs(metric: str, human: Floats, score: Floats, prompts: Prompts, *, grouped: bool) -> list[Judgement]:
     """Return the pairwise accuracy and its threshold.
 
     Both are undefined if people order no pair: then every metric would be right with a threshold that ties all pairs.
@@ -265,18 +252,21 @@ def compare_metrics(rated: Sequence[Rated], statistics: Sequence[str], sampling:
     """
     comparisons = []
     for template in dict.fromkeys(each.template for each in rated):
-        metrics = [each for each in rated if each.template == template]
-        for test in (TESTS[statistic] for statistic in statistics if statistic in TESTS):
-            comparisons += correct_p_values([test(a, b, sampling) for a, b in combinations(metrics, 2)])
+        pairs = list(combinations([each for each in rated if each.template == template], 2))
+        for statistic in statistics:
+            if statistic in ("pearson", "spearman"):
+                comparisons += correct_p_values([_compare_correlations(a, b, statistic, sampling) for a, b in pairs])
+            elif statistic == PAIRWISE[1]:
+                comparisons += correct_p_values([_compare_accuracies(a, b, sampling) for a, b in pairs])
     return comparisons
 
 
-def _shared_rows(a: Rated, b: Rated) -> pd.DataFrame:
+def _join_scores(a: Rated, b: Rated) -> pd.DataFrame:
     return a.frame.join(b.frame["score"].rename("score_b"), how="inner")
 
 
 def _compare_correlations(a: Rated, b: Rated, statistic: str, sampling: Sampling) -> Comparison:
-    rows = _shared_rows(a, b)
+    rows = _join_scores(a, b)
     values = rows[["human", "score", "score_b"]]
     human, scores_a, scores_b = (values.rank() if statistic == "spearman" else values).to_numpy(np.float64).T
     correlate = STATISTICS[statistic]
@@ -290,37 +280,23 @@ def _compare_correlations(a: Rated, b: Rated, statistic: str, sampling: Sampling
 
 
 def _compare_accuracies(a: Rated, b: Rated, sampling: Sampling) -> Comparison:
-    rows = _shared_rows(a, b)
-    groups = rows["prompt_id"].to_list()
-    differences = _accuracies(rows, "score", groups) - _accuracies(rows, "score_b", groups)
+    """Compare the pairwise accuracies of prompts with several images, each metric at its best threshold for all."""
+    rows = _join_scores(a, b)
+    human, prompts = rows["human"].to_numpy(), rows["prompt_id"].to_list()
+    accuracies = []
+    for column in ("score", "score_b"):
+        epsilon = calibrate_ties(human, rows[column].to_numpy(), prompts).epsilon
+        own = [
+            pairwise_accuracy(group["human"].to_numpy(), group[column].to_numpy(), epsilon)
+            for _, group in rows.groupby("prompt_id", sort=False)
+            if len(group) > 1
+        ]
+        accuracies.append(np.asarray(own, np.float64))
+    differences = accuracies[0] - accuracies[1]
     p_value = permutation(differences, resamples=sampling.permutations, seed=sampling.seed)
     test = f"permutation of prompts' signs, {sampling.permutations} draws, each metric at its own epsilon"
     difference = float(differences.mean()) if len(differences) else math.nan
     return Comparison(a.metric, b.metric, PAIRWISE[1], difference, p_value, test, len(differences), a.template)
-
-
-def _accuracies(rows: pd.DataFrame, column: str, groups: list[str]) -> Floats:
-    """Return the pairwise accuracy of each prompt with several images, at the threshold that is best for all."""
-    epsilon = calibrate_ties(rows["human"].to_numpy(), rows[column].to_numpy(), groups).epsilon
-    accuracies = [
-        pairwise_accuracy(group["human"].to_numpy(), group[column].to_numpy(), epsilon)
-        for _, group in rows.groupby("prompt_id", sort=False)
-        if len(group) > 1
-    ]
-    return np.asarray(accuracies, np.float64)
-
-
-TESTS: Mapping[str, Callable[[Rated, Rated, Sampling], Comparison]] = {
-    "pearson": lambda a, b, sampling: _compare_correlations(a, b, "pearson", sampling),
-    "spearman": lambda a, b, sampling: _compare_correlations(a, b, "spearman", sampling),
-    PAIRWISE[1]: _compare_accuracies,
-}
-
-
-SCALES = ((0, 1), (0, 10), (0, 100))
-"""Scales of shares and labels, usual rating scales, and percentages."""
-MAX_OFF_SCALE = 0.05
-"""Largest share of a template's ratings (but at least one rating) that may be off its scale."""
 
 
 def warn_off_scale(ratings: pa.Table) -> list[str]:
@@ -329,8 +305,33 @@ def warn_off_scale(ratings: pa.Table) -> list[str]:
     There is a warning too if all negative ratings are the same number, such as -1 for a missing answer.
     """
     frame = ratings.select(["template", "image_id", "rater", "rating"]).to_pandas().dropna(subset=["rating"])
-    warnings = (_warning(str(template), rows) for template, rows in frame.groupby("template", sort=False))
-    return [warning for warning in warnings if warning]
+    warnings = []
+    for template, rows in frame.groupby("template", sort=False):
+        values = rows["rating"].to_numpy(np.float64)
+        negative = values[values < 0]
+        scale = next((scale for scale in SCALES if _fits(values, *scale)), None)
+        if scale is not None:
+            outside = rows[(values < scale[0]) | (values > scale[1])]
+            for first in outside.head(1).itertuples():
+                warnings.append(
+                    f"{len(outside)} of {len(rows)} ratings ({template}) are outside {scale[0]} to {scale[1]}, where "
+                    f"the others are, first {first.rating:g} of image {first.image_id} by rater {first.rater}: all "
+                    "were counted; correct them, or set protocol.rating_range=[least,greatest]"
+                )
+        elif len(np.unique(negative)) == 1 and values.max() > 1:
+            warnings.append(
+                f"{len(negative)} of {len(rows)} ratings ({template}) are {negative[0]:g}, the only negative number, "
+                "as if nothing had been said: all were counted; leave these cells empty, or set "
+                "protocol.rating_range=[least,greatest] and protocol.out_of_range=left_out"
+            )
+    return warnings
+
+
+def _fits(values: Floats, low: int, high: int) -> bool:
+    """Return True if nearly all ratings are on a scale; shares must have a rating below 1."""
+    inside = (values >= low) & (values <= high)
+    is_possible = high > 1 or bool((values[inside] < 1).any())
+    return is_possible and int((~inside).sum()) <= max(1, MAX_OFF_SCALE * len(values))
 
 
 def warn_several_prompts(ratings: pa.Table) -> list[str]:
@@ -345,41 +346,3 @@ def warn_several_prompts(ratings: pa.Table) -> list[str]:
         f"{twice['image_id'].nunique()} images are rated under several prompt ids, first {first} under {prompts}: each "
         "counts once for every prompt; correct prompt_id, or set protocol.match=image_and_prompt if that is meant"
     ]
-
-
-def _warn_negative(template: str, rows: pd.DataFrame) -> str | None:
-    """Return a warning if all negative ratings are the same number, and some rating is above 1."""
-    values = rows["rating"].to_numpy(np.float64)
-    negative = np.unique(values[values < 0])
-    if len(negative) != 1 or values.max() <= 1:
-        return None
-    count = int((values == negative[0]).sum())
-    return (
-        f"{count} of {len(rows)} ratings ({template}) are {negative[0]:g}, the only negative number, as if nothing had "
-        "been said: all were counted; leave these cells empty, or set protocol.rating_range=[least,greatest] and "
-        "protocol.out_of_range=left_out"
-    )
-
-
-def _warning(template: str, rows: pd.DataFrame) -> str | None:
-    values = rows["rating"].to_numpy(np.float64)
-    scale = next((scale for scale in SCALES if _fits(scale, values)), None)
-    if scale is None:
-        return _warn_negative(template, rows)
-    outside = rows[(values < scale[0]) | (values > scale[1])]
-    if outside.empty:
-        return None
-    first = outside.iloc[0]
-    return (
-        f"{len(outside)} of {len(rows)} ratings ({template}) are outside {scale[0]} to {scale[1]}, where the others "
-        f"are, first {first['rating']:g} of image {first['image_id']} by rater {first['rater']}: all were counted; "
-        "correct them, or set protocol.rating_range=[least,greatest]"
-    )
-
-
-def _fits(scale: Sequence[int], values: Floats) -> bool:
-    """Return True if nearly all ratings are on a scale; shares must have a rating below 1."""
-    low, high = scale
-    inside = (values >= low) & (values <= high)
-    possible = high > 1 or bool((values[inside] < 1).any())
-    return possible and int((~inside).sum()) <= max(1, MAX_OFF_SCALE * len(values))

@@ -2,13 +2,11 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
-from plumbline.operators.base.sentences import Sentence, ShownTable, count, names, number
+from plumbline.operators.base.sentences import NOTHING, Sentence, ShownTable, count, names, number
 from plumbline.operators.metaeval.judgement import PEOPLE, Judgement
 
-MIN_RATED = 20
-"""Number of images, or pairs of images, that a verdict requires."""
-WELL, FAIRLY = 0.5, 0.3
-"""Least lower ends of the intervals of metrics that agree well or fairly."""
+MIN_RATED = 20  # images, or pairs of images, that a verdict requires
+WELL, FAIRLY = 0.5, 0.3  # least lower ends of the intervals of metrics that agree well or fairly
 NOT_ENOUGH = "not enough ratings"
 WORDS = ("agrees well", "agrees fairly", "agrees weakly", "hardly agrees", "contradicts people", NOT_ENOUGH)
 AS_CORRELATION: Mapping[str, Callable[[float], float]] = {
@@ -73,16 +71,14 @@ def trust_tables(judgements: Sequence[Judgement]) -> list[ShownTable]:
     """Return a table of verdicts per template: skills down, metrics across."""
     tables = []
     for template, own in _select(judgements).items():
-        metrics = list(dict.fromkeys(judged.metric for judged in own))
-        cells = {(judged.group, judged.metric): _cell(judged) for judged in own}
-        subsets = list(dict.fromkeys(judged.group for judged in own))
-        lines = [(subset, *(cells.get((subset, metric), "–") for metric in metrics)) for subset in subsets]
+        cells = {}
+        for judged in own:
+            low, high = judged.interval
+            interval = f" [{number(low, 2)}, {number(high, 2)}]" if low <= high else ""
+            found = f"{trust(judged)}\n{number(judged.value, 2)}{interval}, n {count(judged.n)}"
+            cells[judged.group, judged.metric] = found
+        subsets, metrics = (list(dict.fromkeys(each)) for each in zip(*cells, strict=True))
+        lines = [(subset, *(cells.get((subset, metric), NOTHING) for metric in metrics)) for subset in subsets]
         title = f"how far to trust each metric, by {template or 'what is known'} ({own[0].statistic.replace('_', ' ')})"
         tables.append(ShownTable(title, CAPTION, ("", *metrics), lines))
     return tables
-
-
-def _cell(judged: Judgement) -> str:
-    low, high = judged.interval
-    interval = f" [{number(low, 2)}, {number(high, 2)}]" if low <= high else ""
-    return f"{trust(judged)}\n{number(judged.value, 2)}{interval}, n {count(judged.n)}"

@@ -19,8 +19,7 @@ from plumbline.operators.base.sentences import (
 from plumbline.operators.metaeval.contradicted_images import ContradictedImage
 from plumbline.operators.metaeval.corrected_means import CorrectedMean
 from plumbline.operators.metaeval.corrected_tables import contradictions, order_text, shown_means
-from plumbline.operators.metaeval.graph_correlations import CorrelationMatrix
-from plumbline.operators.metaeval.graphs import MEASURES
+from plumbline.operators.metaeval.graphs import MEASURES, CorrelationMatrix
 from plumbline.operators.metaeval.judgement import OVERALL, PEOPLE, Comparison, Judgement, Order
 from plumbline.operators.metaeval.orders import ORDERING
 from plumbline.operators.metaeval.paper_tables import tables

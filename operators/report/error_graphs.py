@@ -11,8 +11,7 @@ from markupsafe import Markup
 from numpy.typing import NDArray
 
 from plumbline.operators.base.sentences import ShownTable, first_rows, number, plural
-from plumbline.operators.metaeval.graph_correlations import CORRELATED, CorrelationMatrix, pivot_metrics
-from plumbline.operators.metaeval.graph_scores import average_nodes
+from plumbline.operators.metaeval.graphs import CORRELATED, CorrelationMatrix, average_nodes, pivot_metrics
 from plumbline.operators.report.charts import (
     Chart,
     NamedChart,

@@ -1,9 +1,9 @@
 """Agreement of scores with ratings over images, and of raters with each other; nan if it is undefined."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import multimode
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -15,13 +15,12 @@ from plumbline.operators.statistics.options import Level, Sampling
 from plumbline.operators.statistics.rounding import exact_means, merge_equal, round_to, step_of
 
 Floats = NDArray[np.float64]
-
-MIN_DIFFERING = 12
-"""Prompts that need a rating other than the commonest one for an interval of alpha.
-
-Other statistics need fewer. But if nearly all ratings are equal, few prompts have any disagreement.
-"""
 Statistic = Callable[[Floats, Floats], float]
+
+# An interval of alpha requires this number of prompts with a rating other than the commonest one. Other statistics need
+# fewer, but if nearly all ratings are equal, few prompts have any disagreement.
+MIN_DIFFERING = 12
+UNSURE = "unsure"
 
 
 def auroc(human: Floats, metric: Floats) -> float:
@@ -38,6 +37,16 @@ def auroc(human: Floats, metric: Floats) -> float:
     return float(scipy.stats.mannwhitneyu(high, low, method="asymptotic").statistic / (len(low) * len(high)))
 
 
+def _kendall_a(human: Floats, metric: Floats) -> float:
+    # tau-b times the root of the product of both columns' shares of untied pairs, so that its divisor is all pairs
+    n_pairs = len(human) * (len(human) - 1)
+    tied = [
+        float((n * (n - 1)).sum() / n_pairs) for n in (np.unique(x, return_counts=True)[1] for x in (human, metric))
+    ]
+    tau_b = float(scipy.stats.kendalltau(human, metric).statistic)
+    return tau_b * math.sqrt((1 - tied[0]) * (1 - tied[1]))
+
+
 def _nan_if_constant(correlate: Callable[[Floats, Floats], Any]) -> Statistic:
     def statistic(human: Floats, metric: Floats) -> float:
         varies = len(human) > 1 and bool(np.ptp(human) > 0) and bool(np.ptp(metric) > 0)
@@ -46,31 +55,15 @@ def _nan_if_constant(correlate: Callable[[Floats, Floats], Any]) -> Statistic:
     return statistic
 
 
-def _spearman(human: Floats, metric: Floats) -> float:
-    """Return the same as scipy's function, which spends most of its time on a p-value."""
-    return float(np.corrcoef(scipy.stats.rankdata([human, metric], axis=1))[0, 1])
-
-
-def _kendall(variant: Literal["b", "c"]) -> Callable[[Floats, Floats], float]:
-    return lambda human, metric: float(scipy.stats.kendalltau(human, metric, variant=variant).statistic)
-
-
-def _kendall_a(human: Floats, metric: Floats) -> float:
-    """Return tau-b times the root of the product of both sides' shares of untied pairs: its divisor is all pairs."""
-
-    def untied_share(values: Floats) -> float:
-        counts, n = np.unique(values, return_counts=True)[1], len(values)
-        return 1 - float((counts * (counts - 1)).sum() / (n * (n - 1)))
-
-    return _kendall("b")(human, metric) * math.sqrt(untied_share(human) * untied_share(metric))
-
-
 STATISTICS: Mapping[str, Statistic] = {
     "pearson": _nan_if_constant(lambda human, metric: scipy.stats.pearsonr(human, metric).statistic),
-    "spearman": _nan_if_constant(_spearman),
+    # scipy.stats.spearmanr returns the same, but spends most of its time on a p-value
+    "spearman": _nan_if_constant(
+        lambda human, metric: np.corrcoef(scipy.stats.rankdata([human, metric], axis=1))[0, 1]
+    ),
     "kendall_a": _nan_if_constant(_kendall_a),
-    "kendall_b": _nan_if_constant(_kendall("b")),
-    "kendall_c": _nan_if_constant(_kendall("c")),
+    "kendall_b": _nan_if_constant(lambda human, metric: scipy.stats.kendalltau(human, metric, variant="b").statistic),
+    "kendall_c": _nan_if_constant(lambda human, metric: scipy.stats.kendalltau(human, metric, variant="c").statistic),
     "auroc": auroc,
 }
 """Statistics in [-1, 1], except AUROC in [0, 1].
@@ -89,7 +82,7 @@ def spearman_viescore(human: Floats, metric: Floats, generators: NDArray[np.int6
     paper_implementation/analyze_json.ipynb.
     """
     within = [generators == code for code in np.unique(generators)]
-    return _average_viescore(STATISTICS["spearman"](human[rows], metric[rows]) for rows in within)
+    return _average_viescore([STATISTICS["spearman"](human[rows], metric[rows]) for rows in within])
 
 
 def raters_viescore(ratings: pd.DataFrame) -> float:
@@ -98,28 +91,22 @@ def raters_viescore(ratings: pd.DataFrame) -> float:
     Each rater is compared with the mean of the others, and the average is taken over raters and then over generators
     (iterate_all_results_human2human in the same release).
     """
-    return _average_viescore(
-        _average_viescore(_correlate_with_others(rows)) for _, rows in ratings.groupby("generator", sort=False)
-    )
+    by_generator = []
+    for _, rows in ratings.groupby("generator", sort=False):
+        wide = rows.pivot(index="unit", columns="rater", values="rating").to_numpy(np.float64)
+        units, raters = wide.shape
+        by_rater = []
+        for rater in range(raters):
+            others = np.delete(wide, rater, axis=1)
+            means = exact_means(others.ravel(), np.repeat(np.arange(units), raters - 1), units)
+            both = np.isfinite(wide[:, rater]) & np.isfinite(means)
+            by_rater.append(STATISTICS["spearman"](wide[both, rater], merge_equal(means[both])))
+        by_generator.append(_average_viescore(by_rater))
+    return _average_viescore(by_generator)
 
 
-def _correlate_with_others(ratings: pd.DataFrame) -> Iterator[float]:
-    """Yield the correlation of each rater with the mean of the other raters."""
-    wide = ratings.pivot(index="unit", columns="rater", values="rating").to_numpy(np.float64)
-    units, raters = wide.shape
-    for rater in range(raters):
-        others = np.delete(wide, rater, axis=1)
-        means = exact_means(others.ravel(), np.repeat(np.arange(units), raters - 1), units)
-        both = np.isfinite(wide[:, rater]) & np.isfinite(means)
-        yield STATISTICS["spearman"](wide[both, rater], merge_equal(means[both]))
-
-
-def _average_viescore(correlations: Iterable[float]) -> float:
-    values = list(correlations)
-    return math.tanh(math.fsum(values) / len(values)) if values else math.nan
-
-
-UNSURE = "unsure"
+def _average_viescore(correlations: Sequence[float]) -> float:
+    return math.tanh(math.fsum(correlations) / len(correlations)) if correlations else math.nan
 
 
 def krippendorff_alpha(ratings: pd.DataFrame, level: Level) -> float:
@@ -147,40 +134,27 @@ def alpha_interval(ratings: pd.DataFrame, sampling: Sampling) -> Interval:
     Prompts are resampled, because the units of a prompt are not independent. The interval is undefined if fewer than
     MIN_DIFFERING prompts have any rating other than the commonest one.
     """
-    values = np.unique(ratings["rating"], return_inverse=True)[1].astype(np.float64)
-    if Prompts(ratings["prompt_id"].to_list()).differing(values) < MIN_DIFFERING:
-        return UNDEFINED
-    prompts = Prompts(ratings["prompt_id"].drop_duplicates().to_list(), sampling)
-    coincidences = _count_coincidences(ratings)
-    drawn = prompts.multiplicities() @ coincidences.reshape(prompts.count, -1)
-    resampled = _alphas(drawn.reshape(-1, *coincidences.shape[1:]))
-    alpha = float(_alphas(coincidences.sum(axis=0)))
-    return student_interval(alpha, resampled, prompts.count, CORRELATIONS)
-
-
-def _count_coincidences(ratings: pd.DataFrame) -> Floats:
-    """Count how often two raters gave a unit each pair of values, as (prompts in order of their ids, values, values).
-
-    Each unit weighs 1 / (its number of ratings - 1).
-    """
     values = np.unique(ratings["rating"], return_inverse=True)[1]
-    prompts, prompt_codes = np.unique(ratings["prompt_id"].astype(str), return_inverse=True)
+    if Prompts(ratings["prompt_id"].to_list()).differing(values.astype(np.float64)) < MIN_DIFFERING:
+        return UNDEFINED
+    prompt_codes = np.unique(ratings["prompt_id"].astype(str), return_inverse=True)[1]
     units, first, unit_codes = np.unique(ratings["unit"].astype(str), return_index=True, return_inverse=True)
-    counts = np.zeros((len(units), int(values.max(initial=0)) + 1))
+    counts = np.zeros((len(units), int(values.max()) + 1))
     np.add.at(counts, (unit_codes, values), 1)
     pairable = counts.sum(axis=1) > 1
-    counts, owners = counts[pairable], prompt_codes[first][pairable]
-    both = counts[:, :, None] * counts[:, None, :] - counts[:, :, None] * np.eye(counts.shape[1])
-    summed = np.zeros((len(prompts), *both.shape[1:]))
-    np.add.at(summed, owners, both / (counts.sum(axis=1) - 1)[:, None, None])
-    return summed
+    counts = counts[pairable]
+    # How often two raters gave a unit each pair of values; a unit weighs 1 / (its number of ratings - 1).
+    by_unit = counts[:, :, None] * counts[:, None, :] - counts[:, :, None] * np.eye(counts.shape[1])
+    prompts = Prompts(ratings["prompt_id"].drop_duplicates().to_list(), sampling)
+    coincidences = np.zeros((prompts.count, *by_unit.shape[1:]))  # (prompts in order of their ids, values, values)
+    np.add.at(coincidences, prompt_codes[first][pairable], by_unit / (counts.sum(axis=1) - 1)[:, None, None])
+    drawn = prompts.multiplicities() @ coincidences.reshape(prompts.count, -1)
+    resampled = _ordinal_alphas(drawn.reshape(-1, *coincidences.shape[1:]))
+    return student_interval(float(_ordinal_alphas(coincidences.sum(axis=0))), resampled, prompts.count, CORRELATIONS)
 
 
-def _alphas(coincidences: Floats) -> Floats:
-    """Return the ordinal alpha of each matrix of coincidences (..., values, values).
-
-    It is nan if nothing coincides, and 1 if there is only one value.
-    """
+def _ordinal_alphas(coincidences: Floats) -> Floats:
+    """Return the alpha of each matrix (..., values, values): nan if nothing coincides, 1 if there is only one value."""
     margins = coincidences.sum(axis=-1)
     total = margins.sum(axis=-1)
     ranks = margins.cumsum(axis=-1) - margins / 2
@@ -211,24 +185,19 @@ def reliable_prompts(parts: pd.DataFrame, *, share: float = 0.5) -> set[str]:
         share: Fraction of the largest disagreement.
     """
     by = ["generator", "template"]
-    disagreement = _measure_disagreement(parts, [*by, "prompt_id"])
+    keys = [*by, "prompt_id"]
+    units = parts.groupby([*keys, "image_id", "part"], dropna=False)
+    above = parts["rating"].astype(np.float64) - units["rating"].transform("min")
+    unit_codes = units.ngroup().to_numpy()
+    # The raters' variance about each unit is exactly 0 if their ratings are equal.
+    variance = pd.Series(merge_equal(above.to_numpy())).groupby(unit_codes).var(ddof=0)
+    owners = parts.assign(unit=unit_codes).drop_duplicates("unit").set_index("unit")[keys].assign(variance=variance)
+    prompts = owners.groupby(keys, dropna=False)
+    means = exact_means(owners["variance"].to_numpy(), prompts.ngroup().to_numpy(), prompts.ngroups)
+    disagreement = prompts.size().index.to_frame(index=False).assign(variance=means)
     largest = disagreement.groupby(by, dropna=False)["variance"].transform("max")
-    variances = disagreement["variance"].to_numpy(np.float64)
-    excess = round_to(variances - share * largest.to_numpy(np.float64), step_of(variances))
+    excess = round_to(means - share * largest.to_numpy(np.float64), step_of(means))
     disagreement["agrees"] = (excess < 0) | ((largest == 0) & disagreement["variance"].notna())
     n_rated = parts[by].drop_duplicates().shape[0]
     agreed = disagreement.groupby("prompt_id")["agrees"].agg(["all", "count"])
     return set(agreed.index[agreed["all"] & (agreed["count"] == n_rated)].astype(str))
-
-
-def _measure_disagreement(parts: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
-    """Return the `variance` between raters per value of the keys: its mean over images, words or questions, or nan."""
-    units = parts.groupby([*keys, "image_id", "part"], dropna=False)
-    ratings = parts["rating"].astype(np.float64)
-    above = merge_equal((ratings - units["rating"].transform("min")).to_numpy())  # exactly 0 if ratings are equal
-    unit_codes = units.ngroup().to_numpy()
-    variance = pd.Series(above).groupby(unit_codes).var(ddof=0)
-    owners = parts.assign(unit=unit_codes).drop_duplicates("unit").set_index("unit")[list(keys)]
-    groups = owners.assign(variance=variance).groupby(list(keys), dropna=False)
-    means = exact_means(groups.obj["variance"].to_numpy(), groups.ngroup().to_numpy(), groups.ngroups)
-    return groups.size().index.to_frame(index=False).assign(variance=means)

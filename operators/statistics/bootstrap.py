@@ -20,17 +20,13 @@ from plumbline.operators.statistics.ties import pairwise_correct
 Floats = NDArray[np.float64]
 Longs = NDArray[np.int64]
 
-MIN_DIFFERING = 6
-"""Prompts that must differ from the rest for an interval to be valid; corrected means require the same number."""
+MIN_DIFFERING = 6  # prompts that must differ from the rest for a valid interval; the same as for corrected means
 ROUNDING = 1e-12
-FISHER_LIMIT = 0.999
-"""Statistics closer to an end of their scale are moved here, because Fisher's transform of the end is infinite."""
-MAX_WEIGHTS = 1 << 20
-"""Number of weights in memory at a time."""
-DEFAULT_SAMPLING = Sampling()
-MAX_PROMPTS_IN_PAIRS = 5_000
-"""Limit for pairs between prompts, whose matrices have this many rows and columns."""
+FISHER_LIMIT = 0.999  # statistics nearer to an end of their scale are moved here: Fisher's transform of it is infinite
+MAX_WEIGHTS = 1 << 20  # weights in memory at a time
+MAX_PROMPTS_IN_PAIRS = 5_000  # for pairs between prompts, whose matrices have this number of rows and columns
 ROWS_OF_PAIRS = 512
+DEFAULT_SAMPLING = Sampling()
 
 
 class Interval(NamedTuple):
@@ -44,9 +40,10 @@ UNDEFINED = Interval(math.nan, math.nan)
 
 
 class Scale(NamedTuple):
+    """The least and the greatest possible value."""
+
     least: float
     greatest: float
-    """Least and greatest possible value."""
 
 
 SHARES, CORRELATIONS = Scale(0.0, 1.0), Scale(-1.0, 1.0)
@@ -109,7 +106,12 @@ class Prompts:
         drawn = self.multiplicities()
         with np.errstate(invalid="ignore"):
             resampled = (drawn @ numerators) / (drawn @ denominators)
-        return percentile_interval(resampled, self.count, _ratio_skewness(numerators, denominators))
+        # The skewness to first order is not taken from the resamples: 200 are by chance too skewed in 2 of 100 cases.
+        residuals = numerators - numerators.sum() / denominators.sum() * denominators
+        spread = float((residuals**2).sum())
+        skewness = float((residuals**3).sum()) / spread**1.5 if spread > 0 else math.nan
+        ends = percentile_intervals(resampled[None], np.array([self.count]), np.array([skewness]))
+        return Interval(*ends[:, 0].tolist())
 
     def multiplicities(self) -> Floats:
         """Return how often each resample contains each prompt (resamples, prompts)."""
@@ -120,15 +122,24 @@ class Prompts:
     def pairwise_interval(self, human: Floats, metric: Floats, epsilon: float, *, grouped: bool) -> Interval:
         """Return the interval of pairwise accuracy at a fixed threshold; if `grouped`, over pairs within prompts."""
         if grouped:
-            accuracies = [
-                pairwise_accuracy(human[rows], metric[rows], epsilon) if len(rows) > 1 else math.nan
-                for rows in self.rows
-            ]
-            values = np.asarray(accuracies)
-            return self.ratio_interval(np.nan_to_num(values), np.isfinite(values).astype(np.float64), SHARES)
+            values, counted = np.zeros((2, self.count))
+            for prompt, rows in enumerate(self.rows):
+                if len(rows) > 1:
+                    values[prompt], counted[prompt] = pairwise_accuracy(human[rows], metric[rows], epsilon), 1
+            return self.ratio_interval(values, counted, SHARES)
         if not 2 <= self.count <= MAX_PROMPTS_IN_PAIRS or not self.all_differ(human, metric):
             return UNDEFINED
-        correct, pairs = self._count_pairs(human, metric, epsilon)
+        order = np.concatenate(self.rows)
+        human, metric, codes = human[order], metric[order], self.codes[order]
+        starts = np.searchsorted(codes, np.arange(self.count))
+        hits = np.zeros((self.count, self.count))  # correct pairs of rows of every two prompts
+        for first in range(0, len(order), ROWS_OF_PAIRS):
+            rows = np.arange(first, min(first + ROWS_OF_PAIRS, len(order)))
+            is_correct = pairwise_correct(human, metric, epsilon, rows)
+            np.add.at(hits, codes[rows], np.add.reduceat(is_correct, starts, axis=1, dtype=np.int32))
+        sizes = np.diff(np.append(starts, len(order))).astype(np.float64)
+        itself = np.diag(sizes)  # a row is not paired with itself
+        correct, pairs = hits - itself, np.outer(sizes, sizes) - itself
         drawn = self.multiplicities()
         with np.errstate(invalid="ignore"):
             resampled = ((drawn @ correct) * drawn).sum(axis=1) / ((drawn @ pairs) * drawn).sum(axis=1)
@@ -137,20 +148,6 @@ class Prompts:
     def all_differ(self, *columns: Floats) -> bool:
         """Return True if enough prompts differ in each column (n,) for an interval."""
         return all(self.differing(values) >= MIN_DIFFERING for values in columns)
-
-    def _count_pairs(self, human: Floats, metric: Floats, epsilon: float) -> tuple[Floats, Floats]:
-        """Count the correct pairs, and all pairs, of rows of every two prompts (prompts, prompts)."""
-        correct = np.zeros((self.count, self.count))
-        order = np.concatenate(self.rows)
-        human, metric, codes = human[order], metric[order], self.codes[order]
-        starts = np.searchsorted(codes, np.arange(self.count))
-        for first in range(0, len(order), ROWS_OF_PAIRS):
-            rows = np.arange(first, min(first + ROWS_OF_PAIRS, len(order)))
-            hits = pairwise_correct(human, metric, epsilon, rows)
-            np.add.at(correct, codes[rows], np.add.reduceat(hits, starts, axis=1, dtype=np.int32))
-        sizes = np.diff(np.append(starts, len(order))).astype(np.float64)
-        itself = np.diag(sizes)  # a row is not paired with itself
-        return correct - itself, np.outer(sizes, sizes) - itself
 
 
 def student_interval(value: float, resampled: Floats, count: int, scale: Scale | None = None) -> Interval:
@@ -162,18 +159,15 @@ def student_interval(value: float, resampled: Floats, count: int, scale: Scale |
     defined = resampled[np.isfinite(resampled)]
     if len(defined) < len(resampled) / 2 or not math.isfinite(value) or np.ptp(defined) < ROUNDING:
         return UNDEFINED
+    values = np.append(value, defined)
     if scale is not None:
-        value, defined = float(_fisher_transform(np.array(value), scale)), _fisher_transform(defined, scale)
-    reach = float(student_quantile(count)) * float(defined.std())
-    ends = np.array([value - reach, value + reach])
+        values = (2 * values - scale.greatest - scale.least) / (scale.greatest - scale.least)
+        values = np.arctanh(np.clip(values, -FISHER_LIMIT, FISHER_LIMIT))
+    half_width = float(student_quantile(count)) * float(values[1:].std())
+    ends = np.array([values[0] - half_width, values[0] + half_width])
     if scale is not None:
         ends = (scale.greatest + scale.least + (scale.greatest - scale.least) * np.tanh(ends)) / 2
     return Interval(*ends.tolist())
-
-
-def _fisher_transform(values: Floats, scale: Scale) -> Floats:
-    centred = (2 * values - scale.greatest - scale.least) / (scale.greatest - scale.least)
-    return np.asarray(np.arctanh(np.clip(centred, -FISHER_LIMIT, FISHER_LIMIT)))
 
 
 def student_quantile(counts: Floats | int) -> Floats:
@@ -185,22 +179,6 @@ def student_quantile(counts: Floats | int) -> Floats:
     import scipy  # imported here because it is slow, and `plumbline status` computes no interval
 
     return np.asarray(scipy.special.stdtrit(degrees, (1 + CONFIDENCE) / 2) * np.sqrt(1 + 1 / degrees))
-
-
-def _ratio_skewness(numerators: Floats, denominators: Floats) -> float:
-    """Return the skewness of sum(numerators) / sum(denominators), to first order.
-
-    It is not taken from the resamples, because 200 of them are by chance too skewed in 2 of 100 cases.
-    """
-    residuals = numerators - numerators.sum() / denominators.sum() * denominators
-    spread = float((residuals**2).sum())
-    return float((residuals**3).sum()) / spread**1.5 if spread > 0 else math.nan
-
-
-def percentile_interval(resampled: Floats, count: float, skewness: float) -> Interval:
-    """Return the middle 95% of resampled means (resamples,) of `count` prompts, as `percentile_intervals` does."""
-    low, high = percentile_intervals(resampled[None], np.array([count]), np.array([skewness]))[:, 0]
-    return Interval(float(low), float(high))
 
 
 def percentile_intervals(resampled: Floats, counts: Floats, skewness: Floats | None = None) -> Floats:

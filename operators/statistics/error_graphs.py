@@ -7,9 +7,8 @@ released numbers depart from the paper's formulas, and the code has changed sinc
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import combinations, pairwise, product
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -19,8 +18,6 @@ from numpy.typing import NDArray
 from plumbline.operators.statistics.options import Convention
 
 Floats = NDArray[np.float64]
-Ties = Literal["average", "min"]
-"""Rank of equal values: the mean of their ranks, or the lowest, which equation 1 states."""
 
 
 class GraphScores(NamedTuple):
@@ -32,13 +29,11 @@ class GraphScores(NamedTuple):
     delta: Floats
 
 
-@dataclass(frozen=True, slots=True)
-class ErrorNode:
+class ErrorNode(NamedTuple):
     """The images of one set of errors."""
 
     level: int
-    scores: Floats
-    """Scores (images, metrics), nan if missing."""
+    scores: Floats  # (images, metrics), nan if missing
 
 
 def score_graphs(nodes: pd.DataFrame, scores: pd.DataFrame, convention: Convention) -> pd.DataFrame:
@@ -52,21 +47,16 @@ def score_graphs(nodes: pd.DataFrame, scores: pd.DataFrame, convention: Conventi
     graphs, ids = pd.factorize(nodes["graph_id"])
     values = scores.reindex(nodes["image_id"]).to_numpy(np.float64)
     names, levels = nodes["node"].to_numpy(), nodes["level"].to_numpy()
-    measured = [
-        score_graph(_make_nodes(names[rows], levels[rows], values[rows]), convention)
-        for rows in np.split(np.argsort(graphs, kind="stable"), np.cumsum(np.bincount(graphs))[:-1])
-    ]
+    measured = []
+    for rows in np.split(np.argsort(graphs, kind="stable"), np.cumsum(np.bincount(graphs))[:-1]):
+        rows_by_node: dict[object, list[int]] = {}
+        for row in rows:
+            rows_by_node.setdefault(names[row], []).append(row)
+        graph = [ErrorNode(int(levels[own[0]]), values[own]) for own in rows_by_node.values()]
+        measured.append(score_graph(sorted(graph, key=lambda node: node.level), convention))
     columns = {name: np.concatenate([getattr(graph, name) for graph in measured]) for name in GraphScores._fields}
     metrics = np.tile(scores.columns.to_numpy(), len(ids))
     return pd.DataFrame({"metric": metrics, **columns, "graph_id": np.repeat(ids, len(scores.columns))})
-
-
-def _make_nodes(names: NDArray[Any], levels: NDArray[Any], values: Floats) -> list[ErrorNode]:
-    rows_by_node: dict[Any, list[int]] = {}
-    for row, name in enumerate(names):
-        rows_by_node.setdefault(name, []).append(row)
-    nodes = [ErrorNode(int(levels[rows[0]]), values[rows]) for rows in rows_by_node.values()]
-    return sorted(nodes, key=lambda node: node.level)
 
 
 def score_graph(nodes: Sequence[ErrorNode], convention: Convention) -> GraphScores:
@@ -74,29 +64,26 @@ def score_graph(nodes: Sequence[ErrorNode], convention: Convention) -> GraphScor
 
     With `current`, a metric without any score is nan, and so are the correlations of a graph without a root.
     """
-    if convention == "current":
-        return _score_by_current(nodes)
     walks = list(iterate_walks(nodes, root_pairs=convention == "published"))
+    if convention == "current":
+        n_metrics = nodes[0].scores.shape[1]
+        walks = walks if any(node.level == 0 for node in nodes) else []
+        scored = np.reshape([_count_scores(walk) for walk in walks], (-1, n_metrics))
+        weights = np.where(scored > 1, scored, 0.0)
+        orders = np.reshape([_correlate(walk, "average") for walk in walks], (-1, 2, n_metrics))
+        separation, delta = np.where(_count_scores(nodes) > 0, _compare_nodes(nodes), math.nan)
+        return GraphScores(_average(orders[:, 0], weights), _average(orders[:, 1], weights), separation, delta)
     sizes = [sum(len(node.scores) for node in walk) if convention == "published" else 1 for walk in walks]
     weights = np.array(sizes, np.float64)[:, None]
-    orders = [_correlate(walk, ties="min" if convention == "paper" else "average") for walk in walks]
-    return GraphScores(
-        spearman=_average([order[0] for order in orders], weights),
-        kendall=_average([order[1] for order in orders], weights),
-        separation=_average([_separation(walk, adjacent=convention == "paper") for walk in walks], weights),
-        delta=_average([_delta(walk) for walk in walks], weights),
-    )
-
-
-def _score_by_current(nodes: Sequence[ErrorNode]) -> GraphScores:
-    n_metrics = nodes[0].scores.shape[1]
-    has_root = any(node.level == 0 for node in nodes)
-    walks = list(iterate_walks(nodes, root_pairs=False)) if has_root else []
-    scored = np.reshape([_count_scores(walk) for walk in walks], (-1, n_metrics))
-    weights = np.where(scored > 1, scored, 0.0)
-    orders = np.reshape([_correlate(walk, ties="average") for walk in walks], (-1, 2, n_metrics))
-    separation, delta = np.where(_count_scores(nodes) > 0, _compare_nodes(nodes), math.nan)
-    return GraphScores(_average(orders[:, 0], weights), _average(orders[:, 1], weights), separation, delta)
+    orders = np.array([_correlate(walk, "min" if convention == "paper" else "average") for walk in walks])
+    separations, deltas = [], []
+    for walk in walks:
+        pairs = list(pairwise(walk) if convention == "paper" else combinations(walk, 2))
+        distances = [kolmogorov_smirnov(first.scores, second.scores) for first, second in pairs]
+        separations.append(np.mean(distances, axis=0) if pairs else np.zeros(orders.shape[-1]))
+        falls = [_means(above) - _means(below) for above, below in pairwise(walk)]
+        deltas.append(np.mean(falls, axis=0) if falls else np.zeros(orders.shape[-1]))
+    return GraphScores(*(_average(values, weights) for values in (orders[:, 0], orders[:, 1], separations, deltas)))
 
 
 def iterate_walks(nodes: Sequence[ErrorNode], *, root_pairs: bool) -> Iterator[tuple[ErrorNode, ...]]:
@@ -116,39 +103,33 @@ def _count_scores(nodes: Sequence[ErrorNode]) -> Floats:
 
 def _average(values: Sequence[Floats] | Floats, weights: Floats) -> Floats:
     """Return the mean over walks of (walks, metrics); nan if no walk has a weight."""
-    weighted = (np.asarray(values) * weights).sum(axis=0)
     with np.errstate(invalid="ignore"):
-        return np.asarray(weighted / weights.sum(axis=0))
+        return np.asarray((np.asarray(values) * weights).sum(axis=0) / weights.sum(axis=0))
 
 
-def _correlate(walk: Sequence[ErrorNode], ties: Ties) -> tuple[Floats, Floats]:
+def _correlate(walk: Sequence[ErrorNode], ties: Literal["average", "min"]) -> tuple[Floats, Floats]:
     """Return Spearman's rho and Kendall's tau-b between level and score by metric; 0 if undefined.
 
-    A loop over scipy's two functions returns the same and takes forty times as long.
+    Equal values have the mean of their ranks, or the lowest, which equation 1 states. A loop over scipy's two functions
+    returns the same and takes forty times as long.
     """
-    levels = np.repeat([float(node.level) for node in walk], [len(node.scores) for node in walk])
-    scores = np.concatenate([node.scores for node in walk])
-    spearman, kendall = np.zeros(scores.shape[1]), np.zeros(scores.shape[1])
-    scored = np.isfinite(scores)
-    for pattern in np.unique(scored, axis=1).T:
+    all_levels = np.repeat([float(node.level) for node in walk], [len(node.scores) for node in walk])
+    all_scores = np.concatenate([node.scores for node in walk])
+    spearman, kendall = np.zeros(all_scores.shape[1]), np.zeros(all_scores.shape[1])
+    scored = np.isfinite(all_scores)
+    for pattern in np.unique(scored, axis=1).T:  # metrics that scored the same images are correlated together
         metrics = np.flatnonzero((scored == pattern[:, None]).all(axis=0))
-        if pattern.any():
-            spearman[metrics] = _spearman(levels[pattern], scores[pattern][:, metrics], ties)
-            kendall[metrics] = _kendall(levels[pattern], scores[pattern][:, metrics])
+        if not pattern.any():
+            continue
+        levels, scores = all_levels[pattern], all_scores[pattern][:, metrics]
+        x = scipy.stats.rankdata(levels, method=ties)
+        y = scipy.stats.rankdata(scores, method=ties, axis=0)
+        x, y = x - x.mean(), y - y.mean(axis=0)
+        spearman[metrics] = _ratio(x @ y, np.sqrt((x @ x) * (y * y).sum(axis=0)))
+        x = np.sign(levels[:, None] - levels[None, :])
+        y = np.sign(scores[:, None] - scores[None, :])
+        kendall[metrics] = _ratio(np.einsum("ij,ijm->m", x, y), np.sqrt((x * x).sum() * (y * y).sum(axis=(0, 1))))
     return spearman, kendall
-
-
-def _spearman(levels: Floats, scores: Floats, ties: Ties) -> Floats:
-    x = scipy.stats.rankdata(levels, method=ties)
-    y = scipy.stats.rankdata(scores, method=ties, axis=0)
-    x, y = x - x.mean(), y - y.mean(axis=0)
-    return _ratio(x @ y, np.sqrt((x @ x) * (y * y).sum(axis=0)))
-
-
-def _kendall(levels: Floats, scores: Floats) -> Floats:
-    x = np.sign(levels[:, None] - levels[None, :])
-    y = np.sign(scores[:, None] - scores[None, :])
-    return _ratio(np.einsum("ij,ijm->m", x, y), np.sqrt((x * x).sum() * (y * y).sum(axis=(0, 1))))
 
 
 def _ratio(numerator: Floats, denominator: Floats) -> Floats:
@@ -156,43 +137,24 @@ def _ratio(numerator: Floats, denominator: Floats) -> Floats:
     return np.divide(numerator, denominator, out=np.zeros_like(numerator), where=denominator > 0)
 
 
-def _separation(walk: Sequence[ErrorNode], *, adjacent: bool) -> Floats:
-    """Return the mean two-sample Kolmogorov-Smirnov statistic over all pairs of levels, or over `adjacent` levels."""
-    pairs = list(pairwise(walk) if adjacent else combinations(walk, 2))
-    if not pairs:
-        return np.zeros(walk[0].scores.shape[1])
-    return np.asarray(np.mean([kolmogorov_smirnov(first.scores, second.scores) for first, second in pairs], axis=0))
-
-
 def kolmogorov_smirnov(first: Floats, second: Floats) -> Floats:
     """Return the two-sample statistic of each column of (n, metrics) and (m, metrics).
 
-    Values that are nan are ignored; the statistic is nan if a side has no other values.
+    Values that are nan are ignored; the statistic is nan if a sample has no other values.
     """
-    everything = np.concatenate([first, second])
-    return np.asarray(np.fmax.reduce(np.abs(_cumulative(first, everything) - _cumulative(second, everything)), axis=0))
-
-
-def _cumulative(sample: Floats, points: Floats) -> Floats:
-    """Return the empirical distribution function of the sample at each point, by metric."""
-    below = (sample[:, None] <= points[None, :]).sum(axis=0)
-    sizes = np.isfinite(sample).sum(axis=0)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return np.where(np.isfinite(points), below / sizes, math.nan)
-
-
-def _delta(walk: Sequence[ErrorNode]) -> Floats:
-    """Return by how much the mean score falls from one level to the next, on average."""
-    means = [_means(node) for node in walk]
-    if len(means) < 2:
-        return np.zeros_like(means[0])
-    return np.asarray(np.mean([above - below for above, below in pairwise(means)], axis=0))
+    points = np.concatenate([first, second])
+    distributions = []
+    for sample in (first, second):
+        below = (sample[:, None] <= points[None, :]).sum(axis=0)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            shares = below / np.isfinite(sample).sum(axis=0)
+        distributions.append(np.where(np.isfinite(points), shares, math.nan))
+    return np.asarray(np.fmax.reduce(np.abs(distributions[0] - distributions[1]), axis=0))
 
 
 def _means(node: ErrorNode) -> Floats:
-    sizes = np.isfinite(node.scores).sum(axis=0)
     with np.errstate(invalid="ignore", divide="ignore"):
-        return np.asarray(np.nansum(node.scores, axis=0) / sizes)
+        return np.asarray(np.nansum(node.scores, axis=0) / np.isfinite(node.scores).sum(axis=0))
 
 
 def _compare_nodes(nodes: Sequence[ErrorNode]) -> tuple[Floats, Floats]:
@@ -204,11 +166,10 @@ def _compare_nodes(nodes: Sequence[ErrorNode]) -> tuple[Floats, Floats]:
     pairs = [(first, second) for first, second in combinations(nodes, 2) if first.level < second.level]
     complete = [np.isfinite(np.concatenate([first.scores, second.scores])).all(axis=0) for first, second in pairs]
     counted = np.reshape(complete, shape).astype(bool)
-    separations = [kolmogorov_smirnov(first.scores, second.scores) for first, second in pairs]
-    deltas = [_means(first) - _means(second) for first, second in pairs]
 
     def average(values: Sequence[Floats]) -> Floats:
         total = np.where(counted, np.reshape(values, shape), 0.0).sum(axis=0)
         return _ratio(total, counted.sum(axis=0).astype(np.float64))
 
-    return average(separations), average(deltas)
+    separations = [kolmogorov_smirnov(first.scores, second.scores) for first, second in pairs]
+    return average(separations), average([_means(first) - _means(second) for first, second in pairs])

@@ -14,14 +14,13 @@ from plumbline.operators.statistics.options import ZeroHandling
 from plumbline.operators.statistics.rounding import round_to, step_of
 
 Floats = NDArray[np.float64]
+Longs = NDArray[np.int64]
 
-MAX_EXACT_PAIRS = 50
-"""P-values are exact for up to this number of differing pairs."""
-MAX_EXACT_STEPS = 150_000
-"""P-values of more pairs are exact if pairs x different sums of ranks is at most this."""
+MAX_EXACT_PAIRS = 50  # p-values are exact for up to this number of differing pairs
+MAX_EXACT_STEPS = 150_000  # for more pairs, they are exact if pairs x different sums of ranks is at most this
 RESAMPLES_AT_ONCE = 512
-ROUNDING = 1e-12
-"""Differences of correlations that are this close are equal."""
+ROUNDING = 1e-12  # differences of correlations that are this close are equal
+CHANCE = 0.8  # power: the probability that the recommended number of pairs shows a difference
 
 
 class SignedRank(NamedTuple):
@@ -61,71 +60,51 @@ def signed_rank_of(differences: Floats, step: float, *, zeros: ZeroHandling = "w
     mean = mean if abs(mean) >= step / 2 else 0.0
     differences = round_to(differences, step)
     above, below = np.sort(differences[differences > 0]), np.sort(-differences[differences < 0])
-    del differences
+    del differences  # there may be millions
     differing = len(above) + len(below)
     wins = len(above) / n + (n - differing) / n / 2
     if not differing:
         return SignedRank(1.0, 0.0, 0.0, wins, n, 0)
-    ranks = _rank(above, below, n - differing if zeros == "pratt" else 0)
-    effect = (ranks.above - ranks.below) / (ranks.above + ranks.below)
-    p_value = _exact_p_value(ranks)
-    return SignedRank(_normal_p_value(ranks) if p_value is None else p_value, effect, mean, wins, n, differing)
-
-
-class _Ranks(NamedTuple):
-    """Doubled ranks of the distinct absolute differences: whole numbers, although ties share their mean rank."""
-
-    doubled: NDArray[np.int64]
-    """Doubled rank of each distinct absolute difference, ascending."""
-    counts: NDArray[np.int64]
-    """Number of differences with each rank."""
-    above: int
-    """Sum of the doubled ranks of the differences above 0."""
-    below: int
-    zeros: int
-    """Number of zeros that take the first ranks."""
-
-
-def _rank(above: Floats, below: Floats, zeros: int) -> _Ranks:
-    """Rank the sorted absolute values of the differences above and below 0."""
     sizes = np.concatenate([above, below])
     sizes.sort()
     first = np.flatnonzero(np.append(True, sizes[1:] != sizes[:-1]))
     counts = np.diff(first, append=len(sizes))
-    doubled = 2 * (zeros + first) + counts + 1
-    counts_above = np.diff(np.searchsorted(above, sizes[first]), append=len(above))
-    total, sum_above = int(doubled @ counts), int(doubled @ counts_above)
-    return _Ranks(doubled, counts, sum_above, total - sum_above, zeros)
+    n_zeros = n - differing if zeros == "pratt" else 0  # zeros take the first ranks
+    ranks = 2 * (n_zeros + first) + counts + 1  # doubled, so that the mean ranks of ties are whole numbers
+    above_by_rank = np.diff(np.searchsorted(above, sizes[first]), append=len(above))
+    sum_above = int(ranks @ above_by_rank)
+    sum_below = int(ranks @ counts) - sum_above
+    effect = (sum_above - sum_below) / (sum_above + sum_below)
+    return SignedRank(_p_value(ranks, counts, sum_above, sum_below, n_zeros), effect, mean, wins, n, differing)
 
 
-def _normal_p_value(ranks: _Ranks) -> float:
-    """Return the two-sided p-value of the normal approximation, with the variance of ties and zeros (Cureton 1967).
+def _p_value(ranks: Longs, counts: Longs, sum_above: int, sum_below: int, n_zeros: int) -> float:
+    """Return the two-sided p-value over all equally likely signs of the ranks.
 
-    scipy's `wilcoxon` returns the same, but ranks again, in eight arrays as long as the differences.
+    Args:
+        ranks: Doubled rank of each distinct absolute difference, ascending.
+        counts: Number of differences with each rank.
+        sum_above: Sum of the doubled ranks of the differences above 0.
+        sum_below: The same of the differences below 0.
+        n_zeros: Number of zeros that take the first ranks.
     """
-    n, zeros = float(ranks.counts.sum() + ranks.zeros), float(ranks.zeros)
-    counts = ranks.counts.astype(np.float64)
-    mean = n * (n + 1) * 0.25 - zeros * (zeros + 1) * 0.25
-    variance = n * (n + 1) * (2 * n + 1) - zeros * (zeros + 1) * (2 * zeros + 1)
-    deviation = math.sqrt((variance - float((counts**3 - counts).sum()) / 2) / 24)
-    return float(2 * scipy.special.ndtr(-abs(ranks.above / 2 - mean) / deviation))
-
-
-def _exact_p_value(ranks: _Ranks) -> float | None:
-    """Return the two-sided p-value over all equally likely signs of the ranks; None if there are too many pairs.
-
-    scipy computes it only for ranks without ties. Dynamic programming counts the ways to reach each sum of ranks.
-    """
-    n, step = int(ranks.counts.sum()), int(np.gcd.reduce(ranks.doubled))
-    total = (ranks.above + ranks.below) // step
-    if n > MAX_EXACT_PAIRS and n * total > MAX_EXACT_STEPS:
-        return None
-    ways, reached = np.zeros(total + 1), 1
-    ways[0] = 1
-    for rank in np.repeat(ranks.doubled // step, ranks.counts).tolist():
-        ways[rank : rank + reached] += ways[:reached]
-        reached += rank
-    return min(1.0, math.ldexp(float(ways[max(ranks.above, ranks.below) // step :].sum()), 1 - n))
+    n, step = int(counts.sum()), int(np.gcd.reduce(ranks))
+    total = (sum_above + sum_below) // step
+    if n <= MAX_EXACT_PAIRS or n * total <= MAX_EXACT_STEPS:
+        # Count the ways to reach each sum of ranks by dynamic programming: scipy is exact only without ties.
+        ways, reached = np.zeros(total + 1), 1
+        ways[0] = 1
+        for rank in np.repeat(ranks // step, counts).tolist():
+            ways[rank : rank + reached] += ways[:reached]
+            reached += rank
+        return min(1.0, math.ldexp(float(ways[max(sum_above, sum_below) // step :].sum()), 1 - n))
+    # Normal approximation, with the variance of ties and zeros (Cureton 1967). scipy's `wilcoxon` returns the same, but
+    # ranks again, in eight arrays as long as the differences.
+    every, zeros, tied = float(n + n_zeros), float(n_zeros), counts.astype(np.float64)
+    mean = every * (every + 1) * 0.25 - zeros * (zeros + 1) * 0.25
+    variance = every * (every + 1) * (2 * every + 1) - zeros * (zeros + 1) * (2 * zeros + 1)
+    deviation = math.sqrt((variance - float((tied**3 - tied).sum()) / 2) / 24)
+    return float(2 * scipy.special.ndtr(-abs(sum_above / 2 - mean) / deviation))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -173,21 +152,20 @@ def permuted_correlations(
     if codes.max(initial=0) < 1 or not np.ptp(columns, axis=1).all():
         return math.nan
     ratings, *metrics = scipy.stats.zscore(columns, axis=1)
-    sums_a, sums_b = (_correlation_sums(ratings, scores, codes) for scores in metrics)
+    sums_a, sums_b = (  # of scores, squared scores and scores x ratings, by prompt (prompts, 3)
+        np.stack([np.bincount(codes, weights=x) for x in (scores, scores**2, ratings * scores)], axis=1)
+        for scores in metrics
+    )
     blocks = _draw_exchanges(len(sums_a), resamples, seed)
     moved = [np.unpackbits(block, axis=1, count=len(sums_a)) @ (sums_b - sums_a) for block in blocks]
     exchanged = np.concatenate([np.zeros((1, 3)), *moved])  # the first row exchanges nothing
-    correlations_a, correlations_b = (
-        _correlations(sums / len(codes)) for sums in (sums_a.sum(axis=0) + exchanged, sums_b.sum(axis=0) - exchanged)
-    )
-    differences = np.abs(correlations_a - correlations_b)
+    correlations = []
+    for sums in (sums_a.sum(axis=0) + exchanged, sums_b.sum(axis=0) - exchanged):
+        mean, square, product = (sums / len(codes)).T
+        with np.errstate(invalid="ignore"):
+            correlations.append(product / np.sqrt(square - mean**2))
+    differences = np.abs(correlations[0] - correlations[1])
     return float(np.mean(differences >= differences[0] - ROUNDING))
-
-
-def _correlation_sums(ratings: Floats, scores: Floats, codes: NDArray[np.intp]) -> Floats:
-    """Sum scores, squared scores and scores x ratings by prompt (prompts, 3)."""
-    parts = (scores, scores**2, ratings * scores)
-    return np.stack([np.bincount(codes, weights=part) for part in parts], axis=1)
 
 
 @lru_cache(maxsize=1)
@@ -196,17 +174,6 @@ def _draw_exchanges(prompts: int, resamples: int, seed: int) -> Sequence[NDArray
     random = np.random.default_rng(seed)
     sizes = np.diff([*range(0, resamples, RESAMPLES_AT_ONCE), resamples])
     return [np.packbits(random.integers(2, size=(size, prompts)).astype(np.uint8), axis=1) for size in sizes]
-
-
-def _correlations(means: Floats) -> Floats:
-    """Return correlations with standardised ratings, from the means (k, 3) of what `_correlation_sums` sums."""
-    mean, square, product = means.T
-    with np.errstate(invalid="ignore"):
-        return np.asarray(product / np.sqrt(square - mean**2))
-
-
-CHANCE = 0.8
-"""Power: the probability that the recommended number of pairs shows a difference."""
 
 
 def fewest_pairs(tests: int, level: float) -> int:

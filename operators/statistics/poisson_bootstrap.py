@@ -16,25 +16,23 @@ from plumbline.operators.statistics.bootstrap import percentile_intervals
 Floats = NDArray[np.float64]
 
 RESAMPLES = 500
-MIN_PROMPTS = 2.5
-"""Number of prompts, as estimated from the spread of the weights, that an interval requires."""
-CUMULATIVE = np.cumsum([math.exp(-1) / math.factorial(count) for count in range(16)])
-"""Cumulative probabilities of Poisson(1)."""
-PROMPTS_AT_ONCE = 1024
-"""Number of prompts whose weights are in memory at a time."""
-PROMPTS_IN_CACHE = 64
-"""Number of prompts whose random numbers fit in a core's cache."""
+MIN_PROMPTS = 2.5  # prompts that an interval requires, as estimated from the spread of the weights
+CUMULATIVE = np.cumsum([math.exp(-1) / math.factorial(count) for count in range(16)])  # probabilities of Poisson(1)
+PROMPTS_AT_ONCE = 1024  # prompts whose weights are in memory at a time
+PROMPTS_IN_CACHE = 64  # prompts whose random numbers fit in a core's cache
+# Constants of SplitMix64
 STEP, FIRST, SECOND = (np.uint64(number) for number in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
-"""Constants of SplitMix64."""
 STREAMS = np.arange(1, RESAMPLES + 1, dtype=np.uint64) * STEP
 FIRST_BITS = 12
-UNDECIDED = 255
-"""Marks numbers whose first bits do not decide their weight."""
+UNDECIDED = 255  # marks numbers whose first bits do not decide their weight
+_ENDS = np.arange(2**FIRST_BITS + 1) / 2**FIRST_BITS
+_LEAST, _MOST = (np.searchsorted(CUMULATIVE, ends, side="right") for ends in (_ENDS[:-1], _ENDS[1:] - 2.0**-53))
+WEIGHT_OF_FIRST_BITS = np.where(_LEAST == _MOST, _LEAST, UNDECIDED).astype(np.uint8)
 
 
 def hash_ids(ids: Sequence[str]) -> NDArray[np.uint64]:
     """Hash ids; the result is the same in every process."""
-    import pandas as pd  # takes a third of a second, and most commands and all workers never need it
+    import pandas as pd  # takes a third of a second; most commands and all workers never need it
 
     return np.asarray(pd.util.hash_array(np.asarray(ids, dtype=object), categorize=False))
 
@@ -67,28 +65,13 @@ def poisson_weights(prompts: NDArray[np.uint64]) -> NDArray[np.uint8]:
         mixed *= FIRST
         mixed ^= mixed >> np.uint64(27)
         mixed *= SECOND
-        weights[block] = _look_up_weights(mixed)
+        # SplitMix64's last step does not change the first bits, so most weights are looked up without it.
+        looked_up = WEIGHT_OF_FIRST_BITS[(mixed >> np.uint64(64 - FIRST_BITS)).view(np.int64)]
+        undecided = np.nonzero(looked_up == UNDECIDED)
+        rest = mixed[undecided]
+        looked_up[undecided] = np.searchsorted(CUMULATIVE, uniform(rest ^ (rest >> np.uint64(31))), side="right")
+        weights[block] = looked_up
     return weights
-
-
-def _look_up_weights(mixed: NDArray[np.uint64]) -> NDArray[np.uint8]:
-    """Return weights from SplitMix64's numbers before their last step, which does not change the first bits."""
-    weights = WEIGHT_OF_FIRST_BITS[(mixed >> np.uint64(64 - FIRST_BITS)).view(np.int64)]
-    undecided = np.nonzero(weights == UNDECIDED)
-    rest = mixed[undecided]
-    weights[undecided] = np.searchsorted(CUMULATIVE, uniform(rest ^ (rest >> np.uint64(31))), side="right")
-    return weights
-
-
-def _weight_of_first_bits() -> NDArray[np.uint8]:
-    ends = np.arange(2**FIRST_BITS + 1) / 2**FIRST_BITS
-    lowest, highest = ends[:-1], ends[1:] - 2.0**-53
-    least, most = (np.searchsorted(CUMULATIVE, numbers, side="right") for numbers in (lowest, highest))
-    return np.where(least == most, least, UNDECIDED).astype(np.uint8)
-
-
-WEIGHT_OF_FIRST_BITS = _weight_of_first_bits()
-"""Weight of all numbers with the same first bits; UNDECIDED if they have several weights."""
 
 
 def weighted_sums(prompts: NDArray[np.uint64], values: Sequence[Callable[[slice], Floats]]) -> list[Floats]:

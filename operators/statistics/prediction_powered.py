@@ -1,6 +1,10 @@
 """Prediction-powered inference: means of people's labels, made more precise by predictions for many more items.
 
-Source: Angelopoulos, Duchi and Zrnic 2023, PPI++: Efficient Prediction-Powered Inference (section 2, power tuning).
+Sources: Angelopoulos, Duchi and Zrnic 2023, PPI++: Efficient Prediction-Powered Inference (section 2, power tuning).
+Intervals stay valid however often they are computed while labels come in: a gambler bets against each mean, and a mean
+is excluded once the gambler is rich (Waudby-Smith and Ramdas 2024, Estimating Means of Bounded Random Variables by
+Betting). Each bet stakes a fixed share, and the capital is the average over several bets, so that it does not depend on
+the order of the labels.
 """
 
 import math
@@ -12,14 +16,12 @@ import scipy
 from numpy.typing import NDArray
 
 from plumbline.operators.statistics.rounding import step_of
-from plumbline.operators.statistics.running_means import Bounded, excludes, log_capital, running_interval
 
 Floats = NDArray[np.float64]
 
-MIN_LABELS = 12
-"""Number of labels that an interval requires."""
-MIN_DIFFERENT_LABELS = 6
-"""Number of labels that must differ from the median: mostly equal labels would give too small an error."""
+MIN_LABELS = 12  # labels that an interval requires
+MIN_DIFFERENT_LABELS = 6  # labels that must differ from the median: mostly equal labels give too small an error
+BETS = np.geomspace(1 / 32, 1, 6)  # shares of the capital: small ones detect small differences, large ones large ones
 
 
 def enough_labels(labels: Floats) -> NDArray[np.bool_]:
@@ -36,6 +38,18 @@ def count_different(labels: Floats) -> NDArray[np.int64]:
         return np.zeros(labels.shape[:-1], np.int64)
     distances = np.abs(labels - np.median(labels, axis=-1, keepdims=True))
     return np.asarray((distances > step_of(labels) / 2).sum(axis=-1))
+
+
+class Bounded(NamedTuple):
+    """Values (..., n) with the least and the greatest possible value (...)."""
+
+    values: Floats
+    least: Floats
+    greatest: Floats
+
+    @property
+    def negated(self) -> "Bounded":
+        return Bounded(-self.values, -self.greatest, -self.least)
 
 
 class Powered(NamedTuple):
@@ -65,11 +79,14 @@ class Powered(NamedTuple):
 
         It is valid for every distribution of labels, and however often it is computed while labels come in.
         """
-        return running_interval(self.bounded(widest), level)
+        sample = self.bounded(widest)
+        return _find_lower_end(sample, level), -_find_lower_end(sample.negated, level)
 
     def excludes(self, mean: Floats, level: float, widest: float) -> NDArray[np.bool_]:
         """Return True for each interval that does not contain `mean` (...)."""
-        return excludes(self.bounded(widest), mean, level)
+        sample = self.bounded(widest)
+        capital = np.maximum(log_capital(sample, mean), log_capital(sample.negated, -mean))
+        return np.asarray(capital >= math.log(2 / (1 - level)))
 
 
 def widening(n: "int | NDArray[np.int64]") -> Floats:
@@ -111,7 +128,7 @@ def labels_needed(found: Powered, level: float, chance: float, widest: float) ->
 
     It is None if labels for all items with predictions would not be enough.
     """
-    sample = found.bounded(widest) if found.residuals.mean() > 0 else found.bounded(widest).turned
+    sample = found.bounded(widest) if found.residuals.mean() > 0 else found.bounded(widest).negated
     n, spread = sample.values.shape[-1], float(sample.values.std())
     threshold = math.log(2 / (1 - level))
 
@@ -122,3 +139,24 @@ def labels_needed(found: Powered, level: float, chance: float, widest: float) ->
 
     needed = n + bisect_left(range(n, n + found.predictions), True, key=is_enough)
     return needed if needed < n + found.predictions else None
+
+
+def log_capital(sample: Bounded, mean: "Floats | float", times: float = 1.0) -> Floats:
+    """Return the log of the capital (...) of a gambler who bets that the values have a greater mean than `mean`.
+
+    If they do not, the capital ever exceeds c with a probability of at most 1 / c. It falls as `mean` grows, which must
+    be above the least value. Each value counts `times` times.
+    """
+    gains = (sample.values - np.asarray(mean)[..., None]) / (mean - sample.least)[..., None]
+    with np.errstate(divide="ignore"):
+        logs = [np.log1p(np.maximum(bet * gains, -1.0)).sum(axis=-1) for bet in BETS]
+    return np.asarray(scipy.special.logsumexp(times * np.stack(logs), axis=0) - math.log(len(BETS)))
+
+
+def _find_lower_end(sample: Bounded, level: float) -> float:
+    least, mean = float(sample.least), float(sample.values.mean())
+    nearest = least + 1e-9 * (float(sample.greatest) - least)
+    threshold = math.log(2 / (1 - level))
+    if mean <= nearest or log_capital(sample, nearest) < threshold:
+        return least
+    return float(scipy.optimize.brentq(lambda value: float(log_capital(sample, value)) - threshold, nearest, mean))

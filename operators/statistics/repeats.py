@@ -7,16 +7,15 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+WITH_TWICE_THE_PROMPTS = math.sqrt(1 / 2)  # width of a mean's interval with twice the prompts, relative to now
+
 
 class Repeats(NamedTuple):
     """Variances of scores if prompts have several images."""
 
-    images: float
-    """Mean number of images of a prompt."""
-    between: float
-    """Variance between prompts, without the seed's noise."""
-    within: float
-    """Variance between images of a prompt."""
+    images: float  # mean number of images of a prompt
+    between: float  # variance between prompts, without the seed's noise
+    within: float  # variance between images of a prompt
 
     @property
     def share(self) -> float:
@@ -28,10 +27,6 @@ class Repeats(NamedTuple):
     def with_twice_the_images(self) -> float:
         """Width of a mean's interval with twice the images of each prompt, relative to the present width."""
         return math.sqrt(1 - self.share / 2)
-
-
-WITH_TWICE_THE_PROMPTS = math.sqrt(1 / 2)
-"""Width of a mean's interval with twice the prompts, relative to the present width."""
 
 
 def estimate_repeats(prompts: NDArray[np.intp], scores: NDArray[np.float64]) -> Repeats | None:

@@ -7,10 +7,8 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
-BITS = 30
-"""Numbers are compared to 2**-30 of their typical size, about 1e-9."""
-MIN_EXPONENT = -1000
-"""Smallest exponent of a step, so that steps and their halves are normal numbers."""
+BITS = 30  # numbers are compared to 2**-30 of their typical size, about 1e-9
+MIN_EXPONENT = -1000  # of a step, so that steps and their halves are normal numbers
 
 
 def step_of(*values: Floats) -> float:

@@ -17,20 +17,13 @@ from plumbline.operators.statistics.options import Adaptive
 Floats = NDArray[np.float64]
 Places = NDArray[np.intp]
 
-PER_LOOK = 8
-"""Number of prompts between two looks, one from each stratum."""
-NOBODY = -1
-"""Filler in an order, for strata with one prompt fewer than others."""
-BETS = np.geomspace(1 / 8, 2, 5)
-"""Bets of the mixture, in units of 1 / range: small bets detect small differences, large bets large differences."""
-MAX_STAKE = 0.9
-"""Largest share of the capital that a single prompt can lose."""
-MIN_ASYMPTOTIC = 48
-"""Number of prompts, scored for both generators, before which the normal approximation is not used."""
-MIN_CARRIERS = 16
-"""Number of prompts that must carry the variance; of normally distributed differences, a third of them do."""
-TIGHTEST = 0.5
-"""Fraction of the prompts after which the asymptotic sequence is tightest."""
+PER_LOOK = 8  # prompts between two looks, one from each stratum
+NOBODY = -1  # filler in an order, for strata with one prompt fewer than others
+BETS = np.geomspace(1 / 8, 2, 5)  # in units of 1 / range: small bets detect small differences, large bets large ones
+MAX_STAKE = 0.9  # largest share of the capital that a single prompt can lose
+MIN_ASYMPTOTIC = 48  # prompts, scored for both generators, before which the normal approximation is not used
+MIN_CARRIERS = 16  # prompts that must carry the variance; a third of normally distributed differences do
+TIGHTEST = 0.5  # fraction of the prompts after which the asymptotic sequence is tightest
 A_BETTER, B_BETTER, ALIKE, UNDECIDED = 1, -1, 2, 0
 """Verdicts on a pair (a, b). ALIKE: the means differ by at most the indifference."""
 
@@ -47,12 +40,11 @@ def balanced_order(labels: Sequence[str], seed: int, per_look: int = PER_LOOK) -
     line = shuffled[np.argsort(np.asarray(labels, dtype=object)[shuffled], kind="stable")]
     looks = -(-len(line) // per_look)
     short = random.permutation(per_look) < looks * per_look - len(line)
-    cells = np.full((per_look, looks), NOBODY, np.intp)
-    ends = np.cumsum(looks - short)
-    for cell, end, is_short in zip(cells, ends, short, strict=True):
-        size = looks - int(is_short)
-        cell[:size] = line[end - size : end]
-    return random.permuted(cells, axis=1).T
+    strata = np.full((per_look, looks), NOBODY, np.intp)
+    sizes = looks - short
+    for stratum, end, size in zip(strata, np.cumsum(sizes), sizes, strict=True):
+        stratum[:size] = line[end - size : end]
+    return random.permuted(strata, axis=1).T
 
 
 def order_differences(differences: Floats, order: Places) -> Floats:
@@ -63,14 +55,10 @@ def order_differences(differences: Floats, order: Places) -> Floats:
 class PairEvidence(NamedTuple):
     """Logarithms of e-processes against four hypotheses on a pair's mean difference d, each (..., looks)."""
 
-    not_above: Floats
-    """Against d <= 0."""
-    not_below: Floats
-    """Against d >= 0."""
-    far_above: Floats
-    """Against d > indifference."""
-    far_below: Floats
-    """Against d < -indifference."""
+    not_above: Floats  # d <= 0
+    not_below: Floats  # d >= 0
+    far_above: Floats  # d > indifference
+    far_below: Floats  # d < -indifference
 
 
 def evidence(differences: Floats, options: Adaptive, indifference: float, pairs: int) -> PairEvidence:
@@ -100,7 +88,7 @@ def _log_e(excess: Floats, options: Adaptive, bound: float, pairs: int) -> Float
     An excess is a difference, in either direction, minus `bound`. If the excesses sum to 0, those to come have the mean
     -seen / left, and deviations from it are outcomes of a fair game. A bet stays the same within a look, which has one
     prompt of each stratum: by the inequality of arithmetic and geometric means, the product's expectation is then at
-    most 1, whatever the means of the strata are. So balancing keeps the test valid. Missing prompts (nan) add 0.
+    most 1 for any means of the strata. So balancing keeps the test valid. Missing prompts (nan) add 0.
     """
     total = excess.shape[-1] * excess.shape[-2]
     present = np.isfinite(excess)
@@ -113,16 +101,16 @@ def _log_e(excess: Floats, options: Adaptive, bound: float, pairs: int) -> Float
     weights = total / left
     if options.method == "betting":
         lowest = -max(options.width + bound, 1e-9 * options.width)
-        log_e = _betting(gains, weights, expected - lowest, -lowest)
+        log_e = _bet(gains, weights, expected - lowest, -lowest)
         certain = seen + (left - excess.shape[-1]) * lowest > 0
         log_e = np.where(np.maximum.accumulate(certain, axis=-1), math.inf, log_e)
     else:
-        log_e = _asymptotic(excess, present, gains, weights, options.alpha / (2 * pairs))
+        log_e = _approximate_log_e(excess, present, gains, weights, options.alpha / (2 * pairs))
     log_e[..., -1] = np.where(seen[..., -1] > 1e-9 * total, math.inf, -math.inf)
     return log_e
 
 
-def _betting(gains: Floats, weights: Floats, risk: Floats, width: float) -> Floats:
+def _bet(gains: Floats, weights: Floats, risk: Floats, width: float) -> Floats:
     """Return the log of the mean capital of bets on all gains (Waudby-Smith and Ramdas 2024, section 5).
 
     `risk` (..., looks) is the largest possible loss on a prompt. Bets grow as fewer prompts are left.
@@ -136,13 +124,24 @@ def _betting(gains: Floats, weights: Floats, risk: Floats, width: float) -> Floa
     return np.asarray(scipy.special.logsumexp(capitals, axis=0) - math.log(len(BETS)))
 
 
-def _asymptotic(excess: Floats, present: NDArray[np.bool_], gains: Floats, weights: Floats, level: float) -> Floats:
+def _approximate_log_e(
+    excess: Floats, present: NDArray[np.bool_], gains: Floats, weights: Floats, level: float
+) -> Floats:
     """Return a one-sided normal mixture of the weighted gains (Waudby-Smith et al. 2024).
 
-    It is -inf until enough prompts carry the variance.
+    It is -inf until enough prompts carry the variance. The carriers are the number of equal deviations that would have
+    the same variance and fourth moment. If they are few, a few prompts make all the difference, and more such prompts
+    may come.
     """
-    n, variance, carriers = _moments(excess, present)
+    n = np.cumsum(present.sum(-1), axis=-1)
+    m1, m2, m3, m4 = (np.cumsum((excess**power).sum(-1), axis=-1) / np.maximum(n, 1) for power in (1, 2, 3, 4))
+    second = m2 - m1**2
+    fourth = m4 - 4 * m1 * m3 + 6 * m1**2 * m2 - 3 * m1**4
+    with np.errstate(invalid="ignore", divide="ignore"):
+        carriers = np.where((second > 1e-12) & (fourth > 1e-24), n * second**2 / fourth, 0)
     valid = (n >= MIN_ASYMPTOTIC) & (carriers >= MIN_CARRIERS)
+    slots = excess.shape[-1] * np.arange(1, excess.shape[-2] + 1)
+    variance = m2 * n / np.maximum(slots - 1, 1) - (m1 * n / slots) ** 2  # per slot of the order
     drift = np.cumsum(weights * gains.sum(-1), axis=-1) / np.sqrt(np.where(valid, variance, 1))
     clock = excess.shape[-1] * np.cumsum(weights**2)
     tightest = clock[min(len(clock) - 1, int(TIGHTEST * len(clock)))]
@@ -155,22 +154,6 @@ def _asymptotic(excess: Floats, present: NDArray[np.bool_], gains: Floats, weigh
         + rho2 * drift**2 / (2 * scale)
     )
     return np.where(valid, log_e, -math.inf)
-
-
-def _moments(excess: Floats, present: NDArray[np.bool_]) -> tuple[Floats, Floats, Floats]:
-    """Return at every look the number of prompts, the variance per slot of the order, and the number of carriers.
-
-    The carriers are the number of equal deviations that would have the same variance and fourth moment. If they are
-    few, a few prompts make all the difference, and more such prompts may come.
-    """
-    n = np.cumsum(present.sum(-1), axis=-1)
-    m1, m2, m3, m4 = (np.cumsum((excess**power).sum(-1), axis=-1) / np.maximum(n, 1) for power in (1, 2, 3, 4))
-    second = m2 - m1**2
-    fourth = m4 - 4 * m1 * m3 + 6 * m1**2 * m2 - 3 * m1**4
-    with np.errstate(invalid="ignore", divide="ignore"):
-        carriers = np.where((second > 1e-12) & (fourth > 1e-24), n * second**2 / fourth, 0)
-    slots = excess.shape[-1] * np.arange(1, excess.shape[-2] + 1)
-    return n, m2 * n / np.maximum(slots - 1, 1) - (m1 * n / slots) ** 2, carriers
 
 
 class Decisions(NamedTuple):
@@ -188,25 +171,19 @@ def decide(pairs: Sequence[PairEvidence], alpha: float) -> Decisions:
     A pair is decided, for good, once an e-process exceeds 2 u / alpha, where u is the number of undecided pairs: Holm's
     steps (1979) with thresholds that are valid at all looks (Ville's inequality). The 2 is for two directions.
     """
-    above, below, near = (
-        np.stack(sides, axis=-1)
-        for sides in (
-            [pair.not_above for pair in pairs],
-            [pair.not_below for pair in pairs],
-            [np.minimum(pair.far_above, pair.far_below) for pair in pairs],
-        )
-    )
+    above = np.stack([pair.not_above for pair in pairs], axis=-1)
+    below = np.stack([pair.not_below for pair in pairs], axis=-1)
+    near = np.stack([np.minimum(pair.far_above, pair.far_below) for pair in pairs], axis=-1)
     looks = above.shape[-2]
     verdict = np.zeros((*above.shape[:-2], len(pairs)), np.int8)
-    at = np.full(verdict.shape, looks, np.intp)
+    decided_at = np.full(verdict.shape, looks, np.intp)
     for look in range(looks):
-        sides = [side[..., look, :] for side in (above, below, near)]
-        while True:
+        while True:  # each decision lowers the threshold of the pairs that are left
             undecided = verdict == UNDECIDED
             left = np.maximum(undecided.sum(axis=-1, keepdims=True), 1)
-            passes = [undecided & (side >= np.log(2 * left / alpha)) for side in sides]
+            passes = [undecided & (log_e[..., look, :] >= np.log(2 * left / alpha)) for log_e in (above, below, near)]
             now = np.select(passes, [A_BETTER, B_BETTER, ALIKE], UNDECIDED).astype(np.int8)
             if not now.any():
                 break
-            verdict, at = np.where(undecided, now, verdict), np.where(now != UNDECIDED, look, at)
-    return Decisions(verdict, at)
+            verdict, decided_at = np.where(undecided, now, verdict), np.where(now != UNDECIDED, look, decided_at)
+    return Decisions(verdict, decided_at)

@@ -20,11 +20,9 @@ from plumbline.operators.statistics.confidence_levels import CONFIDENCE, CONFIDE
 class Share(NamedTuple):
     """The share of rows that are true."""
 
-    value: float
-    """The share; nan without rows."""
+    value: float  # nan without rows
     n: int
-    effective: float
-    """Number of independent rows that are equally informative: below n if rows of a prompt are alike."""
+    effective: float  # number of independent rows that are equally informative: below n if rows of a prompt are alike
 
     @property
     def interval(self) -> Interval:
@@ -70,8 +68,7 @@ class CorrectedShare(NamedTuple):
 
     value: float
     interval: Interval
-    note: str = ""
-    """Reason if the share is undefined."""
+    note: str = ""  # reason if the share is undefined
 
 
 def corrected_share(passing: Share, sensitivity: Share, specificity: Share) -> CorrectedShare:
@@ -87,9 +84,15 @@ def corrected_share(passing: Share, sensitivity: Share, specificity: Share) -> C
     """
     if not passing.n or not sensitivity.n or not specificity.n:
         return CorrectedShare(math.nan, UNDEFINED, "people pass all rated images or none")
-    observed, n_observed = _add_rows(passing, CONFIDENCE_QUANTILE**2)
-    sensitive, n_sensitive = _add_rows(sensitivity, 2)
-    specific, n_specific = _add_rows(specificity, 2)
+
+    def add_rows(share: Share, rows: float) -> tuple[float, float]:
+        n = share.effective + rows
+        return (share.effective * share.value + rows / 2) / n, n
+
+    # Each share is computed with some more rows, half of them true.
+    observed, n_observed = add_rows(passing, CONFIDENCE_QUANTILE**2)
+    sensitive, n_sensitive = add_rows(sensitivity, 2)
+    specific, n_specific = add_rows(specificity, 2)
     gain = sensitive + specific - 1
     variance_sensitive = sensitive * (1 - sensitive) / n_sensitive
     variance_specific = specific * (1 - specific) / n_specific
@@ -104,9 +107,3 @@ def corrected_share(passing: Share, sensitivity: Share, specificity: Share) -> C
     estimate = (passing.value + specificity.value - 1) / (sensitivity.value + specificity.value - 1)
     low, high = (min(max(end, 0.0), 1.0) for end in (middle - half_width, middle + half_width))
     return CorrectedShare(min(max(estimate, 0.0), 1.0), Interval(low, high))
-
-
-def _add_rows(share: Share, rows: float) -> tuple[float, float]:
-    """Return the share after adding rows, half of them true, and the new number of rows."""
-    n = share.effective + rows
-    return (share.effective * share.value + rows / 2) / n, n

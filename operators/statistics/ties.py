@@ -23,12 +23,9 @@ Longs = NDArray[np.int64]
 Rows = Longs | slice
 ALL = slice(None)
 
-PAIRS_AT_ONCE = 1 << 18
-"""Ranges of thresholds with at most this many pairs are enumerated."""
-SAMPLED_ROWS = 1024
-"""A range is cut at about the median difference, estimated from this number of rows."""
-MAX_EXACT = 1 << 53
-"""Integers up to this are exact as floats."""
+PAIRS_AT_ONCE = 1 << 18  # ranges of thresholds with up to this number of pairs are enumerated
+SAMPLED_ROWS = 1024  # larger ranges are split at about the median difference, estimated from this number of rows
+MAX_EXACT = 1 << 53  # integers up to this are exact as floats
 
 
 class TieCalibration(NamedTuple):
@@ -83,14 +80,10 @@ class _Best(NamedTuple):
 class _Edge(NamedTuple):
     """A threshold, and the pairs of rows that it ties."""
 
-    epsilon: float
-    """0, or half a step above a multiple of the step, so that equal differences are on the same side."""
-    upper: Ints
-    """For each row, the end of the rows within the threshold."""
-    tied: float
-    """Weight of the pairs that people tie too."""
-    lost: float
-    """Weight of the concordant pairs."""
+    epsilon: float  # 0, or half a step above a multiple of the step, so that equal differences are on the same side
+    upper: Ints  # for each row, the end of the rows within the threshold
+    tied: float  # weight of the pairs that people tie too
+    lost: float  # weight of the concordant pairs
 
     @property
     def gain(self) -> float:
@@ -104,18 +97,23 @@ class _Pairs:
         order = np.lexsort((metric, codes))
         self.metric, self.step = metric[order], step_of(metric)
         self.level = np.unique(human, return_inverse=True)[1][order].astype(np.int32)
-        sizes = np.bincount(codes)
-        ends = np.cumsum(sizes)
+        sizes = np.bincount(codes).astype(np.int64)
         self.first = np.arange(1, len(order) + 1, dtype=np.int32)
-        self.end = ends[codes[order]].astype(np.int32)
-        pairs = sizes.astype(np.int64) * (sizes.astype(np.int64) - 1) // 2
-        self.count = int(pairs.sum())
-        self.weights, self.weight = _weigh_pairs(pairs, codes[order])
+        self.end = np.cumsum(sizes)[codes[order]].astype(np.int32)
+        pairs = sizes * (sizes - 1) // 2
+        self.count, groups = int(pairs.sum()), int((pairs > 0).sum())
+        # A pair weighs 1 / the pairs of its group. If possible, all weights are multiplied by a common factor that
+        # makes them integers, so that sums are exact.
+        common = math.lcm(*{int(size) for size in pairs if size})
+        if common * groups < MAX_EXACT:
+            self.weights, self.weight = (common // np.maximum(pairs, 1))[codes[order]], float(common * groups)
+        else:
+            self.weights, self.weight = (1.0 / np.maximum(pairs, 1))[codes[order]], float(groups)
         self.tree = _Wavelet(self.level)
-        self.tied_before = self.tree.equal(self.first)
-        self.apart = self._upper(0.0, self.first, self.end)
-        self.not_greater = self.tree.greater(self.apart)
-        self.concordant_in_all = self._sum(self.tree.greater(self.end) - self.not_greater)
+        self.tied_before = self.tree.count(self.first)[1]
+        self.after_ties = self._upper(0.0, self.first, self.end)
+        self.not_greater = self.tree.count(self.after_ties)[0]
+        self.concordant_in_all = self._sum(self.tree.count(self.end)[0] - self.not_greater)
 
     def _sum(self, counts: Ints) -> float:
         """Return the total weight of a number of pairs per row."""
@@ -152,13 +150,9 @@ class _Pairs:
         """Count the pairs within a threshold; known thresholds `below` and `above` it make this faster."""
         low = below.upper if below else self.first
         upper = self._upper(epsilon, low, above.upper if above else self.end)
-        tied = self._sum(self.tree.equal(upper) - self.tied_before)
-        lost = self._sum(self.tree.greater(np.maximum(upper, self.apart)) - self.not_greater)
+        tied = self._sum(self.tree.count(upper)[1] - self.tied_before)
+        lost = self._sum(self.tree.count(np.maximum(upper, self.after_ties))[0] - self.not_greater)
         return _Edge(epsilon, upper, tied, lost)
-
-    def widest(self) -> float:
-        """Return the largest difference within a group."""
-        return float((self.metric[self.end - 1] - self.metric).max())
 
     def nearest(self, edge: _Edge) -> float:
         """Return the largest observed difference within a threshold, or 0."""
@@ -193,21 +187,8 @@ class _Pairs:
         return _better(best, _Best(gains[last][first_best].item(), float(ordered[last][first_best])))
 
 
-def _weigh_pairs(pairs: Longs, codes: Longs) -> tuple[Longs | Floats, float]:
-    """Return the weight of each row's pairs, 1 / the pairs of its group, and the total weight.
-
-    If possible, all weights are multiplied by a common factor that makes them integers, so that sums are exact.
-    """
-    sizes = sorted({int(size) for size in pairs if size})
-    common = math.lcm(*sizes) if sizes else 1
-    groups = int((pairs > 0).sum())
-    if common * groups < MAX_EXACT:
-        return (common // np.maximum(pairs, 1))[codes], float(common * groups)
-    return (1.0 / np.maximum(pairs, 1))[codes], float(groups)
-
-
 class _Wavelet:
-    """A wavelet matrix over small numbers: counts of the first k rows that are greater than, or equal to, a row."""
+    """A wavelet matrix over small numbers, which counts the first k numbers above, or equal to, a number."""
 
     def __init__(self, values: Ints) -> None:
         self.ones: list[Ints] = []
@@ -221,15 +202,11 @@ class _Wavelet:
             self.is_one.append((values >> bit & 1).astype(bool))
             current = np.concatenate([current[~is_one], current[is_one]])
 
-    def greater(self, end: Ints) -> Ints:
-        """Count for each row the greater numbers among the first `end` rows."""
-        return self._walk(end)[0]
+    def count(self, end: Ints) -> tuple[Ints, Ints]:
+        """Count for each row the greater and the equal numbers among the first `end` rows.
 
-    def equal(self, end: Ints) -> Ints:
-        """Count for each row the equal numbers among the first `end` rows, up to a constant of the row's number."""
-        return self._walk(end)[1]
-
-    def _walk(self, end: Ints) -> tuple[Ints, Ints]:
+        The counts of equal numbers have a constant added, which depends on the row's number.
+        """
         greater = np.zeros(len(end), np.int32)
         position = end
         for ones, zeros, is_one in zip(self.ones, self.zeros, self.is_one, strict=True):
@@ -241,14 +218,20 @@ class _Wavelet:
 
 def _search(pairs: _Pairs) -> _Best:
     """Return the smallest best threshold; ranges of thresholds with the highest possible gain are searched first."""
-    zero, widest = pairs.build_edge(0.0), pairs.widest()
+    zero, widest = pairs.build_edge(0.0), float((pairs.metric[pairs.end - 1] - pairs.metric).max())
     best = _Best(zero.gain, 0.0)
     if not widest:
         return best
     ranges: list[tuple[float, float, int, _Edge, _Edge]] = []
+
+    def push(low: _Edge, high: _Edge) -> None:
+        """Add a range to the heap if it may contain thresholds besides its ends, which are known."""
+        if pairs.below(high.epsilon) > low.epsilon and not np.array_equal(low.upper, high.upper):
+            heappush(ranges, (-(high.tied - low.lost), low.epsilon, len(ranges), low, high))
+
     last = pairs.build_edge(pairs.edge(widest))
     best = _better(best, _Best(last.gain, widest))
-    _push(ranges, zero, last, pairs)
+    push(zero, last)
     while ranges:
         bound, start, _, low, high = heappop(ranges)
         if -bound < best.gain or (-bound == best.gain and start >= best.epsilon):
@@ -256,18 +239,12 @@ def _search(pairs: _Pairs) -> _Best:
         if int((high.upper - low.upper).sum(dtype=np.int64)) <= PAIRS_AT_ONCE:
             best = pairs.best_within(low, high, best)
             continue
-        cut = pairs.build_edge(min(pairs.edge(pairs.middle(low, high)), pairs.below(high.epsilon)), low, high)
-        if cut.gain >= best.gain:
-            best = _better(best, _Best(cut.gain, pairs.nearest(cut)))
-        _push(ranges, low, cut, pairs)
-        _push(ranges, cut, high, pairs)
+        middle = pairs.build_edge(min(pairs.edge(pairs.middle(low, high)), pairs.below(high.epsilon)), low, high)
+        if middle.gain >= best.gain:
+            best = _better(best, _Best(middle.gain, pairs.nearest(middle)))
+        push(low, middle)
+        push(middle, high)
     return best
-
-
-def _push(ranges: list[tuple[float, float, int, _Edge, _Edge]], low: _Edge, high: _Edge, pairs: _Pairs) -> None:
-    """Add a range to the heap if it may contain thresholds besides its ends, which are known."""
-    if pairs.below(high.epsilon) > low.epsilon and not np.array_equal(low.upper, high.upper):
-        heappush(ranges, (-(high.tied - low.lost), low.epsilon, len(ranges), low, high))
 
 
 def _better(best: _Best, candidate: _Best) -> _Best:

@@ -1,41 +1,162 @@
 """Published numbers, recomputed from the releases' own files, and the page that compares both."""
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import fmean
 from typing import NamedTuple
 
+import numpy as np
 import pandas as pd
+import pyarrow as pa
 from jinja2 import Environment, StrictUndefined
 
+from plumbline.operators.base.errors import ConfigError
+from plumbline.operators.metaeval.graphs import (
+    average_nodes,
+    correlate_graphs,
+    count_contents,
+    measure_graphs,
+    score_nodes,
+    split_subsets,
+)
+from plumbline.operators.metaeval.judgement import OVERALL
+from plumbline.operators.metrics.metric import direction
 from plumbline.operators.statistics.options import Sampling
-from plumbline.pipelines.metaeval.metaeval import judge, open_release
-from plumbline.pipelines.metaeval.published_graphs import graph_numbers
-from plumbline.pipelines.metaeval.published_numbers import PublishedNumber, ReproductionConfig
+from plumbline.pipelines.base.storage import StorageConfig
+from plumbline.pipelines.metaeval.accumulation import AccumulateConfig, Accumulation, accumulate_answers
+from plumbline.pipelines.metaeval.metaeval import judge
+from plumbline.pipelines.metaeval.protocols import ProtocolConfig
+from plumbline.pipelines.metaeval.release_selection import open_release
+from plumbline.pipelines.metaeval.releases.sheets import Sheet, read_sheet
 
-POINT = Sampling(resamples=1, permutations=1)
-"""Published numbers have no intervals, so nothing is resampled."""
+POINT = Sampling(resamples=1, permutations=1)  # published numbers have no intervals, so nothing is resampled
 FOLDER = Path(__file__).parent
 PUBLISHED = FOLDER / "published.csv"
 """Published numbers that a protocol computes, as printed. Those of T2IScoreScore are results of
 src/T2IScoreScore/evaluators (michaelsaxon/T2IScoreScore, commit 93ebf89, April 2025): of a metric with all scores, and
 of four that lack a score, overall and for the subset of graph 164."""
-MAX_NAMED_COLUMNS = 8
-"""Tables with more columns have numbered rows and columns."""
+MAX_NAMED_COLUMNS = 8  # tables with more columns have numbered rows and columns
+
+PAPER = "T2IScoreScore"
+PROTOCOL = "t2iscorescore"
+TABLE_3 = FOLDER / "published_table_3.csv"
+"""Table 3 (page 17) by accumulation of DSG's questions. The headers of its halves are exchanged: the half under "DSG
+w/TIFA accumulation" repeats table 2, whose DSG is `recursive`."""
+FIGURES = FOLDER / "published_figures_12_13.csv"
+"""Figures 12 and 13 below their diagonals. Figures 6 and 7 (pages 10 and 11) repeat their parts a and d."""
+MAX_DIFFERENCE = 1e-9  # from a released per-graph number, to count as equal
+MAX_SCORE_DIFFERENCE = 1e-6  # from a released score of an image, to count as equal
+PER_GRAPH = {"spearman": "spearman_corrs", "kendall": "kendall", "separation": "kstest", "delta": "delta"}
+"""Released files of per-graph numbers, by measure."""
+TITLES = {"ordering": "Ordering", "separation": "Separation"}
+TABLE_2_MEASURES = {"rho": "ordering", "ks": "separation"}
+MEANS = {"spearman": "ordering", "ks": "separation"}
+"""Measures of the released means by subset. Means of delta are released too, in an unknown unit."""
+ACCUMULATIONS = {"recursive": "DSG by ancestors", "none": "DSG by single questions"}
+UNACCUMULATED = "{} of single questions"  # name of a DSG metric with the accumulation `none`
+TABLE_1 = {  # published number and decimals
+    "prompts": (165, 0),
+    "images (thousands)": (2.8, 1),
+    "fewest images of a prompt": (4, 0),
+    "mean images of a prompt": (17, 0),
+    "most images of a prompt": (76, 0),
+    "greatest number of errors": (5, 0),  # the paper calls this depth, and the next width
+    "most nodes of one number of errors": (5, 0),
+}
+FIGURE_2 = {"SD2.0": 46, "SD2.1": 18, "DALL-E2": 15, "SDXL": 14, "Natural": 5, "SD1.5": 2}
+"""Figure 2a. The release has neither the prompts' origins (2b) nor the types of errors (2c)."""
+FIGURE_4 = {
+    "clipscore": "0.65 0.54 0.5 0.49 0.57 0.52",
+    "llava_tifa": "0.4 0.4 0.2 0.4 0.4 0.4",
+    "llmscore_ec": "6 4 4 4 4 5",
+}
+"""Scores of the first images of graph 28 in figure 4b. The scores in figure 4a are not those of any graph."""
+FIGURE_9 = {
+    "clipscore": "0.82 0.69 0.37",
+    "llava_tifa": "0.78 0.44 0.15",
+    "mplug_tifa": "0.85 0.78 0.24",
+    "llava_dsg": "0.78 0.22 0.20",
+    "mplug_dsg": "1.0 0.89 0.30",
+    "llmscore_ec": "0.33 1.6 5.2",
+}
+"""Mean scores of graph 71 in figure 9: of both nodes without errors together, of node 1a and of node 1b. DSG's are
+scores of single questions."""
+SECTION_6 = {"synth": 70, "nat": 55, "real": 56}
+LAST_DIGIT = "the last digit alone differs"
+NOT_ROUNDED = "the last printed digit is cut and not rounded"
+EXCHANGED = "exchanged with {other}: each of the two cells prints what we find for the other"
+GRAPH_65 = (
+    "graph 65: the released score counts question 3 though its parent is answered wrongly; the parents released "
+    "beside it say that it must not"
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReproductionConfig:
+    """Options for the comparison with published numbers."""
+
+    reference: str
+    """Folder of published files, which contains the protocols' paths."""
+    output: str = "docs/reproduction.md"
+    """Markdown file to write."""
+    protocols: Mapping[str, ProtocolConfig]
+    """Protocols by name. GenAI-Bench's rating_range is null: its published numbers count two typing errors, ratings of
+    41 and 33."""
+    storage: StorageConfig = field(default_factory=StorageConfig)
+
+    def __post_init__(self) -> None:
+        if not self.reference:
+            raise ConfigError("reference: set REFERENCE_DATA, or reference=PATH, to the folder of published files")
+
+
+class PublishedNumber(NamedTuple):
+    """A published number and ours."""
+
+    paper: str  # paper or release
+    group: str  # table or figure
+    row: str
+    column: str  # empty in a table with a single column
+    published: float
+    ours: float
+    decimals: int  # of the published number
+    reason: str = ""  # for a difference; empty if ours matches
+
+    @property
+    def table(self) -> str:
+        """Paper and table or figure."""
+        return f"{self.paper}, {self.group}"
+
+    @property
+    def location(self) -> str:
+        """Where the number is in the paper."""
+        return ", ".join(filter(None, (self.table, self.row, self.column)))
+
+    @property
+    def matches(self) -> bool:
+        """True if ours rounds to the published number."""
+        tolerance = 0.5 * 10**-self.decimals
+        return bool(abs(self.ours - self.published) <= tolerance * (1 + 1e-9))
+
+    def explained(self, reason: str) -> "PublishedNumber":
+        """Return the number with this reason if it does not match."""
+        return self if self.matches else self._replace(reason=reason)
 
 
 def reproduce(config: ReproductionConfig) -> list[PublishedNumber]:
     """Compare every published number with ours; raise SourceError if a file is missing or damaged."""
     by_protocol = dict(list(pd.read_csv(PUBLISHED, dtype=str, keep_default_na=False).groupby("protocol", sort=False)))
-    error_graphs = by_protocol.pop("t2iscorescore")
+    error_graphs = by_protocol.pop(PROTOCOL)
     return [
-        *(check for name, numbers in by_protocol.items() for check in _computed(config, str(name), numbers)),
-        *graph_numbers(config),
-        *_computed(config, "t2iscorescore", error_graphs),
+        *(check for name, numbers in by_protocol.items() for check in _judge_release(config, str(name), numbers)),
+        *_compare_graphs(config),
+        *_judge_release(config, PROTOCOL, error_graphs),
     ]
 
 
-def _computed(config: ReproductionConfig, name: str, numbers: pd.DataFrame) -> Iterator[PublishedNumber]:
-    """Compare numbers of PUBLISHED with what their protocol computes from the release's own scores."""
+def _judge_release(config: ReproductionConfig, name: str, numbers: pd.DataFrame) -> Iterator[PublishedNumber]:
+    """Compare numbers of PUBLISHED with the numbers that their protocol computes from the release's own scores."""
     protocol = config.protocols[name]
     release = open_release(protocol, config.storage)
     judgements = judge(protocol, release, release.scores, POINT).judgements
@@ -47,26 +168,188 @@ def _computed(config: ReproductionConfig, name: str, numbers: pd.DataFrame) -> I
         yield check.explained(row.reason)
 
 
+def _compare_graphs(config: ReproductionConfig) -> Iterator[PublishedNumber]:
+    """Compare T2IScoreScore's tables 1 to 3, figures 2, 4, 9, 12 and 13, section 6 and released files with ours."""
+    protocol = config.protocols[PROTOCOL]
+    release = open_release(protocol, config.storage)
+    single = _accumulate(config, "none")
+    names = pa.array([UNACCUMULATED.format(name) for name in single.column("metric").to_pylist()], pa.string())
+    single = single.set_column(single.schema.get_field_index("metric"), "metric", names)
+    scores = pa.concat_tables([release.scores, single])
+    measured = measure_graphs(release.graph_nodes, scores, "published", protocol.falling)
+    averaged = measured[~measured["graph_id"].isin(protocol.unpublished)]
+    percents = {measure: _percent_means(averaged, measure) for measure in TITLES}
+    yield from _table_1(release.graph_nodes.to_pandas())
+    contents = count_contents(release.graph_nodes).query("about == 'images' and subset == @OVERALL").set_index("name")
+    for source, published in FIGURE_2.items():
+        ours = 100 * float(contents["share"][source])
+        yield PublishedNumber(PAPER, "figure 2a, images by source in percent", source, "", published, ours, 0)
+    yield from _figures_4_and_9(score_nodes(release.graph_nodes, scores))
+    table_2, table_3 = list(_table_2(config, percents)), list(_table_3(percents))
+    yield from _explain_exchanged(table_2, table_3)
+    for subset, published in SECTION_6.items():
+        cells = [cell for cell in table_2 if cell.column == subset and TITLES["ordering"] in cell.group]
+        reason = f"the printed numbers of table 2 have the mean {fmean(cell.published for cell in cells):.1f}"
+        group, ours = "section 6, mean Ordering over the metrics of table 2 in percent", fmean(c.ours for c in cells)
+        yield PublishedNumber(PAPER, group, subset, "", published, ours, 0).explained(reason)
+    yield from _explain_exchanged(table_3, table_2)
+    yield from _figures_12_and_13(averaged)
+    for measure, file in PER_GRAPH.items():
+        yield _per_graph(measured, measure, _read(config, f"ts2_perseg_{file}"), protocol)
+    yield from _released_means(config, percents)
+    yield from _released_scores(config)
+
+
+def _accumulate(config: ReproductionConfig, accumulation: Accumulation) -> pa.Table:
+    folder = config.protocols[PROTOCOL].path
+    answers = AccumulateConfig(
+        answers=folder, format=PROTOCOL, output="", accumulation=accumulation, storage=config.storage
+    )
+    return accumulate_answers(answers).scores
+
+
+def _percent_means(averaged: pd.DataFrame, measure: str) -> Mapping[tuple[str, str], float]:
+    """Return each metric's mean over graphs in percent, by subset and metric."""
+    return {
+        (subset, str(metric)): 100 * float(value)
+        for subset, rows in split_subsets(averaged).items()
+        for metric, value in rows.groupby("metric")[measure].mean().items()
+    }
+
+
+def _table_1(nodes: pd.DataFrame) -> Iterator[PublishedNumber]:
+    images = nodes.groupby("graph_id").size()
+    width = nodes.groupby(["graph_id", "level"])["node"].nunique()
+    ours = (
+        len(images), len(nodes) / 1000, images.min(), images.mean(), images.max(), nodes["level"].max(), width.max(),
+    )  # fmt: skip
+    graph, level = width.idxmax()
+    reason = f"graph {graph} has {width.max()} nodes with as many errors ({level})"
+    for (row, (published, decimals)), value in zip(TABLE_1.items(), ours, strict=True):
+        yield PublishedNumber(PAPER, "table 1", row, "", published, float(value), decimals).explained(reason)
+
+
+def _figures_4_and_9(images: pd.DataFrame) -> Iterator[PublishedNumber]:
+    by_graph = images.groupby("graph_id").get_group
+    for metric, printed in FIGURE_4.items():
+        scores = by_graph("28").query("metric == @metric")["score"]
+        for number, (published, ours) in enumerate(zip(printed.split(), scores, strict=False), 1):
+            yield _as_printed("figure 4b, scores of images of graph 28", metric, f"image {number}", published, ours)
+    joined = by_graph("71").assign(node=lambda rows: rows["node"].where(rows["level"] > 0, "0"))
+    means = average_nodes(joined).set_index(["metric", "node"])["mean"]
+    for metric, printed in FIGURE_9.items():
+        for node, published in zip(("0", "1a", "1b"), printed.split(), strict=True):
+            ours = means[_single_name(metric), node]
+            cell = _as_printed("figure 9, mean scores of graph 71", metric, f"node {node}", published, ours)
+            is_cut = math.floor(cell.ours * 10**cell.decimals) == round(cell.published * 10**cell.decimals)
+            yield cell.explained(NOT_ROUNDED if is_cut else "")
+
+
+def _as_printed(group: str, row: str, column: str, printed: str, ours: float) -> PublishedNumber:
+    return PublishedNumber(PAPER, group, row, column, float(printed), float(ours), len(printed.partition(".")[2]))
+
+
+def _single_name(metric: str) -> str:
+    """Return the name of a metric among those whose DSG scores are of single questions."""
+    return UNACCUMULATED.format(metric) if metric.endswith("_dsg") else metric
+
+
+def _table_2(
+    config: ReproductionConfig, percents: Mapping[str, Mapping[tuple[str, str], float]]
+) -> Iterator[PublishedNumber]:
+    printed = _read(config, "ts2_table2_printed")
+    columns = (*map(printed.ids, ("measure", "subset", "metric")), printed.numbers("value").to_pylist())
+    for name, part, metric, published in zip(*columns, strict=True):
+        measure, subset = TABLE_2_MEASURES[name], OVERALL if part == "all" else part
+        group, ours = f"table 2, {TITLES[measure]} in percent", percents[measure][subset, metric]
+        yield PublishedNumber(PAPER, group, metric, subset, published, ours, 1)
+
+
+def _table_3(percents: Mapping[str, Mapping[tuple[str, str], float]]) -> Iterator[PublishedNumber]:
+    printed = pd.read_csv(TABLE_3).melt(["accumulation", "measure", "subset"], var_name="metric")
+    for cell in printed.itertuples():
+        name = _single_name(cell.metric) if cell.accumulation == "none" else cell.metric
+        group = f"table 3, {ACCUMULATIONS[cell.accumulation]}, {TITLES[cell.measure]} in percent"
+        ours = percents[cell.measure][cell.subset, name]
+        yield PublishedNumber(PAPER, group, cell.metric, cell.subset, cell.value, ours, 1)
+
+
+def _explain_exchanged(table: Sequence[PublishedNumber], other: Sequence[PublishedNumber]) -> Iterator[PublishedNumber]:
+    """Yield a table's numbers; those that are exchanged with a number of the other table get an explanation."""
+    for cell in table:
+        candidates = (
+            candidate
+            for candidate in other
+            if candidate.column == cell.column
+            and not candidate.matches
+            and candidate._replace(ours=cell.ours).matches
+            and cell._replace(ours=candidate.ours).matches
+        )
+        found = None if cell.matches else next(candidates, None)
+        yield cell if found is None else cell._replace(reason=EXCHANGED.format(other=f"{found.group}, {found.row}"))
+
+
+def _figures_12_and_13(averaged: pd.DataFrame) -> Iterator[PublishedNumber]:
+    """Yield correlations between metrics over graphs; DSG's scores are those of single questions."""
+    printed = pd.read_csv(FIGURES)
+    metrics = {_single_name(metric): metric for metric in printed["metric"]}
+    named = averaged[averaged["metric"].isin(metrics)].replace({"metric": metrics}).assign(convention="published")
+    ours = {
+        (row.measure, row.subset, frozenset((row.metric, row.other))): 100 * row.pearson
+        for row in correlate_graphs(named).itertuples()
+    }
+    ids = ["figure", "page", "measure", "subset", "metric"]
+    for cell in printed.melt(ids, var_name="other").dropna().itertuples():
+        about = f"correlation of {TITLES[cell.measure]} in percent, {cell.subset}"
+        value = ours[cell.measure, cell.subset, frozenset((cell.metric, cell.other))]
+        group = f"figure {cell.figure} (page {cell.page}), {about}"
+        yield PublishedNumber(PAPER, group, cell.metric, cell.other, cell.value, value, 0)
+
+
+def _read(config: ReproductionConfig, name: str) -> Sheet:
+    return read_sheet(config.storage.locate(f"{config.protocols[PROTOCOL].path}/{name}.csv"))
+
+
+def _per_graph(measured: pd.DataFrame, measure: str, sheet: Sheet, protocol: ProtocolConfig) -> PublishedNumber:
+    """Count the numbers of a released file (graphs down, metrics across, in their own direction) that equal ours."""
+    columns = {name: sheet.numbers(name).to_pylist() for name in sheet.names[1:]}
+    released = pd.DataFrame(columns, index=sheet.texts(sheet.names[0]))
+    ours = measured.pivot(index="graph_id", columns="metric", values=measure).loc[released.index, released.columns]
+    if measure != "separation":
+        ours *= [direction(metric, protocol.falling) for metric in released.columns]
+    equal = int(((ours - released).abs() <= MAX_DIFFERENCE).to_numpy().sum())
+    group = f"released files of every graph by {len(released.columns)} metrics, numbers met to {MAX_DIFFERENCE:g}"
+    return PublishedNumber(PAPER, group, measure, "", released.size, equal, 0)
+
+
+def _released_means(
+    config: ReproductionConfig, percents: Mapping[str, Mapping[tuple[str, str], float]]
+) -> Iterator[PublishedNumber]:
+    """Yield each metric's released means over graphs, with up to ten digits, by subset."""
+    sheet = _read(config, "ts2_partition_means")
+    for prefix, measure in MEANS.items():
+        for part, subset in {"all": OVERALL, "synth": "synth", "nat": "nat", "real": "real"}.items():
+            for metric, published in zip(sheet.ids("metric"), sheet.ids(f"{prefix}-{part}"), strict=True):
+                group, ours = f"released means of {TITLES[measure]}", percents[measure][subset, metric] / 100
+                yield _as_printed(group, metric, part, published, ours).explained(LAST_DIGIT)
+
+
+def _released_scores(config: ReproductionConfig) -> Iterator[PublishedNumber]:
+    """Count the released DSG scores of images that follow from the correctness of every question."""
+    scores = _read(config, "ts2_scores_per_image")
+    rows = {name: row for row, name in enumerate(_read(config, "ts2_metadata").ids("file_name"))}
+    frame = _accumulate(config, "recursive").to_pandas()
+    group = "released DSG scores of images, met from the correctness of questions by recursive zeroing"
+    for metric, ours in frame.groupby("metric", sort=False):
+        released = np.asarray(scores.numbers(str(metric)))[ours["image_id"].map(rows)]
+        other = ours[(ours["score"] - released).abs() > MAX_SCORE_DIFFERENCE]
+        check = PublishedNumber(PAPER, group, str(metric), "", len(ours), len(ours) - len(other), 0)
+        yield check.explained(GRAPH_65 if set(other["prompt_id"]) == {"65"} else "")
+
+
 def write_reproduction(checks: Sequence[PublishedNumber], config: ReproductionConfig) -> None:
     """Write the comparison as Markdown."""
-    place = config.storage.locate(config.output, writable=True)
-    place.write(reproduction_text(checks).encode())
-
-
-class _Total(NamedTuple):
-    """Number of a paper's numbers that match."""
-
-    paper: str
-    met: int
-    numbers: int
-
-
-class _Table(NamedTuple):
-    """The numbers of one table or figure, as text."""
-
-    title: str
-    names: Sequence[str]
-    rows: Sequence[Sequence[str]]
+    config.storage.locate(config.output, writable=True).write(reproduction_text(checks).encode())
 
 
 def reproduction_text(checks: Sequence[PublishedNumber]) -> str:
@@ -77,8 +360,8 @@ def reproduction_text(checks: Sequence[PublishedNumber]) -> str:
     return template.render(
         checks=checks,
         unmatched=[check for check in checks if not check.matches],
-        totals=[_Total(paper, sum(check.matches for check in own), len(own)) for paper, own in papers.items()],
-        tables=[_table(title, own) for title, own in tables.items()],
+        totals=[(paper, sum(check.matches for check in own), len(own)) for paper, own in papers.items()],
+        tables=[(title, *_make_table(own)) for title, own in tables.items()],
     )
 
 
@@ -91,28 +374,27 @@ def _group(
     return groups
 
 
-def _table(title: str, checks: Sequence[PublishedNumber]) -> _Table:
-    """Return the published table, with different numbers of ours in brackets, or in a column if it has a single one."""
+def _make_table(checks: Sequence[PublishedNumber]) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    """Return the columns and rows of a published table as text.
+
+    Different numbers of ours are in brackets, or in a column if the table has a single one.
+    """
+
+    def write(check: PublishedNumber, value: float) -> str:
+        return f"{value:.{check.decimals}f}"
+
     if not checks[0].column:
-        lines = [(check.row, _text(check, check.published), _text(check, check.ours)) for check in checks]
-        return _Table(title, ("", "published", "ours"), lines)
-    cells = {(check.row, check.column): _cell(check) for check in checks}
+        lines = [(check.row, write(check, check.published), write(check, check.ours)) for check in checks]
+        return ("", "published", "ours"), lines
+    cells = {}
+    for check in checks:
+        ours = "" if check.matches else f" ({write(check, check.ours)})"
+        cells[check.row, check.column] = write(check, check.published) + ours
     rows, columns = (list(dict.fromkeys(names)) for names in zip(*cells, strict=True))
     if len(columns) <= MAX_NAMED_COLUMNS:
-        return _Table(title, ("", *columns), _lines(rows, columns, cells))
+        return ("", *columns), [(row, *(cells.get((row, column), "") for column in columns)) for row in rows]
     names = list(dict.fromkeys([*columns, *rows]))
-    numbered = [(f"{number} {line[0]}", *line[1:]) for number, line in enumerate(_lines(names, names, cells), 1)]
-    return _Table(title, ("", *map(str, range(1, len(names) + 1))), numbered)
-
-
-def _lines(rows: Sequence[str], columns: Sequence[str], cells: Mapping[tuple[str, str], str]) -> list[tuple[str, ...]]:
-    return [(row, *(cells.get((row, column), "") for column in columns)) for row in rows]
-
-
-def _cell(check: PublishedNumber) -> str:
-    published = _text(check, check.published)
-    return published if check.matches else f"{published} ({_text(check, check.ours)})"
-
-
-def _text(check: PublishedNumber, value: float) -> str:
-    return f"{value:.{check.decimals}f}"
+    numbered = [
+        (f"{number} {row}", *(cells.get((row, column), "") for column in names)) for number, row in enumerate(names, 1)
+    ]
+    return ("", *map(str, range(1, len(names) + 1))), numbered

@@ -15,7 +15,7 @@ from plumbline.operators.base.errors import PlumblineError
 from plumbline.operators.images.decoding import ImageLimits
 from plumbline.operators.metaeval.contradicted_images import ContradictedImage
 from plumbline.operators.metaeval.corrected_means import CorrectedMean
-from plumbline.operators.metaeval.graph_correlations import correlation_matrices
+from plumbline.operators.metaeval.graphs import correlation_matrices
 from plumbline.operators.metaeval.judgement import Comparison, Judgement, Order
 from plumbline.operators.metrics.table import falling_metrics
 from plumbline.operators.report.agreement import Agreement

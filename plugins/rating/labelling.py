@@ -22,8 +22,8 @@ from plumbline.operators.metrics.metric import direction
 from plumbline.operators.statistics.confidence_levels import CONFIDENCE, SIGNIFICANCE
 from plumbline.operators.statistics.prediction_powered import powered_mean
 from plumbline.pipelines.base.storage import StorageConfig
-from plumbline.pipelines.metaeval.metaeval import open_release
 from plumbline.pipelines.metaeval.protocols import ProtocolConfig
+from plumbline.pipelines.metaeval.release_selection import open_release
 from plumbline.pipelines.metaeval.releases.release import Release
 from plumbline.pipelines.metaeval.releases.scores import read_falling, read_scores, select_metrics
 from plumbline.pipelines.metaeval.scores_source import ScoresSource

@@ -19,8 +19,8 @@ from plumbline.operators.metaeval.ratings import mean_ratings
 from plumbline.operators.report.rendering import diagnosis_markdown
 from plumbline.operators.statistics.options import Adaptive
 from plumbline.pipelines.base.markdown_sections import write_section
-from plumbline.pipelines.metaeval.metaeval import open_release
 from plumbline.pipelines.metaeval.protocols import ProtocolConfig
+from plumbline.pipelines.metaeval.release_selection import open_release
 from plumbline.pipelines.metaeval.releases.scores import read_scores, select_metrics
 from plumbline.pipelines.metaeval.scores_source import ScoresSource
 from plumbline.plugins.rating.label_plan import pivot_by_generator

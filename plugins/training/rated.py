@@ -16,8 +16,9 @@ from plumbline.operators.metaeval.ratings import mean_ratings
 from plumbline.operators.metrics.questions.vqascore import VqaScoreConfig
 from plumbline.operators.models.vqa_profiles import VqaProfile
 from plumbline.operators.statistics.options import MATCH_COLUMNS, Match
-from plumbline.pipelines.metaeval.metaeval import Findings, judge, open_release
+from plumbline.pipelines.metaeval.metaeval import Findings, judge
 from plumbline.pipelines.metaeval.protocols import ProtocolConfig
+from plumbline.pipelines.metaeval.release_selection import open_release
 from plumbline.pipelines.metaeval.releases.release import Release
 from plumbline.pipelines.sources.file_memory import FileMemory
 from plumbline.pipelines.sources.shards import ShardSize, read_shard

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 from plumbline.jobs import sweep as job
 from plumbline.operators.base import schemas
-from plumbline.pipelines.metaeval import judged_run
+from plumbline.pipelines.metaeval import metaeval
 from plumbline.pipelines.report import report
 from plumbline.pipelines.running.tasks import open_tasks
 from plumbline.pipelines.sources.shards import read_shard
@@ -152,7 +152,7 @@ def measure(
         (sweep, "write_run", record_time(seconds, "written", write_run)),
         (job, "list_inputs", record_time(seconds, "plan", list_inputs)),
         (job, "plan_inputs", record_time(seconds, "plan", plan_inputs)),
-        (judged_run, "judge_run", record_time(seconds, "agreement", judged_run.judge_run)),
+        (metaeval, "judge_run", record_time(seconds, "agreement", metaeval.judge_run)),
         (report, "write_report", record_time(seconds, "report", report.write_report)),
     )
     more = [f"+metrics.clipscore_{number}={{kind: clipscore, model: clip}}" for number in range(2, int(metrics) + 1)]

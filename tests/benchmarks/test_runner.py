@@ -77,7 +77,7 @@ def test_the_phases_of_a_small_sweep(
         with time_phase(phases, "run"):
             finished = run_sweep(planned, computing.add)
         with time_phase(phases, "judging"):
-            from plumbline.pipelines.metaeval.judged_run import judge_run
+            from plumbline.pipelines.metaeval.metaeval import judge_run
 
             assert planned.config.protocol is not None
             judge_run(planned.store, finished.run_id, planned.config.protocol)

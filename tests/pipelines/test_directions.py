@@ -8,8 +8,7 @@ import pytest
 
 from plumbline.jobs.command import command_of, load_values
 from plumbline.operators.report.page import Page
-from plumbline.pipelines.metaeval.judged_run import judge_run
-from plumbline.pipelines.metaeval.metaeval import run_metaeval
+from plumbline.pipelines.metaeval.metaeval import judge_run, run_metaeval
 from plumbline.pipelines.metaeval.protocols import MetaevalConfig
 from plumbline.pipelines.plans.sweep_config import read_config
 from plumbline.pipelines.report.report import write_report

@@ -9,7 +9,8 @@ import pytest
 from plugins.rating.tests.annotation_files import ATLAS, LABEL_STUDIO, RED, make_annotation
 from plumbline.operators.base.errors import SourceError
 from plumbline.pipelines.base.storage import StorageConfig
-from plumbline.pipelines.metaeval.metaeval import open_release, run_metaeval
+from plumbline.pipelines.metaeval.metaeval import run_metaeval
+from plumbline.pipelines.metaeval.release_selection import open_release
 from plumbline.pipelines.metaeval.releases.release import Release
 from tests.commands import config_of
 from tests.pipelines.metaeval.releases.files import put, reading

@@ -11,7 +11,7 @@ from plumbline.jobs.command import command_of, load_values
 from plumbline.operators.base.errors import ConfigError, SourceError
 from plumbline.operators.statistics.prediction_powered import MIN_LABELS
 from plumbline.pipelines.base.storage import StorageConfig
-from plumbline.pipelines.metaeval.metaeval import open_release
+from plumbline.pipelines.metaeval.release_selection import open_release
 from plumbline.pipelines.plans.sweep_config import read_config
 from plumbline.plugins.rating.jobs.labels import main
 from plumbline.plugins.rating.labelling import LabelsConfig, measure_coverage, plan_labels, tabulate_pairs

@@ -208,7 +208,7 @@ def test_only_the_published_convention_lacks_the_unpublished_graphs() -> None:
         conventions=["published", "paper", "current"],
         unpublished=["2"],
         sampling=FEW,
-    ).judgements
+    )[0]
     ordering = {(its.statistic, its.metric, its.subset): its for its in found if its.statistic.startswith("ordering")}
     assert ordering["ordering_published", "good", "overall"].value == pytest.approx(1.0)
     for convention in ("paper", "current"):
@@ -223,7 +223,7 @@ def test_a_graph_that_was_not_scored_is_named_and_by_the_maintained_code_left_ou
     paper, current = (
         next(
             its
-            for its in judge_graphs(NODES, scored, conventions=[convention], unpublished=(), sampling=FEW).judgements
+            for its in judge_graphs(NODES, scored, conventions=[convention], unpublished=(), sampling=FEW)[0]
             if its.statistic.startswith("separation")
         )
         for convention in ("paper", "current")

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from numpy.typing import NDArray
 
-from plumbline.operators.metaeval.graph_correlations import correlate_graphs, correlation_matrices
+from plumbline.operators.metaeval.graphs import correlate_graphs, correlation_matrices
 from plumbline.operators.metaeval.judgement import OVERALL, PEOPLE, Comparison, Judgement, Order
 from plumbline.operators.report.agreement import MAX_CORRELATED, Agreement, show_agreement
 from plumbline.operators.statistics.bootstrap import UNDEFINED, Interval

@@ -21,9 +21,8 @@ from plumbline.operators.base.errors import ConfigError, SourceError
 from plumbline.operators.metaeval.judgement import PEOPLE, Judgement
 from plumbline.pipelines.metaeval.metaeval import Findings, run_metaeval
 from plumbline.pipelines.metaeval.protocols import MetaevalConfig
-from plumbline.pipelines.metaeval.published_numbers import ReproductionConfig
 from plumbline.pipelines.metaeval.releases.release import Release
-from plumbline.pipelines.metaeval.reproduction import reproduce, reproduction_text
+from plumbline.pipelines.metaeval.reproduction import ReproductionConfig, reproduce, reproduction_text
 from plumbline.pipelines.plans.sweep_config import read_config
 from tests.commands import config_of, printed, refusal
 from tests.pipelines.metaeval.releases.files import LAYOUTS, Layout, reading

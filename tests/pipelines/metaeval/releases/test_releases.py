@@ -17,7 +17,7 @@ from plumbline.jobs.help import choices_of
 from plumbline.operators.base import schemas
 from plumbline.operators.base.errors import PlumblineError, SourceError
 from plumbline.pipelines.base.storage import StorageConfig
-from plumbline.pipelines.metaeval.metaeval import open_release
+from plumbline.pipelines.metaeval.release_selection import open_release
 from plumbline.pipelines.metaeval.releases.readers import RELEASES
 from plumbline.pipelines.metaeval.releases.release import Release
 from tests.commands import config_of, printed
