@@ -180,7 +180,7 @@ def _mean_text(row: LeaderboardRow) -> str:
 
 def _followers(board: Board) -> list[LeaderboardRow]:
     """Return the generators that only the best generator beats."""
-    return board.without(board.leaders()[0].generator).unbeaten()
+    return board.leave_out(board.leaders()[0].generator).unbeaten()
 
 
 def _describe_leader_notes(board: Board, leader: LeaderboardRow) -> str:

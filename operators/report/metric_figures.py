@@ -114,7 +114,7 @@ def _measure(inputs: MetricInputs, metric: str) -> MetricFigures:
     images = ImageCollector(direction(metric, inputs.lower_is_better), inputs.quotas)
     means, spreads, repeats = PromptMeans(scores.prompts), {}, list[Repeats]()
     unscored = _UnscoredRows(scores.prompts)
-    for generator, columns in scores.by_generator(metric):
+    for generator, columns in scores.each_generator(metric):
         spread = spread_of(columns.score, scores.spans.get(metric, (0.0, 1.0)))
         if spread is not None:
             spreads[generator] = spread

@@ -431,7 +431,7 @@ def _find_images(lookup: _Lookup, metric: str) -> tuple[list[ImageRow], dict[int
     """Return all rows of the images by one metric, and each image's score and percentile rank if the metric ranks."""
     ranks, rows, known = _ImageRanks(), list[ImageRow](), list[ScoreColumns]()
     towards = direction(metric, lookup.lower_is_better)
-    for _, columns in lookup.scores.by_generator(metric):
+    for _, columns in lookup.scores.each_generator(metric):
         rows += columns.where(find_sorted(columns.image, lookup.images) >= 0).places()
         if metric in lookup.ranking:
             ranks.add(columns, towards)

@@ -1,8 +1,8 @@
-"""Compares every two generators on the prompts that both have, and ranks generators on boards of means."""
+"""Compares every two generators on the prompts that both have, and ranks generators on leaderboards of means."""
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Hashable, Iterable, Mapping, Sequence
 from itertools import combinations
 from types import MappingProxyType
 from typing import Literal, NamedTuple
@@ -107,7 +107,7 @@ class Duel(NamedTuple):
     metric: str
     skill: str
     better: str | None
-    """The clearly better generator, by the signed ranks; None without a clear difference."""
+    """The clearly better generator by the signed ranks; None without a clear difference."""
     generator_a: str
     generator_b: str
     difference: float
@@ -126,12 +126,12 @@ class Duel(NamedTuple):
     n: int
     """Number of prompts; several images of a prompt are averaged."""
     differing: int
-    """Number of prompts on which the two have different scores."""
+    """Number of prompts with different scores."""
     direction: int = 1
     """1 if a higher score is better, -1 if a lower score is."""
     unlike: tuple[Difference, ...] = ()
-    """Settings in which the two differ. If there are any, neither is called better, and the correction skips the pair.
-    """
+    """Generation settings that differ. If there are any, neither generator is called better, and the correction skips
+    the pair."""
 
     @property
     def favoured(self) -> str:
@@ -193,7 +193,7 @@ class Board(NamedTuple):
 
     @property
     def fewest_prompts(self) -> int:
-        """Smallest number of common prompts on which a difference between two generators can be clear."""
+        """Smallest number of common prompts that can show a clear difference between two generators."""
         return fewest_pairs(len(self.duels), SIGNIFICANT)
 
     @property
@@ -227,7 +227,6 @@ class Board(NamedTuple):
         return min(differing, key=lambda duel: (duel.p_value, -abs(duel.effect)), default=None)
 
     def scored(self) -> list[LeaderboardRow]:
-        """Return the rows that have a mean."""
         return [row for row in self.rows if row.n]
 
     def better_than(self, generator: str) -> list[str]:
@@ -237,7 +236,7 @@ class Board(NamedTuple):
         return [str(duel.worse) for duel in self.duels if duel.better == generator]
 
     def unlike_to(self, generator: str) -> list[str]:
-        """Return the generators that are not compared with this one because their settings differ."""
+        """Return the generators that are not compared with `generator` because their settings differ."""
         pairs = [(duel.generator_a, duel.generator_b) for duel in self.unlike]
         return [b if a == generator else a for a, b in pairs if generator in (a, b)]
 
@@ -247,7 +246,7 @@ class Board(NamedTuple):
         return "their settings differ." if self.unlike else "none share a prompt that it scored."
 
     def tied_with(self, generator: str) -> list[str]:
-        """Return the scored generators that do not differ clearly from this one, best mean first.
+        """Return the scored generators that do not differ clearly from `generator`, best mean first.
 
         With a baseline, only the pairs that include the baseline count.
         """
@@ -288,7 +287,7 @@ class Board(NamedTuple):
         others = len(self.scored()) - 1
         return next((first for first in self.leaders() if 0 < others == len(self.worse_than(first.generator))), None)
 
-    def without(self, generator: str) -> "Board":
+    def leave_out(self, generator: str) -> "Board":
         """Return the board as if a generator had not been compared."""
         duels = tuple(duel for duel in self.duels if generator not in (duel.generator_a, duel.generator_b))
         return self._replace(rows=tuple(row for row in self.rows if row.generator != generator), duels=duels)
@@ -305,14 +304,15 @@ def build_boards(
         ranked[row.metric, row.skill].append(row)
     for duel in duels:
         (unlike if duel.unlike else compared)[duel.metric, duel.skill].append(duel)
+
+    def rank_key(row: LeaderboardRow) -> tuple[float, str]:
+        # Rounded, so that means that differ only by rounding errors are ordered by name.
+        return -float(f"{row.worth:.9g}") if row.n else math.inf, row.generator
+
     return {
-        key: Board(*key, tuple(sorted(own, key=_rank_key)), tuple(compared[key]), baseline, tuple(unlike[key]))
+        key: Board(*key, tuple(sorted(own, key=rank_key)), tuple(compared[key]), baseline, tuple(unlike[key]))
         for key, own in ranked.items()
     }
-
-
-def _rank_key(row: LeaderboardRow) -> tuple[float, str]:
-    return -float(f"{row.worth:.9g}") if row.n else math.inf, row.generator
 
 
 def not_compared(duels: Iterable[Duel]) -> list[str]:
@@ -328,54 +328,40 @@ def rank_generators(
     baseline: str = "",
     unranked: Container[str] = (),
 ) -> list[LeaderboardRow]:
-    """Return every metric's leaderboard from a summary (schema SUMMARY), overall and by skill, best mean first.
+    """Return the leaderboard of every metric from a summary (schema SUMMARY), overall and by skill, best mean first.
 
     The `duels` compare the same scores; they decide the tie groups, or the marks against the baseline. Rows of
-    `unranked` metrics, by which no generator is better than another, have no rank and no tie group.
+    `unranked` metrics, which only describe images, have no rank and no tie group.
     """
-    compared = defaultdict[tuple[str, str], list[Duel]](list)
+    by_board = defaultdict[tuple[str, str], list[Duel]](list)
     for duel in duels:
-        compared[duel.metric, duel.skill].append(duel)
-    ranked = [
-        row
-        for (metric, skill), frame in best_first(summary, lower_is_better)
-        .to_pandas()
-        .groupby(["metric", "skill"], sort=False)
-        for row in _rank_board(
-            frame, compared[str(metric), str(skill)], direction(str(metric), lower_is_better), baseline
-        )
-    ]
-    return [row._replace(rank=None, group="") if row.metric in unranked else row for row in ranked]
-
-
-def _rank_board(frame: pd.DataFrame, duels: Sequence[Duel], towards: int, baseline: str) -> Iterator[LeaderboardRow]:
-    """Yield the leaderboard of one metric and skill from its part of the summary."""
-    if baseline:
-        groups = _baseline_marks(baseline, duels)
-    else:
-        groups = _tie_groups([str(name) for name in frame["generator"][frame["n"] > 0]], duels)
-    ranks = pd.Series(merge_equal(towards * frame["mean"].to_numpy(np.float64))).rank(method="min", ascending=False)
+        by_board[duel.metric, duel.skill].append(duel)
     columns = ["generator", "metric", "skill", "mean", "low", "high", "n", "n_null", "coverage"]
-    for record, value in zip(frame[columns].to_dict("records"), ranks, strict=True):
-        rank = None if math.isnan(value) else int(value)
-        yield LeaderboardRow(**record, rank=rank, group=groups.get(record["generator"], ""), direction=towards)
+    frames = best_first(summary, lower_is_better).to_pandas()
+    board: list[LeaderboardRow] = []
+    for (metric, skill), frame in frames.groupby(["metric", "skill"], sort=False):
+        own, towards = by_board[str(metric), str(skill)], direction(str(metric), lower_is_better)
+        groups: dict[str, str] = {}
+        if baseline and metric not in unranked:
+            others = {({duel.generator_a, duel.generator_b} - {baseline}).pop(): duel for duel in own}
+            marks = {None: TIED, baseline: WORSE}
+            groups = {name: UNLIKE if duel.unlike else marks.get(duel.better, BETTER) for name, duel in others.items()}
+        elif metric not in unranked:
+            groups = _tie_groups([str(name) for name in frame["generator"][frame["n"] > 0]], own)
+        ranks = pd.Series(merge_equal(towards * frame["mean"].to_numpy(np.float64))).rank(method="min", ascending=False)
+        for record, value in zip(frame[columns].to_dict("records"), ranks, strict=True):
+            rank = None if math.isnan(value) or metric in unranked else int(value)
+            group = groups.get(record["generator"], "")
+            board.append(LeaderboardRow(**record, rank=rank, group=group, direction=towards))
+    return board
 
 
 def _tie_groups(generators: Sequence[str], duels: Sequence[Duel]) -> dict[str, str]:
     """Return the letters of each generator; none for a generator whose settings differ from those of all others."""
     apart = {frozenset((duel.generator_a, duel.generator_b)) for duel in duels if duel.better or duel.unlike}
-    unlike, compared = (
-        {name for duel in duels if bool(duel.unlike) == differs for name in (duel.generator_a, duel.generator_b)}
-        for differs in (True, False)
-    )
+    unlike = {name for duel in duels if duel.unlike for name in (duel.generator_a, duel.generator_b)}
+    compared = {name for duel in duels if not duel.unlike for name in (duel.generator_a, duel.generator_b)}
     return compact_letters([name for name in generators if name not in unlike - compared], apart)
-
-
-def _baseline_marks(baseline: str, duels: Sequence[Duel]) -> dict[str, str]:
-    """Return one of MARKS for each generator; the baseline itself has no mark."""
-    others = {({duel.generator_a, duel.generator_b} - {baseline}).pop(): duel for duel in duels}
-    marks = {None: TIED, baseline: WORSE}
-    return {name: UNLIKE if duel.unlike else marks.get(duel.better, BETTER) for name, duel in others.items()}
 
 
 class PromptMeans:
@@ -388,7 +374,7 @@ class PromptMeans:
         self._column_of: dict[str, int] = {}
 
     def add(self, generator: str, means: Floats) -> None:
-        """Add a generator's mean for each prompt, nan if there is none. A generator without any mean is not added."""
+        """Add a generator's mean for each prompt, nan for a missing mean. A generator without any mean is not added."""
         if np.isfinite(means).any():
             self._column_of[generator] = len(self._columns)
             self._columns.append(means)
@@ -420,7 +406,7 @@ def average_prompts(prompts: Hashes, columns: ScoreColumns) -> Floats:
 def read_prompt_means(scores: RunScores, metric: str) -> PromptMeans:
     """Read a metric's scores of a run and average them by prompt and generator."""
     means = PromptMeans(scores.prompts)
-    for generator, columns in scores.by_generator(metric):
+    for generator, columns in scores.each_generator(metric):
         means.add(generator, average_prompts(scores.prompts, columns))
     return means
 
@@ -441,17 +427,36 @@ def compare_generators(
     pairs = means.pairs(baseline)
     if not pairs:
         return []
-    having = dict(skills.each(means.prompts))
-    tests: dict[str, list[SignedRank]] = {skill: [] for skill in having}
+    masks = dict(skills.each(means.prompts))
+    tests: dict[str, list[SignedRank]] = {skill: [] for skill in masks}
     for a, b in pairs:
         of_a, of_b = means.read(a), means.read(b)
         apart, step = towards * (of_a - of_b), step_of(of_a, of_b)
-        for skill, has_it in having.items():
-            tests[skill].append(signed_rank_of(apart if skill == OVERALL else apart[has_it], step))
-    sums = _interval_sums(means, having, pairs)
-    found = [duel for skill in having for duel in _duels(metric, skill, towards, pairs, tests[skill], sums[skill])]
-    unlike = {(a, b): tuple(differences(settings.get(a, {}), settings.get(b, {}))) for a, b in pairs}
-    return decide_duels([duel._replace(unlike=unlike[duel.generator_a, duel.generator_b]) for duel in found])
+        for skill, mask in masks.items():
+            tests[skill].append(signed_rank_of(apart if skill == OVERALL else apart[mask], step))
+    unlike = [tuple(differences(settings.get(a, {}), settings.get(b, {}))) for a, b in pairs]
+    duels = []
+    for skill, sums in _sum_differences(means, masks, pairs).items():
+        compared = [pair for pair, test in enumerate(tests[skill]) if test.n]
+        intervals = ratio_intervals(*sums[:, compared])
+        for pair, low, high in zip(compared, *intervals.tolist(), strict=True):
+            (a, b), test = pairs[pair], tests[skill][pair]
+            duels.append(
+                Duel(
+                    metric=metric,
+                    skill=skill,
+                    better=None,
+                    generator_a=a,
+                    generator_b=b,
+                    low=low if test.differing else math.nan,  # if nothing differs, the interval is only rounding error
+                    high=high if test.differing else math.nan,
+                    p_holm=math.nan,
+                    direction=towards,
+                    unlike=unlike[pair],
+                    **test._replace(difference=towards * test.difference)._asdict(),
+                )
+            )
+    return decide_duels(duels)
 
 
 def decide_duels(
@@ -474,87 +479,37 @@ def decide_duels(
     return decided
 
 
-def _duels(
-    metric: str,
-    skill: str,
-    towards: int,
-    pairs: Sequence[tuple[str, str]],
-    tests: Sequence[SignedRank],
-    sums: Floats,
-) -> Iterator[Duel]:
-    """Yield an undecided duel for each pair with a prompt in common.
-
-    `sums` are the weighted totals and counts of the pairs (2, pairs, resamples).
-    """
-    compared = [number for number, test in enumerate(tests) if test.n]
-    intervals = ratio_intervals(*sums[:, compared])
-    for number, low, high in zip(compared, *intervals.tolist(), strict=True):
-        (a, b), test = pairs[number], tests[number]
-        yield Duel(
-            metric=metric,
-            skill=skill,
-            better=None,
-            generator_a=a,
-            generator_b=b,
-            low=low if test.differing else math.nan,  # if nothing differs, the interval is only rounding error
-            high=high if test.differing else math.nan,
-            p_holm=math.nan,
-            direction=towards,
-            **test._replace(difference=towards * test.difference)._asdict(),
-        )
-
-
-def _interval_sums(
-    means: PromptMeans, having: Mapping[str, NDArray[np.bool_]], pairs: Sequence[tuple[str, str]]
+def _sum_differences(
+    means: PromptMeans, masks: Mapping[str, NDArray[np.bool_]], pairs: Sequence[tuple[str, str]]
 ) -> dict[str, Floats]:
     """Return, by skill, the pairs' differences and numbers of prompts, summed with the bootstrap's weights.
 
-    `having` tells by skill which prompts have it. A prompt's weights are drawn once for all skills. The arrays have the
-    shape (2, pairs, RESAMPLES).
+    `masks` has the prompts with each skill. A prompt's weights are drawn once for all skills. The sums have the shape
+    (2, pairs, RESAMPLES).
     """
     names = means.generators
     first, second = np.array([[names.index(a), names.index(b)] for a, b in pairs], np.intp).T
-    sums = np.zeros((len(having), 2, len(pairs), RESAMPLES))
+    sums = np.zeros((len(masks), 2, len(pairs), RESAMPLES))
     for begin in range(0, len(means.prompts), PROMPTS_AT_ONCE):
         part = slice(begin, begin + PROMPTS_AT_ONCE)
-        values = np.stack([means.read(name, part) for name in names])
-        weights = poisson_weights(means.prompts[part]).astype(np.float64)
-        _add_pairs(sums, values, np.stack([has_it[part] for has_it in having.values()]), weights, first, second)
-    return dict(zip(having, sums, strict=True))
-
-
-def _add_pairs(
-    sums: Floats,
-    values: Floats,
-    having: NDArray[np.bool_],
-    weights: Floats,
-    first: NDArray[np.intp],
-    second: NDArray[np.intp],
-) -> None:
-    """Add some prompts to the sums.
-
-    Args:
-        sums: The sums so far, which are changed (skills, 2, pairs, resamples).
-        values: Mean scores (generators, prompts).
-        having: Which of the prompts have a skill (skills, prompts).
-        weights: Weights of the bootstrap (prompts, resamples).
-        first: The first generator of each pair, as an index of `values`.
-        second: The second generator of each pair.
-    """
-    # On prompts for which all generators have a value, a sum of differences is the difference of two sums. So one
-    # sum is computed for each generator, and not for each pair.
-    whole = np.asarray(np.isfinite(values).all(axis=0))
-    columns = np.vstack([np.where(whole, values, 0.0), whole])
-    totals = (having[:, None] * columns).reshape(-1, len(whole)) @ weights
-    totals = totals.reshape(len(having), len(columns), -1)
-    sums[:, 0] += totals[:, first] - totals[:, second]
-    sums[:, 1] += totals[:, -1:]
-    if not whole.all():
-        apart = values[first][:, ~whole] - values[second][:, ~whole]
-        both = np.isfinite(apart)
-        known, of_rest = np.stack([np.where(both, apart, 0.0), both]), weights[~whole]
-        for number, has_it in enumerate(having[:, ~whole]):
-            sums[number] += known[:, :, has_it] @ of_rest[has_it]
+        values = np.stack([means.read(name, part) for name in names])  # (generators, prompts)
+        weights = poisson_weights(means.prompts[part]).astype(np.float64)  # (prompts, resamples)
+        having = np.stack([mask[part] for mask in masks.values()])  # (skills, prompts)
+        # On prompts for which all generators have a value, a sum of differences is the difference of two sums. So one
+        # sum is computed for each generator, and not for each pair.
+        whole = np.asarray(np.isfinite(values).all(axis=0))
+        columns = np.vstack([np.where(whole, values, 0.0), whole])
+        totals = (having[:, None] * columns).reshape(-1, len(whole)) @ weights
+        totals = totals.reshape(len(having), len(columns), -1)
+        sums[:, 0] += totals[:, first] - totals[:, second]
+        sums[:, 1] += totals[:, -1:]
+        if not whole.all():
+            apart = values[first][:, ~whole] - values[second][:, ~whole]
+            both = np.isfinite(apart)
+            known, rest = np.stack([np.where(both, apart, 0.0), both]), weights[~whole]
+            for skill, mask in enumerate(having[:, ~whole]):
+                sums[skill] += known[:, :, mask] @ rest[mask]
+    return dict(zip(masks, sums, strict=True))
 
 
 def bradley_terry(metric: str, means: PromptMeans, lower_is_better: Container[str] = ()) -> dict[str, float]:
@@ -566,20 +521,14 @@ def bradley_terry(metric: str, means: PromptMeans, lower_is_better: Container[st
     """
     import evalica  # takes a second, and few reports ask for ratings
 
-    towards = direction(metric, lower_is_better)
-    matches = [
-        (a, b, evalica.Winner[winner], float(count))
-        for a, b in means.pairs()
-        for winner, count in _count_wins(means.read(a), means.read(b), towards).items()
-    ]
+    towards, matches = direction(metric, lower_is_better), []
+    for a, b in means.pairs():
+        of_a, of_b = means.read(a), means.read(b)
+        apart = round_to(towards * (of_a - of_b), step_of(of_a, of_b))
+        wins = {"X": (apart > 0).sum(), "Y": (apart < 0).sum(), "Draw": (apart == 0).sum() + 1}
+        matches += [(a, b, evalica.Winner[winner], float(count)) for winner, count in wins.items()]
     if not matches:
         return {}
     first, second, winners, counts = zip(*matches, strict=True)
     ratings = 400 * np.log10(evalica.bradley_terry(first, second, winners, weights=list(counts)).scores)
     return {str(name): float(value) for name, value in (ratings - ratings.mean()).items()}
-
-
-def _count_wins(a: Floats, b: Floats, towards: int) -> dict[str, int]:
-    """Return the number of matches that each of two generators won, and the number of draws plus one."""
-    apart = round_to(towards * (a - b), step_of(a, b))
-    return {"X": int((apart > 0).sum()), "Y": int((apart < 0).sum()), "Draw": int((apart == 0).sum()) + 1}

@@ -1,4 +1,4 @@
-"""The recipe of a run's metric. If two runs have different recipes for a name, these are two different metrics."""
+"""The recipe of a run's metric. Metrics of two runs with the same name and different recipes are different metrics."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -17,8 +17,8 @@ Recipe = Mapping[str, str]
 def recipe_of(manifest: Mapping[str, Any], metric: str) -> Recipe:
     """Return the settings that define a metric of a run: its options, its models, and the versions of its stages.
 
-    The names of the metric and of its models' roles are not part of the recipe. So entries of different names are the
-    same metric if their recipes are equal.
+    The names of the metric and of its models' roles are not part of the recipe: two names with equal recipes are the
+    same metric.
     """
     config: Mapping[str, Any] = manifest.get("config", {})
     options, models = config.get("metrics", {}).get(metric, {}), config.get("models", {})
@@ -45,10 +45,10 @@ def _flatten(parts: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
 
 
 def differing_paths(before: Recipe, after: Recipe) -> list[str]:
-    """Return the paths of the settings in which two recipes differ."""
+    """Return the paths of the settings that differ between two recipes."""
     return [path for path in dict.fromkeys([*before, *after]) if before.get(path) != after.get(path)]
 
 
 def unranked_metrics(manifest: Mapping[str, Any]) -> frozenset[str]:
-    """Return a run's metrics by which no image is better than another."""
+    """Return a run's metrics that only describe images: none of their scores is better than another."""
     return frozenset(name for name, metric in read_metrics(manifest).items() if not metric.ranks)

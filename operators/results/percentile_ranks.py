@@ -19,9 +19,9 @@ from plumbline.operators.statistics.percentiles import percentile_rank
 Floats = NDArray[np.float64]
 
 MAX_KEPT = 200
-"""Largest number of values in a sketch. A sketch of at most this many scores has all of them."""
+"""Largest number of values in a sketch. A sketch of fewer scores has all of them."""
 MIN_IMAGES = 20
-"""Smallest number of images among which a percentile rank is given."""
+"""Smallest number of images for a percentile rank."""
 
 
 class Sketch(NamedTuple):
@@ -76,7 +76,7 @@ def usual_table(parts: Iterable[tuple[SketchKey, Sketch]]) -> pa.Table:
 
 
 def largest_sketches(tables: Iterable[pa.Table]) -> dict[SketchKey, Sketch]:
-    """Return the sketch of the most images for each metric and generator; of equal ones the first.
+    """Return the sketch of the most images for each metric and generator; the first of several of equal size.
 
     So a generator that several runs scored counts once.
     """

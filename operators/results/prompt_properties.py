@@ -119,12 +119,12 @@ Parser = Callable[[str], ParseProperties]
 
 def properties(others: Mapping[str, Property], parse: Parser | None = None) -> dict[str, Property]:
     """Return functions of a prompt by name: length, grade, the ParseProperties if there is a parser, and `others`."""
-    parsed = {} if parse is None else {name: partial(_measure, parse, name) for name in ParseProperties._fields}
+
+    def measure(parse: Parser, name: str, text: str) -> float:
+        return float(getattr(parse(text), name))
+
+    parsed = {} if parse is None else {name: partial(measure, parse, name) for name in ParseProperties._fields}
     return {"length": length, "grade": grade, **parsed, **others}
-
-
-def _measure(parse: Parser, name: str, text: str) -> float:
-    return float(getattr(parse(text), name))
 
 
 def open_parser(name: str, option: str = "parser") -> Parser:

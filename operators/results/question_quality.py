@@ -1,15 +1,15 @@
 """Quality of written questions: prompts that lack them, words that they cover, and questions that are dropped."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pyarrow as pa
 
 from plumbline.operators.stages.scores import WrittenIndex
 
-FUNCTION_WORDS = """
+_WORDS_WITHOUT_CONTENT = """
 a about above across after against all along also an and any are around as at be been before behind being below
 beneath beside between beyond both but by can could did do does down during each either every few for from had has
 have he her hers him his how i if in inside into is it its itself just like many may me might more most must my near
@@ -17,10 +17,7 @@ neither no nor not of off on once one onto or other our out outside over own per
 the their them then there these they this those through to together too toward towards under until up upon very was
 we were what when where which while who whose why will with within without would you your
 """
-"""Words that are not content words."""
-
-
-_FUNCTION_WORDS = frozenset(FUNCTION_WORDS.split())
+_FUNCTION_WORDS = frozenset(_WORDS_WITHOUT_CONTENT.split())
 
 
 class QuestionQuality(NamedTuple):
@@ -48,7 +45,10 @@ def assess(
     texts = dict(zip(prompts.column("prompt_id").to_pylist(), prompts.column("text").to_pylist(), strict=True))
     rows = [row for row in questions.to_pylist() if row["error"] is None]
     words = {prompt_id: content_words(texts[prompt_id]) for prompt_id in written.questions}
-    spans = _spans(rows)
+    spans: dict[str, list[tuple[int, int]]] = {}
+    for row in rows:
+        if row["start"] is not None and row["keep"] is not False:
+            spans.setdefault(row["prompt_id"], []).append((row["start"], row["end"]))
     return QuestionQuality(
         prompts=len(texts),
         failed=len(texts) - len(written.questions),
@@ -64,9 +64,9 @@ def assess(
     )
 
 
-def mean_content_words(texts: Sequence[str | None], *, most: int = 1_000) -> float:
-    """Return the mean number of content words of about `most` texts, spaced evenly; 0 without texts."""
-    counts = [len(content_words(text or "")) for text in texts[:: max(1, len(texts) // most)]]
+def mean_content_words(texts: Sequence[str | None]) -> float:
+    """Return the mean number of content words of about 1,000 of the texts, spaced evenly; 0 without texts."""
+    counts = [len(content_words(text or "")) for text in texts[:: max(1, len(texts) // 1_000)]]
     return fmean(counts) if counts else 0.0
 
 
@@ -74,11 +74,3 @@ def content_words(text: str) -> list[tuple[int, int]]:
     """Return the start and end of each content word of a text, in characters."""
     words = re.finditer(r"\w+(?:['’-]\w+)*", text)
     return [match.span() for match in words if match.group().casefold() not in _FUNCTION_WORDS]
-
-
-def _spans(questions: Sequence[Mapping[str, Any]]) -> dict[str, list[tuple[int, int]]]:
-    spans: dict[str, list[tuple[int, int]]] = {}
-    for row in questions:
-        if row["start"] is not None and row["keep"] is not False:
-            spans.setdefault(row["prompt_id"], []).append((row["start"], row["end"]))
-    return spans

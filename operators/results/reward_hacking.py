@@ -10,8 +10,8 @@ from plumbline.operators.base.sentences import Sentence, names, number
 from plumbline.operators.metrics.metric import Metric
 
 MARGIN = 0.1
-"""Fraction of its earlier mean by which an image statistic must have changed: with many prompts, even an invisible
-change is significant. Metrics that rank images need no such margin."""
+"""An image statistic must have changed by more than this fraction of its earlier mean: with many prompts, even an
+invisible change is significant. Metrics that rank images need no such margin."""
 
 
 class Movement(NamedTuple):

@@ -1,7 +1,7 @@
 """A run's scores as NumPy arrays, read for one metric and generator at a time, with ids replaced by hashes.
 
-So the memory of a report depends neither on the number of metrics and generators of a run nor on the length of its ids.
-The ids themselves are read for few rows only.
+So a report needs the same memory for any number of metrics and generators, and for ids of any length. The ids
+themselves are read for few rows only.
 """
 
 import math
@@ -25,7 +25,7 @@ IDS = ("image_id", "prompt_id", "generator")
 READ = (*IDS, "metric", "score", "truncated")
 """The columns that are converted to arrays."""
 PARTS_KEPT = 16
-"""Number of parts that stay in memory, the first ones. A part has about 32,000 rows and takes a megabyte."""
+"""Number of parts that stay in memory: the first ones. A part has about 32,000 rows and takes a megabyte."""
 PARTS_AT_ONCE = 4
 HASHES_AT_ONCE = 1 << 20
 """Number of new hashes that are collected, at least, before duplicates are removed."""
@@ -54,13 +54,7 @@ class ScoreColumns(NamedTuple):
 
     def where(self, chosen: NDArray[Any] | slice) -> "ScoreColumns":
         """Return some of the rows, chosen by a mask, by indices or by a slice."""
-        return ScoreColumns(
-            row=self.row[chosen],
-            generator=self.generator[chosen],
-            prompt=self.prompt[chosen],
-            image=self.image[chosen],
-            score=self.score[chosen],
-        )
+        return ScoreColumns._make(column[chosen] for column in self)
 
     def scored(self) -> "ScoreColumns":
         """Return the rows that have a score, an image id and a prompt id."""
@@ -68,13 +62,7 @@ class ScoreColumns(NamedTuple):
 
     def followed_by(self, others: "ScoreColumns") -> "ScoreColumns":
         """Return these rows and then the others."""
-        return ScoreColumns(
-            row=np.concatenate([self.row, others.row]),
-            generator=np.concatenate([self.generator, others.generator]),
-            prompt=np.concatenate([self.prompt, others.prompt]),
-            image=np.concatenate([self.image, others.image]),
-            score=np.concatenate([self.score, others.score]),
-        )
+        return ScoreColumns._make(np.concatenate([getattr(self, name), getattr(others, name)]) for name in self._fields)
 
     def places(self) -> list[tuple[int, int]]:
         """Return (image, row) for each row."""
@@ -104,7 +92,7 @@ class SharedPrompts(NamedTuple):
     """Prompts that can be compared between two runs."""
 
     prompts: Hashes
-    """Hashes of ids in both runs, ascending. Their texts are equal, or unknown, as in runs of earlier versions."""
+    """Hashes of ids in both runs, ascending. Their texts are equal, or not known for one of the runs."""
     edited: int
     """Number of ids in both runs whose texts differ."""
 
@@ -165,7 +153,7 @@ class _Parts:
                 yield from pool.map(self.load, numbers[first : first + PARTS_AT_ONCE])
 
     def load(self, number: int) -> _Part:
-        part = self._kept.get(number) or _to_arrays(self.read[number](READ))
+        part = self._kept.get(number) or _make_part(self.read[number](READ))
         if number < PARTS_KEPT:
             self._kept[number] = part
         return part
@@ -175,7 +163,7 @@ def _count_part(parts: _Parts, number: int) -> _Counted:
     part = parts.load(number)
     shape = (len(part.metrics), len(part.generators))
     rows = np.bincount(part.metric * shape[1] + part.generator, minlength=math.prod(shape)).reshape(shape)
-    cut = np.bincount(part.metric[part.truncated], minlength=len(part.metrics))
+    truncated = np.bincount(part.metric[part.truncated], minlength=len(part.metrics))
     spans = {}
     for number, metric in enumerate(part.metrics):
         scores = part.score[(part.metric == number) & ~np.isnan(part.score)]
@@ -189,7 +177,7 @@ def _count_part(parts: _Parts, number: int) -> _Counted:
             for metric, generator in np.argwhere(rows)
         },
         spans=spans,
-        truncated={metric: count for metric, count in zip(part.metrics, cut.tolist(), strict=True) if count},
+        truncated={metric: count for metric, count in zip(part.metrics, truncated.tolist(), strict=True) if count},
         n_null=part.n_null,
         prompts=np.unique(part.prompt[part.prompt != NONE]),
     )
@@ -302,7 +290,7 @@ class RunScores:
                 getattr(whole, name)[begin:end] = getattr(part, name)[chosen]
         return whole
 
-    def by_generator(self, metric: str) -> Iterator[tuple[str, ScoreColumns]]:
+    def each_generator(self, metric: str) -> Iterator[tuple[str, ScoreColumns]]:
         return ((generator, self.select_rows(metric, generator)) for generator in self.generators)
 
     def ids(self, rows: Sequence[int]) -> list[RowIds]:
@@ -316,7 +304,7 @@ class RunScores:
         return [known[row] for row in rows]
 
 
-def _to_arrays(table: pa.Table) -> _Part:
+def _make_part(table: pa.Table) -> _Part:
     generators, generator = _encode(table.column("generator"))
     metrics, metric = _encode(table.column("metric"))
     prompt = _hash_column(table.column("prompt_id"))

@@ -1,6 +1,6 @@
-"""Summarises scores: every generator's mean per metric, overall and per skill, with its interval and coverage."""
+"""Summarises scores: every generator's mean by metric, overall and by skill, with its interval and coverage."""
 
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, NamedTuple
@@ -116,11 +116,6 @@ class Tally:
         self.skills = skills
         self.sums: dict[tuple[str, str], Sums] = {}
 
-    def add(self, scores: pa.Table) -> None:
-        """Add the rows of a table with generator, metric, prompt_id and score."""
-        (counted,) = count_each([scores], self.skills)
-        self.merge(counted.sums)
-
     def merge(self, sums: Mapping[tuple[str, str], Sums]) -> None:
         """Add the sums of another tally of the same skills."""
         for key, own in sums.items():
@@ -156,29 +151,27 @@ class Tally:
 
     def summary(self) -> pa.Table:
         """Return the summary (schema SUMMARY), highest overall mean first within each metric, without empty skills."""
-        tables = [self._summarise(generator, metric, sums) for (generator, metric), sums in self.sums.items()]
+        tables, skills = [], self.skills.names
+        for (generator, metric), sums in self.sums.items():
+            low, high = ratio_intervals(sums.totals, sums.counts)
+            with np.errstate(invalid="ignore", divide="ignore"):
+                sem = np.where(sums.n > 1, np.sqrt(sums.squares / (sums.n - 1) / sums.n), np.nan)
+            columns = {
+                "generator": [generator] * len(skills),
+                "metric": [metric] * len(skills),
+                "skill": skills,
+                "mean": np.where(sums.n > 0, sums.mean, np.nan),
+                "low": low,
+                "high": high,
+                "sem": sem,
+                "n": sums.n.astype(np.int64),
+                "n_null": (sums.rows - sums.n).astype(np.int64),
+                "coverage": sums.n / np.maximum(sums.rows, 1),
+            }
+            # from_pandas: nan becomes null
+            arrays = [pa.array(columns[field.name], field.type, from_pandas=True) for field in schemas.SUMMARY]
+            tables.append(pa.table(arrays, schema=schemas.SUMMARY).filter(pa.array(sums.rows > 0)))
         return best_first(pa.concat_tables(tables)) if tables else schemas.SUMMARY.empty_table()
-
-    def _summarise(self, generator: str, metric: str, sums: Sums) -> pa.Table:
-        """Return the rows of a generator and metric, with null for undefined values."""
-        low, high = ratio_intervals(sums.totals, sums.counts)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            sem = np.where(sums.n > 1, np.sqrt(sums.squares / (sums.n - 1) / sums.n), np.nan)
-        skills = self.skills.names
-        columns = {
-            "generator": [generator] * len(skills),
-            "metric": [metric] * len(skills),
-            "skill": skills,
-            "mean": np.where(sums.n > 0, sums.mean, np.nan),
-            "low": low,
-            "high": high,
-            "sem": sem,
-            "n": sums.n.astype(np.int64),
-            "n_null": (sums.rows - sums.n).astype(np.int64),
-            "coverage": sums.n / np.maximum(sums.rows, 1),
-        }
-        arrays = [pa.array(columns[field.name], field.type, from_pandas=True) for field in schemas.SUMMARY]
-        return pa.table(arrays, schema=schemas.SUMMARY).filter(pa.array(sums.rows > 0))
 
 
 def count_each(tables: Sequence[pa.Table], skills: Skills) -> list[Tally]:
@@ -187,29 +180,24 @@ def count_each(tables: Sequence[pa.Table], skills: Skills) -> list[Tally]:
     Tables of the same prompts share the bootstrap's weights, because drawing these is most of the work.
     """
     tallies = [Tally(skills) for _ in tables]
-    by_prompts: dict[bytes, list[tuple[Tally, tuple[str, str], _PromptSums]]] = {}
+    by_prompts: dict[bytes, list[tuple[_Prompts, Sums, Callable[[slice], Floats]]]] = {}
     prompts: _Prompts | None = None
     for table, tally in zip(tables, tallies, strict=True):
-        for key, own in _split_by_generator_and_metric(table):
-            prompts = _encode_prompts(own.column("prompt_id"), skills, prompts)
-            counted = _PromptSums.from_scores(own.column("score"), prompts)
-            by_prompts.setdefault(prompts.hashes.tobytes(), []).append((tally, key, counted))
+        keys = table.select(["generator", "metric"]).group_by(["generator", "metric"], use_threads=False).aggregate([])
+        for generator, metric in zip(*(column.to_pylist() for column in keys.columns), strict=True):
+            own = table
+            if len(keys) > 1:
+                own = table.filter(pc.and_(pc.equal(table["generator"], generator), pc.equal(table["metric"], metric)))
+            if prompts is None or not own.column("prompt_id").equals(prompts.column):
+                prompts = _encode_prompts(own.column("prompt_id"), skills)
+            sums, values = _sum_scores(own.column("score"), prompts)
+            tally.sums[generator, metric] = sums
+            by_prompts.setdefault(prompts.hashes.tobytes(), []).append((prompts, sums, values))
     for group in by_prompts.values():
-        hashes = group[0][2].prompts.hashes
-        for (tally, key, counted), weighted in zip(
-            group, weighted_sums(hashes, [counted.values for _, _, counted in group]), strict=True
-        ):
-            tally.merge({key: counted.sums(weighted)})
+        weighted = weighted_sums(group[0][0].hashes, [values for _, _, values in group])
+        for (_, sums, _), both in zip(group, weighted, strict=True):
+            sums.totals, sums.counts = np.split(both, 2)
     return tallies
-
-
-def _split_by_generator_and_metric(scores: pa.Table) -> Iterator[tuple[tuple[str, str], pa.Table]]:
-    keys = scores.select(["generator", "metric"]).group_by(["generator", "metric"], use_threads=False).aggregate([])
-    for generator, metric in zip(*(column.to_pylist() for column in keys.columns), strict=True):
-        own = scores
-        if len(keys) > 1:
-            own = scores.filter(pc.and_(pc.equal(scores["generator"], generator), pc.equal(scores["metric"], metric)))
-        yield (generator, metric), own
 
 
 class _Prompts(NamedTuple):
@@ -225,10 +213,7 @@ class _Prompts(NamedTuple):
     """1 for each prompt and skill that the prompt has, else 0 (prompts, skills)."""
 
 
-def _encode_prompts(column: pa.ChunkedArray, skills: Skills, before: _Prompts | None) -> _Prompts:
-    """Return the prompts of a column; reuse the prompts `before` if they have the same column."""
-    if before is not None and column.equals(before.column):
-        return before
+def _encode_prompts(column: pa.ChunkedArray, skills: Skills) -> _Prompts:
     encoded = column.fill_null("").combine_chunks().dictionary_encode()
     hashes = hash_ids(encoded.dictionary.to_numpy(zero_copy_only=False))
     order = np.argsort(hashes)  # so that sums over prompts do not depend on the order of the rows
@@ -237,47 +222,36 @@ def _encode_prompts(column: pa.ChunkedArray, skills: Skills, before: _Prompts | 
     return _Prompts(column, codes[encoded.indices.to_numpy()], hashes[order], skills.membership(hashes[order]))
 
 
-class _PromptSums(NamedTuple):
-    """One generator's scores by one metric, summed by prompt and by skill."""
+def _sum_scores(scores: pa.ChunkedArray, prompts: _Prompts) -> tuple[Sums, Callable[[slice], Floats]]:
+    """Return one generator's sums by one metric, without the bootstrap's totals and counts, and their summands.
 
-    prompts: _Prompts
-    each: Floats
-    """Sum and number of the scores of each prompt, (prompts, 2)."""
-    rows: Floats
-    n: Floats
-    mean: Floats
-    squares: Floats
+    The summands of some prompts are the sum and number of their scores by skill, (prompts, 2 x skills).
+    """
+    _, codes, hashes, member = prompts
+    values = scores.to_numpy().astype(np.float64)
+    scored = ~np.isnan(values)
+    codes_scored, values = codes[scored], values[scored]
+    n = np.bincount(codes_scored, minlength=len(hashes)).astype(np.float64)
+    total = sums_in_any_order(values, codes_scored, len(hashes))
+    own_mean = _ratio(total, n)
+    own_squares = sums_in_any_order((values - own_mean[codes_scored]) ** 2, codes_scored, len(hashes))
+    n_of_skill = member.T @ n
+    mean = _ratio(member.T @ total, n_of_skill)
+    apart = (own_mean[:, None] - mean[None, :]) ** 2 * n[:, None] + own_squares[:, None]
+    each = np.stack([total, n], axis=1)
 
-    @staticmethod
-    def from_scores(scores: pa.ChunkedArray, prompts: _Prompts) -> "_PromptSums":
-        _, codes, hashes, member = prompts
-        values = scores.to_numpy().astype(np.float64)
-        scored = ~np.isnan(values)
-        codes_scored, values = codes[scored], values[scored]
-        n = np.bincount(codes_scored, minlength=len(hashes)).astype(np.float64)
-        total = sums_in_any_order(values, codes_scored, len(hashes))
-        own_mean = _ratio(total, n)
-        own_squares = sums_in_any_order((values - own_mean[codes_scored]) ** 2, codes_scored, len(hashes))
-        n_of_skill = member.T @ n
-        mean = _ratio(member.T @ total, n_of_skill)
-        apart = (own_mean[:, None] - mean[None, :]) ** 2 * n[:, None] + own_squares[:, None]
-        return _PromptSums(
-            prompts=prompts,
-            each=np.stack([total, n], axis=1),
-            rows=member.T @ np.bincount(codes, minlength=len(hashes)).astype(np.float64),
-            n=n_of_skill,
-            mean=mean,
-            squares=(member * apart).sum(axis=0),
-        )
+    def read(part: slice) -> Floats:
+        return (each[part, :, None] * member[part, None, :]).reshape(-1, 2 * member.shape[1])
 
-    def values(self, part: slice) -> Floats:
-        """Return the sums and numbers of scores of some prompts by skill, (prompts, 2 x skills)."""
-        return (self.each[part, :, None] * self.prompts.member[part, None, :]).reshape(-1, 2 * len(self.mean))
-
-    def sums(self, weighted: Floats) -> Sums:
-        """Return the sums, with the weighted sums of `values` in every resample, (2 x skills, resamples)."""
-        skills = len(self.mean)
-        return Sums(self.rows, self.n, self.mean, self.squares, weighted[:skills], weighted[skills:])
+    sums = Sums(
+        rows=member.T @ np.bincount(codes, minlength=len(hashes)).astype(np.float64),
+        n=n_of_skill,
+        mean=mean,
+        squares=(member * apart).sum(axis=0),
+        totals=np.zeros(0),
+        counts=np.zeros(0),
+    )
+    return sums, read
 
 
 def _ratio(total: Floats, n: Floats) -> Floats:
@@ -300,10 +274,7 @@ def best_first(summary: pa.Table, lower_is_better: Container[str] = ()) -> pa.Ta
 
 
 def part_of(manifest: Mapping[str, Any]) -> str:
-    """Return `12 of 256 prompts` if a run only has a part of its benchmark's prompts; else an empty text.
-
-    A sweep with a limit has a part of them, and so has an adaptive sweep that stopped early.
-    """
+    """Return `12 of 256 prompts` if a limit or an early stop left out some of a run's prompts; else an empty text."""
     counts = [manifest[name] for name in ("seen", "limited") if manifest.get(name)]
     if not counts or counts[0]["prompts"] == counts[-1]["of_prompts"]:
         return ""

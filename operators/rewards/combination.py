@@ -12,7 +12,7 @@ from plumbline.operators.base.bounds import BoundsChecked
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.base.sentences import names
 from plumbline.operators.metrics.metric import Metric, direction
-from plumbline.operators.rewards.values import TIE, Codes, Floats, within_prompt_noise
+from plumbline.operators.rewards.values import TIE, Codes, Floats, measure_noise
 
 REWARD = "reward"
 """Name of a combined reward, among the names of metrics."""
@@ -48,15 +48,13 @@ class Combination(BoundsChecked):
             if not 0 < weight <= MAX_WEIGHT:
                 raise ConfigError(
                     f"reward.weights.{metric}: expected a weight above 0 and at most {MAX_WEIGHT:g}, got {weight:g}; "
-                    "leave out metrics that shall not count. Metrics that prefer lower scores need no negative weight"
+                    "leave out metrics that should not count. Metrics that prefer lower scores need no negative weight"
                 )
         for key, bounds in (("clip_parts", self.clip_parts), ("clip", self.clip)):
             if bounds is not None and not bounds[0] < bounds[1]:
                 raise ConfigError(f"reward.{key}: expected [LOW, HIGH] with LOW below HIGH, got {list(bounds)}")
-        if self.join == "product":
-            self._check_product()
-
-    def _check_product(self) -> None:
+        if self.join != "product":
+            return
         low, high = self.clip_parts or (-1.0, 0.0)
         if low < 0:
             raise ConfigError(
@@ -91,11 +89,6 @@ class Combination(BoundsChecked):
                 )
         if self.single_metric is None and REWARD in metrics:
             raise ConfigError(f"metrics.{REWARD}: a combined reward has this name; call the metric something else")
-
-
-def equal_parts(metrics: Sequence[str]) -> Combination:
-    """Return the sum of the metrics in units of their noise, or the score of a single metric."""
-    return Combination(weights=dict.fromkeys(metrics, 1.0), unit="noise" if len(metrics) > 1 else "score")
 
 
 def _expand(expression: Any) -> Any:
@@ -174,7 +167,22 @@ def compute_scales(scores: Mapping[str, Floats], prompts: Codes, unit: Unit, whe
     if unit == "score":
         return {}
     complete = ~np.isnan(np.stack(list(scores.values()))).any(axis=0)
-    scales = {name: _scale(values[complete], prompts[complete], unit) for name, values in scores.items()}
+    scales = {}
+    for name, every in scores.items():
+        values, codes = every[complete], prompts[complete]
+        if not len(values):
+            scales[name] = Scale(spread=0.0)
+            continue
+        order = np.argsort(values)  # sums within a prompt must not depend on the order of the images
+        values, codes = values[order], codes[order]
+        mean = math.fsum(values) / len(values)
+        if unit == "noise":
+            spread = measure_noise(values, codes)
+        else:
+            spread = math.sqrt(math.fsum((values - mean) ** 2) / len(values))
+            if spread <= TIE * float(np.max(np.abs(values))):
+                spread = 0.0  # rounding errors of equal values
+        scales[name] = Scale(mean, spread)
     constant = [name for name, scale in scales.items() if not scale.spread > 0]
     if constant:
         images = "images of a prompt" if unit == "noise" else "images"
@@ -184,15 +192,3 @@ def compute_scales(scores: Mapping[str, Floats], prompts: Codes, unit: Unit, whe
             f"unit: score{other}"
         )
     return scales
-
-
-def _scale(values: Floats, prompts: Codes, unit: Unit) -> Scale:
-    if not len(values):
-        return Scale(spread=0.0)
-    order = np.argsort(values)  # sums within a prompt must not depend on the order of the images
-    values, prompts = values[order], prompts[order]
-    mean = math.fsum(values) / len(values)
-    if unit == "noise":
-        return Scale(mean, within_prompt_noise(values, prompts))
-    spread = math.sqrt(math.fsum((values - mean) ** 2) / len(values))
-    return Scale(mean, spread if spread > TIE * float(np.max(np.abs(values))) else 0.0)

@@ -77,10 +77,17 @@ def select_examples(unit: Unit, candidates: Candidates, config: SelectionConfig)
         prompt = int(candidates.prompts[images[0]])
         if unit == "image":
             yield from (Example(prompt, (int(image),)) for image in images)
-        else:
-            scored = [int(image) for image in images if not np.isnan(candidates.rewards[image])]
-            ranked = sorted(scored, key=lambda image: -candidates.rewards[image])
-            yield from (Example(prompt, images) for images in _UNITS[unit](ranked, better, config))
+            continue
+        scored = [int(image) for image in images if not np.isnan(candidates.rewards[image])]
+        ranked = sorted(scored, key=lambda image: -candidates.rewards[image])
+        if unit == "pair":
+            yield from (Example(prompt, pair) for pair in _select_pairs(ranked, better, config))
+            continue
+        if unit == "ranking":
+            ranked = _select_ranking(ranked, better, config)
+        # The first of a ranking is better than the last, because each image is better than the next.
+        if len(ranked) > 1 and better(ranked[0], ranked[-1]):
+            yield Example(prompt, tuple(ranked))
 
 
 class Better:
@@ -106,39 +113,23 @@ class Better:
         return hashlib.sha256("\0".join(map(self.candidates.ids, images)).encode(errors="replace")).digest()
 
 
-def _pairs(ranked: Sequence[int], better: Better, config: SelectionConfig) -> Iterator[tuple[int, ...]]:
+def _select_pairs(ranked: Sequence[int], better: Better, config: SelectionConfig) -> list[tuple[int, int]]:
     pairs = [pair for pair in combinations(ranked, 2) if better(*pair)]
     if config.per_prompt is None or len(pairs) <= config.per_prompt:
-        yield from pairs
-    elif config.pick == "widest":
-        yield from sorted(pairs, key=lambda pair: -better.gap(*pair))[: config.per_prompt]
-    else:
-        yield from sorted(pairs, key=better.hash_images)[: config.per_prompt]
+        return pairs
+    key = better.hash_images if config.pick == "hash" else lambda pair: -better.gap(*pair)
+    return sorted(pairs, key=key)[: config.per_prompt]
 
 
-def _rankings(ranked: Sequence[int], better: Better, config: SelectionConfig) -> Iterator[tuple[int, ...]]:
-    """Yield a ranking of images that are each clearly better than the next; longer rankings are thinned evenly."""
+def _select_ranking(ranked: Sequence[int], better: Better, config: SelectionConfig) -> list[int]:
+    """Return images that are each clearly better than the next; longer rankings are thinned evenly."""
     chain = list(ranked[:1])
     for image in ranked[1:]:
         if better(chain[-1], image):
             chain.append(image)
     if config.per_prompt is not None and len(chain) > config.per_prompt:
         chain = [chain[index] for index in np.linspace(0, len(chain) - 1, config.per_prompt).round().astype(int)]
-    if len(chain) > 1:
-        yield tuple(chain)
-
-
-def _best(ranked: Sequence[int], better: Better, config: SelectionConfig) -> Iterator[tuple[int, ...]]:
-    """Yield all images if the best is clearly better than the worst."""
-    if len(ranked) > 1 and better(ranked[0], ranked[-1]):
-        yield tuple(ranked)
-
-
-_UNITS: Mapping[str, Callable[[Sequence[int], Better, SelectionConfig], Iterator[tuple[int, ...]]]] = {
-    "pair": _pairs,
-    "ranking": _rankings,
-    "best": _best,
-}
+    return chain
 
 
 def spread_examples(examples: Sequence[Example], candidates: Candidates, config: SelectionConfig) -> list[Example]:
@@ -146,23 +137,19 @@ def spread_examples(examples: Sequence[Example], candidates: Candidates, config:
     if config.max_examples is None or len(examples) <= config.max_examples:
         return list(examples)
     better = Better(candidates, config)
+    names: Mapping[Stratum, Callable[[Example], str]] = {
+        "winner": lambda example: candidates.generator(example.images[0]),
+        "loser": lambda example: candidates.generator(example.images[-1]),
+        "skills": lambda example: candidates.skills(example.prompt),
+    }
     strata: dict[tuple[str, ...], list[int]] = {}
     for number, example in enumerate(examples):
-        strata.setdefault(_stratum(example, candidates, config.balance), []).append(number)
+        strata.setdefault(tuple(names[name](example) for name in config.balance), []).append(number)
     quotas = even_quotas([len(numbers) for numbers in strata.values()], config.max_examples)
     selected: list[int] = []
     for numbers, quota in zip(strata.values(), quotas, strict=True):
         selected += sorted(numbers, key=lambda number: better.hash_images(examples[number].images))[:quota]
     return [examples[number] for number in sorted(selected)]
-
-
-def _stratum(example: Example, candidates: Candidates, balance: Sequence[Stratum]) -> tuple[str, ...]:
-    names = {
-        "winner": lambda: candidates.generator(example.images[0]),
-        "loser": lambda: candidates.generator(example.images[-1]),
-        "skills": lambda: candidates.skills(example.prompt),
-    }
-    return tuple(names[name]() for name in balance)
 
 
 def even_quotas(sizes: Sequence[int], total: int) -> list[int]:

@@ -15,7 +15,7 @@ TIE = 1e-9
 """Differences below this fraction of the noise are rounding errors, and so ties."""
 
 
-def within_prompt_noise(values: Floats, prompts: Codes) -> float:
+def measure_noise(values: Floats, prompts: Codes) -> float:
     """Return the pooled standard deviation of values (n,) within a prompt; 0 if no prompt has two values.
 
     It is sqrt(sum of squared deviations from the prompt's mean / (values - prompts)), over all generators.
@@ -61,24 +61,18 @@ def rank_advantages(values: Floats, prompts: Codes, noise: float) -> Floats:
         return advantages
     starts = np.flatnonzero(np.diff(prompts[order], prepend=-1))
     for first, last in zip(starts, [*starts[1:], len(order)], strict=True):
-        advantages[order[first:last]] = _centred_ranks(values[order[first:last]], TIE * noise)
+        images = order[first:last]
+        ascending, n = values[images], last - first
+        runs = np.cumsum(np.diff(ascending, prepend=ascending[0]) > TIE * noise)  # equal values are one run
+        ranks = (np.bincount(runs, np.arange(n)) / np.bincount(runs))[runs]
+        advantages[images] = (2 * ranks - (n - 1)) / max(n - 1, 1)
     return advantages
 
 
-def _centred_ranks(ascending: Floats, tie: float) -> Floats:
-    n = len(ascending)
-    runs = np.cumsum(np.diff(ascending, prepend=ascending[0]) > tie)
-    ranks = (np.bincount(runs, np.arange(n)) / np.bincount(runs))[runs]
-    return np.asarray((2 * ranks - (n - 1)) / max(n - 1, 1), np.float64)
-
-
 def _sums(values: Floats, prompts: Codes) -> Floats:
-    return np.asarray(np.bincount(prompts, np.nan_to_num(values), _size(prompts)), np.float64)
+    return np.asarray(np.bincount(prompts, np.nan_to_num(values)), np.float64)
 
 
 def _counts(values: Floats, prompts: Codes) -> NDArray[np.int64]:
-    return np.asarray(np.bincount(prompts[~np.isnan(values)], minlength=_size(prompts)), np.int64)
-
-
-def _size(prompts: Codes) -> int:
-    return int(prompts.max()) + 1 if len(prompts) else 0
+    known = (~np.isnan(values)).astype(np.float64)
+    return np.bincount(prompts, known).astype(np.int64)

@@ -45,7 +45,7 @@ from plumbline.operators.stages.graph import (
 )
 from plumbline.operators.stages.question_pack import NONE_CAME, PackIndex
 from plumbline.operators.stages.questions import QuestionsStage, reusable_questions
-from plumbline.operators.stages.stage import Inputs, Stage, StageOptions, Upstream
+from plumbline.operators.stages.stage import Inputs, RowStage, Stage, StageOptions, Upstream
 
 if TYPE_CHECKING:
     import pandas as pd  # scorers of services need none
@@ -276,7 +276,7 @@ class Scorer:
 
         inputs = Inputs(
             group="",
-            rows=shard_rows if node.stage.reads_rows() else pa.table({}),
+            rows=shard_rows if issubclass(node.stage, RowStage) else pa.table({}),
             metrics=tuple(names),
             upstream={
                 name: {

@@ -1,11 +1,11 @@
-"""The answers stage: likelihoods of the candidate answers to every question about every image."""
+"""The answers and priors stages: candidate answers to every question about every image, and about a blank image."""
 
 import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import lru_cache, partial
 from threading import Lock
-from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import pyarrow as pa
 
@@ -13,14 +13,13 @@ from plumbline.operators.base import rows, schemas
 from plumbline.operators.base.batches import BatchSize, encode_in_windows, isolate
 from plumbline.operators.base.errors import RowError, unknown_prompt
 from plumbline.operators.images.preparing import PreparedImages
+from plumbline.operators.metrics.ablation import blank_image
 from plumbline.operators.metrics.metric import Metric
 from plumbline.operators.metrics.parsing import same_choice
 from plumbline.operators.metrics.writing import VqaPrompt, is_asked
 from plumbline.operators.models.calls import Call, LikelihoodModel, Question, TextEmbedder
 from plumbline.operators.stages.images import ImagesStage
 from plumbline.operators.stages.stage import Inputs, Stage, StageOptions, cache_upstream
-
-Result = TypeVar("Result")
 
 MAX_CACHED_TEXTS = 20_000
 
@@ -42,6 +41,10 @@ class AskedQuestion(NamedTuple):
     question_id: str
     vqa_prompt: VqaPrompt
 
+    def to_call(self, image: int) -> Question:
+        """Return the question to the model about an image."""
+        return Question(image, self.vqa_prompt.text, () if self.vqa_prompt.free else self.vqa_prompt.choices)
+
 
 class PromptQuestions(NamedTuple):
     """One metric's questions about one prompt, or why there are none."""
@@ -50,8 +53,7 @@ class PromptQuestions(NamedTuple):
     error: RowError | None
 
     @property
-    def basis(self) -> str:
-        """Digest of everything that is asked, made of the questions' ids."""
+    def digest(self) -> str:
         return rows.input_digest(*(question.question_id for question in self.questions))
 
 
@@ -62,10 +64,18 @@ class QuestionIndex:
     """
 
     def __init__(self, table: pa.Table, metric: AskingMetric) -> None:
-        grouped = defaultdict(list)
-        for question in table.to_pylist():
-            grouped[question["prompt_id"]].append(question)
-        self.prompts = {prompt_id: _prompt_questions(written, metric) for prompt_id, written in grouped.items()}
+        by_prompt = defaultdict(list)
+        for row in table.to_pylist():
+            by_prompt[row["prompt_id"]].append(row)
+        self.prompts: dict[str, PromptQuestions] = {}
+        for prompt_id, written in by_prompt.items():
+            error = next((rows.row_error(row["error"]) for row in written if row["error"]), None)
+            asked = [
+                AskedQuestion(row["question_id"], metric.vqa_prompt(row["text"], tuple(row["choices"])))
+                for row in written
+                if error is None and is_asked(row.get("keep"))
+            ]
+            self.prompts[prompt_id] = PromptQuestions(asked, error)
 
     def find(self, prompt_id: str | None) -> PromptQuestions:
         """Return the questions about images of the prompt."""
@@ -73,23 +83,22 @@ class QuestionIndex:
             return PromptQuestions([], unknown_prompt(prompt_id))
         return self.prompts[prompt_id]
 
-    def basis(self, prompt_id: str | None) -> str | None:
-        return self.prompts[prompt_id].basis if prompt_id is not None and prompt_id in self.prompts else None
+    def digest(self, prompt_id: str | None) -> str | None:
+        return self.prompts[prompt_id].digest if prompt_id is not None and prompt_id in self.prompts else None
 
 
-def _prompt_questions(written: Sequence[Mapping[str, Any]], metric: AskingMetric) -> PromptQuestions:
-    errors = [rows.row_error(question["error"]) for question in written if question["error"]]
-    if errors:
-        return PromptQuestions([], errors[0])
-    kept = [question for question in written if is_asked(question.get("keep"))]
-    asked = [AskedQuestion(one["question_id"], metric.vqa_prompt(one["text"], tuple(one["choices"]))) for one in kept]
-    return PromptQuestions(asked, None)
+class PriorsStage(Stage):
+    """Questions to answers about one grey image (schema PRIORS), one row per prompt.
 
+    These answers show the model's bias (Zhao et al. 2021, Calibrate Before Use).
+    """
 
-class AskingStage(Stage):
-    """A stage whose result depends on the questions that it reads and how they are asked."""
-
-    needs: ClassVar[type] = AskingMetric
+    name = "priors"
+    version = 1
+    schema = schemas.PRIORS
+    over = "prompts"
+    needs = AskingMetric
+    calls: ClassVar = {"model": "likelihood"}
     shuffles_words = True
 
     @classmethod
@@ -100,29 +109,90 @@ class AskingStage(Stage):
     def recipe(cls, name: str, metric: Any) -> dict[str, Any]:
         return {"asking": metric.answering()}
 
-    @classmethod
-    def trial_call(cls, key: str, metrics: Collection[Any]) -> Call:
-        """Return the stage's call, or the one without likelihoods if all metrics want the model's own words."""
-        words = cls.calls[key] == "likelihood" and all(
-            metric.vqa_prompt("Is it?", ("yes", "no")).free for metric in metrics
-        )
-        return "generate_from_images" if words else cls.calls[key]
+    def __init__(self, metrics: Mapping[str, Any], models: Mapping[str, Any], options: StageOptions) -> None:
+        self.metrics = metrics
+        self.model: LikelihoodModel = models["model"]
+
+    def prepare(self, inputs: Inputs) -> Mapping[str, QuestionIndex]:
+        return {
+            name: QuestionIndex(inputs.upstream[name]["questions"].read(), self.metrics[name])
+            for name in inputs.metrics
+        }
+
+    def compute(self, prepared: Mapping[str, QuestionIndex]) -> Mapping[str, pa.Table]:
+        before = self.model.usage
+        encoded = self.model.encode([self.model.preprocess(blank_image())])
+        tables = {name: self._table(index, encoded) for name, index in prepared.items()}
+        usage = self.model.usage.minus(before)
+        return {name: rows.with_usage(table, usage) for name, table in tables.items()}
+
+    def _table(self, index: QuestionIndex, encoded: Any) -> pa.Table:
+        """Return a row for every prompt, with the answers to all its questions or an error."""
+        questions = [question.to_call(0) for of_prompt in index.prompts.values() for question in of_prompt.questions]
+        outcomes = iter(isolate(lambda batch: self.model.likelihood(encoded, batch), questions))
+        records = []
+        for prompt_id, of_prompt in index.prompts.items():
+            results = [(question.question_id, require_finite(next(outcomes))) for question in of_prompt.questions]
+            error = of_prompt.error or next((result for _, result in results if isinstance(result, RowError)), None)
+            row: dict[str, Any] = {"prompt_id": prompt_id, "error": rows.error_value(error)}
+            if error is None:
+                row["answers"] = [{"question_id": name, "token_logprobs": logprobs} for name, logprobs in results]
+                row["basis"] = of_prompt.digest
+            records.append(row)
+        return rows.table(records, schemas.PRIORS)
+
+
+class ImageAnswers:
+    """Collects the answers to one metric's questions about one image; the first error replaces them."""
+
+    def __init__(self, asked: PromptQuestions) -> None:
+        self.questions = asked.questions
+        self.result: list[dict[str, Any]] | RowError = asked.error or []
+
+    def add(self, answer: dict[str, Any] | RowError) -> None:
+        if isinstance(self.result, RowError):
+            return
+        if isinstance(answer, RowError):
+            self.result = answer
+        else:
+            self.result.append(answer)
+
+
+def collect_answers(images: PreparedImages, questions: Mapping[str, QuestionIndex]) -> dict[str, list[ImageAnswers]]:
+    """Return a collector for every preprocessed image, by metric."""
+    prompt_ids = [row.prompt_id for row, count in zip(images.rows, images.counts, strict=True) for _ in range(count)]
+    return {
+        name: [ImageAnswers(index.find(prompt_id)) for prompt_id in prompt_ids] for name, index in questions.items()
+    }
 
 
 class QuestionedImagesStage(ImagesStage):
+    """Base of stages that answer the questions of another stage's table."""
+
     def __init__(self, metrics: Mapping[str, Any], models: Mapping[str, Any], options: StageOptions) -> None:
         super().__init__(metrics, models, options)
-        self._index = cache_upstream(lambda name, read: QuestionIndex(read.read(), self.metrics[name]))
+        self._index = cache_upstream(lambda name, questions: QuestionIndex(questions.read(), self.metrics[name]))
 
     @classmethod
     def reads(cls, metric: Metric) -> tuple[str, ...]:
         return ("questions",)
 
-    def asked(self, inputs: Inputs) -> Mapping[str, QuestionIndex]:
+    def read_questions(self, inputs: Inputs) -> Mapping[str, QuestionIndex]:
         return {name: self._index(name, inputs.upstream[name]["questions"]) for name in inputs.metrics}
 
+    def tabulate_answers(
+        self, images: PreparedImages, index: QuestionIndex, answers: Sequence[ImageAnswers]
+    ) -> pa.Table:
+        """Return a metric's table from its answers about each image."""
 
-class AnswersStage(AskingStage, QuestionedImagesStage):
+        def columns(of_row: Sequence[list[dict[str, Any]]]) -> dict[str, Any]:
+            joined = [answer for of_image in of_row for answer in of_image]
+            return {"answers": joined, "images": len(of_row) if len(of_row) > 1 else None}
+
+        return self.tabulate(images, index, [of_image.result for of_image in answers], columns)
+
+
+class AnswersStage(QuestionedImagesStage):
     """Images and questions to answers (schema ANSWERS); each image is encoded once for all metrics of a model.
 
     The tables' metadata has the usage of the model's calls, for all metrics together (rows.with_usage).
@@ -131,8 +201,20 @@ class AnswersStage(AskingStage, QuestionedImagesStage):
     name = "answers"
     version = 1
     schema = schemas.ANSWERS
+    needs = AskingMetric
     calls: ClassVar = {"model": "likelihood", "matcher": "embedding"}
     optional = frozenset({"matcher"})
+    shuffles_words = True
+
+    @classmethod
+    def recipe(cls, name: str, metric: Any) -> dict[str, Any]:
+        return {"asking": metric.answering()}
+
+    @classmethod
+    def trial_call(cls, key: str, metrics: Collection[Any]) -> Call:
+        """Return the stage's call, or a call without likelihoods if all metrics want the model's own words."""
+        free = all(metric.vqa_prompt("Is it?", ("yes", "no")).free for metric in metrics)
+        return "generate_from_images" if key == "model" and free else cls.calls[key]
 
     def __init__(self, metrics: Mapping[str, Any], models: Mapping[str, Any], options: StageOptions) -> None:
         super().__init__(metrics, models, options)
@@ -140,65 +222,60 @@ class AnswersStage(AskingStage, QuestionedImagesStage):
         self.side_by_side = self.model.side_by_side
         self.match = ChoiceMatcher(models["matcher"]) if "matcher" in models else None
 
-    def measure(self, images: PreparedImages, asked: Mapping[str, QuestionIndex]) -> Mapping[str, pa.Table]:
-        """Encode `image_batch` images together and answer their questions before the next ones are encoded.
-
-        A model with its own batching gets the whole shard at once, together with its other shards.
-        """
+    def measure(self, images: PreparedImages, questions: Mapping[str, QuestionIndex]) -> Mapping[str, pa.Table]:
+        """Encode `image_batch` images together and answer their questions before the next ones are encoded."""
         before = self.model.usage
-        answers = {name: ShardAnswers(images, index) for name, index in asked.items()}
-        shown = [row for row, count in enumerate(images.counts) for _ in range(count)]
-        size = BatchSize(len(shown)) if self.side_by_side else self.image_batch
-        encode_in_windows(self.model.encode, images.pixels, size, partial(self._answer_window, shown, answers))
+        answers = collect_answers(images, questions)
+
+        def answer_window(first: int, encoded: Sequence[Any], *, crowded: bool) -> None:
+            sound = [number for number, feature in enumerate(encoded) if not isinstance(feature, RowError)]
+            features = [encoded[number] for number in sound]
+            asked = [
+                (of_metric[first + number], question, question.to_call(image))
+                for of_metric in answers.values()
+                for image, number in enumerate(sound)
+                for question in of_metric[first + number].questions
+            ]
+
+            def call(method: Callable[..., Sequence[Any]], *, free: bool) -> dict[Question, Any]:
+                # Metrics that ask the same about an image share the answer.
+                unique = list(dict.fromkeys(sent for _, question, sent in asked if question.vqa_prompt.free == free))
+                return dict(zip(unique, isolate(partial(method, features), unique, crowded=crowded), strict=True))
+
+            # All calls come before the first answer is stored: if one runs out of memory, the window is repeated.
+            results = {False: call(self.model.likelihood, free=False), True: call(self.model.reply, free=True)}
+            for number, feature in enumerate(encoded):
+                if isinstance(feature, RowError):
+                    for of_metric in answers.values():
+                        of_metric[first + number].add(feature)
+            for of_image, question, sent in asked:
+                of_image.add(self._read_answer(question, results[question.vqa_prompt.free][sent]))
+
+        # A model with its own batching gets the whole shard at once, together with its other shards.
+        size = BatchSize(len(images.pixels)) if self.side_by_side else self.image_batch
+        encode_in_windows(self.model.encode, images.pixels, size, answer_window)
         usage = self.model.usage.minus(before)
-        return {name: rows.with_usage(answered.table(), usage) for name, answered in answers.items()}
+        return {
+            name: rows.with_usage(self.tabulate_answers(images, questions[name], of_metric), usage)
+            for name, of_metric in answers.items()
+        }
 
-    def _answer_window(
-        self,
-        rows_of: Sequence[int],
-        answers: Mapping[str, "ShardAnswers"],
-        first: int,
-        encoded: Sequence[Any],
-        *,
-        crowded: bool,
-    ) -> None:
-        """Answer all metrics' questions about a window of images; `rows_of` has the row of each image."""
-        window = {image: (rows_of[image], feature) for image, feature in enumerate(encoded, first)}
-        features = {image: feature for image, (_, feature) in window.items() if not isinstance(feature, RowError)}
-        asked = [
-            _ImageQuestion(metric, rows_of[image], image, *question)
-            for metric, answered in answers.items()
-            for image in features
-            for question in answered.questions(rows_of[image])
-        ]
-        closed = list(dict.fromkeys(question.call for question in asked if not question.vqa_prompt.free))
-        free = list(dict.fromkeys(question.call for question in asked if question.vqa_prompt.free))
-        call = partial(self._call, features=features, crowded=crowded)
-        logprobs = dict(zip(closed, call(self.model.likelihood, asked=closed), strict=True))
-        replies = dict(zip(free, call(self.model.reply, asked=free), strict=True))
-        for row, feature in window.values():
-            if isinstance(feature, RowError):
-                for answered in answers.values():
-                    answered.fail(row, feature)
-        for question in asked:
-            if question.vqa_prompt.free:
-                answers[question.metric].add_reply(question, replies[question.call], self.match)
-            else:
-                answers[question.metric].add(question, logprobs[question.call])
-
-    def _call(
-        self,
-        method: Callable[[Sequence[Any], Sequence[Question]], Sequence[Result]],
-        features: Mapping[int, Any],
-        asked: Sequence[tuple[int, str, tuple[str, ...]]],
-        *,
-        crowded: bool,
-    ) -> list[Result | RowError]:
-        """Call the model on every (image, text, choices); failed calls become errors."""
-        encoded = list(features.values())
-        position = {image: index for index, image in enumerate(features)}
-        questions = [Question(position[image], text, choices) for image, text, choices in asked]
-        return isolate(lambda batch: method(encoded, batch), questions, crowded=crowded)
+    def _read_answer(self, question: AskedQuestion, result: Any) -> dict[str, Any] | RowError:
+        """Return the answer as a value of the column `answers`."""
+        prompt = question.vqa_prompt
+        if not prompt.free:
+            result = require_finite(result)
+        if isinstance(result, RowError):
+            return result
+        if not prompt.free:
+            return {"question_id": question.question_id, "token_logprobs": result}
+        chosen: str | None
+        if prompt.exact:
+            chosen = same_choice(result, prompt.choices)
+        else:
+            assert self.match is not None, "a metric of free answers has a matcher"
+            chosen = self.match(result, prompt.choices)
+        return {"question_id": question.question_id, "reply": result, "chosen": chosen}
 
 
 def require_finite(logprobs: list[list[float]] | RowError) -> list[list[float]] | RowError:
@@ -206,21 +283,6 @@ def require_finite(logprobs: list[list[float]] | RowError) -> list[list[float]] 
     if isinstance(logprobs, RowError) or all(math.isfinite(number) for choice in logprobs for number in choice):
         return logprobs
     return RowError("not_finite", f"the model gave {logprobs}; try dtype=float32")
-
-
-class _ImageQuestion(NamedTuple):
-    """One question of one metric about one image of the shard."""
-
-    metric: str
-    row: int
-    image: int
-    question_id: str
-    vqa_prompt: VqaPrompt
-
-    @property
-    def call(self) -> tuple[int, str, tuple[str, ...]]:
-        """Arguments of the model's call; metrics that ask the same about an image share the answer."""
-        return self.image, self.vqa_prompt.text, () if self.vqa_prompt.free else self.vqa_prompt.choices
 
 
 class ChoiceMatcher:
@@ -234,61 +296,6 @@ class ChoiceMatcher:
         exact = same_choice(reply, choices)
         if exact is not None:
             return exact
-        with self.matching:  # a tokenizer is not for two threads, and shards may be answered side by side
+        with self.matching:  # a tokenizer is not for two threads, and several shards may be answered at once
             meant = self.embed(reply)
             return max(choices, key=lambda choice: float(meant @ self.embed(choice)))
-
-
-class ShardAnswers:
-    """Collects one metric's answers about one shard."""
-
-    def __init__(self, images: PreparedImages, index: QuestionIndex, schema: pa.Schema = schemas.ANSWERS) -> None:
-        self.images = images
-        self.index = index
-        self.schema = schema
-        self.errors: list[RowError | None] = [
-            error or index.find(row.prompt_id).error for row, error in zip(images.rows, images.errors, strict=True)
-        ]
-        self.answers: list[list[dict[str, Any]]] = [[] for _ in images.rows]
-
-    def questions(self, row: int) -> list[AskedQuestion]:
-        """Return the questions about a row; nothing if it has failed already."""
-        return [] if self.errors[row] is not None else self.index.find(self.images.rows[row].prompt_id).questions
-
-    def fail(self, row: int, error: RowError) -> None:
-        self.errors[row] = self.errors[row] or error
-
-    def add(self, asked: _ImageQuestion, logprobs: list[list[float]] | RowError) -> None:
-        logprobs = require_finite(logprobs)
-        if isinstance(logprobs, RowError):
-            self.fail(asked.row, logprobs)
-        else:
-            answer = {"question_id": asked.question_id, "token_logprobs": logprobs}
-            self.answers[asked.row].append(answer)
-
-    def add_reply(self, asked: _ImageQuestion, reply: str | RowError, match: ChoiceMatcher | None) -> None:
-        if isinstance(reply, RowError):
-            self.fail(asked.row, reply)
-            return
-        chosen: str | None
-        if asked.vqa_prompt.exact:
-            chosen = same_choice(reply, asked.vqa_prompt.choices)
-        else:
-            assert match is not None, "a metric of free answers has a matcher"
-            chosen = match(reply, asked.vqa_prompt.choices)
-        self.answers[asked.row].append({"question_id": asked.question_id, "reply": reply, "chosen": chosen})
-
-    def table(self) -> pa.Table:
-        records = [
-            row.row(
-                answers=None if error else answers,
-                error=rows.error_value(error),
-                image_digest=digest,
-                basis=None if error else self.index.basis(row.prompt_id),
-                images=count if count > 1 and error is None else None,
-            )
-            for row, digest, count, answers, error in zip(
-                self.images.rows, self.images.digests, self.images.counts, self.answers, self.errors, strict=True
-            )
-        ]
-        return rows.table(records, self.schema)

@@ -1,7 +1,6 @@
-"""The captions, regions and descriptions stages: what models say of images, and a language model's summary of it."""
+"""The captions, regions and descriptions stages: texts and boxes that models find in images, and a summary of them."""
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from plumbline.operators.base import schemas
@@ -12,15 +11,9 @@ from plumbline.operators.metrics.judges.descriptions import Sight
 from plumbline.operators.metrics.metric import Metric
 from plumbline.operators.metrics.writing import Writing
 from plumbline.operators.models.calls import Region
-from plumbline.operators.stages.derived import DerivedStage, ImageMaterial
-from plumbline.operators.stages.image_writing import (
-    EncodedBatch,
-    ImageTask,
-    PreprocessedImage,
-    SeeingStage,
-    run_about_images,
-)
-from plumbline.operators.stages.programs import ProgramResults, generate, run_programs
+from plumbline.operators.stages.derived import DerivedStage
+from plumbline.operators.stages.image_writing import ImageTask, ImageWritingStage
+from plumbline.operators.stages.programs import ProgramResults
 
 
 @runtime_checkable
@@ -32,7 +25,7 @@ class CaptioningMetric(Protocol):
         """Ask for a caption of one image."""
 
 
-class CaptionsStage(SeeingStage):
+class CaptionsStage(ImageWritingStage):
     """Images to captions (schema CAPTIONS), independent of their prompts."""
 
     name = "captions"
@@ -46,18 +39,15 @@ class CaptionsStage(SeeingStage):
     def recipe(cls, name: str, metric: Any) -> dict[str, Any]:
         return {"asking": metric.captioning()}
 
-    def ask_model(self, encoded: EncodedBatch, seen: Sequence[ImageTask]) -> ProgramResults[str]:
-        return run_about_images(self.model, encoded, seen, [self.metrics[one.metric].caption() for one in seen])
+    def program(self, task: ImageTask) -> Writing[dict[str, Any]]:
+        text = yield from self.metrics[task.metric].caption()
+        return {"text": text, "width": task.image.width, "height": task.image.height}
 
-    def columns(self, results: Sequence[str], shown: Sequence[PreprocessedImage]) -> dict[str, Any]:
-        captions = [
-            {"text": text, "width": image.width, "height": image.height}
-            for text, image in zip(results, shown, strict=True)
-        ]
-        return {"captions": captions}
+    def columns(self, results: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        return {"captions": results}
 
 
-class RegionsStage(SeeingStage):
+class RegionsStage(ImageWritingStage):
     """Images to regions (schema REGIONS), independent of their prompts."""
 
     name = "regions"
@@ -67,11 +57,11 @@ class RegionsStage(SeeingStage):
     needs = Metric
     calls: ClassVar = {"grounder": "regions"}
 
-    def ask_model(self, encoded: EncodedBatch, seen: Sequence[ImageTask]) -> ProgramResults[list[Region]]:
-        found: list[list[Region] | RowError] = isolate(self.model.regions, encoded.features)
-        return ProgramResults([found[encoded.places[one.image]] for one in seen], Usage(calls=len(found)))
+    def run_tasks(self, tasks: Sequence[ImageTask], features: Sequence[Any]) -> ProgramResults[list[Region]]:
+        found: list[list[Region] | RowError] = isolate(self.model.regions, features)
+        return ProgramResults([found[task.feature] for task in tasks], Usage(calls=len(found)))
 
-    def columns(self, results: Sequence[list[Region]], shown: Sequence[PreprocessedImage]) -> dict[str, Any]:
+    def columns(self, results: Sequence[list[Region]]) -> dict[str, Any]:
         return {"regions": [[region._asdict() for region in regions] for regions in results]}
 
 
@@ -105,20 +95,16 @@ class DescriptionsStage(DerivedStage):
     def recipe(cls, name: str, metric: Any) -> dict[str, Any]:
         return {"asking": metric.describing()}
 
-    def materials(
+    def inputs_of_images(
         self, metric: Any, read: Mapping[str, Mapping[str, Any]], text: str | RowError
     ) -> list[Any] | RowError:
         captions = read["captions"]["captions"]
         regions = read["regions"]["regions"] if "regions" in read else [[]] * len(captions)
         return [{**caption, "regions": of_image} for caption, of_image in zip(captions, regions, strict=True)]
 
-    def make(self, wanted: Sequence[ImageMaterial]) -> ProgramResults[str]:
-        programs = []
-        for one in wanted:
-            regions = tuple(Region(**region) for region in one.material["regions"])
-            sight = Sight(one.material["text"], regions, one.material["width"], one.material["height"])
-            programs.append(self.metrics[one.metric].describe(sight))
-        return run_programs(programs, partial(generate, self.models["describer"]))
+    def program(self, metric: DescribingMetric, image: Mapping[str, Any]) -> Writing[str]:
+        regions = tuple(Region(**region) for region in image["regions"])
+        return metric.describe(Sight(image["text"], regions, image["width"], image["height"]))
 
-    def columns(self, made: Sequence[str]) -> dict[str, Any]:
-        return {"descriptions": list(made)}
+    def columns(self, results: Sequence[str]) -> dict[str, Any]:
+        return {"descriptions": results}

@@ -2,7 +2,8 @@
 
 import json
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -10,52 +11,26 @@ import pyarrow as pa
 from plumbline.operators.base import rows
 from plumbline.operators.base.errors import RowError
 from plumbline.operators.metrics.answered import incomplete
+from plumbline.operators.metrics.writing import Writing
 from plumbline.operators.stages.images import RowKey
-from plumbline.operators.stages.programs import ProgramResults
+from plumbline.operators.stages.programs import ProgramResults, generate, run_programs
 from plumbline.operators.stages.stage import Inputs, Stage, StageOptions, cache_upstream, find_text, texts_of
 
 IDS = ("image_id", "prompt_id", "generator", "image_digest")
 
 
-class Material(NamedTuple):
-    """Input of one row."""
+class DerivedRow(NamedTuple):
+    """The input of one row."""
 
-    row: Mapping[str, Any]
-    """Columns that it shares with the tables it reads: ids and the digest of the image."""
-    images: Sequence[Any]
-    """Input for each of its images; empty if there is an error."""
-    error: RowError | None
-    basis: str = ""
+    ids: Mapping[str, Any]
+    """Columns that it shares with the tables it reads: IDS."""
+    images: Sequence[Any] = ()
+    """Input for each of its images; empty if nothing must be computed."""
+    error: RowError | None = None
+    digest: str | None = None
     """Digest of the input."""
-
-    @property
-    def key(self) -> RowKey:
-        return self.row["prompt_id"], self.row["image_digest"], self.basis
-
-
-class ImageMaterial(NamedTuple):
-    """Input for one image and one metric."""
-
-    metric: str
-    material: Any
-
-
-class PreparedMaterials(NamedTuple):
-    """Inputs of one metric's table of a shard."""
-
-    materials: Sequence[Material]
-    kept: Mapping[RowKey, Mapping[str, Any]]
-    """Rows of earlier cells by RowKey."""
-
-    @property
-    def new(self) -> Iterator[Material]:
-        """Rows that must be computed."""
-        return (one for one in self.materials if one.error is None and one.key not in self.kept)
-
-    @property
-    def n_kept(self) -> int:
-        """Number of rows that are reused."""
-        return sum(one.error is None and one.key in self.kept for one in self.materials)
+    reused: Mapping[str, Any] | None = None
+    """Row of an earlier cell with the same input."""
 
 
 class DerivedStage(Stage):
@@ -74,73 +49,82 @@ class DerivedStage(Stage):
         self._texts = cache_upstream(texts_of)
 
     @abstractmethod
-    def materials(
+    def inputs_of_images(
         self, metric: Any, read: Mapping[str, Mapping[str, Any]], text: str | RowError
     ) -> list[Any] | RowError:
         """Return each image's input as plain values, from its row in each table and the prompt's `text`."""
 
-    @abstractmethod
-    def make(self, wanted: Sequence[ImageMaterial]) -> ProgramResults[Any]:
-        """Return the model's or the arithmetic's result for each input."""
+    def program(self, metric: Any, image: Any) -> Writing[Any]:
+        """Return the program of requests about one image's input; not called if `run_images` is overridden."""
+        raise NotImplementedError
 
     @abstractmethod
-    def columns(self, made: Sequence[Any]) -> dict[str, Any]:
+    def columns(self, results: Sequence[Any]) -> dict[str, Any]:
         """Return the columns of a row from the results for its images."""
 
-    def prepare(self, inputs: Inputs) -> Mapping[str, PreparedMaterials]:
+    def run_images(self, images: Sequence[tuple[Any, Any]]) -> ProgramResults[Any]:
+        """Return the result for each (metric, input of an image)."""
+        model = self.models[next(iter(self.calls))]
+        return run_programs([self.program(metric, image) for metric, image in images], partial(generate, model))
+
+    def prepare(self, inputs: Inputs) -> Mapping[str, list[DerivedRow]]:
         texts = self._texts(inputs.prompts)
-        return {name: self._read(name, inputs, texts) for name in inputs.metrics}
+        prepared = {}
+        for name in inputs.metrics:
+            metric = self.metrics[name]
+            tables = {stage: inputs.upstream[name][stage].read().to_pylist() for stage in self.reads(metric)}
+            earlier = {  # from the oldest to the newest, so that a newer row replaces an older one of the same key
+                (row["prompt_id"], row["image_digest"], row["basis"]): row
+                for table in reversed(inputs.earlier.get(name, ()))
+                for row in table.to_pylist()
+                if row["error"] is None
+            }
+            joined = (dict(zip(tables, each, strict=True)) for each in zip(*tables.values(), strict=True))
+            prepared[name] = [self._prepare_row(metric, read, texts, earlier) for read in joined]
+        return prepared
 
-    def _read(self, name: str, inputs: Inputs, texts: Mapping[str, str]) -> PreparedMaterials:
-        tables = {stage: inputs.upstream[name][stage].read().to_pylist() for stage in self.reads(self.metrics[name])}
-        together = (dict(zip(tables, each, strict=True)) for each in zip(*tables.values(), strict=True))
-        materials = [self._material(self.metrics[name], read, texts) for read in together]
-        return PreparedMaterials(materials, _index_earlier(inputs.earlier.get(name, ())))
-
-    def _material(self, metric: Any, read: Mapping[str, Mapping[str, Any]], texts: Mapping[str, str]) -> Material:
+    def _prepare_row(
+        self,
+        metric: Any,
+        read: Mapping[str, Mapping[str, Any]],
+        texts: Mapping[str, str],
+        earlier: Mapping[RowKey, Mapping[str, Any]],
+    ) -> DerivedRow:
         first, *others = read.values()
         ids = {column: first[column] for column in IDS}
         error = next((rows.row_error(row["error"]) for row in read.values() if row["error"]), None)
-        if error is None and any({column: row[column] for column in IDS} != ids for row in others):
+        if error is None and any(row[column] != first[column] for row in others for column in IDS):
             error = incomplete(next(iter(read)), f"is not of the image {first['image_id']} as it is now")
-        if error is not None:
-            return Material(ids, (), error)
-        images = self.materials(metric, read, find_text(texts, first["prompt_id"]))
+        images = error or self.inputs_of_images(metric, read, find_text(texts, first["prompt_id"]))
         if isinstance(images, RowError):
-            return Material(ids, (), images)
-        return Material(ids, images, None, rows.input_digest(*map(json.dumps, images)))
+            return DerivedRow(ids, error=images)
+        digest = rows.input_digest(*map(json.dumps, images))
+        reused = earlier.get((first["prompt_id"], first["image_digest"], digest))
+        return DerivedRow(ids, () if reused else images, digest=digest, reused=reused)
 
-    def compute(self, prepared: Mapping[str, PreparedMaterials]) -> Mapping[str, pa.Table]:
+    def compute(self, prepared: Mapping[str, list[DerivedRow]]) -> Mapping[str, pa.Table]:
         """Compute all metrics' rows together, to fill the model's batches."""
-        wanted = [
-            ImageMaterial(name, image)
-            for name, materials in prepared.items()
-            for row in materials.new
-            for image in row.images
-        ]
-        ran = self.make(wanted)
-        made = iter(ran.results)
-        tables = {name: self._table(materials, made) for name, materials in prepared.items()}
-        counted = {name: rows.with_usage(table, ran.usage) for name, table in tables.items()}
-        return {name: rows.with_kept(table, prepared[name].n_kept) for name, table in counted.items()}
-
-    def _table(self, prepared: PreparedMaterials, made: Iterator[Any]) -> pa.Table:
-        records = []
-        for material in prepared.materials:
-            if material.error is None and material.key in prepared.kept:
-                records.append({**prepared.kept[material.key], **material.row})
-                continue
-            results = [next(made) for _ in material.images]
-            error = material.error or next((one for one in results if isinstance(one, RowError)), None)
-            columns = {"error": rows.error_value(error)} if error else self.columns(results)
-            records.append({**material.row, **columns, "basis": None if error else material.basis})
-        return rows.table(records, self.schema)
-
-
-def _index_earlier(earlier: Sequence[pa.Table]) -> dict[RowKey, Mapping[str, Any]]:
-    """Return the rows without an error in earlier tables, newest first."""
-    kept: dict[RowKey, Mapping[str, Any]] = {}
-    for row in (row for table in reversed(earlier) for row in table.to_pylist()):
-        if row["error"] is None:
-            kept[row["prompt_id"], row["image_digest"], row["basis"]] = row
-    return kept
+        ran = self.run_images(
+            [
+                (self.metrics[name], image)
+                for name, of_metric in prepared.items()
+                for row in of_metric
+                for image in row.images
+            ]
+        )
+        left = iter(ran.results)
+        tables = {}
+        for name, of_metric in prepared.items():
+            records = []
+            for row in of_metric:
+                results = [next(left) for _ in row.images]
+                error = row.error or next((result for result in results if isinstance(result, RowError)), None)
+                if row.reused is not None:
+                    records.append({**row.reused, **row.ids})
+                elif error is not None:
+                    records.append({**row.ids, "error": rows.error_value(error)})
+                else:
+                    records.append({**row.ids, **self.columns(results), "basis": row.digest})
+            table = rows.with_usage(rows.table(records, self.schema), ran.usage)
+            tables[name] = rows.with_kept(table, sum(row.reused is not None for row in of_metric))
+        return tables

@@ -44,23 +44,20 @@ class EntailmentStage(Stage):
         return {name: inputs.upstream[name]["questions"].read() for name in inputs.metrics}
 
     def compute(self, prepared: Mapping[str, pa.Table]) -> Mapping[str, pa.Table]:
-        return {name: self._entail(questions) for name, questions in prepared.items()}
-
-    def _entail(self, questions: pa.Table) -> pa.Table:
-        records, sound, pairs = [], [], []
-        for question in questions.to_pylist():
-            record = {name: question[name] for name in ("prompt_id", "question_id", "error")}
-            records.append(record)
-            if question["error"] is None:
-                record["hypothesis"] = write_hypothesis(question["text"], question["answer"])
-                pairs.append((question["prompt"], record["hypothesis"]))
-                sound.append(record)
-        for record, outcome in zip(sound, isolate(self.model.entailment, pairs), strict=True):
-            if isinstance(outcome, RowError):
-                record["error"] = rows.error_value(outcome)
-            else:
-                record["p_entail"] = outcome
-        return rows.table(records, schemas.ENTAILMENTS)
+        tables = {}
+        for name, questions in prepared.items():
+            records = questions.select(["prompt_id", "question_id", "error", "prompt", "text", "answer"]).to_pylist()
+            sound = [record for record in records if record["error"] is None]
+            for record in sound:
+                record["hypothesis"] = write_hypothesis(record["text"], record["answer"])
+            pairs = [(record["prompt"], record["hypothesis"]) for record in sound]
+            for record, outcome in zip(sound, isolate(self.model.entailment, pairs), strict=True):
+                if isinstance(outcome, RowError):
+                    record["error"] = rows.error_value(outcome)
+                else:
+                    record["p_entail"] = outcome
+            tables[name] = rows.table(records, schemas.ENTAILMENTS)
+        return tables
 
 
 def write_hypothesis(question: str, answer: str) -> str:

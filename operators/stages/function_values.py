@@ -31,12 +31,10 @@ class GivenTexts(NamedTuple):
     metric: FunctionConfig
 
     def text(self, prompt_id: str | None) -> str | RowError:
-        """Return the text of a prompt, or the error of a prompt without text."""
         text = find_text(self.prompts, prompt_id)
         return self.metric.apply_word_order(text) if isinstance(text, str) else text
 
-    def basis(self, prompt_id: str | None) -> str | None:
-        """Return the digest of everything that a row depends on, except its image."""
+    def digest(self, prompt_id: str | None) -> str | None:
         text = self.text(prompt_id)
         return rows.input_digest(text) if isinstance(text, str) else None
 
@@ -63,38 +61,30 @@ class FunctionValuesStage(ImagesStage):
     def preprocess(self, image: Image.Image, edit: Edit | None = None) -> Image.Image:
         return image
 
-    def asked(self, inputs: Inputs) -> Mapping[str, GivenTexts]:
+    def read_questions(self, inputs: Inputs) -> Mapping[str, GivenTexts]:
         prompts = self._texts(inputs.prompts)
         return {name: GivenTexts(prompts, self.metrics[name]) for name in inputs.metrics}
 
-    def measure(self, images: PreparedImages, asked: Mapping[str, GivenTexts]) -> Mapping[str, pa.Table]:
-        return {name: self._table(images, texts, self.functions[name]) for name, texts in asked.items()}
+    def measure(self, images: PreparedImages, questions: Mapping[str, GivenTexts]) -> Mapping[str, pa.Table]:
+        return {name: self._table(images, texts, self.functions[name]) for name, texts in questions.items()}
 
-    def _table(self, images: PreparedImages, asked: GivenTexts, function: "UserFunction") -> pa.Table:
-        texts = [asked.text(row.prompt_id) for row in images.rows]
-        each = [text for text, count in zip(texts, images.counts, strict=True) for _ in range(count)]
-        usable = [(image, text) for image, text in zip(images.pixels, each, strict=True) if isinstance(text, str)]
+    def _table(self, images: PreparedImages, given: GivenTexts, function: "UserFunction") -> pa.Table:
+        texts = [
+            text
+            for row, count in zip(images.rows, images.counts, strict=True)
+            for text in [given.text(row.prompt_id)] * count
+        ]
+        usable = [(image, text) for image, text in zip(images.pixels, texts, strict=True) if isinstance(text, str)]
         values = iter(function.values(usable, self.image_batch.rows))
-        records = []
-        for row, digest, error, count, text in zip(
-            images.rows, images.digests, images.errors, images.counts, texts, strict=True
-        ):
-            results = [text] if isinstance(text, RowError) else [next(values) for _ in range(count)]
-            failed = error or next((result for result in results if isinstance(result, RowError)), None)
-            columns = (
-                {"values": [{"value": value} for value in results]}
-                if failed is None
-                else {"error": rows.error_value(failed)}
-            )
-            records.append(row.row(**columns, image_digest=digest, basis=asked.basis(row.prompt_id)))
-        return rows.table(records, self.schema)
+        results = [text if isinstance(text, RowError) else next(values) for text in texts]
+        return self.tabulate(images, given, results, lambda of_row: {"values": [{"value": value} for value in of_row]})
 
 
 class UserFunction:
     """A function as the stage calls it: an exception or an invalid value fails only its own image."""
 
     def __init__(self, metric: FunctionConfig) -> None:
-        """Load the function; raise ConfigError if that fails here."""
+        """Load the function; raise ConfigError if it cannot be loaded."""
         self.code = runnable(metric.code)
         self.function: Callable[..., Any] = self.code.load()
 
@@ -106,24 +96,22 @@ class UserFunction:
         ]
 
     def _call(self, shown: Sequence[ImageAndPrompt]) -> list[float | RowError]:
+        images = [image.copy() for image, _ in shown]  # other functions see the same image
+        texts = [text for _, text in shown]
         try:
-            return [self._read(value) for value in self._call_function(shown)]
+            if self.code.batches:
+                values = list_values(self.function(images, texts), self.code.where)
+                if len(values) != len(shown):
+                    raise ValueError(f"expected a value for each of {len(shown)} images, found {len(values)}")
+            else:
+                values = [self.function(image, text) for image, text in zip(images, texts, strict=True)]
+            return [self._read(value) for value in values]
         except (Exception, SystemExit) as error:
             if isinstance(error, Exception) and device_lost(error):
                 raise
             raised = describe_error(error, self.code.origin.file)
             message = f"{self.code.where} raised {raised}; correct the function"
             raise HopelessRow(RowError("function_failed", message, retryable=True)) from error
-
-    def _call_function(self, shown: Sequence[ImageAndPrompt]) -> list[Any]:
-        images = [image.copy() for image, _ in shown]  # other functions see the same image
-        texts = [text for _, text in shown]
-        if not self.code.batches:
-            return [self.function(image, text) for image, text in zip(images, texts, strict=True)]
-        values = list_values(self.function(images, texts), self.code.where)
-        if len(values) != len(shown):
-            raise ValueError(f"expected a value for each of {len(shown)} images, found {len(values)}")
-        return values
 
     def _read(self, value: Any) -> float | RowError:
         number = _number(value)

@@ -33,24 +33,42 @@ def make_nodes(metrics: Mapping[str, Metric]) -> list[GraphNode]:
     """Return the nodes in the order data flows; raise ConfigError for an invalid chain."""
     for name, metric in metrics.items():
         check_chain(name, metric)
-    return [node for stage in STAGES.values() for node in _stage_nodes(stage, metrics)]
-
-
-def _stage_nodes(stage: type[Stage], metrics: Mapping[str, Metric]) -> list[GraphNode]:
-    served: dict[str, dict[str, Metric]] = {}
-    for name, metric in metrics.items():
-        if stage.name in metric.chain:
-            served.setdefault(node_name(stage, metric), {})[name] = metric
-    return [GraphNode(name, stage, _shared_roles(stage, of_node), of_node) for name, of_node in served.items()]
+    nodes = []
+    for stage in STAGES.values():
+        served: dict[str, dict[str, Metric]] = {}
+        for name, metric in metrics.items():
+            if stage.name in metric.chain:
+                served.setdefault(node_name(stage, metric), {})[name] = metric
+        nodes += [GraphNode(name, stage, _shared_roles(stage, of_node), of_node) for name, of_node in served.items()]
+    return nodes
 
 
 def check_models(nodes: Sequence[GraphNode], models: Mapping[str, ModelConfig]) -> None:
-    """Raise ConfigError unless each model that a stage uses exists and serves the call."""
+    """Raise ConfigError unless each model that a stage uses exists and serves the call and the metrics' options."""
     for node in nodes:
         for key, role in node.roles.items():
             name, metric = next((name, metric) for name, metric in node.metrics.items() if key in metric.roles)
             _check_model(f"metrics.{name}.{key}", metric.kind, role, node.stage.calls[key], models)
-        _check_wanted(node, models)
+        for name, metric in node.metrics.items() if node.roles else ():
+            role = next(iter(node.roles.values()))
+            refusal = node.stage.unsupported_option(metric, FAMILIES[models[role].family])
+            if refusal is not None:
+                raise ConfigError(f"metrics.{name}: it wants {refusal}; the role {role!r} is a {models[role].family}")
+
+
+def _check_model(where: str, kind: str, role: str, call: Call, models: Mapping[str, ModelConfig]) -> None:
+    if role not in models:
+        roles = ", ".join(models) or "none"
+        raise ConfigError(
+            f"{where}: no model has the role {role!r}; the sweep's roles are {roles}; "
+            f"add it, as in +model@models.{role}=NAME with a name of conf/model (docs/models.md)"
+        )
+    if call not in FAMILIES[models[role].family].loads_of(models[role]):
+        family, engine = models[role].family, models[role].engine
+        served = f"a {family} on {engine}" if call in FAMILIES[family].calls else f"a {family}"
+        raise ConfigError(f"{where}: {kind} needs a {serving(call)} model, and the role {role!r} is {served}")
+    if call == "likelihood" and models[role].thinking == "allowed":
+        raise ConfigError(f"{where}, role {role!r}: {LIKELIHOOD}")
 
 
 def need_sources(metrics: Mapping[str, Metric]) -> list[str]:
@@ -75,10 +93,22 @@ def need_captions(metrics: Mapping[str, Metric]) -> dict[str, tuple[str, ...]]:
 def check_image_inputs(nodes: Sequence[GraphNode], models: Mapping[str, ModelConfig], clips: Clips) -> None:
     """Raise ConfigError if a model does not accept its images: videos, single images, or several in a question."""
     for node in nodes:
-        if node.stage.looks_at_images() and node.roles:
-            role = next(iter(node.roles.values()))
-            _check_views(node, role, models[role], clips)
-            _check_clips(role, models[role], clips)
+        if not (node.stage.looks_at_images() and node.roles):
+            continue
+        role = next(iter(node.roles.values()))
+        model = models[role]
+        _check_views(node, role, model, clips)
+        if clips.shown != "video" and FAMILIES[model.family].films:
+            raise ConfigError(
+                f"clips.shown: the role {role!r} is a {model.family}, which looks at a video as a whole, and "
+                f"clips.shown={clips.shown}; set clips.shown=video and clips.rate=2"
+            )
+        if clips.shown == "video" and not takes_videos(model):
+            raise ConfigError(
+                "clips.shown: video wants a model that takes videos (a Qwen2-VL or Qwen2.5-VL of family vlm on "
+                f"engine=transformers, or VideoAlign's), and the role {role!r} is {model.checkpoint}; set "
+                "clips.shown=each or clips.shown=grid, or another model"
+            )
 
 
 def _check_views(node: GraphNode, role: str, model: ModelConfig, clips: Clips) -> None:
@@ -103,53 +133,12 @@ def _check_views(node: GraphNode, role: str, model: ModelConfig, clips: Clips) -
         )
 
 
-def _check_clips(role: str, model: ModelConfig, clips: Clips) -> None:
-    if clips.shown != "video" and FAMILIES[model.family].films:
-        raise ConfigError(
-            f"clips.shown: the role {role!r} is a {model.family}, which looks at a video as a whole, and "
-            f"clips.shown={clips.shown}; set clips.shown=video and clips.rate=2"
-        )
-    if clips.shown == "video" and not takes_videos(model):
-        raise ConfigError(
-            "clips.shown: video wants a model that takes videos (a Qwen2-VL or Qwen2.5-VL of family vlm on "
-            f"engine=transformers, or VideoAlign's), and the role {role!r} is {model.checkpoint}; set "
-            "clips.shown=each or clips.shown=grid, or another model"
-        )
-
-
-def _check_wanted(node: GraphNode, models: Mapping[str, ModelConfig]) -> None:
-    """Raise ConfigError if a metric needs something that no model of the family returns."""
-    if not node.roles:
-        return
-    role = next(iter(node.roles.values()))
-    for name, metric in node.metrics.items():
-        refusal = node.stage.unsupported_option(metric, FAMILIES[models[role].family])
-        if refusal is not None:
-            raise ConfigError(f"metrics.{name}: it wants {refusal}; the role {role!r} is a {models[role].family}")
-
-
-def _check_model(where: str, kind: str, role: str, call: Call, models: Mapping[str, ModelConfig]) -> None:
-    if role not in models:
-        roles = ", ".join(models) or "none"
-        raise ConfigError(
-            f"{where}: no model has the role {role!r}; the sweep's roles are {roles}; "
-            f"add it, as in +model@models.{role}=NAME with a name of conf/model (docs/models.md)"
-        )
-    if call not in FAMILIES[models[role].family].loads_of(models[role]):
-        family, engine = models[role].family, models[role].engine
-        served = f"a {family} on {engine}" if call in FAMILIES[family].calls else f"a {family}"
-        raise ConfigError(f"{where}: {kind} needs a {serving(call)} model, and the role {role!r} is {served}")
-    if call == "likelihood" and models[role].thinking == "allowed":
-        raise ConfigError(f"{where}, role {role!r}: {LIKELIHOOD}")
-
-
 def node_name(stage: type[Stage], metric: Metric) -> str:
     """Return the name of the metric's node of a stage; metrics that are shown different images have different nodes."""
     role = next(iter(stage.roles(metric).values()), None)
     views = "+".join(metric.views) if metric.needs_sources else None
-    return ":".join(
-        filter(None, (stage.name, role, *((metric.image_ablation, views) if stage.looks_at_images() else ())))
-    )
+    shown = (metric.image_ablation, views) if stage.looks_at_images() else ()
+    return ":".join(filter(None, (stage.name, role, *shown)))
 
 
 def _shared_roles(stage: type[Stage], metrics: Mapping[str, Metric]) -> dict[str, str]:
@@ -173,25 +162,21 @@ def check_chain(name: str, metric: Metric) -> None:
     order = list(STAGES)
     for stage_name in metric.chain:
         if stage_name not in STAGES:
-            raise ConfigError(f"{where} has the stage {stage_name!r}; those there are: {', '.join(order)}")
+            raise ConfigError(f"{where} has the stage {stage_name!r}; the stages are {', '.join(order)}")
     if list(metric.chain) != sorted(metric.chain, key=order.index) or metric.chain[-1:] != (metric.final_stage,):
         raise ConfigError(f"{where} is {', '.join(metric.chain)}; expected the order {', '.join(order)}")
     stages = [STAGES[stage_name] for stage_name in metric.chain]
     for stage in stages:
-        _check_stage(where, stage, metric)
+        if not isinstance(metric, stage.needs):
+            raise ConfigError(f"{where} has the stage {stage.name}, which wants a {stage.needs.__name__}")
+        absent = [other for other in stage.reads(metric) if other not in metric.chain]
+        if absent:
+            raise ConfigError(f"{where} has the stage {stage.name} without {', '.join(absent)}, which it reads")
+        unnamed = [key for key in stage.calls if key not in stage.optional and key not in metric.roles]
+        if unnamed:
+            raise ConfigError(f"{where} has the stage {stage.name} and names no {', '.join(unnamed)} for it")
     if metric.ablation is not None and not any(stage.ablation(metric) for stage in stages):
         raise ConfigError(f"{where} has no stage that ablation={metric.ablation} changes; leave it out")
     unused = metric.roles.keys() - {key for stage in stages for key in stage.calls}
     if unused:
         raise ConfigError(f"{where} has no stage that uses its {', '.join(sorted(unused))}")
-
-
-def _check_stage(where: str, stage: type[Stage], metric: Metric) -> None:
-    if not isinstance(metric, stage.needs):
-        raise ConfigError(f"{where} has the stage {stage.name}, which wants a {stage.needs.__name__}")
-    absent = [name for name in stage.reads(metric) if name not in metric.chain]
-    if absent:
-        raise ConfigError(f"{where} has the stage {stage.name} without {', '.join(absent)}, which it reads")
-    roles = [key for key in stage.calls if key not in stage.optional and key not in metric.roles]
-    if roles:
-        raise ConfigError(f"{where} has the stage {stage.name} and names no {', '.join(roles)} for it")

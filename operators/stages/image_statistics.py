@@ -3,7 +3,6 @@
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from PIL import Image
 
 from plumbline.operators.base import schemas
@@ -36,21 +35,15 @@ def measure_pixels(image: Image.Image) -> PixelStatistics:
         width, height = (max(round(side * scale), 1) for side in image.size)
         image = image.resize((width, height), Image.Resampling.BOX)
     luma = image.convert("L")
-    saturation = np.asarray(image.convert("HSV"))[..., 1]
-    return PixelStatistics(
-        edge_density=_edge_density(np.asarray(luma, np.int32)),
-        entropy=abs(luma.entropy()),
-        saturation=float(saturation.mean()) / 255,
-    )
-
-
-def _edge_density(luma: NDArray[np.int32]) -> float:
-    """Return the edge density of brightness (height, width), 0 to 255; the border is repeated outside the image."""
-    padded = np.pad(luma, 1, mode="edge")
+    padded = np.pad(np.asarray(luma, np.int32), 1, mode="edge")  # the border is repeated outside the image
     down = padded[:-2] + 2 * padded[1:-1] + padded[2:]
     across = padded[:, :-2] + 2 * padded[:, 1:-1] + padded[:, 2:]
     horizontal, vertical = down[:, 2:] - down[:, :-2], across[2:] - across[:-2]
-    return float(np.mean(horizontal**2 + vertical**2 >= (4 * 255 * EDGE) ** 2))
+    return PixelStatistics(
+        edge_density=float(np.mean(horizontal**2 + vertical**2 >= (4 * 255 * EDGE) ** 2)),
+        entropy=abs(luma.entropy()),
+        saturation=float(np.asarray(image.convert("HSV"))[..., 1].mean()) / 255,
+    )
 
 
 class ImageStatisticsStage(PixelsStage):

@@ -16,7 +16,7 @@ from plumbline.operators.images.preparing import Edit, PreparedImages
 from plumbline.operators.images.rows import ImageRow
 from plumbline.operators.metrics.writing import Writing
 from plumbline.operators.models.calls import ImageRequest
-from plumbline.operators.stages.images import ImagesStage, PromptBasis, basis_with_sources, images_of_view
+from plumbline.operators.stages.images import ImagesStage, QuestionsByPrompt, images_of_view
 from plumbline.operators.stages.programs import (
     ProgramRequest,
     ProgramResults,
@@ -37,27 +37,19 @@ class PreprocessedImage(NamedTuple):
     """Output of the model's preprocessing for each view."""
 
 
-class EncodedBatch(NamedTuple):
-    """Images that a model has encoded together."""
-
-    features: list[Any]
-    places: dict[int, int]
-    """Index of each image's first view among the features; its other views follow."""
-    errors: dict[int, RowError]
-    """Errors of images that could not be encoded."""
-
-
 class ImageTask(NamedTuple):
-    """An image of the shard, and a metric that the model is asked for."""
+    """One image that the model should write about for one metric."""
 
     metric: str
-    image: int
-    """Index among the shard's images."""
+    questions: Any
+    """The metric's questions about the shard's images."""
     row: ImageRow
-    asked: Any
+    image: PreprocessedImage
+    feature: int
+    """Index of the image's first encoded view; its other views follow."""
 
 
-class SeeingStage(ImagesStage):
+class ImageWritingStage(ImagesStage):
     """Base of stages whose model writes about images; a row of several images has an output for each of them.
 
     The tables' metadata has the usage of the model's calls, for all metrics together (rows.with_usage).
@@ -67,12 +59,22 @@ class SeeingStage(ImagesStage):
         super().__init__(metrics, models, options)
         self.side_by_side = self.model.side_by_side
 
-    @abstractmethod
-    def ask_model(self, encoded: EncodedBatch, seen: Sequence[ImageTask]) -> ProgramResults[Any]: ...
+    def program(self, task: ImageTask) -> Writing[Any]:
+        """Return the program of requests about an image; not called if `run_tasks` is overridden."""
+        raise NotImplementedError
 
     @abstractmethod
-    def columns(self, results: Sequence[Any], shown: Sequence[PreprocessedImage]) -> dict[str, Any]:
+    def columns(self, results: Sequence[Any]) -> dict[str, Any]:
         """Return the columns of a row from the results for its images."""
+
+    def run_tasks(self, tasks: Sequence[ImageTask], features: Sequence[Any]) -> ProgramResults[Any]:
+        """Return the result of each task; `features` are the encoded views of all images."""
+
+        def answer(asked: Sequence[ProgramRequest]) -> Sequence[Reply]:
+            requests = [ImageRequest(tasks[one.program].feature + one.request.view, one.request) for one in asked]
+            return generate_from_images(self.model, features, requests)
+
+        return run_programs([self.program(task) for task in tasks], answer)
 
     def preprocess(self, image: Image.Image, edit: Edit | None = None) -> PreprocessedImage:
         shown = [images_of_view(view, image, edit) for view in self.views]
@@ -85,68 +87,43 @@ class SeeingStage(ImagesStage):
     def preprocess_video(self, frames: Sequence[Image.Image], seconds: float) -> PreprocessedImage:
         return PreprocessedImage(frames[0].width, frames[0].height, (self.model.preprocess_video(frames, seconds),))
 
-    def _encode(self, images: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-        """Return the encoding of every view of each image."""
-        made = iter(self.model.encode([pixels for views in images for pixels in views]))
-        return [tuple(next(made) for _ in views) for views in images]
-
-    def measure(self, images: PreparedImages, asked: Mapping[str, PromptBasis]) -> Mapping[str, pa.Table]:
+    def measure(self, images: PreparedImages, questions: Mapping[str, QuestionsByPrompt]) -> Mapping[str, pa.Table]:
         row_of = [row for row, count in zip(images.rows, images.counts, strict=True) for _ in range(count)]
-        pixels = [shown.views for shown in images.pixels]
-        size = BatchSize(len(pixels)) if self.side_by_side else self.image_batch
-        results: dict[tuple[str, int], Any] = {}
+        pixels: list[PreprocessedImage] = images.pixels
+        results: dict[str, list[Any]] = {name: [None] * len(pixels) for name in questions}
         usages: list[Usage] = []
 
-        def use(first: int, made: Sequence[Any], *, crowded: bool) -> None:
-            encoded = _collect_features(first, made)
-            seen = [ImageTask(name, image, row_of[image], asked[name]) for name in asked for image in encoded.places]
-            answers, took = self.ask_model(encoded, seen)
-            usages.append(took)
-            results.update({(one.metric, one.image): answer for one, answer in zip(seen, answers, strict=True)})
-            results.update({(name, image): error for name in asked for image, error in encoded.errors.items()})
+        def encode(window: Sequence[PreprocessedImage]) -> list[Sequence[Any]]:
+            encoded = iter(self.model.encode([pixels for image in window for pixels in image.views]))
+            return [[next(encoded) for _ in image.views] for image in window]
 
-        encode_in_windows(self._encode, pixels, size, use)
+        def run_window(first: int, encoded: Sequence[Any], *, crowded: bool) -> None:
+            features: list[Any] = []
+            feature_of: dict[int, int] = {}
+            for number, views in enumerate(encoded, first):
+                if isinstance(views, RowError):
+                    for of_metric in results.values():
+                        of_metric[number] = views
+                else:
+                    feature_of[number] = len(features)
+                    features += views
+            numbers = [(name, number) for name in questions for number in feature_of]
+            ran = self.run_tasks(
+                [
+                    ImageTask(name, questions[name], row_of[number], pixels[number], feature_of[number])
+                    for name, number in numbers
+                ],
+                features,
+            )
+            usages.append(ran.usage)
+            for (name, number), result in zip(numbers, ran.results, strict=True):
+                results[name][number] = result
+
+        # A model with its own batching gets the whole shard at once, together with its other shards.
+        size = BatchSize(len(pixels)) if self.side_by_side else self.image_batch
+        encode_in_windows(encode, pixels, size, run_window)
         usage = reduce(Usage.plus, usages, Usage())
-        return {name: rows.with_usage(self._table(images, name, asked[name], results), usage) for name in asked}
-
-    def _table(
-        self, images: PreparedImages, metric: str, asked: PromptBasis, results: Mapping[tuple[str, int], Any]
-    ) -> pa.Table:
-        records, first = [], 0
-        all_rows = zip(images.rows, images.digests, images.sources, images.errors, images.counts, strict=True)
-        for row, digest, source, error, count in all_rows:
-            indices = range(first, first := first + count)
-            outputs = [results[metric, image] for image in indices]
-            failed = error or next((output for output in outputs if isinstance(output, RowError)), None)
-            if failed is not None:
-                records.append(row.row(error=rows.error_value(failed), image_digest=digest))
-                continue
-            columns = self.columns(outputs, [images.pixels[image] for image in indices])
-            basis = basis_with_sources(asked.basis(row.prompt_id), source)
-            records.append(row.row(**columns, image_digest=digest, basis=basis))
-        return rows.table(records, self.schema)
-
-
-def _collect_features(first: int, made: Sequence[Any]) -> EncodedBatch:
-    """Collect the encoded views; the first image has the index `first`."""
-    encoded = EncodedBatch([], {}, {})
-    for image, views in enumerate(made, first):
-        if isinstance(views, RowError):
-            encoded.errors[image] = views
-        else:
-            encoded.places[image] = len(encoded.features)
-            encoded.features.extend(views)
-    return encoded
-
-
-def run_about_images(
-    model: Any, encoded: EncodedBatch, seen: Sequence[ImageTask], programs: Sequence[Writing[Any]]
-) -> ProgramResults[Any]:
-    """Run a program about each of the images."""
-
-    def answer(asked: Sequence[ProgramRequest]) -> Sequence[Reply]:
-        places = [encoded.places[seen[one.program].image] + one.request.view for one in asked]
-        requests = [ImageRequest(place, one.request) for place, one in zip(places, asked, strict=True)]
-        return generate_from_images(model, encoded.features, requests)
-
-    return run_programs(programs, answer)
+        return {
+            name: rows.with_usage(self.tabulate(images, questions[name], of_metric, self.columns), usage)
+            for name, of_metric in results.items()
+        }

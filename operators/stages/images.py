@@ -1,7 +1,7 @@
 """Base class of stages that look at images: decoding, and reuse of rows from earlier cells."""
 
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import pyarrow as pa
@@ -16,27 +16,21 @@ from plumbline.operators.metrics.metric import View
 from plumbline.operators.stages.stage import Inputs, RowStage, StageOptions
 
 RowKey = tuple[str | None, str, str]
-"""Everything that a row depends on: prompt_id, digest of the image, and basis."""
+"""Everything that a row depends on: prompt_id, digest of the image, and digest of the other inputs (column `basis`)."""
 
 
-class PromptBasis(Protocol):
+class QuestionsByPrompt(Protocol):
     """A metric's questions about the images of each prompt."""
 
-    def basis(self, prompt_id: str | None) -> str | None:
-        """Return the digest of what is asked about images of this prompt; None if the prompt is unknown."""
+    def digest(self, prompt_id: str | None) -> str | None:
+        """Return the digest of the questions about images of this prompt; None if the prompt is unknown."""
 
 
-class AnyPrompt(NamedTuple):
+class AnyPrompt:
     """Questions that do not depend on the prompt."""
 
-    def basis(self, prompt_id: str | None) -> str:
-        """Return one digest for all prompts: the cell's recipe has the rest."""
-        return rows.input_digest()
-
-
-def basis_with_sources(basis: str | None, sources: str | None) -> str | None:
-    """Return a row's basis, extended by the digest of its sources and mask if the stage looks at them."""
-    return basis if sources is None or basis is None else rows.input_digest(basis, sources)
+    def digest(self, prompt_id: str | None) -> str:
+        return rows.input_digest()  # the same for all prompts: the cell's recipe has everything else
 
 
 def images_of_view(view: View, image: Image.Image, edit: Edit | None) -> list[Image.Image]:
@@ -45,11 +39,35 @@ def images_of_view(view: View, image: Image.Image, edit: Edit | None) -> list[Im
     return source if view == "source" else [*source, image]
 
 
-class KeptRows(NamedTuple):
-    """Rows of earlier cells, by the inputs that they were computed from."""
+class EarlierRows:
+    """A metric's rows in earlier cells, by the inputs that they were computed from."""
+
+    def __init__(self, tables: Sequence[pa.Table]) -> None:
+        """Index the rows without an error; `tables` has the newest first."""
+        # From the oldest to the newest, so that a newer row replaces an older one of the same key.
+        self.table = pa.concat_tables([each.replace_schema_metadata(None) for each in reversed(tables)])
+        keys = zip(
+            *(self.table.column(name).to_pylist() for name in ("prompt_id", "image_digest", "basis")), strict=True
+        )
+        valid = self.table.column("error").is_null().to_pylist()
+        self.numbers: dict[RowKey, int] = {key: number for number, key in enumerate(keys) if valid[number]}
+
+    def take(self, found: Mapping[int, tuple[int, ImageRow]]) -> "ReusedRows":
+        """Return rows with the ids that their images have now; `found` has (row number, ids) by place in the shard."""
+        table = self.table.take(pa.array([number for number, _ in found.values()], pa.int64()))
+        for field, name in enumerate(ImageRow._fields):
+            column = table.column_names.index(name)
+            ids = pa.array([row[field] for _, row in found.values()], pa.string())
+            table = table.set_column(column, table.field(column), ids)
+        return ReusedRows(table, list(found))
+
+
+class ReusedRows(NamedTuple):
+    """Rows of earlier cells that need not be computed for a shard."""
 
     table: pa.Table
-    places: Mapping[RowKey, int]
+    places: Sequence[int]
+    """Place of each row in the shard."""
 
 
 class PreparedShard(NamedTuple):
@@ -57,14 +75,10 @@ class PreparedShard(NamedTuple):
 
     images: PreparedImages
     """The images for which some metric has no result."""
-    asked: Mapping[str, Any]
+    questions: Mapping[str, Any]
     """Questions about the images, or texts to compare them with, by metric."""
-    kept: Mapping[str, KeptRows]
-    """Rows of earlier cells, by metric."""
-    kept_places: Mapping[str, Mapping[int, int]]
-    """Rows of the shard that are among the kept rows, with their places there, by metric."""
-    ids: Mapping[int, ImageRow]
-    """Ids of those rows of the shard; in the earlier cell the image may have had another id."""
+    reused: Mapping[str, ReusedRows]
+    """Rows of earlier cells by metric."""
 
 
 class ImagesStage(RowStage):
@@ -81,19 +95,23 @@ class ImagesStage(RowStage):
         self.model: Any = next((models[key] for key in self.calls if key in models), None)
         self.options = options
         self.image_batch = BatchSize(options.image_batch)
-        self._kept: tuple[Mapping[str, Sequence[pa.Table]], Mapping[str, KeptRows]] = ({}, {})
+        self._earlier: tuple[Mapping[str, Sequence[pa.Table]], Mapping[str, EarlierRows]] = ({}, {})
 
-    def asked(self, inputs: Inputs) -> Mapping[str, Any]:
+    def read_questions(self, inputs: Inputs) -> Mapping[str, Any]:
         """Return by metric its questions about the shard's images; by default they do not depend on the prompts."""
         return dict.fromkeys(inputs.metrics, AnyPrompt())
 
-    def basis(self, asked: Any, row: ImageRow, place: int) -> str | None:
-        """Return the digest of everything except the image that a row of the shard depends on."""
-        basis: str | None = asked.basis(row.prompt_id)
-        return basis
+    def input_digest(self, questions: Any, row: ImageRow, place: int, sources: str | None) -> str | None:
+        """Return the digest of everything except the image that a row depends on; None if its prompt is unknown.
+
+        `place` is the row's place in the shard. `sources` is the digest of its sources and mask if the stage looks at
+        them.
+        """
+        digest: str | None = questions.digest(row.prompt_id)
+        return digest if sources is None or digest is None else rows.input_digest(digest, sources)
 
     @abstractmethod
-    def measure(self, images: PreparedImages, asked: Mapping[str, Any]) -> Mapping[str, pa.Table]:
+    def measure(self, images: PreparedImages, questions: Mapping[str, Any]) -> Mapping[str, pa.Table]:
         """Return the tables of these images by metric, with one row per image row, also for errors."""
 
     def preprocess(self, image: Image.Image, edit: Edit | None = None) -> Any:
@@ -106,22 +124,20 @@ class ImagesStage(RowStage):
 
     def prepare(self, inputs: Inputs) -> PreparedShard:
         """Decode the images for which some metric has no row in earlier cells."""
-        asked = self.asked(inputs)
-        kept = self._index_earlier(inputs.earlier)
-        places: dict[str, dict[int, int]] = {name: {} for name in kept}
-        ids: dict[int, ImageRow] = {}
+        questions = self.read_questions(inputs)
+        if self._earlier[0] is not inputs.earlier:  # indexed once for all windows of a shard
+            indices = {name: EarlierRows(tables) for name, tables in inputs.earlier.items() if tables}
+            self._earlier = inputs.earlier, indices
+        earlier = self._earlier[1]
+        found: dict[str, dict[int, tuple[int, ImageRow]]] = {name: {} for name in earlier}
 
-        def is_kept(place: int, row: ImageRow, image_digest: str, sources: str | None) -> bool:
-            for name, rows_of_metric in kept.items():
-                key = (
-                    row.prompt_id,
-                    image_digest,
-                    basis_with_sources(self.basis(asked[name], row, place), sources) or "",
-                )
-                at = rows_of_metric.places.get(key)
-                if at is not None:
-                    places[name][place], ids[place] = at, row
-            return len(kept) == len(asked) and all(place in known for known in places.values())
+        def is_known(place: int, row: ImageRow, image_digest: str, sources: str | None) -> bool:
+            for name, index in earlier.items():
+                digest = self.input_digest(questions[name], row, place, sources)
+                number = index.numbers.get((row.prompt_id, image_digest, digest or ""))
+                if number is not None:
+                    found[name][place] = number, row
+            return len(earlier) == len(questions) and all(place in known for known in found.values())
 
         images = prepare_images(
             inputs.rows,
@@ -133,34 +149,58 @@ class ImagesStage(RowStage):
             preprocess_edit=self.preprocess if any(view != "result" for view in self.views) else None,
             masked=self.masks,
             fetch=self.options.fetch,
-            is_known=is_kept,
+            is_known=is_known,
             decoders=self.options.decoders,
         )
-        return PreparedShard(images, asked, kept, places, ids)
-
-    def _index_earlier(self, earlier: Mapping[str, Sequence[pa.Table]]) -> Mapping[str, KeptRows]:
-        """Return the rows of earlier cells by metric; they are indexed once for all windows of a shard."""
-        known = self._kept
-        if known[0] is not earlier:
-            known = self._kept = earlier, {name: _index_rows(tables) for name, tables in earlier.items() if tables}
-        return known[1]
+        return PreparedShard(images, questions, {name: earlier[name].take(rows_of) for name, rows_of in found.items()})
 
     def refuse(self, inputs: Inputs, error: RowError) -> PreparedShard:
         refused = PreparedImages()
         for place, record in enumerate(image_records(inputs.rows)):
             refused.add(place, identify(record, inputs.group), None, error)
-        return PreparedShard(refused, self.asked(inputs), {}, {}, {})
+        return PreparedShard(refused, self.read_questions(inputs), {})
 
     def compute(self, prepared: PreparedShard) -> Mapping[str, pa.Table]:
-        tables = dict(self.measure(prepared.images, prepared.asked))
-        for name, kept in prepared.kept.items():
-            places = prepared.kept_places[name]
-            rows_kept = _replace_ids(
-                kept.table.take(pa.array(places.values(), pa.int64())), map(prepared.ids.get, places)
-            )
-            completed = _merge_rows(tables[name], prepared.images.places, rows_kept, list(places))
-            tables[name] = rows.with_kept(completed, len(places))
+        tables = dict(self.measure(prepared.images, prepared.questions))
+        for name, reused in prepared.reused.items():
+            computed = tables[name]
+            both = pa.concat_tables([reused.table, computed.replace_schema_metadata(None)])
+            # A row that another metric lacked was computed for all metrics; the reused row takes precedence.
+            number_of = {place: len(reused.table) + row for row, place in enumerate(prepared.images.places)}
+            number_of |= {place: row for row, place in enumerate(reused.places)}
+            in_order = both.take(pa.array([number_of[place] for place in sorted(number_of)], pa.int64()))
+            counted = in_order.replace_schema_metadata(computed.schema.metadata)
+            tables[name] = rows.with_kept(counted, len(reused.places))
         return tables
+
+    def tabulate(
+        self,
+        images: PreparedImages,
+        questions: Any,
+        results: Iterable[Any],
+        columns: Callable[[Sequence[Any]], Mapping[str, Any]],
+    ) -> pa.Table:
+        """Return a metric's table, with a row for each row of the shard.
+
+        Args:
+            images: The images.
+            questions: The metric's questions about them.
+            results: The result of each preprocessed image. A RowError is the error of its row.
+            columns: Returns the columns of a row from the results of its images.
+        """
+        records, left = [], iter(results)
+        for row, place, image_digest, source, error, count in zip(
+            images.rows, images.places, images.digests, images.sources, images.errors, images.counts, strict=True
+        ):
+            of_row = [next(left) for _ in range(count)]
+            failed = error or next((result for result in of_row if isinstance(result, RowError)), None)
+            if failed is not None:
+                record = row.row(error=rows.error_value(failed), image_digest=image_digest)
+            else:
+                digest = self.input_digest(questions, row, place, source)
+                record = row.row(**columns(of_row), image_digest=image_digest, basis=digest)
+            records.append(record)
+        return rows.table(records, self.schema)
 
 
 class PixelsStage(ImagesStage):
@@ -169,40 +209,8 @@ class PixelsStage(ImagesStage):
     column: ClassVar[str]
     """Column of the table with the measurements of a row's images."""
 
-    def measure(self, images: PreparedImages, asked: Mapping[str, AnyPrompt]) -> Mapping[str, pa.Table]:
-        measured = iter(images.pixels)
-        records = []
-        for row, digest, source, error, count in zip(
-            images.rows, images.digests, images.sources, images.errors, images.counts, strict=True
-        ):
-            measurements = [next(measured)._asdict() for _ in range(count)]
-            columns = {self.column: measurements} if error is None else {"error": rows.error_value(error)}
-            basis = basis_with_sources(AnyPrompt().basis(row.prompt_id), source)
-            records.append(row.row(**columns, image_digest=digest, basis=basis))
-        return dict.fromkeys(asked, rows.table(records, self.schema))
+    def measure(self, images: PreparedImages, questions: Mapping[str, AnyPrompt]) -> Mapping[str, pa.Table]:
+        def columns(measured: Sequence[Any]) -> dict[str, Any]:
+            return {self.column: [measurements._asdict() for measurements in measured]}
 
-
-def _index_rows(earlier: Sequence[pa.Table]) -> KeptRows:
-    """Return the rows of the tables of earlier cells, newest first, with the places of rows without an error."""
-    table = pa.concat_tables([each.replace_schema_metadata(None) for each in reversed(earlier)])
-    keys = [table.column(name).to_pylist() for name in ("prompt_id", "image_digest", "basis")]
-    sound = table.column("error").is_null().to_pylist()
-    places = {key: place for place, key in enumerate(zip(*keys, strict=True)) if sound[place]}
-    return KeptRows(table, places)
-
-
-def _replace_ids(table: pa.Table, ids: Iterable[ImageRow | None]) -> pa.Table:
-    """Return the rows with the ids that their images have now."""
-    for name, values in zip(ImageRow._fields, zip(*ids, strict=True), strict=False):
-        place = table.column_names.index(name)
-        table = table.set_column(place, table.field(place), pa.array(values, pa.string()))
-    return table
-
-
-def _merge_rows(computed: pa.Table, places: Sequence[int], kept: pa.Table, kept_places: Sequence[int]) -> pa.Table:
-    """Return a shard's rows in order: kept ones at `kept_places`, and those `computed` at the other `places`."""
-    both = pa.concat_tables([kept, computed.replace_schema_metadata(None)])
-    at = {place: row + len(kept) for row, place in enumerate(places)}
-    at |= {place: row for row, place in enumerate(kept_places)}
-    ordered = both.take(pa.array([at[place] for place in sorted(at)], pa.int64()))
-    return ordered.replace_schema_metadata(computed.schema.metadata)
+        return dict.fromkeys(questions, self.tabulate(images, AnyPrompt(), images.pixels, columns))

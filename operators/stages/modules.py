@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from functools import partial, reduce
-from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import pyarrow as pa
 from PIL import Image
@@ -21,7 +21,7 @@ from plumbline.operators.stages.answers import (
     AskingMetric,
     QuestionedImagesStage,
     QuestionIndex,
-    ShardAnswers,
+    collect_answers,
     require_finite,
 )
 from plumbline.operators.stages.stage import StageOptions
@@ -36,16 +36,6 @@ class LookingMetric(AskingMetric, Protocol):
 
     def looks(self, text: str) -> tuple[Look, ...]:
         """Return the looks for one question."""
-
-
-class _ImageLooks(NamedTuple):
-    """One question of one metric about one image of the shard."""
-
-    metric: str
-    row: int
-    image: int
-    question_id: str
-    looks: tuple[Look, ...]
 
 
 class ModulesStage(QuestionedImagesStage):
@@ -79,64 +69,58 @@ class ModulesStage(QuestionedImagesStage):
         """Return the image unchanged: three models' preprocessing of each image of a shard would fill the memory."""
         return image
 
-    def measure(self, images: PreparedImages, asked: Mapping[str, QuestionIndex]) -> Mapping[str, pa.Table]:
+    def measure(self, images: PreparedImages, questions: Mapping[str, QuestionIndex]) -> Mapping[str, pa.Table]:
         before = self._usage()
-        answers = {name: ShardAnswers(images, index, schemas.MODULES) for name, index in asked.items()}
-        shown = [row for row, count in enumerate(images.counts) for _ in range(count)]
-        for first in range(0, len(shown), self.options.image_batch):
-            window = range(first, min(first + self.options.image_batch, len(shown)))
-            self._look_at({image: shown[image] for image in window}, images.pixels, answers)
+        answers = collect_answers(images, questions)
+        for first in range(0, len(images.pixels), self.options.image_batch):
+            window = range(first, min(first + self.options.image_batch, len(images.pixels)))
+            asked = [
+                (image, of_metric[image], question, self.metrics[name].looks(question.vqa_prompt.text))
+                for name, of_metric in answers.items()
+                for image in window
+                for question in of_metric[image].questions
+            ]
+            seen: dict[tuple[int, Look], LookResult | RowError] = {}
+            for model in self.models:
+                wanted = dict.fromkeys(
+                    (image, look) for image, *_, looks in asked for look in looks if look.model == model
+                )
+                seen |= self._take_looks(model, list(wanted), images.pixels)
+            for image, of_image, question, looks in asked:
+                results = [seen[image, look] for look in looks]
+                error = next((result for result in results if isinstance(result, RowError)), None)
+                sound = [result for result in results if isinstance(result, LookResult)]
+                boxes = [[box._asdict() for box in result.boxes] for result in sound]
+                columns = {"boxes": boxes, "texts": [result.text for result in sound]}
+                of_image.add(error or {"question_id": question.question_id, **columns})
         usage = self._usage().minus(before)
-        return {name: rows.with_usage(answered.table(), usage) for name, answered in answers.items()}
+        return {
+            name: rows.with_usage(self.tabulate_answers(images, questions[name], of_metric), usage)
+            for name, of_metric in answers.items()
+        }
 
     def _usage(self) -> Usage:
         return reduce(Usage.plus, (getattr(model, "usage", Usage()) for model in self.models.values()), Usage())
 
-    def _look_at(
-        self, window: Mapping[int, int], pictures: Sequence[Image.Image], answers: Mapping[str, ShardAnswers]
-    ) -> None:
-        """Take all looks at a window of images; `window` has the row of each image."""
-        asked = [
-            _ImageLooks(name, row, image, question.question_id, self.metrics[name].looks(question.vqa_prompt.text))
-            for name, answered in answers.items()
-            for image, row in window.items()
-            for question in answered.questions(row)
-        ]
-        seen: dict[tuple[int, Look], LookResult | RowError] = {}
-        for model in self.models:
-            wanted = dict.fromkeys((one.image, look) for one in asked for look in one.looks if look.model == model)
-            seen |= self._take_looks(model, list(wanted), pictures)
-        for one in asked:
-            answered, results = answers[one.metric], [seen[one.image, look] for look in one.looks]
-            for error in (result for result in results if isinstance(result, RowError)):
-                answered.fail(one.row, error)
-            sound = [result for result in results if isinstance(result, LookResult)]
-            boxes = [[box._asdict() for box in result.boxes] for result in sound]
-            columns = {"boxes": boxes, "texts": [result.text for result in sound]}
-            answered.answers[one.row].append({"question_id": one.question_id, **columns})
-
     def _take_looks(
-        self, name: str, wanted: Sequence[tuple[int, Look]], pictures: Sequence[Image.Image]
+        self, name: str, wanted: Sequence[tuple[int, Look]], images: Sequence[Image.Image]
     ) -> dict[tuple[int, Look], LookResult | RowError]:
-        """Return what one model sees by each look, or the error of an image that cannot be encoded."""
+        """Return the model's result for each look, or the error of an image that cannot be encoded."""
         model = self.models[name]
-        encoded = self._encode(model, list(dict.fromkeys(image for image, _ in wanted)), pictures)
-        features = {image: feature for image, feature in encoded.items() if not isinstance(feature, RowError)}
-        places = {image: place for place, image in enumerate(features)}
-        sound = [one for one in wanted if one[0] in places]
-        take = partial(_LOOKS[name], model, list(features.values()))
-        taken = isolate(lambda batch: take([(places[image], look) for image, look in batch]), sound)
-        seen: dict[tuple[int, Look], LookResult | RowError] = {one: encoded[one[0]] for one in wanted}
-        return seen | dict(zip(sound, taken, strict=True))
-
-    def _encode(self, model: Any, shown: Sequence[int], pictures: Sequence[Image.Image]) -> dict[int, Any]:
-        """Return the encoding of each image, or its error."""
 
         def encode(batch: Sequence[int]) -> Sequence[Any]:
-            features: Sequence[Any] = model.encode([model.preprocess(pictures[image]) for image in batch])
+            features: Sequence[Any] = model.encode([model.preprocess(images[image]) for image in batch])
             return features
 
-        return dict(zip(shown, isolate(encode, shown, self.image_batch), strict=True))
+        shown = list(dict.fromkeys(image for image, _ in wanted))
+        encoded = dict(zip(shown, isolate(encode, shown, self.image_batch), strict=True))
+        features = {image: feature for image, feature in encoded.items() if not isinstance(feature, RowError)}
+        indices = {image: index for index, image in enumerate(features)}
+        sound = [(image, look) for image, look in wanted if image in features]
+        take = partial(_LOOKS[name], model, list(features.values()))
+        results = isolate(lambda batch: take([(indices[image], look) for image, look in batch]), sound)
+        failed = {(image, look): encoded[image] for image, look in wanted if image not in features}
+        return failed | dict(zip(sound, results, strict=True))
 
 
 Looking = Sequence[tuple[int, Look]]
@@ -156,22 +140,20 @@ def _read(model: ReadingModel, features: Sequence[Any], looking: Looking) -> lis
 
 def _answer(model: LikelihoodModel, features: Sequence[Any], looking: Looking) -> list[LookResult | RowError]:
     """Return the likeliest choice for looks with choices, and the model's own words for others."""
-    asked = {one: Question(one[0], one[1].text, one[1].choices) for one in looking}
-    weighed = {one: question for one, question in asked.items() if question.choices}
-    worded = {one: question for one, question in asked.items() if not question.choices}
-    logprobs = model.likelihood(features, [*weighed.values()]) if weighed else []
-    replies = model.reply(features, [*worded.values()]) if worded else []
-    chosen = map(_likeliest, weighed.values(), logprobs)
-    seen = dict(zip([*weighed, *worded], [*chosen, *replies], strict=True))
-    return [one if isinstance(one, RowError) else LookResult(text=one) for one in map(seen.__getitem__, looking)]
-
-
-def _likeliest(question: Question, logprobs: list[list[float]] | RowError) -> str | RowError:
-    numbers = require_finite(logprobs)
-    if isinstance(numbers, RowError):
-        return numbers
-    sums = [math.fsum(choice) for choice in numbers]
-    return question.choices[sums.index(max(sums))]
+    asked = [Question(image, look.text, look.choices) for image, look in looking]
+    closed = list(dict.fromkeys(question for question in asked if question.choices))
+    free = list(dict.fromkeys(question for question in asked if not question.choices))
+    answers: dict[Question, str | RowError] = {}
+    for question, outcome in zip(closed, model.likelihood(features, closed) if closed else (), strict=True):
+        logprobs = require_finite(outcome)
+        if isinstance(logprobs, RowError):
+            answers[question] = logprobs
+        else:
+            sums = [math.fsum(choice) for choice in logprobs]
+            answers[question] = question.choices[sums.index(max(sums))]
+    answers |= zip(free, model.reply(features, free) if free else (), strict=True)
+    found = [answers[question] for question in asked]
+    return [answer if isinstance(answer, RowError) else LookResult(text=answer) for answer in found]
 
 
 _LOOKS: Mapping[str, Any] = {"detector": _detect, "reader": _read, "model": _answer}

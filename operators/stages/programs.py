@@ -74,8 +74,7 @@ def generate_from_images(
     except Exception as error:
         if _is_hopeless(error):
             raise
-    replies = isolate(lambda batch: model.generate_from_images(features, batch), requests)
-    return list(replies)
+    return isolate(lambda batch: model.generate_from_images(features, batch), requests)
 
 
 def _is_hopeless(error: Exception) -> bool:
@@ -84,26 +83,28 @@ def _is_hopeless(error: Exception) -> bool:
 
 
 class _Running(Generic[T]):
+    """A program that has started: its open requests, or its result if there are none."""
+
     result: T | RowError
 
     def __init__(self, steps: Writing[T | RowError]) -> None:
         self.steps = steps
         self.requests: Sequence[Request] = ()
-        self._advance(None)
+        self.resume(None)
 
-    def resume(self, replies: Sequence[Reply]) -> None:
-        """Continue with the replies to its requests; a request without a reply ends the program."""
-        failures = [reply for reply in replies if isinstance(reply, RowError)]
-        if failures:
-            self.result, self.requests = failures[0], ()
-        else:
-            self._advance([reply for reply in replies if isinstance(reply, Generation)])
-
-    def _advance(self, replies: Sequence[Generation] | None) -> None:
+    def resume(self, replies: Sequence[Reply] | None) -> None:
+        """Start the program, or continue with the replies to its requests; a request without a reply ends it."""
+        self.requests = ()
+        failed = next((reply for reply in replies or () if isinstance(reply, RowError)), None)
+        if failed is not None:
+            self.result = failed
+            return
         try:
-            self.requests = next(self.steps) if replies is None else self.steps.send(replies)
+            if replies is None:
+                self.requests = next(self.steps)
+            else:
+                self.requests = self.steps.send([reply for reply in replies if isinstance(reply, Generation)])
         except StopIteration as end:
-            self.requests, self.result = (), end.value
+            self.result = end.value
         except UnreadableReply as error:
-            self.requests = ()
             self.result = RowError("unreadable_reply", f"the model's reply has not the form asked for: {error}")

@@ -1,7 +1,7 @@
 """The questions that a benchmark ships, found by their prompts."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -15,14 +15,14 @@ from plumbline.operators.metrics.writing import WrittenQuestion, identified
 
 NONE_CAME = RowError(
     "no_questions",
-    "no questions came with the prompt, and no pack here has some about its text, or has several prompts of it; send "
-    "its list of questions, or correct the prompt",
+    "no questions came with the prompt, and no pack here has questions about its text, or has several prompts of it; "
+    "send its list of questions, or correct the prompt",
 )
 """Error of a prompt in a call of the scorer, or in a request to a service."""
 ONLY_TEXTS = RowError(
     "no_questions",
-    "of the prompt only texts are known that its images are to show, which the metric text compares; add questions to "
-    "them, or leave the metric out",
+    "the benchmark ships only texts that images of the prompt should show, which the metric text compares; add "
+    "questions, or leave the metric out",
 )
 
 
@@ -34,7 +34,7 @@ class PackIndex:
         for row in questions.to_pylist():
             self.asked[row["prompt_id"]].append(row)
         self.ids_by_text: dict[str, list[str]] = defaultdict(list)
-        """Prompts by text."""
+        """Ids of prompts by text."""
         for prompt_id, asked in self.asked.items():
             self.ids_by_text[one_line(asked[0]["prompt"])].append(prompt_id)
 
@@ -55,32 +55,27 @@ class PackIndex:
             problem = f"benchmark.questions has no question about prompt_id {prompt_id!r}, nor about its text"
         return RowError("no_questions", f"{problem}; correct the prompt, or leave it out")
 
-    def rows_about(self, prompt_id: str, text: str) -> Sequence[Mapping[str, Any]]:
-        """Return the rows about a prompt, or a single row with the error if it has none."""
-        known = check_prompt(text) or self.find_id(prompt_id, text)
-        return [{"error": rows.error_value(known)}] if isinstance(known, RowError) else self.asked[known]
-
-    def texts(self, prompt_id: str, text: str) -> list[str] | RowError:
-        """Return the texts that images of the prompt should contain, or why they cannot be read."""
-        known = self.find_id(prompt_id, text)
-        asked = [] if isinstance(known, RowError) else self.asked[known]
-        errors = [RowError(**row["error"]) for row in asked if row.get("error") is not None]
-        if errors and errors[0] != NONE_CAME:
-            return errors[0]
-        return [row["answer"] for row in asked if _is_text(row)]
-
 
 def select_questions(prompts: pa.Table, pack: PackIndex, metric: PackedMetric) -> pa.Table:
     """Return the questions (schema QUESTIONS) about prompts (schema PROMPTS) that the metric scores by."""
-    ids, texts = (prompts.column(name).to_pylist() for name in ("prompt_id", "text"))
-    records = [
-        # positions of words only fit a prompt that is letter for letter the pack's
-        {**row, "prompt_id": prompt_id, "prompt": text or ""}
-        | ({} if row.get("prompt") == (text or "") else {"start": None, "end": None})
-        for prompt_id, text in zip(ids, texts, strict=True)
-        for row in _usable_rows(pack.rows_about(prompt_id, text or ""), metric)
-    ]
+    records = []
+    for prompt_id, text in read_prompts(prompts):
+        found = check_prompt(text) or pack.find_id(prompt_id, text)
+        usable = found if isinstance(found, RowError) else _usable_rows(pack.asked[found], metric)
+        for row in make_question_rows(usable) if isinstance(usable, RowError) else usable:
+            # Positions of words only fit a prompt that is letter for letter the pack's.
+            positions = {} if row.get("prompt") == text else {"start": None, "end": None}
+            records.append({**row, **positions, "prompt_id": prompt_id, "prompt": text})
     return rows.table(records, schemas.QUESTIONS)
+
+
+def _usable_rows(packed: Sequence[Mapping[str, Any]], metric: PackedMetric) -> Sequence[Mapping[str, Any]] | RowError:
+    """Return a prompt's questions without its texts, or why the metric cannot score by them."""
+    asked = [row for row in packed if not _is_text(row)]
+    if not asked:
+        return ONLY_TEXTS
+    refusal = metric.refusal_of_pack({len(row["choices"]) for row in asked if row.get("error") is None})
+    return asked if refusal is None else RowError("no_questions", f"by the questions about the prompt, {refusal}")
 
 
 def _is_text(row: Mapping[str, Any]) -> bool:
@@ -88,33 +83,31 @@ def _is_text(row: Mapping[str, Any]) -> bool:
     return row.get("kind") == TEXT and row.get("answer") is not None and not row.get("choices")
 
 
-def _usable_rows(known: Sequence[Mapping[str, Any]], metric: PackedMetric) -> Sequence[Mapping[str, Any]]:
-    """Return a prompt's questions without its texts, or a row with the reason why the metric cannot score by them."""
-    asked = [row for row in known if not _is_text(row)]
-    if not asked:
-        return [{"error": rows.error_value(ONLY_TEXTS)}]
-    refusal = metric.refusal_of_pack({len(row["choices"]) for row in asked if row.get("error") is None})
-    if refusal is None:
-        return asked
-    return [{"error": rows.error_value(RowError("no_questions", f"by the questions about the prompt, {refusal}"))}]
-
-
 def write_wanted_questions(prompts: pa.Table, pack: PackIndex, metric: WantingMetric) -> pa.Table:
     """Return questions (schema QUESTIONS) about the texts that the metric wants in the images of prompts.
 
     `prompts` has the schema PROMPTS. Texts of the pack take precedence over texts that a prompt names.
     """
-    ids, texts = (prompts.column(name).to_pylist() for name in ("prompt_id", "text"))
     records = []
-    for prompt_id, text in zip(ids, (text or "" for text in texts), strict=True):
-        known = check_prompt(text) or pack.texts(prompt_id, text)
-        questions = known if isinstance(known, RowError) else metric.want(text, known)
+    for prompt_id, text in read_prompts(prompts):
+        found = pack.find_id(prompt_id, text)
+        packed = [] if isinstance(found, RowError) else pack.asked[found]
+        error = next((RowError(**row["error"]) for row in packed if row.get("error") is not None), None)
+        if error == NONE_CAME:
+            error = None  # then the prompt itself names the texts
+        questions = check_prompt(text) or error or metric.want(text, [row["answer"] for row in packed if _is_text(row)])
         written = questions if isinstance(questions, RowError) else identified(questions)
-        records += [{**row, "prompt_id": prompt_id, "prompt": text} for row in question_rows(written)]
+        records += [{**row, "prompt_id": prompt_id, "prompt": text} for row in make_question_rows(written)]
     return rows.table(records, schemas.QUESTIONS)
 
 
-def question_rows(written: Sequence[WrittenQuestion] | RowError) -> list[dict[str, Any]]:
+def read_prompts(prompts: pa.Table) -> Iterator[tuple[str, str]]:
+    """Yield the id and text of each prompt of a table (schema PROMPTS)."""
+    ids, texts = (prompts.column(name).to_pylist() for name in ("prompt_id", "text"))
+    return zip(ids, (text or "" for text in texts), strict=True)
+
+
+def make_question_rows(written: Sequence[WrittenQuestion] | RowError) -> list[dict[str, Any]]:
     """Return the questions as rows without their prompt_id, or one row with the error."""
     if isinstance(written, RowError):
         return [{"error": rows.error_value(written)}]

@@ -14,7 +14,13 @@ from plumbline.operators.metrics.metric import Metric, PackedMetric, WantingMetr
 from plumbline.operators.metrics.writing import Writing, WrittenQuestion, identified
 from plumbline.operators.models.calls import GenerateModel
 from plumbline.operators.stages.programs import generate, run_programs
-from plumbline.operators.stages.question_pack import PackIndex, question_rows, select_questions, write_wanted_questions
+from plumbline.operators.stages.question_pack import (
+    PackIndex,
+    make_question_rows,
+    read_prompts,
+    select_questions,
+    write_wanted_questions,
+)
 from plumbline.operators.stages.stage import BenchmarkPart, Inputs, RowStage, StageOptions, cache_upstream
 
 Written = Mapping[str, Sequence[Mapping[str, Any]]]
@@ -68,9 +74,7 @@ class QuestionsStage(RowStage):
 
     @classmethod
     def reads_of_benchmark(cls, metric: Metric) -> tuple[BenchmarkPart, ...]:
-        if takes_questions(metric):
-            return ("pack",)
-        return ()
+        return ("pack",) if takes_questions(metric) else ()
 
     @classmethod
     def recipe(cls, name: str, metric: Any) -> dict[str, Any]:
@@ -94,13 +98,10 @@ class QuestionsStage(RowStage):
     def compute(self, prepared: PreparedPrompts) -> Mapping[str, pa.Table]:
         """Write all metrics' questions together, to fill the model's batches."""
         with ThreadPoolExecutor(len(prepared.written)) as pool:
-            tables = pool.map(
-                lambda name: self._table(name, prepared),
-                prepared.written,
-            )
+            tables = pool.map(partial(self._table, prepared), prepared.written)
             return dict(zip(prepared.written, tables, strict=True))
 
-    def _table(self, name: str, prepared: PreparedPrompts) -> pa.Table:
+    def _table(self, prepared: PreparedPrompts, name: str) -> pa.Table:
         metric, pack = self.metrics[name], prepared.pack
         if pack is not None and isinstance(metric, WantingMetric):
             return write_wanted_questions(prepared.prompts, pack, metric)
@@ -113,35 +114,14 @@ def write(
     prompts: pa.Table, metric: WritingMetric, model: GenerateModel | None, kept: Written | None = None
 ) -> pa.Table:
     """Return questions (schema QUESTIONS) about prompts (schema PROMPTS); texts in `kept` have theirs already."""
-    ids = prompts.column("prompt_id").to_pylist()
-    texts = [text or "" for text in prompts.column("text").to_pylist()]
-    new = [text for text in dict.fromkeys(texts) if text not in (kept or {})]
+    kept = kept or {}
+    asked = list(read_prompts(prompts))
+    new = [text for text in dict.fromkeys(text for _, text in asked) if text not in kept]
     ran = run_programs([_write_or_error(text, metric) for text in new], partial(generate, model))
-    written = {**(kept or {}), **dict(zip(new, map(question_rows, ran.results), strict=True))}
-    records = [
-        {**row, "prompt_id": prompt_id, "prompt": text}
-        for prompt_id, text in zip(ids, texts, strict=True)
-        for row in written[text]
-    ]
+    written = {**kept, **dict(zip(new, map(make_question_rows, ran.results), strict=True))}
+    records = [{**row, "prompt_id": prompt_id, "prompt": text} for prompt_id, text in asked for row in written[text]]
     table = rows.with_usage(rows.table(records, schemas.QUESTIONS), ran.usage)
-    return rows.with_kept(table, sum(record["prompt"] in (kept or {}) for record in records))
-
-
-def reusable_questions(earlier: Sequence[pa.Table]) -> Written:
-    """Return the rows in earlier tables, newest first, by the text of the prompt, without retryable errors."""
-    kept: dict[str, Sequence[Mapping[str, Any]]] = {}
-    for table in earlier:
-        kept = _group_by_text(table.to_pylist()) | kept
-    return kept
-
-
-def _group_by_text(records: Sequence[Mapping[str, Any]]) -> dict[str, Sequence[Mapping[str, Any]]]:
-    """Return the rows of the first prompt with each text."""
-    asked: dict[str, dict[str, list[Mapping[str, Any]]]] = defaultdict(lambda: defaultdict(list))
-    for record in records:
-        asked[record["prompt"] or ""][record["prompt_id"]].append(record)
-    first = {text: next(iter(prompts.values())) for text, prompts in asked.items()}
-    return {text: found for text, found in first.items() if not any(map(rows.is_retryable, found))}
+    return rows.with_kept(table, sum(record["prompt"] in kept for record in records))
 
 
 def _write_or_error(text: str, metric: WritingMetric) -> Writing[Sequence[WrittenQuestion] | RowError]:
@@ -152,3 +132,18 @@ def _write_or_error(text: str, metric: WritingMetric) -> Writing[Sequence[Writte
     if isinstance(written, RowError):
         return written
     return identified(written) or RowError("unreadable_reply", "the model wrote no question about the prompt")
+
+
+def reusable_questions(earlier: Sequence[pa.Table]) -> Written:
+    """Return the rows in earlier tables, newest first, by the text of the prompt, without retryable errors."""
+    kept: Written = {}
+    for table in earlier:
+        by_prompt: dict[tuple[str, str], list[Mapping[str, Any]]] = defaultdict(list)
+        for row in table.to_pylist():
+            by_prompt[row["prompt"] or "", row["prompt_id"]].append(row)
+        first: dict[str, list[Mapping[str, Any]]] = {}  # of several prompts with the same text
+        for (text, _), written in by_prompt.items():
+            first.setdefault(text, written)
+        sound = {text: written for text, written in first.items() if not any(map(rows.is_retryable, written))}
+        kept = {**sound, **kept}
+    return kept

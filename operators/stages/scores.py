@@ -58,78 +58,77 @@ class ScoresStage(Stage):
         self._written = cache_upstream(_read_written)
 
     def prepare(self, inputs: Inputs) -> Mapping[str, PreparedScores]:
-        return {name: self._read(self.metrics[name], inputs.upstream[name]) for name in inputs.metrics}
-
-    def _read(self, metric: Metric, upstream: Mapping[str, Upstream]) -> PreparedScores:
-        first, *_ = metric.scored_from
-        measured = upstream[first].read()
-        if "questions" not in upstream:
-            return PreparedScores(measured, None)
-        written: WrittenIndex = self._written(*map(upstream.get, ("questions", "entailment", "priors")))
-        if not written.matches(measured):
-            raise StaleInput(upstream[first].names[0], "answers to questions that have been rewritten since")
-        return PreparedScores(measured, written)
+        prepared = {}
+        for name in inputs.metrics:
+            upstream = inputs.upstream[name]
+            first = upstream[self.metrics[name].scored_from[0]]
+            measured = first.read()
+            written: WrittenIndex | None = None
+            if "questions" in upstream:
+                written = self._written(*map(upstream.get, ("questions", "entailment", "priors")))
+                if not written.matches(measured):
+                    raise StaleInput(first.names[0], "answers to questions that have been rewritten since")
+            prepared[name] = PreparedScores(measured, written)
+        return prepared
 
     def compute(self, prepared: Mapping[str, PreparedScores]) -> Mapping[str, pa.Table]:
-        return {name: self._score(name, *tables) for name, tables in prepared.items()}
-
-    def _score(self, name: str, measured: pa.Table, written: "WrittenIndex | None") -> pa.Table:
-        records = []
-        for row in measured.to_pylist():
-            columns = {"error": row["error"], "basis": row["basis"]}
-            if row["error"] is None:
-                columns |= _score_row(row, written, self.metrics[name])
-            ids = {column: row[column] for column in ("image_id", "prompt_id", "generator")}
-            records.append({**ids, "metric": name, **columns})
-        return rows.table(records, schemas.ELEMENT_SCORES)
+        tables = {}
+        for name, (measured, written) in prepared.items():
+            records = []
+            for row in measured.to_pylist():
+                columns = {"error": row["error"], "basis": row["basis"]}
+                if row["error"] is None:
+                    columns |= _score_row(row, written, self.metrics[name])
+                ids = {column: row[column] for column in ("image_id", "prompt_id", "generator")}
+                records.append({**ids, "metric": name, **columns})
+            tables[name] = rows.table(records, schemas.ELEMENT_SCORES)
+        return tables
 
 
 def _score_row(row: Mapping[str, Any], written: "WrittenIndex | None", metric: Metric) -> dict[str, Any]:
     """Return the columns of a score, with a basis if the score depends on more than its row."""
-    combined = metric.combined if isinstance(metric, CombiningMetric) else mean_over_images
+    combine = metric.combined if isinstance(metric, CombiningMetric) else mean_over_images
     if written is None:
-        return _columns_of_asks(
-            [
-                [None if ask is None else metric.score(Evidence(ask)) for ask in image]
-                for image in rows.split_by_call(row)
-            ],
-            combined,
-        )
+        return _score_calls(row, metric, combine)
     error = written.find_error(row["prompt_id"], {answer["question_id"] for answer in row["answers"]})
     if error is not None:
         return {"error": rows.error_value(error)}
     images = [Evidence(image, _answered_questions(image, written)) for image in rows.split_by_image(row)]
-    scored = combined([metric.score(evidence) for evidence in images])
+    scored = combine([metric.score(evidence) for evidence in images])
     return {**_columns(scored), "basis": written.bases[row["prompt_id"]]}
 
 
-def _columns_of_asks(
-    images: Sequence[Sequence[Scored | None]], combined: Callable[[Sequence[Scored]], Scored]
+def _score_calls(
+    row: Mapping[str, Any], metric: Metric, combine: Callable[[Sequence[Scored]], Scored]
 ) -> dict[str, Any]:
-    """Return the columns of a row that a judge was asked about several times; None for each unreadable reply.
+    """Return the columns of a row whose score needs no questions; a judge may have been called several times.
 
-    Unreadable replies and replies without a score are left out of an image's mean if others have one. An ask has a
+    Unreadable replies and replies without a score are left out of an image's mean if others have one. A call has a
     score if it has one for all images.
     """
-    columns = _columns(combined([mean_over_images(_select_scored(image), "Ask") for image in images]))
+    images, means = [], []
+    for calls in rows.split_by_call(row):
+        scored = [None if call is None else metric.score(Evidence(call)) for call in calls]
+        images.append(scored)
+        read = [one for one in scored if one is not None]
+        means.append(mean_over_images([one for one in read if one.error is None] or read[:1], "Ask"))
+    columns = _columns(combine(means))
     if len(images[0]) == 1:
         return columns
-    asks = ([ask for ask in each if ask is not None] for each in zip(*images, strict=True))
-    return {**columns, "asks": [combined(each).score if len(each) == len(images) else None for each in asks]}
-
-
-def _select_scored(asks: Sequence[Scored | None]) -> Sequence[Scored]:
-    """Return the asks with a score; the first ask with an error if none has one."""
-    read = [ask for ask in asks if ask is not None]
-    return [ask for ask in read if ask.error is None] or read[:1]
+    by_call = ([one for one in each if one is not None] for each in zip(*images, strict=True))
+    return {**columns, "asks": [combine(each).score if len(each) == len(images) else None for each in by_call]}
 
 
 def _columns(scored: Scored) -> dict[str, Any]:
-    elements = None if scored.elements is None else [element._asdict() for element in scored.elements]
-    columns = {"score": scored.score, "n_questions": scored.n_questions, "truncated": scored.truncated}
-    ratings = None if scored.ratings is None else [rating._asdict() for rating in scored.ratings]
-    judged = {"ratings": ratings, "rationale": scored.rationale}
-    return {**columns, **judged, "elements": elements, "error": rows.error_value(scored.error)}
+    return {
+        "score": scored.score,
+        "n_questions": scored.n_questions,
+        "truncated": scored.truncated,
+        "ratings": None if scored.ratings is None else [rating._asdict() for rating in scored.ratings],
+        "rationale": scored.rationale,
+        "elements": None if scored.elements is None else [element._asdict() for element in scored.elements],
+        "error": rows.error_value(scored.error),
+    }
 
 
 def _read_written(questions: Upstream, entailment: Upstream | None, priors: Upstream | None) -> "WrittenIndex":
@@ -137,13 +136,14 @@ def _read_written(questions: Upstream, entailment: Upstream | None, priors: Upst
 
     Raises StaleInput if a cell of entailment or priors was computed from other questions.
     """
-    asked = questions.read_each()
-    entailed = None if entailment is None else entailment.read_each()
-    if entailment is not None and entailed is not None:
+    asked, entailments = questions.read_each(), None
+    if entailment is not None:
+        entailed = entailment.read_each()
         for name, of_questions, of_entailment in zip(entailment.names, asked, entailed, strict=True):
-            if not covers(of_entailment, of_questions):
+            if not _question_keys(of_questions) <= _question_keys(of_entailment):
                 raise StaleInput(name, STALE)
-    index = WrittenIndex(_concat(questions, asked), None if entailment is None else _concat(entailment, entailed or ()))
+        entailments = pa.concat_tables([entailment.schema.empty_table(), *entailed])
+    index = WrittenIndex(pa.concat_tables([questions.schema.empty_table(), *asked]), entailments)
     for name, prior in zip(priors.names, priors.read_each(), strict=True) if priors is not None else ():
         if not index.matches(prior):
             raise StaleInput(name, STALE)
@@ -151,8 +151,8 @@ def _read_written(questions: Upstream, entailment: Upstream | None, priors: Upst
     return index
 
 
-def _concat(upstream: Upstream, tables: Sequence[pa.Table]) -> pa.Table:
-    return pa.concat_tables([upstream.schema.empty_table(), *tables])
+def _question_keys(table: pa.Table) -> set[tuple[str, str | None]]:
+    return set(zip(*(table.column(name).to_pylist() for name in ("prompt_id", "question_id")), strict=True))
 
 
 class WrittenIndex:
@@ -167,11 +167,16 @@ class WrittenIndex:
         """Errors of prompts whose questions or entailments failed, by prompt_id."""
         self.bases = score_bases(questions, entailments)
         for row in self._sound_rows(questions):
-            self.questions.setdefault(row["prompt_id"], []).append(_read_question(row))
+            fields = {name: row[name] for name in WrittenQuestion._fields}
+            fields |= {"choices": tuple(row["choices"]), "parents": tuple(row["parents"] or ())}
+            self.questions.setdefault(row["prompt_id"], []).append(WrittenQuestion(**fields))
         if entailments is not None:
             for row in self._sound_rows(entailments):
                 self.p_entail[row["prompt_id"], row["question_id"]] = row["p_entail"]
-            self._require_entailments()
+            for prompt_id, written in self.questions.items():
+                for question in written:
+                    if (prompt_id, question.question_id) not in self.p_entail:
+                        self.errors.setdefault(prompt_id, incomplete("entailment", f"lacks {_describe(question)}"))
 
     def _sound_rows(self, table: pa.Table) -> Iterator[dict[str, Any]]:
         """Yield the rows without an error; record the first error of each prompt."""
@@ -188,20 +193,15 @@ class WrittenIndex:
             for answer in row["answers"]:
                 self.priors[row["prompt_id"], answer["question_id"]] = _logprobs(answer)
 
-    def _require_entailments(self) -> None:
-        for prompt_id, written in self.questions.items():
-            for question in written:
-                if (prompt_id, question.question_id) not in self.p_entail:
-                    self.errors.setdefault(prompt_id, incomplete("entailment", f"lacks {_describe(question)}"))
-
     def matches(self, answers: pa.Table) -> bool:
         """Return True if the answers (schema ANSWERS) are to these questions; rows with an error are ignored."""
         sound = answers.filter(answers.column("error").is_null())
         pairs = zip(*(sound.column(name).to_pylist() for name in ("prompt_id", "basis")), strict=True)
-        return all(self._answered_bases.get(prompt_id) == basis for prompt_id, basis in pairs)
+        return all(self._question_digests.get(prompt_id) == basis for prompt_id, basis in pairs)
 
     @cached_property
-    def _answered_bases(self) -> dict[str, str]:
+    def _question_digests(self) -> dict[str, str]:
+        """Digests of the asked questions by prompt_id, as in the column `basis` of their answers."""
         return {
             prompt_id: rows.input_digest(*(one.question_id for one in written if is_asked(one.keep)))
             for prompt_id, written in self.questions.items()
@@ -216,18 +216,10 @@ class WrittenIndex:
             return self.errors[prompt_id]
         if prompt_id not in self.questions:
             return incomplete("answers", f"has prompt {prompt_id!r}, which has no questions")
-        asked = (question for question in self.questions[prompt_id] if is_asked(question.keep))
-        missing = (incomplete("answers", f"lacks {_describe(one)}") for one in asked if one.question_id not in answered)
-        return next(missing, None)
-
-
-def covers(entailments: pa.Table, questions: pa.Table) -> bool:
-    """Return True if every question (schema QUESTIONS) has a row of entailment, possibly with an error."""
-    return _question_keys(questions) <= _question_keys(entailments)
-
-
-def _question_keys(table: pa.Table) -> set[tuple[str, str | None]]:
-    return set(zip(*(table.column(name).to_pylist() for name in ("prompt_id", "question_id")), strict=True))
+        for question in self.questions[prompt_id]:
+            if is_asked(question.keep) and question.question_id not in answered:
+                return incomplete("answers", f"lacks {_describe(question)}")
+        return None
 
 
 def score_bases(questions: pa.Table, entailments: pa.Table | None) -> dict[str, str]:
@@ -250,36 +242,26 @@ def _describe(question: WrittenQuestion) -> str:
     return f"the question {shorten(question.text)} ({question.question_id})"
 
 
-def _read_question(row: Mapping[str, Any]) -> WrittenQuestion:
-    fields = {name: row[name] for name in WrittenQuestion._fields}
-    return WrittenQuestion(**fields | {"choices": tuple(row["choices"]), "parents": tuple(row["parents"] or ())})
-
-
 def _answered_questions(row: Mapping[str, Any], written: WrittenIndex) -> Sequence[Answered]:
     """Return every question about the prompt in the order written, with the model's answer if it was asked."""
-    prompt_id, answers = row["prompt_id"], {answer["question_id"]: answer for answer in row["answers"]}
-    return [
-        _join(question, answers.get(question.question_id, {}), written, (prompt_id, question.question_id))
-        for question in written.questions[prompt_id]
-    ]
-
-
-def _join(
-    question: WrittenQuestion, answer: Mapping[str, Any], written: WrittenIndex, place: tuple[str, str]
-) -> Answered:
-    seen = tuple(
-        LookResult(tuple(Box(**box) for box in boxes or ()), text)
-        for boxes, text in zip(answer.get("boxes") or (), answer.get("texts") or (), strict=False)
-    )
-    return Answered(
-        question,
-        _logprobs(answer),
-        answer.get("reply"),
-        answer.get("chosen"),
-        written.p_entail.get(place),
-        seen,
-        written.priors.get(place, ()),
-    )
+    answers = {answer["question_id"]: answer for answer in row["answers"]}
+    answered = []
+    for question in written.questions[row["prompt_id"]]:
+        answer = answers.get(question.question_id, {})
+        key = row["prompt_id"], question.question_id
+        looks = zip(answer.get("boxes") or (), answer.get("texts") or (), strict=False)
+        answered.append(
+            Answered(
+                question,
+                token_logprobs=_logprobs(answer),
+                reply=answer.get("reply"),
+                chosen=answer.get("chosen"),
+                p_entail=written.p_entail.get(key),
+                seen=tuple(LookResult(tuple(Box(**box) for box in boxes or ()), text) for boxes, text in looks),
+                prior=written.priors.get(key, ()),
+            )
+        )
+    return answered
 
 
 def _logprobs(answer: Mapping[str, Any]) -> Logprobs:

@@ -15,7 +15,7 @@ from plumbline.operators.images.preparing import Edit, PreparedImages
 from plumbline.operators.images.rows import CAPTIONS, ImageRow
 from plumbline.operators.models.calls import Compared, Compares, Measure, Pair, PixelRule, SimilarityModel
 from plumbline.operators.models.family import Family
-from plumbline.operators.stages.images import ImagesStage, basis_with_sources, images_of_view
+from plumbline.operators.stages.images import ImagesStage, images_of_view
 from plumbline.operators.stages.stage import Inputs, StageOptions, cache_upstream, find_text, texts_of
 
 
@@ -62,13 +62,10 @@ class PromptTexts(NamedTuple):
         """Return the texts for this row of the shard."""
         if self.metric.compares == "source":
             return ()
-        if self.metric.captions:
-            return self._read_captions(place)
-        text = find_text(self.prompts, prompt_id)
-        return (self.metric.text(text),) if isinstance(text, str) else text
-
-    def _read_captions(self, place: int) -> Texts:
         names = self.metric.captions
+        if not names:
+            text = find_text(self.prompts, prompt_id)
+            return (self.metric.text(text),) if isinstance(text, str) else text
         captions = [str((self.captions[name][place] if name in self.captions else None) or "") for name in names]
         for name, caption in zip(names, captions, strict=True):
             if not caption.strip():
@@ -76,21 +73,6 @@ class PromptTexts(NamedTuple):
         if len(set(captions)) < len(captions):
             return RowError("no_caption", f"both captions are {captions[0]!r}, which names no change; correct them")
         return tuple(map(self.metric.text, captions))
-
-    def basis(self, prompt_id: str | None, place: int) -> str | None:
-        """Return the digest of everything except the image that a row of the shard depends on."""
-        texts = self.texts(prompt_id, place)
-        return None if isinstance(texts, RowError) else rows.input_digest(*texts)
-
-
-class Comparison(NamedTuple):
-    """A comparison of a shard's images: its texts and its rules."""
-
-    texts: tuple[Texts, ...]
-    """Texts for each row."""
-    measure: Measure
-    pixels: PixelRule
-    compares: Compares
 
 
 class SimilaritiesStage(ImagesStage):
@@ -128,44 +110,47 @@ class SimilaritiesStage(ImagesStage):
 
     def preprocess(self, image: Image.Image, edit: Edit | None = None) -> Mapping[PixelRule, Any]:
         """Preprocess every view of one image by every rule."""
-        views = [images_of_view(view, image, edit) for view in self.views]
-        return {rule: tuple(self._preprocess_view(pictures, rule) for pictures in views) for rule in self.rules}
+        model: Any = self.model  # checked before: only models that take several images at once get views of several
 
-    def _preprocess_view(self, pictures: Sequence[Image.Image], rule: PixelRule) -> Any:
-        model: Any = self.model  # one that takes several images has a way to, and is not asked otherwise
-        return model.preprocess_several(pictures) if len(pictures) > 1 else model.preprocess(pictures[0], rule)
+        def preprocess_view(images: Sequence[Image.Image], rule: PixelRule) -> Any:
+            return model.preprocess_several(images) if len(images) > 1 else model.preprocess(images[0], rule)
+
+        views = [images_of_view(view, image, edit) for view in self.views]
+        return {rule: tuple(preprocess_view(images, rule) for images in views) for rule in self.rules}
 
     def preprocess_video(self, frames: Sequence[Image.Image], seconds: float) -> Mapping[PixelRule, Any]:
         """Preprocess the frames of one video: models that take videos have one rule."""
         video = super().preprocess_video(frames, seconds)
         return dict.fromkeys(self.rules, (video,))
 
-    def asked(self, inputs: Inputs) -> Mapping[str, PromptTexts]:
+    def read_questions(self, inputs: Inputs) -> Mapping[str, PromptTexts]:
         prompts, columns = self._texts(inputs.prompts), inputs.rows.column_names
         captions = {name: inputs.rows.column(name).to_pylist() for name in CAPTIONS if name in columns}
         return {name: PromptTexts(prompts, self.metrics[name], captions) for name in inputs.metrics}
 
-    def basis(self, asked: PromptTexts, row: ImageRow, place: int) -> str | None:
-        return asked.basis(row.prompt_id, place)
+    def input_digest(self, questions: PromptTexts, row: ImageRow, place: int, sources: str | None) -> str | None:
+        texts = questions.texts(row.prompt_id, place)
+        if isinstance(texts, RowError):
+            return None
+        digest = rows.input_digest(*texts)
+        return digest if sources is None else rows.input_digest(digest, sources)
 
-    def measure(self, images: PreparedImages, asked: Mapping[str, PromptTexts]) -> Mapping[str, pa.Table]:
+    def measure(self, images: PreparedImages, questions: Mapping[str, PromptTexts]) -> Mapping[str, pa.Table]:
         """Return the tables; metrics with equal comparisons share one, so that the model is asked once."""
-        features = {rule: self._encode(images, rule) for rule in {texts.metric.pixels for texts in asked.values()}}
-        tables: dict[Comparison, pa.Table] = {}
-        rows_and_places = list(zip(images.rows, images.places, strict=True))
-        compared = {
-            name: Comparison(
-                tuple(texts.texts(row.prompt_id, place) for row, place in rows_and_places),
-                texts.metric.measure,
-                texts.metric.pixels,
-                texts.metric.compares,
-            )
-            for name, texts in asked.items()
-        }
-        for comparison in compared.values():
-            if comparison not in tables:
-                tables[comparison] = self._table(images, features[comparison.pixels], comparison)
-        return {name: tables[comparison] for name, comparison in compared.items()}
+        features = {rule: self._encode(images, rule) for rule in {texts.metric.pixels for texts in questions.values()}}
+        by_comparison: dict[Any, pa.Table] = {}
+        tables = {}
+        for name, prompts in questions.items():
+            metric = prompts.metric
+            places = zip(images.rows, images.places, strict=True)
+            texts = tuple(prompts.texts(row.prompt_id, place) for row, place in places)
+            comparison = texts, metric.measure, metric.pixels, metric.compares
+            if comparison not in by_comparison:
+                each = [of_row for of_row, count in zip(texts, images.counts, strict=True) for _ in range(count)]
+                compared = self._compare(features[metric.pixels], each, metric.measure)
+                by_comparison[comparison] = self.tabulate(images, prompts, compared, similarity_columns)
+            tables[name] = by_comparison[comparison]
+        return tables
 
     def _encode(self, images: PreparedImages, rule: PixelRule) -> list[Any]:
         """Return the encoding, or the error, of every view of each image, one after the other."""
@@ -176,57 +161,38 @@ class SimilaritiesStage(ImagesStage):
             encoded += isolate(self.model.encode, batch, self.image_batch)
         return encoded
 
-    def _table(self, images: PreparedImages, features: Sequence[Any], comparison: Comparison) -> pa.Table:
-        shown = [texts for texts, count in zip(comparison.texts, images.counts, strict=True) for _ in range(count)]
-        compared = iter(self._compare(features, shown, comparison.measure))
-        records = []
-        for row, digest, source, error, texts, count in zip(
-            images.rows, images.digests, images.sources, images.errors, comparison.texts, images.counts, strict=True
-        ):
-            results = [error] if error is not None else [next(compared) for _ in range(count)]
-            basis = None if isinstance(texts, RowError) else basis_with_sources(rows.input_digest(*texts), source)
-            records.append(row.row(**_columns(results), image_digest=digest, basis=basis))
-        return rows.table(records, schemas.SIMILARITIES)
-
     def _compare(self, features: Sequence[Any], texts: Sequence[Texts], measure: Measure) -> list[Compared | RowError]:
         """Compare each image with its texts and its source; an error of one of them is the result."""
         count = len(self.views)
-        errors = [
-            next(
-                (part for part in (*features[image * count :][:count], image_texts) if isinstance(part, RowError)), None
-            )
-            for image, image_texts in enumerate(texts)
-        ]
-        pairs = [
-            _pair(range(image * count, (image + 1) * count), image_texts)
-            for image, (image_texts, error) in enumerate(zip(texts, errors, strict=True))
-            if error is None and not isinstance(image_texts, RowError)
-        ]
+        pairs: list[Pair] = []
+        errors: list[RowError | None] = []
+        for image, image_texts in enumerate(texts):
+            first = image * count
+            error = next((view for view in features[first : first + count] if isinstance(view, RowError)), None)
+            if error is None and isinstance(image_texts, RowError):
+                error = image_texts
+            elif error is None and not isinstance(image_texts, RowError):
+                text, source_text, *_ = (*image_texts, "", "")
+                pairs.append(Pair(first, text, first + 1 if count > 1 else None, source_text))
+            errors.append(error)
         results = iter(isolate(lambda batch: self.model.compare(features, batch, measure), pairs))
-        return [error if error is not None else next(results) for error in errors]
+        return [error or require_finite_similarity(next(results)) for error in errors]
 
 
-def _pair(views: Sequence[int], texts: Sequence[str]) -> Pair:
-    """Return the pair of an image, given the indices of its views, with its source and its texts."""
-    text, source_text, *_ = (*texts, "", "")
-    return Pair(views[0], text, views[1] if len(views) > 1 else None, source_text)
+def require_finite_similarity(result: Compared | RowError) -> Compared | RowError:
+    """Return the comparison, or an error if the similarity is not finite."""
+    if isinstance(result, RowError) or math.isfinite(result.similarity):
+        return result
+    return RowError("not_finite", f"the similarity is {result.similarity}; try dtype=float32")
 
 
-def _columns(results: Sequence[Compared | RowError]) -> dict[str, Any]:
-    """Return the columns of a row from the comparisons of its images."""
-    sound = [result for result in results if isinstance(result, Compared)]
-    similarities = [result.similarity for result in sound]
-    errors = [result for result in results if isinstance(result, RowError)]
-    if not all(map(math.isfinite, similarities)):
-        errors.append(RowError("not_finite", f"the similarity is {similarities}; try dtype=float32"))
-    if errors:
-        return {"error": rows.error_value(errors[0])}
-    columns = {"similarity": fmean(similarities), "truncated": any(result.truncated for result in sound)}
-    if len(sound) > 1:
+def similarity_columns(results: Sequence[Compared]) -> dict[str, Any]:
+    """Return the columns of SIMILARITIES from the comparisons of a row's images."""
+    similarities = [result.similarity for result in results]
+    columns = {"similarity": fmean(similarities), "truncated": any(result.truncated for result in results)}
+    if len(results) > 1:
         return {**columns, "images": similarities}
-    ratings = sound[0].ratings
-    return (
-        columns
-        if ratings is None
-        else {**columns, "ratings": [{"name": name, "value": value} for name, value in ratings.items()]}
-    )
+    ratings = results[0].ratings
+    if ratings is None:
+        return columns
+    return {**columns, "ratings": [{"name": name, "value": value} for name, value in ratings.items()]}

@@ -13,7 +13,7 @@ from plumbline.operators.images.decoding import ImageLimits
 from plumbline.operators.images.rows import FetchUri
 from plumbline.operators.images.videos import STANDARD, Clips
 from plumbline.operators.metrics.ablation import Ablation
-from plumbline.operators.metrics.metric import Metric
+from plumbline.operators.metrics.metric import Metric, repeats_of
 from plumbline.operators.models.calls import Call
 from plumbline.operators.models.family import Family
 
@@ -101,8 +101,9 @@ class Stage(ABC):
     """Runtime-checkable protocol that metrics of the stage must have."""
     calls: ClassVar[Mapping[str, Call]] = {}
     """Calls of models by the metric's option that names the model's role; the stage's own model comes first."""
-    call_unit: ClassVar[Literal["questions", "writer", "row"]] = "questions"
-    """Unit of model calls: each question, each request to the metric's writer or judge, or each row."""
+    call_unit: ClassVar[Literal["questions", "writer", "judge", "row"]] = "questions"
+    """Unit of model calls: each question, each request to the metric's writer, each repeated request to its judge, or
+    each row."""
     optional: ClassVar[frozenset[str]] = frozenset()
     """Options of `calls` that a metric may lack."""
     shuffles_words: ClassVar[bool] = False
@@ -123,14 +124,9 @@ class Stage(ABC):
         return ()
 
     @classmethod
-    def reads_rows(cls) -> bool:
-        """Return True if the stage reads the shard's own rows, not only tables of other stages."""
-        return issubclass(cls, RowStage)
-
-    @classmethod
     def looks_at_images(cls) -> bool:
         """Return True if the stage decodes the images of the shard's rows, so that `clips` decide its result."""
-        return cls.reads_rows() and cls.over == "images"
+        return issubclass(cls, RowStage) and cls.over == "images"
 
     @classmethod
     def recipe(cls, name: str, metric: Any) -> dict[str, Any]:
@@ -148,7 +144,8 @@ class Stage(ABC):
         if not cls.calls:
             return 0.0
         writer, questions = metric.estimate_calls(words)
-        return {"questions": questions, "writer": writer, "row": 1.0}[cls.call_unit]
+        calls = {"questions": questions, "writer": writer, "judge": repeats_of(metric) * writer, "row": 1.0}
+        return calls[cls.call_unit]
 
     @classmethod
     def roles(cls, metric: Metric) -> dict[str, str]:

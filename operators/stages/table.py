@@ -8,7 +8,7 @@ from plumbline.operators.stages.stage import Stage
 CORE = {
     "questions": "plumbline.operators.stages.questions:QuestionsStage",
     "entailment": "plumbline.operators.stages.entailment:EntailmentStage",
-    "priors": "plumbline.operators.stages.priors:PriorsStage",
+    "priors": "plumbline.operators.stages.answers:PriorsStage",
     "answers": "plumbline.operators.stages.answers:AnswersStage",
     "modules": "plumbline.operators.stages.modules:ModulesStage",
     "similarities": "plumbline.operators.stages.similarities:SimilaritiesStage",

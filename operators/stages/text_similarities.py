@@ -1,8 +1,6 @@
 """The text_similarities stage: similarity of each image's caption or description to its prompt."""
 
-import math
 from collections.abc import Mapping, Sequence
-from statistics import fmean
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from plumbline.operators.base import schemas
@@ -11,8 +9,9 @@ from plumbline.operators.base.errors import RowError
 from plumbline.operators.base.usage import Usage
 from plumbline.operators.metrics.similarities.meteor import WordNet, meteor
 from plumbline.operators.models.calls import Compared, TextEmbedder
-from plumbline.operators.stages.derived import DerivedStage, ImageMaterial
+from plumbline.operators.stages.derived import DerivedStage
 from plumbline.operators.stages.programs import ProgramResults
+from plumbline.operators.stages.similarities import require_finite_similarity, similarity_columns
 
 
 @runtime_checkable
@@ -47,7 +46,7 @@ class TextSimilaritiesStage(DerivedStage):
     def recipe(cls, name: str, metric: Any) -> dict[str, Any]:
         return {"asking": metric.matching()}
 
-    def materials(
+    def inputs_of_images(
         self, metric: Any, read: Mapping[str, Mapping[str, Any]], text: str | RowError
     ) -> list[Any] | RowError:
         if isinstance(text, RowError):
@@ -56,37 +55,27 @@ class TextSimilaritiesStage(DerivedStage):
         texts = row["descriptions"] if "descriptions" in row else [caption["text"] for caption in row["captions"]]
         return [(text, one) for one in texts]
 
-    def make(self, wanted: Sequence[ImageMaterial]) -> ProgramResults[Compared]:
-        pairs = [one.material for one in wanted]
+    def run_images(self, images: Sequence[tuple[Any, tuple[str, str]]]) -> ProgramResults[Compared]:
         if "embedder" not in self.models:
-            synonyms = [self.metrics[one.metric].find_synonyms() for one in wanted]
-            pairs_and_synonyms = zip(pairs, synonyms, strict=True)
-            return ProgramResults(
-                [Compared(meteor(about, text, own), False) for (text, about), own in pairs_and_synonyms], Usage()
-            )
-        embedded = _embed(self.models["embedder"], list(dict.fromkeys(text for pair in pairs for text in pair)))
-        return ProgramResults(
-            [_compare(embedded[text], embedded[about]) for text, about in pairs], Usage(calls=len(embedded))
-        )
+            scores = [meteor(about, prompt, metric.find_synonyms()) for metric, (prompt, about) in images]
+            return ProgramResults([Compared(score, False) for score in scores], Usage())
+        embedder: TextEmbedder = self.models["embedder"]
 
-    def columns(self, made: Sequence[Compared]) -> dict[str, Any]:
-        similarities = [one.similarity for one in made]
-        columns = {"similarity": fmean(similarities), "truncated": any(one.truncated for one in made)}
-        return columns if len(made) == 1 else {**columns, "images": similarities}
+        def embed(batch: Sequence[str]) -> list[Embedded]:
+            encoded = embedder.encode_texts(batch)
+            return list(zip(encoded.features, encoded.truncated, strict=True))
+
+        texts = list(dict.fromkeys(text for _, pair in images for text in pair))
+        embedded = dict(zip(texts, isolate(embed, texts), strict=True))
+        results = [_compare(embedded[prompt], embedded[about]) for _, (prompt, about) in images]
+        return ProgramResults(results, Usage(calls=len(texts)))
+
+    def columns(self, results: Sequence[Compared]) -> dict[str, Any]:
+        return similarity_columns(results)
 
 
 Embedded = tuple[Any, bool]
-"""A unit-length embedding, and whether the text was cut."""
-
-
-def _embed(embedder: TextEmbedder, texts: Sequence[str]) -> dict[str, Embedded | RowError]:
-    """Return every text's embedding, or its error."""
-
-    def embed(batch: Sequence[str]) -> list[Embedded]:
-        encoded = embedder.encode_texts(batch)
-        return list(zip(encoded.features, encoded.truncated, strict=True))
-
-    return dict(zip(texts, isolate(embed, texts), strict=True))
+"""A unit-length embedding, and True if the text was truncated."""
 
 
 def _compare(first: Embedded | RowError, second: Embedded | RowError) -> Compared | RowError:
@@ -94,7 +83,4 @@ def _compare(first: Embedded | RowError, second: Embedded | RowError) -> Compare
         return first
     if isinstance(second, RowError):
         return second
-    cosine = float(first[0] @ second[0])
-    if not math.isfinite(cosine):
-        return RowError("not_finite", f"the similarity is {cosine}; try dtype=float32")
-    return Compared(cosine, first[1] or second[1])
+    return require_finite_similarity(Compared(float(first[0] @ second[0]), first[1] or second[1]))

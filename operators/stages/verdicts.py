@@ -1,4 +1,4 @@
-"""The verdicts and inspections stages: a judge's verdict on an image, or on its description, given its prompt."""
+"""The verdicts and inspections stages: a judge rates images, or descriptions of images, against their prompts."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -10,15 +10,8 @@ from plumbline.operators.metrics.answered import Verdict, incomplete
 from plumbline.operators.metrics.judges.judge import Verdicts, ask_repeatedly
 from plumbline.operators.metrics.metric import Metric, repeats_of
 from plumbline.operators.metrics.writing import Writing, WrittenQuestion
-from plumbline.operators.stages.derived import DerivedStage, ImageMaterial
-from plumbline.operators.stages.image_writing import (
-    EncodedBatch,
-    ImageTask,
-    PreprocessedImage,
-    SeeingStage,
-    run_about_images,
-)
-from plumbline.operators.stages.programs import ProgramResults, generate, run_programs
+from plumbline.operators.stages.derived import DerivedStage
+from plumbline.operators.stages.image_writing import ImageTask, ImageWritingStage
 from plumbline.operators.stages.scores import WrittenIndex
 from plumbline.operators.stages.stage import (
     BenchmarkPart,
@@ -47,16 +40,24 @@ class JudgingStage(Stage):
     """A stage with a judge, which may be asked several times about an image."""
 
     schema = schemas.VERDICTS
-    call_unit = "writer"
+    call_unit = "judge"
 
     @classmethod
     def recipe(cls, name: str, metric: Any) -> dict[str, Any]:
         repeated = {"repeats": metric.repeats} if repeats_of(metric) > 1 else {}
         return {"kind": metric.kind, "asking": metric.judging(), **repeated}
 
-    @classmethod
-    def calls_of_row(cls, metric: Metric, words: float) -> float:
-        return repeats_of(metric) * super().calls_of_row(metric, words)
+    def columns(self, results: Sequence[Verdicts]) -> dict[str, Any]:
+        repeats = len(results[0])
+        return {
+            "verdicts": [
+                verdict
+                and {"ratings": [rating._asdict() for rating in verdict.ratings], "rationale": verdict.rationale}
+                for of_image in results
+                for verdict in of_image
+            ],
+            "repeats": repeats if repeats > 1 else None,
+        }
 
 
 class VerdictsStage(JudgingStage, DerivedStage):
@@ -72,35 +73,15 @@ class VerdictsStage(JudgingStage, DerivedStage):
     def reads(cls, metric: Any) -> tuple[str, ...]:
         return ("descriptions",)
 
-    def materials(
+    def inputs_of_images(
         self, metric: Any, read: Mapping[str, Mapping[str, Any]], text: str | RowError
     ) -> list[Any] | RowError:
         if isinstance(text, RowError):
             return text
         return [(text, description) for description in read["descriptions"]["descriptions"]]
 
-    def make(self, wanted: Sequence[ImageMaterial]) -> ProgramResults[Verdicts]:
-        return run_programs(list(map(self._program, wanted)), partial(generate, self.models["judge"]))
-
-    def _program(self, wanted: ImageMaterial) -> Writing[Verdicts | RowError]:
-        metric = self.metrics[wanted.metric]
-        return ask_repeatedly(partial(metric.judge_description, *wanted.material), repeats_of(metric))
-
-    def columns(self, made: Sequence[Verdicts]) -> dict[str, Any]:
-        return verdict_columns(made)
-
-
-def verdict_columns(images: Sequence[Verdicts]) -> dict[str, Any]:
-    """Return the columns of VERDICTS for the verdicts on a row's images."""
-    repeats = len(images[0])
-    return {
-        "verdicts": [
-            verdict and {"ratings": [rating._asdict() for rating in verdict.ratings], "rationale": verdict.rationale}
-            for image in images
-            for verdict in image
-        ],
-        "repeats": repeats if repeats > 1 else None,
-    }
+    def program(self, metric: Any, image: tuple[str, str]) -> Writing[Verdicts | RowError]:
+        return ask_repeatedly(partial(metric.judge_description, *image), repeats_of(metric))
 
 
 @runtime_checkable
@@ -121,31 +102,28 @@ class JudgedPrompts(NamedTuple):
     """The prompts of judged images, with the questions or the skills of each if the metric uses them."""
 
     prompts: Mapping[str, str]
-    written: WrittenIndex | None = None
-    skills: Mapping[str, Sequence[str]] | None = None
+    written: WrittenIndex | None
+    skills: Mapping[str, Sequence[str]] | None
 
-    def text(self, prompt_id: str | None) -> str | RowError:
+    def find_prompt(self, prompt_id: str | None) -> str | RowError:
         text = find_text(self.prompts, prompt_id)
         if isinstance(text, RowError) or self.written is None or prompt_id in self.written.questions:
             return text
         return self.written.errors.get(prompt_id or "") or incomplete("questions", f"lacks prompt {prompt_id!r}")
 
-    def questions(self, prompt_id: str | None) -> Sequence[WrittenQuestion]:
-        return self.written.questions.get(prompt_id or "", ()) if self.written is not None else ()
-
-    def basis(self, prompt_id: str | None) -> str | None:
-        text = self.text(prompt_id)
-        ids = [question.question_id for question in self.questions(prompt_id)]
-        skills = self.skills.get(prompt_id or "", ()) if self.skills is not None else ()
-        return rows.input_digest(text, *ids, *skills) if isinstance(text, str) else None
-
-    def judge_context(self, prompt_id: str | None) -> dict[str, Any]:
+    def context(self, prompt_id: str | None) -> dict[str, Sequence[Any]]:
         """Return the arguments of the metric's program besides the prompt's text."""
+        questions = self.written.questions.get(prompt_id or "", ()) if self.written is not None else ()
         skills = {} if self.skills is None else {"skills": self.skills.get(prompt_id or "", ())}
-        return {"questions": self.questions(prompt_id), **skills}
+        return {"questions": questions, **skills}
+
+    def digest(self, prompt_id: str | None) -> str | None:
+        text, context = self.find_prompt(prompt_id), self.context(prompt_id)
+        ids = [question.question_id for question in context["questions"]]
+        return rows.input_digest(text, *ids, *context.get("skills", ())) if isinstance(text, str) else None
 
 
-class InspectionsStage(JudgingStage, SeeingStage):
+class InspectionsStage(JudgingStage, ImageWritingStage):
     """Images and prompts to verdicts (schema VERDICTS)."""
 
     name = "inspections"
@@ -159,9 +137,7 @@ class InspectionsStage(JudgingStage, SeeingStage):
 
     @classmethod
     def reads_of_benchmark(cls, metric: Any) -> tuple[BenchmarkPart, ...]:
-        if getattr(metric, "uses_skills", False):
-            return ("skills",)
-        return ()
+        return ("skills",) if getattr(metric, "uses_skills", False) else ()
 
     def __init__(self, metrics: Mapping[str, Any], models: Mapping[str, Any], options: StageOptions) -> None:
         super().__init__(metrics, models, options)
@@ -169,25 +145,22 @@ class InspectionsStage(JudgingStage, SeeingStage):
         self._skills = cache_upstream(read_skills)
         self._written = cache_upstream(lambda questions: WrittenIndex(questions.read(), None))
 
-    def asked(self, inputs: Inputs) -> Mapping[str, JudgedPrompts]:
+    def read_questions(self, inputs: Inputs) -> Mapping[str, JudgedPrompts]:
         texts = self._texts(inputs.prompts)
-        asked = {name: inputs.upstream[name].get("questions") for name in inputs.metrics}
-        skills = {name: self._skills(inputs.prompts) for name in asked if self.reads_of_benchmark(self.metrics[name])}
-        return {
-            name: JudgedPrompts(texts, self._written(read) if read else None, skills.get(name))
-            for name, read in asked.items()
-        }
+        prompts = {}
+        for name in inputs.metrics:
+            questions = inputs.upstream[name].get("questions")
+            written = self._written(questions) if questions else None
+            skills = self._skills(inputs.prompts) if self.reads_of_benchmark(self.metrics[name]) else None
+            prompts[name] = JudgedPrompts(texts, written, skills)
+        return prompts
 
-    def ask_model(self, encoded: EncodedBatch, seen: Sequence[ImageTask]) -> ProgramResults[Verdicts]:
-        return run_about_images(self.model, encoded, seen, [self._program(one) for one in seen])
-
-    def _program(self, seen: ImageTask) -> Writing[Verdicts | RowError]:
+    def program(self, task: ImageTask) -> Writing[Verdicts | RowError]:
         """Run the metric's program as often as it wants; return the prompt's error if it has one."""
-        text = seen.asked.text(seen.row.prompt_id)
+        prompts: JudgedPrompts = task.questions
+        text = prompts.find_prompt(task.row.prompt_id)
         if isinstance(text, RowError):
             return text
-        metric, context = self.metrics[seen.metric], seen.asked.judge_context(seen.row.prompt_id)
-        return (yield from ask_repeatedly(partial(metric.inspect, text, **context), repeats_of(metric)))
-
-    def columns(self, results: Sequence[Verdicts], shown: Sequence[PreprocessedImage]) -> dict[str, Any]:
-        return verdict_columns(results)
+        metric = self.metrics[task.metric]
+        inspect = partial(metric.inspect, text, **prompts.context(task.row.prompt_id))
+        return (yield from ask_repeatedly(inspect, repeats_of(metric)))

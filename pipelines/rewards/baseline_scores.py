@@ -1,6 +1,6 @@
 """Scores of a baseline run: units of combined rewards, and references for a service's reward and sentinel."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -65,7 +65,11 @@ def read_baseline(store: Store, run: str, generator: str | None, recipes: Mappin
     metric are left out. Raises ConfigError if the run lacks the generator or a metric, or has another recipe for it.
     """
     run_id = find_run(store, run, key="baseline")
-    scores = pd.concat(_read_scores(store, run_id, recipes), ignore_index=True)
+    parts = []
+    for path in store.files(f"runs/{run_id}/scores.parquet"):
+        table = store.read_table(path, COLUMNS)
+        parts.append(table.filter(pc.is_in(table.column("metric"), pa.array(recipes, pa.string()))).to_pandas())
+    scores = pd.concat(parts, ignore_index=True)
     _require_recipes(store, run_id, set(scores.metric), recipes)
     if generator is not None:
         generators = [str(name) for name in scores.generator.unique()]
@@ -76,12 +80,6 @@ def read_baseline(store: Store, run: str, generator: str | None, recipes: Mappin
         scores = scores[scores.generator == generator]
     known = scores[scores.score.notna()].set_index(["prompt_id", "generator", "image_id", "metric"])
     return Baseline(run_id, known.score.unstack().reindex(columns=list(recipes)).dropna())
-
-
-def _read_scores(store: Store, run_id: str, metrics: Mapping[str, str]) -> Iterator[pd.DataFrame]:
-    for path in store.files(f"runs/{run_id}/scores.parquet"):
-        table = store.read_table(path, COLUMNS)
-        yield table.filter(pc.is_in(table.column("metric"), pa.array(metrics, pa.string()))).to_pandas()
 
 
 def _require_recipes(store: Store, run_id: str, metrics: set[str], recipes: Mapping[str, str]) -> None:

@@ -18,9 +18,9 @@ import pyarrow.parquet as pq
 
 from plumbline.operators.base.errors import RowError
 from plumbline.operators.images.image_formats import JPEG, PNG
-from plumbline.operators.rewards.formats.format import Format, Picture, Sample, Source
+from plumbline.operators.rewards.formats.format import Format, Sample, ScoredImage, Source
 from plumbline.operators.rewards.selection import HELD_OUT, Example
-from plumbline.operators.rewards.values import Codes, Floats
+from plumbline.operators.rewards.values import Floats
 from plumbline.pipelines.rewards.copied_images import SEVERAL, Copied, Copier
 from plumbline.pipelines.rewards.output import ExportedShardRecord, Output
 from plumbline.pipelines.rewards.scored_images import ScoredRun, read_elements
@@ -32,7 +32,7 @@ NO_FAILURE = (IDENTICAL, UNFIT, APART, SEVERAL)
 represent it."""
 MAX_MESSAGES = 5
 MAX_CACHED_SHARDS = 64
-SAFE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
+SAFE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 
 
 class PlannedShard(NamedTuple):
@@ -49,8 +49,6 @@ class PlannedShard(NamedTuple):
 class Rewards:
     """Rewards of a run's images (n,); nan if a metric has no score."""
 
-    prompts: Codes
-    """Row of each image's prompt in the sources; the number of prompts if the image has none."""
     values: Floats
     noise: float
     z_scores: Floats
@@ -112,9 +110,18 @@ class ShardMaker:
             else:
                 left_out[error.kind] += 1
                 messages.append(f"{error.kind}: {error.message}")
-        samples = [(sample, self._rows(sample)) for sample in self._samples(complete, planned.split, copied)]
-        left_out[UNFIT] += sum(not rows for _, rows in samples)
-        made = [(sample, rows) for sample, rows in samples if rows]
+        made: list[tuple[Sample, Sequence[Row]]] = []
+        files: dict[str, bytes] = {}
+        for sample in self._make_samples(complete, planned.split, copied):
+            held_out = self.form.held_out_rows if sample.split == HELD_OUT else None
+            rows = (held_out or self.form.rows)(sample)
+            if not rows:
+                left_out[UNFIT] += 1
+                continue
+            made.append((sample, rows))
+            if self.form.images == "files":
+                files |= {image.path: image.content for image in sample.images}
+                files |= {source.path: source.content for source in sample.sources}
         table, piece = self._encode(planned.name, made)
         record = ExportedShardRecord(
             name=planned.name,
@@ -127,7 +134,7 @@ class ShardMaker:
             files=list(table),
             sha256="".join(hashlib.sha256(data).hexdigest() for data in table.values()),
         )
-        return MadeShard(record, {**self._images([sample for sample, _ in made]), **table}, piece)
+        return MadeShard(record, {**files, **table}, piece)
 
     def expect(self, shards: Sequence[PlannedShard]) -> None:
         """Announce the shards that will be made."""
@@ -136,16 +143,16 @@ class ShardMaker:
     def _needed_images(self, examples: Sequence[Example]) -> set[int]:
         if self.form.images == "none":
             return set()
-        return {image for example in examples for image in self._written_images(example)}
+        return {image for example in examples for image in self._needed_of(example)}
 
-    def _written_images(self, example: Example) -> Sequence[int]:
+    def _needed_of(self, example: Example) -> Sequence[int]:
         return example.images[:1] if self.form.unit == "best" else example.images
 
     def _check(self, example: Example, copied: Mapping[int, Copied | RowError]) -> RowError | None:
         """Return the reason to leave out an example: an image cannot be read, or two images are the same."""
         if self.form.images == "none":
             return None
-        images = [copied[image] for image in self._written_images(example)]
+        images = [copied[image] for image in self._needed_of(example)]
         error = next((image for image in images if isinstance(image, RowError)), None)
         copies = [image for image in images if isinstance(image, Copied)]
         if error is None and len({image.content for image in copies}) < len(images):
@@ -154,12 +161,12 @@ class ShardMaker:
             return RowError(APART, "the images of the prompt were edited from different sources")
         return error
 
-    def _samples(
+    def _make_samples(
         self, examples: Sequence[tuple[int, Example]], split: str, copied: Mapping[int, Copied | RowError]
     ) -> list[Sample]:
         counts = Counter(example.prompt for _, example in examples)
-        pictures = {
-            image: self._picture(image, copied.get(image)) for _, example in examples for image in example.images
+        images = {
+            image: self._make_image(image, copied.get(image)) for _, example in examples for image in example.images
         }
         prompts = self._prompts.take(pa.array([example.prompt for _, example in examples], pa.int64())).to_pylist()
         return [
@@ -169,7 +176,7 @@ class ShardMaker:
                 prompt_id=prompt["prompt_id"],
                 prompt=prompt["text"] or "",
                 skills=prompt["skills"] or (),
-                pictures=[pictures[image] for image in example.images],
+                images=[images[image] for image in example.images],
                 n_of_prompt=counts[example.prompt],
                 run_ended=self.ended,
                 scorer=self.scorer,
@@ -182,13 +189,13 @@ class ShardMaker:
     def _prompts(self) -> pa.Table:
         return self.run.sources.prompts.select(["prompt_id", "text", "skills"]).combine_chunks()  # faster to take from
 
-    def _picture(self, image: int, copied: Copied | RowError | None) -> Picture:
+    def _make_image(self, image: int, copied: Copied | RowError | None) -> ScoredImage:
         image_id, scored = self.run.image_id(image), self.run.shard_of(image)
         generator, row = scored.shard.group, image - scored.first
         raw = {name: _number(scores[image]) for name, scores in self.run.scores.items()}
         unscored = [name for name, score in raw.items() if score is None] if self.form.unit == "image" else []
         elements = self._elements(scored.first) if self.form.elements else {}
-        picture = Picture(
+        scored_image = ScoredImage(
             image_id=image_id,
             generator=generator,
             reward=_number(self.rewards.values[image]),
@@ -199,10 +206,12 @@ class ShardMaker:
             elements={name: rows[row] or () for name, rows in elements.items()},
         )
         if not isinstance(copied, Copied):
-            return picture
+            return scored_image
         sha256 = hashlib.sha256(copied.content).hexdigest()
-        path = f"images/{_folder_name(generator)}/{sha256[:24]}.{extension(copied.content)}"
-        return picture._replace(content=copied.content, digest=sha256, path=path, uri=copied.uri)
+        is_safe = SAFE_NAME.fullmatch(generator)
+        folder = generator if is_safe else hashlib.sha256(generator.encode(errors="replace")).hexdigest()[:24]
+        path = f"images/{folder}/{sha256[:24]}.{extension(copied.content)}"
+        return scored_image._replace(content=copied.content, digest=sha256, path=path, uri=copied.uri)
 
     @cached_property
     def _errors(self) -> dict[tuple[str, str, str], str]:
@@ -213,18 +222,6 @@ class ShardMaker:
         columns = (table.column(name).to_pylist() for name in table.column_names)
         return {tuple(ids): f"{kind}: {message}" for *ids, kind, message in zip(*columns, strict=True)}
 
-    def _rows(self, sample: Sample) -> Sequence[Mapping[str, Any]]:
-        if self.form.held_out_rows is not None and sample.split == HELD_OUT:
-            return self.form.held_out_rows(sample)
-        return self.form.rows(sample)
-
-    def _images(self, samples: Sequence[Sample]) -> dict[str, bytes]:
-        """Return the images to write as files, by path."""
-        if self.form.images != "files":
-            return {}
-        pictures = {picture.path: picture.content for sample in samples for picture in sample.pictures}
-        return pictures | {source.path: source.content for sample in samples for source in sample.sources}
-
     def _encode(
         self, name: str, made: Sequence[tuple[Sample, Sequence[Mapping[str, Any]]]]
     ) -> tuple[dict[str, bytes], bytes | None]:
@@ -232,7 +229,8 @@ class ShardMaker:
         rows = [row for _, rows in made for row in rows]
         container = self.form.container
         if container in ("json", "jsonl"):
-            return {}, to_lines(rows)
+            lines = "".join(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n" for row in rows)
+            return {}, lines.encode(errors="replace")
         if container == "tar":
             data = to_tar(rows, [f"{sample.split}-{sample.number:08d}" for sample, rows in made for _ in rows])
         else:
@@ -249,11 +247,6 @@ def _make_sources(copied: Copied | RowError | None) -> list[Source]:
 
 def _number(value: Any) -> float | None:
     return None if value != value else float(value)
-
-
-def _folder_name(generator: str) -> str:
-    safe = SAFE.fullmatch(generator)
-    return generator if safe else hashlib.sha256(generator.encode(errors="replace")).hexdigest()[:24]
 
 
 MIN_ROW_GROUP_ROWS = 64
@@ -274,7 +267,7 @@ def _row_groups(made: Sequence[tuple[Sample, Sequence[Row]]]) -> Iterator[list[R
             yield group
             group, size = [], 0
         for sample, rows in samples:
-            added = sum(len(picture.content) for picture in sample.pictures)
+            added = sum(len(image.content) for image in sample.images)
             if group and size + added > MAX_ROW_GROUP_BYTES:
                 yield group
                 group, size = [], 0
@@ -305,11 +298,6 @@ def to_tar(rows: Sequence[Row], keys: Sequence[str]) -> bytes:
                 entry.size = len(content)
                 tar.addfile(entry, io.BytesIO(content))
     return buffer.getvalue()
-
-
-def to_lines(rows: Sequence[Row]) -> bytes:
-    """Return rows as lines of JSON."""
-    return "".join(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n" for row in rows).encode(errors="replace")
 
 
 def extension(encoded: bytes) -> str:

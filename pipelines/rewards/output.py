@@ -33,7 +33,7 @@ class ExportedShardRecord(NamedTuple):
     messages: Sequence[str]
     """Messages about the first of them."""
     unverified: int
-    """Number of images whose digest at scoring time is no longer known."""
+    """Number of images whose digest at scoring time has been lost."""
 
 
 class Output:
@@ -87,7 +87,7 @@ class Output:
         sha256 = hashlib.sha256()
         pieces = (self._content(f"{RECORDS}/{name}.jsonl") or b"" for name in names)
         with (self.place / path).writing() as draft, draft.open("wb") as file:
-            for data in _to_list(pieces) if as_list else pieces:
+            for data in _convert_to_list(pieces) if as_list else pieces:
                 sha256.update(data)
                 file.write(data)
         return sha256.hexdigest()
@@ -120,7 +120,7 @@ class Output:
             raise ConfigError(f"{self.place / path}: not written by an export; choose another output") from error
 
 
-def _to_list(pieces: Iterable[bytes]) -> Iterator[bytes]:
+def _convert_to_list(pieces: Iterable[bytes]) -> Iterator[bytes]:
     """Convert lines of JSON to one list."""
     before = b"[\n"
     for piece in pieces:

@@ -13,7 +13,7 @@ import numpy as np
 from plumbline.operators.base.errors import DISTRIBUTION, ConfigError, SourceError
 from plumbline.operators.base.sentences import names
 from plumbline.operators.images.generation_settings import all_settings, differ, differ_from_run
-from plumbline.operators.rewards.combination import Reward, compute_scales, equal_parts
+from plumbline.operators.rewards.combination import Combination, Reward, Unit, compute_scales
 from plumbline.operators.rewards.formats import FORMATS
 from plumbline.operators.rewards.selection import (
     HELD_OUT,
@@ -25,7 +25,7 @@ from plumbline.operators.rewards.selection import (
     select_examples,
     spread_examples,
 )
-from plumbline.operators.rewards.values import Codes, rank_advantages, within_prompt_noise, z_scores
+from plumbline.operators.rewards.values import measure_noise, rank_advantages, z_scores
 from plumbline.pipelines.base.exit_codes import OVER_BUDGET, exit_code
 from plumbline.pipelines.rewards.baseline_scores import read_baseline
 from plumbline.pipelines.rewards.copied_images import Copier
@@ -70,30 +70,54 @@ def export_rewards(config: RewardsConfig, report: Callable[[ExportedShardRecord]
     reward = _make_reward(run, store, config)
     rewards = _compute_rewards(run, reward, config)
     scorer = _describe_scorer(run, reward)
+    identity = {  # everything that decides the content of the output
+        "version": VERSION,
+        "run_id": run.run_id,
+        **config.semantic(),
+        "scorer": digest(scorer),
+        "scores": run.parts,
+        "sources": _describe_sources(run),
+    }
     place = config.storage.locate(config.output.replace(RUN_PLACEHOLDER, run.run_id), writable=True)
-    output = Output(place, _identity(run, config, scorer))
-    planned = list(_plan(run, config, rewards))
+    output = Output(place, identity)
+    planned = list(_plan_shards(run, config, rewards))
     if not planned:
-        raise ConfigError(_explain_nothing(run, rewards))
-    notes = [*_compare_settings(run, store, config), *_note_repetition(planned, config)]
-    _require_elements(run, store, config)
-    _require_fitting_edits(run, config)
-    if (manifest := output.begin()) is not None:
+        scored = int(np.count_nonzero(~np.isnan(rewards.values)))
+        raise ConfigError(
+            f"run {run.run_id}: nothing to export; {scored} of {len(rewards.values)} images have a reward, and its "
+            f"noise within a prompt is {rewards.noise:g}; lower selection.margin, leave selection.agree out, or use "
+            "another run"
+        )
+    notes = _collect_notes(run, store, planned, config)
+    _check_format(run, store, config.format)
+    manifest, written = output.begin(), 0
+    if manifest is not None:
         output.tidy()
-        return _summarise(output, manifest, 0, config, notes)
-    form = FORMATS[config.format]
-    # Parquet columns of timestamps are in UTC, without a time zone.
-    ended = datetime.fromisoformat(run.manifest.get("ended", "1970-01-01T00:00:00")).replace(tzinfo=None)
-    with Copier(run, store, edited=run.edited and form.edits != "no") as copier:
-        maker = ShardMaker(run, store, output, form, rewards, copier, digest(scorer), ended)
-        written = _write_shards(planned, maker, report, config.max_failed)
-    manifest = _manifest(run, config, rewards, scorer, _join(output, planned, config))
-    output.finish(manifest)
-    return _summarise(output, manifest, written, config, notes)
+    else:
+        form = FORMATS[config.format]
+        # Parquet columns of timestamps are in UTC, without a time zone.
+        ended = datetime.fromisoformat(run.manifest.get("ended", "1970-01-01T00:00:00")).replace(tzinfo=None)
+        with Copier(run, store, edited=run.edited and form.edits != "no") as copier:
+            maker = ShardMaker(run, store, output, form, rewards, copier, digest(scorer), ended)
+            written = _write_shards(planned, maker, report, config.max_failed)
+        manifest = _describe_export(run, config, rewards, scorer) | _join_shards(output, planned, form.container)
+        output.finish(manifest)
+    failed = sum(count for kind, count in manifest["left_out"].items() if kind not in NO_FAILURE)
+    examples = sum(split["examples"] for split in manifest["splits"].values())
+    return Exported(
+        url=output.place.url,
+        splits=manifest["splits"],
+        left_out=manifest["left_out"],
+        messages=manifest["messages"],
+        unverified=manifest["images_unverified"],
+        written=written,
+        exit_code=exit_code(failed, failed + examples, config.max_failed),
+        notes=notes,
+    )
 
 
-def _compare_settings(run: ScoredRun, store: Store, config: RewardsConfig) -> list[str]:
-    """Return notes about generators whose settings differ from each other, or from the baseline's."""
+def _collect_notes(run: ScoredRun, store: Store, planned: Sequence[PlannedShard], config: RewardsConfig) -> list[str]:
+    """Return notes about generators whose settings differ, and about images that are in many examples."""
     settings = all_settings(run.manifest, config.settings)
     pairs = [
         f"{a} and {b} ({difference})"
@@ -106,38 +130,33 @@ def _compare_settings(run: ScoredRun, store: Store, config: RewardsConfig) -> li
         differences = {name: differ_from_run(before, run.manifest, name) for name in settings}
         changed = [f"{name}: {difference}" for name, difference in differences.items() if difference]
         notes += [f"the baseline is of other settings: {names(changed)}"] if changed else []
+    images = Counter(image for shard in planned for example in shard.examples for image in example.images)
+    uses = images.total() / len(images)
+    if config.selection.per_prompt is None and uses > MAX_USES:
+        examples = sum(len(shard.examples) for shard in planned)
+        notes.append(
+            f"each image is in {uses:.0f} examples on average, {examples:,} in all; "
+            "selection.per_prompt=N takes at most N pairs of a prompt"
+        )
     return notes
 
 
-def _note_repetition(planned: Sequence[PlannedShard], config: RewardsConfig) -> list[str]:
-    images = Counter(image for shard in planned for example in shard.examples for image in example.images)
-    times = images.total() / len(images)
-    if config.selection.per_prompt is not None or times <= MAX_USES:
-        return []
-    return [
-        f"each image is in {times:.0f} examples on average, {sum(len(shard.examples) for shard in planned):,} in all; "
-        "selection.per_prompt=N takes at most N pairs of a prompt"
-    ]
-
-
-def _require_elements(run: ScoredRun, store: Store, config: RewardsConfig) -> None:
-    """Raise ConfigError if the format has scores of single questions, and no metric asks any."""
-    if FORMATS[config.format].elements and not any(read_elements(store, scored) for scored in run.shards):
+def _check_format(run: ScoredRun, store: Store, name: str) -> None:
+    """Raise ConfigError if the run has no scores of single questions, or no or unwanted edits, for the format."""
+    form = FORMATS[name]
+    if form.elements and not any(read_elements(store, scored) for scored in run.shards):
         raise ConfigError(
-            f"format={config.format}: expected a metric that asks several questions about an image, such as gecko or "
-            f"dsg; got {', '.join(run.metrics)}"
+            f"format={name}: expected a metric that asks several questions about an image, such as gecko or dsg; got "
+            f"{', '.join(run.metrics)}"
         )
-
-
-def _require_fitting_edits(run: ScoredRun, config: RewardsConfig) -> None:
-    """Raise ConfigError if the format would lose the sources of edits, or is for edits only and the run has none."""
-    form = FORMATS[config.format]
     if run.edited and form.edits == "no" and form.images != "none":
-        others = ", ".join(name for name in FORMATS if FORMATS[name].edits != "no" or FORMATS[name].images == "none")
-        raise ConfigError(f"format={config.format}: it has no place for the sources of the run's edits; use {others}")
+        others = ", ".join(
+            other for other in FORMATS if FORMATS[other].edits != "no" or FORMATS[other].images == "none"
+        )
+        raise ConfigError(f"format={name}: it has no place for the sources of the run's edits; use {others}")
     if form.edits == "only" and not run.edited:
         raise ConfigError(
-            f"format={config.format}: is for edits, and the run's benchmark names no sources (benchmark.columns.source)"
+            f"format={name}: is for edits, and the run's benchmark names no sources (benchmark.columns.source)"
         )
 
 
@@ -174,7 +193,9 @@ def _write_shards(
 
 
 def _make_reward(run: ScoredRun, store: Store, config: RewardsConfig) -> Reward:
-    combination = config.reward or equal_parts([*run.metrics])
+    # By default several metrics are summed in units of their noise, and a single one keeps its own.
+    unit: Unit = "noise" if len(run.metrics) > 1 else "score"
+    combination = config.reward or Combination(weights=dict.fromkeys(run.metrics, 1.0), unit=unit)
     combination.check_parts(run.metrics)
     falling = frozenset(name for name, metric in run.metrics.items() if metric.prefers_lower)
     if config.baseline is not None:
@@ -182,38 +203,30 @@ def _make_reward(run: ScoredRun, store: Store, config: RewardsConfig) -> Reward:
         scales = read_baseline(store, config.baseline, config.baseline_generator, recipes).scales(combination.unit)
     else:
         scores = {name: run.scores[name] for name in combination.weights}
-        scales = compute_scales(scores, _prompts(run), combination.unit, f"run {run.run_id}")
+        scales = compute_scales(scores, run.prompts, combination.unit, f"run {run.run_id}")
     return Reward(combination, falling, scales)
-
-
-def _prompts(run: ScoredRun) -> Codes:
-    """Return the row of each image's prompt in the sources; the number of prompts if the image has none."""
-    return np.where(run.prompts < 0, len(run.sources.prompts), run.prompts).astype(np.int32)
 
 
 def _compute_rewards(run: ScoredRun, reward: Reward, config: RewardsConfig) -> Rewards:
     absent = [name for name in config.selection.agree if name not in run.metrics]
     if absent:
         raise ConfigError(f"selection.agree: the run has no {absent[0]!r}; it has {', '.join(run.metrics)}")
-    unknown = len(run.sources.prompts)
-    prompts = _prompts(run)
-    values = np.where(prompts == unknown, np.nan, reward.compute_all(run.scores))
-    noise = within_prompt_noise(values, prompts)
+    values = np.where(run.prompts == len(run.sources.prompts), np.nan, reward.compute_all(run.scores))
+    noise = measure_noise(values, run.prompts)
     return Rewards(
-        prompts=prompts,
         values=values,
         noise=noise,
-        z_scores=z_scores(values, prompts, noise, config.std, config.epsilon),
-        rank_advantages=rank_advantages(values, prompts, noise),
+        z_scores=z_scores(values, run.prompts, noise, config.std, config.epsilon),
+        rank_advantages=rank_advantages(values, run.prompts, noise),
     )
 
 
-def _plan(run: ScoredRun, config: RewardsConfig, rewards: Rewards) -> Iterator[PlannedShard]:
+def _plan_shards(run: ScoredRun, config: RewardsConfig, rewards: Rewards) -> Iterator[PlannedShard]:
     """Select examples, split them by prompt, and yield the shards of each split."""
     skills = run.sources.prompts.column("skills")
     candidates = Candidates(
         rewards=rewards.values,
-        prompts=rewards.prompts,
+        prompts=run.prompts,
         noise=rewards.noise,
         agreeing=[run.higher_is_better(name) for name in config.selection.agree],
         ids=lambda image: f"{run.generator(image)}/{run.image_id(image)}",
@@ -228,44 +241,18 @@ def _plan(run: ScoredRun, config: RewardsConfig, rewards: Rewards) -> Iterator[P
             if example.prompt not in split_of_prompt:
                 split_of_prompt[example.prompt] = choose_split(texts[example.prompt].as_py() or "", config.held_out)
             splits[split_of_prompt[example.prompt]].append(example)
-    for split, examples in splits.items():
-        yield from _make_shards(split, spread_examples(examples, candidates, config.selection), config.shard_rows)
+    for split, of_split in splits.items():
+        examples = spread_examples(of_split, candidates, config.selection)
+        ends: list[int] = []  # of shards of at least `shard_rows` examples; those of a prompt stay together
+        for end in range(1, len(examples) + 1):
+            is_full = end - (ends[-1] if ends else 0) >= config.shard_rows
+            if end == len(examples) or (is_full and examples[end].prompt != examples[end - 1].prompt):
+                ends.append(end)
+        for number, (start, end) in enumerate(zip([0, *ends], ends, strict=False)):
+            yield PlannedShard(f"{split}-{number:05d}-of-{len(ends):05d}", split, start, examples[start:end])
 
 
-def _make_shards(split: str, examples: Sequence[Example], shard_rows: int) -> Iterator[PlannedShard]:
-    """Yield shards of at least this many examples; the examples of a prompt stay together."""
-    ends: list[int] = []
-    first = 0
-    for end in range(1, len(examples) + 1):
-        last = end == len(examples)
-        if last or (end - first >= shard_rows and examples[end].prompt != examples[end - 1].prompt):
-            ends.append(end)
-            first = end
-    for number, (start, end) in enumerate(zip([0, *ends], ends, strict=False)):
-        yield PlannedShard(f"{split}-{number:05d}-of-{len(ends):05d}", split, start, examples[start:end])
-
-
-def _explain_nothing(run: ScoredRun, rewards: Rewards) -> str:
-    scored = int(np.count_nonzero(~np.isnan(rewards.values)))
-    return (
-        f"run {run.run_id}: nothing to export; {scored} of {len(rewards.values)} images have a reward, and its noise "
-        f"within a prompt is {rewards.noise:g}; lower selection.margin, leave selection.agree out, or use another run"
-    )
-
-
-def _identity(run: ScoredRun, config: RewardsConfig, scorer: Mapping[str, Any]) -> dict[str, Any]:
-    """Return everything that decides the content of the output."""
-    return {
-        "version": VERSION,
-        "run_id": run.run_id,
-        **config.semantic(),
-        "scorer": digest(scorer),
-        "scores": run.parts,
-        "sources": _sources(run),
-    }
-
-
-def _sources(run: ScoredRun) -> list[dict[str, Any]]:
+def _describe_sources(run: ScoredRun) -> list[dict[str, Any]]:
     """Describe the present files of prompts and images."""
     shards = [*run.sources.prompt_shards, *(scored.shard for scored in run.shards)]
     files = {shard.url: {"url": shard.url, "size": shard.size, "etag": shard.etag} for shard in shards}
@@ -293,9 +280,8 @@ def _describe_scorer(run: ScoredRun, reward: Reward) -> dict[str, Any]:
     }
 
 
-def _join(output: Output, planned: Sequence[PlannedShard], config: RewardsConfig) -> dict[str, Any]:
+def _join_shards(output: Output, planned: Sequence[PlannedShard], container: str) -> dict[str, Any]:
     """Describe the content of the output by split; if the format has one file per split, write it."""
-    container = FORMATS[config.format].container
     records = [record for shard in planned if (record := output.record(shard.name)) is not None]
     splits: dict[str, Any] = {}
     for split in dict.fromkeys(record.split for record in records):
@@ -318,11 +304,10 @@ def _join(output: Output, planned: Sequence[PlannedShard], config: RewardsConfig
     }
 
 
-def _manifest(
-    run: ScoredRun, config: RewardsConfig, rewards: Rewards, scorer: Mapping[str, Any], content: Mapping[str, Any]
+def _describe_export(
+    run: ScoredRun, config: RewardsConfig, rewards: Rewards, scorer: Mapping[str, Any]
 ) -> dict[str, Any]:
     return {
-        **content,
         "format": config.format,
         "run_id": run.run_id,
         "benchmark": run.manifest.get("benchmark"),
@@ -333,29 +318,12 @@ def _manifest(
             "orientation": "higher is better; metrics whose lower score is better are negated",
             "noise": rewards.noise,
             "noise_is": "the pooled standard deviation of the reward within a prompt, over all generators",
-            "noise_of_metrics": {name: within_prompt_noise(run.scores[name], rewards.prompts) for name in run.metrics},
+            "noise_of_metrics": {name: measure_noise(run.scores[name], run.prompts) for name in run.metrics},
             "z_score": f"(reward - mean) / (std + {config.epsilon:g} x noise), of the prompt; std: {config.std}",
             "rank_advantage": "rank in the prompt from -1 (worst) to 1 (best), ties sharing their mean",
         },
         "selection": asdict(config.selection),
         "split": {"held_out": config.held_out, "rule": SPLIT_RULE},
-        "sources": _sources(run),
+        "sources": _describe_sources(run),
         "plumbline": version(DISTRIBUTION),
     }
-
-
-def _summarise(
-    output: Output, manifest: Mapping[str, Any], written: int, config: RewardsConfig, notes: Sequence[str]
-) -> Exported:
-    failed = sum(count for kind, count in manifest["left_out"].items() if kind not in NO_FAILURE)
-    examples = sum(split["examples"] for split in manifest["splits"].values())
-    return Exported(
-        url=output.place.url,
-        splits=manifest["splits"],
-        left_out=manifest["left_out"],
-        messages=manifest["messages"],
-        unverified=manifest["images_unverified"],
-        written=written,
-        exit_code=exit_code(failed, failed + examples, config.max_failed),
-        notes=notes,
-    )

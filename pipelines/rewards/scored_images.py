@@ -58,7 +58,7 @@ class ScoredRun:
     shards: Sequence[ScoredShard]
     image_ids: pa.ChunkedArray
     prompts: Codes
-    """Row of each image's prompt in `sources.prompts`; -1 if there is none."""
+    """Row of each image's prompt in `sources.prompts`; the number of prompts if the image has none."""
     scores: Mapping[str, Floats]
     """Scores by metric, in the metric's own direction; nan if missing."""
     edited: bool
@@ -107,8 +107,23 @@ def gather_scores(store: Store, run: str, names: Sequence[str] | None) -> Scored
     for shard in sources.image_shards:
         shards[shard.group, shard.name] = ScoredShard(shard, total, {})
         total += shard.rows
-    reader = _Reader(store, f"runs/{run_id}", shards, total, metrics, sources)
-    reader.read()
+    scores = {name: np.full(total, np.nan) for name in metrics}
+    prompt_rows = {name: row for row, name in enumerate(sources.prompts.column("prompt_id").to_pylist())}
+    prompts = np.full(total, len(sources.prompts), np.int32)
+    image_ids: dict[tuple[str, str], pa.Array] = {}
+    for key, path, table in _read_cells(store, f"runs/{run_id}", shards):
+        metric = str(table.column("metric")[0].as_py()) if len(table) else ""
+        if metric not in metrics:
+            continue
+        scored = shards[key]
+        scored.cells[metric] = path
+        images = slice(scored.first, scored.first + len(table))
+        scores[metric][images] = table.column("score").to_numpy()
+        if (key not in image_ids or image_ids[key].null_count) and len(table) == scored.shard.rows:
+            image_ids[key] = table.column("image_id").combine_chunks()
+            prompt_ids = table.column("prompt_id").to_pylist()
+            prompts[images] = [prompt_rows.get(prompt_id, len(sources.prompts)) for prompt_id in prompt_ids]
+    no_ids = (pa.nulls(scored.shard.rows, pa.string()) for scored in shards.values())
     return ScoredRun(
         run_id=run_id,
         manifest=manifest,
@@ -117,9 +132,11 @@ def gather_scores(store: Store, run: str, names: Sequence[str] | None) -> Scored
         limits=limits,
         uris=benchmark_uris(benchmark, store.place.storage, limits),
         shards=list(shards.values()),
-        image_ids=reader.image_ids(),
-        prompts=reader.prompts,
-        scores=reader.scores,
+        image_ids=pa.chunked_array(
+            [image_ids.get(key, none) for key, none in zip(shards, no_ids, strict=True)], pa.string()
+        ),
+        prompts=prompts,
+        scores=scores,
         edited=bool(benchmark.columns.sources),
         parts=[path.rpartition("/")[2] for path in store.files(f"runs/{run_id}/scores.parquet")],
     )
@@ -138,69 +155,32 @@ def _read_metrics(config: Mapping[str, Any], names: Sequence[str] | None) -> dic
     return {name: metric for name, metric in metrics.items() if metric.ranks}
 
 
-class _Reader:
-    """Reads the files of a run's scores, and splits them into cells, which have the order of their shard."""
-
-    def __init__(
-        self,
-        store: Store,
-        folder: str,
-        shards: Mapping[tuple[str, str], ScoredShard],
-        total: int,
-        metrics: Mapping[str, AnyMetric],
-        sources: Sources,
-    ) -> None:
-        self.store, self.folder, self.shards, self.metrics = store, folder, shards, metrics
-        self.scores = {name: np.full(total, np.nan) for name in metrics}
-        self.prompts = np.full(total, -1, np.int32)
-        ids = sources.prompts.column("prompt_id").to_pylist()
-        self._prompt_rows = {prompt_id: row for row, prompt_id in enumerate(ids)}
-        self._ids: dict[tuple[str, str], pa.Array] = {}
-
-    def read(self) -> None:
-        cells = deque(self._cells())
-        first = 0
-        for path in self.store.files(f"{self.folder}/scores.parquet"):
-            table = self.store.read_table(path, [*IDS, "metric", "score"])
-            while cells and cells[0]["first_row"] < first + len(table):
-                cell = cells.popleft()
-                self._add(cell, table.slice(cell["first_row"] - first, cell["rows"]))
-            first += len(table)
-
-    def _cells(self) -> Iterator[dict[str, Any]]:
-        """Yield the cells of the run's scores in order, each with its shard and number of rows."""
-        table = self.store.read_table(f"{self.folder}/cells.parquet", ["path", "state", "first_row"])
-        score_cells = [row for row in table.to_pylist() if row["first_row"] is not None]
-        score_cells.sort(key=lambda row: row["first_row"])
-        ends = [row["first_row"] for row in score_cells[1:]] + [None]
-        for row, end in zip(score_cells, ends, strict=True):
-            *_, generator, file = row["path"].split("/")
-            key = (generator, file.removesuffix(".parquet")[:-9])
-            if key not in self.shards:
-                raise ConfigError(f"{generator}: {CHANGED}")
-            rows = self.shards[key].shard.rows
-            path = draft_path(row["path"]) if row["state"] == "draft" else row["path"]
-            rows = rows if end is None else min(rows, end - row["first_row"])
-            yield {"path": path, "key": key, "first_row": row["first_row"], "rows": rows}
-
-    def _add(self, cell: Mapping[str, Any], rows: pa.Table) -> None:
-        metric = str(rows.column("metric")[0].as_py()) if len(rows) else ""
-        if metric not in self.metrics:
-            return
-        scored = self.shards[cell["key"]]
-        scored.cells[metric] = cell["path"]
-        images = slice(scored.first, scored.first + len(rows))
-        self.scores[metric][images] = rows.column("score").to_numpy()
-        known = cell["key"] in self._ids and not self._ids[cell["key"]].null_count
-        if not known and len(rows) == scored.shard.rows:
-            self._ids[cell["key"]] = rows.column("image_id").combine_chunks()
-            prompt_ids = rows.column("prompt_id").to_pylist()
-            self.prompts[images] = [self._prompt_rows.get(prompt_id, -1) for prompt_id in prompt_ids]
-
-    def image_ids(self) -> pa.ChunkedArray:
-        """Return the ids of all images, null if no cell has them."""
-        chunks = [self._ids.get(key, pa.nulls(scored.shard.rows, pa.string())) for key, scored in self.shards.items()]
-        return pa.chunked_array(chunks, pa.string())
+def _read_cells(
+    store: Store, run: str, shards: Mapping[tuple[str, str], ScoredShard]
+) -> Iterator[tuple[tuple[str, str], str, pa.Table]]:
+    """Yield the shard, the path and the rows of each cell of a run's scores; the rows have the order of the shard."""
+    table = store.read_table(f"{run}/cells.parquet", ["path", "state", "first_row"])
+    rows = sorted(
+        (row for row in table.to_pylist() if row["first_row"] is not None), key=lambda row: int(row["first_row"])
+    )
+    ends = [row["first_row"] for row in rows[1:]] + [None]
+    cells = deque[tuple[tuple[str, str], str, int, int]]()
+    for row, end in zip(rows, ends, strict=True):
+        *_, generator, file = row["path"].split("/")
+        key = (generator, file.removesuffix(".parquet")[:-9])
+        if key not in shards:
+            raise ConfigError(f"{generator}: {CHANGED}")
+        length = shards[key].shard.rows
+        length = length if end is None else min(length, end - row["first_row"])
+        path = draft_path(row["path"]) if row["state"] == "draft" else row["path"]
+        cells.append((key, path, row["first_row"], length))
+    first = 0  # row of the run's scores where the file begins
+    for file in store.files(f"{run}/scores.parquet"):
+        scores = store.read_table(file, [*IDS, "metric", "score"])
+        while cells and cells[0][2] < first + len(scores):
+            key, path, begin, length = cells.popleft()
+            yield key, path, scores.slice(begin - first, length)
+        first += len(scores)
 
 
 def read_digests(store: Store, scored: ScoredShard) -> NDArray[np.str_] | None:

@@ -81,7 +81,7 @@ class NodeStage:
     @property
     def rows_alone(self) -> bool:
         """Return True if rows can be tried one by one."""
-        return self.stage.reads_rows()
+        return isinstance(self.stage, RowStage)
 
     def windows(self, work: Work, cells: Sequence[Cell], size: int = WINDOW) -> Sequence[Inputs]:
         """Read the inputs of the cells, split into windows of `size` rows that are prepared and computed separately.
@@ -94,7 +94,7 @@ class NodeStage:
         if count <= size or not (self.rows_alone or self.stage.over == "images"):
             return [inputs]
         firsts = range(0, count, size)
-        if self.stage.reads_rows():
+        if isinstance(self.stage, RowStage):
             return [inputs._replace(rows=inputs.rows.slice(first, size)) for first in firsts]
         upstream = {metric: _read_measured(read) for metric, read in inputs.upstream.items()}
         return [
@@ -134,7 +134,7 @@ class NodeStage:
         )
 
     def _read_rows(self, shard: Shard) -> pa.Table:
-        if not self.stage.reads_rows():
+        if not isinstance(self.stage, RowStage):
             return pa.table({})
         if self.stage.over == "prompts":
             return read_prompts(shard)

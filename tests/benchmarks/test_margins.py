@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 
 from plumbline.operators.rewards.selection import SelectionConfig
-from plumbline.operators.rewards.values import TIE, within_prompt_noise
+from plumbline.operators.rewards.values import TIE, measure_noise
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.rewards.scored_images import ScoredRun, gather_scores
 from plumbline.pipelines.store.store import Store
@@ -30,7 +30,7 @@ def requirements_met() -> dict[str, float]:
 def list_pairs(run: ScoredRun, metric: str) -> Iterator[tuple[float, int]]:
     """Return for every pair except ties its margin in units of the noise, and 1 if the better image is truly better."""
     scores, truth = run.higher_is_better(metric), requirements_met()
-    noise = within_prompt_noise(scores, run.prompts)
+    noise = measure_noise(scores, run.prompts)
     for images in pd.Series(range(len(scores))).groupby(run.prompts).indices.values():
         for first, second in combinations(images, 2):
             better, worse = (first, second) if scores[first] > scores[second] else (second, first)

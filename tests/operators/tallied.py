@@ -8,13 +8,12 @@ from plumbline.operators.report.metric_figures import MetricInputs, measure_metr
 from plumbline.operators.report.picked_images import Picked, gallery_quotas, pick_images
 from plumbline.operators.results.comparison import Duel, compare_generators, read_prompt_means
 from plumbline.operators.results.run_scores import RunScores
-from plumbline.operators.results.summary import Skills, Tally
+from plumbline.operators.results.summary import Skills, count_each
 
 
 def summarise(scores: pa.Table, skills: Mapping[str, Sequence[str]]) -> pa.Table:
     """Summarise scores (schema SCORES) in schema SUMMARY."""
-    tally = Tally(Skills(skills.items()))
-    tally.add(scores)
+    (tally,) = count_each([scores], Skills(skills.items()))
     return tally.summary()
 
 

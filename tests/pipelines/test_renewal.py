@@ -183,14 +183,13 @@ def test_a_renewed_cell_with_a_retryable_row_is_a_draft_that_the_run_uses(
     for cell in (similar, answered):
         flip(plan.store, cell.path)
     forget(plan.store, *(cell.path for cell in cells(plan, "scores")))
-    call = AnswersStage._call
+    tabulate = AnswersStage.tabulate_answers
 
-    def call_but_one(stage: AnswersStage, method: Any, *, asked: Sequence[Any], **others: Any) -> list[Any]:
-        failed = RowError("model_failed", "it may pass", retryable=True)
-        results = call(stage, method, asked=asked, **others)
-        return [failed if image == 0 else result for (image, *_), result in zip(asked, results, strict=True)]
+    def fail_first(stage: AnswersStage, images: Any, index: Any, answers: Sequence[Any]) -> pa.Table:
+        answers[0].result = RowError("model_failed", "it may pass", retryable=True)
+        return tabulate(stage, images, index, answers)
 
-    monkeypatch.setattr(AnswersStage, "_call", call_but_one)
+    monkeypatch.setattr(AnswersStage, "tabulate_answers", fail_first)
     monkeypatch.setattr(computing, "MAX_ROUNDS", 3)  # finds the first damage, then the second, then nothing more
     done = run_config(config)
     errors = done.results.read_errors().to_pylist()

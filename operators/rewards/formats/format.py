@@ -14,7 +14,7 @@ IMAGE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
 """Arrow type of an encoded image in Hugging Face datasets."""
 
 
-class Picture(NamedTuple):
+class ScoredImage(NamedTuple):
     """An image of an example, with its scores."""
 
     image_id: str
@@ -61,7 +61,7 @@ class Sample(NamedTuple):
     prompt_id: str
     prompt: str
     skills: Sequence[str]
-    pictures: Sequence[Picture]
+    images: Sequence[ScoredImage]
     """Images, best first."""
     n_of_prompt: int
     """Number of examples of this prompt in the export."""
@@ -72,12 +72,12 @@ class Sample(NamedTuple):
     """Sources of edits, the same for all images."""
 
     @property
-    def best(self) -> Picture:
-        return self.pictures[0]
+    def best(self) -> ScoredImage:
+        return self.images[0]
 
     @property
-    def worst(self) -> Picture:
-        return self.pictures[-1]
+    def worst(self) -> ScoredImage:
+        return self.images[-1]
 
 
 Files = Mapping[str, bytes]
@@ -95,7 +95,7 @@ class Format:
     images: Literal["none", "embedded", "files"]
     """Form of the images: bytes in the rows (`embedded`), or paths below the output (`files`)."""
     edits: Literal["no", "too", "only"] = "no"
-    """Treatment of edits: refused (`no`), written with their sources (`too`), or required (`only`)."""
+    """Policy for runs of edited images: refused (`no`), written with their sources (`too`), or required (`only`)."""
     rows: Callable[[Sample], Sequence[Mapping[str, Any]]]
     """Returns the rows of an example, none if the format cannot represent it. A tar has one row, with a value for each
     extension."""
@@ -107,23 +107,19 @@ class Format:
     """Returns the rows of the held-out split, if a `json` format has other rows there."""
 
 
-def embed_image(picture: Picture | Source) -> dict[str, Any]:
+def embed_image(picture: ScoredImage | Source) -> dict[str, Any]:
     """Return an image as a value of IMAGE."""
     return {"bytes": picture.content, "path": None}
 
 
 def with_images(schema: pa.Schema, *names: str) -> pa.Schema:
     """Add the metadata that make Hugging Face datasets decode these columns, or lists, as images."""
-    features = {name: _feature(schema.field(name), image=name in names) for name in schema.names}
+    features = {field.name: _value(field.type) for field in schema}
+    for name in names:
+        image = {"_type": "Image"}
+        features[name] = {"_type": "List", "feature": image} if pa.types.is_list(schema.field(name).type) else image
     info = {"info": {"features": features}}
     return schema.with_metadata({"huggingface": json.dumps(info, sort_keys=True)})
-
-
-def _feature(field: pa.Field, *, image: bool) -> Any:
-    if image:
-        feature = {"_type": "Image"}
-        return {"_type": "List", "feature": feature} if pa.types.is_list(field.type) else feature
-    return _value(field.type)
 
 
 def _value(dtype: pa.DataType) -> Any:

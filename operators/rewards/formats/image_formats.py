@@ -26,7 +26,7 @@ BEST_OF_N_SCHEMA = with_images(
 
 
 def _best_of_n_rows(sample: Sample) -> list[dict[str, Any]]:
-    rewards = [picture.reward for picture in sample.pictures if picture.reward is not None]
+    rewards = [picture.reward for picture in sample.images if picture.reward is not None]
     return [
         {
             "image": embed_image(sample.best),

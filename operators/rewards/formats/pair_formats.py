@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from plumbline.operators.base.schemas import floats, longs, texts
-from plumbline.operators.rewards.formats.format import IMAGE, Format, Picture, Sample, embed_image, with_images
+from plumbline.operators.rewards.formats.format import IMAGE, Format, Sample, ScoredImage, embed_image, with_images
 
 PAIRS_SCHEMA = pa.schema(
     [
@@ -54,8 +54,8 @@ def pair_row(sample: Sample, *, swapped: bool) -> dict[str, Any]:
     return columns
 
 
-def _swaps(sample: Sample) -> bool:
-    """Decide by a hash which image comes first, so that the order does not reveal the better image."""
+def _is_swapped(sample: Sample) -> bool:
+    """Return True if the better image comes second; a hash decides, so that the order does not reveal it."""
     return bool(_number(f"{sample.best.uid}\0{sample.worst.uid}") & 1)
 
 
@@ -64,11 +64,13 @@ def _number(text: str) -> int:
     return int.from_bytes(hashlib.sha256(text.encode(errors="replace")).digest()[:8], "big") >> 1
 
 
-def _pairs_rows(sample: Sample) -> list[dict[str, Any]]:
-    return [pair_row(sample, swapped=_swaps(sample))]
-
-
-PAIRS = Format(unit="pair", container="parquet", images="embedded", rows=_pairs_rows, schema=PAIRS_SCHEMA)
+PAIRS = Format(
+    unit="pair",
+    container="parquet",
+    images="embedded",
+    rows=lambda sample: [pair_row(sample, swapped=_is_swapped(sample))],
+    schema=PAIRS_SCHEMA,
+)
 """Pick-a-Pic v2 with all columns, for diffusion-DPO trainers and PickScore."""
 
 
@@ -216,8 +218,8 @@ EDIT_COMPARISON = (
 
 
 def _trl_vision_dpo_rows(sample: Sample) -> list[dict[str, Any]]:
-    swapped = _swaps(sample)
-    pictures = (sample.worst, sample.best) if swapped else (sample.best, sample.worst)
+    swapped = _is_swapped(sample)
+    images = (sample.worst, sample.best) if swapped else (sample.best, sample.worst)
     right, wrong = ("2", "1") if swapped else ("1", "2")
     question = EDIT_COMPARISON if sample.sources else COMPARISON_QUESTION
     return [
@@ -225,7 +227,7 @@ def _trl_vision_dpo_rows(sample: Sample) -> list[dict[str, Any]]:
             "prompt": [{"role": "user", "content": question.format(sample.prompt)}],
             "chosen": [{"role": "assistant", "content": right}],
             "rejected": [{"role": "assistant", "content": wrong}],
-            "images": [*map(embed_image, sample.sources), *map(embed_image, pictures)],
+            "images": [*map(embed_image, sample.sources), *map(embed_image, images)],
         }
     ]
 
@@ -250,8 +252,8 @@ def _imagereward_rows(sample: Sample) -> list[dict[str, Any]]:
         {
             "id": sample.prompt_id,
             "prompt": sample.prompt,
-            "generations": [picture.path.removeprefix("images/") for picture in sample.pictures],
-            "ranking": list(range(1, len(sample.pictures) + 1)),
+            "generations": [_file_name(image) for image in sample.images],
+            "ranking": list(range(1, len(sample.images) + 1)),
         }
     ]
 
@@ -263,27 +265,27 @@ IMAGEREWARD = Format(unit="ranking", container="json", images="files", rows=_ima
 def _hpsv2_rows(sample: Sample) -> list[dict[str, Any]]:
     """Return all pairs of a ranking; the better image comes first in every other pair."""
     rows = []
-    for number, (better, worse) in enumerate(combinations(sample.pictures, 2), sample.number):
+    for number, (better, worse) in enumerate(combinations(sample.images, 2), sample.number):
         images = (worse, better) if number % 2 else (better, worse)
         rows.append(
             {
                 "human_preference": [int(image is better) for image in images],
                 "prompt": sample.prompt,
-                "file_path": [_name(image) for image in images],
+                "file_path": [_file_name(image) for image in images],
             }
         )
     return rows
 
 
 def _hpsv2_held_out_rows(sample: Sample) -> list[dict[str, Any]]:
-    ranks = list(range(1, len(sample.pictures) + 1))
-    names = [_name(picture) for picture in sample.pictures]
+    ranks = list(range(1, len(sample.images) + 1))
+    names = [_file_name(image) for image in sample.images]
     return [{"prompt": sample.prompt, "image_path": names, "rank": ranks, "raw_annotations": []}]
 
 
-def _name(picture: Picture) -> str:
+def _file_name(image: ScoredImage) -> str:
     """Return the path below the folder of images, which is an argument of the trainers."""
-    return picture.path.removeprefix("images/")
+    return image.path.removeprefix("images/")
 
 
 HPSV2 = Format(unit="ranking", container="json", images="files", rows=_hpsv2_rows, held_out_rows=_hpsv2_held_out_rows)

@@ -11,7 +11,7 @@ from plumbline.operators.statistics.poisson_bootstrap import hash_ids
 from plumbline.plugins.diagnosis.ablations import measure_effect
 from plumbline.plugins.diagnosis.diagnosis import Diagnosis, make_tables
 from plumbline.plugins.diagnosis.prompt_correlations import correlate_properties, prompt_numbers
-from tests.operators.results.test_metric_correlations import PROMPTS, made, scored, table
+from tests.operators.results.test_metric_correlations import PROMPTS, draw_scores, scored, table
 from tests.operators.tallied import of_table
 
 
@@ -38,7 +38,7 @@ def test_a_refused_interval_is_named_as_such_with_the_reason() -> None:
 
 
 def test_images_of_a_prompt_are_averaged_before_a_property_and_do_not_narrow_the_interval() -> None:
-    scores, lengths = made(1), {prompt: float(number % 7) for number, prompt in enumerate(PROMPTS)}
+    scores, lengths = draw_scores(1), {prompt: float(number % 7) for number, prompt in enumerate(PROMPTS)}
     known = prompt_numbers(hash_ids(PROMPTS[1:]), [lengths[prompt] for prompt in PROMPTS[1:]])
     once, thrice = (
         next(correlate_properties(of_table(table(scored("a", "x", scores, copies))), {"a": {"length": known}}))
@@ -51,12 +51,12 @@ def test_images_of_a_prompt_are_averaged_before_a_property_and_do_not_narrow_the
 
 def test_what_is_the_same_everywhere_goes_with_nothing() -> None:
     known = prompt_numbers(hash_ids(PROMPTS), [1.0] * len(PROMPTS))
-    (one,) = correlate_properties(of_table(table(scored("a", "x", made(1)))), {"a": {"questions": known}})
+    (one,) = correlate_properties(of_table(table(scored("a", "x", draw_scores(1)))), {"a": {"questions": known}})
     assert math.isnan(one.rho) and math.isnan(one.low) and one.n == 40
 
 
 def test_an_effect_is_of_the_images_that_have_both_scores() -> None:
-    whole = made(1)
+    whole = draw_scores(1)
     left = {prompt: None if prompt == "p3" else (score or 0) - 0.25 for prompt, score in whole.items()}
     better = {prompt: (score or 0) + 1 for prompt, score in whole.items()}
     runs = of_table(
@@ -77,5 +77,5 @@ def test_an_effect_is_of_the_images_that_have_both_scores() -> None:
 
 
 def test_of_nothing_there_is_no_effect() -> None:
-    found = measure_effect(of_table(table(scored("a", "x", made(1)))), "a", "blank", "a:blank")
+    found = measure_effect(of_table(table(scored("a", "x", draw_scores(1)))), "a", "blank", "a:blank")
     assert (found.n, found.n_null) == (0, 40) and all(math.isnan(value) for value in found[2:9])

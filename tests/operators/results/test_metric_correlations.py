@@ -22,7 +22,7 @@ def scored(metric: str, generator: str, scores: dict[str, float | None], copies:
     ]
 
 
-def made(seed: int) -> dict[str, float | None]:
+def draw_scores(seed: int) -> dict[str, float | None]:
     return dict(zip(PROMPTS, np.random.default_rng(seed).random(len(PROMPTS)).tolist(), strict=True))
 
 
@@ -31,7 +31,7 @@ def table(*parts: list[dict[str, object]]) -> pa.Table:
 
 
 def test_two_metrics_are_correlated_over_the_images_that_both_scored() -> None:
-    first, second, third = made(1), made(2) | {"p0": None}, made(3)
+    first, second, third = draw_scores(1), draw_scores(2) | {"p0": None}, draw_scores(3)
     del second["p1"]
     runs = of_table(
         table(scored("a", "x", first), scored("b", "x", second), scored("a", "y", third), scored("b", "y", third))
@@ -47,7 +47,7 @@ def test_two_metrics_are_correlated_over_the_images_that_both_scored() -> None:
 
 
 def test_an_interval_of_a_rank_correlation_covers_as_often_as_it_says() -> None:
-    """Of 1,000 samples of 40 normal pairs with a true rank correlation of 0.5."""
+    """Draws 1,000 samples of 40 normal pairs with a true rank correlation of 0.5."""
     random, truth = np.random.default_rng(0), 0.5
     pearson = 2 * math.sin(math.pi * truth / 6)
     covered = 0

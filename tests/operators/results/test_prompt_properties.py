@@ -1,4 +1,4 @@
-"""What prompts are like as texts, by the formulas' own definitions."""
+"""Properties of prompts as texts follow the definitions of their formulas."""
 
 import math
 
@@ -70,7 +70,7 @@ def test_the_central_depth_is_that_of_the_papers_pseudo_code() -> None:
 
 
 def test_entities_are_the_different_things_that_a_text_names() -> None:
-    """Of "A red soccer ball and two balls near the Eiffel Tower": ball, which is named twice, and Tower."""
+    """A red soccer ball and two balls near the Eiffel Tower" has two: ball, which is named twice, and Tower."""
     words = [
         ("a", "DET", "det", 3), ("red", "ADJ", "amod", 3), ("soccer", "NOUN", "compound", 3),
         ("ball", "NOUN", "ROOT", 3), ("and", "CCONJ", "cc", 3), ("two", "NUM", "nummod", 6),

@@ -1,4 +1,4 @@
-"""Whether questions are good can be told without an image: who has any, and which words they are about."""
+"""The quality of questions is measured without images: prompts that have questions, and words that they cover."""
 
 import pytest
 

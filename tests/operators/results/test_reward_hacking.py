@@ -52,7 +52,7 @@ class ToyGenerator:
         ]
 
     def learn(self, reward: Callable[[Sequence[Image.Image]], float], steps: int) -> None:
-        """Move in the direction in which the reward rises."""
+        """Move in the direction that raises the reward."""
         for step in range(steps):
             less, more = (reward(self.draw(max(self.noise + way, 0), step)) for way in (-15, 15))
             self.noise = max(self.noise + (15 if more > less else -15), 0)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from plumbline.operators.base import rows, schemas
 from plumbline.operators.base.errors import RowError
-from plumbline.operators.results.summary import Skills, Tally, best_first
+from plumbline.operators.results.summary import Skills, Tally, best_first, count_each
 from plumbline.operators.statistics.bootstrap import Prompts
 from tests.operators.tallied import summarise
 
@@ -177,12 +177,10 @@ def test_the_summary_does_not_depend_on_parts_and_order_of_the_rows(cuts: list[i
     edges = sorted({0, *cuts, len(scores)})
     parts = [scores.slice(first, last - first) for first, last in pairwise(edges)]
     order.shuffle(parts)
-    tallies = []
+    skills = Skills(MANY_SKILLS.items())
+    total = Tally(skills)
     for part in parts:
-        tallies.append(Tally(Skills(MANY_SKILLS.items())))
-        tallies[-1].add(part)
-    total = Tally(Skills(MANY_SKILLS.items()))
-    for tally in tallies:
+        (tally,) = count_each([part], skills)
         total.merge(tally.sums)
     found, whole = total.summary().to_pylist(), summarise(scores, MANY_SKILLS).to_pylist()
     assert len(found) == len(whole) == 2 * 2 * 3

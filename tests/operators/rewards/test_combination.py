@@ -1,4 +1,4 @@
-"""A combined reward is what its expression says, of one image as of many, and an image without a part has none."""
+"""A combined reward follows its expression, for one image and for many; an image that lacks a score has no reward."""
 
 import math
 
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.rewards.combination import Combination, Reward, Scale, Unit, compute_scales
-from plumbline.operators.rewards.values import Floats, within_prompt_noise
+from plumbline.operators.rewards.values import Floats, measure_noise
 from tests.operators.rewards.test_values import PROMPTS, nan, numbers, scored
 
 WEIGHTS = {"up": 1.0, "down": 0.5}
@@ -29,7 +29,7 @@ SCALES = {"up": Scale(1.0, 2.0), "down": Scale(10.0, 4.0)}
     ids=str,
 )
 def test_a_reward_is_what_its_expression_says(options: dict[str, object], reward: float) -> None:
-    """Of 3 by a metric that rises and 20 by one that falls; parts are in the order of their names."""
+    """The scores are 3 by `up` and 20 by `down`, which prefers lower scores; parts are in the order of their names."""
     combination = Combination(weights=WEIGHTS, **options)
     made = Reward(combination, frozenset({"down"}), SCALES if combination.unit != "score" else {})
     assert made.parts == ("down", "up") and made([20.0, 3.0]) == reward
@@ -93,7 +93,7 @@ def test_the_units_are_those_of_the_images_of_a_baseline() -> None:
     (z_score,) = compute_scales({"a": values}, PROMPTS, "z_score", "it").values()
     (noise,) = compute_scales({"a": values}, PROMPTS, "noise", "it").values()
     assert z_score == pytest.approx((known.mean(), known.std()))
-    assert noise == pytest.approx((known.mean(), within_prompt_noise(values, PROMPTS)))
+    assert noise == pytest.approx((known.mean(), measure_noise(values, PROMPTS)))
     with pytest.raises(ConfigError, match=r"it has no two images of a prompt that differ by a; .* or unit: z_score"):
         compute_scales({"a": np.array([1.0, nan, nan, 2.0, nan, 3.0])}, PROMPTS, "noise", "it")
     with pytest.raises(ConfigError, match="it has no two images that differ by b"):

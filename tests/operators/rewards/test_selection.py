@@ -1,4 +1,4 @@
-"""What is selected is surely better, within its caps, evenly spread, and never of an image without a reward."""
+"""Selected examples are clearly better, within the limits, evenly spread, and only of images with a reward."""
 
 from collections import Counter
 from itertools import pairwise
@@ -18,7 +18,7 @@ from plumbline.operators.rewards.selection import (
     select_examples,
     spread_examples,
 )
-from plumbline.operators.rewards.values import within_prompt_noise
+from plumbline.operators.rewards.values import measure_noise
 
 GENERATORS = ("atlas", "cobalt", "garnet")
 nan = float("nan")
@@ -32,7 +32,7 @@ def candidates(values: list[float], *agreeing: list[float], size: int = 4) -> Ca
     return Candidates(
         rewards=array,
         prompts=prompts,
-        noise=within_prompt_noise(array, prompts),
+        noise=measure_noise(array, prompts),
         agreeing=[np.array(scores, float) for scores in agreeing],
         ids=str,
         generator=lambda image: GENERATORS[image % 3],
@@ -40,8 +40,8 @@ def candidates(values: list[float], *agreeing: list[float], size: int = 4) -> Ca
     )
 
 
-def chosen(given: Candidates, unit: str = "pair", **options: object) -> list[Example]:
-    """All but ties, unless another margin is asked for."""
+def select(given: Candidates, unit: str = "pair", **options: object) -> list[Example]:
+    """Select all examples except ties, unless the options have another margin."""
     asked = {"margin": 0.0, "margin_unit": "absolute", **options}
     return list(select_examples(unit, given, SelectionConfig(**asked)))  # type: ignore[arg-type]
 
@@ -50,7 +50,7 @@ def chosen(given: Candidates, unit: str = "pair", **options: object) -> list[Exa
 def test_pairs_within_half_of_the_noise_are_left_out_by_default(values: list[float]) -> None:
     given = candidates(values)
     by_default = [example.images for example in select_examples("pair", given, SelectionConfig())]
-    wide = [pair.images for pair in chosen(given) if values[pair.images[0]] - values[pair.images[1]] >= given.noise / 2]
+    wide = [pair.images for pair in select(given) if values[pair.images[0]] - values[pair.images[1]] >= given.noise / 2]
     assert by_default == wide
 
 
@@ -58,7 +58,7 @@ def test_pairs_within_half_of_the_noise_are_left_out_by_default(values: list[flo
 def test_what_comes_first_is_better_by_the_margin_and_nothing_is_without_a_reward(
     values: list[float], margin: int, unit: str
 ) -> None:
-    for example in chosen(candidates(values), unit, margin=float(margin)):
+    for example in select(candidates(values), unit, margin=float(margin)):
         of_example = [values[image] for image in example.images]
         assert not any(np.isnan(of_example))
         assert all(a - b >= margin and a > b for a, b in pairwise(of_example))
@@ -73,16 +73,16 @@ def test_all_pairs_that_are_no_ties_are_taken_where_nothing_else_is_asked(values
         for b, second in enumerate(values)
         if a // 4 == b // 4 and first > second
     }
-    assert {example.images for example in chosen(candidates(values))} == wanted
+    assert {example.images for example in select(candidates(values))} == wanted
 
 
 @given(rewards, st.integers(1, 4), st.sampled_from(["widest", "hash"]))
 def test_caps_of_a_prompt_hold(values: list[float], cap: int, pick: str) -> None:
     given = candidates(values)
-    everything = Counter(example.prompt for example in chosen(given))
-    capped = Counter(example.prompt for example in chosen(given, per_prompt=cap, pick=pick))
+    everything = Counter(example.prompt for example in select(given))
+    capped = Counter(example.prompt for example in select(given, per_prompt=cap, pick=pick))
     assert capped == {prompt: min(count, cap) for prompt, count in everything.items()}
-    assert all(len(example.images) <= max(cap, 1) for example in chosen(given, "ranking", per_prompt=cap))
+    assert all(len(example.images) <= max(cap, 1) for example in select(given, "ranking", per_prompt=cap))
 
 
 @given(rewards, st.integers(-6, 6), st.floats(0, 3))
@@ -91,27 +91,27 @@ def test_a_margin_in_units_of_noise_does_not_know_the_metrics_scale(
 ) -> None:
     scaled = [value * 2.0**power for value in values]
     options = {"margin": margin, "margin_unit": "noise"}
-    assert chosen(candidates(values), **options) == chosen(candidates(scaled), **options)
+    assert select(candidates(values), **options) == select(candidates(scaled), **options)
 
 
 @given(rewards, rewards)
 def test_pairs_are_those_that_another_metric_orders_alike(values: list[float], other: list[float]) -> None:
     other = (other * len(values))[: len(values)]
-    agreed = chosen(candidates(values, other), agree=("other",))
-    assert agreed == [one for one in chosen(candidates(values)) if other[one.images[0]] > other[one.images[1]]]
+    agreed = select(candidates(values, other), agree=("other",))
+    assert agreed == [one for one in select(candidates(values)) if other[one.images[0]] > other[one.images[1]]]
 
 
 def test_the_widest_pair_of_a_prompt_is_taken_first_and_a_ranking_keeps_its_ends() -> None:
     given = candidates([5.0, 9.0, 1.0, 4.0])
-    assert [example.images for example in chosen(given, per_prompt=1)] == [(1, 2)]
-    assert [example.images for example in chosen(given, "ranking", per_prompt=2)] == [(1, 2)]
-    assert [example.images for example in chosen(given, "ranking", margin=2.0)] == [(1, 0, 2)]
+    assert [example.images for example in select(given, per_prompt=1)] == [(1, 2)]
+    assert [example.images for example in select(given, "ranking", per_prompt=2)] == [(1, 2)]
+    assert [example.images for example in select(given, "ranking", margin=2.0)] == [(1, 0, 2)]
 
 
 def test_the_best_of_n_needs_a_choice() -> None:
     alike, differing = [2.0, 2.0, 2.0, nan], [2.0, 3.0, 3.0, nan]
-    assert chosen(candidates(alike), "best") == []
-    assert [example.images for example in chosen(candidates(differing), "best")] == [(1, 2, 0)]
+    assert select(candidates(alike), "best") == []
+    assert [example.images for example in select(candidates(differing), "best")] == [(1, 2, 0)]
 
 
 @given(st.lists(st.integers(0, 30), min_size=1, max_size=8), st.integers(0, 100))

@@ -1,4 +1,4 @@
-"""TRL's trainers get one number per completion, and None where there is none."""
+"""TRL's trainers get one number for each completion, or None without a score."""
 
 import math
 from pathlib import Path
@@ -21,7 +21,7 @@ def scorer() -> Scorer:
 
 
 def as_trl_calls(reward: Any, **columns: Any) -> list[float]:
-    """As _calculate_rewards of its GRPOTrainer: None becomes NaN."""
+    """Do as GRPOTrainer._calculate_rewards does: None becomes NaN."""
     given = reward(completion_ids=[[1]] * len(columns["prompts"]), trainer_state=object(), **columns)
     return [score if score is not None else math.nan for score in given]
 
@@ -95,7 +95,7 @@ def test_where_there_is_no_score_there_is_none(scorer: Scorer) -> None:
 
 @pytest.mark.slow
 def test_trls_own_trainer_trains_on_the_reward_and_counts_no_failure(scorer: Scorer, tmp_path: Path) -> None:
-    """A tiny policy writes about images, of which one is none: its completions enter no mean."""
+    """A tiny policy writes about images, and one of them is missing: its completions are left out of all means."""
     from datasets import Dataset
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from trl import GRPOConfig, GRPOTrainer

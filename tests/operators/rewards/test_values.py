@@ -1,4 +1,4 @@
-"""Rewards do not depend on the scale of a metric, and stand among those of their prompt as they should."""
+"""Z-scores and ranks do not depend on the scale of a metric, and order the images of each prompt."""
 
 import numpy as np
 import pytest
@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from plumbline.operators.rewards.values import (
     Floats,
     Std,
+    measure_noise,
     rank_advantages,
-    within_prompt_noise,
     z_scores,
 )
 
@@ -29,15 +29,15 @@ def scored(draw: st.DrawFn, metrics: int = 1) -> tuple[np.ndarray, list[Floats]]
 
 def test_the_noise_is_the_pooled_standard_deviation_within_a_prompt() -> None:
     values = np.array([1.0, 2.0, 3.0, 5.0, 7.0, 100.0])
-    assert within_prompt_noise(values, PROMPTS) == pytest.approx(np.sqrt((1 + 0 + 1 + 1 + 1) / (6 - 3)))
-    assert within_prompt_noise(np.array([1.0, nan, nan, 2.0, nan, nan]), PROMPTS) == 0
-    assert within_prompt_noise(np.full(6, 0.1), PROMPTS) == 0
+    assert measure_noise(values, PROMPTS) == pytest.approx(np.sqrt((1 + 0 + 1 + 1 + 1) / (6 - 3)))
+    assert measure_noise(np.array([1.0, nan, nan, 2.0, nan, nan]), PROMPTS) == 0
+    assert measure_noise(np.full(6, 0.1), PROMPTS) == 0
 
 
 @pytest.mark.parametrize("std, spread", [("population", np.sqrt(2 / 3)), ("sample", 1.0)])
 def test_a_z_score_is_by_the_standard_deviation_that_is_named(std: Std, spread: float) -> None:
     values = np.array([1.0, 2.0, 3.0, 4.0, 4.0, 9.0])
-    noise = within_prompt_noise(values, PROMPTS)
+    noise = measure_noise(values, PROMPTS)
     z = z_scores(values, PROMPTS, noise, std, epsilon=0.5)
     assert z[:3] == pytest.approx(np.array([-1, 0, 1]) / (spread + 0.5 * noise))
     assert list(z[3:]) == [0, 0, 0], "images that are all alike, and a prompt's only one"
@@ -53,9 +53,9 @@ def test_a_rewards_scale_changes_no_z_score_and_no_rank(given: tuple[np.ndarray,
     prompts, (values,) = given
     for made in (z_scores, None):
         before, after = (
-            z_scores(v, prompts, within_prompt_noise(v, prompts), "population", 1e-4)
+            z_scores(v, prompts, measure_noise(v, prompts), "population", 1e-4)
             if made
-            else rank_advantages(v, prompts, within_prompt_noise(v, prompts))
+            else rank_advantages(v, prompts, measure_noise(v, prompts))
             for v in (values, values * scale)
         )
         np.testing.assert_allclose(after, before, atol=1e-6)

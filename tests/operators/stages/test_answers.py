@@ -220,7 +220,7 @@ def test_the_table_has_exactly_the_answers_schema() -> None:
         "answers": [{**asked, "token_logprobs": [[-0.5, -0.25]], "reply": None, "chosen": None}],
         "error": None,
         "image_digest": hashlib.sha256(PICTURES[0]).hexdigest()[:16],
-        "basis": questions["metric"].find("p0").basis,
+        "basis": questions["metric"].find("p0").digest,
         "images": None,
     }
 

@@ -54,7 +54,7 @@ class MadeMetric(Metric):
 @pytest.mark.parametrize(
     ("metric", "problem"),
     [
-        (MadeMetric(stages=("dreams", "scores"), named={}), "has the stage 'dreams'; those there are: questions,"),
+        (MadeMetric(stages=("dreams", "scores"), named={}), "has the stage 'dreams'; the stages are questions,"),
         (MadeMetric(stages=("scores", "answers"), named={}), "is scores, answers; expected the order questions,"),
         (MadeMetric(stages=("questions", "answers"), named={}), "is questions, answers; expected the order"),
         (MadeMetric(stages=(), named={}), "expected the order"),

@@ -18,7 +18,7 @@ from plumbline.operators.metrics.metric import Metric
 from plumbline.operators.metrics.similarities.sentence_matching import SentenceMatchingConfig
 from plumbline.operators.models.calls import Generation, ImageRequest, Region, Request, TextFeatures
 from plumbline.operators.results.judge_noise import noise_by_generator
-from plumbline.operators.stages.stage import Inputs, Stage
+from plumbline.operators.stages.stage import Inputs, RowStage, Stage
 from plumbline.operators.stages.table import STAGES
 from tests.operators import tiny
 from tests.operators.stages.given import options, upstream
@@ -110,7 +110,7 @@ class Chain:
         }
         texts = rows.table([{"prompt_id": one, "text": text} for one, text in PROMPTS.items()], schemas.PROMPTS)
         before = {name: [earlier.tables[name, stage.name]] for name in metrics} if earlier else {}
-        shard = self.images if stage.reads_rows() else pa.table({})
+        shard = self.images if issubclass(stage, RowStage) else pa.table({})
         return Inputs("gen", shard, tuple(metrics), read, upstream(texts), before if stage.keeps_rows else {})
 
     def rows(self, metric: str, stage: str = "scores") -> list[dict[str, Any]]:

@@ -119,7 +119,7 @@ WRITTEN = [
 ]
 
 
-def written_index(p_entail: float | None = None, *, error: Any = None) -> WrittenIndex:
+def make_index(p_entail: float | None = None, *, error: Any = None) -> WrittenIndex:
     """Return two questions about one prompt; the second is entailed with this probability."""
     both = [{"prompt_id": "p", "choices": ["yes", "no"], "answer": "yes", **question} for question in WRITTEN]
     found = [{"prompt_id": "p", "question_id": "1", "p_entail": 0.9}]
@@ -135,7 +135,7 @@ def two_answers() -> pa.Table:
 
 
 def test_every_element_of_the_prompt_keeps_its_own_score() -> None:
-    row = only_row(score(two_answers(), "gecko", GeckoConfig(nli=None), written_index()))
+    row = only_row(score(two_answers(), "gecko", GeckoConfig(nli=None), make_index()))
     assert (row["score"], row["n_questions"]) == (pytest.approx((0.75 + 0.25) / 2, rel=1e-6), 2)
     dog, cat = row["elements"]
     assert (dog["span"], dog["start"], dog["end"], dog["given"]) == ("dog", 2, 5, "yes")
@@ -144,7 +144,7 @@ def test_every_element_of_the_prompt_keeps_its_own_score() -> None:
 
 
 def test_a_question_that_the_prompt_does_not_entail_has_no_score() -> None:
-    row = only_row(score(two_answers(), "gecko", GeckoConfig(), written_index(0.001)))
+    row = only_row(score(two_answers(), "gecko", GeckoConfig(), make_index(0.001)))
     assert (row["score"], row["n_questions"]) == (pytest.approx(0.75, rel=1e-6), 1)
     assert [element["score"] is None for element in row["elements"]] == [False, True]
 
@@ -190,8 +190,8 @@ NO_MEMORY = rows.error_value(RowError("model_failed", "no memory", retryable=Tru
 @pytest.mark.parametrize(
     ("answers", "metric", "written", "kind"),
     [
-        (two_answers(), GeckoConfig(threshold=0.95), written_index(0.01), "no_questions"),
-        (two_answers(), GeckoConfig(), written_index(error=NO_MEMORY), "model_failed"),
+        (two_answers(), GeckoConfig(threshold=0.95), make_index(0.01), "no_questions"),
+        (two_answers(), GeckoConfig(), make_index(error=NO_MEMORY), "model_failed"),
         (two_answers(), DsgConfig(), failed_questions("unreadable_reply"), "unreadable_reply"),
         (two_answers(), DsgConfig(), WrittenIndex(schemas.QUESTIONS.empty_table(), None), "incomplete_cell"),
         (answers_to(RED), GeckoConfig(nli=None), index_of(BLUE), "incomplete_cell"),

@@ -19,16 +19,16 @@ Export = Callable[..., Exported]
 
 
 class Scored(NamedTuple):
-    """A run with all that its exports follow from."""
+    """A run with its benchmark and its scores."""
 
     folder: Path
-    """Of the benchmark; the store is beside it."""
+    """Folder of the benchmark."""
     store: Path
     finished: FinishedSweep
     scores: pd.DataFrame
 
     def score(self, metric: str, uid: str) -> float:
-        """Of an image by generator/image_id, as the metric gives it."""
+        """Return the metric's own score of an image, given as generator/image_id."""
         generator, image_id = uid.split("/")
         rows = self.scores
         chosen = rows[(rows.metric == metric) & (rows.generator == generator) & (rows.image_id == image_id)]
@@ -71,5 +71,5 @@ def export(scored: Scored, tmp_path: Path) -> Iterator[Export]:
 
 
 def files(output: Path) -> dict[str, bytes]:
-    """All that stands in an output."""
+    """Return the content of all files of an output."""
     return {str(path.relative_to(output)): path.read_bytes() for path in sorted(output.rglob("*")) if path.is_file()}

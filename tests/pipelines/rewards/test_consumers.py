@@ -1,4 +1,4 @@
-"""Each format is read as its consumer reads it; where the consumer cannot be installed, its steps are done again here.
+"""Each format is read by its consumer, or by the same steps if the consumer cannot be installed.
 
 docs/rewards.md names, for every format, the file whose steps these are.
 """
@@ -88,7 +88,7 @@ def test_a_diffusion_dpo_step_learns_from_pairs(export: Export, scored: Scored, 
 def test_the_better_image_of_a_pair_is_that_of_the_better_score(
     metric: str, sign: int, export: Export, scored: Scored, tmp_path: Path
 ) -> None:
-    """Also where a lower score is the better one."""
+    """This holds for metrics that prefer lower scores, too."""
     export("pairs", reward=metric)
     table = pd.concat(pd.read_parquet(path) for path in sorted((tmp_path / "out" / "data").glob("*.parquet")))
     assert len(table) > COUNT
@@ -274,7 +274,7 @@ def test_trl_shows_a_judge_both_images_and_has_it_choose(export: Export, tmp_pat
 
 
 def scores_by_content(scored: Scored, metric: str) -> dict[bytes, float]:
-    """By an image's bytes its score."""
+    """Return the scores by the bytes of their images."""
     found: dict[bytes, Any] = {}
     for generator in GENERATORS:
         for row in pd.read_parquet(scored.folder / "images" / generator).to_dict("records"):

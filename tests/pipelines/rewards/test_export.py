@@ -1,4 +1,4 @@
-"""An export is whole or visibly not, goes on where it was stopped, and says where every number comes from."""
+"""An export is complete or visibly unfinished, continues after a stop, and names the source of every number."""
 
 import io
 import json
@@ -255,11 +255,13 @@ def replace_by_another(own: Scored) -> None:
     (own.folder / "images" / "atlas" / "1.png").write_bytes(images("cobalt", 2)[1]["image"])
 
 
-def cut_off(own: Scored) -> None:
+def delete_image(own: Scored) -> None:
     (own.folder / "images" / "atlas" / "1.png").unlink()
 
 
-@pytest.mark.parametrize("harm, kind", [(replace_by_another, "not the image that was scored"), (cut_off, "nothing at")])
+@pytest.mark.parametrize(
+    "harm, kind", [(replace_by_another, "not the image that was scored"), (delete_image, "nothing at")]
+)
 def test_an_image_that_is_not_the_scored_one_any_more_is_left_out(
     harm: Callable[[Scored], None], kind: str, own: Scored, tmp_path: Path
 ) -> None:
@@ -310,7 +312,7 @@ def test_rows_of_several_images_have_rewards_and_no_place_in_a_pair(tmp_path: Pa
 
 
 def test_within_the_budget_an_example_without_its_image_is_counted(own: Scored, tmp_path: Path) -> None:
-    cut_off(own)
+    delete_image(own)
     ended = export_rewards(config(own, tmp_path / "out", "pairs", held_out=0.0, max_failed=0.25), lambda record: None)
     assert (ended.exit_code, ended.left_out, ended.splits["train"]["examples"]) == (2, {"missing_image": 1}, 3)
 

@@ -1,4 +1,4 @@
-"""Exports read by classes of trainers' own packages that do not install beside ours, by `make trainers`.
+"""Trainers' own classes read exports (`make trainers`); their packages cannot be installed with ours.
 
 test_consumers.py does the steps of the same classes again, in every test run.
 """
@@ -45,7 +45,7 @@ def test_ms_swifts_own_preprocessor_and_inputs_take_the_rows(export: Export, tmp
 
 
 def test_hpsv2s_own_datasets_take_pairs_and_rankings(export: Export, scored: Scored, tmp_path: Path) -> None:
-    """Its classes pass over what they cannot read to the next one, so that every item is compared."""
+    """Its classes skip an unreadable item without an error, so that every item is compared."""
     data = import_module("hpsv2.src.training.data")
     export("hpsv2", reward="clipscore")
     folder = str(tmp_path / "out" / "images")
@@ -86,7 +86,7 @@ def test_the_dataset_class_of_imagereward_in_hpsv2_takes_rankings(
 def test_hpsv3s_own_dataset_takes_pairs(
     export: Export, scored: Scored, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its paths are those of the folder it is run in; `get_single_item`, for `[]` takes another row where one fails.
+    """It reads paths from the working directory. `get_single_item`, because `[]` replaces a failing row by another.
 
     The class's file is loaded by itself, for the package as a whole imports what transformers 5 no longer has.
     """
