@@ -34,7 +34,7 @@ from plumbline.pipelines.nightly.outcome import (
 )
 from plumbline.pipelines.plans.sweep_config import SweepConfig
 from plumbline.pipelines.sources.sources import Sources
-from plumbline.pipelines.store.lease import LeaseHeld, LeaseLost, LeaseSight, take_lease
+from plumbline.pipelines.store.lease import LeaseHeld, LeaseLost, LeaseRecord, take_lease
 from plumbline.pipelines.store.runs import LATEST_REPORT, has_report, name_by_date, name_by_time, name_newest
 from plumbline.pipelines.store.store import Store, open_store
 from plumbline.pipelines.store.suites import Suite, name_newest_of
@@ -134,7 +134,7 @@ def _run_leased(console: Console, config: NightlyConfig | NightlySuiteConfig, st
     store = open_store(config)
     store.check()
 
-    def watching(other: LeaseSight) -> None:
+    def watching(other: LeaseRecord) -> None:
         say(
             console,
             f"watching {other}: up to {options.lease:g} seconds for a sign of life, and {options.wait:g} to end",

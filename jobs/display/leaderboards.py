@@ -61,7 +61,7 @@ def _show_boards(console: Console, finished: FinishedSweep) -> None:
         overall = [row for row in of_metric if row["skill"] == OVERALL]
         names = ("#", "generator", "mean", "95% interval", "n", "coverage")
         ranked = [_leaderboard_row(row, overall) for row in overall]
-        title = f"{metric}: overall{', lower is better' if metric in finished.falling else ''}"
+        title = f"{metric}: overall{', lower is better' if metric in finished.lower_is_better else ''}"
         show_table(console, title, names, ranked, numbers=slice(2, None))
         if any(NO_INTERVAL in cells for cells in ranked):
             say(console, WHY_NO_INTERVAL)

@@ -21,8 +21,6 @@ MAX_RUNS_SEARCHED = 8
 
 
 class Cost(NamedTuple):
-    """An amount of money."""
-
     amount: float
     currency: str
 
@@ -68,43 +66,6 @@ def gpu_seconds(plan: Plan, cluster: ClusterConfig, held: Mapping[str, float]) -
     return {name: gpus[name] * seconds for name, seconds in held.items() if gpus.get(name)}
 
 
-class MetricCost(NamedTuple):
-    """A metric's part of a run's cost.
-
-    The cost of a node that several metrics use is divided by the model calls planned for each. A cell that several
-    metrics read counts equally for each of them, and so does work that is done once for all metrics.
-    """
-
-    model_seconds: float
-    """Seconds that models worked."""
-    gpu_seconds: float
-    """Seconds that GPUs were reserved, including the time when models waited for rows."""
-    costs: Mapping[str, float]
-    """Money by currency."""
-
-
-def metric_costs(
-    plan: Plan, worked: Mapping[str, float], gpus: Mapping[str, float], costs: Mapping[str, Cost]
-) -> dict[str, MetricCost]:
-    """Return the cost of each metric that called models; `worked` has model seconds by node, `gpus` GPU-seconds."""
-    of_metric: dict[str, MetricCost] = {}
-    for item in plan.nodes:
-        name, calls = item.node.name, sum(item.calls_of.values())
-        for metric, own in item.calls_of.items():
-            share = own / calls if calls else 1 / len(item.calls_of)
-            before = of_metric.get(metric, MetricCost(0.0, 0.0, {}))
-            spent = dict(before.costs)
-            if name in costs:
-                currency = costs[name].currency
-                spent[currency] = spent.get(currency, 0.0) + share * costs[name].amount
-            of_metric[metric] = MetricCost(
-                before.model_seconds + share * worked.get(name, 0.0),
-                before.gpu_seconds + share * gpus.get(name, 0.0),
-                spent,
-            )
-    return of_metric
-
-
 def cost_facts(
     plan: Plan,
     usage: Mapping[str, Usage],
@@ -112,12 +73,28 @@ def cost_facts(
     held: Mapping[str, float],
     worked: Mapping[str, float],
 ) -> dict[str, Any]:
-    """Return the manifest's facts about a run's cost: GPU-seconds and money by node, and both by metric."""
+    """Return the manifest's facts about a run's cost: GPU-seconds and money by node, and both by metric.
+
+    `worked` has the seconds that the models of each node worked. GPU-seconds include the time when models waited for
+    rows. The cost of a node that several metrics use is divided by the model calls planned for each. A cell that
+    several metrics read counts equally for each of them, and so does work that is done once for all metrics.
+    """
     gpus, costs = gpu_seconds(plan, cluster, held), node_costs(plan, usage, cluster, held)
+    by_metric: dict[str, dict[str, Any]] = {}
+    for item in plan.nodes:
+        name, calls = item.node.name, sum(item.calls_of.values())
+        for metric, own in item.calls_of.items():
+            fraction = own / calls if calls else 1 / len(item.calls_of)
+            spent = by_metric.setdefault(metric, {"model_seconds": 0.0, "gpu_seconds": 0.0, "costs": {}})
+            spent["model_seconds"] += fraction * worked.get(name, 0.0)
+            spent["gpu_seconds"] += fraction * gpus.get(name, 0.0)
+            if name in costs:
+                amount, currency = costs[name]
+                spent["costs"][currency] = spent["costs"].get(currency, 0.0) + fraction * amount
     return {
         "gpu_seconds": {node: round(seconds, 2) for node, seconds in gpus.items()},
         "costs": {node: cost._asdict() for node, cost in costs.items()},
-        "by_metric": {metric: cost._asdict() for metric, cost in metric_costs(plan, worked, gpus, costs).items()},
+        "by_metric": by_metric,
     }
 
 
@@ -136,12 +113,12 @@ def estimate_costs(plan: Plan, store: Store) -> list[Estimate]:
 
 def list_unpriced_nodes(plan: Plan) -> list[tuple[str, int]]:
     """Return the nodes that will call a service without configured prices, with the number of calls."""
-    return [
-        (item.node.name, item.model_calls)
-        for item in plan.nodes
-        if item.missing and item.node.model is not None and isinstance(item.node.model.config, ServiceModel)
-        and item.node.model.config.prices is None
-    ]  # fmt: skip
+    unpriced = []
+    for item in plan.nodes:
+        config = item.node.model.config if item.node.model is not None else None
+        if item.missing and isinstance(config, ServiceModel) and config.prices is None:
+            unpriced.append((item.node.name, item.model_calls))
+    return unpriced
 
 
 def _priced_nodes(plan: Plan) -> list[tuple[Node, Prices]]:

@@ -6,9 +6,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cache, partial
 from itertools import accumulate, chain
 from types import MappingProxyType
-from typing import Any, NamedTuple
-
-import pyarrow as pa
+from typing import NamedTuple
 
 from plumbline.operators.images.videos import Clips
 from plumbline.operators.metrics.metric import Metric
@@ -16,7 +14,6 @@ from plumbline.operators.models.model import ResolvedModel
 from plumbline.operators.models.resolution import resolve_model
 from plumbline.operators.results.question_quality import mean_content_words
 from plumbline.operators.stages.graph import GraphNode, make_nodes, node_name
-from plumbline.operators.stages.stage import Stage
 from plumbline.operators.stages.table import STAGES
 from plumbline.pipelines.base.cluster_config import ClusterConfig, PoolConfig
 from plumbline.pipelines.plans.stored_cells import find_stored, name_cells
@@ -46,7 +43,6 @@ class Node:
 
     @property
     def model(self) -> ResolvedModel | None:
-        """Own model of the stage, or None."""
         return next(iter(self.models.values()), None)
 
     def for_metrics(self, metrics: Container[str]) -> "Node":
@@ -126,7 +122,6 @@ class Plan:
 
     @property
     def cells(self) -> list[PlannedCell]:
-        """All cells, committed or not."""
         return list(chain.from_iterable((*self.prompts.of_shard.values(), *self.images.of_shard.values())))
 
     @property
@@ -142,12 +137,13 @@ class Plan:
 
     def upstream(self, cell: PlannedCell) -> dict[str, tuple[PlannedCell, ...]]:
         """Return the cells that a cell reads, by stage."""
-        return {recipe.stage: self._upstream(cell.shard, recipe) for recipe in cell.recipe.reads}
-
-    def _upstream(self, shard: Shard, recipe: Recipe) -> tuple[PlannedCell, ...]:
-        if STAGES[recipe.stage].over == "images":
-            return self.images.select(recipe, (shard,))
-        return self.prompts.select(recipe, self.prompts_of.get(shard, (shard,)))
+        cells: dict[str, tuple[PlannedCell, ...]] = {}
+        for recipe in cell.recipe.reads:
+            if STAGES[recipe.stage].over == "images":
+                cells[recipe.stage] = self.images.select(recipe, (cell.shard,))
+            else:
+                cells[recipe.stage] = self.prompts.select(recipe, self.prompts_of.get(cell.shard, (cell.shard,)))
+        return cells
 
     def work(self, shards: ShardCells) -> Iterator[Work]:
         """Yield each shard that has cells to compute, with these cells."""
@@ -189,23 +185,29 @@ def make_plan(
     earlier run names. With any of these the whole store is listed.
     """
     nodes = resolve_nodes(config, store)
-    pack = sources.packed.digest if sources.packed is not None and not sources.packed.by_prompt else ""
-    chains = ((STAGES[name], metric) for metric in config.metrics.values() for name in metric.chain)
-    uses_skills = any("skills" in stage.reads_of_benchmark(metric) for stage, metric in chains)
-    skills = _skills_digest(sources.prompts) if uses_skills else ""
-    recipes = {
-        name: metric_recipes(name, metric, nodes, config.clips, pack, skills) for name, metric in config.metrics.items()
-    }
-    unique = _unique_recipes(chain.from_iterable(chain_of.values() for chain_of in recipes.values()), nodes)
+    recipes = _make_recipes(config, sources, nodes)
+    unique: dict[str, Recipe] = {}  # of equal recipes of several metrics, the first one
+    for recipe in chain.from_iterable(by_stage.values() for by_stage in recipes.values()):
+        unique.setdefault(recipe.digest, recipe)
+    node_order = [node.name for node in nodes]
+    ordered = sorted(unique.values(), key=lambda recipe: node_order.index(recipe.node))
     over_prompts, over_images = (
-        [recipe for recipe in unique if STAGES[recipe.stage].over == kind] for kind in ("prompts", "images")
+        [recipe for recipe in ordered if STAGES[recipe.stage].over == kind] for kind in ("prompts", "images")
     )
-    limits, asked = config.limits.semantic(), _digest_questions(sources)
-    prompts = ShardCells(over_prompts, sources.prompt_shards, partial(_semantic_of_prompts, asked))
-    images = ShardCells(over_images, sources.prompts_of, partial(_semantic_of_images, asked, limits))
+    limits, questions = config.limits.semantic(), _digest_questions(sources)
+
+    def describe_prompts(shard: Shard, recipe: Recipe) -> str:
+        return canonical({"prompts": shard.prompts, "asked": questions.get(shard) if recipe.asks else None})
+
+    def describe_images(shard: Shard, recipe: Recipe) -> str:
+        source, asked = shard.source(compares=recipe.compares), questions.get(shard) if recipe.asks else None
+        return canonical({"source": source, "prompts": shard.prompts, "limits": limits, "asked": asked})
+
+    prompts = ShardCells(over_prompts, sources.prompt_shards, describe_prompts)
+    images = ShardCells(over_images, sources.prompts_of, describe_images)
     of_recipes = [(recipe, kind.select(recipe, kind.of_shard)) for kind in (prompts, images) for recipe in kind.recipes]
-    named = None if renew else cache(partial(name_cells, store, config.benchmark.name, list(config.metrics)))
-    committed, others = find_stored(of_recipes, store, wanted, named)
+    index = None if renew else cache(partial(name_cells, store, config.benchmark.name, list(config.metrics)))
+    committed, others = find_stored(of_recipes, store, wanted, index)
     plan = Plan(
         recipes=recipes,
         prompts=prompts,
@@ -220,19 +222,19 @@ def make_plan(
         again = _missing_cells(plan, committed, dependents_of_failed(failed.keys(), missing, plan.upstream))
         counted = count_failed({cell: path for cell, path in failed.items() if cell.recipe.stage in wanted}, store)
         plan, missing = replace(plan, untried=missing - again, failed=counted), again
-    words = mean_content_words(sources.prompts.column("text").to_pylist())
-    return replace(
-        plan,
-        nodes=tuple(_node_plan(node, plan, missing, words) for node in nodes),
-        missing=missing,
-    )
+    return _plan_nodes(plan, nodes, missing, sources)
 
 
 def with_missing(plan: Plan, missing: Set[PlannedCell], sources: Sources) -> Plan:
     """Return the plan with these cells as the missing ones."""
+    return _plan_nodes(plan, [item.node for item in plan.nodes], missing, sources)
+
+
+def _plan_nodes(plan: Plan, nodes: Iterable[Node], missing: Set[PlannedCell], sources: Sources) -> Plan:
     words = mean_content_words(sources.prompts.column("text").to_pylist())
-    nodes = tuple(_node_plan(item.node, plan, missing, words) for item in plan.nodes)
-    return replace(plan, nodes=nodes, missing=frozenset(missing))
+    return replace(
+        plan, nodes=tuple(_node_plan(node, plan, missing, words) for node in nodes), missing=frozenset(missing)
+    )
 
 
 def resolve_nodes(config: SweepConfig, store: Store) -> list[Node]:
@@ -250,6 +252,19 @@ def resolve_nodes(config: SweepConfig, store: Store) -> list[Node]:
     return [resolve(node) for node in make_nodes(config.metrics)]
 
 
+def _make_recipes(config: SweepConfig, sources: Sources, nodes: Sequence[Node]) -> dict[str, dict[str, Recipe]]:
+    """Return the recipes by metric and stage."""
+    pack = sources.packed.digest if sources.packed is not None and not sources.packed.by_prompt else ""
+    skills = ""
+    stages = [(STAGES[name], metric) for metric in config.metrics.values() for name in metric.chain]
+    if any("skills" in stage.reads_of_benchmark(metric) for stage, metric in stages):
+        ids, names = (sources.prompts.column(name).to_pylist() for name in ("prompt_id", "skills"))
+        skills = digest(sorted(zip(ids, names, strict=True)))  # the order of the prompts does not matter
+    return {
+        name: metric_recipes(name, metric, nodes, config.clips, pack, skills) for name, metric in config.metrics.items()
+    }
+
+
 def metric_recipes(
     name: str, metric: Metric, nodes: Sequence[Node], clips: Clips, pack: str = "", skills: str = ""
 ) -> dict[str, Recipe]:
@@ -261,7 +276,11 @@ def metric_recipes(
     recipes: dict[str, Recipe] = {}
     for stage in (STAGES[stage_name] for stage_name in metric.chain):
         node = node_of[node_name(stage, metric)]
-        config = stage.recipe(name, metric) | _model_keys(stage, metric, node) | {"ablation": stage.ablation(metric)}
+        own, *others = stage.roles(metric) or (None,)
+        models = {key: node.models[key].semantic() for key in others}
+        if own is not None:
+            models = {"model": node.models[own].semantic(), **models}
+        config = stage.recipe(name, metric) | models | {"ablation": stage.ablation(metric)}
         parts = stage.reads_of_benchmark(metric)
         if "pack" in parts:
             config["pack"] = pack
@@ -283,49 +302,23 @@ def metric_recipes(
     return recipes
 
 
-def _skills_digest(prompts: pa.Table) -> str:
-    """Return a digest of the skills of each prompt; the order of the prompts does not matter."""
-    return digest(sorted(zip(*(prompts.column(name).to_pylist() for name in ("prompt_id", "skills")), strict=True)))
-
-
-def _model_keys(stage: type[Stage], metric: Metric, node: Node) -> dict[str, Any]:
-    """Return what can change a metric's result of the node's models: its own as `model`, others by option."""
-    own, *others = stage.roles(metric) or (None,)
-    semantic = {key: node.models[key].semantic() for key in others}
-    return semantic if own is None else {"model": node.models[own].semantic(), **semantic}
-
-
-def _unique_recipes(recipes: Iterable[Recipe], nodes: Sequence[Node]) -> list[Recipe]:
-    """Return the distinct recipes in the order of the nodes; of equal recipes of several metrics, the first one."""
-    unique: dict[str, Recipe] = {}
-    for recipe in recipes:
-        unique.setdefault(recipe.digest, recipe)
-    order = [node.name for node in nodes]
-    return sorted(unique.values(), key=lambda recipe: order.index(recipe.node))
-
-
 def _digest_questions(sources: Sources) -> dict[Shard, str]:
     """Return digests of the benchmark's questions about the prompts of a shard, by shard with such questions."""
     if not sources.asked:
         return {}
     ids = sources.prompts.column("prompt_id").to_pylist()
     starts = accumulate((shard.rows for shard in sources.prompt_shards), initial=0)
-    held = {shard: ids[start : start + shard.rows] for shard, start in zip(sources.prompt_shards, starts, strict=False)}
-    named = {shard: [ids[row] for row in of_shard] for shard, of_shard in sources.named.items()}
-    asked = {
-        shard: sorted((prompt_id, sources.asked[prompt_id]) for prompt_id in prompt_ids if prompt_id in sources.asked)
-        for shard, prompt_ids in (held | named).items()
+    prompts_of = {
+        shard: ids[start : start + shard.rows] for shard, start in zip(sources.prompt_shards, starts, strict=False)
     }
-    return {shard: digest(pairs) for shard, pairs in asked.items() if pairs}
-
-
-def _semantic_of_prompts(asked: Mapping[Shard, str], shard: Shard, recipe: Recipe) -> str:
-    return canonical({"prompts": shard.prompts, "asked": asked.get(shard) if recipe.asks else None})
-
-
-def _semantic_of_images(asked: Mapping[Shard, str], limits: Mapping[str, int], shard: Shard, recipe: Recipe) -> str:
-    source, own = shard.source(compares=recipe.compares), asked.get(shard) if recipe.asks else None
-    return canonical({"source": source, "prompts": shard.prompts, "limits": limits, "asked": own})
+    prompts_of |= {shard: [ids[row] for row in rows] for shard, rows in sources.named.items()}
+    digests = {}
+    for shard, prompt_ids in prompts_of.items():
+        if asked := sorted(
+            (prompt_id, sources.asked[prompt_id]) for prompt_id in prompt_ids if prompt_id in sources.asked
+        ):
+            digests[shard] = digest(asked)
+    return digests
 
 
 def _missing_cells(plan: Plan, committed: Set[PlannedCell], cells: Iterable[PlannedCell]) -> frozenset[PlannedCell]:
@@ -343,10 +336,10 @@ def _missing_cells(plan: Plan, committed: Set[PlannedCell], cells: Iterable[Plan
 
 def _node_plan(node: Node, plan: Plan, missing: Set[PlannedCell], words: float) -> NodePlan:
     """Return the work of a node; `words` is the mean number of content words of a prompt."""
-    over = plan.prompts if STAGES[node.stage].over == "prompts" else plan.images
+    shard_cells = plan.prompts if STAGES[node.stage].over == "prompts" else plan.images
     n_cells = n_missing = images = 0
     rows_of: Counter[tuple[str, ...]] = Counter()
-    for shard, of_shard in over.of_shard.items():
+    for shard, of_shard in shard_cells.of_shard.items():
         cells = [cell for cell in of_shard if cell.recipe.node == node.name]
         left = tuple(cell.recipe.digest for cell in cells if cell in missing)
         n_cells += len(cells)
@@ -355,14 +348,7 @@ def _node_plan(node: Node, plan: Plan, missing: Set[PlannedCell], words: float) 
             images += shard.rows
             rows_of[left] += shard.rows
     calls = _calls_of(node, plan, rows_of, words) if node.model is not None else {}
-    return NodePlan(
-        node=node,
-        cells=n_cells,
-        missing=n_missing,
-        images=images,
-        model_calls=round(sum(calls.values())),
-        calls_of=calls,
-    )
+    return NodePlan(node, n_cells, n_missing, images, model_calls=round(sum(calls.values())), calls_of=calls)
 
 
 def _calls_of(node: Node, plan: Plan, rows_of: Mapping[tuple[str, ...], int], words: float) -> dict[str, float]:
@@ -374,10 +360,9 @@ def _calls_of(node: Node, plan: Plan, rows_of: Mapping[tuple[str, ...], int], wo
             metrics_of.setdefault(recipes[node.stage].digest, []).append(metric)
     calls: dict[str, float] = {}
     for digests, rows in rows_of.items():
+        # an image is encoded once for all metrics
+        encodings = bool(stage.looks_at_images() and stage.calls) / len(digests)
         for metrics in (metrics_of[each] for each in digests):
-            encodings = bool(stage.looks_at_images() and stage.calls) / len(
-                digests
-            )  # an image is encoded once for all metrics
             of_row = encodings + stage.calls_of_row(node.metrics[metrics[0]], words)
             for metric in metrics:
                 calls[metric] = calls.get(metric, 0.0) + rows * of_row / len(metrics)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence, Se
 
 from plumbline.operators.stages.table import STAGES
 from plumbline.pipelines.store.cells import PlannedCell, Recipe
-from plumbline.pipelines.store.runs import newest_runs_of
+from plumbline.pipelines.store.runs import cell_states, newest_runs_of
 from plumbline.pipelines.store.store import Store, StoreError
 
 NamedCells = Mapping[str, Set[str]]
@@ -93,11 +93,10 @@ def name_cells(store: Store, benchmark: str, metrics: Sequence[str]) -> NamedCel
             break
     named: defaultdict[str, set[str]] = defaultdict(set)
     try:
-        cells = store.read_table(f"runs/{run.run_id}/cells.parquet", ["path", "state"]) if run is not None else None
-        if cells is not None:
-            for path, state in zip(*(cells.column(name).to_pylist() for name in ("path", "state")), strict=True):
-                if state in ("cached", "committed"):
-                    named[path.rpartition("/")[0]].add(path)
+        states = cell_states(store, run.run_id) if run is not None else {}
     except (StoreError, KeyError):
         return {}
+    for path, state in states.items():
+        if state in ("cached", "committed"):
+            named[path.rpartition("/")[0]].add(path)
     return named

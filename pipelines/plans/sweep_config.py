@@ -9,7 +9,6 @@ from types import UnionType
 from typing import Annotated, Any, ClassVar, TypeVar, Union, cast, get_args, get_origin
 
 from pydantic import TypeAdapter, ValidationError
-from pydantic_core import ErrorDetails
 
 from plumbline.operators.base.bounds import BoundsChecked, Positive, Share
 from plumbline.operators.base.errors import ConfigError, suggest
@@ -89,10 +88,7 @@ class AnySweep(BoundsChecked):
             raise ConfigError("metrics: expected at least one, got none; for example metric=[vqascore]")
         check_models(make_nodes(self.metrics), self.models)
         self.cluster.check_pools([*STAGES, *PLUGIN_STAGES], self.models)
-        self._check_currencies()
-
-    def _check_currencies(self) -> None:
-        """Raise ConfigError if a service's prices have another currency than the GPUs', because they are added up."""
+        # prices of services and of GPUs are added up
         for role, model in self.models.items() if self.cluster.price_per_gpu_hour is not None else ():
             if isinstance(model, ServiceModel) and model.prices and model.prices.currency != self.cluster.currency:
                 raise ConfigError(
@@ -112,15 +108,8 @@ class SweepConfig(AnySweep):
         for name, metric in self.metrics.items():
             if why := unfit(metric, self.benchmark):
                 raise ConfigError(f"metrics.{name}: {why}")
-        if self.adaptive is not None:
-            self._check_adaptive()
-
-    @property
-    def falling(self) -> frozenset[str]:
-        """Metrics whose lower scores are better."""
-        return frozenset(name for name, metric in self.metrics.items() if metric.prefers_lower)
-
-    def _check_adaptive(self) -> None:
+        if self.adaptive is None:
+            return
         if type(self) is not SweepConfig:
             raise ConfigError("adaptive: this job looks at all prompts, as it compares; leave it out")
         if self.retry_failed:
@@ -131,6 +120,11 @@ class SweepConfig(AnySweep):
             raise ConfigError("adaptive: a sweep that stops early reads its scores anyway; set verify=false")
         if not any(metric.ranks for metric in self.metrics.values()):
             raise ConfigError("adaptive: expected a metric that ranks generators, got none that does; add one")
+
+    @property
+    def lower_is_better(self) -> frozenset[str]:
+        """Metrics whose lower scores are better."""
+        return frozenset(name for name, metric in self.metrics.items() if metric.prefers_lower)
 
 
 def unfit(metric: Metric, benchmark: BenchmarkConfig) -> str:
@@ -271,8 +265,11 @@ def _describe(error: ValidationError, kind: str | None, schema: Any) -> str:
         return f"unknown config key {key!r}; {suggest(path[-1], sorted(names))}"
     if first["type"].startswith("missing"):
         return f"config key {key!r} is required and not set"
-    found = "" if path[0] == "storage" else f", got {first['input']!r}"
-    return f"config key {key!r}: {_expectation(first)}{found}"
+    expected = first["msg"].replace("Input should be", "expected")
+    if (plain := EXPECTED.get(first["type"].partition("_")[0])) is not None:
+        expected = f"expected {plain.format(**first.get('ctx', {}))}"
+    found = "" if path[0] == "storage" else f", got {first['input']!r}"  # secrets are never printed
+    return f"config key {key!r}: {expected}{found}"
 
 
 EXPECTED = {
@@ -284,12 +281,4 @@ EXPECTED = {
     "dict": "keys of its own",
     "mapping": "keys of its own",
 }
-"""Expected values in plain words, by the first part of pydantic's error type."""
-
-
-def _expectation(error: ErrorDetails) -> str:
-    """Return the expectation in plain words; pydantic's own message for other errors."""
-    plain = EXPECTED.get(error["type"].partition("_")[0])
-    if plain is None:
-        return error["msg"].replace("Input should be", "expected")
-    return f"expected {plain.format(**error.get('ctx', {}))}"
+"""Expected values in plain words, by the first part of pydantic's error type; other errors have pydantic's message."""

@@ -20,13 +20,14 @@ from plumbline.operators.stages.stage import Inputs
 from plumbline.pipelines.base.cluster_config import PoolConfig
 from plumbline.pipelines.base.logs import Forwarder, about, take_over
 from plumbline.pipelines.plans.plan import Node
+from plumbline.pipelines.running.attempts import NO_HISTORY, History
 from plumbline.pipelines.running.driver_environment import DriverEnvironment
 from plumbline.pipelines.running.errors import RunnerError, one_line
 from plumbline.pipelines.running.machines import own_resources
 from plumbline.pipelines.running.outcomes import (
-    NO_OUTCOMES,
     CallReporter,
-    MadeRows,
+    ComputedRows,
+    FinishedShard,
     ModelTime,
     ShardName,
     compute_cells,
@@ -35,10 +36,9 @@ from plumbline.pipelines.running.outcomes import (
     own_draft,
     shard_name,
 )
-from plumbline.pipelines.running.process import Deadline, tune_process
-from plumbline.pipelines.running.progress import NO_HISTORY, FinishedShard, History, Report
+from plumbline.pipelines.running.process import Deadline, Stopping, tune_process
+from plumbline.pipelines.running.progress import Report
 from plumbline.pipelines.running.stages import WINDOW, NodeStage, StageContext, node_stages
-from plumbline.pipelines.running.stopping import Stopping
 from plumbline.pipelines.store.cells import Cell, Outcome, Work
 from plumbline.pipelines.store.store import Store
 
@@ -59,7 +59,6 @@ class RunSettings:
 
     store: Store
     contexts: Mapping[str, StageContext]
-    """Contexts of the stages, by benchmark."""
     environment: DriverEnvironment
     progress: Any
     """Handle of the ProgressLog."""
@@ -89,7 +88,7 @@ class StageActor:
         self.log_fields = {"stage": node.stage, "node": node.name, "machine": ray.util.get_node_ip_address()}
         if settings.log_level is not None:
             take_over(self.lines, settings.log_level)
-        unfinished = ray.get(self.progress.starting.remote(node.name, self.machine))
+        unfinished = ray.get(self.progress.note_loading.remote(node.name, self.machine))
         try:
             if unfinished > pool.max_size + settings.max_attempts:
                 raise RunnerError(f"its workers died {unfinished} times while loading; they may lack memory")
@@ -101,33 +100,29 @@ class StageActor:
         except Exception as error:
             with about(**self.log_fields):
                 LOG.error("a worker cannot start: %s", one_line(error), exc_info=error)
-            ray.get(self.progress.failed_to_start.remote(node.name, one_line(error)))
+            ray.get(self.progress.note_start_failure.remote(node.name, one_line(error)))
             raise
         with about(**self.log_fields):
             LOG.info("a worker is ready")
-        ray.get(self.progress.ready.remote(node.name, self.machine, self._report()))
+        ray.get(self.progress.note_ready.remote(node.name, self.machine, self._report()))
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
         """Compute this node's cells of a bundle: rows of the dataset that are each a Work as JSON.
 
-        Ray restarts a dead actor and gives it the same bundle. A shard whose worker died is retried alone, because the
-        other shard in that process may have been at fault. After a second death its rows are tried one by one, so that
-        the next death shows which row to leave out. After `max_attempts` deaths, or lost machines, it fails untried.
+        Ray restarts a dead actor and gives it the same bundle; attempts.py describes how its shards are retried.
 
         Returns:
             The rows, with the outcomes of this node's cells added.
         """
         works = [Work.from_json(str(row), self.store.place.storage) for row in batch["work"]]
-        own = [work for work in works if self._own_cells(work)]
-        outcomes = self._compute_bundle(own) if own else {}
-        return {"work": [self._with_outcomes(work, outcomes).to_json() for work in works]}
+        outcomes = self._compute_bundle([work for work in works if self._own_cells(work)])
+        for number, work in enumerate(works):
+            own = {cell.path: outcomes[shard_name(work)][cell.metric] for cell in self._own_cells(work)}
+            works[number] = replace(work, outcomes={**work.outcomes, **own})
+        return {"work": [work.to_json() for work in works]}
 
     def _own_cells(self, work: Work) -> list[Cell]:
         return [cell for cell in work.cells if cell.node == self.node.name]
-
-    def _with_outcomes(self, work: Work, outcomes: Mapping[ShardName, Mapping[str, Outcome]]) -> Work:
-        own = {cell.path: outcomes[shard_name(work)][cell.metric] for cell in self._own_cells(work)}
-        return replace(work, outcomes={**work.outcomes, **own})
 
     def _compute_bundle(self, works: Sequence[Work]) -> dict[ShardName, Mapping[str, Outcome]]:
         """Return outcomes by shard and metric, once they are reported: each shard with the start of the next shard.
@@ -137,6 +132,8 @@ class StageActor:
         outcomes: dict[ShardName, Mapping[str, Outcome]] = {}
         suspects: list[tuple[Work, History]] = []
         done: FinishedShard | None = None
+        if not works:
+            return outcomes
         with self.calls_lock.shared():
             for work in works:
                 report, name = self._report(done), shard_name(work)
@@ -154,7 +151,14 @@ class StageActor:
             self._finish(done, () if suspects else works)
         while suspects:
             work, history = suspects.pop(0)
-            done = None if STOP.is_set() else self._compute_suspect(work, history)
+            if STOP.is_set():
+                done = None
+            elif history.reason_to_give_up(self.settings.max_attempts):
+                done = self._compute_shard(work, history)
+            else:
+                with self.calls_lock.exclusive():
+                    ray.get(self.progress.note_start.remote(self.node.name, shard_name(work), self.machine))
+                    done = self._compute_shard(work, history)
             outcomes[shard_name(work)] = self._leave(work) if done is None else done.outcomes
             self._finish(done, () if suspects else works)
         return outcomes
@@ -164,25 +168,17 @@ class StageActor:
         names = [shard_name(work) for work in bundle]
         ray.get(self.progress.report.remote(self.node.name, self._report(done), names))
 
-    def _compute_suspect(self, work: Work, history: History) -> FinishedShard | None:
-        """Compute a shard while this process computes nothing else."""
-        if history.deaths >= self.settings.max_attempts:
-            return self._compute_shard(work, history)
-        with self.calls_lock.exclusive():
-            ray.get(self.progress.started.remote(self.node.name, shard_name(work), self.machine))
-            return self._compute_shard(work, history)
-
     def _compute_shard(self, work: Work, history: History) -> FinishedShard | None:
         """Return the outcomes of a shard's cells, and log each; None if the run stops and whole rows were saved."""
         cells, spent = self._own_cells(work), ModelTime()
         with about(**self.log_fields, **log_context(work, self.node.stage)), notify_of_calls(self.calls.note):
             if history != NO_HISTORY:
                 LOG.warning("begun again after %d deaths and %d lost machines", history.deaths, history.losses)
-            if (reason := self._reason_to_give_up(history)) is not None:
+            if reason := history.reason_to_give_up(self.settings.max_attempts):
                 outcomes = {cell.path: Outcome(state="failed", message=reason) for cell in cells}
             else:
                 try:
-                    outcomes = self._outcomes(work, cells, history, spent)
+                    outcomes = self._compute_cells(work, cells, history, spent)
                 except Stopping:
                     return None
             for cell in cells:
@@ -197,34 +193,32 @@ class StageActor:
     def _leave(self, work: Work) -> Mapping[str, Outcome]:
         """Return outcomes for a shard that is left because the run stops; the driver ends without reading them."""
         STOP.set()
-        ray.get(self.progress.left.remote(self.node.name, shard_name(work)))
+        ray.get(self.progress.leave.remote(self.node.name, shard_name(work)))
         return {cell.metric: Outcome(state="failed", message=STOPPED.message) for cell in self._own_cells(work)}
 
     def _send(self, report: Report) -> None:
-        def stop_if_told(answer: Future[bool]) -> None:
+        def stop_if_requested(answer: Future[bool]) -> None:
             if answer.exception() is None and answer.result():
                 STOP.set()
 
-        self.progress.report.remote(self.node.name, report).future().add_done_callback(stop_if_told)
+        self.progress.report.remote(self.node.name, report).future().add_done_callback(stop_if_requested)
 
-    def _reason_to_give_up(self, history: History) -> str | None:
-        """Return why a shard is not tried again, or None. Losing a machine does not count as a failed attempt."""
-        if history.deaths >= self.settings.max_attempts:
-            return f"the worker died {history.deaths} times on this shard"
-        if history.losses > self.settings.max_attempts:
-            return f"the machine was lost {history.losses} times under this shard"
-        return None
-
-    def _outcomes(self, work: Work, cells: Sequence[Cell], history: History, spent: ModelTime) -> dict[str, Outcome]:
+    def _compute_cells(
+        self, work: Work, cells: Sequence[Cell], history: History, spent: ModelTime
+    ) -> dict[str, Outcome]:
         """Return the outcome of each cell. If the device is lost, end this process; Ray starts another."""
 
-        def compute(able: Sequence[Cell]) -> Mapping[str, pa.Table]:
-            return self._tables(work, able, history, spent)
+        def compute(cells: Sequence[Cell]) -> Mapping[str, pa.Table]:
+            return self._compute_tables(work, cells, history, spent)
 
-        again = self.settings.repeated or history != NO_HISTORY
-        if again:
+        committed: dict[str, Outcome] = {}
+        if self.settings.repeated or history != NO_HISTORY:
+            # an earlier process may have saved drafts, and committed cells that it could not report
             cells = [replace(cell, earlier=(*own_draft(cell), *cell.earlier)) for cell in cells]
-        committed = self._read_committed(cells) if again else NO_OUTCOMES
+            for cell in cells:
+                with suppress(PlumblineError):  # if the store does not answer, the cell is computed again
+                    if not cell.renew and self.store.exists(cell.path):
+                        committed[cell.path] = self.store.read_cell(cell.path).outcome()
         try:
             return compute_cells(work, cells, compute, self.settings.contexts[work.benchmark], committed)
         except Exception as error:
@@ -232,35 +226,29 @@ class StageActor:
                 raise
             os._exit(1)  # no later call of this process can use the device
 
-    def _read_committed(self, cells: Sequence[Cell]) -> dict[str, Outcome]:
-        """Return the outcomes of cells that an earlier process committed but could not report."""
-        committed = {}
-        for cell in cells:
-            with suppress(PlumblineError):  # if the store does not answer, the cell is computed again
-                if not cell.renew and self.store.exists(cell.path):
-                    committed[cell.path] = self.store.read_cell(cell.path).outcome()
-        return committed
-
-    def _tables(self, work: Work, cells: Sequence[Cell], history: History, spent: ModelTime) -> Mapping[str, pa.Table]:
+    def _compute_tables(
+        self, work: Work, cells: Sequence[Cell], history: History, spent: ModelTime
+    ) -> Mapping[str, pa.Table]:
         """Compute the tables of a shard, window after window.
 
         If the shard has killed its worker twice, each window is one row, which is announced before it is touched.
         """
         arrived, name, stage = time.monotonic(), shard_name(work), self.stages[work.benchmark]
-        made, alone = MadeRows(cells, self.settings.contexts[work.benchmark]), history.deaths > 1 and stage.rows_alone
+        computed = ComputedRows(cells, self.settings.contexts[work.benchmark])
+        by_row = history.splits_rows and stage.rows_alone
         with self.deadline():
-            windows = stage.windows(work, cells, 1 if alone else WINDOW)
+            windows = stage.windows(work, cells, 1 if by_row else WINDOW)
         for row, window in enumerate(windows):
-            made.save_if_due()
-            if alone and row in history.deadly:
-                made.add(stage.compute(stage.refuse(window, DEADLY_ROW)))
+            computed.save_if_due()
+            if by_row and row in history.deadly:
+                computed.add(stage.compute(stage.refuse(window, DEADLY_ROW)))
                 continue
-            if alone:
-                ray.get(self.progress.started_row.remote(self.node.name, name, row))
-            made.add(self._compute_window(stage, window, spent, arrived))
-        if alone:
-            ray.get(self.progress.started_row.remote(self.node.name, name, None))
-        return made.tables()
+            if by_row:
+                ray.get(self.progress.note_row.remote(self.node.name, name, row))
+            computed.add(self._compute_window(stage, window, spent, arrived))
+        if by_row:
+            ray.get(self.progress.note_row.remote(self.node.name, name, None))
+        return computed.tables()
 
     def _compute_window(
         self, stage: NodeStage, window: Inputs, spent: ModelTime, arrived: float

@@ -14,15 +14,10 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from plumbline.operators.base.errors import PlumblineError
 from plumbline.operators.models.service_config import ServiceModel
-from plumbline.pipelines.base.storage import (
-    Place,
-    cloud_variables,
-    readable_errors,
-)
+from plumbline.pipelines.base.storage import Place, cloud_variables, readable_errors
 from plumbline.pipelines.running.errors import RunnerError
 from plumbline.pipelines.running.progress import living_machines
 from plumbline.pipelines.running.workload import Workload
-from plumbline.pipelines.store.store import Store
 
 VARIABLES = ("HF_TOKEN", "HF_ENDPOINT")
 """Variables that workers inherit from the driver, besides `AWS_*`, `GOOGLE_*`, `AZURE_*` and the models' API keys."""
@@ -46,45 +41,41 @@ class DriverEnvironment:
     """
 
     variables: Mapping[str, str] = field(repr=False)
-    """Environment variables of the driver."""
     probes: tuple[VisibilityProbe, ...]
 
     def apply(self) -> None:
         """Set the variables in this process; raise RunnerError if it does not see the driver's files."""
         os.environ.update(self.variables)
         for probe in self.probes:
-            problem = self._problem(probe)
+            problem = _find_problem(probe)
             if problem is not None:
                 machine = ray.util.get_node_ip_address()
                 raise RunnerError(f"the machine {machine} {problem}")
 
-    def _problem(self, probe: VisibilityProbe) -> str | None:
-        """Return the problem with a probe and the remedy, or None. An unreadable file is not called another file."""
-        try:
-            with readable_errors(probe.place, "file"):
-                seen = _read_version(probe.place)
-        except PlumblineError as error:
-            return f"cannot look at the {probe.what} ({error})"
-        if seen == (probe.size, probe.etag):
-            return None
-        difference = "nothing is there" if seen is None else "another file is there"
-        return (
-            f"does not see the {probe.what} as the driver does ({probe.place}: {difference}); "
-            "name an address in a cloud, or a folder that all machines of the cluster share"
-        )
 
-
-def _read_version(location: Place) -> tuple[int, str] | None:
-    """Return the size and etag of a file, or None if it does not exist."""
+def _find_problem(probe: VisibilityProbe) -> str | None:
+    """Return the problem with a probe and the remedy, or None. An unreadable file is not called another file."""
     try:
-        entry = location.entry()
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    return entry.size, entry.etag
+        with readable_errors(probe.place, "file"):
+            try:
+                entry = probe.place.entry()
+            except (FileNotFoundError, NotADirectoryError):
+                difference = "nothing is there"
+            else:
+                if (entry.size, entry.etag) == (probe.size, probe.etag):
+                    return None
+                difference = "another file is there"
+    except PlumblineError as error:
+        return f"cannot look at the {probe.what} ({error})"
+    return (
+        f"does not see the {probe.what} as the driver does ({probe.place}: {difference}); "
+        "name an address in a cloud, or a folder that all machines of the cluster share"
+    )
 
 
-def sweep_environment(store: Store, workload: Workload) -> AbstractContextManager[DriverEnvironment]:
+def sweep_environment(workload: Workload) -> AbstractContextManager[DriverEnvironment]:
     """Return a sweep's environment: its models' API keys, the store, and files of prompts and images for each plan."""
+    store = workload.store
     models = [model for item in workload.nodes for model in item.node.models.values()]
     keys = {model.config.key_variable for model in models if isinstance(model.config, ServiceModel)}
     shards = [
@@ -124,7 +115,6 @@ def driver_environment(
 
 
 def probe_file(what: str, place: Place) -> VisibilityProbe:
-    """Return a probe of a file as the driver sees it."""
     entry = place.entry()
     return VisibilityProbe(what, place, entry.size, entry.etag)
 
@@ -134,9 +124,9 @@ def _check_machines(environment: DriverEnvironment) -> None:
     machines = [machine["NodeID"] for machine in ray.nodes() if machine["Alive"] and machine["Resources"].get("CPU")]
     if len(machines) < 2:
         return
-    look, argument = ray.remote(num_cpus=0)(_refusal), ray.put(environment)
-    places = [NodeAffinitySchedulingStrategy(machine, soft=False) for machine in machines]
-    refusals = [look.options(scheduling_strategy=place).remote(argument) for place in places]
+    task, argument = ray.remote(num_cpus=0)(_try_to_apply), ray.put(environment)
+    on_each = [NodeAffinitySchedulingStrategy(machine, soft=False) for machine in machines]
+    refusals = [task.options(scheduling_strategy=strategy).remote(argument) for strategy in on_each]
     for machine, refusal in zip(machines, refusals, strict=True):
         try:
             message = ray.get(refusal)
@@ -148,7 +138,7 @@ def _check_machines(environment: DriverEnvironment) -> None:
                 raise RunnerError(message)
 
 
-def _refusal(environment: DriverEnvironment) -> str | None:
+def _try_to_apply(environment: DriverEnvironment) -> str | None:
     try:
         environment.apply()
     except RunnerError as error:

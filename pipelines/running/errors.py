@@ -5,7 +5,8 @@ from pathlib import Path
 
 from plumbline.operators.base.errors import PlumblineError, hide_secrets
 
-KEPT = "what was computed is committed: run the same command to go on"
+RESUME = "what was computed is committed: run the same command to go on"
+"""Remedy for a run that ended early."""
 
 
 class RunnerError(PlumblineError):
@@ -17,6 +18,6 @@ def one_line(error: BaseException) -> str:
     text = hide_secrets(" ".join(str(error).split()))
     if isinstance(error, PlumblineError):
         return text
-    place = traceback.extract_tb(error.__traceback__)[-1] if error.__traceback__ else None
-    where = f" (in {place.name}, {Path(place.filename).name}:{place.lineno})" if place else ""
+    frame = traceback.extract_tb(error.__traceback__)[-1] if error.__traceback__ else None
+    where = f" (in {frame.name}, {Path(frame.filename).name}:{frame.lineno})" if frame else ""
     return f"{type(error).__name__}: {text}{where}"

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -23,8 +23,6 @@ class CellsExpected:
 
 @dataclass(frozen=True, slots=True)
 class ShardStarted:
-    """A node begins a shard."""
-
     node: str
     at: float = field(default_factory=time.monotonic)
     benchmark: str = ""
@@ -80,11 +78,10 @@ class NodeProgress(NamedTuple):
     worked: float = 0.0
     """Seconds that its models worked, summed over all workers."""
     waited: float = 0.0
-    """Seconds that its models waited for rows to be read and decoded, summed likewise."""
+    """Seconds that its models waited for rows to be read and decoded, summed over all workers."""
     calls: int = 0
     """Calls that its models have answered, including those for unfinished cells."""
     missing: int = 0
-    """Number of cells that it has to compute."""
     expected_calls: int = 0
     """Estimated number of calls for all of these cells."""
 
@@ -106,6 +103,7 @@ class Totals:
         node, state = event.node, self.nodes.get(event.node, NodeProgress())
         match event:
             case CellsExpected(cells=cells, calls=calls):
+                # a new round begins: the time until its first shard is not counted
                 self._started.pop(node, None)
                 self._earlier_seconds[node] = state.seconds
                 state = state._replace(missing=state.missing + cells, expected_calls=state.expected_calls + calls)
@@ -125,11 +123,9 @@ class Totals:
         self.nodes[node] = state
 
 
-def expected_cells(nodes: Iterable[NodePlan]) -> Iterator[CellsExpected]:
-    """Yield an event for each node with missing cells."""
-    for item in nodes:
-        if item.missing:
-            yield CellsExpected(item.node.name, item.missing, item.model_calls)
+def expect_cells(nodes: Iterable[NodePlan]) -> list[CellsExpected]:
+    """Return an event for each node with missing cells."""
+    return [CellsExpected(item.node.name, item.missing, item.model_calls) for item in nodes if item.missing]
 
 
 def to_all(*displays: Watch) -> Watch:

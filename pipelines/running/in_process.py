@@ -21,23 +21,20 @@ from plumbline.pipelines.running.errors import RunnerError, one_line
 from plumbline.pipelines.running.events import CallsAnswered, PhaseStarted, ShardStarted, Watch
 from plumbline.pipelines.running.outcomes import (
     CallReporter,
-    MadeRows,
+    ComputedRows,
+    FinishedShard,
     ModelTime,
     compute_cells,
     failed_input,
-    finished_shard,
     log_cell,
     log_context,
     shard_name,
 )
-from plumbline.pipelines.running.process import set_torch_threads
-from plumbline.pipelines.running.small_sweeps import has_ray, is_small
+from plumbline.pipelines.running.process import Stopping, set_torch_threads, stopped_between_batches
 from plumbline.pipelines.running.stages import NodeStage, node_stages
-from plumbline.pipelines.running.stopping import Stopping, stopped_between_batches
-from plumbline.pipelines.running.workload import Workload
+from plumbline.pipelines.running.workload import Workload, fits_this_process
 from plumbline.pipelines.store.cells import Cell, Outcome, Work
 
-MAX_FIRST_ROWS = 5_000
 MAX_FIRST_ROWS = 5_000
 """Prompts whose questions are written in the driver. They take a few seconds, about as long as a worker's start."""
 
@@ -66,9 +63,9 @@ def compute_first(workload: Workload, cluster: ClusterConfig, watch: Watch) -> d
     shards = list(workload.shards_with_work("prompts"))
     waiting = {cell.path for work in shards for cell in work.cells}
     nodes = [item for item in workload.nodes if item.missing and STAGES[item.node.stage].over == "prompts"]
-    few_calls = cluster.executor == "auto" and not has_ray(cluster.address) and is_small(nodes, cluster)
+    few_calls = cluster.executor == "auto" and fits_this_process(nodes, cluster)
     for node in (item.node for item in nodes if few_calls or not item.node.models):
-        own = [(work, cell) for work in shards for cell in _cells(work, node)]
+        own = [(work, cell) for work in shards for cell in _cells_of(node, work)]
         rows = sum(work.shard.rows for work in {work.shard: work for work, _ in own}.values())
         if own and rows <= MAX_FIRST_ROWS and not any(waiting & {*cell.upstream} for _, cell in own):
             _compute_node(node, shards, workload, cluster.pool(node.name), watch, outcomes)
@@ -95,25 +92,26 @@ def _compute_node(
     with stopped_between_batches(), ThreadPoolExecutor(1) as reader:
         for work, windows in _read_ahead(node, stages, shards, outcomes, reader):
             watch(ShardStarted(node.name, benchmark=work.benchmark))
-            cells, spent = _cells(work, node), ModelTime()
-            with _log_fields(work, node):
+            cells, spent = _cells_of(node, work), ModelTime()
+            with _log_fields(node, work):
                 with _name_stage(node), notify_of_calls(calls.note):
                     computed = _compute_shard(stages[work.benchmark], work, cells, windows, spent)
                 for cell in cells:
                     log_cell(cell, computed[cell.path])
             calls.send()
             outcomes |= computed
+            by_metric = {cell.metric: computed[cell.path] for cell in cells}
             spent = spent if node.models else ModelTime()
-            watch(finished_shard(node.name, shard_name(work), work.shard.rows, computed.values(), spent))
+            watch(FinishedShard(shard_name(work), work.shard.rows, by_metric, spent).to_event(node.name))
             if STOP.is_set():
                 raise Stopping
 
 
-def _cells(work: Work, node: Node) -> list[Cell]:
+def _cells_of(node: Node, work: Work) -> list[Cell]:
     return [cell for cell in work.cells if cell.node == node.name]
 
 
-def _log_fields(work: Work, node: Node) -> AbstractContextManager[None]:
+def _log_fields(node: Node, work: Work) -> AbstractContextManager[None]:
     return about(stage=node.stage, node=node.name, **log_context(work, node.stage))
 
 
@@ -128,9 +126,9 @@ class Prefetcher:
         return self._reader.submit(copy_context().run, lambda: next(self._items, None))
 
     def __iter__(self) -> Iterator[Any]:
-        while (made := self._next.result()) is not None:
+        while (item := self._next.result()) is not None:
             self._next = self._begin()
-            yield made
+            yield item
 
 
 def _read_ahead(
@@ -142,18 +140,18 @@ def _read_ahead(
 ) -> Iterator[tuple[Work, Prefetcher]]:
     """Yield each of the node's shards with its rows, which are read and decoded while earlier ones are computed."""
 
-    def prepared(work: Work, able: Sequence[Cell]) -> Iterator[Any]:
+    def prepare(work: Work, cells: Sequence[Cell]) -> Iterator[Any]:
         if STOP.is_set():
             raise Stopping
         stage = stages[work.benchmark]
-        yield from map(stage.prepare, stage.windows(work, able) if able else ())
+        yield from map(stage.prepare, stage.windows(work, cells) if cells else ())
 
     def begin(work: Work) -> Prefetcher:
-        able = [cell for cell in _cells(work, node) if failed_input(cell, outcomes) is None]
-        with _log_fields(work, node):
-            return Prefetcher(prepared(work, able), reader)
+        able = [cell for cell in _cells_of(node, work) if failed_input(cell, outcomes) is None]
+        with _log_fields(node, work):
+            return Prefetcher(prepare(work, able), reader)
 
-    works = [replace(work, outcomes=outcomes) for work in shards if _cells(work, node)]
+    works = [replace(work, outcomes=outcomes) for work in shards if _cells_of(node, work)]
     ahead = [begin(work) for work in works[:1]]
     for number, work in enumerate(works):
         ahead += [begin(following) for following in works[number + 1 : number + 2]]
@@ -163,16 +161,16 @@ def _read_ahead(
 def _compute_shard(
     stage: NodeStage, work: Work, cells: Sequence[Cell], windows: Prefetcher, spent: ModelTime
 ) -> dict[str, Outcome]:
-    def tables(able: Sequence[Cell]) -> Mapping[str, pa.Table]:
-        made, began = MadeRows(able, stage.context), time.monotonic()
+    def compute(able: Sequence[Cell]) -> Mapping[str, pa.Table]:
+        rows, began = ComputedRows(able, stage.context), time.monotonic()
         for window in windows:
-            made.save_if_due()
+            rows.save_if_due()
             with spent.working(waiting_since=began):
-                made.add(stage.compute(window))
+                rows.add(stage.compute(window))
             began = time.monotonic()
-        return made.tables()
+        return rows.tables()
 
-    return compute_cells(work, cells, tables, stage.context)
+    return compute_cells(work, cells, compute, stage.context, committed={})
 
 
 @contextmanager

@@ -4,7 +4,6 @@ import logging
 import sys
 import threading
 import time
-import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from types import MappingProxyType
@@ -32,17 +31,15 @@ ANSWER_TIMEOUT = 5.0
 """Seconds allowed for other sweeps to describe themselves."""
 SWEEPS = "plumbline-sweeps"
 """Ray namespace of the ProgressLogs, each named by its driver's job and a random id."""
-RAYS_OWN = "ray::"
+RAY_ENTRYPOINT = "ray::"
 """Prefix of the entrypoint of Ray's own drivers, such as the dashboard's."""
 
 
 def living_resources() -> list[NodeResources]:
-    """Return the resources of all machines that are alive, whether used or free."""
     return [_resources(machine) for machine in ray.nodes() if machine["Alive"]]
 
 
 def own_resources() -> NodeResources:
-    """Return the resources of this process's machine."""
     here = ray.get_runtime_context().get_node_id()
     return next(_resources(machine) for machine in ray.nodes() if machine["NodeID"] == here)
 
@@ -64,7 +61,7 @@ def next_wave(pools: Mapping[str, PoolConfig], wait_seconds: float) -> list[str]
     `wait_seconds`.
     """
     ends = time.monotonic() + wait_seconds
-    asked: PoolConfig | None = None
+    requested: PoolConfig | None = None
     while True:
         try:
             wave = plan_waves(pools, living_resources())[0]
@@ -72,26 +69,20 @@ def next_wave(pools: Mapping[str, PoolConfig], wait_seconds: float) -> list[str]
         except PlacementError as refusal:
             if time.monotonic() >= ends:
                 raise
-            if refusal.pool != asked:
+            if (pool := refusal.pool) != requested:
                 print(f"waiting up to {wait_seconds:g} s for machines to join: {refusal}", file=sys.stderr, flush=True)
-                asked = refusal.pool
-                _request_machines(asked)
+                requested = pool
+                request_resources(  # for the pool's first actors and for Ray Data
+                    bundles=[{"CPU": SPARE_CPUS}, *[_needs(pool)] * pool.min_size],
+                    bundle_label_selectors=[{}, *[dict(pool.labels)] * pool.min_size],
+                )
         threading.Event().wait(POLL_INTERVAL)
-    if asked is not None:
+    if requested is not None:
         request_resources(bundles=[])  # from now on the actors themselves keep their machines
     return wave
 
 
-def _request_machines(pool: PoolConfig) -> None:
-    """Ask the autoscaler, if there is one, for machines for the pool's first actors and for Ray Data."""
-    request_resources(
-        bundles=[{"CPU": SPARE_CPUS}, *[_needs(pool)] * pool.min_size],
-        bundle_label_selectors=[{}, *[dict(pool.labels)] * pool.min_size],
-    )
-
-
 def _needs(pool: PoolConfig) -> dict[str, float]:
-    """Return the resources of one of a pool's actors, as Ray names them."""
     kind = {f"{ACCELERATOR}{pool.accelerator_type}": 0.001} if pool.accelerator_type is not None else {}
     return {"CPU": pool.num_cpus, **({"GPU": pool.num_gpus} if pool.num_gpus else {}), **kind}
 
@@ -104,15 +95,15 @@ class Room(NamedTuple):
     watch: "RoomWatch"
 
     def options(self, name: str) -> Callable[[], dict[str, Any]]:
-        """Return a function that gives Ray's options for one more actor of a pool: a reserved place if one is left."""
+        """Return a function that returns Ray's options for one more actor of a pool, on a reserved bundle if any."""
         owners = [pool for pool in self.pools for _ in range(self.pools[pool].min_size)]
-        places = iter([number for number, pool in enumerate(owners) if pool == name])
+        bundles = iter([number for number, pool in enumerate(owners) if pool == name])
 
         def next_options() -> dict[str, Any]:
-            place = next(places, None)
-            if place is None:
+            bundle = next(bundles, None)
+            if bundle is None:
                 return {}
-            return {"scheduling_strategy": PlacementGroupSchedulingStrategy(self.group, place)}
+            return {"scheduling_strategy": PlacementGroupSchedulingStrategy(self.group, bundle)}
 
         return next_options
 
@@ -165,27 +156,18 @@ class RoomWatch:
             LOG.warning(line)
 
 
-def sweep_name() -> str:
-    """Return a unique name in SWEEPS for the ProgressLog of a sweep of this driver."""
-    return f"{ray.get_runtime_context().get_job_id()}-{uuid.uuid4().hex}"
-
-
 def describe_cluster() -> str:
     """Describe the free resources of the cluster and its other users: sweeps by description, others by machine."""
     own = ray.get_runtime_context().get_job_id()
     drivers = [driver for driver in list_drivers() if driver["JobID"] != own]
-    return describe_resources(ray.cluster_resources(), ray.available_resources(), drivers, _list_sweeps())
-
-
-def _list_sweeps() -> dict[str, str]:
-    """Return the descriptions of the sweeps on the cluster that answer, by the job of their driver."""
-    names = [actor["name"] for actor in list_named_actors(all_namespaces=True) if actor["namespace"] == SWEEPS]
     sweeps: dict[str, str] = {}
-    for name in names:
-        with suppress(RayError, ValueError):  # it may have ended meanwhile
-            log = ray.get_actor(name, namespace=SWEEPS)
-            sweeps[name.partition("-")[0]] = ray.get(log.describe.remote(), timeout=ANSWER_TIMEOUT)
-    return sweeps
+    for actor in list_named_actors(all_namespaces=True):
+        if actor["namespace"] == SWEEPS:
+            with suppress(RayError, ValueError):  # it may have ended meanwhile
+                log = ray.get_actor(actor["name"], namespace=SWEEPS)
+                job = actor["name"].partition("-")[0]
+                sweeps[job] = ray.get(log.describe.remote(), timeout=ANSWER_TIMEOUT)
+    return describe_resources(ray.cluster_resources(), ray.available_resources(), drivers, sweeps)
 
 
 def describe_resources(
@@ -196,7 +178,7 @@ def describe_resources(
 ) -> str:
     """Describe a cluster as `describe_cluster` does, from Ray's tables; leave out commands, which may have secrets."""
     amounts = [f"{free.get(name, 0.0):g} of {total[name]:g} {name}s" for name in ("CPU", "GPU") if total.get(name)]
-    working = [job for job in drivers if not job["IsDead"] and not job["Entrypoint"].startswith(RAYS_OWN)]
+    working = [job for job in drivers if not job["IsDead"] and not job["Entrypoint"].startswith(RAY_ENTRYPOINT)]
     others = [sweeps.get(job["JobID"], f"{job['DriverIPAddress']} (process {job['DriverPid']})") for job in working]
     at_work = f"other drivers at work: {'; '.join(others)}" if others else "no other driver is at work"
     return f"{' and '.join(amounts)} are free, {at_work}"

@@ -3,10 +3,9 @@
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -19,11 +18,11 @@ from plumbline.operators.stages.table import STAGES
 from plumbline.pipelines.base.logs import about
 from plumbline.pipelines.running.errors import one_line
 from plumbline.pipelines.running.events import ShardFinished
+from plumbline.pipelines.running.process import Stopping
 from plumbline.pipelines.running.stages import StageContext
-from plumbline.pipelines.running.stopping import Stopping
 from plumbline.pipelines.store.cells import Cell, Outcome, Work
 from plumbline.pipelines.store.reused_rows import read_earlier
-from plumbline.pipelines.store.store import BrokenCell, Store, draft_path
+from plumbline.pipelines.store.store import BrokenCell, draft_path
 
 LOG = logging.getLogger(__name__)
 LEVELS = {"committed": logging.INFO, "draft": logging.WARNING, "failed": logging.ERROR}
@@ -33,7 +32,6 @@ CALLS_INTERVAL = 1.0
 """Minimum number of seconds between two reports of answered model calls."""
 SAVE_INTERVAL = 300.0
 """Seconds between saving the rows of a shard that takes long: the most work that a process's death costs."""
-NO_OUTCOMES: Mapping[str, Outcome] = MappingProxyType({})
 
 
 @dataclass(slots=True)
@@ -41,7 +39,6 @@ class ModelTime:
     """The time that models spent on shards, and the calls that they answered."""
 
     worked: float = 0.0
-    """Seconds that a node's models worked."""
     waited: float = 0.0
     """Seconds that they had nothing to work on, because rows were read and decoded."""
     calls: int = 0
@@ -50,36 +47,64 @@ class ModelTime:
     @contextmanager
     def working(self, waiting_since: float | None = None) -> Iterator[None]:
         """Add the duration of the body and the calls in it, and the time since the models had nothing to do."""
+
+        def add_calls(made: int) -> None:
+            self.calls += made
+
         began = time.monotonic()
         self.waited += 0.0 if waiting_since is None else began - waiting_since
-        with notify_of_calls(self._add_calls):
+        with notify_of_calls(add_calls):
             yield
         self.worked += time.monotonic() - began
 
-    def _add_calls(self, made: int) -> None:
-        self.calls += made
+
+class ShardName(NamedTuple):
+    """Identifies a shard among all that are computed together."""
+
+    benchmark: str
+    group: str
+    name: str
 
 
-def save_cell(store: Store, cell: Cell, table: pa.Table, limits: Mapping[str, int]) -> Outcome:
-    """Save a cell. If that fails, only this cell fails, not the other cells of its shard."""
-    try:
-        return store.save(cell, table, limits=limits)
-    except Exception as error:
-        return failed_outcome(error)
+def shard_name(work: Work) -> ShardName:
+    return ShardName(work.benchmark, work.shard.group, work.shard.name)
 
 
-class MadeRows:
+class FinishedShard(NamedTuple):
+    """The result of a node's cells of a shard."""
+
+    shard: ShardName
+    rows: int
+    outcomes: Mapping[str, Outcome]
+    spent: ModelTime
+
+    def to_event(self, node: str) -> ShardFinished:
+        """Return the event of the finished shard; all rows of a failed cell count as failed."""
+        return ShardFinished(
+            node,
+            cells=len(self.outcomes),
+            rows=self.rows,
+            failed_rows=sum(
+                self.rows if outcome.state == "failed" else outcome.errors for outcome in self.outcomes.values()
+            ),
+            worked=self.spent.worked,
+            waited=self.spent.waited,
+            calls=self.spent.calls,
+            benchmark=self.shard.benchmark,
+        )
+
+
+class ComputedRows:
     """The computed rows of a shard's cells. They are saved from time to time, in case this process dies."""
 
     def __init__(self, cells: Sequence[Cell], context: StageContext, *, seconds: float = SAVE_INTERVAL) -> None:
         self._cells, self._context, self._seconds = cells, context, seconds
-        self._made: list[Mapping[str, pa.Table]] = []
+        self._tables: list[Mapping[str, pa.Table]] = []
         self._saved = time.monotonic()
         self._drafts: Mapping[str, Sequence[pa.Table]] | None = None
 
     def add(self, tables: Mapping[str, pa.Table]) -> None:
-        """Add the tables of the next rows, by metric."""
-        self._made.append(tables)
+        self._tables.append(tables)
 
     def tables(self) -> dict[str, pa.Table]:
         """Return all rows by metric; if the process stops before they are complete, save them and raise Stopping."""
@@ -91,11 +116,11 @@ class MadeRows:
 
     def save_if_due(self) -> None:
         """Save the rows as drafts, merged with rows of existing drafts, if they were last saved long ago."""
-        if self._made and time.monotonic() - self._saved >= self._seconds:
+        if self._tables and time.monotonic() - self._saved >= self._seconds:
             self._save_drafts(self._join_rows())
 
     def _join_rows(self) -> dict[str, pa.Table]:
-        return {cell.metric: join_tables([made[cell.metric] for made in self._made]) for cell in self._cells}
+        return {cell.metric: join_tables([tables[cell.metric] for tables in self._tables]) for cell in self._cells}
 
     def _save_drafts(self, tables: Mapping[str, pa.Table]) -> None:
         store, limits = self._context.store, self._context.limits
@@ -113,7 +138,6 @@ class MadeRows:
 
 
 def own_draft(cell: Cell) -> tuple[str, ...]:
-    """Return the path of the cell's own draft, if its stage reuses rows."""
     return (draft_path(cell.path),) if STAGES[cell.stage].keeps_rows else ()
 
 
@@ -122,25 +146,31 @@ def compute_cells(
     cells: Sequence[Cell],
     compute: Callable[[Sequence[Cell]], Mapping[str, pa.Table]],
     context: StageContext,
-    committed: Mapping[str, Outcome] = NO_OUTCOMES,
+    committed: Mapping[str, Outcome],
 ) -> dict[str, Outcome]:
     """Compute a shard's cells and return their outcomes, by path. An error fails only the cells of this shard.
 
     `compute` returns tables by metric, for cells whose inputs did not fail; `committed` has the outcomes of cells that
     need no computing. The error of a lost device is raised, and the process must end.
     """
-    blocked = {cell.path: failure for cell in cells if (failure := failed_input(cell, work.outcomes))} | dict(committed)
-    able = [cell for cell in cells if cell.path not in blocked]
-    if not able:
-        return blocked
+    outcomes = {cell.path: failure for cell in cells if (failure := failed_input(cell, work.outcomes))} | dict(
+        committed
+    )
+    cells = [cell for cell in cells if cell.path not in outcomes]
+    if not cells:
+        return outcomes
     try:
-        tables = compute(able)
+        tables = compute(cells)
     except Exception as error:
         if device_lost(error):
             raise
-        return blocked | {cell.path: failed_outcome(error) for cell in able}
-    limits = context.limits.semantic()
-    return blocked | {cell.path: save_cell(context.store, cell, tables[cell.metric], limits) for cell in able}
+        return outcomes | {cell.path: _fail(error) for cell in cells}
+    for cell in cells:
+        try:
+            outcomes[cell.path] = context.store.save(cell, tables[cell.metric], limits=context.limits.semantic())
+        except Exception as error:  # the other cells of the shard may be saved
+            outcomes[cell.path] = _fail(error)
+    return outcomes
 
 
 def failed_input(cell: Cell, outcomes: Mapping[str, Outcome]) -> Outcome | None:
@@ -149,24 +179,11 @@ def failed_input(cell: Cell, outcomes: Mapping[str, Outcome]) -> Outcome | None:
     return failures[0] if failures else None
 
 
-def failed_outcome(error: Exception) -> Outcome:
+def _fail(error: Exception) -> Outcome:
     """Log an error and return the outcome of its cell, with the damaged input that must be computed again, if any."""
     LOG.error("%s", one_line(error), exc_info=error)
     broken = (error.path,) if isinstance(error, BrokenCell) else ()
     return Outcome(state="failed", message=one_line(error), broken=broken)
-
-
-class ShardName(NamedTuple):
-    """Identifies a shard among all that are computed together."""
-
-    benchmark: str
-    group: str
-    name: str
-
-
-def shard_name(work: Work) -> ShardName:
-    """Return the name of the shard of a work item."""
-    return ShardName(work.benchmark, work.shard.group, work.shard.name)
 
 
 def log_context(work: Work, stage: str) -> dict[str, str]:
@@ -175,17 +192,8 @@ def log_context(work: Work, stage: str) -> dict[str, str]:
     return {"benchmark": work.benchmark, **generator, "shard": work.shard.name}
 
 
-def finished_shard(
-    node: str, shard: ShardName, rows: int, outcomes: Collection[Outcome], spent: ModelTime
-) -> ShardFinished:
-    """Return the event of a finished shard; all rows of a failed cell count as failed."""
-    failed = sum(rows if outcome.state == "failed" else outcome.errors for outcome in outcomes)
-    return ShardFinished(
-        node, len(outcomes), rows, failed, spent.worked, spent.waited, spent.calls, benchmark=shard.benchmark
-    )
-
-
 def log_cell(cell: Cell, outcome: Outcome) -> None:
+    """Log the state of a cell, with its error or the numbers of its rows."""
     counts = [f"{outcome.rows} rows", *(f"{count} {kind}" for kind, count in outcome.kinds.items())]
     kept = [f"{outcome.kept} kept"] if outcome.kept else []
     summary = outcome.message or ", ".join(counts + kept)

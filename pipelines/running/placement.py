@@ -21,8 +21,6 @@ class PlacementError(PlumblineError):
 
 
 class NodeResources(NamedTuple):
-    """The resources of one machine of the cluster."""
-
     cpus: float
     gpus: float
     accelerators: frozenset[str] = frozenset()
@@ -33,14 +31,12 @@ class NodeResources(NamedTuple):
         """Return True if the machine has the GPU type and labels that a pool needs, however full it is."""
         if pool.accelerator_type is not None and pool.accelerator_type not in self.accelerators:
             return False
-        return all(_selects(selector, self.labels.get(name)) for name, selector in pool.labels.items())
-
-
-def _selects(selector: str, value: str | None) -> bool:
-    """Return True if a selector matches a machine's value of a label; the value is None without that label."""
-    wanted = selector.removeprefix("!")
-    values = wanted[3:-1].split(",") if wanted.startswith("in(") else [wanted]
-    return (value in [each.strip() for each in values]) != selector.startswith("!")
+        for name, selector in pool.labels.items():
+            wanted = selector.removeprefix("!")
+            values = wanted[3:-1].split(",") if wanted.startswith("in(") else [wanted]
+            if (self.labels.get(name) in [value.strip() for value in values]) == selector.startswith("!"):
+                return False
+        return True
 
 
 def plan_waves(pools: Mapping[str, PoolConfig], machines: Sequence[NodeResources]) -> list[list[str]]:
@@ -48,7 +44,7 @@ def plan_waves(pools: Mapping[str, PoolConfig], machines: Sequence[NodeResources
     waves: list[list[str]] = []
     for name, pool in pools.items():
         if not fits([pool], machines):
-            raise PlacementError(_refusal(name, pool, machines), pool)
+            raise PlacementError(_explain_refusal(name, pool, machines), pool)
         if waves and fits([*(pools[other] for other in waves[-1]), pool], machines):
             waves[-1].append(name)
         else:
@@ -100,14 +96,14 @@ class _Room:
 
     def _choose_gpus(self, actor: PoolConfig) -> list[int] | None:
         """Return the GPUs for an actor: whole ones, or the fullest one with room for its fraction; None if too few."""
-        count, share = (int(actor.num_gpus), 1.0) if actor.num_gpus >= 1 else (1, actor.num_gpus)
         if actor.num_gpus == 0:
             return []
-        able = [index for index, left in enumerate(self.gpus) if left >= share - TOLERANCE]
+        count, fraction = (int(actor.num_gpus), 1.0) if actor.num_gpus >= 1 else (1, actor.num_gpus)
+        able = [index for index, free in enumerate(self.gpus) if free >= fraction - TOLERANCE]
         return sorted(able, key=lambda index: self.gpus[index])[:count] if len(able) >= count else None
 
 
-def _refusal(name: str, pool: PoolConfig, machines: Sequence[NodeResources]) -> str:
+def _explain_refusal(name: str, pool: PoolConfig, machines: Sequence[NodeResources]) -> str:
     able = [machine for machine in machines if machine.suits(pool)]
     kind = "".join(f" with {label}={selector}" for label, selector in pool.labels.items())
     gpus = f"{pool.num_gpus:g} {pool.accelerator_type or ''} GPUs".replace("  ", " ")

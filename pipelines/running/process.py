@@ -1,15 +1,19 @@
-"""Settings of a process that runs models: threads, memory, and a deadline for calls that hang."""
+"""Settings of a process that runs models: threads, memory, a deadline for calls that hang, and signals that end it."""
 
 import atexit
 import ctypes
 import faulthandler
 import gc
 import os
+import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import FrameType
+
+from plumbline.operators.base.stopping import STOP
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 """Parameters of glibc's mallopt, as numbered in malloc.h."""
@@ -21,7 +25,8 @@ GC_THRESHOLD = 50_000
 """New objects after which Python collects garbage. Imports create many objects that stay, and scanning them repeatedly
 takes a fifth of the time of importing torch and transformers."""
 MIN_CLOCK = 1e-3
-"""Seconds left on a clock that is overdue."""
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)
+"""Signals of Ctrl-C, of a scheduler, and of a night's deadline."""
 
 
 class Deadline:
@@ -40,7 +45,6 @@ class Deadline:
 
     @contextmanager
     def __call__(self) -> Iterator[None]:
-        """End the process if the body takes longer."""
         if self.seconds is None:
             yield
             return
@@ -67,29 +71,21 @@ class Deadline:
 
 
 def tune_process(threads: int | None) -> None:
-    """Prepare a process for models that compute in `threads` threads; None leaves torch's own number.
-
-    OpenMP's threads sleep between the parts of a model call. By default they spin, which takes cores from threads that
-    decode images: on two cores, CLIPScore of 3,000 images in one process then takes 1.5 times the CPU time. At exit,
-    Python does not collect garbage among all the objects of torch and transformers, which would take a second.
-    """
+    """Prepare a process for models that compute in `threads` threads; None leaves torch's own number."""
+    # OpenMP's threads sleep between the parts of a model call. By default they spin, which takes cores from threads
+    # that decode images: on two cores, CLIPScore of 3,000 images in one process then takes 1.5 times the CPU time.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    # At exit, Python would collect garbage among all the objects of torch and transformers, which takes a second.
     atexit.register(gc.freeze)
-    _keep_freed_memory()
     gc.set_threshold(GC_THRESHOLD)
-    set_torch_threads(threads)
-
-
-def _keep_freed_memory() -> None:
-    """Make glibc, if that is the C library, keep freed memory for the next batch.
-
-    By default every large tensor on the CPU is a fresh mapping, and its page faults take up to a third of a small
-    model's time, most of all in threads other than the first.
-    """
+    # glibc, if that is the C library, keeps freed memory for the next batch. By default every large tensor on the CPU
+    # is a fresh mapping, and its page faults take up to a third of a small model's time, most of all in threads other
+    # than the first.
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if mallopt is not None:
         mallopt(M_MMAP_THRESHOLD, MAX_MMAP_THRESHOLD)
         mallopt(M_TRIM_THRESHOLD, TRIM_THRESHOLD)
+    set_torch_threads(threads)
 
 
 def set_torch_threads(threads: int | None) -> None:
@@ -98,3 +94,51 @@ def set_torch_threads(threads: int | None) -> None:
         import torch  # only in workers: the driver never imports it
 
         torch.set_num_threads(threads)
+
+
+class Stopping(KeyboardInterrupt):
+    """The process stops and leaves a shard; the shard's complete rows are saved."""
+
+
+@contextmanager
+def stopped_between_batches() -> Iterator[Callable[[], None]]:
+    """Set STOP when a signal would raise KeyboardInterrupt, and raise KeyboardInterrupt only after the body.
+
+    The body ends by Stopping, by any error, or because it is done. A second signal is raised at once, and so is the
+    first one when a thread calls the function that this yields. Only the main thread receives signals, so the body is
+    never stopped in another thread.
+    """
+    main = threading.main_thread()
+    if threading.current_thread() is not main or main.ident is None:
+        yield lambda: None
+        return
+    raised: list[tuple[int, KeyboardInterrupt]] = []
+
+    def defer(handler: Callable[[int, FrameType | None], object]) -> Callable[[int, FrameType | None], None]:
+        def handle(number: int, frame: FrameType | None) -> None:
+            if raised:
+                raise raised[0][1]
+            try:
+                handler(number, frame)
+            except KeyboardInterrupt as error:
+                raised.append((number, error))
+                STOP.set()
+
+        return handle
+
+    handlers = {number: handler for number in SIGNALS if callable(handler := signal.getsignal(number))}
+    try:
+        for number, handler in handlers.items():
+            signal.signal(number, defer(handler))
+        yield lambda: signal.pthread_kill(main.ident or 0, raised[0][0]) if raised else None
+    except Stopping:
+        pass
+    except Exception:
+        if not raised:
+            raise
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        STOP.clear()
+    if raised:
+        raise raised[0][1]

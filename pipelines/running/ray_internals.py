@@ -28,10 +28,10 @@ def list_drivers() -> list[Mapping[str, Any]]:
     return list(jobs())
 
 
-def call_while_actors_wait(look: Callable[[], None], interval: float) -> None:
-    """Make Ray Data call `look` every `interval` seconds at most, while an actor of a pool is pending or restarting.
+def call_while_actors_wait(poll: Callable[[], None], interval: float) -> None:
+    """Make Ray Data call `poll` every `interval` seconds at most, while an actor of a pool is pending or restarting.
 
-    An error of `look` ends the dataset. Ray Data would wait forever for actors whose machines are gone.
+    An error of `poll` ends the dataset. Ray Data would wait forever for actors whose machines are gone.
 
     Uses `ExecutionCallback` and `ActorPoolMapOperator` of `ray.data._internal`, and the executor's `_topology`. Without
     them nothing is called: a sweep that loses machines waits until others join.
@@ -44,13 +44,13 @@ def call_while_actors_wait(look: Callable[[], None], interval: float) -> None:
         return
 
     class Watch(ExecutionCallback):  # type: ignore[misc]
-        looked = time.monotonic()
+        polled = time.monotonic()
 
         def on_execution_step(self, executor: Any) -> None:
-            if time.monotonic() > self.looked + interval:
-                self.looked = time.monotonic()
+            if time.monotonic() > self.polled + interval:
+                self.polled = time.monotonic()
                 pools = [operator for operator in executor._topology if isinstance(operator, ActorPoolMapOperator)]
                 if any(count.pending or count.restarting for count in (pool.get_actor_info() for pool in pools)):
-                    look()
+                    poll()
 
     setattr(DataContext.get_current(), CALLBACKS, [Watch])

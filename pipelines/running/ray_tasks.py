@@ -11,8 +11,8 @@ from ray.exceptions import RayError, RayTaskError
 from plumbline.pipelines.base.cluster_config import ClusterConfig
 from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.running.driver_environment import DriverEnvironment, driver_environment, probe_file
-from plumbline.pipelines.running.errors import KEPT, RunnerError, one_line
-from plumbline.pipelines.running.in_order import AHEAD, Item, Result, Shared, in_order
+from plumbline.pipelines.running.errors import RESUME, RunnerError, one_line
+from plumbline.pipelines.running.ordered_calls import Item, Result, Shared, call_in_order
 from plumbline.pipelines.running.session import ray_session
 from plumbline.pipelines.store.store import Store
 
@@ -31,9 +31,21 @@ class RayTasks:
         argument = ray.put((self.environment, shared))
 
         def begin(item: Item) -> Any:
+            # the argument is in a list, because Ray would unpickle a bare one for every task
             return self.task.remote(function, [argument], item)
 
-        yield from in_order(items, begin, _get_result, ray.cancel, _room)
+        def await_result(begun: Any) -> Any:
+            try:
+                return ray.get(begun)
+            except RayTaskError as error:
+                raise error.cause from error
+            except RayError as error:
+                raise RunnerError(f"Ray failed ({one_line(error)}); {RESUME}") from error
+
+        def count_slots() -> int:  # the cluster may grow
+            return max(1, int(ray.cluster_resources().get("CPU", 1)))
+
+        yield from call_in_order(items, begin, await_result, ray.cancel, count_slots)
 
 
 @contextmanager
@@ -44,22 +56,7 @@ def tasks_on_ray(cluster: ClusterConfig, store: Store, sources: Sequence[Place])
         yield RayTasks(environment, cluster.max_attempts)
 
 
-def _room() -> int:
-    """Return how many tasks may be begun; the number grows with the cluster."""
-    return AHEAD * max(1, int(ray.cluster_resources().get("CPU", 1)))
-
-
-def _get_result(begun: Any) -> Any:
-    try:
-        return ray.get(begun)
-    except RayTaskError as error:
-        raise error.cause from error
-    except RayError as error:
-        raise RunnerError(f"Ray failed ({one_line(error)}); {KEPT}") from error
-
-
 def _call(function: Callable[[Any, Any], Any], argument: Sequence[Any], item: Any) -> Any:
-    """Call the function in a worker. The argument is in a list, because Ray would unpickle it for every task."""
     return function(_get_shared(argument[0]), item)
 
 

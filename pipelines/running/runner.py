@@ -5,6 +5,7 @@ import logging
 import socket
 import threading
 import time
+import uuid
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -22,29 +23,27 @@ from ray.util.annotations import RayDeprecationWarning
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from plumbline.operators.base.stopping import STOP
-from plumbline.pipelines.base.cluster_config import ClusterConfig, PoolConfig
+from plumbline.pipelines.base.cluster_config import ClusterConfig
 from plumbline.pipelines.base.logs import current_field, find_level, relay
 from plumbline.pipelines.plans.plan import Node
 from plumbline.pipelines.running.actor import CALLS_PER_ACTOR, RunSettings, StageActor
 from plumbline.pipelines.running.driver_environment import sweep_environment
-from plumbline.pipelines.running.errors import KEPT, RunnerError, one_line
+from plumbline.pipelines.running.errors import RESUME, RunnerError, one_line
 from plumbline.pipelines.running.events import PhaseStarted, Watch
 from plumbline.pipelines.running.in_process import compute_first
-from plumbline.pipelines.running.machines import SWEEPS, NoRoom, Room, next_wave, sweep_name, take_room
+from plumbline.pipelines.running.machines import SWEEPS, NoRoom, Room, next_wave, take_room
+from plumbline.pipelines.running.process import stopped_between_batches
 from plumbline.pipelines.running.progress import ProgressLog
 from plumbline.pipelines.running.ray_internals import call_while_actors_wait
 from plumbline.pipelines.running.session import ray_session
-from plumbline.pipelines.running.stopping import stopped_between_batches
 from plumbline.pipelines.running.workload import Workload
 from plumbline.pipelines.store.cells import Outcome, Work
 
 LOG = logging.getLogger(__name__)
 POLL_INTERVAL = 0.25
-"""Seconds between two requests for workers' news."""
 ROOM_INTERVAL = 2.0
 """Seconds between two checks of a wave's room on the cluster."""
 END_TIMEOUT = 30.0
-"""Seconds allowed for ending the ProgressLog."""
 STOP_TIMEOUT = 60.0
 """Seconds allowed for workers to finish their batches and save complete rows, when a run stops."""
 MAX_BUNDLE = 16
@@ -87,8 +86,10 @@ class Runner:
                 LOG.warning("the wave of %s was lost: %s", ", ".join(wave), error)
                 failures = failures + 1 if len(self.outcomes) == known else 1
                 if failures == MAX_FRUITLESS_RETRIES:
-                    raise RunnerError(f"the cluster gave up on stage(s) {', '.join(wave)} ({error}); {KEPT}") from error
-                ray.get(self.settings.progress.interrupted.remote())
+                    raise RunnerError(
+                        f"the cluster gave up on stage(s) {', '.join(wave)} ({error}); {RESUME}"
+                    ) from error
+                ray.get(self.settings.progress.note_interruption.remote())
             else:
                 pools = {name: pool for name, pool in pools.items() if name not in wave}
                 failures = 0
@@ -100,55 +101,73 @@ class Runner:
         waiting = Counter(node for item in shards for node in {cell.node for cell in item.cells if cell.path in left})
         self.watch(PhaseStarted(f"starting the workers of {', '.join(wave)}"))
         LOG.info("a wave of %s over %d shards", ", ".join(wave), len(shards))
-        ray.get(self.settings.progress.set_waiting.remote(dict(waiting)))
-        bundles = -(-len(shards) // self._bundle_size(len(shards), wave))
-        pools = {name: _limit_actors(self.pools[name], bundles) for name in wave}
+        progress = self.settings.progress
+        ray.get(progress.set_waiting.remote(dict(waiting)))
+        # The driver needs milliseconds for each task, however many shards it has. But every worker must get many
+        # bundles, so that all workers finish at about the same time.
+        enough = MIN_BUNDLES_PER_WORKER * max(self.pools[name].max_size for name in wave)
+        bundle_size = self.cluster.bundle or max(1, min(len(shards) // enough, MAX_BUNDLE))
+        bundles = -(-len(shards) // bundle_size)
+        pools = {
+            # more actors than bundles would have nothing to do
+            name: replace(pool, min_size=min(pool.min_size, bundles), max_size=min(pool.max_size, bundles))
+            for name, pool in ((name, self.pools[name]) for name in wave)
+        }
         with stopped_between_batches() as raise_now, self._pass_on_news(raise_now):
             try:
                 storage = self.settings.store.place.storage
                 with take_room(pools) as room:
                     settings = replace(self.settings, repeated=repeated)
-                    for row in self._dataset(room, shards, bundles, settings).iter_rows():
+                    for row in self._make_dataset(room, shards, bundles, settings).iter_rows():
                         self.outcomes |= Work.from_json(row["work"], storage).outcomes
             except (RayError, UserCodeException, SystemException, NoRoom) as error:
-                failure = ray.get(self.settings.progress.start_failure.remote())
+                failure = ray.get(progress.find_start_failure.remote())
                 if failure is not None:
                     raise RunnerError(f"stage {failure}") from error
                 raise LostWave(one_line(error)) from error
 
-    def _dataset(self, room: Room, work: Sequence[Work], bundles: int, settings: RunSettings) -> Any:
+    def _make_dataset(self, room: Room, works: Sequence[Work], bundles: int, settings: RunSettings) -> Any:
         call_while_actors_wait(room.poll, ROOM_INTERVAL)
-        rows = [{"work": self._with_outcomes(item).to_json()} for item in work]
+        rows = []
+        for work in works:
+            # workers need the outcomes of the upstream cells that were not committed
+            inputs = {path for cell in work.cells for path in cell.upstream} & self.outcomes.keys()
+            unsound = {path: self.outcomes[path] for path in inputs if self.outcomes[path].state != "committed"}
+            rows.append({"work": replace(work, outcomes=unsound).to_json()})
         dataset = ray.data.from_items(rows, override_num_blocks=bundles)
-        for name in room.pools:
-            dataset = _add_node(dataset, self.nodes[name], room, settings)
+        # `ray_remote_args_fn` is the only way to place the actors of a pool one by one; Ray names no successor
+        warnings.filterwarnings("ignore", "`ray_remote_args_fn` is deprecated", RayDeprecationWarning)
+        for name, pool in room.pools.items():
+            dataset = dataset.map_batches(
+                type(name, (StageActor,), {}),  # Ray's dashboard shows the name
+                fn_constructor_args=(self.nodes[name], pool, settings),
+                batch_size=None,
+                batch_format="numpy",
+                compute=ActorPoolStrategy(
+                    min_size=pool.min_size,
+                    max_size=pool.max_size,
+                    max_tasks_in_flight_per_actor=2 * CALLS_PER_ACTOR,
+                    max_concurrent_calls_per_actor=CALLS_PER_ACTOR,
+                    enable_true_multi_threading=True,
+                ),
+                num_cpus=pool.num_cpus,
+                num_gpus=pool.num_gpus,
+                accelerator_type=pool.accelerator_type,
+                label_selector=dict(pool.labels) or None,
+                ray_remote_args_fn=room.options(name),
+            )
         return dataset
-
-    def _bundle_size(self, shards: int, wave: Sequence[str]) -> int:
-        """Return how many shards a worker takes at a time.
-
-        The driver needs milliseconds for each task, however many shards it has. But every worker must get many bundles,
-        so that all workers finish at about the same time.
-        """
-        bundles = MIN_BUNDLES_PER_WORKER * max(self.pools[name].max_size for name in wave)
-        return self.cluster.bundle or max(1, min(shards // bundles, MAX_BUNDLE))
-
-    def _with_outcomes(self, work: Work) -> Work:
-        """Return the work with the outcomes of upstream cells that were not committed."""
-        inputs = {path for cell in work.cells for path in cell.upstream} & self.outcomes.keys()
-        unsound = {path: self.outcomes[path] for path in inputs if self.outcomes[path].state != "committed"}
-        return replace(work, outcomes=unsound)
 
     @contextmanager
     def _pass_on_news(self, raise_now: Callable[[], None]) -> Iterator[None]:
         """Pass on workers' news while a dataset runs; when the run stops, end it after workers left their shards."""
-        stop = threading.Event()
+        ended = threading.Event()
 
         def poll() -> None:
-            while not stop.wait(POLL_INTERVAL):
+            while not ended.wait(POLL_INTERVAL):
                 self._report()
                 if STOP.is_set():
-                    self._await_workers(stop)
+                    self._await_workers(ended)
                     raise_now()
                     return
 
@@ -157,16 +176,16 @@ class Runner:
         try:
             yield
         finally:
-            stop.set()
+            ended.set()
             poller.join()
             self._report()
 
     def _await_workers(self, ended: threading.Event) -> None:
-        """Tell workers to save the complete rows of their shards, and wait until they have or the run has ended."""
-        ends = time.monotonic() + STOP_TIMEOUT
+        """Make workers save the complete rows of their shards, and wait until they have or the run has ended."""
+        deadline = time.monotonic() + STOP_TIMEOUT
         with suppress(RayError):
             ray.get(self.settings.progress.stop.remote())
-            while ray.get(self.settings.progress.at_work.remote()) and time.monotonic() < ends:
+            while ray.get(self.settings.progress.has_begun_shards.remote()) and time.monotonic() < deadline:
                 if ended.wait(POLL_INTERVAL):
                     return
 
@@ -179,71 +198,34 @@ class Runner:
             relay(news.lines)
 
 
-def _limit_actors(pool: PoolConfig, bundles: int) -> PoolConfig:
-    """Return the pool without the actors that would have nothing to do."""
-    return replace(pool, min_size=min(pool.min_size, bundles), max_size=min(pool.max_size, bundles))
-
-
-def _add_node(dataset: Any, node: Node, room: Room, settings: RunSettings) -> Any:
-    pool = room.pools[node.name]
-    # `ray_remote_args_fn` is the only way to place the actors of a pool one by one; Ray names no successor
-    warnings.filterwarnings("ignore", "`ray_remote_args_fn` is deprecated", RayDeprecationWarning)
-    return dataset.map_batches(
-        type(node.name, (StageActor,), {}),  # Ray's dashboard shows the name
-        fn_constructor_args=(node, pool, settings),
-        batch_size=None,
-        batch_format="numpy",
-        compute=ActorPoolStrategy(
-            min_size=pool.min_size,
-            max_size=pool.max_size,
-            max_tasks_in_flight_per_actor=2 * CALLS_PER_ACTOR,
-            max_concurrent_calls_per_actor=CALLS_PER_ACTOR,
-            enable_true_multi_threading=True,
-        ),
-        num_cpus=pool.num_cpus,
-        num_gpus=pool.num_gpus,
-        accelerator_type=pool.accelerator_type,
-        label_selector=dict(pool.labels) or None,
-        ray_remote_args_fn=room.options(node.name),
-    )
-
-
 def run_workload(workload: Workload, cluster: ClusterConfig, watch: Watch) -> dict[str, Outcome]:
     """Compute the missing cells. Questions come first, since images of any prompt may be in any shard."""
     first = compute_first(workload, cluster, watch)
     try:
-        with ray_session(cluster) as cluster, _open_runner(workload, cluster, watch) as runner:
-            runner.outcomes |= first
-            runner.run(list(workload.shards_with_work("prompts")))
-            runner.run(list(workload.shards_with_work("images")))
-            return runner.outcomes
-    except RayError as error:
-        raise RunnerError(f"Ray failed ({one_line(error)}); {KEPT}") from error
-
-
-@contextmanager
-def _open_runner(workload: Workload, cluster: ClusterConfig, watch: Watch) -> Iterator[Runner]:
-    silence_ray_data()
-    nodes = [item.node for item in workload.nodes if item.missing]
-    with (
-        sweep_environment(workload.store, workload) as environment,
-        progress_log(_describe_sweep(workload)) as progress,
-    ):
-        if not workload.renews:  # else cells that the last round computed would count as cached
-            progress.add_cached.remote({item.node.name: item.cells - item.missing for item in workload.nodes})
-        yield Runner(
-            nodes,
-            RunSettings(
+        with (
+            ray_session(cluster) as cluster,
+            sweep_environment(workload) as environment,
+            progress_log(_describe_sweep(workload)) as progress,
+        ):
+            silence_ray_data()
+            if not any(plan.renewed for plan in workload.plans.values()):
+                # else cells that the last round computed would count as cached
+                progress.add_cached.remote({item.node.name: item.cells - item.missing for item in workload.nodes})
+            settings = RunSettings(
                 store=workload.store,
                 contexts=workload.contexts,
                 environment=environment,
                 progress=progress,
                 max_attempts=cluster.max_attempts,
                 log_level=find_level(),
-            ),
-            cluster,
-            watch,
-        )
+            )
+            runner = Runner([item.node for item in workload.nodes if item.missing], settings, cluster, watch)
+            runner.outcomes |= first
+            runner.run(list(workload.shards_with_work("prompts")))
+            runner.run(list(workload.shards_with_work("images")))
+            return runner.outcomes
+    except RayError as error:
+        raise RunnerError(f"Ray failed ({one_line(error)}); {RESUME}") from error
 
 
 def _describe_sweep(workload: Workload) -> str:
@@ -252,16 +234,20 @@ def _describe_sweep(workload: Workload) -> str:
     with suppress(OSError, KeyError):  # a process whose user has no name
         run += f"by {getpass.getuser()} "
     began = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
-    place = f"on {socket.gethostname()} since {began}, store {workload.store.place.url}"
-    return f"{' and '.join(workload.plans)} ({run}{place})"
+    location = f"on {socket.gethostname()} since {began}, store {workload.store.place.url}"
+    return f"{' and '.join(workload.plans)} ({run}{location})"
 
 
 @contextmanager
 def progress_log(sweep: str) -> Iterator[Any]:
-    """Start a ProgressLog on the driver's own machine, without which the run could not continue anyway."""
+    """Start a ProgressLog on the driver's own machine, without which the run could not continue anyway.
+
+    Its name is unique in the cluster, and begins with the job of this driver.
+    """
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
     lasting = ray.remote(num_cpus=0, scheduling_strategy=here, max_restarts=-1, max_task_retries=-1)(ProgressLog)
-    progress = lasting.options(name=sweep_name(), namespace=SWEEPS).remote(sweep)
+    name = f"{ray.get_runtime_context().get_job_id()}-{uuid.uuid4().hex}"
+    progress = lasting.options(name=name, namespace=SWEEPS).remote(sweep)
     try:
         yield progress
     finally:
@@ -271,10 +257,7 @@ def progress_log(sweep: str) -> Iterator[Any]:
 
 
 def silence_ray_data() -> None:
-    """Keep Ray Data off the terminal, which shows our own progress.
-
-    Ray Data's errors are raised as exceptions, and are in its own log with their tracebacks.
-    """
+    """Keep Ray Data off the terminal; its errors are raised, and are in its own log with their tracebacks."""
     context = DataContext.get_current()
     context.enable_progress_bars = False
     context.print_on_execution_start = False

@@ -18,13 +18,12 @@ import ray
 
 from plumbline.operators.base.errors import hide_secrets
 from plumbline.pipelines.base.cluster_config import ClusterConfig
-from plumbline.pipelines.running.errors import KEPT, RunnerError, one_line
+from plumbline.pipelines.running.errors import RESUME, RunnerError, one_line
 
 KILLED = (
-    f"error: this process was ended, by Ray because its own processes died (raylet or GCS), or by the system; {KEPT}"
+    f"error: this process was ended, by Ray because its own processes died (raylet or GCS), or by the system; {RESUME}"
 )
 WATCH_INTERVAL = 5.0
-"""Seconds between two checks of the raylet."""
 MAX_SILENT_CHECKS = 3
 """Consecutive checks at which the raylet may be missing; the last of them ends the process."""
 START_TIMEOUT = "180"
@@ -51,21 +50,17 @@ def ray_session(cluster: ClusterConfig) -> Iterator[ClusterConfig]:
     if ray.is_initialized():
         yield cluster
         return
-    with say_if_killed(KILLED):
+    with print_if_killed(KILLED):
         address = cluster.address or os.environ.get("RAY_ADDRESS") or "local"
         _connect(address, cluster)
-        with exit_if_abandoned(_raylet_socket()):
+        own = ray.get_runtime_context().get_node_id()
+        sockets = [Path(node["RayletSocketName"]) for node in ray.nodes() if node["NodeID"] == own]
+        raylet = sockets[0] if sockets and sockets[0].is_socket() else None  # a Ray client has no raylet
+        with exit_if_abandoned(raylet):
             try:
                 yield cluster if address != "local" else replace(cluster, wait_seconds=0)
             finally:
                 ray.shutdown()
-
-
-def _raylet_socket() -> Path | None:
-    """Return the socket of this machine's raylet; None for a Ray client, which has no raylet."""
-    own = ray.get_runtime_context().get_node_id()
-    found = [Path(node["RayletSocketName"]) for node in ray.nodes() if node["NodeID"] == own]
-    return found[0] if found and found[0].is_socket() else None
 
 
 @contextmanager
@@ -106,7 +101,7 @@ def _listens(path: Path) -> bool:
 
 
 @contextmanager
-def say_if_killed(line: str) -> Iterator[None]:
+def print_if_killed(line: str) -> Iterator[None]:
     """Print a line on stderr if this process is killed during the body.
 
     Ray's core kills its driver when the raylet or the GCS dies, and the system kills a process that uses all memory. A
@@ -132,35 +127,27 @@ def _connect(address: str, cluster: ClusterConfig) -> None:
         name = "cluster.address" if cluster.address else "RAY_ADDRESS"
         raise RunnerError(f"{name}={hide_secrets(address)} {JOB_SERVER}")
     try:
-        _check_port(address)
-        with _quiet_backend(), _own_signals():
+        host, _, port = address.removeprefix("ray://").rpartition(":")
+        if host and port.isdigit():  # fail at once if nothing listens there: Ray itself would retry for minutes
+            socket.create_connection((host, int(port)), timeout=10).close()
+        with _quiet_backend(), _keep_sigterm_handler():
             ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **local)
     except Exception as error:  # Ray raises a bare Exception if its processes do not start in time
         if address == "local":
-            raise RunnerError(NOT_STARTED.format(error=one_line(error), remedy=_local_remedy(error))) from error
+            remedy = BUSY
+            if "AF_UNIX path length" in str(error):
+                remedy = LONG_PATH
+            elif isinstance(error, OSError) and error.filename and error.errno in UNWRITABLE_ERRNOS:
+                remedy = UNWRITABLE
+            raise RunnerError(NOT_STARTED.format(error=one_line(error), remedy=remedy)) from error
         token = "AuthToken" in "".join(traceback.format_exception(error))
         remedy = "set RAY_AUTH_MODE=token and the cluster's token" if token else "check cluster.address or RAY_ADDRESS"
         raise RunnerError(f"Ray at {address!r}: cannot be reached ({one_line(error)}); {remedy}") from error
 
 
-def _local_remedy(error: Exception) -> str:
-    """Return what to do about a local Ray that did not start."""
-    if "AF_UNIX path length" in str(error):
-        return LONG_PATH
-    unwritable = isinstance(error, OSError) and error.filename and error.errno in UNWRITABLE_ERRNOS
-    return UNWRITABLE if unwritable else BUSY
-
-
-def _check_port(address: str) -> None:
-    """Raise OSError at once if nothing listens at host:port; Ray itself would retry for minutes."""
-    host, _, port = address.removeprefix("ray://").rpartition(":")
-    if host and port.isdigit():
-        socket.create_connection((host, int(port)), timeout=10).close()
-
-
 @contextmanager
-def _own_signals() -> Iterator[None]:
-    """Keep the caller's SIGTERM handler, which Ray would replace."""
+def _keep_sigterm_handler() -> Iterator[None]:
+    """Restore the caller's SIGTERM handler, which Ray replaces."""
     handler = signal.getsignal(signal.SIGTERM)
     yield
     if threading.current_thread() is threading.main_thread():

@@ -38,7 +38,6 @@ class StageContext:
 
     store: Store
     metrics: tuple[str, ...]
-    """Names of the metrics that score it."""
     limits: ImageLimits
     clips: Clips
     uris: Uris
@@ -48,7 +47,7 @@ class StageContext:
 
 
 def load_models(node: Node) -> dict[str, Any]:
-    """Load a node's models and return them by the keys of the metric options that name their roles."""
+    """Load a node's models; return them by the keys of the metric options that name their roles."""
     from plumbline.operators.models.loading import load  # the driver never imports torch
 
     return {key: load(model, STAGES[node.stage].calls[key]) for key, model in node.models.items()}
@@ -70,12 +69,11 @@ class NodeStage:
 
     def __init__(self, node: Node, context: StageContext, models: Mapping[str, Any], *, decoders: int = 1) -> None:
         """Make the node's stage, which decodes up to `decoders` images at the same time."""
-        declared = STAGES[node.stage]
         self.node, self.context = node, context
         options = StageOptions(context.limits, context.uris.read, decoders=decoders, clips=context.clips)
         if node.model is not None:
             options = options._replace(image_batch=node.model.config.image_batch)
-        self.stage = declared(node.metrics, models, options)
+        self.stage = STAGES[node.stage](node.metrics, models, options)
         self.side_by_side = self.stage.side_by_side
 
     @property
@@ -96,9 +94,26 @@ class NodeStage:
         firsts = range(0, count, size)
         if isinstance(self.stage, RowStage):
             return [inputs._replace(rows=inputs.rows.slice(first, size)) for first in firsts]
-        upstream = {metric: _read_measured(read) for metric, read in inputs.upstream.items()}
+        tables = {
+            (metric, stage): upstream.read()
+            for metric, by_stage in inputs.upstream.items()
+            for stage, upstream in by_stage.items()
+            if STAGES[stage].over == "images"  # the others have no row for each image, and are not sliced
+        }
+
+        def slice_upstream(metric: str, stage: str, upstream: Upstream, first: int) -> Upstream:
+            if (metric, stage) not in tables:
+                return upstream
+            rows = tables[metric, stage].slice(first, size)
+            return replace(upstream, read_each=lambda: [rows], state=(upstream.state, first))
+
         return [
-            inputs._replace(upstream={metric: _slice_measured(read, first, size) for metric, read in upstream.items()})
+            inputs._replace(
+                upstream={
+                    metric: {stage: slice_upstream(metric, stage, each, first) for stage, each in by_stage.items()}
+                    for metric, by_stage in inputs.upstream.items()
+                }
+            )
             for first in firsts
         ]
 
@@ -119,18 +134,18 @@ class NodeStage:
         return self.stage.compute(prepared)
 
     def _inputs(self, work: Work, cells: Sequence[Cell]) -> Inputs:
-        read = self.context.store.read_cell
+        shard, store = work.shard, self.context.store
         return Inputs(
-            group=work.shard.group,
-            rows=self._read_rows(work.shard),
+            group=shard.group,
+            rows=self._read_rows(shard),
             metrics=tuple(cell.metric for cell in cells),
             upstream={
                 cell.metric: {stage: self._upstream(stage, paths, work) for stage, paths in cell.inputs.items()}
                 for cell in cells
             },
-            prompts=self._prompts(work.shard),
-            pack=self._pack(work.shard.group),
-            earlier={cell.metric: read_earlier(cell, self.context.limits, read) for cell in cells},
+            prompts=self._prompts(shard),
+            pack=self._pack(shard.group),
+            earlier={cell.metric: read_earlier(cell, self.context.limits, store.read_cell) for cell in cells},
         )
 
     def _read_rows(self, shard: Shard) -> pa.Table:
@@ -139,15 +154,15 @@ class NodeStage:
         if self.stage.over == "prompts":
             return read_prompts(shard)
         sources, captions = need_sources(self.node.metrics), need_captions(self.node.metrics)
-        if not sources and not captions:
-            return self._replace_images(read_shard(shard, COLUMNS))
-        images = read_shard(shard, (*COLUMNS, *(EDIT_COLUMNS if sources else CAPTIONS)))
-        return self._replace_images(append_edit_columns(images, self.context.prompt_shards))
-
-    def _replace_images(self, images: pa.Table) -> pa.Table:
-        """Return the rows with the images that the node's metrics see: other ones if an ablation replaces them."""
-        metric = next(iter(self.node.metrics.values()))
-        return replace_images(images, metric.image_ablation) if self.stage.looks_at_images() else images
+        if sources or captions:
+            images = read_shard(shard, (*COLUMNS, *(EDIT_COLUMNS if sources else CAPTIONS)))
+            images = append_edit_columns(images, self.context.prompt_shards)
+        else:
+            images = read_shard(shard, COLUMNS)
+        if not self.stage.looks_at_images():
+            return images
+        metric = next(iter(self.node.metrics.values()))  # metrics with different ablations are in different nodes
+        return replace_images(images, metric.image_ablation)
 
     def _upstream(self, stage: str, paths: Sequence[str], work: Work) -> Upstream:
         drafts = tuple(is_draft(path, work.outcomes) for path in paths)
@@ -159,7 +174,6 @@ class NodeStage:
         return Upstream(tuple(paths), read_each, STAGES[stage].schema, state=drafts)
 
     def _pack(self, suite: str) -> Upstream | None:
-        """Return the questions that the benchmark ships, which are read only if they are used."""
         packed = self.context.packed
         if packed is None:
             return None
@@ -172,22 +186,3 @@ class NodeStage:
         shards = (shard,) if shard.holds_prompts else self.context.prompt_shards
         names = tuple(f"{prompts.group}/{prompts.name}" for prompts in shards)
         return Upstream(names, lambda: [read_prompts(prompts) for prompts in shards], schemas.PROMPTS)
-
-
-def _read_measured(upstream: Mapping[str, Upstream]) -> dict[str, Upstream]:
-    """Return the inputs with the tables that have a row for each image already read."""
-
-    def read(each: Upstream) -> Upstream:
-        table = each.read()
-        return replace(each, read_each=lambda: [table])
-
-    return {stage: read(each) if STAGES[stage].over == "images" else each for stage, each in upstream.items()}
-
-
-def _slice_measured(upstream: Mapping[str, Upstream], first: int, size: int) -> dict[str, Upstream]:
-    """Return the inputs with `size` rows of the tables that have a row for each image."""
-
-    def part(read: Upstream) -> Upstream:
-        return replace(read, read_each=lambda: [read.read().slice(first, size)], state=(read.state, first))
-
-    return {stage: part(read) if STAGES[stage].over == "images" else read for stage, read in upstream.items()}

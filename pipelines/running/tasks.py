@@ -8,7 +8,7 @@ from typing import Protocol
 
 from plumbline.pipelines.base.cluster_config import ClusterConfig
 from plumbline.pipelines.base.storage import Place
-from plumbline.pipelines.running.in_order import AHEAD, Item, Result, Shared, in_order
+from plumbline.pipelines.running.ordered_calls import Item, Result, Shared, call_in_order
 from plumbline.pipelines.store.store import Store
 
 THREADS = 8
@@ -38,7 +38,7 @@ class TasksHere:
             return pool.submit(copy_context().run, function, shared, item)
 
         with ThreadPoolExecutor(THREADS) as pool:
-            yield from in_order(items, begin, Future.result, Future.cancel, lambda: AHEAD * THREADS)
+            yield from call_in_order(items, begin, Future.result, Future.cancel, lambda: THREADS)
 
 
 @contextmanager

@@ -1,18 +1,23 @@
 """The cells to compute together: those of a sweep, or of the sweeps of a suite, which share their models."""
 
-from collections.abc import Iterator, Mapping
+import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Literal
 
 from plumbline.operators.stages.graph import make_nodes
+from plumbline.pipelines.base.cluster_config import ClusterConfig
 from plumbline.pipelines.plans.plan import NodePlan, Plan
 from plumbline.pipelines.running.stages import StageContext
 from plumbline.pipelines.store.cells import Work
 from plumbline.pipelines.store.store import Store
 
-Kind = Literal["prompts", "images"]
-"""Kind of the rows of a shard."""
+MIN_SMALL_CALLS = 4000
+"""Number of model calls that is small on any machine: Ray's start and its workers' imports would take longer."""
+CALLS_BY_CORES = 24_000
+"""Largest number of model calls times cores of a small plan: on few cores, Ray's workers gain little."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,47 +25,57 @@ class Workload:
     """One plan or several in one store. Nodes of the same name load their models once for all plans."""
 
     plans: Mapping[str, Plan]
-    """Plans by benchmark."""
     contexts: Mapping[str, StageContext]
-    """Contexts of the stages by benchmark."""
 
     @property
     def store(self) -> Store:
-        """Store with all cells."""
         return next(iter(self.contexts.values())).store
 
     @property
     def nodes(self) -> list[NodePlan]:
         """Nodes of all plans in the order that data flows; nodes of the same name are merged."""
-        named: dict[str, NodePlan] = {}
+        merged: dict[str, NodePlan] = {}
         for item in chain.from_iterable(plan.nodes for plan in self.plans.values()):
-            named[item.node.name] = _merge(named[item.node.name], item) if item.node.name in named else item
-        metrics = {name: metric for item in named.values() for name, metric in item.node.metrics.items()}
-        return [named[node.name] for node in make_nodes(metrics)]
+            if (other := merged.get(item.node.name)) is not None:
+                # both have their metrics and models from the same configuration
+                models, metrics = {**other.node.models, **item.node.models}, {**other.node.metrics, **item.node.metrics}
+                item = NodePlan(
+                    replace(other.node, models=models, metrics=metrics),
+                    cells=other.cells + item.cells,
+                    missing=other.missing + item.missing,
+                    images=other.images + item.images,
+                    model_calls=other.model_calls + item.model_calls,
+                )
+            merged[item.node.name] = item
+        every_metric = {name: metric for item in merged.values() for name, metric in item.node.metrics.items()}
+        return [merged[node.name] for node in make_nodes(every_metric)]
 
-    @property
-    def renews(self) -> bool:
-        """True if some committed cells cannot be used and are computed again."""
-        return any(plan.renewed for plan in self.plans.values())
-
-    def shards_with_work(self, kind: Kind) -> Iterator[Work]:
+    def shards_with_work(self, kind: Literal["prompts", "images"]) -> Iterator[Work]:
         """Yield the shards of prompts, or of images, with cells to compute; a cell of several plans comes once."""
-        taken: set[str] = set()
+        seen: set[str] = set()
         for benchmark, plan in self.plans.items():
             for work in plan.work(plan.prompts if kind == "prompts" else plan.images):
-                cells = tuple(cell for cell in work.cells if cell.path not in taken)
+                cells = tuple(cell for cell in work.cells if cell.path not in seen)
                 if len(self.plans) > 1:
-                    taken.update(cell.path for cell in cells)
+                    seen.update(cell.path for cell in cells)
                 if cells:
                     yield replace(work, cells=cells, benchmark=benchmark)
 
 
-def _merge(node_plan: NodePlan, other: NodePlan) -> NodePlan:
-    """Merge the work of two plans at one node. Both take their metrics and models from the same configuration."""
-    node = replace(
-        node_plan.node,
-        models={**node_plan.node.models, **other.node.models},
-        metrics={**node_plan.node.metrics, **other.node.metrics},
-    )
-    cells, missing, images, calls = (mine + others for mine, others in zip(node_plan[1:5], other[1:5], strict=True))
-    return NodePlan(node, cells, missing, images, calls)
+def fits_this_process(nodes: Iterable[NodePlan], cluster: ClusterConfig) -> bool:
+    """Return True if cluster=auto computes in this process: few model calls are missing, no GPU, no Ray cluster.
+
+    A Ray cluster is configured, named by RAY_ADDRESS as inside a Ray job, or already connected.
+    """
+    ray = sys.modules.get("ray")
+    if cluster.address or os.environ.get("RAY_ADDRESS") or (ray is not None and ray.is_initialized()):
+        return False
+    with_model = [item for item in nodes if item.missing and item.node.model is not None]
+    if any(cluster.pool(item.node.name).num_gpus for item in with_model):
+        return False
+    return sum(item.model_calls for item in with_model) <= count_small_calls()
+
+
+def count_small_calls() -> int:
+    """Return the largest number of model calls of a small plan on this machine."""
+    return max(MIN_SMALL_CALLS, CALLS_BY_CORES // len(os.sched_getaffinity(0)))

@@ -43,7 +43,6 @@ class Shard:
     place: ShardPlace
     """Source file, or the folder of questions that prompts are read from."""
     size: int
-    """Bytes of the whole file."""
     etag: str
     """Version of the file: S3's ETag, or the modification time of a local file; empty for a folder."""
     row_groups: tuple[int, ...]
@@ -67,12 +66,10 @@ class Shard:
 
     @property
     def url(self) -> str:
-        """Address of the file, with file:// for a local one."""
         return self.place.uri
 
     @property
     def holds_prompts(self) -> bool:
-        """Return True if each row contains the text of its own prompt."""
         return any(name == "prompt" for name, _ in self.columns)
 
     @property
@@ -120,7 +117,6 @@ class Recipe:
 
     @property
     def folder(self) -> str:
-        """Folder of its cells in the store."""
         return f"{self.stage}/{self.digest[:8]}"
 
 
@@ -175,9 +171,7 @@ class Cell:
     key: str
     path: str
     inputs: Mapping[str, tuple[str, ...]]
-    """Paths of the cells that it reads, by stage."""
     recipe: str = ""
-    """Digest of its recipe."""
     earlier: tuple[str, ...] = ()
     """Paths of cells whose rows may be reused: its draft, then cells of earlier inputs, newest first."""
     renew: bool = False

@@ -13,8 +13,6 @@ DIGEST_KEY = "plumbline_digest"
 CHECKSUM = "checksum"
 """Field with the digest: the last one of a JSON file."""
 
-PAGE_COMMENT = "<!-- {} -->"
-
 
 class DamagedError(Exception):
     """A file's bytes differ from the bytes that were written."""
@@ -57,20 +55,6 @@ def decode_json(text: str) -> Any:
     if isinstance(content, dict):
         content.pop(CHECKSUM, None)
     return content
-
-
-def with_page_digest(html: str) -> str:
-    """Return an HTML page with its digest in a comment after its end."""
-    return insert_digest(f"{html.rstrip()}\n{PAGE_COMMENT.format(NO_DIGEST)}\n".encode()).decode()
-
-
-def is_sound_page(text: str) -> bool:
-    """Return True if a page is undamaged."""
-    try:
-        check_digest(text.encode())
-    except DamagedError:
-        return False
-    return True
 
 
 def _split_at_digest(data: bytes) -> tuple[bytes, bytes, bytes]:

@@ -16,8 +16,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
-from types import TracebackType
-from typing import Literal, NamedTuple, Self
+from typing import NamedTuple, Self
 
 from pydantic import TypeAdapter
 
@@ -30,12 +29,9 @@ LEASE_TIMEOUT = 120.0
 """Seconds without a renewal after which a holder counts as dead, if its file names no other timeout."""
 RENEWALS_PER_TIMEOUT = 6
 """Renewals that a holder attempts within the timeout; several, because a renewal may fail."""
-TRUSTED_SHARE = 2 / 3
+TRUSTED_FRACTION = 2 / 3
 """Fraction of the timeout after which a holder that could not renew no longer relies on its lease."""
 POLLS_PER_TIMEOUT = 20
-"""Number of times that a watcher reads the file within the timeout."""
-
-State = Literal["free", "unknown", "alive", "dead"]
 
 
 class LeaseHeld(PlumblineError):
@@ -69,9 +65,7 @@ class Holder:
 _HOLDER = TypeAdapter(Holder)
 
 
-class LeaseSight(NamedTuple):
-    """A lease as it was last read."""
-
+class LeaseRecord(NamedTuple):
     number: int
     """Number of its file; 0 if it was never taken."""
     text: str
@@ -95,50 +89,13 @@ class Clock:
         time.sleep(seconds)
 
 
-class Watch:
-    """Repeated reads of another process's lease, to find out if its holder is alive."""
-
-    def __init__(self, store: Store, name: str, clock: Clock) -> None:
-        self._store, self._name, self._clock = store, name, clock
-        self._text: str | None = None
-        self._since = 0.0
-        self._moved = False
-        self.sight = LeaseSight(0, "", None)
-
-    def poll(self) -> State:
-        """Read the lease and return its state.
-
-        Returns:
-            `free` if it was never taken or is released; `alive` if its file has changed since the first poll; `dead` if
-            the file has not changed for as long as the holder promised; else `unknown`.
-        """
-        before = self._clock.now()  # what is read next may be as old as this
-        self.sight = read_lease(self._store, self._name)
-        if self.sight.text != self._text:
-            self._moved = self._text is not None
-            self._text, self._since = self.sight.text, self._clock.now()
-        if self.sight.is_free:
-            return "free"
-        if before - self._since >= self.timeout:
-            return "dead"
-        return "alive" if self._moved else "unknown"
-
-    @property
-    def timeout(self) -> float:
-        """Seconds for which the file of a living holder may stay unchanged."""
-        return self.sight.holder.seconds if self.sight.holder is not None else LEASE_TIMEOUT
-
-    def pause(self) -> None:
-        """Sleep until the next poll is due."""
-        self._clock.pause(self.timeout / POLLS_PER_TIMEOUT)
-
-
 class Lease:
     """A held lease. As a context manager it is renewed by a thread, and released at the end."""
 
     def __init__(self, store: Store, name: str, holder: Holder, clock: Clock) -> None:
         self._store, self._name, self._holder, self._clock = store, name, holder, clock
-        self._number = 0
+        self.number = 0
+        """Number of its file; it grows with every holder."""
         self._renewed = 0.0
         self._lock = threading.Lock()
         self._ended = threading.Event()
@@ -147,11 +104,6 @@ class Lease:
         """True once this process knows that it does not hold the lease any more."""
         self.when_lost: Callable[[LeaseLost], None] = lambda error: None
         """Called by the renewing thread when it finds the lease lost."""
-
-    @property
-    def number(self) -> int:
-        """Number of its file; it grows with every holder."""
-        return self._number
 
     def claim(self, number: int) -> bool:
         """Take a number and delete lower numbers; return False if another holder has it, or a higher one."""
@@ -165,7 +117,7 @@ class Lease:
             if older < number:
                 with suppress(PlumblineError):
                     self._store.remove(_path(self._name, older))
-        self._number, self._renewed = number, began
+        self.number, self._renewed = number, began
         return True
 
     def renew(self) -> None:
@@ -185,23 +137,13 @@ class Lease:
     def _renew(self) -> bool:
         began = self._clock.now()
         self._holder = replace(self._holder, beat=self._holder.beat + 1)
-        if began - self._renewed >= self._holder.seconds * TRUSTED_SHARE:
-            return _highest(self._store, self._name) == self._number and self.claim(self._number + 1)
-        self._store.write_text(_path(self._name, self._number), _encode(self._holder).decode())
-        self._renewed = began
-        return _highest(self._store, self._name) == self._number
-
-    def release(self) -> None:
-        """Release the lease. If that cannot be written, other processes wait until the holder counts as dead."""
-        self._ended.set()
-        if self._thread.is_alive():
-            self._thread.join()
-        if not self.lost:
-            with suppress(PlumblineError):
-                self._store.write_text(
-                    _path(self._name, self._number), _encode(replace(self._holder, released=True)).decode()
-                )
-        self.lost = True
+        late = began - self._renewed >= self._holder.seconds * TRUSTED_FRACTION
+        if not late:
+            self._store.write_text(_path(self._name, self.number), _encode(self._holder).decode())
+            self._renewed = began
+        if max(_numbers(self._store, self._name), default=0) != self.number:
+            return False
+        return self.claim(self.number + 1) if late else True
 
     def _renew_repeatedly(self) -> None:
         while not self._ended.wait(self._holder.seconds / RENEWALS_PER_TIMEOUT):
@@ -213,13 +155,22 @@ class Lease:
             except PlumblineError:
                 continue  # the next renewal may succeed
 
+    def release(self) -> None:
+        """Release the lease. If that cannot be written, other processes wait until the holder counts as dead."""
+        self._ended.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        if not self.lost:
+            released = _encode(replace(self._holder, released=True)).decode()
+            with suppress(PlumblineError):
+                self._store.write_text(_path(self._name, self.number), released)
+        self.lost = True
+
     def __enter__(self) -> Self:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.release()
 
 
@@ -230,7 +181,7 @@ def take_lease(
     *,
     seconds: float = LEASE_TIMEOUT,
     wait: float = 0.0,
-    on_wait: Callable[[LeaseSight], None] = lambda sight: None,
+    on_wait: Callable[[LeaseRecord], None] = lambda lease: None,
     clock: Clock | None = None,
 ) -> Lease:
     """Take the named lease, which is held until its context ends.
@@ -239,12 +190,17 @@ def take_lease(
     that is known. `on_wait` is called once, with the lease that is waited for.
     """
     clock = clock or Clock()
-    watch = Watch(store, name, clock)
     until = clock.now() + wait
-    announced = False
+    text: str | None = None
+    since, changed, announced = 0.0, False, False
     while True:
-        state = watch.poll()
-        if state in ("free", "dead"):
+        before = clock.now()  # the file that is read next may be as old as this
+        current = read_lease(store, name)
+        if current.text != text:
+            changed = text is not None
+            text, since = current.text, clock.now()
+        timeout = LEASE_TIMEOUT if current.holder is None else current.holder.seconds
+        if current.is_free or before - since >= timeout:  # else its holder is alive, or that is not known yet
             holder = Holder(
                 job=job,
                 token=uuid.uuid4().hex,
@@ -254,55 +210,34 @@ def take_lease(
                 seconds=seconds,
             )
             lease = Lease(store, name, holder, clock)
-            if lease.claim(watch.sight.number + 1):
+            if lease.claim(current.number + 1):
                 return lease
-        elif state == "alive" and clock.now() >= until:
-            raise LeaseHeld(f"{store.place / LEASES}: {watch.sight} is at work; run again once it has ended")
+        elif changed and clock.now() >= until:
+            raise LeaseHeld(f"{store.place / LEASES}: {current} is at work; run again once it has ended")
         elif not announced:
             announced = True
-            on_wait(watch.sight)
-        watch.pause()
+            on_wait(current)
+        clock.pause(timeout / POLLS_PER_TIMEOUT)
 
 
-def read_lease(store: Store, name: str) -> LeaseSight:
+def read_lease(store: Store, name: str) -> LeaseRecord:
     """Return the lease of that name as it is now, which does not show if its holder is alive."""
     while True:
-        number = _highest(store, name)
+        number = max(_numbers(store, name), default=0)
         if number == 0:
-            return LeaseSight(0, "", None)
+            return LeaseRecord(0, "", None)
         text = store.read_text(_path(name, number))
-        if text is not None:  # else a higher one was taken in between
-            return LeaseSight(number, f"{number} {text}", _decode(text))
-
-
-def unreleased_leases(store: Store) -> dict[str, LeaseSight]:
-    """Return, by name, the leases that were taken and not released; their holders may be alive or dead."""
-    names = sorted({path.split("/")[1] for path in store.listing(LEASES)})
-    seen = {name: read_lease(store, name) for name in names}
-    return {name: sight for name, sight in seen.items() if not sight.is_free}
-
-
-def live_leases(store: Store, clock: Clock | None = None) -> dict[str, LeaseSight]:
-    """Return, by name, the leases whose holders are alive; watch each holder until that is known."""
-    clock = clock or Clock()
-    watches = {name: Watch(store, name, clock) for name in unreleased_leases(store)}
-    alive: dict[str, LeaseSight] = {}
-    while watches:
-        states = {name: watch.poll() for name, watch in watches.items()}
-        alive |= {name: watches[name].sight for name, state in states.items() if state == "alive"}
-        watches = {name: watches[name] for name, state in states.items() if state == "unknown"}
-        if watches:
-            min(watches.values(), key=lambda watch: watch.timeout).pause()
-    return alive
+        if text is None:  # a higher number was taken in between
+            continue
+        try:
+            holder = _HOLDER.validate_python(decode_json(text))
+        except (DamagedError, ValueError, RecursionError):
+            holder = None
+        return LeaseRecord(number, f"{number} {text}", holder)
 
 
 def _path(name: str, number: int) -> str:
     return f"{LEASES}/{name}/{number:08}.json"
-
-
-def _highest(store: Store, name: str) -> int:
-    """Return the number of the current file; 0 if the lease was never taken."""
-    return max(_numbers(store, name), default=0)
 
 
 def _numbers(store: Store, name: str) -> list[int]:
@@ -312,10 +247,3 @@ def _numbers(store: Store, name: str) -> list[int]:
 
 def _encode(holder: Holder) -> bytes:
     return encode_json(asdict(holder)).encode()
-
-
-def _decode(text: str) -> Holder | None:
-    try:
-        return _HOLDER.validate_python(decode_json(text))
-    except (DamagedError, ValueError, RecursionError):
-        return None

@@ -1,21 +1,14 @@
 """The questions that a metric of a run asked: its scores cells, and the questions cells that these read."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 
 from plumbline.operators.base.schemas import QUESTIONS
+from plumbline.pipelines.store.runs import CellStates, cell_states
 from plumbline.pipelines.store.store import Store, StoredCell, draft_path
 
 STATES_WITH_TABLE = ("cached", "committed", "draft")
-"""States of cells that have a table."""
-CellStates = Mapping[str, str]
-"""States of a run's cells, by path."""
-
-
-def cell_states(store: Store, run_id: str) -> CellStates:
-    cells = store.read_table(f"runs/{run_id}/cells.parquet", ["path", "state"])
-    return dict(zip(*(cells.column(name).to_pylist() for name in ("path", "state")), strict=True))
 
 
 def find_scores_cells(store: Store, states: CellStates, metric: str) -> Iterator[str]:
@@ -38,7 +31,6 @@ def select_question_cells(inputs: Iterable[str]) -> list[str]:
 
 
 def read_stored(store: Store, states: CellStates, path: str) -> StoredCell:
-    """Read a cell of a run, or its draft."""
     return store.read_cell(draft_path(path) if states.get(path) == "draft" else path)
 
 

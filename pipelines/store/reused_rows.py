@@ -10,9 +10,10 @@ import pyarrow as pa
 from plumbline.operators.base.errors import PlumblineError, RowError
 from plumbline.operators.base.rows import count_errors
 from plumbline.operators.images.decoding import ImageLimits
+from plumbline.operators.stages.stage import Stage
 from plumbline.operators.stages.table import STAGES
 from plumbline.pipelines.store.cells import PIECE, Cell, Outcome, PlannedCell
-from plumbline.pipelines.store.runs import read_manifest, run_ids
+from plumbline.pipelines.store.runs import cell_states, read_manifest, run_ids
 from plumbline.pipelines.store.store import Store, StoredCell, StoreError, draft_path
 
 READERS = 16
@@ -29,10 +30,11 @@ class EarlierCells:
 
     def __init__(self, stored: Mapping[str, float]) -> None:
         """Index the paths in the store that the plan does not name, by their modification times."""
-        self.by_likeness: dict[str, list[str]] = defaultdict(list)
+        self.by_group: dict[str, list[str]] = defaultdict(list)
+        """Paths by `_similar_groups`, newest first."""
         for path in sorted(stored, key=stored.__getitem__, reverse=True):
-            for likeness in _likenesses(path):
-                self.by_likeness[likeness].append(path)
+            for group in _similar_groups(path):
+                self.by_group[group].append(path)
 
     def similar_cells(self, path: str, *, renew: bool) -> tuple[str, ...]:
         """Return the paths of the draft of a cell and of the newest of the cells that are most like it.
@@ -40,22 +42,22 @@ class EarlierCells:
         A draft may contain few rows, so the other cells are returned even if there is one. A cell to renew may contain
         rows that stay, so it comes first.
         """
-        if not STAGES[_stage(path)].keeps_rows:
+        if not _stage_of(path).keeps_rows:
             return ()
-        draft, closest = draft_path(path), [self.by_likeness.get(likeness, []) for likeness in _likenesses(path)]
-        own = [*([path] if renew else ()), *([draft] if draft in closest[0] else ())]
-        others = next((found for alike in closest if (found := [other for other in alike if other != draft])), [])
+        draft, groups = draft_path(path), [self.by_group.get(group, []) for group in _similar_groups(path)]
+        own = [*([path] if renew else ()), *([draft] if draft in groups[0] else ())]
+        others = next((found for group in groups if (found := [other for other in group if other != draft])), [])
         return (*own, *others[:MAX_EARLIER])
 
 
-def _likenesses(path: str) -> tuple[str, ...]:
-    """Return names that cells with equal rows are likely to share, the closest likeness first.
+def _similar_groups(path: str) -> tuple[str, ...]:
+    """Return names of groups of cells that are likely to have equal rows, the most similar group first.
 
     Cells over prompts share the folder of their benchmark. Cells over images share the shard (pieces of a shard count
     as the shard), the shard's name if the generator was renamed, or the generator if its file was renamed.
     """
     folder = path.rpartition("/")[0]
-    if STAGES[_stage(path)].over == "prompts":
+    if _stage_of(path).over == "prompts":
         return (folder,)
     recipe, shard = folder.rpartition("/")[0], PIECE.sub("", _shard_of(path))
     return (shard, f"{recipe}/*/{shard.rpartition('/')[2]}", folder)
@@ -66,8 +68,8 @@ def _shard_of(path: str) -> str:
     return path.rpartition("-")[0]
 
 
-def _stage(path: str) -> str:
-    return path.partition("/")[0]
+def _stage_of(path: str) -> type[Stage]:
+    return STAGES[path.partition("/")[0]]
 
 
 def read_earlier(cell: Cell, limits: ImageLimits, read: Callable[[str], StoredCell]) -> list[pa.Table]:
@@ -109,19 +111,18 @@ def find_failed(cells: Iterable[PlannedCell], stored: Set[str], store: Store, be
     Each comes with the path of the cell whose draft has its failed rows: a different one if the images were repaired
     since. `stored` are paths in the store that the plan does not name.
     """
-    failed = _failed_shards(store, benchmark)
+    failed = _find_failed_shards(store, benchmark)
     paths = {cell: path if draft_path(path := cell.path) in stored else failed.get(_shard_of(path)) for cell in cells}
     return {cell: path for cell, path in paths.items() if path is not None}
 
 
-def _failed_shards(store: Store, benchmark: str) -> dict[str, str]:
+def _find_failed_shards(store: Store, benchmark: str) -> dict[str, str]:
     """Return the failed cells of the benchmark's newest readable run, by recipe and shard."""
     for run_id in reversed(run_ids(store)):
         try:
             if read_manifest(store, run_id).get("benchmark") == benchmark:
-                cells = store.read_table(f"runs/{run_id}/cells.parquet", ["path", "state"])
-                states = zip(cells.column("path").to_pylist(), cells.column("state").to_pylist(), strict=True)
-                return {_shard_of(path): path for path, state in states if state in ("failed", "draft")}
+                states = cell_states(store, run_id)
+                return {_shard_of(path): path for path, state in states.items() if state in ("failed", "draft")}
         except PlumblineError:
             continue
     return {}

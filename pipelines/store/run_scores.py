@@ -18,7 +18,6 @@ SHARED = ("generator", "metric")
 
 
 def score_parts(store: Store, run_id: str) -> list[str]:
-    """Return the paths of the files with a run's scores."""
     path = f"runs/{run_id}/scores.parquet"
     return store.files(path) or [path]
 
@@ -52,7 +51,6 @@ def _texts_path(run_id: str) -> str:
 
 
 def errors_path(run_folder: str) -> str:
-    """Return the path of a run's rows without a score."""
     return f"{run_folder}/errors.parquet"
 
 

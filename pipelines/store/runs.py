@@ -23,9 +23,7 @@ from plumbline.pipelines.store.store import LATEST, RERUN, Store, draft_path
 
 READERS = 16
 MAX_RUNS_SEARCHED = 32
-"""Number of the newest runs that are searched for a run of a benchmark."""
 ORDER = "order"
-"""Folder of the runs' positions."""
 UNNAMED = ".unnamed"
 LATEST_REPORT = "latest/report.html"
 """Copy of the newest run's report at a fixed address in the store."""
@@ -62,9 +60,16 @@ CELLS = pa.schema(
 """
 
 
-class ScoresCell(NamedTuple):
-    """A cell that a run's scores were read from."""
+CellStates = Mapping[str, str]
 
+
+def cell_states(store: Store, run_id: str) -> CellStates:
+    """Return the states of a run's cells; raise StoreError if its table cannot be read."""
+    cells = store.read_table(f"runs/{run_id}/cells.parquet", ["path", "state"])
+    return dict(zip(cells.column("path").to_pylist(), cells.column("state").to_pylist(), strict=True))
+
+
+class ScoresCell(NamedTuple):
     path: str
     stored: str
     """Path of its file: the same, or its draft's."""
@@ -83,7 +88,7 @@ def scores_cells(store: Store, run_id: str) -> list[ScoresCell]:
 
 
 class Manifest(TypedDict, total=False):
-    """Fields of a manifest that are read again. A manifest may have more fields, and an old one fewer."""
+    """Fields of a manifest that are read again; a manifest has more fields."""
 
     note: str
     benchmark: str
@@ -100,8 +105,6 @@ _MANIFEST = TypeAdapter(Manifest)
 
 
 class Run(NamedTuple):
-    """A run in a list of runs."""
-
     run_id: str
     manifest: Mapping[str, Any] | None
     """None if it is damaged."""
@@ -115,10 +118,6 @@ NameRun = Callable[[Store, datetime], str]
 DAY = re.compile(r"(\d{4})-(\d\d)-(\d\d)")
 
 
-def _skip_lease_check() -> None:
-    """Do nothing, for writers that have no lease."""
-
-
 def name_by_time(store: Store, began: datetime) -> str:
     """Return the id of a run, by when it began: 20261123-020000-123456."""
     return f"{began:%Y%m%d-%H%M%S-%f}"
@@ -130,16 +129,11 @@ def name_by_date(store: Store, began: datetime) -> str:
     The id is claimed by a create-only write, so that no other run is ever written into its folder, not even by a
     process that was stalled and continues later.
     """
-    days = (f"{began:%Y-%m-%d}", f"{began:%Y%m%d-}")
-    names = (days[0], f"{began:%Y-%m-%d-%H%M%S}", f"{began:%Y-%m-%d-%H%M%S-%f}")
-    taken = any(folder.startswith(days) for folder in store.folders("runs"))
+    prefixes = (f"{began:%Y-%m-%d}", f"{began:%Y%m%d-}")
+    names = (prefixes[0], f"{began:%Y-%m-%d-%H%M%S}", f"{began:%Y-%m-%d-%H%M%S-%f}")
+    day_has_run = any(folder.startswith(prefixes) for folder in store.folders("runs"))
     claim = json.dumps({"claim": uuid.uuid4().hex}).encode()
-    return next(name for name in names[taken:] if (store.place / f"runs/{name}/claim.json").create(claim))
-
-
-def _time_key(run_id: str) -> str:
-    """Return a sort key that orders runs by when they began, however they are named."""
-    return DAY.sub(r"\1\2\3", run_id, count=1) if DAY.match(run_id) else run_id
+    return next(name for name in names[day_has_run:] if (store.place / f"runs/{name}/claim.json").create(claim))
 
 
 class Position(NamedTuple):
@@ -162,18 +156,17 @@ def run_of_position(path: str) -> str:
 
 
 def _positions(store: Store) -> list[Position]:
-    """Return all positions, in ascending order."""
-    numbers = {path: path.rpartition("/")[2].partition("-")[0] for path in store.files(ORDER)}
-    return sorted(
-        Position(int(number), run_of_position(path), not path.endswith(UNNAMED))
-        for path, number in numbers.items()
-        if number.isdigit()
-    )
+    positions = []
+    for path in store.files(ORDER):
+        number = path.rpartition("/")[2].partition("-")[0]
+        if number.isdigit():
+            positions.append(Position(int(number), run_of_position(path), not path.endswith(UNNAMED)))
+    return sorted(positions)
 
 
 @contextmanager
 def _publish(store: Store, run_id: str, *, named: bool, assert_lease: Callable[[], None]) -> Iterator[None]:
-    """Append a run to the order, then run the body; undo that if `assert_lease` raises LeaseLost."""
+    """Append a run to the order, then run the body; remove the position again if `assert_lease` raises LeaseLost."""
     assert_lease()
     positions = _positions(store)
     position = Position(positions[-1].number + 1 if positions else 1, run_id, named)
@@ -188,12 +181,11 @@ def _publish(store: Store, run_id: str, *, named: bool, assert_lease: Callable[[
 
 
 def remove_from_order(store: Store, run_id: str) -> None:
-    """Remove a run from the order, before it is deleted."""
     store.remove_all([position.path for position in _positions(store) if position.run_id == run_id])
 
 
 def commit_run(
-    store: Store, run_id: str, manifest: Mapping[str, Any], assert_lease: Callable[[], None] = _skip_lease_check
+    store: Store, run_id: str, manifest: Mapping[str, Any], assert_lease: Callable[[], None] = lambda: None
 ) -> None:
     """Write a run's manifest, which makes the run exist; it becomes the newest when it is named, once it has a report.
 
@@ -203,7 +195,7 @@ def commit_run(
         store.write_json(_manifest_path(run_id), manifest)
 
 
-def name_newest(store: Store, run_id: str, assert_lease: Callable[[], None] = _skip_lease_check) -> None:
+def name_newest(store: Store, run_id: str, assert_lease: Callable[[], None] = lambda: None) -> None:
     """Make a run the newest and publish its report at the fixed address; write nothing if that is done already."""
     last = max((position for position in _positions(store) if position.named), default=None)
     if last is None or last.run_id != run_id:
@@ -215,7 +207,6 @@ def name_newest(store: Store, run_id: str, assert_lease: Callable[[], None] = _s
 
 
 def has_report(store: Store, run_id: str) -> bool:
-    """Return True if a run has an undamaged report."""
     return store.has_page(f"runs/{run_id}/report.html")
 
 
@@ -231,13 +222,13 @@ def publish_newest(store: Store) -> None:
 
     This repeats until they are the newest run's, because another run may be named meanwhile.
     """
-    shown = None
-    while (newest := newest_run(store)) not in (None, shown):
+    published = None
+    while (newest := newest_run(store)) not in (None, published):
         store.write_text(LATEST, f"{newest}\n")
         html = store.read_text(f"runs/{newest}/report.html")
         if html is not None:
             store.write_text(LATEST_REPORT, html)
-        shown = newest
+        published = newest
 
 
 def run_ids(store: Store) -> list[str]:
@@ -255,7 +246,12 @@ def _list_with_manifest(store: Store, positions: Sequence[Position]) -> list[str
 def _sort_folders(store: Store, positions: Sequence[Position]) -> list[str]:
     """Return the folders of runs in the order of `run_ids`, with or without a manifest."""
     numbers = {position.run_id: position.number for position in positions}
-    return sorted(store.folders("runs"), key=lambda run_id: (numbers.get(run_id, -1), _time_key(run_id), run_id))
+
+    def order(run_id: str) -> tuple[int, str, str]:
+        time = DAY.sub(r"\1\2\3", run_id, count=1) if DAY.match(run_id) else run_id  # 2026-11-23 is like 20261123
+        return numbers.get(run_id, -1), time, run_id
+
+    return sorted(store.folders("runs"), key=order)
 
 
 def newest_first(store: Store) -> Iterator[Run]:

@@ -37,8 +37,6 @@ from plumbline.pipelines.store.checksums import (
     decode_json,
     encode_json,
     insert_digest,
-    is_sound_page,
-    with_page_digest,
 )
 
 DRAFT = ".draft.parquet"
@@ -66,7 +64,6 @@ class BrokenCell(StoreError):
     def __init__(self, path: str, message: str) -> None:
         super().__init__(message)
         self.path = path
-        """Path of the cell, relative to the store."""
 
 
 class GoneCell(BrokenCell):
@@ -74,13 +71,10 @@ class GoneCell(BrokenCell):
 
 
 class StoredCell(NamedTuple):
-    """A cell as it was read from the store."""
-
     table: pa.Table
     provenance: Mapping[str, Any]
     """Its key, recipe and node, the cells it was computed from, its error count and the usage of its model calls."""
     digest: str
-    """SHA-256 that its file contains."""
 
     def outcome(self) -> Outcome:
         """Return the outcome that was reported when the cell was committed."""
@@ -92,21 +86,12 @@ class StoredCell(NamedTuple):
         )
 
 
-class DigestedTable(NamedTuple):
-    """One file of a run's table."""
-
-    table: pa.Table
-    sha256: str
-    """SHA-256 of the file."""
-
-
 class Page(NamedTuple):
     """The first files of a folder."""
 
     written: Mapping[str, float]
     """Modification times by path, in seconds since 1970."""
     whole: bool
-    """True if the folder has no more files."""
 
 
 class CellCount(NamedTuple):
@@ -114,19 +99,13 @@ class CellCount(NamedTuple):
 
     found: int
     all: bool
-    """True if all cells were counted."""
 
 
 class StoredFile(NamedTuple):
-    """A file of the store, without its content."""
-
     path: str
     size: int
-    """Size in bytes."""
     written: float
     """Modification time, in seconds since 1970."""
-    etag: str
-    """Version of the file: the ETag of S3, or the modification time of a local file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +138,7 @@ class Store:
     def entries(self, folder: str) -> Iterator[StoredFile]:
         """Yield the files of a folder, with their sizes and times."""
         for path, entry in self._below(folder):
-            yield StoredFile(path, entry.size, entry.modified, entry.etag)
+            yield StoredFile(path, entry.size, entry.modified)
 
     def folders(self, folder: str) -> list[str]:
         """Return the names of the folders directly in a folder; none if the folder does not exist."""
@@ -213,7 +192,10 @@ class Store:
         cell = path.removesuffix(DRAFT) + ".parquet" if path.endswith(DRAFT) else path
         try:
             stored = decode_cell(_read_bytes(self.place / path), columns)
-            _check_key(path, stored.provenance)
+            # a cell's file name ends with the first digits of its key
+            digits = path.rpartition("/")[2].removesuffix(".parquet").removesuffix(".draft").rpartition("-")[2]
+            if not str(stored.provenance.get("key", "")).startswith(digits):
+                raise DamagedError("it is another cell's file")
             return stored
         except StoreError as error:
             if isinstance(error.__cause__, FileNotFoundError):
@@ -223,11 +205,7 @@ class Store:
             raise BrokenCell(cell, f"{self.place / path}: the cell is damaged ({error}); {VERIFY}") from error
 
     def read_table(self, path: str, columns: Sequence[str] | None = None) -> pa.Table:
-        """Read a run's table, from one file or a folder of files.
-
-        Raises:
-            StoreError: A file, which the message names, is damaged or out of reach.
-        """
+        """Read a run's table from a file or folder; raise StoreError naming a file that is damaged or out of reach."""
         return pa.concat_tables([self.read_file(part, columns) for part in self.files(path) or [path]])
 
     def read_file(self, path: str, columns: Sequence[str] | None = None, *, encoded: Sequence[str] = ()) -> pa.Table:
@@ -240,20 +218,22 @@ class Store:
         try:
             check_table(data)
             table = _read_parquet(data, columns, encoded)
-            _check_subject(path, table)
+            name = json.loads((table.schema.metadata or {}).get(b"plumbline", b"{}")).get("table")
+            if name not in (None, _table_name(path)):  # tables of other programs have no name
+                raise DamagedError(f"it is the table {name}")
             return table.replace_schema_metadata(None)
         except (DamagedError, pa.ArrowException, OSError, UnicodeDecodeError) as error:
             problem = first_line(error)
             raise StoreError(f"{self.place / path}: the table is damaged ({problem}); {RERUN}") from error
 
-    def read_part(self, path: str) -> DigestedTable:
-        """Read one file of a run's table and hash it; raise StoreError if it is damaged or out of reach."""
+    def read_with_digest(self, path: str) -> tuple[pa.Table, str]:
+        """Return one file of a run's table with the file's SHA-256; raise StoreError as `read_table` does."""
         data = _read_bytes(self.place / path)
-        return DigestedTable(self._parse_table(path, data), hashlib.sha256(data).hexdigest())
+        return self._parse_table(path, data), hashlib.sha256(data).hexdigest()
 
     def write_table(self, path: str, table: pa.Table, counted: pa.Table | None = None) -> None:
         """Write one file of a run's table, with counts of its rows in the file's metadata."""
-        (self.place / path).write(encode_table(_subject(path), table, counted))
+        (self.place / path).write(encode_table(_table_name(path), table, counted))
 
     def adopt(self, source: str, target: str, columns: Sequence[str]) -> tuple[pa.Table, pa.Table] | None:
         """Copy a file of an earlier run's table to another run.
@@ -264,7 +244,11 @@ class Store:
         try:
             data = _read_bytes(self.place / source)
             table = self._parse_table(source, data, columns)
-            counted = _read_counted(data)
+            tally = (pq.read_metadata(pa.BufferReader(data)).metadata or {}).get(COUNTED_KEY.encode())
+            counted = None
+            if tally is not None:
+                with suppress(ValueError):  # of base64 or Arrow
+                    counted = _read_parquet(b64decode(tally))
             if source != target and counted is not None:
                 (self.place / source).copy_to(self.place / target)
         except Exception as error:
@@ -291,13 +275,7 @@ class Store:
         with write_errors(self.place / path):
             (self.place / path).remove_folder()
 
-    def written(self, path: str) -> float:
-        """Return a file's modification time, in seconds since 1970 by the clock that dates the store's files."""
-        with readable_errors(self.place, "store"):
-            return (self.place / path).entry().modified
-
     def is_sound(self, path: str) -> bool:
-        """Return True if a file of a run's table is undamaged."""
         try:
             self.read_file(path, [])
         except StoreError:
@@ -305,7 +283,6 @@ class Store:
         return True
 
     def write_json(self, path: str, content: Mapping[str, Any]) -> None:
-        """Write a small JSON file that contains its own digest."""
         self.write_text(path, encode_json(content))
 
     def read_json(self, path: str) -> dict[str, Any] | None:
@@ -327,14 +304,15 @@ class Store:
 
     def write_page(self, path: str, html: str) -> int:
         """Write a page, with its digest in a comment at its end; return its bytes."""
-        page = with_page_digest(html)
-        self.write_text(path, page)
-        return len(page.encode())
+        page = insert_digest(f"{html.rstrip()}\n<!-- {NO_DIGEST} -->\n".encode())
+        (self.place / path).write(page)
+        return len(page)
 
     def has_page(self, path: str) -> bool:
-        """Return True if there is an undamaged page at the path."""
         text = self.read_text(path)
-        return text is not None and is_sound_page(text)
+        with suppress(DamagedError):
+            return text is not None and bool(check_digest(text.encode()))
+        return False
 
     def read_text(self, path: str) -> str | None:
         """Return the content of a small text file, or None if it does not exist."""
@@ -345,16 +323,15 @@ class Store:
                 return None
 
     def exists(self, path: str) -> bool:
-        """Return True if there is a file at the path."""
         with readable_errors(self.place, "store"):
             return (self.place / path).exists()
 
     def digest_file(self, path: Path, *, remember: bool) -> str:
         """Return the SHA-256 of a local file; reuse the digest stored for this path, size and modification time."""
-        state = path.stat()
-        file = {"path": str(path.absolute()), "size": state.st_size, "modified_ns": state.st_mtime_ns}
-        identity = "\0".join(map(str, file.values()))
-        note = f"digests/{hashlib.sha256(identity.encode(errors='surrogateescape')).hexdigest()[:32]}"
+        stat = path.stat()
+        file = {"path": str(path.absolute()), "size": stat.st_size, "modified_ns": stat.st_mtime_ns}
+        key = "\0".join(map(str, file.values()))
+        note = f"digests/{hashlib.sha256(key.encode(errors='surrogateescape')).hexdigest()[:32]}"
         known = self.read_json(note)
         if known and known == {**file, "sha256": known.get("sha256")}:
             return str(known["sha256"])
@@ -365,8 +342,6 @@ class Store:
 
 
 class StoreAddress(Protocol):
-    """A configuration that names a store."""
-
     @property
     def store(self) -> str: ...
 
@@ -405,7 +380,6 @@ def open_existing_store(config: StoreAddress) -> Store:
 
 
 def is_store(folder: Place) -> bool:
-    """Return True if a folder contains the mark of a store."""
     mark = folder / MARK
     return mark.is_file() and b"plumbline_store" in mark.read()
 
@@ -418,7 +392,6 @@ def exclude_stores(folder: Place, paths: Sequence[str]) -> list[str]:
 
 
 def draft_path(path: str) -> str:
-    """Return the path of a cell's draft."""
     return path.removesuffix(".parquet") + DRAFT
 
 
@@ -433,10 +406,11 @@ def _read_bytes(place: Place) -> bytes:
 
 
 def _encode(cell: Cell, table: pa.Table, provenance: Mapping[str, Any]) -> bytes:
-    usage = read_usage(table)
-    of_cell = {"key": cell.key, "recipe": cell.recipe, "node": cell.node, "inputs": cell.upstream}
-    counted = {"errors": sum(error_kinds(table).values())} | ({} if usage is None else {"usage": usage._asdict()})
-    return encode_cell(table, {**provenance, **of_cell, **counted})
+    facts: dict[str, Any] = {"key": cell.key, "recipe": cell.recipe, "node": cell.node, "inputs": cell.upstream}
+    facts |= {"errors": sum(error_kinds(table).values())}
+    if (usage := read_usage(table)) is not None:
+        facts |= {"usage": usage._asdict()}
+    return encode_cell(table, {**provenance, **facts})
 
 
 def encode_cell(table: pa.Table, provenance: Mapping[str, Any]) -> bytes:
@@ -451,15 +425,6 @@ def encode_table(name: str, table: pa.Table, counted: pa.Table | None = None) ->
     return insert_digest(_to_parquet(table, metadata))
 
 
-def _read_counted(data: bytes) -> pa.Table | None:
-    """Return the counts in a table's file metadata, or None."""
-    tally = (pq.read_metadata(pa.BufferReader(data)).metadata or {}).get(COUNTED_KEY.encode())
-    try:
-        return None if tally is None else _read_parquet(b64decode(tally))
-    except ValueError:  # of base64 or Arrow
-        return None
-
-
 def decode_cell(data: bytes, columns: Sequence[str] | None = None) -> StoredCell:
     """Parse a cell's file; raise DamagedError, before anything is parsed, if any bit has changed."""
     digest = check_digest(data)
@@ -468,24 +433,10 @@ def decode_cell(data: bytes, columns: Sequence[str] | None = None) -> StoredCell
     return StoredCell(table.replace_schema_metadata(None), provenance, digest)
 
 
-def _check_key(path: str, provenance: Mapping[str, Any]) -> None:
-    """Raise DamagedError if a path contains another cell: its name must end with the first digits of the cell's key."""
-    digits = path.rpartition("/")[2].removesuffix(".parquet").removesuffix(".draft").rpartition("-")[2]
-    if not str(provenance.get("key", "")).startswith(digits):
-        raise DamagedError("it is another cell's file")
-
-
-def _subject(path: str) -> str:
-    """Return the name of a run's table, or the identity of one part of the scores; the same in every run."""
+def _table_name(path: str) -> str:
+    """Return the name of a run's table, or the key of one part of the scores; the same in every run."""
     name = path.rpartition("/")[2].removesuffix(".parquet").rpartition("-")[2]
     return "" if name.isdigit() else name
-
-
-def _check_subject(path: str, table: pa.Table) -> None:
-    """Raise DamagedError if a path contains another table; accept tables without a name, which are older."""
-    name = json.loads((table.schema.metadata or {}).get(b"plumbline", b"{}")).get("table")
-    if name not in (None, _subject(path)):
-        raise DamagedError(f"it is the table {name}")
 
 
 def _to_parquet(table: pa.Table, metadata: Mapping[str, str] | None = None) -> bytes:

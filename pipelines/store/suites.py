@@ -15,12 +15,10 @@ class Suite(NamedTuple):
 
     suite_id: str
     runs: Mapping[str, str]
-    """Ids of its runs, by benchmark."""
     exit_code: int
 
     @property
     def folder(self) -> str:
-        """Path in the store."""
         return f"{SUITES}/{self.suite_id}"
 
     def page(self, store: Store) -> str:

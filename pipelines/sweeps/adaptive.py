@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from plumbline.operators.metaeval.decided_pairs import SeenPrompts, decide_pairs
 from plumbline.pipelines.maintenance.working_sweeps import count_deletions
-from plumbline.pipelines.plans.plan import make_plan, with_missing
+from plumbline.pipelines.plans.plan import with_missing
 from plumbline.pipelines.running.events import Totals, Watch, to_all
 from plumbline.pipelines.store.cells import Outcome
 from plumbline.pipelines.store.store import StoreError
@@ -41,25 +41,19 @@ def run_adaptive(
     assert rounds is not None, "the sweep was planned as an adaptive one"
     now, outcomes = planned, dict[str, Outcome]()
     for round in range(len(rounds.ends)):
-        now = _plan_up_to(now, round, outcomes)
-        now, outcomes, seen = _compute_round(now, round, display)
+        # plan on the current store, without the cells that this run has tried
+        deletions = count_deletions(now.store)  # read before the cells are listed
+        now = replace(now, sources=rounds.up_to(round), deletions=deletions, outcomes=outcomes)
+        plan = now.plan_again()
+        if outcomes:
+            plan = with_missing(plan, {cell for cell in plan.missing if cell.path not in outcomes}, now.sources)
+        now, outcomes, seen = _compute_round(replace(now, plan=plan), round, display)
         on_round(seen)
         if seen.enough:
             break
     now = replace(now, plan=with_missing(now.plan, frozenset(), now.sources), seen=seen, outcomes=outcomes)
     with display() as watch:
         return run_sweep(now, watch), now
-
-
-def _plan_up_to(planned: PlannedSweep, round: int, outcomes: Mapping[str, Outcome]) -> PlannedSweep:
-    """Return the sweep up to a round, planned on the current store without the cells that this run has tried."""
-    assert planned.rounds is not None
-    sources = planned.rounds.up_to(round)
-    deleted = count_deletions(planned.store)  # read before the cells are listed
-    plan = make_plan(planned.config, sources, planned.store, wanted=planned.wanted)
-    if outcomes:
-        plan = with_missing(plan, {cell for cell in plan.missing if cell.path not in outcomes}, sources)
-    return replace(planned, sources=sources, plan=plan, deletions=deleted, outcomes=outcomes)
 
 
 def _compute_round(

@@ -13,16 +13,19 @@ from plumbline.operators.results.run_scores import RunScores
 from plumbline.operators.stages.table import STAGES
 from plumbline.pipelines.maintenance.working_sweeps import describe_progress, send_heartbeats, wait_for_deletions
 from plumbline.pipelines.plans.costs import try_services
-from plumbline.pipelines.plans.plan import Plan, make_plan, with_missing
-from plumbline.pipelines.running.events import Totals, Watch, expected_cells, to_all
+from plumbline.pipelines.plans.plan import Plan, with_missing
+from plumbline.pipelines.running.events import NodeProgress, Totals, Watch, expect_cells, to_all
 from plumbline.pipelines.running.executor import Executor
 from plumbline.pipelines.running.stages import StageContext
 from plumbline.pipelines.running.workload import Workload
 from plumbline.pipelines.store.cells import Outcome, PlannedCell, Shard, is_draft
 from plumbline.pipelines.store.store import BrokenCell, Store
-from plumbline.pipelines.sweeps.planning import NodeTimes, PlannedSweep, uris_of
+from plumbline.pipelines.sweeps.planning import PlannedSweep, uris_of
 
 T = TypeVar("T")
+
+TIMES = ("seconds", "worked", "waited", "calls")
+"""Fields of NodeProgress that are summed over rounds."""
 
 MAX_ROUNDS = 6
 """Rounds of computing and inspecting, more than a chain from questions to scores has stages. Cells that are still
@@ -49,31 +52,29 @@ def registered_sweeps(
     recipes = [recipe for sweep in sweeps for recipe in (*sweep.plan.prompts.recipes, *sweep.plan.images.recipes)]
     uses = sorted({recipe.folder for recipe in recipes})
     content |= {"benchmark": ", ".join(sweep.config.benchmark.name for sweep in sweeps), "uses": uses}
-    planned_events, totals = Totals(expected_cells(nodes)), Totals()
+    planned_events, totals = Totals(expect_cells(nodes)), Totals()
 
     def progress() -> dict[str, Any]:
         return describe_progress(nodes, totals.nodes or planned_events.nodes)
 
     with send_heartbeats(store, progress, **content):
-        deleted = wait_for_deletions(store)
-        yield [_plan_again_if_deleted(sweep, deleted) for sweep in sweeps], to_all(totals.add, watch)
-
-
-def _plan_again_if_deleted(planned: PlannedSweep, deletions: int) -> PlannedSweep:
-    """Return the sweep, planned again if cells may have been deleted since it was planned."""
-    if deletions == planned.deletions:
-        return planned
-    renew = planned.plan.renewed
-    plan = make_plan(planned.config, planned.sources, planned.store, wanted=planned.wanted, renew=renew)
-    return replace(planned, plan=plan)
+        deletions = wait_for_deletions(store)
+        current = []
+        for sweep in sweeps:
+            if deletions != sweep.deletions:
+                sweep = replace(sweep, plan=sweep.plan_again(renew=sweep.plan.renewed))
+            current.append(sweep)
+        yield current, to_all(totals.add, watch)
 
 
 class Inspection(NamedTuple, Generic[T]):
     """A result that was read from the cells of a sweep."""
 
     result: T
-    broken: Set[str]
+    broken: Set[str] = frozenset()
     """Paths of the cells that cannot be used."""
+    message: str = ""
+    """Reason why there is no result."""
 
 
 class CellTables:
@@ -92,7 +93,6 @@ class CellTables:
         return self.store.read(path, draft=is_draft(path, self.outcomes), columns=columns)
 
     def scores(self) -> RunScores:
-        """Return all scores of the sweep."""
         paths = [path for cells in self.plan.scores.values() for path in self.paths(cells)]
         return RunScores([partial(self.read, path) for path in paths])
 
@@ -101,11 +101,10 @@ def inspect_cells(
     planned: PlannedSweep, outcomes: Mapping[str, Outcome], read: Callable[[CellTables], T]
 ) -> Inspection[T | None]:
     """Return the result of `read`, or None with the paths of the cells that cannot be used."""
-    broken = {path for outcome in outcomes.values() for path in outcome.broken}
-    if broken:
+    if broken := {path for outcome in outcomes.values() for path in outcome.broken}:
         return Inspection(None, broken)
     try:
-        return Inspection(read(CellTables(planned.plan, planned.store, outcomes)), frozenset())
+        return Inspection(read(CellTables(planned.plan, planned.store, outcomes)))
     except BrokenCell as error:
         return Inspection(None, {error.path})
 
@@ -129,15 +128,13 @@ def compute_whole(
         renewed |= inspection.broken
         tried = {**planned.outcomes, **outcomes}
         left = {path for path in renewed if path not in tried or tried[path].state != "committed"}
-        plan = make_plan(now.config, now.sources, now.store, wanted=now.wanted, renew=left | inspection.broken)
-        now = replace(now, plan=plan)
+        now = replace(now, plan=now.plan_again(renew=left | inspection.broken))
     again = frozenset(cell for cell in planned.plan.cells if cell.path in renewed)
     plan = replace(planned.plan, missing=planned.plan.missing | again, renewed=renewed)
     return replace(planned, plan=plan), outcomes, inspection.result
 
 
 def compute_missing(planned: PlannedSweep, watch: Watch) -> dict[str, Outcome]:
-    """Compute the plan's missing cells and return their outcomes, by path."""
     return compute_workload(workload_of([planned]), planned.executor, watch)
 
 
@@ -147,7 +144,7 @@ def compute_workload(workload: Workload, executor: Executor, watch: Watch) -> di
     if not nodes:
         return {}
     try_services(item.node for item in nodes)
-    for event in expected_cells(nodes):
+    for event in expect_cells(nodes):
         watch(event)
     return executor.compute(workload, watch)
 
@@ -162,7 +159,6 @@ def workload_of(sweeps: Sequence[PlannedSweep]) -> Workload:
 
 
 def stage_context(planned: PlannedSweep) -> StageContext:
-    """Return the inputs that all stages of a sweep share."""
     config = planned.config
     return StageContext(
         store=planned.store,
@@ -187,10 +183,11 @@ def with_rounds(planned: PlannedSweep, outcomes: dict[str, Outcome]) -> tuple[Pl
 def with_times(planned: PlannedSweep, totals: Totals) -> PlannedSweep:
     """Return the sweep with the times of its nodes added to those of earlier rounds."""
     times = dict(planned.times)
-    for node, state in totals.nodes.items():
-        before = times.get(node, NodeTimes())
-        took = NodeTimes(*(round(getattr(state, name) + getattr(before, name), 2) for name in NodeTimes._fields))
-        times |= {node: took} if took.seconds else {}
+    for node, progress in totals.nodes.items():
+        before = times.get(node, NodeProgress())
+        summed = {name: round(getattr(progress, name) + getattr(before, name), 2) for name in TIMES}
+        if summed["seconds"]:
+            times[node] = NodeProgress(**summed)
     return replace(planned, times=times)
 
 

@@ -1,6 +1,6 @@
 """The parts of a run's scores: each is read from its cells, or copied from an earlier run, by a task.
 
-The process that cuts and counts the parts (results.py) handles no rows: a task returns sums, kinds of failure and row
+The process that splits and counts the parts (results.py) handles no rows: a task returns sums, kinds of failure and row
 counts of a part.
 """
 
@@ -42,19 +42,22 @@ class ScoresPart(NamedTuple):
 
     metric: str
     cells: tuple[PlannedCell, ...]
-    identity: str
+    key: str
     """Digest of everything that its rows and its tally depend on."""
     path: str
-    """Path in this run."""
     earlier: str | None = None
     """Path in an earlier run that has the same part."""
+
+    @property
+    def generator(self) -> str:
+        return self.cells[0].shard.group
 
     @property
     def rows(self) -> int:
         return sum(cell.shard.rows for cell in self.cells)
 
 
-class WrittenCells(NamedTuple):
+class QuestionCells(NamedTuple):
     """A questions cell that scores depend on, and the entailment cell of the same prompts if the scores read one."""
 
     questions: PlannedCell
@@ -65,46 +68,46 @@ class WrittenCells(NamedTuple):
         return self.questions.path, "" if self.entailment is None else self.entailment.path
 
 
-class Bases(NamedTuple):
-    """The expected bases of scores: a basis is a digest of the questions and entailment that a score was computed from.
+class InputDigests(NamedTuple):
+    """Digests of the questions and entailment that the score of each prompt must have been computed from.
 
     Two parallel arrays of hashes. A prompt whose questions are not in the store, as after pruning, is not in them.
     """
 
     prompts: NDArray[np.uint64]
-    bases: NDArray[np.uint64]
+    digests: NDArray[np.uint64]
 
 
-class PartsOfShards(NamedTuple):
-    """The parts of several metrics on the same shards. They share prompts, so counting them together is faster."""
+class PartsTask(NamedTuple):
+    """Parts of several metrics on the same shards. They share prompts, so counting them together is faster."""
 
     parts: tuple[ScoresPart, ...]
     outcomes: Mapping[str, Outcome]
     """Outcomes of the cells that they read and that are not committed."""
     untried: frozenset[PlannedCell]
     """Scores cells that were never tried, and that this sweep does not compute."""
-    written: Mapping[str, tuple[WrittenCells, ...]]
+    questions: Mapping[str, tuple[QuestionCells, ...]]
     """Questions cells that the scores depend on, by metric."""
 
 
-class Gathering(NamedTuple):
+class SharedInputs(NamedTuple):
     """The inputs that all parts of a run share."""
 
     store: Store
     skills: Skills
     extra: pa.Schema
-    """Schema of the further columns."""
-    settings: Mapping[str, Ways] = {}
+    settings: Mapping[str, Ways]
     """Rules that find generation settings; they fill the column of settings."""
-    counting: str = ""
+    counted_metric: str
     """Metric whose rows the images' settings are counted in; rows of other metrics are about the same images."""
-    bases: Mapping[tuple[str, str], Bases] = {}
-    """Expected bases, by the paths of WrittenCells."""
+    digests: Mapping[tuple[str, str], InputDigests]
+    """Digests of the scores' inputs, by the paths of QuestionCells."""
+
+    def counts_settings(self, metric: str | None) -> bool:
+        return bool(self.settings) and metric == self.counted_metric
 
 
 class CountedPart(NamedTuple):
-    """The counts of a part that is in the run's folder."""
-
     sums: Mapping[tuple[str, str], Sums]
     """Sums by generator and metric, for a tally."""
     failures: pa.Table
@@ -124,7 +127,7 @@ class CountedPart(NamedTuple):
     """Paths of cells that are damaged, or were computed from questions that have been written again since."""
 
 
-class _RowPlace(NamedTuple):
+class _RowLocation(NamedTuple):
     """The file and row of a row without a score."""
 
     file: str | None = None
@@ -146,52 +149,44 @@ class MissingRows(NamedTuple):
     """The rejections of an ingest that these rows are, if any."""
 
 
-class MissingPart(NamedTuple):
-    """A part with rows that no cell has."""
-
-    path: str
-    rows: tuple[MissingRows, ...]
-
-
 def errors_part_path(scores_part: str) -> str:
     """Return the path of the rows without a score of a part."""
     return scores_part.replace("/scores.parquet/", "/errors.parquet/")
 
 
-def read_bases(store: Store, cells: tuple[WrittenCells, Mapping[str, Outcome]]) -> tuple[Bases, frozenset[str]]:
-    """Read the expected bases of the scores of some prompts from their questions and entailment cells.
+def read_input_digests(
+    store: Store, cells: tuple[QuestionCells, Mapping[str, Outcome]]
+) -> tuple[InputDigests, frozenset[str]]:
+    """Read the digests of the scores' inputs from the questions and entailment cells of some prompts.
 
-    Returns the bases, and the paths of the cells that cannot be used.
+    Returns the digests, and the paths of the cells that cannot be used.
     """
-    written, outcomes = cells
+    pair, outcomes = cells
     broken: set[str] = set()
-
-    def read(cell: PlannedCell) -> pa.Table | None:
-        try:
-            return store.read(cell.path, key=cell.key, draft=is_draft(cell.path, outcomes))
-        except GoneCell:
-            pass
-        except BrokenCell as error:
-            broken.add(error.path)
-        except StoreError:
-            pass
-        return None
-
-    asked = read(written.questions)
-    entailed = None if written.entailment is None else read(written.entailment)
-    absent = asked is None or (entailed is None and written.entailment is not None)
-    bases = {} if absent else score_bases(asked, entailed)
-    return Bases(hash_ids(list(bases)), hash_ids(list(bases.values()))), frozenset(broken)
+    tables: list[pa.Table | None] = []
+    for cell in (pair.questions, pair.entailment):
+        table = None
+        if cell is not None:
+            try:
+                table = store.read(cell.path, key=cell.key, draft=is_draft(cell.path, outcomes))
+            except StoreError as error:
+                if isinstance(error, BrokenCell) and not isinstance(error, GoneCell):
+                    broken.add(error.path)
+        tables.append(table)
+    questions, entailment = tables
+    complete = questions is not None and (entailment is not None or pair.entailment is None)
+    digests = score_bases(questions, entailment) if complete else {}
+    return InputDigests(hash_ids(list(digests)), hash_ids(list(digests.values()))), frozenset(broken)
 
 
-def gather_parts(gathering: Gathering, order: PartsOfShards) -> list[CountedPart]:
+def gather_parts(shared: SharedInputs, task: PartsTask) -> list[CountedPart]:
     """Write parts into the run's folder: copies of an earlier run's parts if possible, else made from the cells."""
-    adopted = {part.path: _adopt(gathering, part) for part in order.parts if part.earlier is not None}
-    left = [part for part in order.parts if adopted.get(part.path) is None]
-    made = dict(zip((part.path for part in left), PartMaker(gathering, order).make(left), strict=True))
+    adopted = {part.path: _adopt(shared, part) for part in task.parts if part.earlier is not None}
+    left = [part for part in task.parts if adopted.get(part.path) is None]
+    made = dict(zip((part.path for part in left), PartMaker(shared, task).make(left), strict=True))
     for part in left:
-        _repair_earlier(gathering.store, part)
-    return [adopted.get(part.path) or made[part.path] for part in order.parts]
+        _repair_earlier(shared.store, part)
+    return [adopted.get(part.path) or made[part.path] for part in task.parts]
 
 
 def _repair_earlier(store: Store, part: ScoresPart) -> None:
@@ -203,21 +198,21 @@ def _repair_earlier(store: Store, part: ScoresPart) -> None:
         return
     for run_id in run_ids(store)[-MAX_SEARCHED_RUNS:]:
         for path in store.files(f"runs/{run_id}/scores.parquet"):
-            if path.endswith(f"-{part.identity}.parquet") and path != part.path and not store.is_sound(path):
+            if path.endswith(f"-{part.key}.parquet") and path != part.path and not store.is_sound(path):
                 store.adopt(part.path, path, [])
 
 
-def _adopt(gathering: Gathering, part: ScoresPart) -> CountedPart | None:
+def _adopt(shared: SharedInputs, part: ScoresPart) -> CountedPart | None:
     assert part.earlier is not None
-    kept = [COLUMN] if gathering.settings and part.metric == gathering.counting else []
-    adopted = gathering.store.adopt(part.earlier, part.path, (*ERROR_COLUMNS, *COUNTED_COLUMNS, *kept))
+    settings = [COLUMN] if shared.counts_settings(part.metric) else []
+    adopted = shared.store.adopt(part.earlier, part.path, (*ERROR_COLUMNS, *COUNTED_COLUMNS, *settings))
     if adopted is None:
         return None
-    table, counted = adopted
-    tally = Tally(gathering.skills)
-    tally.merge_table(counted)
+    table, sums = adopted
+    tally = Tally(shared.skills)
+    tally.merge_table(sums)
     shards = [(cell.shard, cell.shard.rows) for cell in part.cells]
-    return _count_part(gathering, part.path, table, shards, tally, part.metric)
+    return _count_part(shared, part.path, table, shards, tally, part.metric)
 
 
 class CellRows(NamedTuple):
@@ -232,141 +227,127 @@ class CellRows(NamedTuple):
 
 
 class PartMaker:
-    """Makes parts from their cells."""
-
-    def __init__(self, gathering: Gathering, order: PartsOfShards) -> None:
-        self.gathering, self.order = gathering, order
-        self.store, self.skills, self.extra, self.bases = (
-            gathering.store, gathering.skills, gathering.extra, gathering.bases
-        )  # fmt: skip
+    def __init__(self, shared: SharedInputs, task: PartsTask) -> None:
+        self.shared, self.task, self.store = shared, task, shared.store
         self.broken: set[str] = set()
-        """Paths of the cells that turn out to be unusable."""
-        self._further = lru_cache(maxsize=None)(self._read_further)
+        self._read_extra = lru_cache(maxsize=None)(self._read_extra_columns)
 
     def make(self, parts: Sequence[ScoresPart]) -> Iterator[CountedPart]:
         """Write the parts, and yield the counts of each."""
-        read = [self._cells(part) for part in parts]
+        read = [self._read_cells(part) for part in parts]
         tables = [pa.concat_tables([cell.table for cell in cells]).combine_chunks() for cells, _ in read]
-        for part, (cells, broken), table, tally in zip(
-            parts, read, tables, count_each(tables, self.skills), strict=True
-        ):
+        tallies = count_each(tables, self.shared.skills)
+        for part, (cells, broken), table, tally in zip(parts, read, tables, tallies, strict=True):
             if len(table):
                 sound = all(cell.sound for cell in cells)
                 self.store.write_table(part.path, table, tally.to_table() if sound else None)
             shards = [(cell.shard, len(cell.table)) for cell in cells]
-            counted = _count_part(self.gathering, part.path, table, shards, tally, part.metric)
+            counted = _count_part(self.shared, part.path, table, shards, tally, part.metric)
             lost = {cell.shard: cell.lost for cell in cells if cell.lost is not None}
             yield counted._replace(lost=lost, broken=broken)
 
-    def _cells(self, part: ScoresPart) -> tuple[list[CellRows], frozenset[str]]:
+    def _read_cells(self, part: ScoresPart) -> tuple[list[CellRows], frozenset[str]]:
         """Return the rows of a part's cells, and the paths of the cells that cannot be used."""
         self.broken = set()
-        bases = self._bases(part)
+        inputs = [InputDigests(np.zeros(0, np.uint64), np.zeros(0, np.uint64))]
+        for pair in self.task.questions.get(part.metric, ()):
+            if pair.paths in self.shared.digests:
+                inputs.append(self.shared.digests[pair.paths])
+            else:  # the part should have been copied, but that failed
+                digests, broken = read_input_digests(self.store, (pair, self.task.outcomes))
+                self.broken |= broken
+                inputs.append(digests)
+        prompts, hashes = (np.concatenate(column) for column in zip(*inputs, strict=True))
+        order = np.argsort(prompts, kind="stable")
+        current = InputDigests(prompts[order], hashes[order])
         with ThreadPoolExecutor(CELL_READERS) as readers:
-            cells = list(readers.map(lambda cell: self._read(part.metric, cell, bases), part.cells))
+            cells = list(readers.map(lambda cell: self._read_cell(part.metric, cell, current), part.cells))
         return cells, frozenset(self.broken)
 
-    def _bases(self, part: ScoresPart) -> Bases:
-        """Return the expected bases of the part's scores, sorted by the prompts' hashes."""
-        of_cells = [Bases(np.zeros(0, np.uint64), np.zeros(0, np.uint64))]
-        for written in self.order.written.get(part.metric, ()):
-            if written.paths not in self.bases:  # the part should have been copied, but that failed
-                bases, broken = read_bases(self.store, (written, self.order.outcomes))
-                self.broken |= broken
-                of_cells.append(bases)
-            else:
-                of_cells.append(self.bases[written.paths])
-        prompts, hashes = (np.concatenate(column) for column in zip(*of_cells, strict=True))
-        order = np.argsort(prompts, kind="stable")
-        return Bases(prompts[order], hashes[order])
-
-    def _read(self, metric: str, cell: PlannedCell, bases: Bases) -> CellRows:
-        """Return a cell's rows with the shard's further columns."""
-        shard = cell.shard
-        if cell in self.order.untried:
-            return self._nulls(metric, cell, NOT_TRIED)
-        outcome = self.order.outcomes.get(cell.path)
+    def _read_cell(self, metric: str, cell: PlannedCell, current: InputDigests) -> CellRows:
+        """Return a cell's rows with the shard's further columns; null rows if the cell cannot be used."""
+        if cell in self.task.untried:
+            return self._null_rows(metric, cell.shard, NOT_TRIED)
+        outcome = self.task.outcomes.get(cell.path)
         if outcome is not None and outcome.state == "failed":
             self.broken.update(outcome.broken)
-            return self._nulls(metric, cell, RowError("shard_failed", outcome.message, retryable=True))
-        draft = is_draft(cell.path, self.order.outcomes)
+            return self._null_rows(metric, cell.shard, RowError("shard_failed", outcome.message, retryable=True))
+        draft = is_draft(cell.path, self.task.outcomes)
         try:
             scores = self.store.read(cell.path, key=cell.key, draft=draft, columns=[*schemas.SCORES.names, "basis"])
-            _check_basis(cell, scores, bases)
-            table = append_columns(scores.select(schemas.SCORES.names), self._further(shard), self.extra)
+            _check_inputs(cell, scores, current)
+            table = append_columns(scores.select(schemas.SCORES.names), self._read_extra(cell.shard), self.shared.extra)
         except (OSError, PlumblineError) as error:
             if isinstance(error, BrokenCell):
                 self.broken.add(error.path)
-            return self._nulls(metric, cell, RowError("cell_unreadable", str(error), retryable=True))
-        return CellRows(shard, table, sound=not draft and len(table) == shard.rows)
+            return self._null_rows(metric, cell.shard, RowError("cell_unreadable", str(error), retryable=True))
+        return CellRows(cell.shard, table, sound=not draft and len(table) == cell.shard.rows)
 
-    def _nulls(self, metric: str, cell: PlannedCell, error: RowError) -> CellRows:
+    def _null_rows(self, metric: str, shard: Shard, error: RowError) -> CellRows:
         """Return a null row per image of a shard that failed as a whole; no rows if the ids cannot be read."""
-        shard = cell.shard
+        extra = self.shared.extra
         try:
             records = image_records(read_shard(shard, ("image_id", "prompt_id")))
-            further = self._further(shard)
+            further = self._read_extra(shard)
         except PlumblineError:
-            nothing = append_columns(schemas.SCORES.empty_table(), self.extra.empty_table(), self.extra)
+            nothing = append_columns(schemas.SCORES.empty_table(), extra.empty_table(), extra)
             return CellRows(shard, nothing, BrokenFile(shard.group, error.message, shard.rows))
-        nulls = [
-            {**_identify_without_image(record, shard.group), "metric": metric, "error": rows.error_value(error)}
-            for record in records
-        ]
-        return CellRows(shard, append_columns(rows.table(nulls, schemas.SCORES), further, self.extra))
+        nulls = []
+        for record in records:
+            ids: dict[str, Any] = identify(record, shard.group)._asdict()
+            if record.get("image_id") is None:
+                ids["image_id"] = None  # an id that is made from the image's content is not known without the image
+            nulls.append({**ids, "metric": metric, "error": rows.error_value(error)})
+        return CellRows(shard, append_columns(rows.table(nulls, schemas.SCORES), further, extra))
 
-    def _read_further(self, shard: Shard) -> pa.Table:
+    def _read_extra_columns(self, shard: Shard) -> pa.Table:
         """Return the shard's further columns; its file is not opened if there are none."""
-        extra = self.extra
-        return read_extra(shard, extra, self.gathering.settings) if extra.names else extra.empty_table()
+        extra = self.shared.extra
+        return read_extra(shard, extra, self.shared.settings) if extra.names else extra.empty_table()
 
 
-def write_missing_part(gathering: Gathering, part: MissingPart) -> CountedPart:
-    """Write a part of null rows that no cell has, possibly without rows, and return its counts."""
-    tables = [schemas.SCORES.empty_table(), *map(_null_rows, part.rows)]
-    table = append_columns(pa.concat_tables(tables), gathering.extra.empty_table(), gathering.extra)
-    gathering.store.write_table(part.path, table)
-    (tally,) = count_each([table], gathering.skills)
-    places = [place for rows in part.rows for place in _missing_places(rows)]
-    return _count_part(gathering, part.path, table, [], tally, places=places)
-
-
-def _missing_places(missing: MissingRows) -> list[_RowPlace]:
-    """Return where each row is in the input; empty unless an ingest rejected the row."""
-    if missing.rejected:
-        return [_RowPlace(row.file, row.line, row.image_id) for row in missing.rejected]
-    return [_RowPlace()] * len(missing.prompts)
-
-
-def _null_rows(missing: MissingRows) -> pa.Table:
-    count = len(missing.prompts)
-    columns = {
-        "prompt_id": missing.prompts,
-        "generator": pa.repeat(missing.generator, count),
-        "metric": pa.repeat(missing.metric, count),
-        "error": pa.repeat(missing.errors[0], count) if len(missing.errors) == 1 else missing.errors,
-    }
-    absent = {field.name: pa.nulls(count, field.type) for field in schemas.SCORES if field.name not in columns}
-    return pa.table(columns | absent, schema=schemas.SCORES)
+def write_missing_part(shared: SharedInputs, part: tuple[str, Sequence[MissingRows]]) -> CountedPart:
+    """Write a part of null rows that no cell has, possibly without rows, at a path; return its counts."""
+    path, groups = part
+    tables = [schemas.SCORES.empty_table()]
+    locations: list[_RowLocation] = []
+    for missing in groups:
+        count = len(missing.prompts)
+        columns = {
+            "prompt_id": missing.prompts,
+            "generator": pa.repeat(missing.generator, count),
+            "metric": pa.repeat(missing.metric, count),
+            "error": pa.repeat(missing.errors[0], count) if len(missing.errors) == 1 else missing.errors,
+        }
+        absent = {field.name: pa.nulls(count, field.type) for field in schemas.SCORES if field.name not in columns}
+        tables.append(pa.table(columns | absent, schema=schemas.SCORES))
+        if missing.rejected:
+            locations += [_RowLocation(row.file, row.line, row.image_id) for row in missing.rejected]
+        else:
+            locations += [_RowLocation()] * count
+    table = append_columns(pa.concat_tables(tables), shared.extra.empty_table(), shared.extra)
+    shared.store.write_table(path, table)
+    (tally,) = count_each([table], shared.skills)
+    return _count_part(shared, path, table, [], tally, locations=locations)
 
 
 def _count_part(
-    gathering: Gathering,
+    shared: SharedInputs,
     path: str,
     table: pa.Table,
     shards: Sequence[tuple[Shard, int]],
     tally: Tally,
     metric: str | None = None,
-    places: Sequence[_RowPlace] = (),
+    locations: Sequence[_RowLocation] = (),
 ) -> CountedPart:
     """Write the rows without a score of a part, and return the counts of all of its rows.
 
-    `shards` are those of the rows, in order, with their numbers of rows; rows that are not from shards have `places`.
+    `shards` are those of the rows, in order, with their numbers of rows; rows that are not from shards have
+    `locations`.
     """
-    errors = _errors(table, shards, places)
+    errors = _select_errors(table, shards, locations)
     if len(errors):
-        gathering.store.write_table(errors_part_path(path), errors)
-    counts = gathering.settings and metric == gathering.counting
+        shared.store.write_table(errors_part_path(path), errors)
     return CountedPart(
         sums=tally.sums,
         failures=count_failures(errors),
@@ -374,19 +355,19 @@ def _count_part(
         n_null=table.column("score").null_count,
         n_truncated=pc.sum(table.column("truncated")).as_py() or 0,
         scores=sketch(table.column("score")),
-        settings=count_settings(table.column(COLUMN)) if counts else {},
+        settings=count_settings(table.column(COLUMN)) if shared.counts_settings(metric) else {},
         cell_rows=np.array([n_rows for _, n_rows in shards], np.int32),
     )
 
 
-def _check_basis(cell: PlannedCell, scores: pa.Table, now: Bases) -> None:
+def _check_inputs(cell: PlannedCell, scores: pa.Table, current: InputDigests) -> None:
     """Raise BrokenCell if a score was computed from questions that have been written again since."""
-    if not len(now.prompts):
+    if not len(current.prompts):
         return
     sound = scores.filter(scores.column("error").is_null())
     prompts, found = (hash_ids(sound.column(name).fill_null("").to_pylist()) for name in ("prompt_id", "basis"))
-    places = np.maximum(np.searchsorted(now.prompts, prompts, side="right") - 1, 0)
-    if np.any((now.prompts[places] == prompts) & (now.bases[places] != found)):
+    indices = np.maximum(np.searchsorted(current.prompts, prompts, side="right") - 1, 0)
+    if np.any((current.prompts[indices] == prompts) & (current.digests[indices] != found)):
         raise BrokenCell(cell.path, f"{cell.path}: its questions have been written again since; run again")
 
 
@@ -400,36 +381,30 @@ def append_columns(scores: pa.Table, further: pa.Table, extra: pa.Schema) -> pa.
     return scores
 
 
-def _identify_without_image(record: Mapping[str, Any], generator: str) -> dict[str, Any]:
-    """Return the ids that are known without the image: an id made from its content is not."""
-    ids = identify(record, generator)._asdict()
-    return ids if record.get("image_id") is not None else {**ids, "image_id": None}
-
-
-def _errors(scores: pa.Table, shards: Sequence[tuple[Shard, int]], places: Sequence[_RowPlace]) -> pa.Table:
-    """Return the rows without a score, with the fields of their errors and their places in the shards' files.
-
-    `shards` are the shards of the rows, in order, with their numbers of rows; rows without a shard have `places`.
-    """
+def _select_errors(
+    scores: pa.Table, shards: Sequence[tuple[Shard, int]], locations: Sequence[_RowLocation]
+) -> pa.Table:
+    """Return the rows without a score, with the fields of their errors and their locations in the shards' files."""
     failed = pc.indices_nonzero(pc.is_valid(scores.column("error"))).to_numpy()
-    taken = scores.select(ERROR_COLUMNS).take(failed).combine_chunks()
-    columns = {name: taken.column(name) for name in ERROR_COLUMNS[:-1]}
-    error = taken.column("error")
+    selected = scores.select(ERROR_COLUMNS).take(failed).combine_chunks()
+    columns = {name: selected.column(name) for name in ERROR_COLUMNS[:-1]}
+    error = selected.column("error")
     columns |= {name: pc.struct_field(error, name) for name in schemas.ERROR.names}
-    found = list(_row_places(failed, shards)) if shards else [places[row] for row in failed]
-    columns |= {"file": [place.file for place in found], "row": [place.row for place in found]}
+    found = list(_locate_rows(failed, shards)) if shards else [locations[row] for row in failed]
+    columns |= {"file": [location.file for location in found], "row": [location.row for location in found]}
     if not shards:
-        columns["image_id"] = [place.image_id for place in found]
+        columns["image_id"] = [location.image_id for location in found]
     return pa.table(columns, schema=schemas.ERRORS)
 
 
-def _row_places(table_rows: NDArray[np.uint64], shards: Sequence[tuple[Shard, int]]) -> Iterator[_RowPlace]:
+def _locate_rows(table_rows: NDArray[np.uint64], shards: Sequence[tuple[Shard, int]]) -> Iterator[_RowLocation]:
     """Yield each row's file and its index there; an image's own file if an ingest left the image in place."""
     first_rows = np.cumsum([0, *(n_rows for _, n_rows in shards)])
-    read: tuple[Shard | None, Sequence[str]] = (None, ())
-    for row, number in zip(table_rows, np.searchsorted(first_rows, table_rows, side="right") - 1, strict=True):
+    last: Shard | None = None
+    files: Sequence[str] = ()
+    for table_row, number in zip(table_rows, np.searchsorted(first_rows, table_rows, side="right") - 1, strict=True):
         shard, _ = shards[number]
-        if read[0] is not shard:
-            read = (shard, read_own_files(shard))
-        place = int(row - first_rows[number])
-        yield _RowPlace(read[1][place]) if place < len(read[1]) else _RowPlace(shard.url, shard.row_in_file(place))
+        if last is not shard:
+            last, files = shard, read_own_files(shard)
+        row = int(table_row - first_rows[number])
+        yield _RowLocation(files[row]) if row < len(files) else _RowLocation(shard.url, shard.row_in_file(row))

@@ -1,7 +1,7 @@
 """A sweep before it computes anything: its configuration, its sources, and the plan of its cells."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -15,6 +15,7 @@ from plumbline.pipelines.base.storage import StorageConfig, readable_errors
 from plumbline.pipelines.maintenance.working_sweeps import count_deletions
 from plumbline.pipelines.plans.plan import Plan, make_plan
 from plumbline.pipelines.plans.sweep_config import SweepConfig
+from plumbline.pipelines.running.events import NodeProgress
 from plumbline.pipelines.running.executor import Executor, choose_executor
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig
 from plumbline.pipelines.sources.file_memory import FileMemory
@@ -43,19 +44,6 @@ if TYPE_CHECKING:
 LOG = logging.getLogger(__name__)
 
 
-class NodeTimes(NamedTuple):
-    """Time that a node took, and the number of calls to its models."""
-
-    seconds: float = 0.0
-    """Wall time from its first shard to its last."""
-    worked: float = 0.0
-    """Seconds that its models worked, summed over all workers."""
-    waited: float = 0.0
-    """Seconds that its models waited for rows to be read and decoded, summed likewise."""
-    calls: int = 0
-    """Number of calls that its models answered, including shards that were started again."""
-
-
 class SweepInputs(NamedTuple):
     """The inputs of a sweep as they were listed; none of them is opened yet."""
 
@@ -64,13 +52,8 @@ class SweepInputs(NamedTuple):
     their models filled in."""
     store: Store
     images: ImageFiles
-    state: str
+    digest: str
     """Digest of the files' names, sizes and versions."""
-
-    @property
-    def falling(self) -> frozenset[str]:
-        """Metrics whose lower scores are better."""
-        return self.config.falling
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,9 +65,8 @@ class PlannedSweep:
     sources: Sources
     plan: Plan
     executor: Executor
-    """Computes the cells."""
-    state: str = ""
-    """The `state` of its inputs when they were listed; empty if it does not cover everything that the sweep reads."""
+    inputs_digest: str = ""
+    """Digest of its inputs when they were listed; empty if it does not cover everything that the sweep reads."""
     wanted: tuple[str, ...] = ("scores",)
     """Stages whose cells must exist in the end."""
     verified: VerifiedCells | None = None
@@ -92,23 +74,21 @@ class PlannedSweep:
     deletions: int = 0
     """Number of collections that the store had seen when the plan was made; -1 during a collection."""
     rounds: "Rounds | None" = None
-    """The rounds of prompts of an adaptive sweep."""
     seen: "SeenPrompts | None" = None
     """Decisions of an adaptive sweep after its last round."""
     outcomes: Mapping[str, Outcome] = field(default_factory=dict)
     """Outcomes of the cells that earlier rounds computed."""
-    times: Mapping[str, NodeTimes] = field(default_factory=dict)
-    """Times of earlier rounds, by node."""
+    times: Mapping[str, NodeProgress] = field(default_factory=dict)
+    """Times and calls of earlier rounds, by node."""
 
     @property
     def held_seconds(self) -> dict[str, float]:
         """Seconds that the workers of each node had shards, working or waiting for decoded rows."""
         return {node: times.worked + times.waited for node, times in self.times.items()}
 
-    @property
-    def falling(self) -> frozenset[str]:
-        """Metrics whose lower scores are better."""
-        return self.config.falling
+    def plan_again(self, renew: Collection[str] = ()) -> Plan:
+        """Return a plan on the current store; the cells at the paths `renew` are computed again."""
+        return make_plan(self.config, self.sources, self.store, wanted=self.wanted, renew=frozenset(renew))
 
 
 def plan_sweep(config: SweepConfig, *, wanted: tuple[str, ...] = ("scores",)) -> PlannedSweep:
@@ -124,24 +104,26 @@ def list_inputs(config: SweepConfig) -> SweepInputs:
     """Check the store and the checkpoints, and list the sources; raise as `plan_sweep` does."""
     if config.image_model is not None:
         raise ConfigError("image_model: this job draws no pictures; leave it out, and draw them by jobs.generate")
-    benchmark = with_ingested_sources(config.benchmark, config.metrics, config.storage)
+    benchmark, storage = with_ingested_sources(config.benchmark, config.metrics, config.storage), config.storage
     for name, metric in config.metrics.items():
         if why := without_sources(metric, benchmark):
             raise ConfigError(f"metrics.{name}: {why}")
-    config = replace(config, benchmark=benchmark)
     store = open_store(config)
-    if config.benchmark.images and store.place.url == config.storage.locate(config.benchmark.images).url:
+    if benchmark.images and store.place.url == storage.locate(benchmark.images).url:
         raise ConfigError(f"store {store.place.url}: the images are there too; name a folder of its own")
     if not config.dry_run:
         store.check()
-    others = [_state_of_text(config, key) for key in ("prompts", "questions")]
-    if config.benchmark.prompts is not None:
-        skills = locate_skills(config.storage.locate(config.benchmark.prompts), config.benchmark)
-        others += [] if skills is None else [[(skills.url, skills.size, skills.etag)]]
-    images = list_images(config.benchmark, config.storage)
-    size = _shard_size(config, images, store)
-    config = with_model_defaults(replace(config, shard_rows=size.rows, shard_bytes=size.bytes))
-    return SweepInputs(config, store, images, digest([images.state, *others]))
+    texts = [_list_versions(benchmark, storage, key) for key in ("prompts", "questions")]
+    if benchmark.prompts is not None:
+        skills = locate_skills(storage.locate(benchmark.prompts), benchmark)
+        texts += [] if skills is None else [[(skills.url, skills.size, skills.etag)]]
+    images = list_images(benchmark, storage)
+    rows, bytes = config.shard_rows, config.shard_bytes
+    if rows is None:
+        stored = load_shard_size(benchmark.name, images, store, remember=not config.dry_run)
+        rows, bytes = stored.rows, bytes or stored.bytes
+    config = with_model_defaults(replace(config, benchmark=benchmark, shard_rows=rows, shard_bytes=bytes))
+    return SweepInputs(config, store, images, digest([images.state, *texts]))
 
 
 def check_installed(config: SweepConfig) -> None:
@@ -150,11 +132,11 @@ def check_installed(config: SweepConfig) -> None:
         resolution.check_installed(config.models[role])
 
 
-def _state_of_text(config: SweepConfig, key: str) -> list[tuple[str, int, str]]:
-    """Return the path, size and version of each file of the prompts or of the benchmark's questions."""
-    if (address := getattr(config.benchmark, key)) is None:
+def _list_versions(benchmark: BenchmarkConfig, storage: StorageConfig, key: str) -> list[tuple[str, int, str]]:
+    """Return the path, size and version of each file of the benchmark's prompts or questions."""
+    if (address := getattr(benchmark, key)) is None:
         return []
-    place = config.storage.locate(address)
+    place = storage.locate(address)
     with readable_errors(place, f"benchmark.{key}"):
         files = sorted((path, entry.size, entry.etag) for path, entry in place.files())
         if not files and key == "prompts" and not place.exists():
@@ -164,20 +146,22 @@ def _state_of_text(config: SweepConfig, key: str) -> list[tuple[str, int, str]]:
 
 def plan_inputs(inputs: SweepInputs, *, wanted: tuple[str, ...] = ("scores",)) -> PlannedSweep:
     """Plan a sweep whose inputs are listed, as `plan_sweep` does."""
-    config, store, _, state = inputs
+    config, store = inputs.config, inputs.store
     memory = FileMemory(store, config.benchmark)
     sources = open_inputs(inputs, memory)
     packed = config.benchmark.packed(config.storage) or words_of(config.benchmark, config.storage)
     if packed is not None and any(map(takes_questions, config.metrics.values())):
         sources = with_pack(sources, packed, config.benchmark.name)
-        check_pack(config, sources)
+        check_choices(config.metrics, sources.pack_choices, str(config.benchmark.questions))
+        for problem in sources.pack_problems:
+            LOG.warning("%s", problem)
     rounds = None
     if config.adaptive is not None:
         from plumbline.pipelines.sources.adaptive_rounds import split_rounds  # imports scipy, which takes a second
 
         rounds = split_rounds(sources, config.benchmark, uris_of(config), config.adaptive, memory)
         sources = rounds.sources
-    deleted = count_deletions(store)  # read before the cells are listed
+    deletions = count_deletions(store)  # read before the cells are listed
     plan = make_plan(config, sources, store, wanted=wanted)
     verified = verify_cells(plan, store, config.cluster) if config.verify else None
     if verified is not None and verified.broken:
@@ -188,30 +172,23 @@ def plan_inputs(inputs: SweepInputs, *, wanted: tuple[str, ...] = ("scores",)) -
         sources=sources,
         plan=plan,
         executor=choose_executor(config.cluster, plan.nodes),
-        state="" if sources.reads_addresses or sources.has_problems else state,
+        inputs_digest="" if sources.reads_addresses or sources.has_problems else inputs.digest,
         wanted=wanted,
         verified=verified,
-        deletions=deleted,
+        deletions=deletions,
         rounds=rounds,
     )
 
 
 def open_inputs(inputs: SweepInputs, memory: FileMemory) -> Sources:
     """Return the sources of a sweep; image files that the store remembers are not opened."""
-    config, store, images, _ = inputs
-    size = _shard_size(config, images, store)
-    sources = open_sources(config.benchmark, config.storage, shard_size=size, files=images, memory=memory)
+    config = inputs.config
+    assert config.shard_rows is not None, "it was chosen when the inputs were listed"
+    size = ShardSize(config.shard_rows, config.shard_bytes)
+    sources = open_sources(config.benchmark, config.storage, shard_size=size, files=inputs.images, memory=memory)
     if not config.dry_run:
         memory.save()
     return sources
-
-
-def _shard_size(config: SweepConfig, images: ImageFiles, store: Store) -> ShardSize:
-    """Return the size of shards, from the configuration or the store."""
-    if config.shard_rows is not None:
-        return ShardSize(config.shard_rows, config.shard_bytes)
-    kept = load_shard_size(config.benchmark.name, images, store, remember=not config.dry_run)
-    return ShardSize(kept.rows, config.shard_bytes or kept.bytes)
 
 
 def uris_of(config: SweepConfig) -> Uris:
@@ -239,13 +216,6 @@ def without_sources(metric: Metric, benchmark: BenchmarkConfig) -> str:
         "their addresses by benchmark.columns.source_uri; beside folders of images, put them in a folder called source "
         "(plugins/edits/README.md)"
     )
-
-
-def check_pack(config: SweepConfig, sources: Sources) -> None:
-    """Raise ConfigError if a metric cannot use the questions that the benchmark ships; log the questions' problems."""
-    check_choices(config.metrics, sources.pack_choices, str(config.benchmark.questions))
-    for problem in sources.pack_problems:
-        LOG.warning("%s", problem)
 
 
 def with_model_defaults(config: SweepConfig) -> SweepConfig:

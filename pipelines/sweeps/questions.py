@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Generic, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import pyarrow as pa
 
@@ -22,10 +22,7 @@ T = TypeVar("T")
 
 
 class WrittenQuestions(NamedTuple):
-    """The questions that are in the store."""
-
     quality: Mapping[str, QuestionQuality]
-    """Quality of the questions, by metric."""
     cells: Mapping[str, tuple[str, ...]]
     """Paths of the questions cells relative to the store, by metric."""
     failed: Mapping[str, str]
@@ -33,7 +30,6 @@ class WrittenQuestions(NamedTuple):
     usage: Mapping[str, Usage]
     """Tokens and calls of this job, by node."""
     costs: Mapping[str, Cost]
-    """Their cost, by node."""
 
 
 def plan_questions(config: SweepConfig) -> PlannedSweep:
@@ -55,53 +51,41 @@ def _inspect(planned: PlannedSweep, outcomes: Mapping[str, Outcome]) -> Inspecti
     failed: dict[str, str] = {}
     broken: set[str] = set()
     questions, entailment = planned.plan.prompt_cells("questions"), planned.plan.prompt_cells("entailment")
+
+    def assess_metric(name: str) -> QuestionQuality:
+        threshold = planned.config.metrics[name].scoring().get("threshold")
+        asked, entailed = read_cells(questions[name], planned, outcomes), entailment.get(name)
+        entailments = read_cells(entailed, planned, outcomes) if entailed else None
+        return assess(planned.sources.prompts, asked, entailments, threshold=threshold)
+
     for name, asked in questions.items():
-        entailed = entailment.get(name, ())
-        assess_metric = partial(_assess, planned, outcomes, name, asked, entailed)
-        made, message, unusable = read_if_complete(planned, outcomes, (*asked, *entailed), assess_metric)
-        broken |= unusable
-        if made is not None:
-            quality[name] = made
+        cells = (*asked, *entailment.get(name, ()))
+        inspection = read_if_complete(planned, outcomes, cells, partial(assess_metric, name))
+        broken |= inspection.broken
+        if inspection.result is not None:
+            quality[name] = inspection.result
         else:
-            failed[name] = message
-    places = {name: tuple(cell.path for cell in cells) for name, cells in questions.items()}
-    return Inspection(WrittenQuestions(quality, places, failed, {}, {}), broken)
-
-
-def _assess(
-    planned: PlannedSweep, outcomes: Mapping[str, Outcome], name: str, asked: Cells, entailed: Cells
-) -> QuestionQuality:
-    threshold = planned.config.metrics[name].scoring().get("threshold")
-    entailments = read_cells(entailed, planned, outcomes) if entailed else None
-    return assess(planned.sources.prompts, read_cells(asked, planned, outcomes), entailments, threshold=threshold)
-
-
-class CellsRead(NamedTuple, Generic[T]):
-    """The result of reading cells, or the reason why it is missing."""
-
-    made: T | None
-    message: str = ""
-    broken: frozenset[str] = frozenset()
-    """Paths of the cells that cannot be used."""
+            failed[name] = inspection.message
+    paths = {name: tuple(cell.path for cell in cells) for name, cells in questions.items()}
+    return Inspection(WrittenQuestions(quality, paths, failed, {}, {}), broken)
 
 
 def read_if_complete(
     planned: PlannedSweep, outcomes: Mapping[str, Outcome], cells: Cells, make: Callable[[], T]
-) -> CellsRead[T]:
+) -> Inspection[T | None]:
     """Return the result of `make` if all of the cells exist, else the reason."""
+    if any(cell in planned.plan.untried for cell in cells):
+        return Inspection(None, message=NOT_TRIED.message)
     computed = [outcomes[cell.path] for cell in cells if cell.path in outcomes]
     failures = [outcome for outcome in computed if outcome.state == "failed"]
-    if any(cell in planned.plan.untried for cell in cells):
-        return CellsRead(None, NOT_TRIED.message)
     if failures:
-        return CellsRead(None, failures[0].message, frozenset(path for one in failures for path in one.broken))
+        return Inspection(None, {path for failure in failures for path in failure.broken}, failures[0].message)
     try:
-        return CellsRead(make())
+        return Inspection(make())
     except BrokenCell as error:
-        return CellsRead(None, str(error), frozenset({error.path}))
+        return Inspection(None, {error.path}, str(error))
 
 
 def read_cells(cells: Cells, planned: PlannedSweep, outcomes: Mapping[str, Outcome]) -> pa.Table:
-    """Return the rows of all cells, including drafts."""
     tables = [planned.store.read(cell.path, draft=is_draft(cell.path, outcomes)) for cell in cells]
     return pa.concat_tables(tables, promote_options="default")

@@ -2,18 +2,17 @@
 
 A run's scores.parquet is a folder of parts: each has one metric's rows on some images shards of one generator. If an
 earlier run has a part of the same cells, it is copied with its counts; only the other parts are made from cells. Both
-are done by tasks (parts.py). This module cuts the parts and merges their counts: it handles no rows.
+are done by tasks (parts.py). This module splits the scores into parts and merges their counts: it handles no rows.
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from plumbline.operators.base import schemas
 from plumbline.operators.base.errors import RowError
@@ -36,17 +35,16 @@ from plumbline.pipelines.store.runs import run_ids
 from plumbline.pipelines.store.store import Store
 from plumbline.pipelines.sweeps.parts import (
     MAX_SEARCHED_RUNS,
-    Bases,
     CountedPart,
-    Gathering,
-    MissingPart,
+    InputDigests,
     MissingRows,
-    PartsOfShards,
+    PartsTask,
+    QuestionCells,
     ScoresPart,
-    WrittenCells,
+    SharedInputs,
     errors_part_path,
     gather_parts,
-    read_bases,
+    read_input_digests,
     write_missing_part,
 )
 
@@ -89,7 +87,6 @@ class Results:
         return self.store.read_table(self.path)
 
     def read_errors(self) -> pa.Table:
-        """Read all rows without a score (schema ERRORS) from the store."""
         return self.store.read_table(errors_path(self.path.rpartition("/")[0]))
 
     @property
@@ -116,67 +113,107 @@ def gather_results(
     parts = _split_into_parts(plan, sources, store, run_id)
     rows = sum(part.rows // COPY_SPEED if part.earlier else part.rows for part in parts)
     with open_tasks(cluster, store, rows=rows, sources=[shard.place for shard in sources.image_shards[:1]]) as tasks:
-        orders = [_order(alike, plan, outcomes) for alike in _group_by_shards(parts)]
-        bases = _read_bases(tasks, orders, store)
-        broken = {path for _, unusable in bases.values() for path in unusable}
-        gathering = Gathering(
+        orders = [_make_task(group, plan, outcomes) for group in _group_by_shards(parts)]
+        read = _read_input_digests(tasks, orders, store)
+        broken = {path for _, unusable in read.values() for path in unusable}
+        shared = SharedInputs(
             store,
             sources.skills,
             sources.extra,
             settings=sources.settings,
-            counting=next(iter(plan.scores), ""),
-            bases={paths: read for paths, (read, _) in bases.items()},
+            counted_metric=next(iter(plan.scores), ""),
+            digests={paths: digests for paths, (digests, _) in read.items()},
         )
-        total = Tally(gathering.skills)
+        total = Tally(shared.skills)
         counted: dict[str, CountedPart] = {}
-        for order, gathered in zip(orders, tasks.map(gather_parts, orders, shared=gathering), strict=True):
-            for part, of_part in zip(order.parts, gathered, strict=True):
-                total.merge(of_part.sums)
-                broken |= of_part.broken
-                counted[part.path] = of_part._replace(sums={})
+        for order, results in zip(orders, tasks.map(gather_parts, orders, shared=shared), strict=True):
+            for part, count in zip(order.parts, results, strict=True):
+                total.merge(count.sums)
+                broken |= count.broken
+                counted[part.path] = count._replace(sums={})
         of_cells = [counted[part.path] for part in parts]
         missing = list(_missing_parts(plan, sources, benchmark, parts, of_cells, folder))
-        of_missing = list(tasks.map(write_missing_part, missing, shared=gathering))
-    for of_part in of_missing:
-        total.merge(of_part.sums)
+        of_missing = list(tasks.map(write_missing_part, missing, shared=shared))
+    for count in of_missing:
+        total.merge(count.sums)
     every = [*of_cells, *of_missing]
-    paths = [*(part.path for part in parts), *(part.path for part in missing)]
+    paths = [*(part.path for part in parts), *(path for path, _ in missing)]
     _remove_others(store, paths, every, folder)
-    generators = (SketchKey(part.metric, part.cells[0].shard.group) for part in parts)
+    settings, first_rows = _number_rows(parts, of_cells)
     return Results(
         store=store,
         path=folder,
-        parts=sum(part.rows > 0 for part in every) or 1,
-        rows=sum(part.rows for part in every),
-        n_null=sum(part.n_null for part in every),
-        n_truncated=sum(part.n_truncated for part in every),
+        parts=sum(count.rows > 0 for count in every) or 1,
+        rows=sum(count.rows for count in every),
+        n_null=sum(count.n_null for count in every),
+        n_truncated=sum(count.n_truncated for count in every),
         summary=total.summary(),
-        failures=merge_failures([part.failures for part in every]),
-        settings=_settings(parts, of_cells),
-        usual=usual_table(zip(generators, (part.scores for part in of_cells), strict=True)),
+        failures=merge_failures([count.failures for count in every]),
+        settings=settings,
+        usual=usual_table((SketchKey(part.metric, part.generator), counted[part.path].scores) for part in parts),
         broken=frozenset(broken),
-        first_rows=_first_rows(parts, of_cells),
+        first_rows=first_rows,
     )
 
 
+def _read_input_digests(
+    tasks: Tasks, orders: Iterable[PartsTask], store: Store
+) -> dict[tuple[str, str], tuple[InputDigests, frozenset[str]]]:
+    """Read what `read_input_digests` returns for the parts that must be made, by the paths of QuestionCells.
+
+    Generators with the same prompts share questions cells, so each of these cells is read once.
+    """
+    needed = {
+        pair.paths: (pair, order.outcomes)
+        for order in orders
+        for part in order.parts
+        if part.earlier is None
+        for pair in order.questions[part.metric]
+    }
+    return dict(zip(needed, tasks.map(read_input_digests, needed.values(), shared=store), strict=True))
+
+
+def _number_rows(
+    parts: Iterable[ScoresPart], counts: Iterable[CountedPart]
+) -> tuple[dict[str, Known], dict[PlannedCell, int]]:
+    """Return the counts of generation settings by generator that has any, and the first row of each cell."""
+    settings: dict[str, Known] = {}
+    first_rows: dict[PlannedCell, int] = {}
+    row = 0
+    for part, count in zip(parts, counts, strict=True):
+        if count.settings:
+            settings[part.generator] = add_settings(settings.get(part.generator, {}), count.settings)
+        for cell, n_rows in zip(part.cells, count.cell_rows.tolist(), strict=True):
+            first_rows[cell] = row
+            row += n_rows
+    return settings, first_rows
+
+
 def _split_into_parts(plan: Plan, sources: Sources, store: Store, run_id: str) -> list[ScoresPart]:
-    """Return the run's parts in the plan's order, named by their number and identity."""
-    labels, of_shards, of_prompts = sources.skill_labels, dict[tuple[str, str], str](), cache(store.listing)
+    """Return the run's parts in the plan's order, named by their number and key."""
+    labels, labels_of, list_folder = sources.skill_labels, dict[tuple[str, str], str](), cache(store.listing)
     parts: list[ScoresPart] = []
     for metric, cells in plan.scores.items():
         stored = store.listing(plan.recipes[metric]["scores"].folder)
         for recipe in (recipe for stage, recipe in plan.recipes[metric].items() if stage in PROMPT_STAGES):
-            stored |= of_prompts(recipe.folder)
+            stored |= list_folder(recipe.folder)
         for run in _split_cells(cells):
             shard = run[0].shard
-            if (shard.group, shard.name) not in of_shards:
-                of_shards[shard.group, shard.name] = _labels_digest(run, sources, labels)
-            identity = _identity(metric, run, plan, sources, stored, of_shards[shard.group, shard.name])
-            parts.append(
-                ScoresPart(metric, run, identity, f"runs/{run_id}/scores.parquet/{len(parts):05d}-{identity}.parquet")
-            )
-    earlier = _earlier_parts(store, run_id, {part.identity for part in parts})
-    return [part._replace(earlier=earlier.get(part.identity)) for part in parts]
+            if (shard.group, shard.name) not in labels_of:  # the same for every metric
+                named = [sources.named[cell.shard] for cell in run if cell.shard in sources.named]
+                skills = b"".join(labels[numbers].tobytes() for numbers in named)
+                labels_of[shard.group, shard.name] = hashlib.sha256(skills).hexdigest()
+            key = _make_part_key(metric, run, plan, sources, stored, labels_of[shard.group, shard.name])
+            path = f"runs/{run_id}/scores.parquet/{len(parts):05d}-{key}.parquet"
+            parts.append(ScoresPart(metric, run, key, path))
+    # the same parts may exist in this run, which may be gathered twice, or in the newest runs
+    wanted, earlier = {part.key for part in parts}, dict[str, str]()
+    for run_name in (run_id, *reversed(run_ids(store)[-MAX_SEARCHED_RUNS:])):
+        if earlier.keys() >= wanted:
+            break
+        for path in store.files(f"runs/{run_name}/scores.parquet"):
+            earlier.setdefault(path.removesuffix(".parquet").rpartition("-")[2], path)
+    return [part._replace(earlier=earlier.get(part.key)) for part in parts]
 
 
 def _split_cells(cells: Iterable[PlannedCell]) -> Iterator[tuple[PlannedCell, ...]]:
@@ -193,13 +230,7 @@ def _split_cells(cells: Iterable[PlannedCell]) -> Iterator[tuple[PlannedCell, ..
         yield tuple(run)
 
 
-def _labels_digest(cells: Sequence[PlannedCell], sources: Sources, labels: NDArray[np.uint64]) -> str:
-    """Return a digest of the skills of the prompts of some cells' shards."""
-    named = [sources.named[cell.shard] for cell in cells if cell.shard in sources.named]
-    return hashlib.sha256(b"".join(labels[numbers].tobytes() for numbers in named)).hexdigest()
-
-
-def _identity(
+def _make_part_key(
     metric: str,
     cells: Sequence[PlannedCell],
     plan: Plan,
@@ -231,87 +262,36 @@ def _identity(
     return digest(content)[:32]
 
 
-def _earlier_parts(store: Store, run_id: str, wanted: Set[str]) -> dict[str, str]:
-    """Return the paths of existing parts by identity, in this run (which may be gathered twice) or the newest runs."""
-    found: dict[str, str] = {}
-    for run in (run_id, *reversed(run_ids(store)[-MAX_SEARCHED_RUNS:])):
-        if found.keys() >= wanted:
-            break
-        for path in store.files(f"runs/{run}/scores.parquet"):
-            found.setdefault(path.removesuffix(".parquet").rpartition("-")[2], path)
-    return {identity: path for identity, path in found.items() if identity in wanted}
-
-
 def _group_by_shards(parts: Iterable[ScoresPart]) -> Iterator[tuple[ScoresPart, ...]]:
     """Yield groups of parts on the same shards, which one task handles."""
     of_shards: dict[tuple[str, str], list[ScoresPart]] = {}
     for part in parts:
-        of_shards.setdefault((part.cells[0].shard.group, part.cells[0].shard.name), []).append(part)
-    for alike in of_shards.values():
-        step = max(1, MAX_TASK_ROWS // max(1, alike[0].rows))
-        yield from (tuple(alike[first : first + step]) for first in range(0, len(alike), step))
+        of_shards.setdefault((part.generator, part.cells[0].shard.name), []).append(part)
+    for group in of_shards.values():
+        step = max(1, MAX_TASK_ROWS // max(1, group[0].rows))
+        yield from (tuple(group[first : first + step]) for first in range(0, len(group), step))
 
 
-def _order(parts: tuple[ScoresPart, ...], plan: Plan, outcomes: Mapping[str, Outcome]) -> PartsOfShards:
-    """Return the order for a task: some parts, with the outcomes and questions of their cells."""
-    written = {part.metric: tuple(_find_questions_cells(plan, part.cells)) for part in parts}
+def _make_task(parts: tuple[ScoresPart, ...], plan: Plan, outcomes: Mapping[str, Outcome]) -> PartsTask:
+    """Return a task for some parts, with the outcomes and questions of their cells."""
+    questions: dict[str, tuple[QuestionCells, ...]] = {}
+    for part in parts:
+        pairs: dict[QuestionCells, None] = {}
+        for cell in part.cells:
+            if any(recipe.stage == "questions" for recipe in cell.recipe.reads):
+                read = plan.upstream(cell)
+                entailment: Sequence[PlannedCell | None] = read.get("entailment") or [None] * len(read["questions"])
+                pairs |= dict.fromkeys(map(QuestionCells, read["questions"], entailment))
+        questions[part.metric] = tuple(pairs)
     scores = [cell for part in parts for cell in part.cells]
-    read = [cell for cells in written.values() for both in cells for cell in both if cell is not None]
-    paths = [cell.path for cell in (*scores, *read)] if outcomes else []
-    return PartsOfShards(
+    asked = [cell for pairs in questions.values() for pair in pairs for cell in pair if cell is not None]
+    paths = [cell.path for cell in (*scores, *asked)] if outcomes else []
+    return PartsTask(
         parts=parts,
         outcomes={path: outcomes[path] for path in paths if path in outcomes and outcomes[path].state != "committed"},
         untried=plan.untried.intersection(scores) if plan.untried else frozenset(),
-        written=written,
+        questions=questions,
     )
-
-
-def _find_questions_cells(plan: Plan, cells: Sequence[PlannedCell]) -> Iterator[WrittenCells]:
-    """Yield the questions cells that some scores cells read, each once, with its entailment cell if there is one."""
-    pairs: dict[WrittenCells, None] = {}
-    for cell in cells:
-        if any(recipe.stage == "questions" for recipe in cell.recipe.reads):
-            read = plan.upstream(cell)
-            entailment: Sequence[PlannedCell | None] = read.get("entailment") or [None] * len(read["questions"])
-            pairs |= dict.fromkeys(map(WrittenCells, read["questions"], entailment))
-    yield from pairs
-
-
-def _read_bases(
-    tasks: Tasks, orders: Iterable[PartsOfShards], store: Store
-) -> dict[tuple[str, str], tuple[Bases, frozenset[str]]]:
-    """Return the expected bases of the parts that must be made, by the paths of the cells they are read from.
-
-    Generators with the same prompts share questions cells, so each cell is read once.
-    """
-    needed = {
-        written.paths: (written, order.outcomes)
-        for order in orders
-        for part in order.parts
-        if part.earlier is None
-        for written in order.written[part.metric]
-    }
-    return dict(zip(needed, tasks.map(read_bases, needed.values(), shared=store), strict=True))
-
-
-def _settings(parts: Iterable[ScoresPart], counted: Iterable[CountedPart]) -> dict[str, Known]:
-    """Return the counts of generation settings, by generator that has any."""
-    settings: dict[str, Known] = {}
-    for part, of_part in zip(parts, counted, strict=True):
-        if of_part.settings:
-            generator = part.cells[0].shard.group
-            settings[generator] = add_settings(settings.get(generator, {}), of_part.settings)
-    return settings
-
-
-def _first_rows(parts: Iterable[ScoresPart], counted: Iterable[CountedPart]) -> dict[PlannedCell, int]:
-    first_rows: dict[PlannedCell, int] = {}
-    row = 0
-    for part, of_part in zip(parts, counted, strict=True):
-        for cell, n_rows in zip(part.cells, of_part.cell_rows.tolist(), strict=True):
-            first_rows[cell] = row
-            row += n_rows
-    return first_rows
 
 
 def _missing_parts(
@@ -321,20 +301,20 @@ def _missing_parts(
     parts: Sequence[ScoresPart],
     counted: Sequence[CountedPart],
     folder: str,
-) -> Iterator[MissingPart]:
-    """Yield the run's last parts, with each metric's missing rows; an empty part if the run would have no rows."""
+) -> Iterator[tuple[str, Sequence[MissingRows]]]:
+    """Yield the paths of the run's last parts with each metric's missing rows; an empty part if the run has no rows."""
     number, some, n_rows = len(parts), list[MissingRows](), 0
     for metric in plan.recipes:
-        of_metric = (of_part.lost for part, of_part in zip(parts, counted, strict=True) if part.metric == metric)
-        lost = {shard: file for of_part in of_metric for shard, file in of_part.items()}
+        of_metric = (count.lost for part, count in zip(parts, counted, strict=True) if part.metric == metric)
+        lost = {shard: file for files in of_metric for shard, file in files.items()}
         for rows in _missing_rows(metric, sources, lost, benchmark):
             if some and n_rows + len(rows.prompts) > MAX_PART_ROWS:
-                yield MissingPart(f"{folder}/{number:05d}.parquet", tuple(some))
+                yield f"{folder}/{number:05d}.parquet", some
                 number, some, n_rows = number + 1, [], 0
             some.append(rows)
             n_rows += len(rows.prompts)
-    if some or not any(of_part.rows for of_part in counted):
-        yield MissingPart(f"{folder}/{number:05d}.parquet", tuple(some))
+    if some or not any(count.rows for count in counted):
+        yield f"{folder}/{number:05d}.parquet", some
 
 
 def _missing_rows(
@@ -348,42 +328,37 @@ def _missing_rows(
     ids = sources.prompts.column("prompt_id").combine_chunks()
     for generator in sources.every_generator:
         rejected = [row for row in sources.rejected if row.generator == generator]
-        places = pc.index_in(pa.array([row.prompt_id for row in rejected], ids.type), ids)
+        numbers = pc.index_in(pa.array([row.prompt_id for row in rejected], ids.type), ids)
         rejections = [RowError(row.kind, row.in_words, retryable=False) for row in rejected]
         errors = pa.array(map(error_value, rejections), schemas.ERROR)
         for first in range(0, len(rejected), MAX_PART_ROWS):
-            part = slice(first, first + MAX_PART_ROWS)
-            yield MissingRows(metric, generator, errors[part], ids.take(places[part]), rejected[part])
+            rows = slice(first, first + MAX_PART_ROWS)
+            yield MissingRows(metric, generator, errors[rows], ids.take(numbers[rows]), rejected[rows])
         broken = [file for file in (*sources.broken, *lost.values()) if file.generator == generator]
         absent = np.zeros(0, np.int64)
         if benchmark.prompts is not None and (benchmark.require_every_prompt or broken) and generator != NO_GENERATOR:
-            absent = _absent_prompts(generator, sources, lost.keys(), places.drop_null().to_numpy())
+            # the prompts that are neither in a readable shard of the generator nor in a rejected row
+            is_absent = np.ones(len(sources.prompts), bool)
+            is_absent[numbers.drop_null().to_numpy()] = False
+            for shard, prompts in sources.named.items():
+                if shard.group == generator and shard not in lost:
+                    is_absent[prompts] = False
+            absent = np.flatnonzero(is_absent)
         unknown = max(sum(file.rows for file in broken) - len(absent), 0)
-        error = pa.array([error_value(_missing_error(generator, broken))], schemas.ERROR)
+        reason = RowError(
+            "missing_image",
+            f"generator {generator} has no image of this prompt; generate it, or set "
+            "benchmark.require_every_prompt=false",
+            retryable=True,
+        )
+        if broken:
+            reason = RowError("broken_file", broken[-1].message, retryable=True)
+        error = pa.array([error_value(reason)], schemas.ERROR)
         for first in range(0, len(absent), MAX_PART_ROWS):
             yield MissingRows(metric, generator, error, ids.take(pa.array(absent[first : first + MAX_PART_ROWS])))
         for first in range(0, unknown, MAX_PART_ROWS):
             no_prompts = pa.nulls(min(unknown - first, MAX_PART_ROWS), ids.type)
             yield MissingRows(metric, generator, error, no_prompts)
-
-
-def _absent_prompts(
-    generator: str, sources: Sources, lost: Set[Shard], rejected: NDArray[np.int32]
-) -> NDArray[np.int64]:
-    """Return the indices of the prompts without a row in a readable shard or a rejected row of a generator."""
-    absent = np.ones(len(sources.prompts), bool)
-    absent[rejected] = False
-    for shard, numbers in sources.named.items():
-        if shard.group == generator and shard not in lost:
-            absent[numbers] = False
-    return np.flatnonzero(absent)
-
-
-def _missing_error(generator: str, broken: Sequence[BrokenFile]) -> RowError:
-    if broken:
-        return RowError("broken_file", broken[-1].message, retryable=True)
-    remedy = "generate it, or set benchmark.require_every_prompt=false"
-    return RowError("missing_image", f"generator {generator} has no image of this prompt; {remedy}", retryable=True)
 
 
 def _remove_others(store: Store, paths: Sequence[str], counted: Sequence[CountedPart], folder: str) -> None:
@@ -393,6 +368,6 @@ def _remove_others(store: Store, paths: Sequence[str], counted: Sequence[Counted
         nothing = errors_part_path(f"{folder}/00000.parquet")
         store.write_table(nothing, schemas.ERRORS.empty_table())
         failed = {nothing}
-    of_errors = errors_path(folder.rpartition("/")[0])
-    for path in {*store.files(folder), *store.files(of_errors)} - failed - set(paths):
+    errors = errors_path(folder.rpartition("/")[0])
+    for path in {*store.files(folder), *store.files(errors)} - failed - set(paths):
         store.remove(path)

@@ -1,6 +1,6 @@
 """A suite: several benchmarks in one store, planned and computed together; each becomes a run of its own."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import combinations
@@ -13,7 +13,6 @@ from plumbline.pipelines.plans.plan import with_missing
 from plumbline.pipelines.plans.sweep_config import SuiteConfig, SweepConfig, unfit
 from plumbline.pipelines.running.events import (
     CallsAnswered,
-    CellsExpected,
     Event,
     ShardFinished,
     ShardStarted,
@@ -24,7 +23,6 @@ from plumbline.pipelines.running.events import (
 from plumbline.pipelines.running.executor import Executor, choose_executor
 from plumbline.pipelines.running.workload import Workload
 from plumbline.pipelines.sources.file_memory import FileMemory
-from plumbline.pipelines.sources.sources import Sources
 from plumbline.pipelines.store.store import Store
 from plumbline.pipelines.sweeps.computing import compute_workload, registered_sweeps, with_times, workload_of
 from plumbline.pipelines.sweeps.planning import (
@@ -66,29 +64,27 @@ class PlannedSuite:
 
     @property
     def store(self) -> Store:
-        """Store with the cells and runs of all benchmarks."""
         return next(iter(self.inputs.values())).store
 
     @property
     def workload(self) -> Workload:
-        """Missing cells of all sweeps."""
         return workload_of([*self.sweeps.values()])
 
     def shared_prompts(self) -> Iterator[str]:
         """Yield a sentence for each two benchmarks that share prompts: they do not count as two independent results."""
-        texts = {name: set(self._sources(name).prompts.column("text").to_pylist()) for name in self.inputs}
+        texts: dict[str, set[str]] = {}
+        for name, inputs in self.inputs.items():
+            if name in self.sweeps:
+                sources = self.sweeps[name].sources
+            else:
+                sources = open_inputs(inputs, FileMemory(inputs.store, inputs.config.benchmark))
+            texts[name] = set(sources.prompts.column("text").to_pylist())
         for one, other in combinations(texts, 2):
             if common := len(texts[one] & texts[other]):
                 yield (
                     f"{one} and {other} share {plural(common, 'prompt')}: a generator that is better on both may be so "
                     "by the same images."
                 )
-
-    def _sources(self, name: str) -> Sources:
-        if name in self.sweeps:
-            return self.sweeps[name].sources
-        inputs = self.inputs[name]
-        return open_inputs(inputs, FileMemory(inputs.store, inputs.config.benchmark))
 
 
 def plan_suite(config: SuiteConfig) -> PlannedSuite:
@@ -105,7 +101,11 @@ def plan_suite(config: SuiteConfig) -> PlannedSuite:
         for metric, why in why_not.items():
             lacking.setdefault((metric, why), []).append(fitted.benchmark.name)
     left_out = [LeftOut(metric, tuple(benchmarks), why) for (metric, why), benchmarks in lacking.items()]
-    _check_used(config.metrics, inputs.values(), left_out)
+    used = {name for listed in inputs.values() for name in listed.config.metrics}
+    for metric in config.metrics:
+        if metric not in used:
+            reasons = {entry.metric: entry.why for entry in left_out}
+            raise ConfigError(f"metrics.{metric}: it scores no benchmark; {reasons.get(metric, 'leave it out')}")
     for key, (name, listed) in zip(config.benchmarks, inputs.items(), strict=True):
         finished = None if config.dry_run else unchanged_sweep(listed)
         if finished is not None:
@@ -130,15 +130,6 @@ def _name_benchmark(key: str) -> Iterator[None]:
         yield
     except PlumblineError as error:
         raise ConfigError(f"benchmarks.{key}: {error}") from error
-
-
-def _check_used(metrics: Iterable[str], inputs: Iterable[SweepInputs], left_out: Iterable[LeftOut]) -> None:
-    """Raise ConfigError if a metric scores no benchmark."""
-    scoring = {name for listed in inputs for name in listed.config.metrics}
-    reasons = {entry.metric: entry.why for entry in left_out}
-    for metric in metrics:
-        if metric not in scoring:
-            raise ConfigError(f"metrics.{metric}: it scores no benchmark; {reasons.get(metric, 'leave it out')}")
 
 
 def _fit_metrics(config: SuiteConfig, key: str) -> tuple[SweepConfig, dict[str, str]]:
@@ -171,8 +162,17 @@ def compute_suite(planned: PlannedSuite, suite_id: str, watch: Watch) -> Planned
     if not any(sweep.plan.missing for sweep in planned.sweeps.values()):
         return planned
     totals = {name: Totals() for name in planned.sweeps}
+
+    def count(event: Event) -> None:
+        if isinstance(event, ShardStarted):
+            totals[event.benchmark].add(event)
+        elif isinstance(event, ShardFinished):
+            # calls are only known to belong to a benchmark when their shard is finished
+            totals[event.benchmark].add(CallsAnswered(event.node, event.calls))
+            totals[event.benchmark].add(event)
+
     with registered_sweeps([*planned.sweeps.values()], watch, run=suite_id) as (sweeps, watch):
-        outcomes = compute_workload(workload_of(sweeps), planned.executor, to_all(_count_by_benchmark(totals), watch))
+        outcomes = compute_workload(workload_of(sweeps), planned.executor, to_all(count, watch))
     done = dict[str, PlannedSweep]()
     for name, sweep in zip(planned.sweeps, sweeps, strict=True):
         own = {cell.path: outcomes[cell.path] for cell in sweep.plan.missing if cell.path in outcomes}
@@ -181,19 +181,3 @@ def compute_suite(planned: PlannedSuite, suite_id: str, watch: Watch) -> Planned
             sweep = with_times(computed, totals[name])
         done[name] = sweep
     return replace(planned, sweeps=done)
-
-
-def _count_by_benchmark(totals: Mapping[str, Totals]) -> Callable[[Event], None]:
-    """Return a watcher that counts each event for its own benchmark; calls count when their shard is finished."""
-
-    def count(event: Event) -> None:
-        match event:
-            case CellsExpected() | CallsAnswered():
-                pass
-            case ShardStarted():
-                totals[event.benchmark].add(event)
-            case ShardFinished():
-                totals[event.benchmark].add(CallsAnswered(event.node, event.calls))
-                totals[event.benchmark].add(event)
-
-    return count

@@ -34,7 +34,7 @@ from plumbline.pipelines.sweeps.unchanged_run import (
     is_complete,
     note_unchanged,
 )
-from plumbline.pipelines.sweeps.writing import count_cells, write_run
+from plumbline.pipelines.sweeps.writing import write_run
 
 LOG = logging.getLogger(__name__)
 
@@ -46,10 +46,9 @@ class FinishedSweep(NamedTuple):
     folder: str
     """Address of its tables."""
     results: Results
-    falling: frozenset[str]
+    lower_is_better: frozenset[str]
     """Metrics whose lower scores are better."""
     computed: int
-    """Number of cells that this run computed."""
     renewed: int
     """Number of these cells that had been committed and could not be used."""
     ending: Ending
@@ -102,7 +101,19 @@ def unchanged_sweep(inputs: SweepInputs) -> FinishedSweep | None:
 def _finish_unchanged(sweep: SweepInputs | PlannedSweep, unchanged: UnchangedRun) -> FinishedSweep:
     run_id, results, ending = unchanged
     LOG.info("nothing changed since run %s", run_id)
-    return FinishedSweep(run_id, _folder(sweep, run_id), results, sweep.falling, 0, 0, ending, {}, {}, True)
+    folder, lower_is_better = f"{sweep.store.place.url}/runs/{run_id}", sweep.config.lower_is_better
+    return FinishedSweep(
+        run_id,
+        folder,
+        results,
+        lower_is_better,
+        computed=0,
+        renewed=0,
+        ending=ending,
+        usage={},
+        costs={},
+        unchanged=True,
+    )
 
 
 def _run(
@@ -112,6 +123,7 @@ def _run(
     began: datetime,
     assert_lease: Callable[[], None],
 ) -> FinishedSweep:
+    config = planned.config
     LOG.info("%d of %d cells to compute", len(planned.plan.missing), len(planned.plan.cells))
     totals = Totals()
 
@@ -123,16 +135,18 @@ def _run(
             {**planned.outcomes, **outcomes},
             run_id=run_id,
             store=now.store,
-            benchmark=now.config.benchmark,
-            cluster=now.config.cluster,
+            benchmark=config.benchmark,
+            cluster=config.cluster,
         )
-        ordered = best_first(results.summary, now.falling)
+        ordered = best_first(results.summary, config.lower_is_better)
         return Inspection(replace(results, summary=ordered), results.broken)
 
     planned, outcomes, results = compute_whole(planned, to_all(totals.add, watch), gather)
-    planned = with_times(planned, totals)
-    planned, outcomes = with_rounds(planned, outcomes)
-    ending = _end(planned, results)
+    planned, outcomes = with_rounds(with_times(planned, totals), outcomes)
+    if lost := planned.sources.uncounted:  # this exceeds every failure budget
+        ending = Ending(OVER_BUDGET, f"{name_some(lost)} lost rows that nobody can count")
+    else:
+        ending = end(results.n_null, results.rows, config.max_failed)
     write_run(planned, run_id, results, outcomes, began=began, ending=ending, assert_lease=assert_lease)
     if is_complete(planned, results, outcomes.values()):
         note_unchanged(planned, run_id)
@@ -141,25 +155,18 @@ def _run(
     LOG.info("written: %d rows, coverage %.4f, %s", results.rows, results.coverage, ending)
     return FinishedSweep(
         run_id=run_id,
-        folder=_folder(planned, run_id),
+        folder=f"{planned.store.place.url}/runs/{run_id}",
         results=results,
-        falling=planned.falling,
-        computed=count_cells(planned.plan, results, outcomes)["cells_computed"] - copied,
+        lower_is_better=config.lower_is_better,
+        computed=sum(outcome.state != "failed" for outcome in outcomes.values()) - copied,
         copied=copied,
         renewed=len(planned.plan.renewed),
         ending=ending,
         usage=usage,
-        costs=node_costs(planned.plan, usage, planned.config.cluster, planned.held_seconds),
+        costs=node_costs(planned.plan, usage, config.cluster, planned.held_seconds),
         unchanged=False,
-        retried=count_retried(planned.plan.failed, outcomes) if planned.config.retry_failed else None,
+        retried=count_retried(planned.plan.failed, outcomes) if config.retry_failed else None,
     )
-
-
-def _end(planned: PlannedSweep, results: Results) -> Ending:
-    """Return the exit code. Files that lost an unknown number of rows exceed every failure budget."""
-    if lost := planned.sources.uncounted:
-        return Ending(OVER_BUDGET, f"{name_some(lost)} lost rows that nobody can count")
-    return end(results.n_null, results.rows, planned.config.max_failed)
 
 
 def _count_copied(plan: Plan, outcomes: Mapping[str, Outcome]) -> int:
@@ -173,7 +180,3 @@ def _count_copied(plan: Plan, outcomes: Mapping[str, Outcome]) -> int:
         if 0 < outcome.rows == outcome.kept or (read and copied.issuperset(read)):
             copied.add(cell.path)
     return len(copied)
-
-
-def _folder(sweep: SweepInputs | PlannedSweep, run_id: str) -> str:
-    return f"{sweep.store.place.url}/runs/{run_id}"

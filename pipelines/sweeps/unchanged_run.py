@@ -7,7 +7,7 @@ the digests of all of the run's tables, because damage need not change a file's 
 sweep writes a new run from its cells.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from typing import Any, NamedTuple
@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from plumbline.operators.base.errors import PlumblineError
 from plumbline.operators.results.summary import best_first
 from plumbline.pipelines.base.exit_codes import Ending
 from plumbline.pipelines.plans.plan import Node, metric_recipes, resolve_nodes
@@ -30,7 +29,7 @@ from plumbline.pipelines.sweeps.results import Results
 from plumbline.pipelines.sweeps.writing import digest_of_inputs, settings_of
 
 NOTE = "unchanged.json"
-"""File in a run's folder: the state of the sources when the run was written or last found unchanged."""
+"""File in a run's folder: digest of the inputs when the run was written or last found unchanged."""
 
 
 class UnchangedRun(NamedTuple):
@@ -49,33 +48,69 @@ def find_unchanged_by_listing(inputs: SweepInputs) -> UnchangedRun | None:
     sweeps and those with `retry_failed` or `verify`, which always need a plan.
     """
     config, store = inputs.config, inputs.store
-    plain = config.adaptive is None and not config.retry_failed and not config.verify
-    newest = _newest_similar_run(store, config) if plain else None
-    if newest is None or newest.manifest is None:
+    if config.adaptive is not None or config.retry_failed or config.verify:
         return None
-    folder = f"runs/{newest.run_id}"
-    try:
-        note = store.read_json(f"{folder}/{NOTE}") or {}
-        if note.get("inputs") != _state_of_inputs(config, inputs.state, resolve_nodes(config, store)):
-            return None
-        if not _scores_cells_exist(store, folder, note["folders"]) or not has_report(store, newest.run_id):
-            return None
-        results = _read_undamaged(store, inputs.falling, folder, newest.manifest["counts"])
-        return UnchangedRun(newest.run_id, results, _ending(newest.manifest))
-    except (StoreError, KeyError):
+
+    def is_same(run: Run) -> bool:
+        note = store.read_json(f"runs/{run.run_id}/{NOTE}") or {}
+        if note.get("inputs") != _digest_inputs(config, inputs.digest, resolve_nodes(config, store)):
+            return False
+        pages = {name: page.written for name in note["folders"] if (page := store.page(name)).whole}
+        if pages:
+            cells = store.read_table(f"runs/{run.run_id}/cells.parquet", ["path"]).column("path").to_pylist()
+            if not all(path in pages.get(path.rpartition("/")[0].rpartition("/")[0], (path,)) for path in cells):
+                return False
+        return has_report(store, run.run_id)
+
+    return _find_unchanged(config, store, is_same)
+
+
+def find_unchanged_by_plan(planned: PlannedSweep) -> UnchangedRun | None:
+    """Return the newest run of the same benchmark and metrics, if nothing is missing and its inputs are the same."""
+    if planned.plan.missing or planned.outcomes:
         return None
+    expected = digest_of_inputs(planned)
+    unchanged = _find_unchanged(
+        planned.config, planned.store, lambda run: (run.manifest or {}).get("inputs_digest") == expected
+    )
+    if unchanged is None or _has_storage_errors(unchanged.results.failures, planned.sources):
+        return None
+    return unchanged
+
+
+def _find_unchanged(config: SweepConfig, store: Store, is_same: Callable[[Run], bool]) -> UnchangedRun | None:
+    """Return the newest run of the same benchmark and metrics, if `is_same` and it is undamaged.
+
+    Sweeps of several benchmarks may share a store. A newer run that is damaged might be of this benchmark.
+    """
+    kind = (config.benchmark.name, list(config.metrics))
+    for run in islice(newest_first(store), MAX_RUNS_SEARCHED):
+        if (manifest := run.manifest) is None:
+            return None
+        if kind != (manifest.get("benchmark"), manifest.get("metrics")):
+            continue
+        try:
+            if not is_same(run):
+                return None
+            folder = f"runs/{run.run_id}"
+            results = _read_undamaged(store, config.lower_is_better, folder, manifest["counts"])
+            ending = Ending(manifest["exit_code"], manifest.get("exit_reason", ""))
+        except (StoreError, KeyError):
+            return None
+        return UnchangedRun(run.run_id, results, ending)
+    return None
 
 
 def note_unchanged(planned: PlannedSweep, run_id: str) -> None:
-    """Note in a run's folder the state of its inputs, for `find_unchanged_by_listing`; the run must be complete."""
-    if not planned.state or planned.config.adaptive is not None:
+    """Note in a run's folder the digest of its inputs, for `find_unchanged_by_listing`; the run must be complete."""
+    if not planned.inputs_digest or planned.config.adaptive is not None:
         return
-    store, folder = planned.store, f"runs/{run_id}"
+    nodes = [item.node for item in planned.plan.nodes]
     note = {
-        "inputs": _state_of_inputs(planned.config, planned.state, [item.node for item in planned.plan.nodes]),
+        "inputs": _digest_inputs(planned.config, planned.inputs_digest, nodes),
         "folders": sorted({recipes["scores"].folder for recipes in planned.plan.recipes.values()}),
     }
-    store.write_json(f"{folder}/{NOTE}", note)
+    planned.store.write_json(f"runs/{run_id}/{NOTE}", note)
 
 
 def is_complete(planned: PlannedSweep, results: Results, outcomes: Iterable[Outcome]) -> bool:
@@ -84,54 +119,11 @@ def is_complete(planned: PlannedSweep, results: Results, outcomes: Iterable[Outc
     return committed and not planned.plan.untried and not _has_storage_errors(results.failures, planned.sources)
 
 
-def _state_of_inputs(config: SweepConfig, files: str, nodes: Sequence[Node]) -> str:
+def _digest_inputs(config: SweepConfig, files: str, nodes: Sequence[Node]) -> str:
     """Return the digest of everything that a run depends on; `files` is the digest of the sources."""
     recipes = {name: metric_recipes(name, metric, nodes, config.clips) for name, metric in config.metrics.items()}
     computed = {name: {stage: recipe.digest for stage, recipe in chain.items()} for name, chain in recipes.items()}
     return digest({**settings_of(config), "files": files, "recipes": computed})
-
-
-def _scores_cells_exist(store: Store, folder: str, of_scores: Iterable[str]) -> bool:
-    """Return True if the scores cells of a run exist, as far as one page of each of their folders shows."""
-    pages = {name: page.written for name in of_scores if (page := store.page(name)).whole}
-    if not pages:
-        return True
-    cells = store.read_table(f"{folder}/cells.parquet", ["path"]).column("path").to_pylist()
-    return all(path in pages.get(path.rpartition("/")[0].rpartition("/")[0], (path,)) for path in cells)
-
-
-def find_unchanged_by_plan(planned: PlannedSweep) -> UnchangedRun | None:
-    """Return the newest run of the same benchmark and metrics, if nothing is missing and its inputs are the same.
-
-    A damaged run does not count, and neither does a run without a report, whose sweep died before writing it.
-    """
-    newest = None if planned.plan.missing or planned.outcomes else _newest_similar_run(planned.store, planned.config)
-    if newest is None or newest.manifest is None:
-        return None
-    store, manifest, folder = planned.store, newest.manifest, f"runs/{newest.run_id}"
-    try:
-        if manifest.get("stands_on") != digest_of_inputs(planned):
-            return None
-        results = _read_undamaged(store, planned.falling, folder, manifest["counts"])
-        ending = _ending(manifest)
-    except (PlumblineError, KeyError):
-        return None
-    if _has_storage_errors(results.failures, planned.sources):
-        return None
-    return UnchangedRun(newest.run_id, results, ending)
-
-
-def _ending(manifest: Mapping[str, Any]) -> Ending:
-    return Ending(manifest["exit_code"], manifest.get("exit_reason", ""))
-
-
-def _newest_similar_run(store: Store, config: SweepConfig) -> Run | None:
-    """Return the newest run of the same benchmark and metrics (sweeps may share a store), or a newer damaged run."""
-    kind = (config.benchmark.name, list(config.metrics))
-    for run in islice(newest_first(store), MAX_RUNS_SEARCHED):
-        if run.manifest is None or kind == (run.manifest.get("benchmark"), run.manifest.get("metrics")):
-            return run
-    return None
 
 
 def _has_storage_errors(failures: pa.Table, sources: Sources) -> bool:
@@ -143,13 +135,13 @@ def _has_storage_errors(failures: pa.Table, sources: Sources) -> bool:
     may_pass = failures.filter(
         pc.and_(failures.column("retryable"), pc.not_equal(failures.column("kind"), "not_computed"))
     )
-    of_shards = pc.is_valid(may_pass.column("file"))
+    has_file = pc.is_valid(may_pass.column("file"))
     if not sources.broken:
-        of_shards = pc.or_(of_shards, pc.equal(may_pass.column("kind"), "broken_file"))
-    return bool(pc.any(of_shards).as_py())
+        has_file = pc.or_(has_file, pc.equal(may_pass.column("kind"), "broken_file"))
+    return bool(pc.any(has_file).as_py())
 
 
-def _read_undamaged(store: Store, falling: frozenset[str], folder: str, counts: Mapping[str, Any]) -> Results:
+def _read_undamaged(store: Store, lower_is_better: frozenset[str], folder: str, counts: Mapping[str, Any]) -> Results:
     """Return the tables of a run; raise StoreError if any of its files is damaged."""
     results = Results(
         store=store,
@@ -158,7 +150,7 @@ def _read_undamaged(store: Store, falling: frozenset[str], folder: str, counts: 
         rows=counts["rows"],
         n_null=counts["rows_null"],
         n_truncated=counts["rows_truncated"],
-        summary=best_first(store.read_table(f"{folder}/summary.parquet"), falling),
+        summary=best_first(store.read_table(f"{folder}/summary.parquet"), lower_is_better),
         failures=read_failures(store, folder),
     )
     n_failed = pc.sum(results.failures.column("rows")).as_py() or 0

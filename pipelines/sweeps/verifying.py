@@ -1,7 +1,6 @@
 """Verifies the committed cells of a sweep by their digests: damage need not change a file's size or time."""
 
-from collections.abc import Iterator, Sequence
-from itertools import chain, islice
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from plumbline.pipelines.base.cluster_config import ClusterConfig
@@ -10,22 +9,16 @@ from plumbline.pipelines.plans.plan import Plan
 from plumbline.pipelines.running.tasks import open_tasks
 from plumbline.pipelines.store.store import BrokenCell, GoneCell, Store
 
-CELLS_AT_ONCE = 64
-"""Cells that a task reads."""
+BATCH = 64
 
 
 class VerifiedCells(NamedTuple):
-    """Result of reading the committed cells of a sweep."""
-
     read: int
-    """Number of cells that were read."""
     broken: tuple[str, ...]
     """Paths of the cells that are damaged or gone."""
 
 
 class CellToRead(NamedTuple):
-    """A cell that the store should have."""
-
     path: str
     key: str
     prunable: bool
@@ -38,15 +31,13 @@ def verify_cells(plan: Plan, store: Store, cluster: ClusterConfig) -> VerifiedCe
     A cell that is gone counts as broken, unless it may have been pruned.
     """
     expected = [cell for cell in plan.cells if cell not in plan.missing and cell not in plan.untried]
-    cells = (CellToRead(cell.path, cell.key, cell.recipe.stage in PRUNABLE) for cell in expected)
+    batches = (
+        [CellToRead(cell.path, cell.key, cell.recipe.stage in PRUNABLE) for cell in expected[first : first + BATCH]]
+        for first in range(0, len(expected), BATCH)
+    )
     with open_tasks(cluster, store, rows=sum(cell.shard.rows for cell in expected)) as tasks:
-        found = list(tasks.map(_read_cells, _split_into_batches(cells), shared=store))
-    return VerifiedCells(sum(each.read for each in found), tuple(chain.from_iterable(each.broken for each in found)))
-
-
-def _split_into_batches(cells: Iterator[CellToRead]) -> Iterator[Sequence[CellToRead]]:
-    while batch := tuple(islice(cells, CELLS_AT_ONCE)):
-        yield batch
+        found = list(tasks.map(_read_cells, batches, shared=store))
+    return VerifiedCells(sum(each.read for each in found), tuple(path for each in found for path in each.broken))
 
 
 def _read_cells(store: Store, cells: Sequence[CellToRead]) -> VerifiedCells:
@@ -54,11 +45,9 @@ def _read_cells(store: Store, cells: Sequence[CellToRead]) -> VerifiedCells:
     for cell in cells:
         try:
             store.read(cell.path, key=cell.key, columns=[])
-        except GoneCell:
-            if cell.prunable:
+        except BrokenCell as error:
+            if isinstance(error, GoneCell) and cell.prunable:
                 continue
-            broken.append(cell.path)
-        except BrokenCell:
             broken.append(cell.path)
         read += 1
     return VerifiedCells(read, tuple(broken))

@@ -1,6 +1,7 @@
 """Writes a run's tables and manifest into the store."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -9,29 +10,31 @@ from typing import Any
 
 import pyarrow as pa
 
-from plumbline.operators.base.errors import DISTRIBUTION
+from plumbline.operators.base import rows, schemas
+from plumbline.operators.base.errors import DISTRIBUTION, PlumblineError
 from plumbline.operators.base.failures import failure_counts
 from plumbline.operators.base.usage import Usage
 from plumbline.operators.images.generation_settings import COLUMN
+from plumbline.operators.metrics.metric import Metric, repeats_of
+from plumbline.operators.results.judge_noise import noise_by_generator
 from plumbline.operators.stages.table import STAGES
 from plumbline.pipelines.base.exit_codes import Ending
 from plumbline.pipelines.plans.costs import cost_facts
 from plumbline.pipelines.plans.plan import Plan
 from plumbline.pipelines.plans.sweep_config import SweepConfig
-from plumbline.pipelines.sources.sources import FullSize, Sources
-from plumbline.pipelines.store.cells import Outcome, PlannedCell, digest
+from plumbline.pipelines.store.cells import Outcome, PlannedCell, digest, is_draft
 from plumbline.pipelines.store.reused_rows import count_retried
 from plumbline.pipelines.store.run_scores import write_prompt_texts
 from plumbline.pipelines.store.runs import CELLS, commit_run
+from plumbline.pipelines.store.store import Store
 from plumbline.pipelines.sweeps.computing import model_usage
-from plumbline.pipelines.sweeps.judge_noise import measure_judge_noise
 from plumbline.pipelines.sweeps.planning import PlannedSweep
 from plumbline.pipelines.sweeps.results import Results
 
 PACKAGES = (DISTRIBUTION, "ray", "torch", "transformers", "pyarrow")
-"""Packages whose versions are in the manifest."""
 WITHOUT_RESULTS = ("cluster", "models", "log", "retry_failed", "verify")
 """Settings that change no table, only where and how it is computed. Recipes contain what matters of the models."""
+NOISE_COLUMNS = ("generator", "score", "asks")
 CELLS_AT_ONCE = 1 << 15
 """Rows of a run's cells that are Python objects at the same time."""
 
@@ -47,49 +50,86 @@ def write_run(
     assert_lease: Callable[[], None],
 ) -> None:
     """Write the tables first, and then the manifest, which commits the run."""
-    store, folder = planned.store, f"runs/{run_id}"
-    usage = model_usage(planned.plan, outcomes)
-    models = [item.node.name for item in planned.plan.nodes if item.node.models]
-    worked = {node: planned.times[node].worked for node in models if node in planned.times}
-    for name, table in {"summary": results.summary, "usual_scores": results.usual}.items():
-        store.write_table(f"{folder}/{name}.parquet", table)
-    noise = measure_judge_noise(planned.plan, planned.config.metrics, outcomes, store)
+    store, plan = planned.store, planned.plan
+    tables = {"summary": results.summary, "usual_scores": results.usual}
+    noise = _measure_judge_noise(plan, planned.config.metrics, outcomes, store)
     if len(noise):
-        store.write_table(f"{folder}/judge_noise.parquet", noise)
+        tables["judge_noise"] = noise
     if planned.seen is not None:
-        store.write_table(f"{folder}/decisions.parquet", planned.seen.decisions)
+        tables["decisions"] = planned.seen.decisions
+    tables["cells"] = _cell_table(plan, outcomes, results.first_rows)
+    for name, table in tables.items():
+        store.write_table(f"runs/{run_id}/{name}.parquet", table)
     write_prompt_texts(store, run_id, planned.sources.prompts)
-    store.write_table(f"{folder}/cells.parquet", _cell_table(planned.plan, outcomes, results.first_rows))
     manifest = {
         "run_id": run_id,
         "began": began.isoformat(timespec="seconds"),
         "ended": datetime.now(UTC).isoformat(timespec="seconds"),
         "exit_code": ending.code,
         "exit_reason": ending.reason,
-        "stands_on": digest_of_inputs(planned),
-        "note": planned.config.note,
-        "command": planned.config.command,
-        "benchmark": planned.config.benchmark.name,
-        "generators": planned.sources.every_generator,
+        **_describe_run(planned, results, outcomes),
+    }
+    commit_run(store, run_id, manifest, assert_lease)
+
+
+def _describe_run(planned: PlannedSweep, results: Results, outcomes: Mapping[str, Outcome]) -> dict[str, Any]:
+    """Return the fields of the manifest that are about the sweep and its results."""
+    plan, config, sources = planned.plan, planned.config, planned.sources
+    usage = model_usage(plan, outcomes)
+    times = {
+        item.node.name: planned.times[item.node.name]
+        for item in plan.nodes
+        if item.node.models and item.node.name in planned.times
+    }
+    worked = {node: progress.worked for node, progress in times.items()}
+    manifest = {
+        "inputs_digest": digest_of_inputs(planned),
+        "note": config.note,
+        "command": config.command,
+        "benchmark": config.benchmark.name,
+        "generators": sources.every_generator,
         COLUMN: results.settings,
-        "metrics": list(planned.config.metrics),
-        "lower_is_better": sorted(planned.falling),
-        "counts": count_cells(planned.plan, results, outcomes),
+        "metrics": list(config.metrics),
+        "lower_is_better": sorted(config.lower_is_better),
+        "counts": _count_cells(plan, results, outcomes),
         "errors": dict(failure_counts(results.failures)),
-        "calls": {node: planned.times[node].calls for node in models if node in planned.times},
-        "seconds": {node: times.seconds for node, times in planned.times.items()},
+        "calls": {node: progress.calls for node, progress in times.items()},
+        "seconds": {node: progress.seconds for node, progress in planned.times.items()},
         "worked": worked,
-        "waited": {node: planned.times[node].waited for node in models if node in planned.times},
-        "usage": {node: took._asdict() for node, took in usage.items()},
-        **cost_facts(planned.plan, usage, planned.config.cluster, planned.held_seconds, worked),
+        "waited": {node: progress.waited for node, progress in times.items()},
+        "usage": {node: tokens._asdict() for node, tokens in usage.items()},
+        **cost_facts(plan, usage, config.cluster, planned.held_seconds, worked),
         "versions": _versions(),
         **metric_facts(planned),
     }
-    if planned.seen is not None:
-        manifest["seen"] = _count_seen(planned)
-    if planned.sources.full_size is not None:
-        manifest["limited"] = _count_limited(planned.sources, planned.sources.full_size)
-    commit_run(store, run_id, manifest, assert_lease)
+    images = sum(shard.rows for shard in sources.image_shards)
+    if planned.seen is not None and planned.rounds is not None:
+        of_images = sum(shard.rows for shard in planned.rounds.sources.image_shards)
+        manifest["seen"] = {**planned.seen.counts(), "images": images, "of_images": of_images}
+    if (whole := sources.full_size) is not None:  # the benchmark is only scored in part
+        manifest["limited"] = {
+            "prompts": len(sources.prompts),
+            "of_prompts": whole.prompts,
+            "images": images,
+            "of_images": whole.images,
+        }
+    return manifest
+
+
+def _measure_judge_noise(
+    plan: Plan, metrics: Mapping[str, Metric], outcomes: Mapping[str, Outcome], store: Store
+) -> pa.Table:
+    """Return the noise of judges that are asked several times, by metric and generator (schema JUDGE_NOISE)."""
+    records: list[Mapping[str, Any]] = []
+    for name in (name for name in plan.scores if repeats_of(metrics[name]) > 1):
+        tables = [schemas.ELEMENT_SCORES.empty_table().select(NOISE_COLUMNS)]
+        for cell in plan.scores[name]:
+            # the run has an error for the rows of cells that cannot be read
+            with suppress(OSError, PlumblineError):
+                draft = is_draft(cell.path, outcomes)
+                tables.append(store.read(cell.path, key=cell.key, draft=draft, columns=NOISE_COLUMNS))
+        records += noise_by_generator(name, pa.concat_tables(tables))
+    return rows.table(records, schemas.JUDGE_NOISE)
 
 
 def metric_facts(planned: PlannedSweep) -> dict[str, Any]:
@@ -136,25 +176,7 @@ def _versions() -> dict[str, str]:
     return {package: version(package) for package in PACKAGES}
 
 
-def _count_seen(planned: PlannedSweep) -> dict[str, Any]:
-    """Return how many prompts and images an adaptive sweep scored and decided, and how many images there are."""
-    assert planned.seen is not None and planned.rounds is not None
-    images = {
-        name: sum(shard.rows for shard in sources.image_shards)
-        for name, sources in (("images", planned.sources), ("of_images", planned.rounds.sources))
-    }
-    return {**planned.seen.counts(), **images}
-
-
-def _count_limited(sources: Sources, whole: FullSize) -> dict[str, int]:
-    """Return how many prompts and images a sweep with a limit takes, and how many the benchmark has."""
-    images = sum(shard.rows for shard in sources.image_shards)
-    return {
-        "prompts": len(sources.prompts), "of_prompts": whole.prompts, "images": images, "of_images": whole.images
-    }  # fmt: skip
-
-
-def count_cells(plan: Plan, results: Results, outcomes: Mapping[str, Outcome]) -> dict[str, Any]:
+def _count_cells(plan: Plan, results: Results, outcomes: Mapping[str, Outcome]) -> dict[str, Any]:
     """Return the counts for a run's manifest: its cells, rows and retries."""
     failed = sum(1 for outcome in outcomes.values() if outcome.state == "failed")
     retried = count_retried(plan.failed, outcomes)
@@ -176,26 +198,24 @@ def count_cells(plan: Plan, results: Results, outcomes: Mapping[str, Outcome]) -
 
 
 def _cell_table(plan: Plan, outcomes: Mapping[str, Outcome], first_rows: Mapping[PlannedCell, int]) -> pa.Table:
-    """Return the cells of a run (schema CELLS), sorted by path."""
-    cells = sorted(plan.cells, key=lambda cell: cell.path)
-    runs = (cells[first : first + CELLS_AT_ONCE] for first in range(0, len(cells), CELLS_AT_ONCE))
-    return pa.concat_tables([CELLS.empty_table(), *(_cell_rows(run, plan, outcomes, first_rows) for run in runs)])
-
-
-def _cell_rows(
-    cells: Sequence[PlannedCell], plan: Plan, outcomes: Mapping[str, Outcome], first_rows: Mapping[PlannedCell, int]
-) -> pa.Table:
-    computed = [outcomes.get(cell.path) for cell in cells]
-    usages = [outcome.usage if outcome is not None else None for outcome in computed]
-    columns: dict[str, list[Any]] = {
-        "path": [cell.path for cell in cells],
-        "node": [cell.recipe.node for cell in cells],
-        "state": [_state(plan, cell, outcome) for cell, outcome in zip(cells, computed, strict=True)],
-        "first_row": [first_rows.get(cell) for cell in cells],
-    }
-    columns |= {name: [getattr(outcome, name, None) for outcome in computed] for name in ("rows", "errors", "message")}
-    columns |= {name: [getattr(usage, name, None) for usage in usages] for name in Usage._fields}
-    return pa.table(columns, schema=CELLS)
+    ordered = sorted(plan.cells, key=lambda cell: cell.path)
+    tables = [CELLS.empty_table()]
+    for first in range(0, len(ordered), CELLS_AT_ONCE):
+        cells = ordered[first : first + CELLS_AT_ONCE]
+        computed = [outcomes.get(cell.path) for cell in cells]
+        usages = [outcome.usage if outcome is not None else None for outcome in computed]
+        columns: dict[str, list[Any]] = {
+            "path": [cell.path for cell in cells],
+            "node": [cell.recipe.node for cell in cells],
+            "state": [_state(plan, cell, outcome) for cell, outcome in zip(cells, computed, strict=True)],
+            "first_row": [first_rows.get(cell) for cell in cells],
+        }
+        for name in ("rows", "errors", "message"):
+            columns[name] = [getattr(outcome, name, None) for outcome in computed]
+        for name in Usage._fields:
+            columns[name] = [getattr(usage, name, None) for usage in usages]
+        tables.append(pa.table(columns, schema=CELLS))
+    return pa.concat_tables(tables)
 
 
 def _state(plan: Plan, cell: PlannedCell, outcome: Outcome | None) -> str:

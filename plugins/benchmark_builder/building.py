@@ -157,7 +157,7 @@ def write(planned: PlannedSweep, watch: Watch) -> WrittenTexts:
 def _read_written(kind: str, planned: PlannedSweep, outcomes: Mapping[str, Outcome]) -> Inspection[pa.Table | str]:
     """Return the table of written texts, or the reason why it is not complete."""
     cells = planned.plan.prompt_cells("questions")[kind]
-    table, failed, broken = read_if_complete(planned, outcomes, cells, lambda: read_cells(cells, planned, outcomes))
+    table, broken, failed = read_if_complete(planned, outcomes, cells, lambda: read_cells(cells, planned, outcomes))
     return Inspection(failed if table is None else table, broken)
 
 

@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from plumbline.operators.base.errors import ConfigError
 from plumbline.pipelines.base.storage import StorageConfig
-from plumbline.pipelines.store.question_cells import cell_states, find_scores_cells, read_stored, select_question_cells
-from plumbline.pipelines.store.runs import find_run, read_manifest
+from plumbline.pipelines.store.question_cells import find_scores_cells, read_stored, select_question_cells
+from plumbline.pipelines.store.runs import cell_states, find_run, read_manifest
 from plumbline.pipelines.store.store import Store
 
 Kinds = Mapping[tuple[str, str], str | None]

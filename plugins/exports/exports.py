@@ -88,8 +88,7 @@ def export_scores(config: ExportConfig, report: Callable[[int], None] = lambda w
 
 def _read_parts(store: Store, run_id: str, maker: RowMaker) -> Iterator[PartRows]:
     for path in store.files(f"runs/{run_id}/scores.parquet"):
-        part = store.read_part(path)
-        yield maker.make(part.table, part.sha256)
+        yield maker.make(*store.read_with_digest(path))
 
 
 class _Writer:

@@ -123,7 +123,9 @@ def side_of_sweep(planned: PlannedSweep, scores: RunScores, metric: str) -> Side
     """Return a metric of a sweep that wrote no run."""
     manifest: dict[str, Any] = metric_facts(planned)
     version = Version(metric=metric, run_id=None, recipe=recipe_of(manifest, metric))
-    return Side(version, scores, metric in planned.falling, planned.config.benchmark.name, planned.sources.skills)
+    return Side(
+        version, scores, metric in planned.config.lower_is_better, planned.config.benchmark.name, planned.sources.skills
+    )
 
 
 def build_bridge(store: Store, config: BridgeConfig, old: Side, new: Side) -> BuiltBridge:

@@ -9,7 +9,8 @@ import pyarrow as pa
 from plumbline.operators.base.errors import PlumblineError
 from plumbline.operators.results.run_scores import Hashes
 from plumbline.operators.statistics.poisson_bootstrap import hash_ids
-from plumbline.pipelines.store.question_cells import cell_states, find_scores_cells, read_stored
+from plumbline.pipelines.store.question_cells import find_scores_cells, read_stored
+from plumbline.pipelines.store.runs import cell_states
 from plumbline.pipelines.store.store import Store, StoredCell
 
 NO_PROMPTS: Hashes = np.zeros(0, np.uint64)

@@ -52,7 +52,7 @@ class EmptyActor(actor.StageActor):
         actor.node_stages, actor.CALLS_PER_ACTOR = no_stages, calls  # type: ignore[attr-defined]
         super().__init__(node, pool, terms)
 
-    def _outcomes(self, work: Work, *_: Any) -> dict[str, Outcome]:
+    def _compute_cells(self, work: Work, *_: Any) -> dict[str, Outcome]:
         self.calls.note(work.shard.rows)
         return {cell.path: Outcome(state="committed", rows=work.shard.rows) for cell in work.cells}
 

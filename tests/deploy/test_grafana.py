@@ -7,11 +7,15 @@ from typing import Any
 
 import promql_parser
 import pytest
+from ray.util.metrics import Counter
 
-from plumbline.pipelines.running.counters import COUNTERS
+from plumbline.pipelines.running.progress import COUNTERS
 
 DASHBOARD = json.loads((Path(__file__).parents[2] / "jobs" / "deploy" / "grafana.json").read_text())
-EXPORTED = {one.exported(name): {"stage", "node", *one.labels} for name, one in COUNTERS.items()}
+EXPORTED = {
+    f"ray_plumbline_{name}{'_total' if spec.kind is Counter else ''}": {"stage", "node", *spec.labels}
+    for name, spec in COUNTERS.items()
+}
 RAY_LABELS = {"SessionName"}
 """A label that Ray adds."""
 TARGETS = [target for panel in DASHBOARD["panels"] for target in panel["targets"]]

@@ -47,8 +47,10 @@ def boards(console: Console, finished: Any) -> None:
     show_leaderboards(console, finished, NO_STORE, verbose=True)
 
 
-def finished_sweep(results: Any, falling: Collection[str] = ()) -> Any:
-    return SimpleNamespace(results=results, falling=falling, retried=None, usage={}, costs={}, folder="runs/r")
+def finished_sweep(results: Any, lower_is_better: Collection[str] = ()) -> Any:
+    return SimpleNamespace(
+        results=results, lower_is_better=lower_is_better, retried=None, usage={}, costs={}, folder="runs/r"
+    )
 
 
 def ranks(said: str) -> list[tuple[str, str]]:
@@ -73,6 +75,6 @@ def test_if_lower_is_better_the_lowest_mean_ranks_first_and_the_leaderboard_says
     scored = [("atlas", 0.5), ("cobalt", 0.25), ("drift", 0.5), ("ember", None)]
     records = [{"generator": name, "metric": "m", "prompt_id": "p", "score": score} for name, score in scored]
     summary = best_first(summarise(rows.table(records, schemas.SCORES), {}), {"m"})
-    said = printed(boards, finished_sweep(SimpleNamespace(summary=summary, n_null=0), falling={"m"}))
+    said = printed(boards, finished_sweep(SimpleNamespace(summary=summary, n_null=0), lower_is_better={"m"}))
     assert ranks(said) == [("1", "cobalt"), ("2", "atlas"), ("2", "drift"), ("-", "ember")]
     assert "m: overall, lower is better" in said and re.search(r"cobalt +│ 0\.250", said)

@@ -20,7 +20,7 @@ from plumbline.jobs.nightly import LEASE
 from plumbline.pipelines.base.exit_codes import COMPLETE, HELD, LATE, LOST, OVER_BUDGET, REGRESSION, WITHIN_BUDGET
 from plumbline.pipelines.nightly import regressions
 from plumbline.pipelines.nightly.deadline import Stopped
-from plumbline.pipelines.store.lease import Clock, Lease, LeaseHeld, take_lease, unreleased_leases
+from plumbline.pipelines.store.lease import Clock, Lease, LeaseHeld, read_lease, take_lease
 from plumbline.pipelines.store.runs import commit_run, has_report, name_newest, newest_run, run_ids
 from plumbline.pipelines.store.store import LATEST, Store
 from tests.bench_of import Bench, images, prompts, save_scores, write_rows
@@ -185,7 +185,7 @@ def test_nights_report_a_first_run_then_nothing_then_a_new_and_a_worse_generator
     assert outcome["trends"] == f"{url}/trends/small/trends.html" and f"trends: {outcome['trends']}" in printed
     assert nights.runs_in_trends() == {first, second} and nights.store.exists("trends/small/trends.html")
     assert nights.run().code == 0, "it has been told"
-    assert unreleased_leases(nights.store) == {}
+    assert read_lease(nights.store, LEASE).is_free
 
 
 def test_a_small_change_is_not_a_regression(nights: Nights) -> None:
@@ -311,7 +311,7 @@ def test_a_night_that_lost_its_lease_overwrites_nothing_of_the_other_night(
     assert nights.latest_report() == "the rival's"
     if at < 7:
         assert nights.runs_in_trends() == {first}
-    assert unreleased_leases(nights.store)[LEASE].holder is not None, "the rival's lease stands"
+    assert not read_lease(nights.store, LEASE).is_free, "the rival's lease stands"
 
 
 def test_a_second_night_is_refused_and_the_night_after_a_killed_one_reports_its_run(
@@ -438,7 +438,7 @@ def test_expired_runs_are_removed_after_the_night_has_reported(
     assert outcome["dropped"] == ["2020-01-01", "2020-01-02"]
     assert "runs dropped by nightly.keep_runs: 2020-01-01, 2020-01-02" in shown.err
     assert run_ids(nights.store) == ["2020-01-03", first, outcome["run_id"]], "with what it was compared with"
-    assert unreleased_leases(nights.store) == {}
+    assert read_lease(nights.store, LEASE).is_free
 
 
 @pytest.mark.parametrize("error", [LeaseHeld("gc is at work"), Stopped("the deadline is over", LATE)])
@@ -465,7 +465,7 @@ def test_a_night_past_its_deadline_has_its_own_exit_code_and_the_next_night_cont
     monkeypatch.setattr(regressions, "_outcome", never)
     ended = nights.run("nightly.deadline=3600")
     assert ended.code == 6 and "nightly.deadline: 3600 seconds are over; all computed cells are kept" in ended.out
-    assert unreleased_leases(nights.store) == {}
+    assert read_lease(nights.store, LEASE).is_free
     monkeypatch.undo()
     assert nights.run().code == 0 and len(run_ids(nights.store)) == 1 and nights.outcome() is not None
 

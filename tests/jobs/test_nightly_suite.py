@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from plumbline.pipelines.store.lease import unreleased_leases
+from plumbline.pipelines.store.lease import read_lease
 from plumbline.pipelines.store.runs import run_ids
 from plumbline.pipelines.sweeps.suite import plan_suite
 from tests.bench_of import images, prompts, save_scores, write_rows
@@ -97,7 +97,7 @@ def test_nights_over_two_benchmarks_report_both_at_once_and_only_changes(suite: 
         webhook = f"nightly.webhook={hook.url}"
         suite.score()
         first = suite.run(webhook)
-        assert first.code == 0 and unreleased_leases(suite.store) == {}, first
+        assert first.code == 0 and read_lease(suite.store, "nightly").is_free, first
         (told,) = hook.bodies
         (first_suite,), before = suite.suites(), suite.runs()
         assert told["suite_id"] == first_suite and told["runs"] == before and set(before) == {"numbers", "places"}

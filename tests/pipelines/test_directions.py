@@ -39,7 +39,7 @@ def finished(planned: PlannedSweep) -> FinishedSweep:
 
 def test_a_sweep_states_the_direction_and_its_summary_has_the_lowest_mean_first(finished: FinishedSweep) -> None:
     manifest = json.loads((Path(finished.folder) / "manifest.json").read_text())
-    assert manifest["lower_is_better"] == ["nll"] and finished.falling == {"nll"}
+    assert manifest["lower_is_better"] == ["nll"] and finished.lower_is_better == {"nll"}
     summary = pd.read_parquet(Path(finished.folder) / "summary.parquet")
     overall = summary[summary["skill"] == "overall"]
     means = {
@@ -57,7 +57,7 @@ def page(planned: PlannedSweep, finished: FinishedSweep) -> Page:
 @pytest.mark.usefixtures("page")
 def test_the_newest_run_is_read_in_the_same_order(planned: PlannedSweep, finished: FinishedSweep) -> None:
     again = run_config(planned.config)
-    assert again.unchanged and again.falling == {"nll"}
+    assert again.unchanged and again.lower_is_better == {"nll"}
     assert again.results.summary.equals(finished.results.summary)
 
 

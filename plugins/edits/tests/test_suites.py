@@ -67,7 +67,7 @@ def test_each_benchmark_is_the_run_that_it_is_alone(benchmark: str, metric: str,
         told["config"].pop("store")
         assert all(seconds > 0 for seconds in told["seconds"].values()) and set(told["seconds"]) >= {"scores"}
     assert {key for key in manifests[0] if manifests[0][key] != manifests[1].get(key)} <= {
-        "run_id", "began", "ended", "seconds", "worked", "waited", "stands_on", "checksum", "command", "by_metric"
+        "run_id", "began", "ended", "seconds", "worked", "waited", "inputs_digest", "checksum", "command", "by_metric"
     }  # fmt: skip
     assert (together / "report.html").exists() and (together / "summary.csv").exists()
 

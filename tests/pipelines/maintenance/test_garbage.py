@@ -361,7 +361,7 @@ def test_on_s3_one_call_removes_many_files_and_names_are_not_patterns(bench: Pat
     standing = plan_sweep(config).store
     newest = max(file.written for folder in standing.folders("") for file in standing.entries(folder))
     standing.write_text("probe", "")
-    while standing.written("probe") <= newest:  # S3 records times in whole seconds
+    while (standing.place / "probe").entry().modified <= newest:  # S3 records times in whole seconds
         standing.write_text("probe", "")
     collected = collect_garbage(GcConfig(store=store, delete=True, grace_days=0, keep_runs=KeepRuns(last=1)))
     assert collected.runs == (first.run_id,) and collected.free["scores", UNREFERENCED].files == 2

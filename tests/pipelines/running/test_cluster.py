@@ -34,7 +34,7 @@ def test_a_local_ray_that_starts_too_slowly_is_reported_as_such(monkeypatch: pyt
 CHILDREN_SCRIPT = """
 import os, socket, sys, threading
 from pathlib import Path
-from plumbline.pipelines.running.session import say_if_killed, exit_if_abandoned
+from plumbline.pipelines.running.session import print_if_killed, exit_if_abandoned
 
 def run(case):
 {body}
@@ -56,7 +56,7 @@ def run_in_children(body: str, folder: Path, *cases: str) -> "subprocess.Complet
 
 def test_the_last_line_of_a_process_that_ends_abruptly_is_reported(tmp_path: Path) -> None:
     ends = ["os._exit(1)", "os.kill(os.getpid(), 9)", "sys.exit(1)", "raise KeyboardInterrupt"]
-    done = run_in_children("with say_if_killed(f'gone by {case}'):\n    exec(case)", tmp_path, *ends)
+    done = run_in_children("with print_if_killed(f'gone by {case}'):\n    exec(case)", tmp_path, *ends)
     said = [line for line in done.stderr.splitlines() if line.startswith("gone by")]
     assert said == [f"gone by {end}" for end in ends[:2]] and len(done.stdout.splitlines()) == len(ends), done.stderr
 

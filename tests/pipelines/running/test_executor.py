@@ -17,9 +17,9 @@ from plumbline.pipelines.running.events import (
     Totals,
     to_all,
 )
-from plumbline.pipelines.running.executor import Here, OnRay, choose_executor
+from plumbline.pipelines.running.executor import choose_executor
 from plumbline.pipelines.running.in_process import compute_first
-from plumbline.pipelines.running.small_sweeps import count_small_calls
+from plumbline.pipelines.running.workload import count_small_calls
 from plumbline.pipelines.sweeps.computing import workload_of
 from tests.bench_of import plan_bench, write_benchmark
 
@@ -33,21 +33,21 @@ def plan(tmp_path_factory: pytest.TempPathFactory) -> Plan:
 
 
 @pytest.mark.parametrize(
-    ("changes", "chosen"),
+    ("changes", "on_ray"),
     [
-        ({}, Here),
-        ({"executor": "here", "address": "auto"}, Here),
-        ({"executor": "ray"}, OnRay),
-        ({"address": "head:6379"}, OnRay),
-        ({"pools": {"answers": PoolConfig(num_gpus=1)}}, OnRay),
-        ({"pools": {"questions": PoolConfig(num_gpus=1)}}, Here),  # a template asks, and no model
+        ({}, False),
+        ({"executor": "here", "address": "auto"}, False),
+        ({"executor": "ray"}, True),
+        ({"address": "head:6379"}, True),
+        ({"pools": {"answers": PoolConfig(num_gpus=1)}}, True),
+        ({"pools": {"questions": PoolConfig(num_gpus=1)}}, False),  # a template asks, and no model
     ],
 )
 def test_a_small_plan_is_computed_here_unless_ray_is_named_or_a_gpu_is_needed(
-    changes: dict[str, Any], chosen: type, plan: Plan, monkeypatch: pytest.MonkeyPatch
+    changes: dict[str, Any], on_ray: bool, plan: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ray.is_initialized", lambda: False)
-    assert isinstance(choose_executor(replace(AUTO, **changes), plan.nodes), chosen)
+    assert choose_executor(replace(AUTO, **changes), plan.nodes).on_ray == on_ray
 
 
 def test_a_ray_of_the_environment_counts_as_named_and_a_large_plan_runs_on_ray(
@@ -55,9 +55,9 @@ def test_a_ray_of_the_environment_counts_as_named_and_a_large_plan_runs_on_ray(
 ) -> None:
     monkeypatch.setattr("ray.is_initialized", lambda: False)
     large = [item._replace(model_calls=count_small_calls()) for item in plan.nodes]
-    assert isinstance(choose_executor(AUTO, large), OnRay)
+    assert choose_executor(AUTO, large).on_ray
     monkeypatch.setenv("RAY_ADDRESS", "head:6379")
-    assert isinstance(choose_executor(AUTO, plan.nodes), OnRay)
+    assert choose_executor(AUTO, plan.nodes).on_ray
 
 
 def test_totals_sum_the_rounds_without_the_time_between_them() -> None:

@@ -21,10 +21,11 @@ from plumbline.pipelines.base.storage import StorageConfig, WriteError
 from plumbline.pipelines.plans.plan import Node
 from plumbline.pipelines.running import actor as actor_module
 from plumbline.pipelines.running.actor import CALLS_PER_ACTOR, RunSettings, StageActor
+from plumbline.pipelines.running.attempts import NO_HISTORY
 from plumbline.pipelines.running.driver_environment import DriverEnvironment
 from plumbline.pipelines.running.events import Totals
-from plumbline.pipelines.running.outcomes import CallReporter, ModelTime, ShardName, shard_name
-from plumbline.pipelines.running.progress import NO_HISTORY, FinishedShard, ProgressLog, Report
+from plumbline.pipelines.running.outcomes import CallReporter, FinishedShard, ModelTime, ShardName, shard_name
+from plumbline.pipelines.running.progress import ProgressLog, Report
 from plumbline.pipelines.running.stages import StageContext
 from plumbline.pipelines.sources.uris import Uris
 from plumbline.pipelines.store.cells import Cell, Outcome, Shard, Work
@@ -179,8 +180,8 @@ def begin(actor: StageActor, *machines: str, row: int | None = None) -> None:
 
     for machine in machines:
         begun = actor.machine if machine == "here" else machine
-        ray.get(actor.progress.started.remote("questions", FIRST, begun))
-    ray.get(actor.progress.started_row.remote("questions", FIRST, row))
+        ray.get(actor.progress.note_start.remote("questions", FIRST, begun))
+    ray.get(actor.progress.note_row.remote("questions", FIRST, row))
 
 
 def compute_shard(actor: StageActor) -> list[str]:

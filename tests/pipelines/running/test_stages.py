@@ -5,7 +5,7 @@ from pathlib import Path
 from plumbline.operators.base.errors import RowError
 from plumbline.operators.base.rows import read_usage
 from plumbline.operators.stages.table import STAGES
-from plumbline.pipelines.running.outcomes import MadeRows
+from plumbline.pipelines.running.outcomes import ComputedRows
 from plumbline.pipelines.running.stages import NodeStage, load_models
 from plumbline.pipelines.sweeps.computing import stage_context
 from tests.bench_of import compute, plan_bench, write_benchmark
@@ -59,7 +59,7 @@ def test_computing_a_shard_in_windows_gives_the_same_rows_in_every_stage_over_im
         cells = [cell for cell in work.cells if cell.node == node.name]
         stage, made = (
             NodeStage(node, stage_context(planned), load_models(node)),
-            MadeRows(cells, stage_context(planned)),
+            ComputedRows(cells, stage_context(planned)),
         )
         for window in stage.windows(work, cells, 2):
             made.add(stage.compute(stage.prepare(window)))
@@ -79,7 +79,7 @@ def test_finished_rows_of_a_long_running_shard_are_not_computed_again(tmp_path: 
     (cell,) = [cell for cell in work.cells if cell.node == node.name]
     stage, made = (
         NodeStage(node, stage_context(planned), load_models(node)),
-        MadeRows([cell], stage_context(planned), seconds=0),
+        ComputedRows([cell], stage_context(planned), seconds=0),
     )
     for window in stage.windows(work, [cell], 2)[:2]:
         made.add(stage.compute(stage.prepare(window)))

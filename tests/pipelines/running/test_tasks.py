@@ -11,7 +11,7 @@ from plumbline.operators.base.errors import SourceError
 from plumbline.pipelines.base.cluster_config import ClusterConfig
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.running.errors import RunnerError
-from plumbline.pipelines.running.in_order import AHEAD
+from plumbline.pipelines.running.ordered_calls import AHEAD
 from plumbline.pipelines.running.tasks import THREADS, Tasks, TasksHere, open_tasks
 from plumbline.pipelines.sources.shards import read_shard
 from plumbline.pipelines.store.store import Store

@@ -20,10 +20,8 @@ from plumbline.pipelines.store.lease import (
     Lease,
     LeaseHeld,
     LeaseLost,
-    live_leases,
     read_lease,
     take_lease,
-    unreleased_leases,
 )
 from plumbline.pipelines.store.store import Store
 from tests.commands import store_at
@@ -76,9 +74,9 @@ def test_a_live_lease_is_refused_and_a_released_one_is_free_at_once(store: Store
     with pytest.raises(LeaseHeld, match=r"leases: nightly on .* \(process \d+\), since .* is at work; run again once"):
         take_night_lease(store, theirs)
     assert theirs.time < 1e9 + SECONDS / 4, "one sign of life is enough"
-    assert unreleased_leases(store).keys() == {"night"}
+    assert not read_lease(store, "night").is_free
     ours.release()
-    assert unreleased_leases(store) == {} and take_night_lease(store, Script()).number == 2
+    assert read_lease(store, "night").is_free and take_night_lease(store, Script()).number == 2
 
 
 @pytest.mark.parametrize("clock", [0.0, -1e6, 1e9], ids=["same", "behind", "ahead"])
@@ -225,19 +223,8 @@ def test_a_late_holder_with_a_full_disk_keeps_trying_until_another_process_takes
 
 def test_an_unreadable_file_counts_as_a_dead_lease(store: Store) -> None:
     store.write_text("leases/night/00000004.json", "{")
-    assert unreleased_leases(store)["night"].holder is None
+    assert read_lease(store, "night").holder is None
     assert take_night_lease(store, Script()).number == 5
-
-
-def test_live_holders_of_all_leases_are_listed_together(store: Store) -> None:
-    clock = Script()
-    take_lease(store, "dead", "gc", seconds=SECONDS, clock=clock)
-    alive = take_lease(store, "alive", "nightly", seconds=SECONDS, clock=clock)
-    take_lease(store, "ended", "gc", seconds=SECONDS, clock=clock).release()
-    theirs = Script(5.0, meanwhile=alive.renew)
-    found = live_leases(store, theirs)
-    assert found.keys() == {"alive"} and str(found["alive"]).startswith("nightly on ")
-    assert theirs.time < 5.0 + 1.2 * SECONDS
 
 
 @contextmanager

@@ -13,22 +13,22 @@ AHEAD = 4
 """Items begun per item that can run at a time, so that a slow item does not hold up the others."""
 
 
-def in_order(
+def call_in_order(
     items: Iterable[Item],
     begin: Callable[[Item], Begun],
-    take: Callable[[Begun], Result],
+    await_result: Callable[[Begun], Result],
     cancel: Callable[[Begun], object],
-    room: Callable[[], int],
+    count_slots: Callable[[], int],
 ) -> Iterator[Result]:
-    """Yield the result of each item, in order, with at most `room()` items begun and not yet taken."""
+    """Yield the result of each item, in order; `count_slots` returns how many items can run at a time."""
     begun: deque[Begun] = deque()
     try:
         for item in items:
-            while len(begun) >= room():
-                yield take(begun.popleft())
+            while len(begun) >= AHEAD * count_slots():
+                yield await_result(begun.popleft())
             begun.append(begin(item))
         while begun:
-            yield take(begun.popleft())
+            yield await_result(begun.popleft())
     finally:
-        for left in begun:
-            cancel(left)
+        for unfinished in begun:
+            cancel(unfinished)
