@@ -52,7 +52,7 @@ from plumbline.operators.base.errors import (
     printable,
     suggest,
 )
-from plumbline.operators.base.optional_packages import require_extra
+from plumbline.operators.base.extensions import require_extra
 from plumbline.operators.models.families import families_with
 from plumbline.pipelines.plans.sweep_config import alternatives, read_config
 from plumbline.pipelines.running.process import tune_process

@@ -10,8 +10,13 @@ from hydra.core.config_store import ConfigStore
 from plumbline.jobs.defaults import defaults_of
 from plumbline.jobs.overrides import list_entries
 from plumbline.operators.base.errors import ConfigError
-from plumbline.operators.metrics.function import FunctionConfig
-from plumbline.operators.metrics.user_code import Origin, function_options, names_function, read_source
+from plumbline.operators.metrics.function import (
+    FunctionConfig,
+    Origin,
+    is_function_name,
+    read_function_options,
+    read_source,
+)
 
 
 def choose_functions(words: Sequence[str]) -> list[str]:
@@ -24,9 +29,9 @@ def choose_functions(words: Sequence[str]) -> list[str]:
 
 def _choose(word: str) -> str:
     metrics = list_entries(word)
-    if not any(map(names_function, metrics)):
+    if not any(map(is_function_name, metrics)):
         return word
-    named = [(metric, read_source(metric).name if names_function(metric) else metric) for metric in metrics]
+    named = [(metric, read_source(metric).name if is_function_name(metric) else metric) for metric in metrics]
     check_names(name for _, name in named)
     return f"metric=[{','.join(metric if metric == name else _register(metric, name) for metric, name in named)}]"
 
@@ -58,11 +63,11 @@ def load_functions(values: Mapping[str, Any], given: Sequence[Origin] = ()) -> d
         return dict(values)
     read = {name: _read_code(options) for name, options in (metrics or {}).items()}
     check_names([*read, *(origin.name for origin in given)])
-    return {**values, "metrics": read | {origin.name: function_options(origin) for origin in given}}
+    return {**values, "metrics": read | {origin.name: read_function_options(origin) for origin in given}}
 
 
 def _read_code(options: Any) -> Any:
     if not isinstance(options, Mapping) or options.get("kind") != "function":
         return options
-    read = function_options(read_source(str(options.get("function"))))
+    read = read_function_options(read_source(str(options.get("function"))))
     return {**options, **read, "about": options.get("about") or read["about"]}

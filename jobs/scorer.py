@@ -9,8 +9,8 @@ from plumbline.jobs.command import Command, load_values
 from plumbline.jobs.functions import load_functions
 from plumbline.jobs.overrides import expand_key
 from plumbline.operators.base.errors import ConfigError
-from plumbline.operators.base.sequences import list_values
-from plumbline.operators.metrics.user_code import Given, Source
+from plumbline.operators.base.rows import list_values
+from plumbline.operators.metrics.function import Given, Source
 from plumbline.operators.scoring.scorer import Scorer, ScorerConfig
 from plumbline.pipelines.plans.sweep_config import read_config
 

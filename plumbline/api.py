@@ -13,10 +13,10 @@ import pyarrow as pa
 from plumbline.jobs.scorer import Metric, Metrics, choose_metrics, list_metrics, open_scorer
 from plumbline.operators.base import rows, schemas
 from plumbline.operators.base.errors import ConfigError, SourceError, suggest
-from plumbline.operators.base.sequences import list_values
-from plumbline.operators.metrics.user_code import names_function, read_source
+from plumbline.operators.base.rows import list_values
+from plumbline.operators.metrics.function import is_function_name, read_source
 from plumbline.operators.scoring.scorer import Scorer
-from plumbline.operators.scoring.scorer_input import Picture, Shown
+from plumbline.operators.scoring.scorer_input import AnyImage, ImageOrFrames
 from plumbline.operators.statistics.options import Match, RatingStatistic, Sampling
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.metaeval.metaeval import judge as judge_release
@@ -36,7 +36,7 @@ STATISTICS: tuple[RatingStatistic, ...] = ("spearman", "kendall_b", "pairwise_ac
 
 
 def score(
-    images: Picture | Iterable[Shown | None],
+    images: AnyImage | Iterable[ImageOrFrames | None],
     prompts: str | Iterable[str | None],
     metrics: Metrics | None = None,
     *,
@@ -70,7 +70,7 @@ def score(
     """
     chosen = choose_metrics(metrics, metric)
     entries = list_metrics("vqascore" if chosen is None else chosen)
-    read = (read_source(entry) if isinstance(entry, str) and names_function(entry) else entry for entry in entries)
+    read = (read_source(entry) if isinstance(entry, str) and is_function_name(entry) else entry for entry in entries)
     scorer = _scorer(tuple(read), models or "shapes", on_gpu)
     if models is None and any(loaded.node.roles for loaded in scorer.nodes):
         warnings.warn(ONLY_SHAPES, stacklevel=2)

@@ -2,9 +2,9 @@ from .operators.base.batches import isolate as isolate
 from .operators.base.errors import RowError as RowError
 from .operators.base.errors import unknown_prompt as unknown_prompt
 from .operators.images.preparing import PreparedImages as PreparedImages
-from .operators.metrics.answered import Scored as Scored
 from .operators.metrics.metric import Evidence as Evidence
 from .operators.metrics.metric import Metric as Metric
+from .operators.metrics.metric import Scored as Scored
 from .operators.metrics.questions.vqascore import VqaScoreConfig as VqaScoreConfig
 from .operators.metrics.writing import WrittenQuestion as WrittenQuestion
 from .operators.models.calls import Pair as Pair

@@ -15,8 +15,6 @@ Used = TypeVar("Used", contravariant=True)
 
 
 class _Calls(threading.local):
-    """Number of calls that each thread has counted."""
-
     made = 0
 
 
@@ -36,7 +34,7 @@ def notify_of_calls(listener: Callable[[int], None]) -> Iterator[None]:
 
 
 def count_calls(made: int) -> None:
-    """Count calls that a model has answered: encoded images, questions or replies."""
+    """Count calls that a model has answered: images that it encoded, questions or replies."""
     _CALLS.made += made
     for listener in dict.fromkeys(tuple(_LISTENERS)):  # parallel shards may add the same listener twice
         listener(made)
@@ -98,34 +96,29 @@ def halve(
     crowded: bool = False,
 ) -> list[Result | RowError]:
     """Return the results of `isolate` without counting calls, for functions that do not call a model."""
-    return _halve(call, rows, size, size.rows if size is not None else 0, crowded)
-
-
-def _halve(
-    call: Callable[[Sequence[Row]], Sequence[Result]],
-    rows: Sequence[Row],
-    size: BatchSize | None,
-    before: int,
-    crowded: bool,
-) -> list[Result | RowError]:
-    if not rows:
-        return []
-    if STOP.is_set():
-        return [STOPPED] * len(rows)
-    try:
-        return list(call(rows))
-    except Exception as error:
-        if device_lost(error) or isinstance(error, ModelError) or (crowded and out_of_memory(error)):
-            raise
-        if size is not None and out_of_memory(error):
-            size.shrink(len(rows), before)
-        if len(rows) == 1:
-            if isinstance(error, HopelessRow):
-                return [error.error]
-            return [RowError("model_failed", f"{type(error).__name__}: {error}", retryable=True)]
-    half = len(rows) // 2  # outside of `except`, so that the memory of the failed call is free
-    halves = rows[:half], rows[half:]
-    return [result for part in halves for result in _halve(call, part, size, before, crowded)]
+    before = size.rows if size is not None else 0
+    results: list[Result | RowError] = []
+    waiting = [rows] if rows else []
+    while waiting:
+        batch = waiting.pop()
+        if STOP.is_set():
+            results += [STOPPED] * len(batch)
+            continue
+        try:
+            results += list(call(batch))
+            continue
+        except Exception as error:
+            if device_lost(error) or isinstance(error, ModelError) or (crowded and out_of_memory(error)):
+                raise
+            if size is not None and out_of_memory(error):
+                size.shrink(len(batch), before)
+            if len(batch) == 1:
+                failure = RowError("model_failed", f"{type(error).__name__}: {error}", retryable=True)
+                results.append(error.error if isinstance(error, HopelessRow) else failure)
+                continue
+        half = len(batch) // 2  # outside of `except`, so that the memory of the failed call is free
+        waiting += [batch[half:], batch[:half]]
+    return results
 
 
 class UseWindow(Protocol[Used]):
@@ -168,7 +161,6 @@ def encode_in_windows(
 
 
 def out_of_memory(error: Exception) -> bool:
-    """Return True if a batch was too large for the memory of the device or machine."""
     text = str(error)
     by_type = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"  # torch's, not imported here
     return by_type or "out of memory" in text or "ALLOC_FAILED" in text

@@ -1,9 +1,9 @@
 """Bounds of configuration values: declared in a field's type, and checked whenever a configuration is created."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import fields
-from typing import Annotated, Any, ClassVar, NamedTuple, get_args
+from typing import Annotated, Any, ClassVar, NamedTuple, cast, get_args
 
 from plumbline.operators.base.errors import ConfigError
 
@@ -33,10 +33,7 @@ Probability = Annotated[float, Bound("a probability between 0 and 1", lambda val
 
 
 class BoundsChecked:
-    """Base of dataclasses that check their fields against the bounds in the field types.
-
-    None passes if the field's type allows it.
-    """
+    """Base of dataclasses that check their fields against the bounds in the field types; null is within all bounds."""
 
     __slots__ = ()
     section: ClassVar[str] = ""
@@ -44,18 +41,14 @@ class BoundsChecked:
 
     def __post_init__(self) -> None:
         """Raise ConfigError for the first value that is out of bounds."""
-        for name, bound in _bounds(type(self)).items():
-            value = getattr(self, name)
-            if value is not None and not bound.holds(value):
-                raise ConfigError(f"{self.key_of(name)}: expected {bound.expected}, got {value}")
+        for field in fields(cast(Any, self)):
+            value = getattr(self, field.name)
+            for bound in _find_bounds(field.type):
+                if value is not None and not bound.holds(value):
+                    raise ConfigError(f"{self.key_of(field.name)}: expected {bound.expected}, got {value}")
 
     def key_of(self, name: str) -> str:
-        """Return a field's configuration key, for messages."""
         return f"{self.section}{name}"
-
-
-def _bounds(schema: Any) -> Mapping[str, Bound]:
-    return {field.name: bound for field in fields(schema) for bound in _find_bounds(field.type)}
 
 
 def _find_bounds(hint: Any) -> Iterator[Bound]:

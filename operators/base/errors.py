@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class PlumblineError(Exception):
-    """Failure whose message is one readable line with the expected value, the found value, the place and the remedy."""
+    """Failure whose message is a readable line: the expected value, the found value, where, and the remedy."""
 
 
 class ConfigError(PlumblineError):
@@ -30,7 +30,7 @@ class RowError(NamedTuple):
     """Reason why a row has no result; stored in the row's `error` column."""
 
     kind: str
-    """A short stable name, such as `corrupt_image`; a key of REMEDIES."""
+    """Short stable name, such as `corrupt_image`; a key of REMEDIES."""
     message: str
     """The finding and its remedy."""
     retryable: bool = False
@@ -71,10 +71,10 @@ def install(extra: str) -> str:
     return f"install the extra {extra!r} of {DISTRIBUTION} (in a checkout: pip install -e '.[{extra}]')"
 
 
-def describe_missing_plugin(part: str, plugin: str) -> str:
-    """Return a sentence about a part of a plugin of ours that is missing, with the remedy."""
+def describe_missing_plugin(what: str, plugin: str) -> str:
+    """Return the sentence that `what` is part of a plugin of ours that is not installed, with the remedy."""
     return (
-        f"{part} of the plugin {plugin!r}, which is not installed; reinstall {DISTRIBUTION}, or restore the folder "
+        f"{what} of the plugin {plugin!r}, which is not installed; reinstall {DISTRIBUTION}, or restore the folder "
         f"plugins/{plugin}"
     )
 
@@ -102,13 +102,9 @@ def hide_secrets(text: str) -> str:
     In an address without a scheme, a query is recognised by its beginning, `?name=`.
     """
     text = re.sub(r"(?<=://)[^/\s@]+@", "***@", text)
-    text = re.sub(r"://[^\s'\"]+", _hide_query, text)  # reads each address once, even if it contains others
+    # the outer expression reads each address once, even if it contains others
+    text = re.sub(r"://[^\s'\"]+", lambda address: re.sub(r"\?.+", "?***", address[0]), text)
     return re.sub(r"(?<=[^\s'\"])\?[\w.~%-]+=[^\s'\"]+", "?***", text)
-
-
-def _hide_query(address: re.Match[str]) -> str:
-    place, mark, query = address[0].partition("?")
-    return f"{place}?***" if query else f"{place}{mark}"
 
 
 REMEDIES: Mapping[str, str] = {
@@ -119,12 +115,12 @@ REMEDIES: Mapping[str, str] = {
     "corrupt_video": "generate the video again, as MP4 or WebM",
     "empty_prompt": "fill in the prompt's text, or drop the prompt",
     "empty_reply": "run again; if it stays, raise the metric's max_tokens or use another model",
-    "function_failed": "correct the function; an edited file is computed anew",
+    "function_failed": "correct the function; if its file has changed, its values are computed again",
     "image_not_embedded": "embed the images' bytes, or put their addresses in `uri`",
     "image_too_large": "check the image, or raise limits.max_pixels, limits.max_bytes or limits.max_scans; "
     "for a service, set the model's image_format=jpeg",
     "image_too_small": "use a larger image",
-    "image_too_slow": "save the image anew as PNG or JPEG, or raise limits.max_seconds",
+    "image_too_slow": "save the image again as PNG or JPEG, or raise limits.max_seconds",
     "incomplete_cell": "run again; if it stays, delete the folder that the message names",
     "killed_worker": "look at the image, or give the stage more memory or time (cluster.pools)",
     "missing_image": "generate the image, or set benchmark.require_every_prompt=false",

@@ -1,16 +1,20 @@
-"""Objects that are looked up by name: from the core, from our plugins, and from other packages by entry points."""
+"""Objects that are looked up by name: from the core, from our plugins, and from other packages by entry points.
+
+Some of them need the packages of an extra of this distribution.
+"""
 
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from configparser import ConfigParser
-from contextlib import redirect_stdout
+from contextlib import redirect_stdout, suppress
 from functools import cache, cached_property
+from importlib import metadata
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar
 
-from plumbline.operators.base.errors import ConfigError, install
+from plumbline.operators.base.errors import DISTRIBUTION, ConfigError, install
 
 T = TypeVar("T")
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
@@ -22,7 +26,7 @@ MAX_REASON = 300
 
 
 class Extensions(Mapping[str, T], Generic[T]):
-    """The objects of one group by name. Each is loaded when it is first looked up.
+    """The objects of a group by name. Each is loaded when it is first looked up.
 
     All are declared as entry points, `module:attribute`, of the group `plumbline.GROUP` (docs/plugins.md). The core's
     come first, then those of our plugins, then those of other packages, each in its own order.
@@ -59,8 +63,23 @@ class Extensions(Mapping[str, T], Generic[T]):
 
     def __getitem__(self, name: str) -> T:
         """Raise KeyError for an unknown name, and ConfigError if the module or a library that it needs is missing."""
-        if name not in self.loaded:
-            self.loaded[name] = self._load(self.declared[name])
+        if name in self.loaded:
+            return self.loaded[name]
+        point = self.declared[name]
+        try:
+            with redirect_stdout(sys.stderr):  # programs read the standard output of jobs
+                found: Any = point.load()
+            check = issubclass if isinstance(found, type) else isinstance
+            fits = self.expected is None or check(found, self.expected)
+        except (Exception, SystemExit) as error:
+            if name in self.ours and not isinstance(error, ImportError):
+                raise
+            reason = f"{type(error).__name__}: {str(error)[:MAX_REASON]}"
+            raise ConfigError(f"{self.describe(name)}: {reason}; {_remedy(point)}") from error
+        if self.expected is not None and not fits:
+            problem = f"expected a {self.expected.__name__}, got a value of type {type(found).__name__}"
+            raise ConfigError(f"{self.describe(name)}: {problem}; {_remedy(point)}")
+        self.loaded[name] = found
         return self.loaded[name]
 
     def __contains__(self, name: object) -> bool:
@@ -74,24 +93,7 @@ class Extensions(Mapping[str, T], Generic[T]):
 
     def describe(self, name: str) -> str:
         """Return an extension's group, name and package, for messages."""
-        return self._where(self.declared[name])
-
-    def _load(self, point: EntryPoint) -> T:
-        try:
-            with redirect_stdout(sys.stderr):  # programs read the standard output of jobs
-                extension = point.load()
-            fits = self.expected is None or _is_a(extension, self.expected)
-        except (Exception, SystemExit) as error:
-            if point.name in self.ours and not isinstance(error, ImportError):
-                raise
-            reason = f"{type(error).__name__}: {str(error)[:MAX_REASON]}"
-            raise ConfigError(f"{self._where(point)}: {reason}; {_remedy(point)}") from error
-        if self.expected is not None and not fits:
-            found = f"expected a {self.expected.__name__}, got a value of type {type(extension).__name__}"
-            raise ConfigError(f"{self._where(point)}: {found}; {_remedy(point)}")
-        return cast(T, extension)
-
-    def _where(self, point: EntryPoint) -> str:
+        point = self.declared[name]
         return f"{self.group.removeprefix('plumbline.')} {point.name!r} of {_owner(point)} ({point.value})"
 
 
@@ -121,5 +123,24 @@ def _remedy(point: EntryPoint) -> str:
     return install(point.name) if point.dist is None else f"mend or uninstall {point.dist.name}"
 
 
-def _is_a(extension: Any, expected: type) -> bool:
-    return issubclass(extension, expected) if isinstance(extension, type) else isinstance(extension, expected)
+EXTRA_REQUIREMENT = re.compile(r"""(?P<package>[\w.-]+).*\bextra\s*==\s*["'](?P<extra>[\w-]+)["']""")
+"""A requirement in the distribution's metadata that belongs to an extra."""
+
+
+@cache
+def missing_packages(extra: str) -> tuple[str, ...]:
+    missing = []
+    with suppress(metadata.PackageNotFoundError):  # without installation, as from source files, none are known
+        for requirement in filter(None, map(EXTRA_REQUIREMENT.match, metadata.requires(DISTRIBUTION) or ())):
+            if requirement["extra"] == extra:
+                try:
+                    metadata.version(requirement["package"])
+                except metadata.PackageNotFoundError:
+                    missing.append(requirement["package"])
+    return tuple(missing)
+
+
+def require_extra(extra: str, what: str) -> None:
+    """Raise ConfigError with the remedy if a package of an extra that `what` needs is not installed."""
+    if missing := missing_packages(extra):
+        raise ConfigError(f"{what} needs {', '.join(missing)}; {install(extra)}")

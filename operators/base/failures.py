@@ -8,8 +8,6 @@ import pyarrow.compute as pc
 
 from plumbline.operators.base import schemas
 
-KINDS = ["kind", "retryable", "placed"]
-
 
 def count_failures(errors: pa.Table) -> pa.Table:
     """Return the kinds of failure (schema FAILURES) in a table of schema ERRORS."""
@@ -22,10 +20,11 @@ def merge_failures(tables: Sequence[pa.Table]) -> pa.Table:
     Retryable rows, and rows that are in no file, count separately from other rows of the same kind.
     """
     table = pa.concat_tables([schemas.FAILURES.empty_table(), *tables])
-    marked = table.append_column("placed", pc.is_valid(table.column("file")))
-    marked = marked.append_column("at", pa.array(range(len(table)), pa.int64()))
-    kinds = marked.group_by(KINDS, use_threads=False).aggregate([("at", "min"), ("rows", "sum")]).sort_by("at_min")
-    first = table.take(kinds.column("at_min"))
+    marked = table.append_column("in_file", pc.is_valid(table.column("file")))
+    marked = marked.append_column("index", pa.array(range(len(table)), pa.int64()))
+    kinds = marked.group_by(["kind", "retryable", "in_file"], use_threads=False)
+    kinds = kinds.aggregate([("index", "min"), ("rows", "sum")]).sort_by("index_min")
+    first = table.take(kinds.column("index_min"))
     return first.set_column(first.column_names.index("rows"), "rows", kinds.column("rows_sum")).combine_chunks()
 
 

@@ -1,16 +1,16 @@
-"""Tables and rows: building them by a schema, their errors, and the metadata of tables."""
+"""Tables and rows: building them by a schema, their errors, the metadata of tables, and values from callers."""
 
 import hashlib
 import json
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from functools import reduce
 from typing import Any
 
 import pyarrow as pa
 
-from plumbline.operators.base.errors import RowError, SourceError
+from plumbline.operators.base.errors import ConfigError, RowError, SourceError
 from plumbline.operators.base.usage import Usage
 
 USAGE = b"usage"
@@ -41,7 +41,7 @@ def split_by_image(row: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Return a row of ANSWERS, SIMILARITIES or another schema over images as one row per image."""
     for column in ("statistics", "comparisons", "values"):
         if column in row:
-            return [{**row, **of_image} for of_image in row[column]]
+            return [{**row, **image} for image in row[column]]
     images = row.get("images")
     if images is None:
         return [row]
@@ -49,9 +49,8 @@ def split_by_image(row: Mapping[str, Any]) -> list[Mapping[str, Any]]:
         return [{**row, "similarity": similarity} for similarity in images]
     answers = row["answers"]
     size = len(answers) // images
-    if size == 0:
-        return [row]
-    return [{**row, "answers": answers[first : first + size]} for first in range(0, len(answers), size)]
+    starts = range(0, len(answers), size) if size else ()
+    return [{**row, "answers": answers[start : start + size]} for start in starts] or [row]
 
 
 def split_by_call(row: Mapping[str, Any]) -> list[list[Mapping[str, Any] | None]]:
@@ -62,12 +61,11 @@ def split_by_call(row: Mapping[str, Any]) -> list[list[Mapping[str, Any] | None]
     if "verdicts" not in row:
         return [[image] for image in split_by_image(row)]
     verdicts, size = row["verdicts"], row.get("repeats") or 1
-    asks: list[Mapping[str, Any] | None] = [verdict and {**row, **verdict} for verdict in verdicts]
-    return [asks[first : first + size] for first in range(0, len(asks), size)]
+    calls: list[Mapping[str, Any] | None] = [verdict and {**row, **verdict} for verdict in verdicts]
+    return [calls[start : start + size] for start in range(0, len(calls), size)]
 
 
 def error_value(error: RowError | None) -> dict[str, Any] | None:
-    """Return the error as a value of an `error` column."""
     return error._asdict() if error is not None else None
 
 
@@ -93,12 +91,12 @@ def read_usage(table: pa.Table) -> Usage | None:
 
 
 def with_kept(table: pa.Table, kept: int) -> pa.Table:
-    """Return the table with the number of rows that were copied from earlier cells added to the metadata."""
+    """Add the number of rows that were copied from earlier cells to the table's metadata."""
     return table.replace_schema_metadata({**(table.schema.metadata or {}), KEPT: str(kept)})
 
 
 def read_kept(table: pa.Table) -> int:
-    """Return the number of rows that were copied from earlier cells, from the metadata."""
+    """Return the number of rows that were copied from earlier cells, by the table's metadata."""
     return int((table.schema.metadata or {}).get(KEPT, 0))
 
 
@@ -114,19 +112,17 @@ def join_tables(tables: Sequence[pa.Table]) -> pa.Table:
 
 
 def error_kinds(cell: pa.Table) -> dict[str, int]:
-    """Return the number of rows with an error, by kind of error."""
-    errors = cell.column("error").to_pylist()
-    return dict(Counter(error["kind"] for error in errors if error is not None))
+    errors = filter(None, cell.column("error").to_pylist())
+    return dict(Counter(error["kind"] for error in errors))
 
 
 def count_errors(cell: pa.Table, *, retryable_only: bool = False) -> int:
-    """Return the number of rows with an error."""
-    errors = cell.column("error").to_pylist()
-    return sum(1 for error in errors if error is not None and (error["retryable"] or not retryable_only))
+    errors = filter(None, cell.column("error").to_pylist())
+    return sum(error["retryable"] or not retryable_only for error in errors)
 
 
 def is_missing(value: Any) -> bool:
-    """Return True if a value is null: None, NaN, or what pandas writes instead of them, NA and NaT."""
+    """Return True if a value is null: None, NaN, or pandas' NA and NaT."""
     return value is None or (isinstance(value, float) and math.isnan(value)) or type(value).__name__ in PANDAS_NULLS
 
 
@@ -142,11 +138,7 @@ def require_once(found: Sequence[str], read: Iterable[str], where: str) -> None:
 def require_columns(found: Iterable[str], required: Iterable[str], where: str, *, key: str = "") -> None:
     """Raise SourceError if a file lacks required columns.
 
-    Args:
-        found: The file's columns.
-        required: The columns that it must have.
-        where: The file's name, for the message.
-        key: The configuration key that sets the columns' names, for the message.
+    The message names the file (`where`) and the configuration key that sets the columns' names.
     """
     have = list(found)
     missing = [name for name in required if name not in have]
@@ -155,3 +147,19 @@ def require_columns(found: Iterable[str], required: Iterable[str], where: str, *
             f"{where}: expected column(s) {', '.join(missing)}, found {', '.join(have) or 'none'}; "
             f"rename or add them{f', or correct {key}' if key else ''} (docs/images.md)"
         )
+
+
+def list_values(values: Any, name: str) -> list[Any]:
+    """Return the values of a list, array, pandas Series, column or iterator in order; an index is ignored.
+
+    Raise ConfigError for values without an order or with several dimensions.
+    """
+    if isinstance(values, pa.Array | pa.ChunkedArray):
+        return list(values.to_pylist())
+    unordered = isinstance(values, str | bytes | Mapping | Set) or not isinstance(values, Iterable)
+    if unordered or getattr(values, "ndim", 1) != 1:
+        raise ConfigError(
+            f"{name}: expected a list, array of one dimension, Series or iterator, got a value of type "
+            f"{type(values).__name__}"
+        )
+    return [*values]

@@ -9,26 +9,21 @@ def _columns(dtype: pa.DataType, *names: str) -> list[tuple[str, pa.DataType]]:
     return [(name, dtype) for name in names]
 
 
-texts, floats = partial(_columns, pa.string()), partial(_columns, pa.float64())
+texts, text_lists = partial(_columns, pa.string()), partial(_columns, pa.list_(pa.string()))
 ints, longs = partial(_columns, pa.int32()), partial(_columns, pa.int64())
+float32s, floats = partial(_columns, pa.float32()), partial(_columns, pa.float64())
+bools = partial(_columns, pa.bool_())
 
-ERROR = pa.struct([("kind", pa.string()), ("message", pa.string()), ("retryable", pa.bool_())])
+ERROR = pa.struct([*texts("kind", "message"), *bools("retryable")])
 
-PROMPTS = pa.schema(
-    [("prompt_id", pa.string()), ("text", pa.string()), ("skills", pa.list_(pa.string())), ("suite", pa.string())]
-)
+PROMPTS = pa.schema([*texts("prompt_id", "text"), *text_lists("skills"), *texts("suite")])
 """The benchmark's prompts; `skills` and `suite` may be absent from a source."""
 
-BUILT_PROMPTS = pa.schema([*PROMPTS, ("origin", pa.string())])
+BUILT_PROMPTS = pa.schema([*PROMPTS, *texts("origin")])
 """Prompts of a benchmark from jobs.build_benchmark; `origin` is `read`, or `written` if a model wrote the prompt."""
 
 LEFT_OUT = pa.schema(
-    [
-        *texts("prompt_id", "text"),
-        ("skills", pa.list_(pa.string())),
-        *texts("origin", "reason", "repeats"),
-        ("error", ERROR),
-    ]
+    [*texts("prompt_id", "text"), *text_lists("skills"), *texts("origin", "reason", "repeats"), ("error", ERROR)]
 )
 """Prompts that jobs.build_benchmark left out. `reason` is one of:
 
@@ -45,11 +40,11 @@ A prompt without tags has one row without a skill. A prompt that could not be ta
 QUESTIONS = pa.schema(
     [
         *texts("prompt_id", "prompt", "question_id", "text"),
-        ("choices", pa.list_(pa.string())),
+        *text_lists("choices"),
         *texts("answer", "kind", "span"),
         *ints("start", "end"),
-        ("parents", pa.list_(pa.string())),
-        ("keep", pa.bool_()),
+        *text_lists("parents"),
+        *bools("keep"),
         ("error", ERROR),
     ]
 )
@@ -63,66 +58,60 @@ question to make sense. `keep` is false if the metric's own filter dropped the q
 A prompt whose questions could not be written has one row with the error and without a question_id.
 """
 
-ENTAILMENTS = pa.schema(
-    [*texts("prompt_id", "question_id", "hypothesis"), ("p_entail", pa.float32()), ("error", ERROR)]
-)
+ENTAILMENTS = pa.schema([*texts("prompt_id", "question_id", "hypothesis"), *float32s("p_entail"), ("error", ERROR)])
 """One row per question: the probability that the prompt entails the question's answer, as a statement `hypothesis`."""
 
 ANSWER = pa.struct(
-    [("question_id", pa.string()), ("token_logprobs", pa.list_(pa.list_(pa.float32()))), *texts("reply", "chosen")]
+    [*texts("question_id"), ("token_logprobs", pa.list_(pa.list_(pa.float32()))), *texts("reply", "chosen")]
 )
 """One question's answer: natural-log probabilities, one list per choice, one number per answer token including EOS.
 
 If a metric uses the model's own words instead, `reply` has the words and `chosen` the choice that they mean.
 """
 
-_IMAGE_COLUMNS = [("image_id", pa.string()), ("prompt_id", pa.string()), ("generator", pa.string())]
+_IMAGE_COLUMNS = texts("image_id", "prompt_id", "generator")
 
-_BASIS = ("basis", pa.string())
+_INPUT_DIGEST = texts("basis")
 """Digest of a row's inputs other than the image: the questions about the image, or the text. The row is computed again
 if its basis or image has changed."""
-_INPUT_DIGESTS = [("image_digest", pa.string()), _BASIS]
+_IMAGE_AND_INPUT_DIGESTS = texts("image_digest", "basis")
 
 
 def image_schema(*columns: tuple[str, pa.DataType]) -> pa.Schema:
     """Return the schema of a stage's table with one row per image and these columns of measurements."""
-    return pa.schema([*_IMAGE_COLUMNS, *columns, ("error", ERROR), *_INPUT_DIGESTS])
+    return pa.schema([*_IMAGE_COLUMNS, *columns, ("error", ERROR), *_IMAGE_AND_INPUT_DIGESTS])
 
 
-ANSWERS = pa.schema(
-    [*_IMAGE_COLUMNS, ("answers", pa.list_(ANSWER)), ("error", ERROR), *_INPUT_DIGESTS, ("images", pa.int32())]
-)
+ANSWERS = pa.schema([*image_schema(("answers", pa.list_(ANSWER))), *ints("images")])
 """Answers to the questions about a row's images.
 
 `images` is null for a row of one image. For a row of several images it is their number, and `answers` has all answers
 about the first image, then all about the second, and so on."""
 
-PRIORS = pa.schema([("prompt_id", pa.string()), ("answers", pa.list_(ANSWER)), ("error", ERROR), _BASIS])
+PRIORS = pa.schema([*texts("prompt_id"), ("answers", pa.list_(ANSWER)), ("error", ERROR), *_INPUT_DIGEST])
 """Answers as in ANSWERS, but about a grey image instead of the row's image: one row per prompt."""
 
-BOX = pa.struct([("label", pa.string()), *((name, pa.float32()) for name in ("score", "x1", "y1", "x2", "y2"))])
+BOX = pa.struct([*texts("label"), *float32s("score", "x1", "y1", "x2", "y2")])
 """An object detected in an image: label, confidence, and box in pixels from the upper left corner."""
 
-SEEN = pa.struct([("question_id", pa.string()), ("boxes", pa.list_(pa.list_(BOX))), ("texts", pa.list_(pa.string()))])
+SEEN = pa.struct([*texts("question_id"), ("boxes", pa.list_(pa.list_(BOX))), *text_lists("texts")])
 """Module outputs for one question about an image, one entry per module call (operators/metrics/modules.py), in order.
 
 `boxes` is null if the call detects nothing; `texts` is null if it returns no text."""
 
-MODULES = pa.schema(
-    [*_IMAGE_COLUMNS, ("answers", pa.list_(SEEN)), ("error", ERROR), *_INPUT_DIGESTS, ("images", pa.int32())]
-)
+MODULES = pa.schema([*image_schema(("answers", pa.list_(SEEN))), *ints("images")])
 """Answers as in ANSWERS, to questions that modules answer."""
 
-RATINGS_GIVEN = pa.list_(pa.struct([("name", pa.string()), ("value", pa.float64())]))
+RATINGS_GIVEN = pa.list_(pa.struct([*texts("name"), *floats("value")]))
 """Numbers of a judge's verdict or of a reward, by the name of the rated aspect."""
 
 SIMILARITIES = pa.schema(
     [
         *_IMAGE_COLUMNS,
-        ("similarity", pa.float32()),
-        ("truncated", pa.bool_()),
+        *float32s("similarity"),
+        *bools("truncated"),
         ("error", ERROR),
-        *_INPUT_DIGESTS,
+        *_IMAGE_AND_INPUT_DIGESTS,
         ("images", pa.list_(pa.float32())),
         ("ratings", RATINGS_GIVEN),
     ]
@@ -134,24 +123,22 @@ SIMILARITIES = pa.schema(
 their mean. `ratings` are the components of the reward of a row of one image or video, null if the model returns a
 single number."""
 
-CAPTIONS = image_schema(
-    ("captions", pa.list_(pa.struct([("text", pa.string()), ("width", pa.int32()), ("height", pa.int32())])))
-)
+CAPTIONS = image_schema(("captions", pa.list_(pa.struct([*texts("text"), *ints("width", "height")]))))
 """Captions of whole images by a captioner, with the image size in pixels: one per image of the row."""
 
-REGION = pa.struct([("label", pa.string()), *((side, pa.int32()) for side in ("x1", "y1", "x2", "y2"))])
+REGION = pa.struct([*texts("label"), *ints("x1", "y1", "x2", "y2")])
 """Description of an image region, and its box in pixels from the upper left corner."""
 
 REGIONS = image_schema(("regions", pa.list_(pa.list_(REGION))))
 """Captions of image regions by a captioner: one list per image of the row."""
 
-DESCRIPTIONS = image_schema(("descriptions", pa.list_(pa.string())))
+DESCRIPTIONS = image_schema(*text_lists("descriptions"))
 """Descriptions that a language model wrote from captions and regions: one per image of the row."""
 
 VERDICTS = pa.schema(
     [
-        *image_schema(("verdicts", pa.list_(pa.struct([("ratings", RATINGS_GIVEN), ("rationale", pa.string())])))),
-        ("repeats", pa.int32()),
+        *image_schema(("verdicts", pa.list_(pa.struct([("ratings", RATINGS_GIVEN), *texts("rationale")])))),
+        *ints("repeats"),
     ]
 )
 """A judge's ratings of how well images or their descriptions match the prompt, with a rationale: one per image.
@@ -159,45 +146,31 @@ VERDICTS = pa.schema(
 `repeats` is null if the judge is asked once. Otherwise each image has `repeats` verdicts, null if the reply cannot be
 read."""
 
-IMAGE_STATISTICS = image_schema(
-    ("statistics", pa.list_(pa.struct([(name, pa.float32()) for name in ("edge_density", "entropy", "saturation")])))
-)
+IMAGE_STATISTICS = image_schema(("statistics", pa.list_(pa.struct(float32s("edge_density", "entropy", "saturation")))))
 """Statistics of images that do not depend on the prompt (operators/stages/image_statistics.py): one per image."""
 
-FUNCTION_VALUES = image_schema(("values", pa.list_(pa.struct([("value", pa.float64())]))))
+FUNCTION_VALUES = image_schema(("values", pa.list_(pa.struct(floats("value")))))
 """Values that a function of the user returned (operators/stages/function_values.py): one per image of the row."""
 
 SCORES = pa.schema(
-    [
-        *_IMAGE_COLUMNS,
-        ("metric", pa.string()),
-        ("score", pa.float64()),
-        ("n_questions", pa.int32()),
-        ("truncated", pa.bool_()),
-        ("error", ERROR),
-    ]
+    [*_IMAGE_COLUMNS, *texts("metric"), *floats("score"), *ints("n_questions"), *bools("truncated"), ("error", ERROR)]
 )
-"""One row per image and metric; `score` is null exactly where `error` is not.
+"""One row per image and metric; `score` is null exactly if `error` is not.
 
 `n_questions` is the number of questions that the score is computed from."""
 
 ELEMENT = pa.struct(
-    [
-        *texts("question_id", "text", "span"),
-        *ints("start", "end"),
-        *texts("wanted", "given"),
-        ("score", pa.float64()),
-    ]
+    [*texts("question_id", "text", "span"), *ints("start", "end"), *texts("wanted", "given"), *floats("score")]
 )
-"""One question's part in a score: expected and given answer, and a score in [0, 1] (null if it was left out)."""
+"""A question's contribution to a score: expected and given answer, and a score in [0, 1] (null if it was left out)."""
 
 ELEMENT_SCORES = pa.schema(
     [
         *SCORES,
         ("elements", pa.list_(ELEMENT)),
-        _BASIS,
+        *_INPUT_DIGEST,
         ("ratings", RATINGS_GIVEN),
-        ("rationale", pa.string()),
+        *texts("rationale"),
         ("asks", pa.list_(pa.float64())),
     ]
 )
@@ -217,20 +190,14 @@ fraction of the variance of the generator's scores (which are means over calls) 
 the scores do not vary."""
 
 ERRORS = pa.schema(
-    [
-        *_IMAGE_COLUMNS,
-        *texts("metric", "kind", "message"),
-        ("retryable", pa.bool_()),
-        ("file", pa.string()),
-        ("row", pa.int64()),
-    ]
+    [*_IMAGE_COLUMNS, *texts("metric", "kind", "message"), *bools("retryable"), *texts("file"), *longs("row")]
 )
 """Failures of a run, one row each; `image_id` is null if no image could be read.
 
 `file` and `row` are the Parquet file of the image and its row, from 0; the image's own file, if an ingest left it where
 it was; or the table and the line, from 1, of a row that an ingest rejected. They are null if the row is in no file."""
 
-FAILURES = pa.schema([*ERRORS, ("rows", pa.int64())])
+FAILURES = pa.schema([*ERRORS, *longs("rows")])
 """The first row of each kind of failure, with the columns of ERRORS, and the number of such rows (failures.py)."""
 
 SUMMARY = pa.schema(
@@ -238,7 +205,7 @@ SUMMARY = pa.schema(
         *texts("generator", "metric", "skill"),
         *floats("mean", "low", "high", "sem"),
         *longs("n", "n_null"),
-        ("coverage", pa.float64()),
+        *floats("coverage"),
     ]
 )
 """Mean scores by generator, metric and skill.
@@ -247,24 +214,24 @@ SUMMARY = pa.schema(
 interval, bootstrapped over prompts (null if there are fewer than two). `sem` is the standard error of the mean if all
 rows were independent."""
 
-USUAL_SCORES = pa.schema([*texts("metric", "generator"), ("n", pa.int64()), ("values", pa.list_(pa.float64()))])
+USUAL_SCORES = pa.schema([*texts("metric", "generator"), *longs("n"), ("values", pa.list_(pa.float64()))])
 """Scores that represent all `n` scores of a metric and generator: all of them, or a sample evenly spaced by rank
 (operators/results/percentile_ranks.py)."""
 
-RATINGS = pa.schema([*_IMAGE_COLUMNS, *texts("rater", "template"), ("rating", pa.float64())])
+RATINGS = pa.schema([*_IMAGE_COLUMNS, *texts("rater", "template"), *floats("rating")])
 """One person's rating of one image; null if the person was unsure. `template` names the question (likert, wl, ...)."""
 
-PARTS = pa.schema([*_IMAGE_COLUMNS, *texts("rater", "template", "part"), ("rating", pa.float64())])
+PARTS = pa.schema([*_IMAGE_COLUMNS, *texts("rater", "template", "part"), *floats("rating")])
 """One person's answer about a part of one image, such as a word of its prompt or a question; null if the person was
 unsure. `part` is empty if the answer is about the image as a whole."""
 
 TASKS = pa.schema(
     [
         *texts("task_id", "template", "prompt_id", "prompt"),
-        *((name, pa.list_(pa.string())) for name in ("skills", "image_ids", "generators", "words")),
+        *text_lists("skills", "image_ids", "generators", "words"),
         ("questions", pa.list_(pa.struct(texts("question_id", "text")))),
-        ("gold", pa.string()),
-        ("places", pa.list_(pa.struct([("shard", pa.string()), ("row", pa.int64())]))),
+        *texts("gold"),
+        ("places", pa.list_(pa.struct([*texts("shard"), *longs("row")]))),
     ]
 )
 """Tasks of the raters in a study (jobs.rate): one row per page.
@@ -279,7 +246,7 @@ PREFERENCES = pa.schema(
 the question (side_by_side, vote)."""
 
 PAIRINGS = pa.schema(
-    [*texts("sample_id"), ("tags", pa.list_(pa.string())), *ints("caption", "image"), *texts("prompt_id", "image_id")]
+    [*texts("sample_id"), *text_lists("tags"), *ints("caption", "image"), *texts("prompt_id", "image_id")]
 )
 """Winoground's four pairings of a sample's two captions (0, 1) with its two images (0, 1); caption i fits image i.
 
@@ -288,10 +255,9 @@ A sample counts once for each of its `tags`."""
 GRAPH_NODES = pa.schema(
     [
         *texts("graph_id", "subset", "image_id", "node"),
-        ("level", pa.int32()),
+        *ints("level"),
         *texts("generator", "prompt_source"),
-        ("parents", pa.list_(pa.string())),
-        ("errors", pa.list_(pa.string())),
+        *text_lists("parents", "errors"),
     ]
 )
 """The images of semantic error graphs (T2IScoreScore): `node` is the set of errors that the image has, `level` their
@@ -304,19 +270,19 @@ do not use the edges, as in the release."""
 GRAPH_CONTENTS = pa.schema([*texts("about", "subset", "name"), ("n", pa.int64()), *floats("share")])
 """Sources of images and prompts of error graphs, and types of their errors (operators/metaeval/graphs.py)."""
 
-WORDS = pa.schema([*_IMAGE_COLUMNS, *texts("rater", "word"), *ints("start", "end"), ("aligned", pa.float64())])
+WORDS = pa.schema([*_IMAGE_COLUMNS, *texts("rater", "word"), *ints("start", "end"), *floats("aligned")])
 """One person's answer whether the image shows a word of the prompt: 1 or 0, null if the person was unsure.
 
 The word is at characters `start` to `end` of the prompt."""
 
 WORD_MATCHES = pa.schema(
     [
-        ("metric", pa.string()),
+        *texts("metric"),
         *_IMAGE_COLUMNS,
-        ("word", pa.string()),
+        *texts("word"),
         *ints("start", "end"),
         *floats("rated", "score"),
-        ("n_questions", pa.int32()),
+        *ints("n_questions"),
     ]
 )
 """A rated word with a metric's score: `rated` is the mean over the raters who were sure, `score` the lowest score of
@@ -331,22 +297,17 @@ GRAPHS = pa.schema(
 """Statistics of a metric's scores for each semantic error graph (operators/metaeval/graphs.py)."""
 
 GRAPH_IMAGES = pa.schema(
-    [*texts("metric", "graph_id", "subset", "node"), ("level", pa.int32()), *texts("image_id"), *floats("score")]
+    [*texts("metric", "graph_id", "subset", "node"), *ints("level"), *texts("image_id"), *floats("score")]
 )
 """The score of every image of the error graphs by each metric, as the metric returns it; null without a score."""
 
 GRAPH_MEANS = pa.schema(
-    [
-        *texts("metric", "graph_id", "subset", "node"),
-        ("level", pa.int32()),
-        ("n", pa.int64()),
-        *floats("mean", "deviation"),
-    ]
+    [*texts("metric", "graph_id", "subset", "node"), *ints("level"), *longs("n"), *floats("mean", "deviation")]
 )
 """The mean and the standard deviation of the `n` scored images of every node by each metric."""
 
 GRAPH_CORRELATIONS = pa.schema(
-    [*texts("convention", "measure", "subset", "metric", "other"), *floats("pearson"), ("n", pa.int64())]
+    [*texts("convention", "measure", "subset", "metric", "other"), *floats("pearson"), *longs("n")]
 )
 """Correlation of two metrics over their scores of error graphs (operators/metaeval/graphs.py)."""
 
@@ -359,7 +320,7 @@ JUDGEMENTS = pa.schema(
         *texts("template", "subset", "generator", "other", "metric", "statistic"),
         *floats("value", "low", "high"),
         *longs("n", "n_prompts", "n_unscored", "n_unrated"),
-        ("convention", pa.string()),
+        *texts("convention"),
     ]
 )
 """A statistic of a metric's agreement with people: `value` with its 95% interval, null if undefined, for the reason in
@@ -369,8 +330,8 @@ COMPARISONS = pa.schema(
     [
         *texts("template", "statistic", "metric_a", "metric_b"),
         *floats("difference", "p_value", "p_holm"),
-        ("n", pa.int64()),
-        ("test", pa.string()),
+        *longs("n"),
+        *texts("test"),
     ]
 )
 """Tests of whether two metrics agree with people equally well."""
@@ -379,19 +340,29 @@ ORDERS = pa.schema(
     [
         *texts("template", "judge", "generator_a", "generator_b", "better"),
         *floats("difference", "p_value", "p_holm"),
-        ("n", pa.int64()),
-        ("convention", pa.string()),
+        *longs("n"),
+        *texts("convention"),
     ]
 )
-"""The better one of two generators by a metric or by people; `better` is null if the test is not significant, or if the
+"""The better of two generators by a metric or by people; `better` is null if the test is not significant, or if the
 ranks of the test and the means favour different generators.
 """
 
 CORRECTED = pa.schema(
     [
         *texts("template", "metric", "scale", "generator", "other"),
-        *floats("corrected", "low", "high", "people", "people_low", "people_high"),
-        *floats("predicted", "predicted_low", "predicted_high", "worth"),
+        *floats(
+            "corrected",
+            "low",
+            "high",
+            "people",
+            "people_low",
+            "people_high",
+            "predicted",
+            "predicted_low",
+            "predicted_high",
+            "worth",
+        ),
         *longs("n_rated", "n_scored"),
         *texts("better", "metric_better", "note"),
     ]
@@ -410,15 +381,13 @@ scores. The intervals of all pairs hold simultaneously."""
 CONTRADICTED = pa.schema(texts("template", "metric", "image_id", "prompt_id", "generator", "why"))
 """Images on which a metric and people disagree most, with the reason (operators/metaeval/contradicted_images.py)."""
 
-CORRELATIONS = pa.schema(
-    [*texts("metric", "other", "kind", "generator"), *floats("rho", "low", "high"), ("n", pa.int64())]
-)
+CORRELATIONS = pa.schema([*texts("metric", "other", "kind", "generator"), *floats("rho", "low", "high"), *longs("n")])
 """Spearman's rank correlation of a generator's scores with another metric's, or with a property of its prompts."""
 
 DECISIONS = pa.schema(
     [
         *texts("metric", "generator_a", "generator_b", "verdict"),
-        ("difference", pa.float64()),
+        *floats("difference"),
         *longs("n", "n_missing", "decided_after"),
     ]
 )

@@ -27,14 +27,13 @@ class Sentence(NamedTuple):
 
 
 class FirstRows(NamedTuple, Generic[Row]):
-    """The first rows of a table or list, and how many are left out."""
+    """The first rows of a table or list, and the number of rows that are left out."""
 
     rows: list[Row]
     left_out: int = 0
 
 
 def first_rows(rows: Sequence[Row], limit: int) -> FirstRows[Row]:
-    """Return the first rows, at most `limit`."""
     return FirstRows(list(rows[:limit]), max(len(rows) - limit, 0))
 
 
@@ -57,7 +56,6 @@ def number(value: float | None, digits: int = 3) -> str:
 
 
 def signed(value: float | None, digits: int = 3) -> str:
-    """Format a difference with its sign."""
     if value is None or math.isnan(value):
         return NOTHING
     text = f"{abs(value):.{digits}f}"
@@ -65,17 +63,17 @@ def signed(value: float | None, digits: int = 3) -> str:
 
 
 def percent(share: float) -> str:
-    """Return a share as text, such as 12.5%; a dash if it is nan."""
+    """Return a share as text, such as 12.5%; NOTHING if it is NaN."""
     return number(None) if math.isnan(share) else f"{100 * share:.1f}%"
 
 
 NO_INTERVAL = "no interval"
-WHY_NO_INTERVAL = "There is no interval where so few prompts differ from the rest that it would not hold."
+WHY_NO_INTERVAL = "There is no interval if so few prompts differ from the rest that it would not be reliable."
 """Note below tables that have NO_INTERVAL in a cell."""
 
 
 def interval_text(low: float | None, high: float | None, show: Callable[[float | None], str] = number) -> str:
-    """Format both ends of an interval; NO_INTERVAL without an interval."""
+    """Return `0.2 to 0.4`; NO_INTERVAL without an interval."""
     if low is None or high is None or math.isnan(low):
         return NO_INTERVAL
     return f"{show(low)} to {show(high)}"
@@ -88,7 +86,6 @@ def interval_sentence(low: float | None, high: float | None) -> str:
 
 
 def p_text(value: float) -> str:
-    """Format a p-value."""
     if math.isnan(value):
         return NOTHING
     return "< 0.001" if value < 0.001 else f"{value:.3f}"
@@ -112,5 +109,4 @@ def plural(count: int, word: str) -> str:
 
 
 def latex(text: str) -> str:
-    """Escape a text for LaTeX."""
     return text.translate(LATEX)

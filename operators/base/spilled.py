@@ -10,7 +10,7 @@ ALL = slice(None)
 
 
 class Spilled:
-    """Columns of numbers in a temporary file; `read` loads one column or a part of it."""
+    """Columns of numbers in a temporary file; `read` loads a column, or some of its rows."""
 
     def __init__(self) -> None:
         self._file = TemporaryFile()  # noqa: SIM115 (closed when this object is deleted)
@@ -25,8 +25,8 @@ class Spilled:
         self._file.write(np.ascontiguousarray(column, np.float64).data)
         self._ends.append(self._ends[-1] + len(column))
 
-    def read(self, number: int, part: slice = ALL) -> Floats:
+    def read(self, number: int, rows: slice = ALL) -> Floats:
         """Return a column, or a slice of its rows."""
-        begin, end, _ = part.indices(self._ends[number + 1] - self._ends[number])
+        begin, end, _ = rows.indices(self._ends[number + 1] - self._ends[number])
         self._file.seek(8 * (self._ends[number] + begin))
         return np.frombuffer(self._file.read(8 * max(end - begin, 0)), np.float64)

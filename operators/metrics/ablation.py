@@ -31,14 +31,19 @@ def replace_images(rows: pa.Table, ablation: Ablation | None) -> pa.Table:
     """
     if ablation == "shuffled_images":
         return _shuffle_images(rows)
-    return _blank_images(rows) if ablation == "blank_images" else rows
+    if ablation == "blank_images":
+        rows = rows.drop_columns([name for name in IMAGES if name in rows.column_names])
+        file = io.BytesIO()
+        make_blank_image().save(file, "PNG")
+        return rows.append_column("image", pa.array([file.getvalue()] * len(rows), pa.binary()))
+    return rows
 
 
 def _shuffle_images(rows: pa.Table) -> pa.Table:
     """Give each row an image of another prompt, each image once.
 
-    Rows are put in a ring by the hashes of their prompts. Each row gets the image that is as far ahead as the largest
-    prompt has rows, which is past its own prompt.
+    Rows are put in a ring by the hashes of their prompts. Each row gets the image that is N places ahead, if the prompt
+    with the most rows has N: all rows of its own prompt are nearer.
     """
     prompts = [str(prompt) for prompt in rows.column("prompt_id").to_pylist()]
     if not prompts:
@@ -46,36 +51,27 @@ def _shuffle_images(rows: pa.Table) -> pa.Table:
     most = max(Counter(prompts).values())
     if 2 * most > len(prompts):
         raise SourceError(
-            f"shuffled_images: expected a shard half of whose images are of other prompts, found {most} of "
-            f"{len(prompts)} of one; raise shard_rows, or leave this ablation out"
+            f"shuffled_images: expected at most half of a shard's images to have the same prompt, found {most} of "
+            f"{len(prompts)}; raise shard_rows, or leave this ablation out"
         )
     ring = sorted(range(len(prompts)), key=lambda row: (_hash(prompts[row]), row))
-    taken = {row: ring[(place + most) % len(ring)] for place, row in enumerate(ring)}
-    order = pa.array([taken[row] for row in range(len(prompts))], pa.int64())
-    for name in IMAGES:
-        if name in rows.column_names:
-            place = rows.column_names.index(name)
-            rows = rows.set_column(place, rows.field(name), rows.column(name).take(order))
+    source = {row: ring[(place + most) % len(ring)] for place, row in enumerate(ring)}
+    order = pa.array([source[row] for row in range(len(prompts))], pa.int64())
+    for index, name in enumerate(rows.column_names):
+        if name in IMAGES:
+            rows = rows.set_column(index, rows.field(name), rows.column(name).take(order))
     return rows
 
 
-def _blank_images(rows: pa.Table) -> pa.Table:
-    rows = rows.drop_columns([name for name in IMAGES if name in rows.column_names])
-    file = io.BytesIO()
-    blank_image().save(file, "PNG")
-    return rows.append_column("image", pa.array([file.getvalue()] * len(rows), pa.binary()))
-
-
-def blank_image() -> Image.Image:
-    """Return a grey image."""
+def make_blank_image() -> Image.Image:
     return Image.new("RGB", (SIDE, SIDE), GREY)
 
 
-def shuffled_words(text: str) -> str:
+def shuffle_words(text: str) -> str:
     """Return the words in another order if possible; the order depends on the text alone."""
     words = text.split()
-    order = sorted(range(len(words)), key=lambda place: _hash(f"{text}\0{place}"))
-    shuffled = [words[place] for place in order]
+    order = sorted(range(len(words)), key=lambda index: _hash(f"{text}\0{index}"))
+    shuffled = [words[index] for index in order]
     return " ".join(shuffled if shuffled != words else [*words[1:], *words[:1]])
 
 

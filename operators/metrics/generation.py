@@ -7,24 +7,21 @@ from typing import Any, ClassVar
 
 from plumbline.operators.base.bounds import BoundsChecked, NotNegative, Positive
 from plumbline.operators.base.errors import ConfigError
-from plumbline.operators.metrics.answered import Scored
-from plumbline.operators.metrics.metric import CallEstimate, Evidence, Metric
+from plumbline.operators.metrics.metric import CallEstimate, Evidence, Metric, Scored
 
 SIZE = re.compile(r"([1-9]\d{0,4})x([1-9]\d{0,4})")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GenerationChain(Metric):
-    """Pseudo-metric for chains that only generate texts or images; a plan makes their cells as of any metric."""
+    """Pseudo-metric for chains that only generate texts or images; plans treat them like any metric."""
 
     ranks: ClassVar[bool] = False
 
     def scoring(self) -> Mapping[str, Any]:
-        """Return nothing: no image is scored."""
         return {}
 
     def score(self, evidence: Evidence) -> Scored:
-        """Raise NotImplementedError: the chain has no scores."""
         raise NotImplementedError(f"{self.kind} scores no image")
 
     def estimate_calls(self, words: float) -> CallEstimate:

@@ -6,16 +6,13 @@ They reveal reward hacking (operators/results/reward_hacking.py): exploiting a r
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from plumbline.operators.metrics.answered import Scored
-from plumbline.operators.metrics.metric import SHARES, Evidence, Metric, ScoreRange
+from plumbline.operators.metrics.metric import SHARES, Evidence, Metric, Scored, ScoreRange
 
 Statistic = Literal["edge_density", "entropy", "saturation"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ImageStatisticConfig(Metric):
-    """Options of an image statistic."""
-
     kind: Literal["image_statistic"] = "image_statistic"
     story: ClassVar[str] = "measures the image itself, whatever its prompt; neither more nor less of it is better"
     chain: ClassVar[tuple[str, ...]] = ("image_statistics", "scores")

@@ -1,5 +1,6 @@
-"""The base class of metrics: a chain of stages that ends in a score."""
+"""The base class of metrics: a chain of stages that ends in a score; and the answers that scores are computed from."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from dataclasses import dataclass
@@ -7,11 +8,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, 
 
 from plumbline.operators.base.bounds import BoundsChecked
 from plumbline.operators.base.errors import RowError
-from plumbline.operators.metrics.ablation import Ablation, shuffled_words
-from plumbline.operators.metrics.answered import Answered, Scored
+from plumbline.operators.metrics.ablation import Ablation, shuffle_words
 from plumbline.operators.metrics.writing import WrittenQuestion
 
 if TYPE_CHECKING:
+    from plumbline.operators.metrics.modules import LookResult
     from plumbline.operators.models.vqa_profiles import VqaProfile
 
 
@@ -19,39 +20,37 @@ Prior = Literal["blank_image"]
 """Removal of a model's bias from its answers. `blank_image`: each choice's likelihood is divided by its likelihood for
 a grey image. Language models are calibrated in the same way with an input without content (Zhao et al. 2021, Calibrate
 Before Use). No released metric does this."""
-
-
 View = Literal["result", "source", "edit"]
 """The images that a model sees in one question: the scored image, the source that it was edited from, or both as an
 `edit`, source first."""
-
-
 ScoreRange = tuple[float, float]
 """Lowest and highest score."""
 SHARES: ScoreRange = (0.0, 1.0)
+Logprobs = tuple[tuple[float, ...], ...]
+"""Natural log probabilities of the tokens of each choice, EOS last."""
+EXTRA_WORDS = "extra"
+"""Id of the last element of metrics that compare words: words in the image that were not wanted."""
+NO_QUESTIONS = RowError(
+    "no_questions", "no question about the prompt is left to score it by; look at its questions, or lower the threshold"
+)
 
 
-def with_prior(chain: tuple[str, ...], prior: Prior | None) -> tuple[str, ...]:
-    """Return the chain with the stage of the prior inserted before the answers; without a prior, the chain itself."""
-    place = chain.index("answers")
-    return chain if prior is None else (*chain[:place], "priors", *chain[place:])
+class Answered(NamedTuple):
+    """A question with the answer of a model about one image."""
 
-
-def direction(metric: str, lower_is_better: Container[str]) -> int:
-    """Return 1 if a higher score of the metric is better, and -1 if a lower one is.
-
-    Multiply scores by it before ordering or comparing them; displayed scores stay as the metric returns them.
-    """
-    return -1 if metric in lower_is_better else 1
-
-
-class CallEstimate(NamedTuple):
-    """Estimated model calls of one prompt, before its questions are written."""
-
-    calls: float
-    """Requests to the writer, without repeats for unreadable replies."""
-    questions: float
-    """Questions; each is one call of the VQA model per image, and one of the entailment model if the metric has one."""
+    question: WrittenQuestion
+    token_logprobs: Logprobs = ()
+    """Empty if the model answered in its own words."""
+    reply: str | None = None
+    """The model's own words, if it was asked for them."""
+    chosen: str | None = None
+    """The choice that the reply means."""
+    p_entail: float | None = None
+    """Probability that the prompt entails the question with its answer, if it was computed."""
+    seen: "tuple[LookResult, ...]" = ()
+    """Results of the looks, if modules answer the question (operators/metrics/modules.py)."""
+    prior: Logprobs = ()
+    """Like `token_logprobs`, for a blank image, if the metric removes the prior."""
 
 
 class Evidence(NamedTuple):
@@ -61,6 +60,59 @@ class Evidence(NamedTuple):
     """Row of the image in the first table of `scored_from`; it has no error."""
     answered: Sequence[Answered] = ()
     """All questions about the prompt with the answers for this image, if the score reads questions."""
+
+
+class Element(NamedTuple):
+    """The part of one question in a score (operators/base/schemas.py, ELEMENT)."""
+
+    question_id: str
+    text: str
+    span: str | None
+    start: int | None
+    end: int | None
+    wanted: str | None
+    given: str | None
+    score: float | None
+    """Between 0 and 1; null if the question was left out."""
+
+
+class Rating(NamedTuple):
+    """One number of a judge's verdict."""
+
+    name: str
+    """Name of the rated property."""
+    value: float
+
+
+class Verdict(NamedTuple):
+    ratings: tuple[Rating, ...]
+    rationale: str
+
+
+class Scored(NamedTuple):
+    """The score of an image with its elements, or its error."""
+
+    score: float | None
+    elements: tuple[Element, ...] | None = None
+    """Null for metrics that ask only once."""
+    error: RowError | None = None
+    n_questions: int | None = None
+    """Number of questions in the score; null for metrics without questions."""
+    truncated: bool = False
+    """True if the model read only the beginning of the text."""
+    ratings: tuple[Rating, ...] | None = None
+    """Numbers of the judge's verdict; null for metrics without a judge."""
+    rationale: str | None = None
+    """Explanation of the judge."""
+
+
+class CallEstimate(NamedTuple):
+    """Estimated model calls of one prompt, before its questions are written."""
+
+    calls: float
+    """Requests to the writer, without repeats for unreadable replies."""
+    questions: float
+    """Questions; each is one call of the VQA model per image, and one of the entailment model if the metric has one."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,7 +128,6 @@ class Metric(BoundsChecked, ABC):
     is then not the metric's."""
     story: ClassVar[str] = ""
     """Description for newcomers that completes a sentence starting with the metric's name."""
-
     role_keys: ClassVar[tuple[str, ...]] = ("model",)
     """Options that name the role of a model."""
     final_stage: ClassVar[str] = "scores"
@@ -103,7 +154,6 @@ class Metric(BoundsChecked, ABC):
 
     @property
     def image_ablation(self) -> Ablation | None:
-        """The ablation if it replaces the images, else None."""
         return None if self.ablation == "shuffled_words" else self.ablation
 
     @property
@@ -123,12 +173,11 @@ class Metric(BoundsChecked, ABC):
 
     @property
     def needs_sources(self) -> bool:
-        """True if the metric looks at the sources of edited images."""
         return self.views != ("result",)
 
     def apply_word_order(self, text: str) -> str:
         """Return a text in the form for models: with shuffled words for that ablation, else unchanged."""
-        return shuffled_words(text) if self.ablation == "shuffled_words" else text
+        return shuffle_words(text) if self.ablation == "shuffled_words" else text
 
     @abstractmethod
     def scoring(self) -> Mapping[str, Any]:
@@ -143,7 +192,6 @@ class Metric(BoundsChecked, ABC):
 
     @property
     def prefers_lower(self) -> bool:
-        """True if a lower score is better."""
         return False
 
     @property
@@ -157,11 +205,6 @@ class Metric(BoundsChecked, ABC):
     def estimate_calls(self, words: float) -> CallEstimate:
         """Return the estimated calls of a prompt with this number of content words."""
         return CallEstimate(0, 1)
-
-
-def repeats_of(metric: Metric) -> int:
-    """Return how many times the metric's judge is asked about an image; 1 for metrics without this option."""
-    return int(getattr(metric, "repeats", 1))
 
 
 @runtime_checkable
@@ -189,3 +232,79 @@ class WantingMetric(Protocol):
 def takes_questions(metric: Metric) -> bool:
     """Return True if the metric scores by questions or texts that the benchmark ships or that come with an image."""
     return isinstance(metric, PackedMetric | WantingMetric)
+
+
+def insert_prior(chain: tuple[str, ...], prior: Prior | None) -> tuple[str, ...]:
+    """Return the chain with the stage of the prior inserted before the answers; without a prior, the chain itself."""
+    index = chain.index("answers")
+    return chain if prior is None else (*chain[:index], "priors", *chain[index:])
+
+
+def direction(metric: str, lower_is_better: Container[str]) -> int:
+    """Return 1 if a higher score of the metric is better, and -1 if a lower one is.
+
+    Multiply scores by it before ordering or comparing them; displayed scores stay as the metric returns them.
+    """
+    return -1 if metric in lower_is_better else 1
+
+
+def repeats_of(metric: Metric) -> int:
+    """Return how many times the metric's judge is asked about an image; 1 for metrics without this option."""
+    return int(getattr(metric, "repeats", 1))
+
+
+def element(answered: Answered, *, given: str | None, score: float | None) -> Element:
+    question = answered.question
+    return Element(
+        question.question_id, question.text, question.span, question.start, question.end, question.answer, given, score
+    )
+
+
+def mean_scored(elements: Sequence[Element]) -> Scored:
+    """Return the mean over the elements with a score, or an error if no element has one."""
+    scores = [element.score for element in elements if element.score is not None]
+    if not scores:
+        return Scored(None, tuple(elements), NO_QUESTIONS, n_questions=0)
+    return Scored(math.fsum(scores) / len(scores), tuple(elements), n_questions=len(scores))
+
+
+def mean_over_images(scored: Sequence[Scored], each: str = "Image") -> Scored:
+    """Return the score of a row with several images: the mean over the images, also of each question and rating.
+
+    Videos are scored by their frames in this way (vqascore_genai_bench.txt, sec. 6). If an image has an error, the row
+    has it too. The rationale calls an image `each`.
+    """
+    first = scored[0]
+    if len(scored) == 1:
+        return first
+    failed = next((image for image in scored if image.error is not None), None)
+    if failed is not None:
+        return failed
+    by_rating: dict[str, list[float]] = {}
+    for rating in (rating for image in scored for rating in image.ratings or ()):
+        by_rating.setdefault(rating.name, []).append(rating.value)
+    ratings = tuple(Rating(name, math.fsum(values) / len(values)) for name, values in by_rating.items())
+    rationale = " ".join(f"{each} {number}: {image.rationale or ''}" for number, image in enumerate(scored, 1))
+    questions = zip(*(image.elements or () for image in scored), strict=True)
+    return first._replace(
+        score=math.fsum(image.score or 0.0 for image in scored) / len(scored),
+        elements=None if first.elements is None else tuple(map(_mean_element, questions)),
+        truncated=any(image.truncated for image in scored),
+        ratings=None if first.ratings is None else ratings,
+        rationale=None if first.rationale is None else rationale,
+    )
+
+
+def _mean_element(images: Sequence[Element]) -> Element:
+    """Return a question's mean over the images, with the answer if it is the same for all of them."""
+    scores = [element.score for element in images if element.score is not None]
+    given = {element.given for element in images}
+    return images[0]._replace(
+        score=math.fsum(scores) / len(scores) if scores else None, given=given.pop() if len(given) == 1 else None
+    )
+
+
+def incomplete(stage: str, what: str) -> RowError:
+    """Return the error of a row whose inputs do not match, because a stage's cell was computed from other questions."""
+    message = f"the cell of {stage} {what}; run again; if it stays, delete the folder {stage}/ of the store"
+    return RowError("incomplete_cell", message, retryable=True)

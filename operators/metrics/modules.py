@@ -7,12 +7,13 @@ quoted arguments. Anything else that looks like code makes the whole reply unrea
 import math
 import operator
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from itertools import permutations, product
 from typing import Literal, NamedTuple
 
 from plumbline.operators.metrics import parsing
-from plumbline.operators.metrics.parsing import same_choice
+from plumbline.operators.metrics.parsing import match_choice
 from plumbline.operators.metrics.writing import UnreadableReply
 from plumbline.operators.models.calls import Box
 
@@ -31,8 +32,6 @@ right, above, below, bigger and smaller the second has it to the first, as in th
 
 
 class Statement(NamedTuple):
-    """One call of a module."""
-
     module: Module
     arguments: tuple[str, ...]
     """object: what; count: what, how many; spatial and scale: first, second, relation; text: the text; vqa: the
@@ -68,7 +67,7 @@ _COUNT = re.compile(r"(==|=|>=|<=|!=|>|<)? ?(\d{1,4})")
 _SEPARATOR = re.compile(r"; ?(?=[A-Za-z]+ ?\()")
 
 
-# Reading
+# Parsing programs
 
 
 def read_program(reply: str) -> list[Statement]:
@@ -76,42 +75,34 @@ def read_program(reply: str) -> list[Statement]:
 
     Raises UnreadableReply if there are none, or if anything else is code.
     """
-    read = list(_statements(reply))
-    return require_statements(
-        [one for one in read if isinstance(one, Statement)], [one for one in read if isinstance(one, str)]
-    )
+    statements, problems = [], []
+    subject = None
+    for line in parsing.split_lines(reply):
+        if about := _SUBJECT.fullmatch(line):
+            subject = about["body"]
+            continue
+        for text in _SEPARATOR.split(line):
+            read = read_statement(text.strip())
+            if isinstance(read, Statement):
+                statements.append(read._replace(subject=subject))
+            elif read is not None:
+                problems.append(read)
+    return require_statements(statements, problems)
 
 
 def require_statements(statements: Sequence[Statement], problems: Sequence[str]) -> list[Statement]:
     """Return the statements that can be stored as text; raise UnreadableReply if there are none or too many."""
-    stored = [statement for statement in statements if _can_be_stored(statement)]
+    stored = []
+    for statement in statements:  # JSON may have quotes and commas in arguments, which do not survive as text
+        with suppress(UnreadableReply):
+            again = read_statement(write_statement(statement))
+            if isinstance(again, Statement) and len(again.arguments) == len(statement.arguments):
+                stored.append(statement)
     if not stored:
         raise UnreadableReply("; ".join(problems[:3]) or "no statement such as objectEval(image, 'dog') was found")
     if len(stored) > MAX_STATEMENTS:
         raise UnreadableReply(f"expected at most {MAX_STATEMENTS} statements, found {len(stored)}")
     return stored
-
-
-def _can_be_stored(statement: Statement) -> bool:
-    """Return True if the statement is read back as written: JSON may have quotes and commas in arguments."""
-    try:
-        again = read_statement(write_statement(statement))
-    except UnreadableReply:
-        return False
-    return isinstance(again, Statement) and len(again.arguments) == len(statement.arguments)
-
-
-def _statements(reply: str) -> Iterator[Statement | str]:
-    subject = None
-    for line in parsing.lines(reply):
-        about = _SUBJECT.fullmatch(line)
-        if about:
-            subject = about["body"]
-            continue
-        for text in _SEPARATOR.split(line):
-            read = read_statement(text.strip())
-            if read is not None:
-                yield read._replace(subject=subject) if isinstance(read, Statement) else read
 
 
 def read_statement(text: str) -> Statement | str | None:
@@ -132,46 +123,39 @@ def read_statement(text: str) -> Statement | str | None:
         raise UnreadableReply(f"{parsing.shorten(text)} is not a call of one of the modules")
     if len(arguments) != signature.arguments:
         return f"{parsing.shorten(text)} has {len(arguments)} arguments, expected {signature.arguments}"
-    return make_statement(signature.module, _parts(signature.module, arguments))
+    if signature.module in ("spatial", "scale"):  # the release joins several arguments in one string
+        arguments = arguments[0].split(",")
+    elif signature.module == "vqa":
+        arguments = [arguments[0], arguments[2], *arguments[1].split(",")]
+    return make_statement(signature.module, arguments)
 
 
-def _parts(module: Module, arguments: Sequence[str]) -> list[str]:
-    """Return a statement's arguments, with those split that are joined in one string."""
-    if module in ("spatial", "scale"):
-        return arguments[0].split(",")
-    if module == "vqa":
-        return [arguments[0], arguments[2], *arguments[1].split(",")]
-    return list(arguments)
-
-
-def make_statement(module: Module, parts: Sequence[str]) -> Statement | str:
+def make_statement(module: Module, arguments: Sequence[str]) -> Statement | str:
     """Return a statement with these arguments, or why it has no meaning."""
-    parts = [parsing.one_line(part) for part in parts]
-    named = parsing.shorten(f"{module} {', '.join(parts)}")
-    if not all(parts) or max(map(len, parts)) > parsing.MAX_QUESTION:
+    arguments = [parsing.one_line(argument) for argument in arguments]
+    named = parsing.shorten(f"{module} {', '.join(arguments)}")
+    if not all(arguments) or max(map(len, arguments)) > parsing.MAX_QUESTION:
         return f"{named} lacks an argument, or has one of more than {parsing.MAX_QUESTION} characters"
-    if module in ("spatial", "scale") and len(parts) != 3:
-        return f"{named} has {len(parts)} parts, expected two objects and a relation"
+    if module in ("spatial", "scale") and len(arguments) != 3:
+        return f"{named} has {len(arguments)} parts, expected two objects and a relation"
     if module == "count":
-        bound = _parse_count(parts[1])
-        return Statement(module, (parts[0], bound)) if bound else f"{named} has no count such as '==2' or '>1'"
-    return _question(parts, named) if module == "vqa" else Statement(module, tuple(parts))
+        bound = _parse_count(arguments[1])
+        return Statement(module, (arguments[0], bound)) if bound else f"{named} has no count such as '==2' or '>1'"
+    if module == "vqa":
+        question, answer, *choices = arguments
+        unique = list({parsing.normalise(choice): choice for choice in reversed(choices)}.values())[::-1]
+        if len(unique) < 2:
+            return f"{named}: expected two or more different choices"
+        return Statement("vqa", (question, match_choice(answer, unique) or answer, *unique))
+    return Statement(module, tuple(arguments))
 
 
 def _parse_count(written: str) -> str | None:
     """Return a count as `==2`; number words are read, and a number without a mark is exact."""
-    number = parsing.number_in(written.lstrip("=<>! "))
-    mark = written[: len(written) - len(written.lstrip("=<>! "))]
-    match = _COUNT.fullmatch(f"{mark.strip()}{number}" if number is not None else written)
+    digits = written.lstrip("=<>! ")
+    mark, number = written.removesuffix(digits).strip(), parsing.read_number(digits)
+    match = _COUNT.fullmatch(f"{mark}{number}" if number is not None else written)
     return f"{match[1] if match[1] and match[1] != '=' else '=='}{int(match[2])}" if match else None
-
-
-def _question(parts: Sequence[str], named: str) -> Statement | str:
-    question, answer, *choices = parts
-    unique = list({parsing.key(choice): choice for choice in reversed(choices)}.values())[::-1]
-    if len(unique) < 2:
-        return f"{named}: expected two or more different choices"
-    return Statement("vqa", (question, same_choice(answer, unique) or answer, *unique))
 
 
 def write_statement(statement: Statement) -> str:
@@ -190,15 +174,15 @@ def write_statement(statement: Statement) -> str:
             return f"{module}Eval(image, '{first},{rest[0]},{rest[1]}')"
 
 
-# What a statement needs of an image
+# Questions about the image that a statement needs
 
 
 class Look(NamedTuple):
-    """One question about an image to one of the models."""
+    """A question about an image to one of the models."""
 
     model: Literal["detector", "reader", "model"]
     text: str
-    """Name of the object to find, or the question; empty for all text in the image."""
+    """Name of the object to find, or the question; empty to read all text in the image."""
     box_threshold: float = 0.0
     text_threshold: float = 0.0
     choices: tuple[str, ...] = ()
@@ -216,7 +200,7 @@ _SIZES = {"small": "smaller", "big": "bigger", "same": "same"}
 
 
 def _relation(statement: Statement) -> str | None:
-    """Return the relation if boxes can show it; None if it needs a VQA model (in front of, behind, next to, ...)."""
+    """Return the relation if boxes show it; None if a VQA model must be asked (in front of, behind, next to, ...)."""
     words = statement.arguments[2].casefold()
     known = {side: side for side in _SIDES} if statement.module == "spatial" else _SIZES
     return next((relation for word, relation in known.items() if word in words), None)
@@ -260,7 +244,7 @@ def _relation_questions(statement: Statement, pair: Sequence[str], relations: Re
     return [*exist, f"Is the {first} {relation} the {second}?"]
 
 
-# Whether it holds
+# Is a statement true?
 
 
 class StatementVerdict(NamedTuple):
@@ -272,7 +256,7 @@ class StatementVerdict(NamedTuple):
 
 
 def judge(statement: Statement, seen: Sequence[LookResult], relations: Relations) -> StatementVerdict:
-    """Return whether a statement holds, given the results of its looks in order."""
+    """Return whether a statement is true, given the results of its looks in order."""
     match statement.module:
         case "object":
             return StatementVerdict(bool(seen[0].boxes), _describe_boxes(statement, seen))
@@ -282,7 +266,10 @@ def judge(statement: Statement, seen: Sequence[LookResult], relations: Relations
             holds = _COMPARES[bound.removesuffix(digits)](len(seen[0].boxes), int(digits))
             return StatementVerdict(holds, _describe_boxes(statement, seen))
         case "text":
-            return _judge_text(statement.arguments[0], seen[0].text or "")
+            # a line, or all lines together, must equal the text, without punctuation and case
+            lines = (seen[0].text or "").splitlines()
+            texts = {_normalise(text) for text in [*lines, " ".join(lines)]}
+            return StatementVerdict(_normalise(statement.arguments[0]) in texts, " / ".join(lines))
         case "vqa":
             given = _match_choice(seen[0], statement.arguments[1:])
             return StatementVerdict(given == statement.arguments[1], given)
@@ -293,11 +280,11 @@ def judge(statement: Statement, seen: Sequence[LookResult], relations: Relations
 def _match_choice(seen: LookResult, choices: Sequence[str]) -> str:
     """Return the choice that a reply equals, or the reply unchanged."""
     text = seen.text or ""
-    return same_choice(text, choices) or text
+    return match_choice(text, choices) or text
 
 
 def _describe_boxes(statement: Statement, seen: Sequence[LookResult]) -> str:
-    return ", ".join(f"{len(one.boxes)} x {name}" for one, name in zip(seen, statement.arguments, strict=False))
+    return ", ".join(f"{len(look.boxes)} x {name}" for look, name in zip(seen, statement.arguments, strict=False))
 
 
 _COMPARES: Mapping[str, Callable[[int, int], bool]] = {
@@ -310,13 +297,6 @@ _COMPARES: Mapping[str, Callable[[int, int], bool]] = {
 }
 
 
-def _judge_text(wanted: str, text: str) -> StatementVerdict:
-    """Return whether a line, or all lines together, equal the text, without punctuation and case."""
-    lines = text.splitlines()
-    said = {_normalise(line) for line in [*lines, " ".join(lines)]}
-    return StatementVerdict(_normalise(wanted) in said, " / ".join(lines))
-
-
 def _normalise(text: str) -> str:
     return parsing.one_line(re.sub(r"[.,?!*]", "", text)).casefold()
 
@@ -324,11 +304,11 @@ def _normalise(text: str) -> str:
 def _judge_relation(statement: Statement, seen: Sequence[LookResult], relations: Relations) -> StatementVerdict:
     relation = _relation(statement)
     if relation is None:
-        replies = [_match_choice(one, parsing.YES_NO) for one in seen]
+        replies = [_match_choice(look, parsing.YES_NO) for look in seen]
         return StatementVerdict(all(reply == "yes" for reply in replies), ", ".join(replies))
     named = [
-        [box for box in one.boxes if box.label.casefold() == name.casefold()]
-        for one, name in zip(seen, dict.fromkeys(statement.arguments[:2]), strict=True)
+        [box for box in look.boxes if box.label.casefold() == name.casefold()]
+        for look, name in zip(seen, dict.fromkeys(statement.arguments[:2]), strict=True)
     ]
     # two objects with the same name are two different boxes
     pairs = product(named[0], named[-1]) if len(named) > 1 else permutations(named[0], 2)

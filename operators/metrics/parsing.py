@@ -46,14 +46,21 @@ class TextSpan(NamedTuple):
     end: int
 
 
-class NumberedLine(NamedTuple):
-    """A line of a reply that begins with a number."""
+class LocatedWords(NamedTuple):
+    """Words that a question is about, with their position in the prompt if they were found there."""
 
+    words: str | None
+    """In the prompt's spelling if they were found."""
+    start: int | None = None
+    end: int | None = None
+
+
+class NumberedLine(NamedTuple):
     number: int
     text: str
 
 
-def plain(reply: str) -> str:
+def strip_markup(reply: str) -> str:
     """Return the reply without its thoughts, code fences and bold marks; raise UnreadableReply if it is too long."""
     answer = reply.rpartition("</think>")[2]
     if len(answer) > MAX_REPLY:
@@ -61,9 +68,9 @@ def plain(reply: str) -> str:
     return "\n".join(line for line in answer.splitlines() if not line.lstrip().startswith("```")).replace("**", "")
 
 
-def lines(reply: str) -> list[str]:
+def split_lines(reply: str) -> list[str]:
     """Return the reply's nonempty lines without bullets, with single spaces."""
-    flat = (one_line(line) for line in plain(reply).splitlines())
+    flat = (one_line(line) for line in strip_markup(reply).splitlines())
     return [rest for line in flat if (rest := _BULLETS.sub("", line, count=1))]
 
 
@@ -77,49 +84,49 @@ def shorten(text: str) -> str:
     return repr(text if len(text) <= 80 else text[:77] + "...")
 
 
-def numbered(reply: str) -> list[NumberedLine]:
+def read_numbered_lines(reply: str) -> list[NumberedLine]:
     """Return the lines `id | text`, also `id. text`, `id) text`, `id: text`, and table rows.
 
-    The id may follow a heading on the same line or a word (`tuple 1`), and precede words in brackets (`1 (dog)`).
+    Before the id there may be a heading or a word (`tuple 1`), after it words in brackets (`1 (dog)`).
     """
-    matches = (_NUMBERED.fullmatch(line.strip("| ")) for line in lines(reply))
+    matches = (_NUMBERED.fullmatch(line.strip("| ")) for line in split_lines(reply))
     return [NumberedLine(int(match[1]), text) for match in matches if match and (text := match["text"].strip())]
 
 
-def key(text: str) -> str:
+def normalise(text: str) -> str:
     """Return a text in lower case without surrounding punctuation, for comparisons of answers."""
     folded = one_line(text).casefold()
     return folded.strip(_EDGE) or folded
 
 
 def is_yes_no(choices: Iterable[str]) -> bool:
-    return {key(choice) for choice in choices} == set(YES_NO)
+    return {normalise(choice) for choice in choices} == set(YES_NO)
 
 
-def same_choice(answer: str, choices: Sequence[str]) -> str | None:
+def match_choice(answer: str, choices: Sequence[str]) -> str | None:
     """Return the choice that equals the answer, except for case, spaces and surrounding punctuation.
 
     If the choices are yes and no, a yes or no at the start, followed by punctuation, counts too ("Yes, there is a
     dog."). This goes beyond the exact match of the TIFA release, for models that answer in sentences.
     """
-    by_key = {key(choice): choice for choice in reversed(choices)}
-    choice = by_key.get(key(answer))
+    by_key = {normalise(choice): choice for choice in reversed(choices)}
+    choice = by_key.get(normalise(answer))
     if choice is None and is_yes_no(choices):
-        return by_key.get(key(re.split("[,.;:!(]", answer, maxsplit=1)[0]))
+        return by_key.get(normalise(re.split("[,.;:!(]", answer, maxsplit=1)[0]))
     return choice
 
 
-def choice_of(answer: str, choices: Sequence[str]) -> str | None:
+def read_choice(answer: str, choices: Sequence[str]) -> str | None:
     """Return the choice that an answer names, by its words or by its letter (`B`, `(b)`, `B) blue`).
 
     Text in brackets after it does not count.
     """
-    choice = same_choice(answer, choices) or same_choice(answer.partition(" (")[0], choices)
+    choice = match_choice(answer, choices) or match_choice(answer.partition(" (")[0], choices)
     letter = _LETTER.fullmatch(one_line(answer))
     if choice is not None or letter is None:
         return choice
-    if key(letter[2] or ""):
-        return same_choice(letter[2], choices)
+    if normalise(letter[2] or ""):
+        return match_choice(letter[2], choices)
     index = ord(letter[1].upper()) - ord("A")
     return choices[index] if index < len(choices) else None
 
@@ -131,11 +138,14 @@ def split_choices(text: str) -> list[str]:
         text = text[1:-1]
     separator = next((mark for mark in "|;" if mark in text), ",")
     quoted = next(csv.reader([text], delimiter=separator, skipinitialspace=True), [])
-    parts = quoted if len(quoted) > 1 else text.split(separator)
-    return unlabelled([part for part in map(_strip_quotes, parts) if part])
+    choices = []
+    for part in map(one_line, quoted if len(quoted) > 1 else text.split(separator)):
+        in_quotes = len(part) > 2 and part[0] == part[-1] and part[0] in "\"'"
+        choices.append(part[1:-1].strip() if in_quotes else part)
+    return remove_labels(list(filter(None, choices)))
 
 
-def unlabelled(choices: Sequence[str]) -> list[str]:
+def remove_labels(choices: Sequence[str]) -> list[str]:
     """Return the choices without labels such as `A) ` if all of them have one."""
     choices = [one_line(choice) for choice in choices]
     if len(choices) > 1 and all(_CHOICE_LABEL.match(choice) for choice in choices):
@@ -143,12 +153,7 @@ def unlabelled(choices: Sequence[str]) -> list[str]:
     return choices
 
 
-def _strip_quotes(text: str) -> str:
-    text = one_line(text)
-    return text[1:-1].strip() if len(text) > 2 and text[0] == text[-1] and text[0] in "\"'" else text
-
-
-def first_answer(reply: str, pieces: Callable[[str], Sequence[str]] = lines) -> str:
+def read_short_answer(reply: str, pieces: Callable[[str], Sequence[str]] = split_lines) -> str:
     """Return a short answer: the first line that is more than a label, or an empty string."""
     texts = (_ANSWER_LABEL.sub("", line, count=1) for line in pieces(reply))
     return next(filter(None, texts), "")[:MAX_QUESTION]
@@ -158,7 +163,7 @@ def token_f1(answer: str, gold: str) -> float:
     """Return the F1 of two answers as bags of words, without articles and punctuation; number words are numbers."""
     given, right = Counter(_tokens(answer)), Counter(_tokens(gold))
     if not given or not right:
-        return float(key(answer) == key(gold))
+        return float(normalise(answer) == normalise(gold))
     return 2 * (given & right).total() / (given.total() + right.total())
 
 
@@ -167,7 +172,7 @@ def _tokens(text: str) -> list[str]:
     return [word for word in words if word not in _ARTICLES]
 
 
-def number_in(text: str) -> int | None:
+def read_number(text: str) -> int | None:
     """Return the number that a text is, or that its number words mean (`two hundred and forty dogs`), or None."""
     if text.strip().isdecimal():
         return int(text)
@@ -190,13 +195,18 @@ def find(words: str, prompt: str, *, after: int = 0, taken: Sequence[TextSpan] =
     """
     if len(one_line(words)) > 2 * len(prompt):
         return None
-    places = list(islice(_find_all(words, prompt), 64))
-    free = [place for place in places if all(place.end <= other.start or other.end <= place.start for other in taken)]
-    return next((place for place in free if place.start >= after), next(iter([*free, *places]), None))
+    found = list(islice(_find_all(one_line(words), prompt), 64))
+    free = [span for span in found if all(span.end <= other.start or other.end <= span.start for other in taken)]
+    return next((span for span in free if span.start >= after), next(iter([*free, *found]), None))
+
+
+def locate(words: str | None, prompt: str) -> LocatedWords:
+    """Return words, or None for no words, with their first position in the prompt."""
+    span = find(words, prompt) if words else None
+    return LocatedWords(prompt[span.start : span.end], *span) if span else LocatedWords(words or None)
 
 
 def _find_all(words: str, prompt: str) -> Iterator[TextSpan]:
-    words = one_line(words)
     for form in dict.fromkeys((words, words.strip(_EDGE))):
         if not form:
             continue
@@ -223,7 +233,7 @@ _NO_PARENT = {"", "-", "none", "null", "n/a"}
 
 
 def read_parents(written: str) -> list[int] | None:
-    """Return the tuples that `1,4` names, none for 0; None if it cannot be read.
+    """Return the numbers of the tuples in a text such as `1,4`, without 0; None if it cannot be read.
 
     Words among the numbers do not count (`5, background`), as in the release's parser; models also write `1 (dog)` and
     `tuple 1`.

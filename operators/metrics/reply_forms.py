@@ -1,8 +1,11 @@
-"""Forms of a writer's replies: text, as released, or JSON, which engines can enforce by a schema."""
+"""Forms of a writer's replies: text, as released, or JSON, which engines can enforce by a schema.
+
+Questions have a form of their own: blocks of `About`, `Q:`, `Choices:` and `A:` lines.
+"""
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 from plumbline.operators.metrics import parsing
@@ -15,6 +18,21 @@ Piece = TypeVar("Piece")
 
 ENDS_TRIED = 40
 """Positions from the end at which a cut reply is tried as a complete one: more than a question has."""
+MAX_BLOCKS = 256
+CLOSED, OPEN = "yes_no", "multiple_choice"
+"""Names of a JSON reply's lists of questions."""
+MAX_WRITTEN_QUESTION = 120
+MAX_WRITTEN_CHOICE = 40
+"""Maximum number of characters of a question and a choice in schemas; parsing accepts longer ones."""
+
+_LABEL = re.compile(
+    r"(?:\(?\d{1,3} ?[.)] ?)?(?:correct |gold )?"
+    r"(?P<label>questions?|q|choices?|options?|answers?|a) ?#?\d{0,3} ?[:：] ?(?P<body>.*)",
+    re.IGNORECASE,
+)
+_ABOUT = re.compile(r"(?:(?:\d{1,3} ?[.)] ?)?about\b ?|(?=[{\[] ?\d))(?P<body>.+)", re.IGNORECASE)
+_FOLDED = re.compile(r"(?<!correct)(?<!gold) (?=(?:q|question|choices|options|answer) ?: ?\S)", re.IGNORECASE)
+_FOLDED_ANSWER = re.compile(r" (?=a ?:)", re.IGNORECASE)
 
 
 class Form(NamedTuple, Generic[Piece]):
@@ -39,7 +57,7 @@ class Form(NamedTuple, Generic[Piece]):
         return (self.instructions,) if self.schema is None else (self.instructions, json.dumps(self.schema(0)))
 
 
-# Schemas: those parts of JSON Schema that vLLM, llguidance and OpenAI's strict mode all know
+# Schemas: only the parts of JSON Schema that vLLM, llguidance and OpenAI's strict mode all know
 
 
 def record(**fields: Schema) -> Schema:
@@ -68,7 +86,25 @@ def listing(name: str, entry: Schema, tokens: int) -> Callable[[int], Schema]:
     return lambda max_tokens: record(**{name: list_of(entry, max(1, max_tokens // tokens))})
 
 
-# Reading
+def blocks_schema(**subject: Schema) -> Callable[[int], Schema]:
+    """Return the schema of questions with a subject: at least one question with yes or no, and others with choices.
+
+    No schema can demand that the wrong choices differ from the right one; if they do not, all such questions may be
+    lost.
+    """
+    text, choice = string(MAX_WRITTEN_QUESTION), string(MAX_WRITTEN_CHOICE)
+    closed = record(**subject, question=text, answer=one_of(parsing.YES_NO))
+    opened = record(**subject, question=text, answer=choice, wrong=list_of(choice, 3))
+
+    def schema(max_tokens: int) -> Schema:
+        half = max_tokens // 2
+        lists = {CLOSED: list_of(closed, max(1, half // 40)), OPEN: list_of(opened, max(1, half // 72), least=0)}
+        return record(**lists)
+
+    return schema
+
+
+# Parsing JSON
 
 
 def entries(reply: str, *names: str) -> list[Any]:
@@ -76,21 +112,28 @@ def entries(reply: str, *names: str) -> list[Any]:
 
     Without these names the first list counts, or else the whole value. Raises UnreadableReply if the reply has no JSON.
     """
-    text = parsing.plain(reply)
+    text = parsing.strip_markup(reply)
     starts = sorted(start for start in (text.find("{"), text.find("[")) if start >= 0)
-    for start in starts:
-        value = _decode(text[start:])
-        if value is not None:
-            return _entries_under(value, names)
-    raise UnreadableReply(f'expected JSON such as {{"{names[0]}": ...}}, found {parsing.shorten(text.strip())}')
+    value = next((value for start in starts if (value := _decode(text[start:])) is not None), None)
+    if value is None:
+        raise UnreadableReply(f'expected JSON such as {{"{names[0]}": ...}}, found {parsing.shorten(text.strip())}')
+    if isinstance(value, dict):
+        named = [value[name] for name in names if name in value]
+        lists = [member for member in value.values() if isinstance(member, list)]
+        found = named or lists[:1] or [value]
+    else:
+        found = [value]
+    return [entry for member in found for entry in (member if isinstance(member, list) else [member])]
 
 
 def _decode(text: str) -> Any:
-    """Return the value that a text begins with; of a cut one, its complete part."""
+    """Return the value that a text begins with; of a cut value, its complete part; None if there is none."""
     value = _try_decode(text)
-    ends = [match.end() for match in re.finditer(r'[}\]"\d]', text)][-ENDS_TRIED:] if value is None else []
+    if value is not None:
+        return value
+    ends = [match.end() for match in re.finditer(r'[}\]"\d]', text)][-ENDS_TRIED:]
     repairs = (text[:end] + close for end in reversed(ends) for close in ("]}", "]"))
-    return value if value is not None else next(filter(None, map(_try_decode, repairs)), None)
+    return next(filter(None, map(_try_decode, repairs)), None)
 
 
 def _try_decode(text: str) -> Any:
@@ -100,21 +143,8 @@ def _try_decode(text: str) -> Any:
         return None
 
 
-def _entries_under(value: Any, names: Sequence[str]) -> list[Any]:
-    named = [value[name] for name in names if name in value] if isinstance(value, dict) else []
-    if named:
-        return [entry for part in named for entry in _as_list(part)]
-    if isinstance(value, dict):
-        value = next((part for part in value.values() if isinstance(part, list)), value)
-    return _as_list(value)
-
-
-def _as_list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [value]
-
-
 def field(entry: Any, name: str) -> Any:
-    """Return the member of an entry with this name; an entry that is no object is returned unchanged."""
+    """Return the member of an entry with this name; an entry that is not an object is returned unchanged."""
     return entry.get(name) if isinstance(entry, dict) else entry
 
 
@@ -128,3 +158,118 @@ def spelled(value: Any) -> str:
 def texts_under(name: str) -> Callable[[str], list[str]]:
     """Return a reader of the text or texts under a name."""
     return lambda reply: [text for entry in entries(reply, name) if (text := spelled(field(entry, name)))]
+
+
+# Questions in blocks
+
+
+class Block(NamedTuple):
+    subject: str | None
+    """Text after `About`."""
+    text: str
+    choices: tuple[str, ...]
+    answer: str
+
+
+class _Draft(NamedTuple):
+    """A question before it is checked: the lines after each label."""
+
+    subject: str | None
+    text: list[str]
+    choices: list[str]
+    answer: list[str]
+
+
+def read_blocks(reply: str) -> list[Block]:
+    """Return the reply's questions without unreadable ones and exact repeats.
+
+    A label without text takes the next line; `Choices:` takes all lines up to the next label. Raises UnreadableReply,
+    with the problems of the first few, if no question can be read.
+    """
+    drafts: list[_Draft] = []
+    subject, waiting = None, ""
+    for label, body in _split_labels(reply):
+        if label == "s":
+            subject, waiting = body, ""
+            continue
+        if label == "q":
+            drafts.append(_Draft(subject, [], [], []))
+        waiting = label or waiting
+        if drafts and waiting and body:
+            draft = drafts[-1]
+            lines = {"q": draft.text, "c": draft.choices, "a": draft.answer}[waiting]
+            if not lines or not label:  # if a label comes twice, the first one counts
+                lines.append(body)
+            if waiting != "c" or label:
+                waiting = ""
+    return _check_blocks(drafts, 'no line that begins with "Q:" was found')
+
+
+def _split_labels(reply: str) -> Iterator[tuple[str, str]]:
+    """Yield the label and the rest of each line; a line with several labels counts as several lines.
+
+    The label is q (question), c (choices, options), a (answer), s (the subject), or empty.
+    """
+    for whole in parsing.split_lines(reply):
+        lines = _FOLDED.split(whole) if _ABOUT.match(whole) or _LABEL.match(whole) else [whole]
+        if len(lines) > 1:
+            lines[-1:] = _FOLDED_ANSWER.split(lines[-1])
+        for line in lines:
+            if label := _LABEL.fullmatch(line):
+                yield {"q": "q", "c": "c", "o": "c", "a": "a"}[label["label"][0].lower()], label["body"].strip()
+            elif about := _ABOUT.fullmatch(line):
+                yield "s", about["body"].strip()
+            else:
+                yield "", line
+
+
+def read_json_blocks(reply: str) -> list[Block]:
+    """Return the questions of a JSON reply (`blocks_schema`); the choices are sorted, as it has the right one first."""
+    drafts = []
+    for entry in entries(reply, CLOSED, OPEN, "questions"):
+        answer, subject, kind, text = (spelled(field(entry, name)) for name in ("answer", "about", "type", "question"))
+        wrong = field(entry, "wrong")
+        choices = field(entry, "choices") or [answer, *(wrong if isinstance(wrong, list) else [])]
+        unique = set(map(spelled, choices)) if isinstance(choices, list) else set()
+        subject = f"{subject} ({kind})" if kind else subject
+        drafts.append(_Draft(subject or None, [text], sorted(unique), [answer]))
+    return _check_blocks(drafts, f'no question under "{CLOSED}" or "{OPEN}" was found')
+
+
+def _check_blocks(drafts: Sequence[_Draft], absent: str) -> list[Block]:
+    read = list(map(_check_block, drafts))
+    blocks = list(dict.fromkeys(block for block in read if isinstance(block, Block)))
+    if not blocks:
+        problems = [problem for problem in read if isinstance(problem, str)][:3]
+        raise UnreadableReply("; ".join(problems) or absent)
+    if len(blocks) > MAX_BLOCKS:
+        raise UnreadableReply(f"expected at most {MAX_BLOCKS} questions, found {len(blocks)}")
+    return blocks
+
+
+def _check_block(draft: _Draft) -> Block | str:
+    """Return the draft as a question, or the problem with it."""
+    text = "".join(draft.text)
+    named = f"the question {parsing.shorten(text)}"
+    if not any(char.isalnum() for char in text) or len(text) > parsing.MAX_QUESTION:
+        return f"{named} has {len(text)} characters, expected 1 to {parsing.MAX_QUESTION}"
+    if not draft.answer:
+        return f'{named} has no line "A:"'
+    written = draft.answer[0]
+    lines = draft.choices
+    choices: Sequence[str]
+    choices = parsing.split_choices(lines[0]) if len(lines) == 1 else parsing.remove_labels(lines)
+    unique = {parsing.normalise(choice): choice for choice in reversed(choices)}
+    if len(unique) < 2 and parsing.match_choice(written, parsing.YES_NO):
+        choices, unique = parsing.YES_NO, {choice: choice for choice in reversed(parsing.YES_NO)}
+    answer = parsing.read_choice(written, choices)
+    if not 2 <= len(unique) <= parsing.MAX_CHOICES:
+        return f"{named} has {len(choices)} choices, expected 2 to {parsing.MAX_CHOICES} different ones"
+    if max(map(len, choices)) > parsing.MAX_CHOICE:
+        return f"{named} has a choice of more than {parsing.MAX_CHOICE} characters"
+    if answer is None:
+        listed = parsing.shorten(str(choices))
+        return f"{named} has the answer {parsing.shorten(written)}, which is not among its choices {listed}"
+    if parsing.is_yes_no(choices):
+        return Block(draft.subject, text, parsing.YES_NO, parsing.normalise(answer))
+    return Block(draft.subject, text, tuple(reversed(unique.values())), unique[parsing.normalise(answer)])

@@ -1,6 +1,7 @@
 """All metrics by kind."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cache, reduce
 from operator import or_
 from typing import TYPE_CHECKING, Annotated, Any
@@ -32,7 +33,6 @@ KINDS = Extensions[type[Metric]](
     },
     Metric,
 )
-"""Metrics by `kind`."""
 
 
 def _check_kind(name: str, metric: type[Metric]) -> type[Metric]:
@@ -50,28 +50,22 @@ def _check_kind(name: str, metric: type[Metric]) -> type[Metric]:
 METRICS: tuple[type[Metric], ...] = tuple(_check_kind(name, metric) for name, metric in KINDS.items())
 
 
-def metric_story(kind: str) -> str:
+def find_story(kind: str) -> str:
     """Return the description for newcomers of a kind of metric, or an empty string for an unknown kind."""
     return next((metric.story for metric in METRICS if metric.__dataclass_fields__["kind"].default == kind), "")
 
 
 def read_metrics(manifest: Mapping[str, Any]) -> dict[str, Metric]:
     """Return the metrics of a run's manifest by name, without those whose options are of another version."""
-    options = manifest.get("config", {}).get("metrics", {})
-    read = {name: _read_metric(option) for name, option in options.items()}
-    return {name: metric for name, metric in read.items() if metric is not None}
+    read = {}
+    for name, options in manifest.get("config", {}).get("metrics", {}).items():
+        with suppress(ValidationError, PlumblineError):
+            read[name] = _adapter().validate_python(options)
+    return read
 
 
-def falling_metrics(manifest: Mapping[str, Any]) -> frozenset[str]:
-    """Return the metrics of a run for which a lower score is better."""
+def read_lower_is_better(manifest: Mapping[str, Any]) -> frozenset[str]:
     return frozenset(manifest.get("lower_is_better", ()))
-
-
-def _read_metric(options: Any) -> Metric | None:
-    try:
-        return _adapter().validate_python(options)
-    except (ValidationError, PlumblineError):
-        return None
 
 
 @cache

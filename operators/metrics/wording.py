@@ -1,29 +1,40 @@
-"""The wording of a metric's requests: ours, the user's own templates, or a release's prompts (docs/wording.md)."""
+"""The wording of a metric's requests: ours, the user's own templates, or a release's prompts (docs/wording.md).
 
+A release's prompts are read from a checkout as data: texts, tables, and constants of Python files, which are never run.
+"""
+
+import ast
+import csv
 import hashlib
+import io
 import json
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import astuple, dataclass, fields, replace
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, TypeVar
 
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.base.extensions import PLUGINS
 from plumbline.operators.metrics.metric import Metric
-from plumbline.operators.metrics.wordings.checkout import Checkout
-from plumbline.operators.metrics.wordings.release import Release
-from plumbline.operators.metrics.writing import RETRY, STOP
+from plumbline.operators.metrics.parsing import MAX_REPLY
+from plumbline.operators.metrics.writing import RETRY, STOP, UnreadableReply, Writing
+from plumbline.operators.models.calls import Request
 
 if TYPE_CHECKING:
     from plumbline.operators.models.vqa_profiles import VqaProfile
 
-R = TypeVar("R", bound=Release)
+T = TypeVar("T")
+R = TypeVar("R", bound="Release")
 TEMPLATES = (Path(__file__).parent / "templates", *sorted(PLUGINS.glob("*/templates")))
 """Folders with the templates of the core's and the plugins' metrics."""
-PLACE = re.compile(r"\{\w+\}")
-"""A placeholder in a template."""
+PLACEHOLDER = re.compile(r"\{\w+\}")
+MAX_FILE_BYTES = 20_000_000
+"""Maximum size of a file of a checkout."""
+READER_ERRORS = (ValueError, LookupError, TypeError, ArithmeticError, RecursionError)
+"""Errors of a release's reader for a reply of an unexpected form."""
 
 
 @cache
@@ -41,7 +52,7 @@ def template_digest(*templates: str) -> str:
 class Wording(NamedTuple):
     """The wording in a folder: a release or templates. Without a folder both are empty and the wording is ours."""
 
-    release: Release | None = None
+    release: "Release | None" = None
     templates: Mapping[str, str] = {}
     """Templates that replace ours, by name."""
 
@@ -64,13 +75,11 @@ class WordedMetric(Metric):
     since."""
 
     @property
-    def releases(self) -> tuple[type[Release], ...]:
-        """Releases whose prompts it can send."""
+    def releases(self) -> "tuple[type[Release], ...]":
         return ()
 
     @property
     def templates(self) -> tuple[str, ...]:
-        """Names of the templates that it fills in."""
         return ()
 
     def with_model_defaults(self, profile_of: "Callable[[str], VqaProfile]") -> Self:
@@ -87,17 +96,14 @@ class WordedMetric(Metric):
         except ConfigError as error:
             raise ConfigError(f"{self.key_of('wording')}: {error}") from error
         if wording.release is not None:
-            self._leave_options_to(wording.release)
+            defaults = {field.name: field.default for field in fields(self)}
+            for option in wording.release.decides:
+                if option in defaults and getattr(self, option) != defaults[option]:
+                    raise ConfigError(
+                        f"{self.key_of(option)}: {getattr(self, option)} is not heeded with the wording of "
+                        f"{wording.release.repository}, which has its own; set it to {defaults[option]}"
+                    )
         return replace(self, wording=str(folder), wording_digest=wording.digest)
-
-    def _leave_options_to(self, release: Release) -> None:
-        defaults = {field.name: field.default for field in fields(self)}
-        for option in release.decides:
-            if option in defaults and getattr(self, option) != defaults[option]:
-                raise ConfigError(
-                    f"{self.key_of(option)}: {getattr(self, option)} is not heeded with the wording of "
-                    f"{release.repository}, which has its own; set it to {defaults[option]}"
-                )
 
     def released(self, kind: type[R]) -> R | None:
         """Return the release of its wording if it is of this class, else None."""
@@ -116,7 +122,7 @@ class WordedMetric(Metric):
 
 
 def read_wording(
-    folder: Path, releases: Sequence[type[Release]], templates: Sequence[str], digest: str | None = None
+    folder: Path, releases: "Sequence[type[Release]]", templates: Sequence[str], digest: str | None = None
 ) -> Wording:
     """Return a folder's wording for a metric with these releases and templates; raise ConfigError if it has none.
 
@@ -130,12 +136,16 @@ def read_wording(
         raise ConfigError(
             f"expected {expected} in a folder of this machine, and {folder} is not a folder; correct its path"
         )
-    wording = _read_release(folder, releases) or Wording(templates=_own_templates(folder, templates))
-    if wording.release is None and not wording.templates:
-        raise ConfigError(f"expected {expected}, and {folder} has neither; name the folder that holds these files")
+    release = next((release for release in releases if (folder / release.mark).is_file()), None)
+    if release is not None:
+        wording = Wording(release.read(Checkout(folder, release.repository)))
+    else:
+        wording = Wording(templates=_read_own_templates(folder, templates))
+        if not wording.templates:
+            raise ConfigError(f"expected {expected}, and {folder} has neither; name the folder with these files")
     if digest not in (None, wording.digest):
         raise ConfigError(
-            f"{folder} holds the wording {wording.digest}, expected {digest}: its files were changed; restore them, or "
+            f"{folder} has the wording {wording.digest}, expected {digest}: its files were changed; restore them, or "
             "start again without wording_digest"
         )
     return wording
@@ -144,15 +154,7 @@ def read_wording(
 _read_once = lru_cache(maxsize=64)(read_wording)
 
 
-def _read_release(folder: Path, releases: Sequence[type[Release]]) -> Wording | None:
-    for release in releases:
-        checkout = Checkout(folder, release.repository)
-        if checkout.has(release.mark):
-            return Wording(release.read(checkout))
-    return None
-
-
-def _own_templates(folder: Path, names: Sequence[str]) -> dict[str, str]:
+def _read_own_templates(folder: Path, names: Sequence[str]) -> dict[str, str]:
     """Return the templates in the folder; raise ConfigError if one lacks a placeholder of ours."""
     files = {name: folder / f"{name}.txt" for name in names}
     try:
@@ -160,9 +162,180 @@ def _own_templates(folder: Path, names: Sequence[str]) -> dict[str, str]:
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{folder}: a template is not text in UTF-8 ({error}); write it again") from error
     for name, text in own.items():
-        absent = sorted(set(PLACE.findall(prompt_template(name))) - set(PLACE.findall(text)))
+        absent = sorted(set(PLACEHOLDER.findall(prompt_template(name))) - set(PLACEHOLDER.findall(text)))
         if absent:
             raise ConfigError(
                 f"{folder}/{name}.txt lacks {absent[0]}, which is filled in for each prompt; write it there"
             )
     return own
+
+
+@dataclass(frozen=True, slots=True)
+class Release(ABC):
+    """Prompts read from a checkout, with the way they are sent and their replies are read.
+
+    All its texts are in the keys of requests with them.
+    """
+
+    repository: ClassVar[str]
+    """Owner and name on GitHub."""
+    mark: ClassVar[str]
+    """The file that identifies a checkout."""
+    decides: ClassVar[tuple[str, ...]]
+    """Options of the metric that the release has values of its own for."""
+    temperature: ClassVar[float] = 0.0
+    """Temperature of its replies, if it decides that."""
+
+    @classmethod
+    @abstractmethod
+    def read(cls, checkout: "Checkout") -> Self:
+        """Read the release; raise ConfigError if the checkout lacks a part of it."""
+
+    @property
+    def digest(self) -> str:
+        return hashlib.sha256(json.dumps([type(self).__name__, astuple(self)]).encode()).hexdigest()[:16]
+
+
+def ask_as_released(
+    requests: Sequence[Request], readers: Sequence[Callable[[str], T]], *, tries: int = 1
+) -> Writing[list[T]]:
+    """Ask for several replies and parse them, even if they are cut; if one is unreadable, ask again for all of them.
+
+    Each further try has the same requests with the next seed. Raises UnreadableReply after `tries` tries. Readers may
+    fail in any way that a release's code does (READER_ERRORS).
+    """
+    for attempt in range(tries):
+        replies = yield [request._replace(seed=request.seed + attempt) for request in requests]
+        try:
+            if (longest := max(len(reply.text) for reply in replies)) > MAX_REPLY:
+                raise UnreadableReply(f"expected at most {MAX_REPLY} characters, found {longest}")
+            return [read(reply.text) for read, reply in zip(readers, replies, strict=True)]
+        except (*READER_ERRORS, UnreadableReply) as error:
+            problem = str(error)
+    raise UnreadableReply(f"{problem}; it is read as the release's code reads it")
+
+
+class Slot(NamedTuple):
+    expression: str
+    """Expression in the f-string."""
+
+
+Text = tuple[str | Slot, ...]
+"""A text of a Python file; without slots it is a plain string."""
+
+
+class Checkout(NamedTuple):
+    folder: Path
+    repository: str
+    """Owner and name on GitHub."""
+
+    def text(self, path: str) -> str:
+        """Return a file's text; raise ConfigError if it is missing or not text."""
+        file = self.folder / path
+        if not file.is_file():
+            raise self.refusal(path, "is missing")
+        if file.stat().st_size > MAX_FILE_BYTES:
+            raise self.refusal(path, f"has more than {MAX_FILE_BYTES} bytes")
+        try:
+            return file.read_text("utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise self.refusal(path, f"cannot be read ({error})") from error
+
+    def rows(self, path: str) -> list[dict[str, str]]:
+        return list(csv.DictReader(io.StringIO(self.text(path), newline="")))
+
+    def python(self, path: str) -> "PythonFile":
+        """Parse a Python file; raise ConfigError if it is not Python."""
+        try:
+            return PythonFile(self, path, ast.parse(self.text(path)))
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+            raise self.refusal(path, f"is not Python ({type(error).__name__})") from error
+
+    def refusal(self, path: str, problem: str) -> ConfigError:
+        """Return the error for a file that differs from the release's."""
+        return ConfigError(
+            f"{self.folder}: {path} {problem}; name the root of an unchanged checkout of "
+            f"https://github.com/{self.repository}"
+        )
+
+
+class PythonFile(NamedTuple):
+    checkout: Checkout
+    path: str
+    tree: ast.Module
+
+    def assigned(self, name: str) -> ast.expr:
+        """Return the value assigned to a name such as `prompt` or `self.prompt`.
+
+        Outermost assignments come first, then earlier ones. Raises ConfigError if the file assigns nothing to it.
+        """
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.Assign) and name in map(ast.unparse, node.targets):
+                return node.value
+        raise self.checkout.refusal(self.path, f"assigns nothing to {name}")
+
+    def text(self, name: str) -> Text:
+        return self.text_of(self.assigned(name), name)
+
+    def plain(self, name: str) -> str:
+        """Return the text without slots that is assigned to a name."""
+        return fill_slots(self.text(name), {})
+
+    def value(self, name: str) -> Any:
+        """Return the literal that is assigned to a name: texts and numbers, in lists and dictionaries."""
+        try:
+            return ast.literal_eval(self.assigned(name))
+        except ValueError as error:
+            raise self.checkout.refusal(self.path, f"has no literal in {name}") from error
+
+    def texts_under(self, name: str, key: str) -> dict[str, str]:
+        """Return the plain texts under a key of the nested dictionaries that are assigned to a name."""
+        inner = _members(self.assigned(name)).get(key)
+        texts = _members(inner) if inner is not None else {}
+        return {
+            member: node.value
+            for member, node in texts.items()
+            if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        }
+
+    def returned(self, function: str, key: str, count: int) -> list[Text]:
+        """Return the texts under a key of a function's dictionaries; raise ConfigError unless there are `count`."""
+        bodies = [node for node in ast.walk(self.tree) if isinstance(node, ast.FunctionDef) and node.name == function]
+        found = [
+            self.text_of(member, function)
+            for body in bodies
+            for node in ast.walk(body)
+            if isinstance(node, ast.Dict) and (member := _members(node).get(key)) is not None
+        ]
+        if len(found) != count:
+            raise self.checkout.refusal(self.path, f"has {len(found)} texts in {function}, expected {count}")
+        return found
+
+    def text_of(self, node: ast.expr, name: str) -> Text:
+        """Return the text of an expression: a string, an f-string, a `string.Template` of either, or a stripped one."""
+        match node:
+            case ast.Constant(value=str(text)):
+                return (text,)
+            case ast.JoinedStr(values=values):
+                return tuple(part for value in values for part in self.text_of(value, name))
+            case ast.FormattedValue(value=value, conversion=-1, format_spec=None):
+                return (Slot(ast.unparse(value)),)
+            case ast.Call(func=ast.Attribute(value=value, attr="strip" | "lstrip" | "rstrip" as strip), args=[]):
+                return (getattr(fill_slots(self.text_of(value, name), {}), strip)(),)
+            case ast.Call(func=ast.Attribute(attr="Template"), args=[value]):
+                return self.text_of(value, name)
+        raise self.checkout.refusal(self.path, f"has no text in {name}")
+
+
+def _members(node: ast.expr) -> dict[str, ast.expr]:
+    """Return the values of a dictionary whose keys are texts; for other nodes nothing."""
+    pairs = zip(node.keys, node.values, strict=True) if isinstance(node, ast.Dict) else ()
+    return {key.value: value for key, value in pairs if isinstance(key, ast.Constant) and isinstance(key.value, str)}
+
+
+def fill_slots(text: Text, values: Mapping[str, str]) -> str:
+    """Return the text with its slots filled; raise ConfigError for a slot without a value."""
+    unknown = [part.expression for part in text if isinstance(part, Slot) and part.expression not in values]
+    if unknown:
+        raise ConfigError(f"the release's text has a slot for {unknown[0]}, which is not known here")
+    return "".join(values[part.expression] if isinstance(part, Slot) else part for part in text)

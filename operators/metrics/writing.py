@@ -92,7 +92,6 @@ class ReplySampling(NamedTuple):
     """Seed of the draws at a temperature above 0."""
 
     def request(self, text: str, *, stop: tuple[str, ...] = STOP, schema: str | None = None) -> Request:
-        """Return a conversation that begins with this text."""
         return Request((Message("user", text),), self.max_tokens, self.temperature, self.seed, stop, schema)
 
 
@@ -115,20 +114,21 @@ def read_each(
     if not requests:
         return []
     replies = yield requests
-    results = [_try(reader, reply) for reader, reply in zip(readers, replies, strict=True)]
+    results = [_parse(reader, reply) for reader, reply in zip(readers, replies, strict=True)]
     unread = [index for index, result in enumerate(results) if isinstance(result, UnreadableReply)]
     if unread:
-        retries = yield [
-            _retry(requests[index], replies[index], again.format(error=results[index])) for index in unread
-        ]
-        for index, reply in zip(unread, retries, strict=True):
-            results[index] = _try(readers[index], reply, cut_too=True)
+        repeated = []
+        for index in unread:
+            problem = Message("user", again.format(error=results[index]))
+            messages = (*requests[index].messages, Message("assistant", replies[index].text), problem)
+            repeated.append(requests[index]._replace(messages=messages))
+        for index, reply in zip(unread, (yield repeated), strict=True):
+            results[index] = _parse(readers[index], reply, accept_cut=True)
     return results
 
 
-def _try(reader: Callable[[str], T], reply: Generation, *, cut_too: bool = False) -> T | UnreadableReply:
-    """Return the parsed reply, or why it cannot be parsed."""
-    if not (reply.complete or cut_too):
+def _parse(reader: Callable[[str], T], reply: Generation, *, accept_cut: bool = False) -> T | UnreadableReply:
+    if not (reply.complete or accept_cut):
         return UnreadableReply(f"it was cut after {reply.usage.new_tokens} tokens; raise the metric's max_tokens")
     try:
         return reader(reply.text)
@@ -138,9 +138,3 @@ def _try(reader: Callable[[str], T], reply: Generation, *, cut_too: bool = False
         return UnreadableReply(
             f"{error}; it was cut at max_tokens (finish_reason=length): raise the metric's max_tokens"
         )
-
-
-def _retry(request: Request, reply: Generation, again: str) -> Request:
-    """Return the conversation with the reply and the problem with it."""
-    turns = (Message("assistant", reply.text), Message("user", again))
-    return request._replace(messages=(*request.messages, *turns))

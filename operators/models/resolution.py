@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from plumbline.operators.base.errors import ModelError
-from plumbline.operators.base.optional_packages import require_extra
+from plumbline.operators.base.extensions import require_extra
 from plumbline.operators.models.checkpoints.parts import (
     Checkpoint,
     Fields,

@@ -19,7 +19,7 @@ from plumbline.operators.images.generation_settings import (
     differences,
 )
 from plumbline.operators.metrics.metric import Metric
-from plumbline.operators.metrics.table import falling_metrics, read_metrics
+from plumbline.operators.metrics.table import read_lower_is_better, read_metrics
 from plumbline.operators.report.leaders import explain_too_few
 from plumbline.operators.report.marked_words import shorten
 from plumbline.operators.results.bridge import Bridge, describe_use, find_bridge
@@ -171,7 +171,7 @@ def compare(
         after=after,
         compared=[metric for metric in in_both if metric not in altered or metric in joined],
         skills=skills,
-        lower_is_better=falling_metrics(manifests[1]),
+        lower_is_better=read_lower_is_better(manifests[1]),
         unranked=unranked_metrics(manifests[1]),
         unlike={name: tuple(differences(own, earlier[name])) for name, own in later.items() if name in earlier},
         joined=joined,

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
-from plumbline.operators.metrics.answered import EXTRA_WORDS
+from plumbline.operators.metrics.metric import EXTRA_WORDS
 
 RIGHT_FROM = 0.75
 WRONG_BELOW = 0.25

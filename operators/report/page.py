@@ -15,7 +15,7 @@ from plumbline.operators.base.sentences import NOTHING, FirstRows, Sentence, Sho
 from plumbline.operators.images.generation_settings import COMPARE, all_settings, setting_notes, settings_in_words
 from plumbline.operators.metaeval.decided_pairs import decisions_table, describe_subsample
 from plumbline.operators.metrics.metric import direction
-from plumbline.operators.metrics.table import falling_metrics, metric_story
+from plumbline.operators.metrics.table import find_story, read_lower_is_better
 from plumbline.operators.report import charts, page_tables
 from plumbline.operators.report.agreement import Agreement, ShownAgreement, show_agreement
 from plumbline.operators.report.changes import Changes
@@ -257,7 +257,7 @@ def _rank_run(
 ) -> list[LeaderboardRow]:
     """Return all rows of a run. If its prompts are unknown, the rows at skills have no rank and no tie group."""
     overall = run.summary.filter(pc.equal(run.summary.column("skill"), OVERALL))
-    lower_is_better = falling_metrics(run.manifest)
+    lower_is_better = read_lower_is_better(run.manifest)
     summary = run.summary if run.skills else overall
     ranked = [
         row._replace(rating=figures[row.metric].ratings.get(row.generator))
@@ -288,7 +288,7 @@ def _make_prompts(
     picks: Picked, details: Mapping[ImageKey, ImageDetail], run: GatheredRun, order: Mapping[str, int]
 ) -> list[SideBySide]:
     """Return the prompts with images side by side, which are in the order of the generators."""
-    lower_is_better, unranked = falling_metrics(run.manifest), run.unranked()
+    lower_is_better, unranked = read_lower_is_better(run.manifest), run.unranked()
     directions = {name: 0 if name in unranked else direction(name, lower_is_better) for name in run.gallery_metrics()}
     prompts = []
     for sides in picks.side_by_side:
@@ -342,7 +342,7 @@ def _panel(
     return MetricPanel(
         name=board.metric,
         lower_is_better=board.lower_is_better,
-        story=str(config.get("about") or metric_story(str(config.get("kind", board.metric)))),
+        story=str(config.get("about") or find_story(str(config.get("kind", board.metric)))),
         interval=charts.interval_chart(board),
         distribution=charts.distribution_chart(board, spreads, run.scores.spans.get(board.metric, (0.0, 1.0))),
         heat=page_tables.heat_map(boards, board.metric),

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from plumbline.operators.base.sentences import FirstRows, Sentence, first_rows, names, plural
-from plumbline.operators.metrics.table import falling_metrics
+from plumbline.operators.metrics.table import read_lower_is_better
 from plumbline.operators.report.leaders import explain_too_few
 from plumbline.operators.report.page_tables import MAX_GENERATORS, MAX_IN_MATRIX, Column, board_column
 from plumbline.operators.results.comparison import (
@@ -159,7 +159,7 @@ def build_suite(
     for run, duels in zip(runs, compared, strict=True):
         overall = run.summary.filter(pc.equal(run.summary.column("skill"), OVERALL))
         ranked[run.benchmark] = rank_generators(
-            overall, duels, falling_metrics(run.manifest), unranked=unranked_metrics(run.manifest)
+            overall, duels, read_lower_is_better(run.manifest), unranked=unranked_metrics(run.manifest)
         )
         boards[run.benchmark] = build_boards(ranked[run.benchmark], duels)
     metrics = [

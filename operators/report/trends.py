@@ -13,7 +13,7 @@ import pyarrow as pa
 from plumbline.operators.base.sentences import FirstRows, Sentence, first_rows, names, number, plural
 from plumbline.operators.images.generation_settings import COMPARE, Choice, all_settings, differ_from_run
 from plumbline.operators.metrics.metric import direction
-from plumbline.operators.metrics.table import falling_metrics
+from plumbline.operators.metrics.table import read_lower_is_better
 from plumbline.operators.report.changes import altered_settings
 from plumbline.operators.report.charts import Chart, ChartLine, Point, trend_chart
 from plumbline.operators.results.bridge import Bridge, describe_use, find_bridge
@@ -177,7 +177,7 @@ def build_trends(
     n_steps = Counter(family for family, _ in set(steps.values()))
     families = sorted(family for family, count in n_steps.items() if count > 1)
     steps = {name: parsed for name, parsed in steps.items() if parsed[0] in families}
-    lower_is_better = falling_metrics(runs[-1].manifest)
+    lower_is_better = read_lower_is_better(runs[-1].manifest)
     order = _order_generators(frame, lower_is_better)
     last = frame.groupby("generator")["began"].max()
     generators = [name for name in order if name not in steps]

@@ -47,7 +47,6 @@ class PromptCache:
         }
 
     def add(self, made: Mapping[str, Mapping[str, Rows]]) -> None:
-        """Add rows, by metric and prompt."""
         with self.changed:
             for name, rows_by_prompt in made.items():
                 kept = self.kept[name]
@@ -58,7 +57,6 @@ class PromptCache:
                     kept.popitem(last=False)
 
     def find(self, metric: str, prompts: Sequence[str]) -> dict[str, Rows]:
-        """Return the cached rows of a metric about these prompts."""
         with self.changed:
             return {prompt: self.kept[metric][prompt] for prompt in prompts if prompt in self.kept[metric]}
 
@@ -80,7 +78,6 @@ class PromptCache:
 
 
 def group_by_prompt(records: Rows, prompts: Sequence[str]) -> Mapping[str, Rows]:
-    """Return the rows about each of these prompts, in order."""
     about: dict[str, list[Mapping[str, Any]]] = {prompt: [] for prompt in prompts}
     for record in records:
         about[record["prompt_id"]].append(record)

@@ -1,6 +1,6 @@
 """Scores images and prompts in this process, with the same stages as sweeps."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from plumbline.operators.base import rows, schemas
 from plumbline.operators.base.bounds import BoundsChecked, Positive
 from plumbline.operators.base.errors import ConfigError, RowError, suggest
-from plumbline.operators.base.sequences import list_values
+from plumbline.operators.base.rows import list_values
 from plumbline.operators.images.decoding import ImageLimits
 from plumbline.operators.images.videos import Clips
 from plumbline.operators.metrics.ablation import replace_images
@@ -26,10 +26,10 @@ from plumbline.operators.models.families.any_model import AnyModel
 from plumbline.operators.models.resolution import find_vqa_profile, resolve_model
 from plumbline.operators.scoring.prompt_cache import DEFAULT_KEPT_PROMPTS, PromptCache
 from plumbline.operators.scoring.scorer_input import (
+    AnyImage,
     AskedPrompt,
     Call,
-    Picture,
-    Shown,
+    ImageOrFrames,
     hash_prompt,
     read_call,
     read_file,
@@ -48,7 +48,7 @@ from plumbline.operators.stages.questions import QuestionsStage, reusable_questi
 from plumbline.operators.stages.stage import Inputs, RowStage, Stage, StageOptions, Upstream
 
 if TYPE_CHECKING:
-    import pandas as pd  # scorers of services need none
+    import pandas as pd  # scorers of services do not import it
 
 
 class WrittenQuestions(Protocol):
@@ -84,14 +84,12 @@ class ScorerConfig(BoundsChecked):
         check_models(make_nodes(self.metrics), self.models)
 
 
-Part = Literal["decode", "model"]
-"""Part of a stage's work: its preparation, which decodes images, or its calls of models."""
-Watch = Callable[[Part], AbstractContextManager[object]]
+Phase = Literal["decode", "model"]
+"""Phase of a stage's work: its preparation, which decodes images, or its calls of models."""
+Watch = Callable[[Phase], AbstractContextManager[object]]
 
 
 class LoadedNode(NamedTuple):
-    """A stage with its models, ready to compute."""
-
     node: GraphNode
     stage: Stage
     cache: PromptCache
@@ -114,9 +112,11 @@ class Scorer:
     ) -> None:
         """Load the models; raise ModelError if one is missing or does not load.
 
-        `watch` is entered for each part of a call, by the thread that calls `score`; it can end calls that hang. `pack`
-        has a benchmark's own questions (schema QUESTIONS) for prompts that come without questions. `written` stores the
-        questions that a model writes.
+        Args:
+            config: Metrics and models.
+            watch: Entered for each phase of each stage, by the thread that calls `score`; it can end calls that hang.
+            pack: A benchmark's own questions (schema QUESTIONS) for prompts that come without questions.
+            written: Storage of the questions that a model writes.
         """
         self.metrics: dict[str, Metric] = {
             name: metric.with_model_defaults(lambda role: find_vqa_profile(config.models[role]))
@@ -133,132 +133,99 @@ class Scorer:
 
     def score(
         self,
-        images: Picture | Iterable[Shown | None],
+        images: AnyImage | Iterable[ImageOrFrames | None],
         prompts: str | Iterable[str | None],
         metrics: str | Iterable[str] | None = None,
         questions: Iterable[Any] | None = None,
-        sources: Picture | Iterable[Shown | None] | None = None,
+        sources: AnyImage | Iterable[ImageOrFrames | None] | None = None,
         captions: Iterable[tuple[str, str] | None] | None = None,
     ) -> "pd.DataFrame":
         """Return the scores of each image for its prompt: one row for each image and metric.
 
         Any list, array, pandas Series or iterator is read in its order. A text outside a list is the prompt of every
-        image; a single image or metric is the only one. Without `metrics` all are scored.
+        image; a single image or metric counts as a list of one. Without `metrics` all are scored.
 
         For each image `questions` has a list or None: metrics with a benchmark's own questions score the image by this
         list (see operators/metrics/questions/question_list.py for its forms). `sources` has the image that it was
         edited from, or a list of several; a single source is the source of all images. `captions` has two texts: what
         the source shows, and what the edited image should show.
 
-        The rows of a metric are adjacent, in the order of the images; `image_id` is an image's place in that order, and
-        `prompt_id` is made of the prompt's text and questions. An image that cannot be scored has a null score and its
-        error, and so has an image whose prompt is missing or cannot be used. docs/python.md has the columns.
+        The rows of a metric are adjacent, in the order of the images; `image_id` is an image's number in that order,
+        and `prompt_id` is made of the prompt's text and questions. An image has a null score and its error if it cannot
+        be scored, or if its prompt is missing or cannot be used. docs/python.md has the columns.
 
         Raises ConfigError for lists of other lengths, for a value that is not an image, for an unknown metric, for
         questions that no metric asks, and for sources or captions that are missing, or that no metric uses.
         """
         given = prompts if isinstance(prompts, str) else list_values(prompts, "prompts")
         scored = self.score_table(images, given, metrics, questions, sources, captions).to_pandas()
-        texts = [given if isinstance(given, str) else given[int(place)] for place in scored["image_id"]]
+        texts = [given if isinstance(given, str) else given[int(image_id)] for image_id in scored["image_id"]]
         scored.insert(1, "prompt", texts)
         return scored.astype({"prompt": object})
 
     def score_table(
         self,
-        images: Picture | Iterable[Shown | None],
+        images: AnyImage | Iterable[ImageOrFrames | None],
         prompts: str | Iterable[str | None],
         metrics: str | Iterable[str] | None = None,
         questions: Iterable[Any] | None = None,
-        sources: Picture | Iterable[Shown | None] | None = None,
+        sources: AnyImage | Iterable[ImageOrFrames | None] | None = None,
         captions: Iterable[tuple[str, str] | None] | None = None,
     ) -> pa.Table:
         """Return the scores as `score` does, as an Arrow table (schema ELEMENT_SCORES)."""
         names = [metrics] if isinstance(metrics, str) else metrics
-        wanted = self._select_metrics(None if names is None else list_values(names, "metrics"))
-        self._check_sources(wanted, given=sources is not None)
-        self._check_captions(wanted, given=captions is not None)
+        wanted = None if names is None else list_values(names, "metrics")
+        for name in set(wanted or ()) - self.metrics.keys():
+            raise ConfigError(f"metrics: the scorer has no metric {name!r}; {suggest(name, [*self.metrics])}")
+        asked = {name: metric for name, metric in self.metrics.items() if wanted is None or name in wanted}
+        _check_sources_and_captions(asked, sources=sources is not None, captions=captions is not None)
         call = read_call(images, prompts, questions, sources, captions)
         if any(prompt.questions is not None for prompt in call.prompts.values()):
-            require_asker(wanted, [name for name in wanted if takes_questions(self.metrics[name])])
+            require_asker(asked, [name for name, metric in asked.items() if takes_questions(metric)])
         for loaded in self.nodes:
-            names = tuple(name for name in loaded.node.metrics if name in wanted)
+            names = tuple(name for name in loaded.node.metrics if name in asked)
             if names:
                 made = self._run_node(loaded, names, call)
                 call.tables.update({(name, loaded.node.stage.name): table for name, table in made.items()})
-        scores = [call.tables[name, "scores"] for name in wanted]
+        scores = [call.tables[name, "scores"] for name in asked]
         return call.explain(pa.concat_tables([schemas.ELEMENT_SCORES.empty_table(), *scores]))
-
-    def _check_sources(self, wanted: Sequence[str], *, given: bool) -> None:
-        """Raise ConfigError if a metric needs sources and none are given, or if no metric uses the given ones."""
-        comparing = need_sources({name: self.metrics[name] for name in wanted})
-        if comparing and not given:
-            raise ConfigError(
-                f"sources: {' and '.join(comparing)} {'looks' if len(comparing) == 1 else 'look'} at what images were "
-                "edited from; give the image that each was edited from"
-            )
-        if given:
-            require_comparison(wanted, comparing)
-
-    def _check_captions(self, wanted: Sequence[str], *, given: bool) -> None:
-        """Raise ConfigError if a metric needs captions and none are given, or if no metric uses the given ones."""
-        reading = " and ".join(need_captions({name: self.metrics[name] for name in wanted}))
-        if reading and not given:
-            raise ConfigError(
-                f"captions: {reading} compares with captions of the edits; give what each source shows and what was "
-                "wanted, as (source, target)"
-            )
-        if given and not reading:
-            raise ConfigError(
-                f"captions: {' and '.join(wanted)} would ignore them; leave them out, or use a metric that reads them, "
-                "such as clip_direction (plugins/edits/README.md)"
-            )
 
     def _run_node(self, loaded: LoadedNode, names: Sequence[str], call: Call) -> Mapping[str, pa.Table]:
         """Return the stage's tables by metric; texts about known prompts come from the cache."""
         stage, metrics = loaded.node.stage, loaded.node.metrics
         if stage.over == "prompts" and loaded.node.roles:
             return loaded.cache.tables([*call.prompts], names, partial(self._run_on_prompts, loaded, names, call))
-        own_rows = call.image_rows if stage.over == "images" else call.prompt_rows
-        shown = replace_images(own_rows, metrics[names[0]].image_ablation) if stage.looks_at_images() else own_rows
-        return self._compute(loaded, names, shown, call.tables, call)
+        shard_rows = call.image_rows if stage.over == "images" else call.prompt_rows
+        if stage.looks_at_images():
+            shard_rows = replace_images(shard_rows, metrics[names[0]].image_ablation)
+        return self._compute(loaded, names, shard_rows, call.tables, call)
 
     def _run_on_prompts(
         self, loaded: LoadedNode, names: Sequence[str], call: Call, prompt_ids: Sequence[str]
     ) -> Mapping[str, pa.Table]:
         """Return the tables of a stage over prompts about some of the call's prompts, by metric."""
         metrics, stage = loaded.node.metrics, loaded.node.stage
-        places = [(name, other) for name in names for other in stage.reads(metrics[name])]
-        read = {place: _rows_about(call.tables[place], prompt_ids) for place in places}
+        inputs = [(name, other) for name in names for other in stage.reads(metrics[name])]
+        read = {each: _rows_about(call.tables[each], prompt_ids) for each in inputs}
         prompts, written = _rows_about(call.prompt_rows, prompt_ids), self.written
         if written is None or stage is not QuestionsStage:
             return self._compute(loaded, names, prompts, read, call)
-        known = {name: self._recall(written, loaded, name, prompt_ids) for name in names}
-        earlier = {
-            name: [rows.table([row for listed in asked.values() for row in listed], schemas.QUESTIONS)]
-            for name, asked in known.items()
-        }
+        known, earlier = {}, {}
+        for name in names:  # questions that this process or others have written
+            about = {}
+            for text, asked in reusable_questions(written.unread(name)).items():
+                prompt_id = hash_prompt(text)
+                about[prompt_id] = [{**row, "prompt_id": prompt_id, "prompt": text} for row in asked]
+            loaded.cache.add({name: about})
+            known[name] = loaded.cache.find(name, prompt_ids)
+            records = [row for listed in known[name].values() for row in listed]
+            earlier[name] = [rows.table(records, schemas.QUESTIONS)]
         made = self._compute(loaded, names, prompts, read, call, earlier)
         for name, table in made.items():
             new = _rows_about(table, [prompt_id for prompt_id in prompt_ids if prompt_id not in known[name]])
             if len(new):
                 written.add(name, new)
         return made
-
-    def _recall(
-        self, written: WrittenQuestions, loaded: LoadedNode, name: str, prompt_ids: Sequence[str]
-    ) -> Mapping[str, Sequence[Mapping[str, Any]]]:
-        """Return the questions about prompts that other processes, or earlier ones, have written."""
-        about = reusable_questions(written.unread(name))
-        loaded.cache.add(
-            {
-                name: {
-                    prompt_id: [{**row, "prompt_id": prompt_id, "prompt": text} for row in asked]
-                    for text, asked in about.items()
-                    for prompt_id in [hash_prompt(text)]
-                }
-            }
-        )
-        return loaded.cache.find(name, prompt_ids)
 
     def _compute(
         self,
@@ -298,39 +265,55 @@ class Scorer:
         return {name: table.replace_schema_metadata(None) for name, table in made.items()}
 
     def _pack_table(self, asked: Sequence[AskedPrompt]) -> pa.Table:
-        """Return the questions (schema QUESTIONS) that came with the prompts, or those of the pack."""
-        records = [
-            {"prompt": prompt.text, **row, "prompt_id": prompt.prompt_id}
-            for prompt in asked
-            for row in self._questions_about(prompt)
-        ]
+        """Return the questions (schema QUESTIONS) that came with the prompts; the pack's for prompts without."""
+        records = []
+        for prompt in asked:
+            found: Sequence[Mapping[str, Any]]
+            if prompt.questions is not None:
+                read = read_questions(prompt.questions)
+                error = read if isinstance(read, RowError) else None
+                found = () if isinstance(read, RowError) else [question._asdict() for question in read]
+            else:
+                known = self.pack.find_id(prompt.prompt_id, prompt.text)
+                error = NONE_CAME if isinstance(known, RowError) else None
+                found = () if isinstance(known, RowError) else self.pack.asked[known]
+            if error is not None:
+                found = [{"error": rows.error_value(error)}]
+            records += [{"prompt": prompt.text, **row, "prompt_id": prompt.prompt_id} for row in found]
         return rows.table(records, schemas.QUESTIONS)
 
-    def _questions_about(self, prompt: AskedPrompt) -> Sequence[Mapping[str, Any]]:
-        if prompt.questions is None:
-            known = self.pack.find_id(prompt.prompt_id, prompt.text)
-            return [{"error": rows.error_value(NONE_CAME)}] if isinstance(known, RowError) else self.pack.asked[known]
-        read = read_questions(prompt.questions)
-        if isinstance(read, RowError):
-            return [{"error": rows.error_value(read)}]
-        return [question._asdict() for question in read]
 
-    def _select_metrics(self, metrics: Collection[str] | None) -> list[str]:
-        """Return the names of the selected metrics, or of all, in the scorer's order."""
-        for name in set(metrics or ()) - self.metrics.keys():
-            raise ConfigError(f"metrics: the scorer has none called {name!r}; {suggest(name, [*self.metrics])}")
-        return [name for name in self.metrics if metrics is None or name in metrics]
+def _check_sources_and_captions(metrics: Mapping[str, Metric], *, sources: bool, captions: bool) -> None:
+    """Raise ConfigError if sources or captions are given and no metric uses them, or if a metric lacks them."""
+    comparing = need_sources(metrics)
+    if sources:
+        require_comparison(metrics, comparing)
+    elif comparing:
+        raise ConfigError(
+            f"sources: {' and '.join(comparing)} {'looks' if len(comparing) == 1 else 'look'} at what images were "
+            "edited from; give the image that each was edited from"
+        )
+    reading = " and ".join(need_captions(metrics))
+    if reading and not captions:
+        raise ConfigError(
+            f"captions: {reading} compares with captions of the edits; give what each source shows and what was "
+            "wanted, as (source, target)"
+        )
+    if captions and not reading:
+        raise ConfigError(
+            f"captions: {' and '.join(metrics)} would ignore them; leave them out, or use a metric that reads them, "
+            "such as clip_direction (plugins/edits/README.md)"
+        )
 
 
 def _load_node(node: GraphNode, config: ScorerConfig) -> LoadedNode:
-    from plumbline.operators.models.loading import load  # takes torch, which a look at the configuration does not
+    from plumbline.operators.models.loading import load  # imports torch; checks of a configuration do not need it
 
     resolved = {key: resolve_model(config.models[role], on_gpu=config.on_gpu) for key, role in node.roles.items()}
     models = {key: load(model, node.stage.calls[key]) for key, model in resolved.items()}
-    options = StageOptions(config.limits, read_file, decoders=config.decoders)
-    options = options._replace(clips=config.clips)
-    for model in list(resolved.values())[:1]:
-        options = options._replace(image_batch=model.config.image_batch)
+    options = StageOptions(config.limits, read_file, decoders=config.decoders, clips=config.clips)
+    if resolved:  # the stage's own model comes first
+        options = options._replace(image_batch=next(iter(resolved.values())).config.image_batch)
     return LoadedNode(
         node, node.stage(node.metrics, models, options), PromptCache(node.stage.schema, config.kept_prompts)
     )

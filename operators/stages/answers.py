@@ -13,9 +13,9 @@ from plumbline.operators.base import rows, schemas
 from plumbline.operators.base.batches import BatchSize, encode_in_windows, isolate
 from plumbline.operators.base.errors import RowError, unknown_prompt
 from plumbline.operators.images.preparing import PreparedImages
-from plumbline.operators.metrics.ablation import blank_image
+from plumbline.operators.metrics.ablation import make_blank_image
 from plumbline.operators.metrics.metric import Metric
-from plumbline.operators.metrics.parsing import same_choice
+from plumbline.operators.metrics.parsing import match_choice
 from plumbline.operators.metrics.writing import VqaPrompt, is_asked
 from plumbline.operators.models.calls import Call, LikelihoodModel, Question, TextEmbedder
 from plumbline.operators.stages.images import ImagesStage
@@ -121,7 +121,7 @@ class PriorsStage(Stage):
 
     def compute(self, prepared: Mapping[str, QuestionIndex]) -> Mapping[str, pa.Table]:
         before = self.model.usage
-        encoded = self.model.encode([self.model.preprocess(blank_image())])
+        encoded = self.model.encode([self.model.preprocess(make_blank_image())])
         tables = {name: self._table(index, encoded) for name, index in prepared.items()}
         usage = self.model.usage.minus(before)
         return {name: rows.with_usage(table, usage) for name, table in tables.items()}
@@ -271,7 +271,7 @@ class AnswersStage(QuestionedImagesStage):
             return {"question_id": question.question_id, "token_logprobs": result}
         chosen: str | None
         if prompt.exact:
-            chosen = same_choice(result, prompt.choices)
+            chosen = match_choice(result, prompt.choices)
         else:
             assert self.match is not None, "a metric of free answers has a matcher"
             chosen = self.match(result, prompt.choices)
@@ -293,7 +293,7 @@ class ChoiceMatcher:
         self.matching = Lock()
 
     def __call__(self, reply: str, choices: Sequence[str]) -> str:
-        exact = same_choice(reply, choices)
+        exact = match_choice(reply, choices)
         if exact is not None:
             return exact
         with self.matching:  # a tokenizer is not for two threads, and several shards may be answered at once

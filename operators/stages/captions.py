@@ -7,7 +7,7 @@ from plumbline.operators.base import schemas
 from plumbline.operators.base.batches import isolate
 from plumbline.operators.base.errors import RowError
 from plumbline.operators.base.usage import Usage
-from plumbline.operators.metrics.judges.descriptions import Sight
+from plumbline.operators.metrics.judges.llmscore import Sight
 from plumbline.operators.metrics.metric import Metric
 from plumbline.operators.metrics.writing import Writing
 from plumbline.operators.models.calls import Region

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from plumbline.operators.base import rows
 from plumbline.operators.base.errors import RowError
-from plumbline.operators.metrics.answered import incomplete
+from plumbline.operators.metrics.metric import incomplete
 from plumbline.operators.metrics.writing import Writing
 from plumbline.operators.stages.images import RowKey
 from plumbline.operators.stages.programs import ProgramResults, generate, run_programs

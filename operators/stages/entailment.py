@@ -69,7 +69,7 @@ def write_hypothesis(question: str, answer: str) -> str:
     """
     question, answer = parsing.one_line(question), parsing.one_line(answer)
     there = _THERE.fullmatch(question)
-    if there and parsing.key(answer) in parsing.YES_NO:
+    if there and parsing.normalise(answer) in parsing.YES_NO:
         statement = f"here {there['verb'].lower()} {there['what']}."
-        return f"T{statement}" if parsing.key(answer) == "yes" else f"It is not true that t{statement}"
+        return f"T{statement}" if parsing.normalise(answer) == "yes" else f"It is not true that t{statement}"
     return f'The answer to the question "{question}" is {answer}.'

@@ -11,10 +11,9 @@ from PIL import Image
 from plumbline.operators.base import rows, schemas
 from plumbline.operators.base.batches import device_lost, halve
 from plumbline.operators.base.errors import HopelessRow, RowError
-from plumbline.operators.base.sequences import list_values
+from plumbline.operators.base.rows import list_values
 from plumbline.operators.images.preparing import Edit, PreparedImages
-from plumbline.operators.metrics.function import FunctionConfig
-from plumbline.operators.metrics.user_code import describe_error, runnable
+from plumbline.operators.metrics.function import FunctionConfig, describe_error
 from plumbline.operators.stages.images import ImagesStage
 from plumbline.operators.stages.stage import Inputs, StageOptions, cache_upstream, find_text, texts_of
 
@@ -85,7 +84,7 @@ class UserFunction:
 
     def __init__(self, metric: FunctionConfig) -> None:
         """Load the function; raise ConfigError if it cannot be loaded."""
-        self.code = runnable(metric.code)
+        self.code = require_runnable(metric.code)
         self.function: Callable[..., Any] = self.code.load()
 
     def values(self, shown: Sequence[ImageAndPrompt], batch: int) -> list[float | RowError]:

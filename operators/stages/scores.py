@@ -8,8 +8,15 @@ import pyarrow as pa
 
 from plumbline.operators.base import rows, schemas
 from plumbline.operators.base.errors import RowError
-from plumbline.operators.metrics.answered import Answered, Logprobs, Scored, incomplete, mean_over_images
-from plumbline.operators.metrics.metric import Evidence, Metric
+from plumbline.operators.metrics.metric import (
+    Answered,
+    Evidence,
+    Logprobs,
+    Metric,
+    Scored,
+    incomplete,
+    mean_over_images,
+)
 from plumbline.operators.metrics.modules import LookResult
 from plumbline.operators.metrics.parsing import shorten
 from plumbline.operators.metrics.writing import WrittenQuestion, is_asked

@@ -7,7 +7,7 @@ from plumbline.operators.base import schemas
 from plumbline.operators.base.batches import isolate
 from plumbline.operators.base.errors import RowError
 from plumbline.operators.base.usage import Usage
-from plumbline.operators.metrics.similarities.meteor import WordNet, meteor
+from plumbline.operators.metrics.similarities.word_overlap import WordNet, meteor
 from plumbline.operators.models.calls import Compared, TextEmbedder
 from plumbline.operators.stages.derived import DerivedStage
 from plumbline.operators.stages.programs import ProgramResults

@@ -6,9 +6,8 @@ from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 from plumbline.operators.base import rows, schemas
 from plumbline.operators.base.errors import RowError
-from plumbline.operators.metrics.answered import Verdict, incomplete
 from plumbline.operators.metrics.judges.judge import Verdicts, ask_repeatedly
-from plumbline.operators.metrics.metric import Metric, repeats_of
+from plumbline.operators.metrics.metric import Metric, Verdict, incomplete, repeats_of
 from plumbline.operators.metrics.writing import Writing, WrittenQuestion
 from plumbline.operators.stages.derived import DerivedStage
 from plumbline.operators.stages.image_writing import ImageTask, ImageWritingStage

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from plumbline.operators.base import rows, schemas
 from plumbline.operators.base.errors import ConfigError, RowError, SourceError
-from plumbline.operators.metrics.questions.dsg import holding
+from plumbline.operators.metrics.questions.dsg import apply_zeroing
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.metaeval.answers import FORMATS, Answer, AnswerColumns, read_table
 
@@ -33,7 +33,7 @@ def accumulate(
     answered = {name: bool(given) for name, given in right.items() if given is not None or missing == "wrong"}
     if not answered:
         return None
-    counting = answered if accumulation == "none" else holding(answered, parents, accumulation)
+    counting = answered if accumulation == "none" else apply_zeroing(answered, parents, accumulation)
     return sum(counting.values()) / len(answered)
 
 

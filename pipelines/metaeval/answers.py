@@ -129,7 +129,7 @@ def _check_answers(sheet: Sheet, metric: str, answer: str | None) -> Iterator[bo
         yield from _parse_truth(sheet, metric, "name the column of right answers by columns.answer")
         return
     for given, right in zip(sheet.texts(metric), sheet.texts(answer), strict=True):
-        yield None if given is None else right is not None and parsing.key(given) == parsing.key(right)
+        yield None if given is None else right is not None and parsing.normalise(given) == parsing.normalise(right)
 
 
 ANSWERS = "vqa_answers_release"

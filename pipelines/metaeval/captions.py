@@ -9,14 +9,14 @@ import pyarrow as pa
 from plumbline.operators.base import rows, schemas
 from plumbline.operators.base.errors import ConfigError, RowError, SourceError
 from plumbline.operators.metrics.similarities.clipscore import ClipScoreConfig
-from plumbline.operators.metrics.similarities.meteor import split_words
-from plumbline.operators.metrics.similarities.reference_captions import (
+from plumbline.operators.metrics.similarities.word_overlap import (
     Cider,
     Words,
     best_meteor,
     bleu_4,
     ref_clipscore,
     rouge_l,
+    split_words,
 )
 from plumbline.operators.models.calls import TextEmbedder
 from plumbline.operators.models.families.any_model import AnyModel

@@ -35,7 +35,7 @@ from plumbline.operators.metaeval.preferences import judge_choosers, judge_prefe
 from plumbline.operators.metaeval.ratings import warn_several_prompts
 from plumbline.operators.metaeval.word_ratings import judge_words
 from plumbline.operators.metrics.metric import direction
-from plumbline.operators.metrics.table import falling_metrics
+from plumbline.operators.metrics.table import read_lower_is_better
 from plumbline.operators.results.metric_correlations import Correlation, correlate_metrics
 from plumbline.operators.results.run_scores import RunScores
 from plumbline.operators.statistics.bootstrap import SHARES, Scale
@@ -165,7 +165,7 @@ def judge_run(store: Store, run_id: str, protocol: ProtocolConfig) -> Findings:
     """
     run = store.place / f"runs/{run_id}"
     release = open_release(protocol, store.place.storage)
-    protocol = replace(protocol, falling=(*protocol.falling, *falling_metrics(read_manifest(store, run_id))))
+    protocol = replace(protocol, falling=(*protocol.falling, *read_lower_is_better(read_manifest(store, run_id))))
     judgements = (release.ratings, release.preferences, release.pairings, release.graph_nodes, release.words)
     images, prompts = list[pa.Array](), list[pa.Array]()
     for table in judgements:

@@ -17,7 +17,7 @@ from plumbline.operators.metaeval.contradicted_images import ContradictedImage
 from plumbline.operators.metaeval.corrected_means import CorrectedMean
 from plumbline.operators.metaeval.graphs import correlation_matrices
 from plumbline.operators.metaeval.judgement import Comparison, Judgement, Order
-from plumbline.operators.metrics.table import falling_metrics
+from plumbline.operators.metrics.table import read_lower_is_better
 from plumbline.operators.report.agreement import Agreement
 from plumbline.operators.report.changes import comparable_metrics
 from plumbline.operators.results.metric_recipes import unranked_metrics
@@ -164,4 +164,4 @@ def read_usual_scores(store: Store, run_id: str, manifest: Mapping[str, Any]) ->
     tables = [table for table in read if table is not None]
     unranked = unranked_metrics(manifest)
     ranked = {key: sketch for key, sketch in largest_sketches(tables).items() if key.metric not in unranked}
-    return UsualScores(str(benchmark), ranked, falling_metrics(manifest), len(read) - len(tables))
+    return UsualScores(str(benchmark), ranked, read_lower_is_better(manifest), len(read) - len(tables))

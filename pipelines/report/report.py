@@ -11,7 +11,7 @@ from plumbline.operators.base.errors import ConfigError, PlumblineError
 from plumbline.operators.base.extensions import Extensions
 from plumbline.operators.base.ordered_maps import OrderedMap
 from plumbline.operators.images.generation_settings import COMPARE, Choice, all_settings
-from plumbline.operators.metrics.table import falling_metrics
+from plumbline.operators.metrics.table import read_lower_is_better
 from plumbline.operators.report.changes import compare
 from plumbline.operators.report.metric_figures import MetricInputs, measure_metrics
 from plumbline.operators.report.page import GatheredRun, Page, ReportSection, build_page
@@ -194,7 +194,7 @@ def _make_page(
     settings: Choice,
     each: OrderedMap,
 ) -> Page:
-    lower_is_better, ranking, shown = falling_metrics(run.manifest), run.ranking(), run.gallery_metrics()
+    lower_is_better, ranking, shown = read_lower_is_better(run.manifest), run.ranking(), run.gallery_metrics()
     quotas = gallery_quotas(run.scores, shown, images, ranking=bool(ranking))
     known = all_settings(run.manifest, settings)
     inputs = MetricInputs(run.scores, run.skills, quotas, run.unranked(), lower_is_better, baseline, rated, known)

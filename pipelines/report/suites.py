@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
 from plumbline.operators.images.generation_settings import COMPARE, Choice, all_settings
-from plumbline.operators.metrics.table import falling_metrics
+from plumbline.operators.metrics.table import read_lower_is_better
 from plumbline.operators.report.rendering import render_suite, suite_csv, suite_markdown
 from plumbline.operators.report.suite import SuitePage, SuiteRun, build_suite
 from plumbline.operators.results.comparison import compare_generators, read_prompt_means
@@ -49,7 +49,7 @@ def write_suite(
 def _read_suite_run(store: Store, run_id: str, choice: Choice) -> SuiteRun:
     """Read a run and compare all its generators over all prompts."""
     manifest, scores = read_manifest(store, run_id), read_run_scores(store, run_id)
-    lower_is_better, unranked = falling_metrics(manifest), unranked_metrics(manifest)
+    lower_is_better, unranked = read_lower_is_better(manifest), unranked_metrics(manifest)
     settings = all_settings(manifest, choice)
     duels = []
     for name in scores.metrics:

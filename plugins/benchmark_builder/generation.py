@@ -129,9 +129,9 @@ def _read_text_fields(fields: Sequence[str], reply: str) -> list[str]:
     """Return the fields of a reply; the name of the first field may be missing. Raise UnreadableReply."""
     lines_by_field: dict[str, list[str]] = {fields[0]: []}
     current = fields[0]
-    for line in parsing.plain(reply).splitlines():
-        label = parsing.key(line.partition(":")[0]) if ":" in line else ""
-        field = next((name for name in fields if parsing.key(name) == label), None)
+    for line in parsing.strip_markup(reply).splitlines():
+        label = parsing.normalise(line.partition(":")[0]) if ":" in line else ""
+        field = next((name for name in fields if parsing.normalise(name) == label), None)
         if field is not None:
             current, line = field, line.partition(":")[2]
             lines_by_field[current] = []

@@ -15,7 +15,7 @@ from plumbline.operators.images.decoding import ImageLimits
 from plumbline.operators.images.generation_settings import COMPARE, Choice, Known, all_settings
 from plumbline.operators.images.rows import SOURCES
 from plumbline.operators.metrics.metric import direction
-from plumbline.operators.metrics.table import falling_metrics, read_metrics
+from plumbline.operators.metrics.table import read_lower_is_better, read_metrics
 from plumbline.operators.results.comparison import PromptMeans, compare_generators, read_prompt_means
 from plumbline.operators.results.run_scores import RunScores, find_sorted
 from plumbline.operators.results.summary import Skills
@@ -345,7 +345,7 @@ def make_boards(
     if kept.all() or not kept.any():
         return []
     metrics = read_metrics(manifest)
-    lower_is_better, settings = falling_metrics(manifest), all_settings(manifest, choice)
+    lower_is_better, settings = read_lower_is_better(manifest), all_settings(manifest, choice)
     boards = []
     for metric in scores.metrics:
         if metric in metrics and not metrics[metric].ranks:

@@ -103,7 +103,7 @@ def _write_example(tags: Sequence[str], replies: Replies) -> str:
 
 def parse_text_tags(reply: str) -> list[WrittenTag]:
     """Parse lines such as `1 | entity - whole (man)`; raise UnreadableReply if the reply has no such line."""
-    tags = [_split(line.text) for line in parsing.numbered(reply)]
+    tags = [_split(line.text) for line in parsing.read_numbered_lines(reply)]
     if not tags:
         raise UnreadableReply("expected lines such as 1 | tag (words), found none")
     return tags
@@ -123,7 +123,7 @@ def _parse_json_tags(reply: str) -> list[WrittenTag]:
 
 def _read_reply(form: Form[WrittenTag], taxonomy: Taxonomy, reply: str) -> list[WrittenTag]:
     """Return the distinct tags of a reply in the taxonomy's spelling."""
-    pieces = [piece for piece in form.pieces(reply) if parsing.key(piece.tag) != NONE]
+    pieces = [piece for piece in form.pieces(reply) if parsing.normalise(piece.tag) != NONE]
     try:
         tags = [WrittenTag(taxonomy.find(piece.tag).label, parsing.one_line(piece.words)) for piece in pieces]
     except ConfigError as error:

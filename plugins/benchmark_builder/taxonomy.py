@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from plumbline.operators.base.errors import ConfigError, suggest
-from plumbline.operators.metrics.parsing import key
+from plumbline.operators.metrics.parsing import normalise
 
 Value = str | int
 EMPTY = "nothing"
@@ -168,4 +168,4 @@ class Taxonomy:
 
 
 def _normalize(label: str) -> str:
-    return key(label).replace(" ", "")
+    return normalise(label).replace(" ", "")

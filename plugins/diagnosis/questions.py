@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from plumbline.operators.metrics import parsing
-from plumbline.operators.metrics.questions.dsg import needed_questions
+from plumbline.operators.metrics.questions.dsg import find_needed_questions
 from plumbline.operators.metrics.questions.question_pack import PackZeroing
 from plumbline.operators.metrics.writing import is_asked
 from plumbline.operators.results.question_quality import content_words
@@ -91,7 +91,7 @@ def _sum_chances(drawn: Mapping[str, _DrawnQuestion], zeroing: PackZeroing | Non
         for name, own in parents.items():
             needed[name] = {name}.union(*(needed.get(parent, {parent}) for parent in own))
     else:
-        needed = {name: {name, *(needed_questions(name, parents, zeroing) if zeroing else ())} for name in parents}
+        needed = {name: {name, *(find_needed_questions(name, parents, zeroing) if zeroing else ())} for name in parents}
     return math.fsum(
         math.prod(drawn[name].chance for name in sorted(names & drawn.keys())) for names in needed.values()
     )
@@ -125,9 +125,9 @@ class QuestionCounts:
     def _add(self, row: Mapping[str, Any]) -> None:
         prompt_id, choices, answer = row["prompt_id"], row["choices"], row["answer"]
         yes_no = parsing.is_yes_no(choices)
-        easy = parsing.key(answer) == "yes" if yes_no else answer == choices[0]
+        easy = parsing.normalise(answer) == "yes" if yes_no else answer == choices[0]
         content = frozenset(row["text"][start:end].casefold() for start, end in content_words(row["text"])), answer
-        self.known[row["question_id"]] = _KnownQuestion(yes_no, parsing.key(choices[0]))
+        self.known[row["question_id"]] = _KnownQuestion(yes_no, parsing.normalise(choices[0]))
         self._asked[prompt_id] += 1
         self._kinds[row["kind"] or ""] += 1
         self._counts.update({"yes_no": yes_no, "yes": yes_no and easy, "first": easy and not yes_no})
@@ -182,7 +182,7 @@ class AnswerCounts:
 
     def statistics(self) -> AnswerStatistics:
         known = [
-            (count, self.known[question], parsing.key(wanted), parsing.key(given))
+            (count, self.known[question], parsing.normalise(wanted), parsing.normalise(given))
             for (question, wanted, given), count in self._answers.items()
             if question in self.known
         ]

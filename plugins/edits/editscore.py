@@ -7,7 +7,6 @@ from typing import Any, ClassVar, Literal
 
 from plumbline.operators.base.bounds import NotNegative
 from plumbline.operators.metrics import parsing
-from plumbline.operators.metrics.answered import Rating, Scored, Verdict
 from plumbline.operators.metrics.judges.judge import (
     InspectedConfig,
     JudgeQuestion,
@@ -16,8 +15,8 @@ from plumbline.operators.metrics.judges.judge import (
     ratings_by_name,
     read_ratings,
 )
-from plumbline.operators.metrics.metric import Evidence, ScoreRange, View
-from plumbline.operators.metrics.wordings.release import Release
+from plumbline.operators.metrics.metric import Evidence, Rating, Scored, ScoreRange, Verdict, View
+from plumbline.operators.metrics.wording import Release
 from plumbline.operators.metrics.writing import Writing, WrittenQuestion
 from plumbline.plugins.edits.wordings import EditScoreRelease
 
@@ -60,7 +59,7 @@ class EditScoreConfig(InspectedConfig):
         """Ask for one verdict in two replies: about source and edited image, and about the edited image alone."""
         release = self.released(EditScoreRelease)
         if release is not None:
-            return combine_ratings((yield from release.rate(prompt, self.sampling)))
+            return combine_ratings((yield from release.inspect(prompt, self.sampling)))
         edit = fill(self.template_text(EDIT), instruction=parsing.one_line(prompt))
         asked = JudgeQuestion(edit, EDITING), JudgeQuestion(self.template_text(PERCEPTUAL), QUALITY, view=1)
         return combine_ratings((yield from self.verdicts(asked)))

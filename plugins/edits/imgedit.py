@@ -6,9 +6,8 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 from plumbline.operators.base.errors import RowError
 from plumbline.operators.metrics import parsing
-from plumbline.operators.metrics.answered import Verdict
 from plumbline.operators.metrics.judges.judge import InspectedConfig, Scale, fill, find_kind
-from plumbline.operators.metrics.metric import ScoreRange, View
+from plumbline.operators.metrics.metric import ScoreRange, Verdict, View
 from plumbline.operators.metrics.writing import Writing, WrittenQuestion
 
 INSPECT, KINDS = "imgedit", "imgedit_kinds"

@@ -7,8 +7,7 @@ followed.
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from plumbline.operators.metrics.answered import Scored
-from plumbline.operators.metrics.metric import SHARES, Evidence, Metric, ScoreRange, View
+from plumbline.operators.metrics.metric import SHARES, Evidence, Metric, Scored, ScoreRange, View
 
 Comparison = Literal["l1", "l2", "ssim"]
 

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 from plumbline.operators.metrics.judges.judge import JudgeQuestion, Scale, fill
 from plumbline.operators.metrics.judges.viescore import PERCEPTUAL, QUALITY, TwoQuestionsConfig
 from plumbline.operators.metrics.metric import View
-from plumbline.operators.metrics.wordings.release import Release
+from plumbline.operators.metrics.wording import Release
 from plumbline.plugins.edits.wordings import GEditRelease, VieScoreEditRelease
 
 EDIT = "viescore_edit"

@@ -2,8 +2,8 @@
 
 from typing import ClassVar, Self
 
-from plumbline.operators.metrics.wordings.checkout import Checkout
-from plumbline.operators.metrics.wordings.viescore import VieScoreRelease
+from plumbline.operators.metrics.judges.viescore import VieScoreRelease
+from plumbline.operators.metrics.wording import Checkout
 
 
 class VieScoreEditRelease(VieScoreRelease):
@@ -11,7 +11,7 @@ class VieScoreEditRelease(VieScoreRelease):
 
     __slots__ = ()
     rules: ClassVar[tuple[str, str]] = ("_prompts_0shot_two_image_edit_rule", "_prompts_0shot_tie_rule_SC")
-    place: ClassVar[str] = "<instruction>"
+    placeholder: ClassVar[str] = "<instruction>"
     rated: ClassVar[tuple[str, ...]] = ("editing_success", "overediting")
     quality_view: ClassVar[int] = 1
 

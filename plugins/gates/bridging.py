@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from plumbline.operators.base.bounds import BoundsChecked, Positive, Share
 from plumbline.operators.base.errors import ConfigError, suggest
-from plumbline.operators.metrics.table import AnyMetric, falling_metrics
+from plumbline.operators.metrics.table import AnyMetric, read_lower_is_better
 from plumbline.operators.results.bridge import Version
 from plumbline.operators.results.metric_recipes import recipe_of
 from plumbline.operators.results.run_scores import RunScores
@@ -105,7 +105,7 @@ def side_of_run(store: Store, run: str, metric: str, key: str) -> Side:
     originals, _ = find_originals(manifest, store)
     skills = Skills(()) if originals is None else skills_of(originals.prompts)
     version = Version(metric=metric, run_id=run_id, recipe=recipe_of(manifest, metric))
-    return Side(version, scores, metric in falling_metrics(manifest), str(manifest.get("benchmark")), skills)
+    return Side(version, scores, metric in read_lower_is_better(manifest), str(manifest.get("benchmark")), skills)
 
 
 def score_held_set(planned: PlannedSweep, watch: Watch) -> RunScores:

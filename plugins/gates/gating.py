@@ -6,7 +6,7 @@ from typing import Any
 
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.images.generation_settings import COMPARE, Choice, differ, differ_from_run, known_settings
-from plumbline.operators.metrics.table import falling_metrics, read_metrics
+from plumbline.operators.metrics.table import read_lower_is_better, read_metrics
 from plumbline.operators.report.changes import comparable_metrics
 from plumbline.operators.results.run_scores import RunScores
 from plumbline.operators.results.summary import Skills
@@ -66,7 +66,7 @@ def judge_run(
         summary=_summary(store, run_id),
         scores=sides.scores,
         skills=cache(lambda: _skills(store, manifest, sources)),
-        lower_is_better=falling_metrics(manifest),
+        lower_is_better=read_lower_is_better(manifest),
         unranked=frozenset(name for name, metric in metrics.items() if not metric.ranks),
         ranges={name: metric.score_range for name, metric in metrics.items() if metric.score_range is not None},
         candidates=candidates,

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from plumbline.operators.base.batches import device_lost
 from plumbline.operators.base.errors import RowError
-from plumbline.operators.scoring.scorer import Part, Scorer, ScorerConfig, WrittenQuestions
+from plumbline.operators.scoring.scorer import Phase, Scorer, ScorerConfig, WrittenQuestions
 from plumbline.operators.stages.graph import need_sources
 from plumbline.pipelines.base.cluster_config import PoolConfig
 from plumbline.pipelines.running.machines import own_resources
@@ -28,10 +28,10 @@ NOT_FINITE = RowError("not_finite", "the score is not a finite number; set the m
 
 
 class ScoredBatch(NamedTuple):
-    """A batch's answers for each image, and the seconds of each part."""
+    """A batch's answers for each image, and the seconds of each phase."""
 
     answers: list[dict[str, MetricAnswer]]
-    seconds: Mapping[Part, float]
+    seconds: Mapping[Phase, float]
 
 
 class Replica:
@@ -70,11 +70,11 @@ class Replica:
             raise
 
     @contextmanager
-    def _watch(self, part: Part) -> Iterator[None]:
+    def _watch(self, phase: Phase) -> Iterator[None]:
         begun = time.perf_counter()
         with self.deadline():
             yield
-        self.batch.seconds[part] += time.perf_counter() - begun
+        self.batch.seconds[phase] += time.perf_counter() - begun
 
 
 def score_batch(

@@ -16,7 +16,7 @@ from starlette.routing import Route
 from plumbline.operators.base.errors import ConfigError, PlumblineError, RowError, hide_secrets
 from plumbline.operators.base.sentences import first_rows
 from plumbline.operators.metrics.metric import direction
-from plumbline.operators.metrics.table import falling_metrics
+from plumbline.operators.metrics.table import read_lower_is_better
 from plumbline.operators.report.changes import clear_first, differing_settings
 from plumbline.operators.report.gallery import Card, Thumbnail, make_card
 from plumbline.operators.report.marked_words import MarkedQuestion, mark_questions, shorten
@@ -137,7 +137,7 @@ class Pages:
         skill = request.query_params.get("skill", "")
         rows = [row for row in summary if row["skill"] == (skill or OVERALL)]
         skills = sorted({row["skill"] for row in summary} - {OVERALL})
-        lower_is_better = falling_metrics(manifest)
+        lower_is_better = read_lower_is_better(manifest)
         board = _make_board(rows, manifest.get("metrics", ()), lower_is_better)
         content = {"manifest": manifest, "skill": skill, "skills": skills, "board": board, "falling": lower_is_better}
         return self._render("run", request, title=f"Run {run_id}", part=part_of(manifest), **content)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from plumbline.operators.base.errors import ConfigError, PlumblineError, RowError
 from plumbline.operators.base.schemas import PROMPTS
-from plumbline.operators.metrics.table import falling_metrics
+from plumbline.operators.metrics.table import read_lower_is_better
 from plumbline.operators.report.gallery import ImageDetail, encode_sources, encode_thumbnail
 from plumbline.operators.report.picked_images import ImageKey, Pick
 from plumbline.operators.results.percentile_ranks import UsualScores
@@ -141,7 +141,7 @@ class Browser:
     def _read_run(self, run_id: str, manifest: Mapping[str, Any]) -> BrowsedRun:
         originals, unreadable = find_originals(manifest, self.store)
         prompts = originals.prompts if originals is not None else PROMPTS.empty_table()
-        lower_is_better = falling_metrics(manifest)
+        lower_is_better = read_lower_is_better(manifest)
         rows = RunRows(self._database, self.store, run_id, prompts, lower_is_better)
         cells = read_scores_cells(self.store, run_id)
         usual = read_usual_scores(self.store, run_id, manifest)

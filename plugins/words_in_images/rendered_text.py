@@ -8,8 +8,17 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from plumbline.operators.base.errors import RowError
-from plumbline.operators.metrics.answered import EXTRA_WORDS, Element, Rating, Scored
-from plumbline.operators.metrics.metric import SHARES, CallEstimate, Evidence, Metric, ScoreRange
+from plumbline.operators.metrics.metric import (
+    EXTRA_WORDS,
+    SHARES,
+    CallEstimate,
+    Element,
+    Evidence,
+    Metric,
+    Rating,
+    Scored,
+    ScoreRange,
+)
 from plumbline.operators.metrics.modules import Look
 from plumbline.operators.metrics.parsing import TextSpan, find, shorten
 from plumbline.operators.metrics.questions.question_list import ask_for_text

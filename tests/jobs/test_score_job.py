@@ -18,7 +18,7 @@ from PIL import Image
 
 from plumbline.jobs.table import JOBS
 from plumbline.operators.base.errors import install
-from plumbline.operators.base.optional_packages import missing_packages
+from plumbline.operators.base.extensions import missing_packages
 from tests.bench_of import CAPTIONED, SMALL, captioned, images, prompts, write_rows
 from tests.commands import newest, printed, refusal, run
 from tests.files import as_tar, put

@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from plumbline.operators.metrics import parsing
-from plumbline.operators.metrics.answered import Verdict
 from plumbline.operators.metrics.judges.judge import InspectedConfig, Scale, fill
-from plumbline.operators.metrics.metric import ScoreRange
+from plumbline.operators.metrics.metric import ScoreRange, Verdict
 from plumbline.operators.metrics.writing import Writing, WrittenQuestion
 
 SCALES = (Scale("rating", 0, 100),)
@@ -15,14 +14,11 @@ SCALES = (Scale("rating", 0, 100),)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Gpt4vEvalConfig(InspectedConfig):
-    """Options of GPT4V-Eval."""
-
     kind: Literal["gpt4v_eval"] = "gpt4v_eval"
     story: ClassVar[str] = "lets a model that sees the image rate from 0 to 100 how well it fits the prompt"
-
     score_range: ClassVar[ScoreRange] = (0.0, 100.0)
     templates: ClassVar[tuple[str, ...]] = ("gpt4v_eval",)
 
     def inspect(self, prompt: str, questions: Sequence[WrittenQuestion] = ()) -> Writing[Verdict]:
-        asked = fill(self.template_text("gpt4v_eval"), prompt=parsing.one_line(prompt))
-        return (yield from self.verdict(asked, SCALES))
+        text = fill(self.template_text("gpt4v_eval"), prompt=parsing.one_line(prompt))
+        return (yield from self.verdict(text, SCALES))

@@ -3,19 +3,18 @@
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, TypeVar
 
 from plumbline.operators.base.bounds import NotNegative, Positive
 from plumbline.operators.base.errors import ConfigError, RowError
 from plumbline.operators.metrics import parsing
-from plumbline.operators.metrics.answered import Rating, Scored, Verdict
-from plumbline.operators.metrics.metric import CallEstimate, Evidence
+from plumbline.operators.metrics.metric import CallEstimate, Evidence, Rating, Scored, Verdict
 from plumbline.operators.metrics.reply_forms import Replies, Schema, integer, one_of, record, string
 from plumbline.operators.metrics.wording import WordedMetric, template_digest
-from plumbline.operators.metrics.writing import ReplySampling, UnreadableReply, Writing, ask, read_each
-from plumbline.operators.models.calls import Request
+from plumbline.operators.metrics.writing import ReplySampling, UnreadableReply, Writing, read_each
 
 if TYPE_CHECKING:
     from plumbline.operators.models.vqa_profiles import VqaProfile
@@ -36,8 +35,6 @@ NOT_APPLICABLE = "N/A"
 
 
 class Scale(NamedTuple):
-    """A number that a judge is asked for."""
-
     name: str
     """Name of the rating in the reply and in the verdict."""
     low: int
@@ -47,8 +44,6 @@ class Scale(NamedTuple):
 
 
 class JudgeQuestion(NamedTuple):
-    """One question to a judge."""
-
     text: str
     scales: Sequence[Scale]
     view: int = 0
@@ -57,6 +52,8 @@ class JudgeQuestion(NamedTuple):
 
 Verdicts = tuple[Verdict | None, ...]
 """Verdicts on one image, one for each time the judge is asked; None for an unreadable reply."""
+Check = Callable[[Mapping[str, float]], None]
+"""Raises UnreadableReply if ratings, by name, contradict each other."""
 
 
 def ask_repeatedly(program: Callable[[], Writing[Verdict | RowError]], times: int) -> Writing[Verdicts | RowError]:
@@ -66,7 +63,7 @@ def ask_repeatedly(program: Callable[[], Writing[Verdict | RowError]], times: in
     """
     verdicts: list[Verdict | None] = []
     problems = []
-    for draw in range(times):
+    for draw in range(times):  # each draw adds 1 to the seed
         try:
             verdict = yield from _reseed(program(), draw)
         except UnreadableReply as error:
@@ -90,10 +87,6 @@ def _reseed(program: Writing[T], draw: int) -> Writing[T]:
     except StopIteration as end:
         result: T = end.value
         return result
-
-
-Check = Callable[[Mapping[str, float]], None]
-"""Raises UnreadableReply if ratings, by name, contradict each other."""
 
 
 def accept_all(rated: Mapping[str, float]) -> None:
@@ -147,35 +140,39 @@ class JudgedConfig(WordedMetric):
 
     def verdict(self, text: str, scales: Sequence[Scale], check: Check = accept_all) -> Writing[Verdict]:
         """Ask for one verdict. `text` describes the task; the form of the reply is appended to it."""
-        return (yield from ask(self.verdict_request(text, scales), self.verdict_reader(scales, check), again=AGAIN))
+        return (yield from self.verdicts([JudgeQuestion(text, scales)], check))
 
     def verdicts(self, asked: Sequence[JudgeQuestion], check: Check = accept_all) -> Writing[Verdict]:
-        """Ask several questions together and join the replies into one verdict."""
-        requests = [self.verdict_request(one.text, one.scales)._replace(view=one.view) for one in asked]
-        read = yield from read_each(requests, [self.verdict_reader(one.scales, check) for one in asked], again=AGAIN)
-        replies = []
-        for verdict in read:
+        """Ask several questions together and join the replies into one verdict.
+
+        Raises UnreadableReply if a reply has a wrong form, or if the check fails.
+        """
+        requests = []
+        for text, scales, view in asked:
+            schema = verdict_schema(scales) if self.replies == "json" else None
+            request = self.sampling.request(text + describe_form(self.replies, scales), stop=(), schema=schema)
+            requests.append(request._replace(view=view))
+        readers = [partial(self._read_verdict, each.scales, check) for each in asked]
+        verdicts = []
+        for verdict in (yield from read_each(requests, readers, again=AGAIN)):
             if isinstance(verdict, UnreadableReply):
                 raise verdict
-            replies.append(verdict)
-        rationale = " ".join(verdict.rationale for verdict in replies if verdict.rationale)
-        return Verdict(tuple(rating for verdict in replies for rating in verdict.ratings), rationale)
+            verdicts.append(verdict)
+        rationale = " ".join(verdict.rationale for verdict in verdicts if verdict.rationale)
+        return Verdict(tuple(rating for verdict in verdicts for rating in verdict.ratings), rationale)
 
-    def verdict_request(self, text: str, scales: Sequence[Scale]) -> Request:
-        """Return the request for a verdict."""
-        schema = verdict_schema(scales) if self.replies == "json" else None
-        return self.sampling.request(text + describe_form(self.replies, scales), stop=(), schema=schema)
+    def _read_verdict(self, scales: Sequence[Scale], check: Check, reply: str) -> Verdict:
+        verdict = read_object(reply, scales) if self.replies == "json" else read_lines(reply, scales)
+        check(ratings_by_name(verdict.ratings))
+        return verdict
 
-    def verdict_reader(self, scales: Sequence[Scale], check: Check = accept_all) -> Callable[[str], Verdict]:
-        """Return a parser of replies, which raises UnreadableReply for a wrong form or if the check fails."""
-        read = read_object if self.replies == "json" else read_lines
+    def score(self, evidence: Evidence) -> Scored:
+        ratings = read_ratings(evidence.row)
+        return Scored(self.score_ratings(ratings), ratings=ratings, rationale=evidence.row["rationale"])
 
-        def read_checked(reply: str) -> Verdict:
-            verdict = read(reply, scales)
-            check(ratings_by_name(verdict.ratings))
-            return verdict
-
-        return read_checked
+    def score_ratings(self, ratings: Sequence[Rating]) -> float:
+        """Return the score of an image from a verdict's ratings: their mean."""
+        return math.fsum(rating.value for rating in ratings) / len(ratings)
 
     def asking(self, *templates: str) -> dict[str, Any]:
         """Return all options that decide verdicts by the templates with these names."""
@@ -188,7 +185,7 @@ class JudgedConfig(WordedMetric):
 
 @dataclass(frozen=True, kw_only=True)
 class InspectedConfig(JudgedConfig):
-    """A metric whose judge sees the images; its score is the mean of the ratings unless it has its own."""
+    """A metric whose judge sees the images."""
 
     chain: ClassVar[tuple[str, ...]] = ("inspections", "scores")
     role_keys: ClassVar[tuple[str, ...]] = ("judge",)
@@ -207,24 +204,19 @@ class InspectedConfig(JudgedConfig):
     def scoring(self) -> dict[str, Any]:
         return {}
 
-    def score(self, evidence: Evidence) -> Scored:
-        ratings = read_ratings(evidence.row)
-        mean = math.fsum(rating.value for rating in ratings) / len(ratings)
-        return Scored(mean, ratings=ratings, rationale=evidence.row["rationale"])
-
 
 def describe_form(replies: Replies, scales: Sequence[Scale]) -> str:
     """Return the sentence that describes the form of the reply to a judge."""
-    ends = [f', or "{NOT_APPLICABLE}"' if scale.optional else "" for scale in scales]
-    pairs = list(zip(scales, ends, strict=True))
-    members = [f'"{scale.name}": <integer from {scale.low} to {scale.high}{end}>' for scale, end in pairs]
-    shown = "{" + ", ".join([*members, '"rationale": "<explanation>"']) + "}"
-    lines = (f"the number for {scale.name} ({scale.low} to {scale.high}{end})" for scale, end in pairs)
-    return FORMS[replies].format(form=shown, lines=" and ".join(lines))
+    members, lines = [], []
+    for scale in scales:
+        values = f"{scale.high}" + (f', or "{NOT_APPLICABLE}"' if scale.optional else "")
+        members.append(f'"{scale.name}": <integer from {scale.low} to {values}>')
+        lines.append(f"the number for {scale.name} ({scale.low} to {values})")
+    example = "{" + ", ".join([*members, '"rationale": "<explanation>"']) + "}"
+    return FORMS[replies].format(form=example, lines=" and ".join(lines))
 
 
 def verdict_schema(scales: Sequence[Scale]) -> str:
-    """Return the JSON schema of a verdict as text."""
     numbers: dict[str, Schema] = {}
     for scale in scales:
         number = integer(scale.high, scale.low)
@@ -234,34 +226,25 @@ def verdict_schema(scales: Sequence[Scale]) -> str:
 
 def read_object(reply: str, scales: Sequence[Scale]) -> Verdict:
     """Return the verdict of the first JSON object that has all numbers; raise UnreadableReply if no object has them."""
-    problem = "expected a JSON object, found none"
-    for found in _objects(parsing.plain(reply)):
-        by_key = {parsing.key(name): value for name, value in found.items()}
-        try:
-            read = [_rating(scale, by_key.get(parsing.key(scale.name))) for scale in scales]
-        except UnreadableReply as error:
-            problem = str(error)
-            continue
-        return Verdict(tuple(rating for rating in read if rating is not None), _read_rationale(by_key.get("rationale")))
-    raise UnreadableReply(problem)
-
-
-def _objects(text: str) -> Iterator[dict[str, Any]]:
-    """Yield the JSON objects in a text."""
-    decoder = json.JSONDecoder(parse_constant=_refuse)
+    text, problem = parsing.strip_markup(reply), "expected a JSON object, found none"
+    # Python reads NaN and Infinity, which are not JSON: int(), like any parser that raises ValueError, refuses them
+    decoder = json.JSONDecoder(parse_constant=int)
     for match in list(re.finditer(r"\{", text))[:MAX_OBJECTS]:
         try:
             found, _ = decoder.raw_decode(text, match.start())
+            by_key = {parsing.normalise(name): value for name, value in found.items()}
+            read = [_read_rating(scale, by_key.get(parsing.normalise(scale.name))) for scale in scales]
+        except UnreadableReply as error:
+            problem = str(error)
         except (ValueError, RecursionError):
             continue
-        yield found
+        else:
+            ratings = tuple(rating for rating in read if rating is not None)
+            return Verdict(ratings, _read_rationale(by_key.get("rationale")))
+    raise UnreadableReply(problem)
 
 
-def _refuse(constant: str) -> Any:
-    raise ValueError(f"{constant} is not a number in JSON")
-
-
-def _rating(scale: Scale, value: Any) -> Rating | None:
+def _read_rating(scale: Scale, value: Any) -> Rating | None:
     """Return a number, or a text such as `85` or `85/100`, as a rating; None if it may be N/A and is."""
     if _does_not_apply(scale, value):
         return None
@@ -274,13 +257,13 @@ def _rating(scale: Scale, value: Any) -> Rating | None:
 
 
 def _does_not_apply(scale: Scale, value: Any) -> bool:
-    return scale.optional and isinstance(value, str) and parsing.key(value) == parsing.key(NOT_APPLICABLE)
+    return scale.optional and isinstance(value, str) and parsing.normalise(value) == parsing.normalise(NOT_APPLICABLE)
 
 
 def _check_range(scale: Scale, match: re.Match[str]) -> Rating:
-    number, of = float(match[1]), match[2]
-    if not scale.low <= number <= scale.high or (of is not None and int(of) != scale.high):
-        given = f"{number:g} of {of}" if of is not None else f"{number:g}"
+    number, total = float(match[1]), match[2]
+    if not scale.low <= number <= scale.high or (total is not None and int(total) != scale.high):
+        given = f"{number:g} of {total}" if total is not None else f"{number:g}"
         raise UnreadableReply(f"expected {scale.name!r} from {scale.low} to {scale.high}, found {given}")
     return Rating(scale.name, number)
 
@@ -290,14 +273,17 @@ def read_lines(reply: str, scales: Sequence[Scale]) -> Verdict:
 
     Raises UnreadableReply if a number is missing.
     """
-    said = parsing.lines(reply)
-    given = dict(zip(scales, said, strict=False))
-    absent = [scale for scale, line in given.items() if _does_not_apply(scale, line.rpartition(": ")[2])]
-    matches = {scale: _NUMBER_LINE.fullmatch(line) for scale, line in given.items() if scale not in absent}
-    if len(given) < len(scales) or not all(matches.values()):
+    lines = parsing.split_lines(reply)
+    numbers = dict(zip(scales, lines, strict=False))
+    matches = {
+        scale: _NUMBER_LINE.fullmatch(line)
+        for scale, line in numbers.items()
+        if not _does_not_apply(scale, line.rpartition(": ")[2])
+    }
+    if len(numbers) < len(scales) or not all(matches.values()):
         raise UnreadableReply(f"expected {len(scales)} lines of one number each, then the explanation")
     ratings = tuple(_check_range(scale, match) for scale, match in matches.items() if match)
-    return Verdict(ratings, _read_rationale(" ".join(said[len(scales) :])))
+    return Verdict(ratings, _read_rationale(" ".join(lines[len(scales) :])))
 
 
 def _read_rationale(rationale: Any) -> str:
@@ -305,7 +291,6 @@ def _read_rationale(rationale: Any) -> str:
 
 
 def read_ratings(row: Mapping[str, Any]) -> tuple[Rating, ...]:
-    """Return the ratings of a row with a verdict."""
     return tuple(Rating(**rating) for rating in row["ratings"])
 
 

@@ -1,32 +1,46 @@
-"""LLMScore: a language model compares the prompt with a description of the image (Lu et al. 2023, llmscore.txt)."""
+"""LLMScore: a language model compares the prompt with a description of the image (Lu et al. 2023, llmscore.txt).
 
-from collections.abc import Mapping
+The description is written from a caption of the image and captions of its regions (3.1).
+"""
+
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
-from plumbline.operators.base.bounds import Positive
+from plumbline.operators.base.bounds import NotNegative, Positive
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.metrics import parsing
-from plumbline.operators.metrics.answered import Scored, Verdict
-from plumbline.operators.metrics.judges.descriptions import DESCRIBE, DescribedConfig
 from plumbline.operators.metrics.judges.judge import (
+    AGAIN,
     JudgedConfig,
     Scale,
     accept_all,
     fill,
     ratings_by_name,
-    read_ratings,
 )
-from plumbline.operators.metrics.metric import SHARES, CallEstimate, Evidence, ScoreRange
-from plumbline.operators.metrics.wordings.llmscore import MAX_ERRORS, LlmScoreRelease
-from plumbline.operators.metrics.writing import UnreadableReply, Writing
+from plumbline.operators.metrics.metric import SHARES, CallEstimate, Rating, ScoreRange, Verdict
+from plumbline.operators.metrics.wording import (
+    Checkout,
+    Release,
+    Text,
+    WordedMetric,
+    ask_as_released,
+    fill_slots,
+    template_digest,
+)
+from plumbline.operators.metrics.writing import ReplySampling, UnreadableReply, Writing, ask
+from plumbline.operators.models.calls import Region
 
 Variant = Literal["overall", "error_counting", "errors", "rule_enhanced"]
 
-JUDGE = "llmscore_judge"
+DESCRIBE, JUDGE = "llmscore_describe", "llmscore_judge"
 DEFAULT_SCALE = 100
 MAX_COUNT = 99
 MAX_COUNTED_ERRORS = 9
+MAX_ERRORS = 99
+"""The release asks for 0 to 9 and accepts any number; T2IScoreScore's judge counted up to 36."""
+RELEASED_TEMPERATURE = 1.0
+"""The release sends no temperature, and services then use this value."""
 SCALES: Mapping[Variant, tuple[Scale, ...]] = {
     "overall": (Scale("rating", 1, DEFAULT_SCALE),),
     "error_counting": (Scale("errors", 0, MAX_COUNTED_ERRORS),),
@@ -40,10 +54,175 @@ SCALES: Mapping[Variant, tuple[Scale, ...]] = {
 }
 
 
+class Sight(NamedTuple):
+    """An image described to a model that does not see it."""
+
+    caption: str
+    regions: Sequence[Region]
+    width: int
+    """Width in pixels."""
+    height: int
+
+
+@dataclass(frozen=True, slots=True)
+class LlmScoreRelease(Release):
+    """The prompts in llm_descriptor and llm_evaluator (YujieLu10/LLMScore at 8b898e3)."""
+
+    repository: ClassVar[str] = "YujieLu10/LLMScore"
+    mark: ClassVar[str] = "llm_evaluator/evaluation_instruction.py"
+    decides: ClassVar[tuple[str, ...]] = ("temperature", "description_temperature", "replies", "scale")
+    temperature: ClassVar[float] = RELEASED_TEMPERATURE
+    describing: Text
+    judging: Text
+    scores: str
+    """Instruction for a rating and a number of errors."""
+    rule: str
+    """Instruction for four counts, which the release contains but never sends."""
+
+    @classmethod
+    def read(cls, checkout: Checkout) -> Self:
+        code = checkout.python(cls.mark)
+        scores, rule = (code.plain(f"self.evaluation_instruction_{number}") for number in (1, 2))
+        describing = checkout.python("llm_descriptor/visual_descriptor.py").text("prompt")
+        return cls(describing, code.text("prompt"), scores, rule)
+
+    def describe(self, sight: Sight, sampling: ReplySampling) -> Writing[str]:
+        """Describe an image (generate_multi_granualrity_description)."""
+        regions = (
+            f"{region.label}: [{region.x1}, {region.y1}, {region.x2}, {region.y2}]; " for region in sight.regions
+        )
+        # the release's caller swaps the two arguments of the function
+        values = {"local_description": sight.caption, "global_description": "".join(regions)}
+        text = fill_slots(self.describing, {**values, "width": str(sight.width), "height": str(sight.height)})
+        request = sampling._replace(temperature=self.temperature).request(text, stop=())
+        (description,) = yield from ask_as_released([request], [_join_lines])
+        return description
+
+    def judge(self, prompt: str, description: str, *, by_rule: bool, sampling: ReplySampling) -> Writing[Verdict]:
+        """Ask for a verdict on a description (generate_score_with_rationale)."""
+        instruction = self.rule if by_rule else self.scores
+        values = {"text_prompt": prompt, "description": description, "self.evaluation_instruction_1": instruction}
+        request = sampling._replace(temperature=self.temperature).request(fill_slots(self.judging, values), stop=())
+        (verdict,) = yield from ask_as_released([request], [_read_counts if by_rule else _read_scores])
+        return verdict
+
+
+def _join_lines(reply: str) -> str:
+    if not reply.strip():
+        raise ValueError("it is empty")
+    return reply.strip().replace("\n", " ")
+
+
+def _read_scores(reply: str) -> Verdict:
+    overall, errors, *reasons = [line for line in reply.split("\n") if line][:4]
+    rating, counted = int(overall), int(errors)
+    if len(reasons) < 2 or not 1 <= rating <= 100 or not 0 <= counted <= MAX_ERRORS:
+        expected = f"a rating (1 to 100), a number of errors (0 to {MAX_ERRORS}) and two explanations, a line each"
+        raise ValueError(f"expected {expected}")
+    return Verdict((Rating("rating", rating), Rating("errors", counted)), " ".join(reasons))
+
+
+def _read_counts(reply: str) -> Verdict:
+    *lines, rationale = [line for line in reply.split("\n") if line]
+    counts = [int(line) for line in lines]
+    objects, matched, attributes, attributes_matched = counts
+    if objects < 1 or min(matched, attributes, attributes_matched) < 0:
+        raise ValueError("expected four counts, the first above 0, and an explanation, a line each")
+    names = (scale.name for scale in SCALES["rule_enhanced"])
+    return Verdict(tuple(map(Rating, names, counts)), rationale)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DescribedConfig(WordedMetric):
+    """Models for captions and descriptions of images.
+
+    Metrics with equal options share captions and descriptions.
+    """
+
+    captioner: str = "captioner"
+    """Role of the captioner (the paper's is BLIP-2 with OPT 2.7B)."""
+    caption_instruction: str = "Describe this image in one sentence."
+    """Instruction for captioners that take instructions; others ignore it."""
+    caption_tokens: Positive = 64
+    """Maximum number of tokens of a caption."""
+    grounder: str | None = "grounder"
+    """Role of the model that captions regions (the paper's is GRiT); null leaves regions out of descriptions."""
+    describer: str = "judge"
+    """Role of the language model that writes descriptions from captions and regions."""
+    description_tokens: Positive = 512
+    """Tokens after which a description is cut."""
+    description_temperature: NotNegative = 0.0
+    """Temperature of the descriptions; the paper has both 0.7 and greedy."""
+    description_seed: int = 0
+    """Seed of the draws at a temperature above 0."""
+
+    @property
+    def description_chain(self) -> tuple[str, ...]:
+        return ("captions", *(["regions"] if self.grounder is not None else []), "descriptions")
+
+    @property
+    def description_roles(self) -> dict[str, str]:
+        grounder = {"grounder": self.grounder} if self.grounder is not None else {}
+        return {"captioner": self.captioner, **grounder, "describer": self.describer}
+
+    @property
+    def description_sampling(self) -> ReplySampling:
+        return ReplySampling(self.description_tokens, self.description_temperature, self.description_seed)
+
+    @property
+    def releases(self) -> tuple[type[Release], ...]:
+        return (LlmScoreRelease,)
+
+    @property
+    def templates(self) -> tuple[str, ...]:
+        return (DESCRIBE,)
+
+    def captioning(self) -> dict[str, Any]:
+        """Return all options that decide a caption, except the captioner."""
+        return {"instruction": self.caption_instruction, "max_tokens": self.caption_tokens}
+
+    def caption(self) -> Writing[str]:
+        """Ask for a caption once; a caption that was cut counts too."""
+        (reply,) = yield [ReplySampling(self.caption_tokens).request(self.caption_instruction, stop=())]
+        return read_paragraph(reply.text)
+
+    def describing(self) -> dict[str, Any]:
+        """Return all options that decide a description, except its input and the model."""
+        release, sampling = self.released(LlmScoreRelease), self.description_sampling._asdict()
+        if release is not None:
+            return {"wording": release.digest, **sampling}
+        return {"templates": template_digest(AGAIN, self.template_text(DESCRIBE)), **sampling}
+
+    def describe(self, sight: Sight) -> Writing[str]:
+        """Ask for an object-centric description of an image, given its caption and regions."""
+        release = self.released(LlmScoreRelease)
+        if release is not None:
+            return (yield from release.describe(sight, self.description_sampling))
+        # `[object]: [caption]: [bounding box]` (3.1); one model writes object and caption as one label
+        lines = (
+            f"{parsing.one_line(region.label)}: [{region.x1}, {region.y1}, {region.x2}, {region.y2}]"
+            for region in sight.regions
+        )
+        text = fill(
+            self.template_text(DESCRIBE),
+            width=str(sight.width),
+            height=str(sight.height),
+            regions="\n".join(lines) or "(none was found)",
+            caption=parsing.one_line(sight.caption),
+        )
+        return (yield from ask(self.description_sampling.request(text, stop=()), read_paragraph, again=AGAIN))
+
+
+def read_paragraph(reply: str) -> str:
+    """Return a reply as one paragraph; raise UnreadableReply if it is empty."""
+    paragraph = parsing.one_line(parsing.strip_markup(reply))
+    if not paragraph:
+        raise UnreadableReply("it is empty")
+    return paragraph
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LlmScoreConfig(DescribedConfig, JudgedConfig):
-    """Options of LLMScore."""
-
     kind: Literal["llmscore"] = "llmscore"
     story: ClassVar[str] = (
         "lets models caption the image and its parts, a language model make one description of that, and a judge "
@@ -84,63 +263,52 @@ class LlmScoreConfig(DescribedConfig, JudgedConfig):
 
     @property
     def templates(self) -> tuple[str, ...]:
-        return DESCRIBE, JUDGE, self._task
+        return DESCRIBE, JUDGE, self.task_template
 
     @property
-    def _task(self) -> str:
+    def task_template(self) -> str:
         return f"llmscore_{self.variant}" + ("" if self.scale == DEFAULT_SCALE else "_n")
 
     def estimate_calls(self, words: float) -> CallEstimate:
-        """Return one verdict per image; captions, regions and descriptions are calls of their own stages."""
         return CallEstimate(1, 1)
 
     def judging(self) -> dict[str, Any]:
-        """Return everything that decides a verdict, except the description and the judge."""
         release = self.released(LlmScoreRelease)
         if release is not None:
             options = {"variant": self.variant, "wording": release.digest, **self.sampling._asdict()}
             return options if self.variant == "rule_enhanced" else {**options, "max_errors": MAX_ERRORS}
-        return {**self.scoring(), **self.asking(JUDGE, self._task)}
+        return {**self.scoring(), **self.asking(JUDGE, self.task_template)}
 
     def judge_description(self, prompt: str, description: str) -> Writing[Verdict]:
-        release = self.released(LlmScoreRelease)
+        by_rule, release = self.variant == "rule_enhanced", self.released(LlmScoreRelease)
         if release is not None:
-            by_rule = self.variant == "rule_enhanced"
             return (yield from release.judge(prompt, description, by_rule=by_rule, sampling=self.sampling))
         judged = fill(self.template_text(JUDGE), prompt=parsing.one_line(prompt), description=description)
-        check = require_counts if self.variant == "rule_enhanced" else accept_all
+        task = fill(self.template_text(self.task_template), scale=str(self.scale))
         scales = (Scale("rating", 1, self.scale),) if self.variant == "overall" else SCALES[self.variant]
-        task = fill(self.template_text(self._task), scale=str(self.scale))
-        return (yield from self.verdict(judged + task, scales, check))
+        return (yield from self.verdict(judged + task, scales, _require_counts if by_rule else accept_all))
 
     def scoring(self) -> dict[str, Any]:
-        """Return the options that decide the score; the default scale is left out."""
         return {"variant": self.variant} | ({} if self.scale == DEFAULT_SCALE else {"scale": self.scale})
 
-    def score(self, evidence: Evidence) -> Scored:
-        """Return the score with the judge's rationale; lower is better if the variant is `errors`."""
-        ratings = read_ratings(evidence.row)
-        score = compute_score(self.variant, ratings_by_name(ratings), self.scale)
-        return Scored(score, ratings=ratings, rationale=evidence.row["rationale"])
+    def score_ratings(self, ratings: Sequence[Rating]) -> float:
+        """Return a variant's score.
+
+        For a prompt without attributes, which the paper does not mention, the rule counts objects alone.
+        """
+        rated = ratings_by_name(ratings)
+        if self.variant == "overall":
+            return rated["rating"] / self.scale
+        if self.variant == "error_counting":
+            return 1 - min(rated["errors"], MAX_COUNTED_ERRORS) / MAX_COUNTED_ERRORS
+        if self.variant == "errors":
+            return rated["errors"]
+        objects = rated["objects_matched"] / rated["objects"]
+        return (objects + rated["attributes_matched"] / rated["attributes"]) / 2 if rated["attributes"] else objects
 
 
-def require_counts(rated: Mapping[str, float]) -> None:
+def _require_counts(rated: Mapping[str, float]) -> None:
     """Raise UnreadableReply if more objects or attributes are matched than counted."""
     for name in ("objects", "attributes"):
         if rated[f"{name}_matched"] > rated[name]:
             raise UnreadableReply(f"{name}_matched, {rated[f'{name}_matched']:g}, is more than {name}, {rated[name]:g}")
-
-
-def compute_score(variant: Variant, rated: Mapping[str, float], scale: int = DEFAULT_SCALE) -> float:
-    """Return a variant's score from its ratings.
-
-    For a prompt without attributes, which the paper does not mention, the rule counts objects alone.
-    """
-    if variant == "overall":
-        return rated["rating"] / scale
-    if variant == "error_counting":
-        return 1 - min(rated["errors"], MAX_COUNTED_ERRORS) / MAX_COUNTED_ERRORS
-    if variant == "errors":
-        return rated["errors"]
-    objects = rated["objects_matched"] / rated["objects"]
-    return (objects + rated["attributes_matched"] / rated["attributes"]) / 2 if rated["attributes"] else objects

@@ -1,30 +1,137 @@
 """VIEScore: a model that sees the image rates semantic consistency and perceptual quality (Ku et al. 2024)."""
 
+import json
 import math
+import re
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 from plumbline.operators.metrics import parsing
-from plumbline.operators.metrics.answered import Scored, Verdict
 from plumbline.operators.metrics.judges.judge import (
     InspectedConfig,
     JudgeQuestion,
     Scale,
     fill,
     ratings_by_name,
-    read_ratings,
 )
-from plumbline.operators.metrics.metric import Evidence, ScoreRange
-from plumbline.operators.metrics.wordings.release import Release
-from plumbline.operators.metrics.wordings.viescore import VieScoreRelease
-from plumbline.operators.metrics.writing import Writing, WrittenQuestion
+from plumbline.operators.metrics.metric import Rating, ScoreRange, Verdict
+from plumbline.operators.metrics.wording import Checkout, Release, ask_as_released
+from plumbline.operators.metrics.writing import ReplySampling, Writing, WrittenQuestion
 
 SEMANTIC, PERCEPTUAL = "viescore_semantic", "viescore_perceptual"
 CONSISTENCY = (Scale("semantic_consistency", 0, 10),)
 QUALITY = (Scale("naturalness", 0, 10), Scale("artifacts", 0, 10))
 Part = Literal["overall", "consistency", "quality"]
+RELEASED_MAX_TOKENS, RELEASED_TEMPERATURE, TRIES = 1400, 1.0, 2
+"""Values of mllm_tools/openai.py, which sends no temperature, so that services use 1, and of VIEScore.evaluate, which
+guesses a number at random after this many tries; here the row then has an error."""
+DELIMITER = "||V^=^V||"
+
+
+class ParsedReply(NamedTuple):
+    """The contents of a reply to the release's prompts."""
+
+    scores: tuple[float, ...]
+    reasoning: str
+
+
+@dataclass(frozen=True, slots=True)
+class VieScoreRelease(Release):
+    """The rules for images made from a prompt, without examples (TIGER-AI-Lab/VIEScore at 2cbea4e)."""
+
+    repository: ClassVar[str] = "TIGER-AI-Lab/VIEScore"
+    mark: ClassVar[str] = "viescore/vie_prompts.py"
+    decides: ClassVar[tuple[str, ...]] = ("max_tokens", "temperature", "replies")
+    temperature: ClassVar[float] = RELEASED_TEMPERATURE
+    rules: ClassVar[tuple[str, str]] = ("_prompts_0shot_one_image_gen_rule", "_prompts_0shot_t2i_rule_SC")
+    placeholder: ClassVar[str] = "<prompt>"
+    rated: ClassVar[tuple[str, ...]] = ("semantic_consistency",)
+    quality_view: ClassVar[int] = 0
+    tries: ClassVar[int] = TRIES
+    consistency: str
+    quality: str
+
+    @classmethod
+    def read(cls, checkout: Checkout) -> Self:
+        code = checkout.python(cls.mark)
+        names = ("_context_no_delimit", *cls.rules, "_prompts_0shot_rule_PQ")
+        context, shown, follows, quality = map(code.plain, names)
+        return cls(f"{context}\n{shown}\n{follows}", f"{context}\n{quality}")
+
+    def inspect(self, prompt: str, sampling: ReplySampling) -> Writing[Verdict]:
+        """Ask for the ratings and reasons (VIEScore.evaluate). The lowest rating counts."""
+        texts = self.consistency.replace(self.placeholder, prompt), self.quality
+        requests = [
+            sampling.request(text, stop=())._replace(image_at=len(text), view=view)
+            for text, view in zip(texts, (0, self.quality_view), strict=True)
+        ]
+        replies = yield from ask_as_released(requests, [read_scores] * len(requests), tries=self.tries)
+        names = (self.rated, [scale.name for scale in QUALITY])
+        ratings = [rating for each in zip(names, replies, strict=True) for rating in _name_scores(*each)]
+        return Verdict(tuple(ratings), " ".join(reply.reasoning for reply in replies if reply.reasoning))
+
+
+def _name_scores(names: Sequence[str], reply: ParsedReply) -> list[Rating]:
+    """Return ratings with these names whose minimum is the minimum of the scores, however many there are."""
+    last = len(names) - 1
+    values = [*reply.scores[:last], min(reply.scores[last:], default=reply.scores[0])]
+    return [Rating(name, value) for name, value in zip(names, values, strict=True)]
+
+
+def read_scores(reply: str) -> ParsedReply:
+    """Return the scores of a reply in an object, in a list or alone (mllm_output_to_dict).
+
+    Raises ValueError if there are none.
+    """
+    start, end = reply.find("{"), reply.rfind("}") + 1
+    if reply.count(DELIMITER) == 2:
+        text = reply.split(DELIMITER)[1]
+    elif start >= 0 and end > 0:
+        text = reply[start:end]
+    else:
+        listed = reply[reply.find("[") : reply.rfind("]") + 1]
+        if re.match(r"^\[\d+, ?\d+\]$", listed):
+            return ParsedReply(tuple(map(float, json.loads(listed))), "")
+        return _check_scores([int(reply)] if 0 <= int(reply) <= 10 else None, "")
+    text = text.strip().replace("\n", "")
+    try:
+        found = json.loads(text)
+        scores = found["score"]
+    except (ValueError, LookupError, TypeError):
+        if not text.endswith("}"):
+            raise ValueError("expected an object") from None
+        found = json.loads(repair_json(text))
+        scores = found["score"]
+    return _check_scores(scores if isinstance(scores, list) else [scores], found.get("reasoning"))
+
+
+def _check_scores(scores: Any, reasoning: Any) -> ParsedReply:
+    if not scores or not all(type(score) in (int, float) and 0 <= score < math.inf for score in scores):
+        raise ValueError(f"expected scores of 0 or more, found {scores}")
+    return ParsedReply(tuple(map(float, scores)), reasoning if isinstance(reasoning, str) else "")
+
+
+def repair_json(text: str) -> str:
+    """Return the object with quotes around keys and texts, and numbers in lists (fix_json).
+
+    The release does this by one regular expression, whose time grows with the square of the text's length.
+    """
+    text = re.sub(r"\b(\w+):", r'"\1":', text)
+    repaired, done = [], 0
+    while (start := text.find('"', done)) >= 0 and (colon := text.find('":', start + 1)) >= 0:
+        end = re.compile("[,}]").search(text, colon + 2)
+        if end is None:
+            break
+        value = text[colon + 2 : end.start()].strip()
+        if re.match(r"^-?\d+(\.\d+)?$", value):
+            value = f"[{value}]"
+        elif not re.match(r"^(true|false|null)$", value, re.IGNORECASE):
+            value = f'"{value}"'
+        repaired += [text[done:start], f"{text[start : colon + 1]}: {value}", end[0]]
+        done = end.end()
+    return "".join([*repaired, text[done:]])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,29 +153,23 @@ class TwoQuestionsConfig(InspectedConfig):
         """Ask for one verdict in two replies, in our wording or a release's."""
         release = self.released(VieScoreRelease)
         if release is not None:
-            return (yield from release.inspect(prompt, self.seed))
+            sampling = ReplySampling(RELEASED_MAX_TOKENS, RELEASED_TEMPERATURE, self.seed)
+            return (yield from release.inspect(prompt, sampling))
         return (yield from self.verdicts(self.judge_questions(parsing.one_line(prompt))))
 
     def scoring(self) -> dict[str, Any]:
         return {} if self.part == "overall" else {"part": self.part}
 
-    def score(self, evidence: Evidence) -> Scored:
-        """Return the part that is the score, in [0, 10]."""
-        ratings = read_ratings(evidence.row)
-        scored = compute_parts(ratings_by_name(ratings), self.consistency)[self.part]
-        return Scored(scored, ratings=ratings, rationale=evidence.row["rationale"])
-
-
-def compute_parts(rated: Mapping[str, float], consistency_scales: Sequence[Scale]) -> dict[Part, float]:
-    """Return min SC, min PQ and sqrt(min SC x min PQ)."""
-    consistency, quality = (min(rated[scale.name] for scale in scales) for scales in (consistency_scales, QUALITY))
-    return {"consistency": consistency, "quality": quality, "overall": math.sqrt(consistency * quality)}
+    def score_ratings(self, ratings: Sequence[Rating]) -> float:
+        """Return min SC, min PQ or sqrt(min SC x min PQ), in [0, 10]."""
+        rated = ratings_by_name(ratings)
+        consistency, quality = (min(rated[scale.name] for scale in scales) for scales in (self.consistency, QUALITY))
+        parts = {"consistency": consistency, "quality": quality, "overall": math.sqrt(consistency * quality)}
+        return parts[self.part]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class VieScoreConfig(TwoQuestionsConfig):
-    """Options of VIEScore for images made from a prompt."""
-
     kind: Literal["viescore"] = "viescore"
     story: ClassVar[str] = (
         "lets a model that sees the image rate how well it follows the prompt and how well it is made, and takes the "
@@ -79,6 +180,6 @@ class VieScoreConfig(TwoQuestionsConfig):
     templates: ClassVar[tuple[str, ...]] = (SEMANTIC, PERCEPTUAL)
 
     def judge_questions(self, prompt: str) -> Sequence[JudgeQuestion]:
-        """Return the two questions; the second one is about the image alone."""
+        """Return the two questions; the second is about the image alone."""
         semantic = fill(self.template_text(SEMANTIC), prompt=prompt)
         return JudgeQuestion(semantic, CONSISTENCY), JudgeQuestion(self.template_text(PERCEPTUAL), QUALITY)

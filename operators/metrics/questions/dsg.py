@@ -5,14 +5,19 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, Literal, NamedTuple
+from string import Template
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.metrics import parsing
-from plumbline.operators.metrics.answered import Answered, Scored, element, mean_scored
-from plumbline.operators.metrics.metric import CallEstimate, Prior, with_prior
+from plumbline.operators.metrics.metric import Answered, CallEstimate, Prior, Scored, element, insert_prior, mean_scored
 from plumbline.operators.metrics.parsing import NumberedLine
-from plumbline.operators.metrics.questions.question_metric import WriterConfig, both_forms, likeliest, log_likelihoods
+from plumbline.operators.metrics.questions.question_metric import (
+    WriterConfig,
+    find_likeliest,
+    log_likelihoods,
+    make_forms,
+)
 from plumbline.operators.metrics.questions.vqascore import Reduction
 from plumbline.operators.metrics.reply_forms import (
     Form,
@@ -27,9 +32,9 @@ from plumbline.operators.metrics.reply_forms import (
     spelled,
     string,
 )
-from plumbline.operators.metrics.wordings.dsg import DsgRelease
-from plumbline.operators.metrics.wordings.release import Release
-from plumbline.operators.metrics.writing import UnreadableReply, Writing, WrittenQuestion, ask, read_each
+from plumbline.operators.metrics.wording import Checkout, PythonFile, Release, ask_as_released
+from plumbline.operators.metrics.writing import ReplySampling, UnreadableReply, Writing, WrittenQuestion, read_each
+from plumbline.operators.models.calls import Request
 
 MAX_TUPLES = 200
 CATEGORIES = (
@@ -46,10 +51,109 @@ Zeroing = Literal["direct", "recursive"]
 (`recursive`, T2IScoreScore)."""
 
 
+class SplitPrompt(NamedTuple):
+    before: str
+    after: str
+
+
+@dataclass(frozen=True, slots=True)
+class DsgRelease(Release):
+    """Three prompts with 23 examples each (j-min/DSG at 7330119)."""
+
+    repository: ClassVar[str] = "j-min/DSG"
+    mark: ClassVar[str] = "dsg/query_utils.py"
+    decides: ClassVar[tuple[str, ...]] = ("max_tokens", "temperature", "replies", "questions")
+    tuples: SplitPrompt
+    questions: SplitPrompt
+    dependencies: SplitPrompt
+
+    @classmethod
+    def read(cls, checkout: Checkout) -> Self:
+        code, annotations = checkout.python(cls.mark), "dsg/data/tifa160-dev-anns.csv"
+        rows = checkout.rows(annotations)
+        items = [[row for row in rows if row["item_id"] == name] for name in code.value("TIFA160_ICL_TRAIN_IDS")]
+        if not all(items):
+            raise checkout.refusal(annotations, "lacks examples that TIFA160_ICL_TRAIN_IDS names")
+        prompts = [item[0]["text"] for item in items]
+        tuples, questions, dependencies = (
+            [_number_rows(item, column) for item in items]
+            for column in ("tuple", "question_natural_language", "dependency")
+        )
+        with_tuples = [f"{prompt}\n{written}" for prompt, written in zip(prompts, tuples, strict=True)]
+        return cls(
+            _split_prompt(code, "_TUPLE_PREAMBLE", prompts, tuples),
+            _split_prompt(code, "_QUESTION_PREAMBLE", with_tuples, questions),
+            _split_prompt(code, "_DEPENDENCY_PREAMBLE", with_tuples, dependencies),
+        )
+
+    def write(self, prompt: str, seed: int) -> Writing[list[WrittenQuestion]]:
+        """Ask for the tuples, then, with these as they were written, for questions and dependencies (generate_dsg)."""
+        # as openai_completion in dsg/openai_utils.py, which also sets the temperature to 0
+        sampling = ReplySampling(max_tokens=500, seed=seed)
+
+        def request(prompt: SplitPrompt, text: str) -> Request:
+            return sampling.request(prompt.before + text + prompt.after, stop=())
+
+        ((written, tuples),) = yield from ask_as_released([request(self.tuples, prompt)], [_split_by_number])
+        about = f"{prompt}\n{written}"
+        requests = [request(self.questions, about), request(self.dependencies, about)]
+        questions, parents = yield from ask_as_released(requests, [_read_question_lines, _read_dependency_lines])
+        stated = {number: _parse_tuple(parsing.one_line(tuples.get(number, ""))) for number in questions}
+        return _assemble_questions(prompt, stated, questions, parents)
+
+
+def _number_rows(rows: Sequence[Mapping[str, str]], column: str) -> str:
+    return "\n".join(" ".join(f"{number} | {row[column]}".split()) for number, row in enumerate(rows, start=1))
+
+
+def _split_prompt(code: PythonFile, preamble: str, inputs: Sequence[str], outputs: Sequence[str]) -> SplitPrompt:
+    """Return the prompt with examples of inputs and outputs, split at the input's position (make_prompt)."""
+    names = {"input_name": "input", "output_name": "output"}
+    example, test, whole = (
+        Template(code.plain(name)) for name in ("_EXAMPLES_TEMPLATE", "_TEST_TEMPLATE", "_PROMPT_TEMPLATE")
+    )
+    examples = (
+        example.substitute(names, input=given.strip(), output=wanted.strip())
+        for given, wanted in zip(inputs, outputs, strict=True)
+    )
+    before, after = whole.substitute(
+        preamble=code.plain(preamble),
+        examples="\n\n".join(examples),
+        test_input_output=test.substitute(names, test_input="\0"),
+    ).split("\0")
+    return SplitPrompt(before, after)
+
+
+def _split_by_number(reply: str) -> tuple[str, dict[int, str]]:
+    """Return a reply to the release's prompt as it was written, and its lines `id | text` by id (dsg/parse_utils.py).
+
+    Raises ValueError for a line of another form.
+    """
+    written = reply.split("input:")[0].strip()  # models may add a further example (parse_with_input_name)
+    lines = (line.split("|") for line in (written.partition("output:")[2] or written).strip().split("\n"))
+    return written, {int(number): text.strip() for number, text in lines}
+
+
+def _read_question_lines(reply: str) -> dict[int, str]:
+    _, questions = _split_by_number(reply)
+    if not all(questions.values()) or max(map(len, questions.values())) > parsing.MAX_QUESTION:
+        raise ValueError(f"expected questions of 1 to {parsing.MAX_QUESTION} characters")
+    return questions
+
+
+def _read_dependency_lines(reply: str) -> dict[int, str]:
+    """Return the numbers in each line (clean_dependency_id); raise ValueError for a line without numbers."""
+    _, lines = _split_by_number(reply)
+    parents = {}
+    for number, written in lines.items():
+        parts = (part.strip() for part in written.split(","))
+        named = ",".join(str(int(part)) for part in parts if part.isnumeric() or part == "-")
+        parents[number] = named or str(int(written))
+    return parents
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DsgConfig(WriterConfig):
-    """Options of DSG: writing of questions, and the effect of a no on the questions that depend on it."""
-
     kind: Literal["dsg"] = "dsg"
     story: ClassVar[str] = (
         "lets a language model write yes/no questions that build on each other; where one fails, those that "
@@ -90,7 +194,7 @@ class DsgConfig(WriterConfig):
 
     @property
     def chain(self) -> tuple[str, ...]:
-        return with_prior(("questions", "answers", "scores"), self.prior)
+        return insert_prior(("questions", "answers", "scores"), self.prior)
 
     @property
     def forms(self) -> Sequence[Mapping[Replies, Form[Any]]]:
@@ -110,80 +214,65 @@ class DsgConfig(WriterConfig):
         return {"reduction": self.reduction, "zeroing": self.zeroing, **soft}
 
     def estimate_calls(self, words: float) -> CallEstimate:
-        """Return three calls per prompt, and a question for each content word."""
         return CallEstimate(3, words)
 
     def write(self, prompt: str) -> Writing[list[WrittenQuestion]]:
         """Write the questions about a prompt: first its tuples, then both their questions and their dependencies."""
         release = self.released(DsgRelease)
         if release is not None:
-            reply = yield from release.write(prompt, self.seed)
-            tuples = {
-                number: _parse_tuple(parsing.one_line(reply.tuples.get(number, ""))) for number in reply.questions
-            }
-            return _assemble_questions(prompt, tuples, reply.questions, reply.parents)
+            return (yield from release.write(prompt, self.seed))
         about = f"Description:\n{parsing.one_line(prompt)}\nTuples:\n"
-        tuple_form, question_form, dependency_form = (
-            self.form_for(TUPLES),
-            self.form_for(QUESTIONS),
-            self.form_for(DEPENDENCIES),
-        )
-        request = tuple_form.request(self.sampling, about)
-        tuples = yield from ask(request, partial(read_tuples, pieces=tuple_form.pieces))
+        tuples = yield from self.ask_writer(TUPLES, about, read_tuples)
         about += "".join(f"{number} | {stated.text}\n" for number, stated in tuples.items())
+        numbers, question_form, dependency_form = list(tuples), self.form_for(QUESTIONS), self.form_for(DEPENDENCIES)
         requests = [
             question_form.request(self.sampling, f"{about}Questions:\n"),
             dependency_form.request(self.sampling, f"{about}Dependencies:\n"),
         ]
         readers: list[Callable[[str], dict[int, str]]] = [
-            partial(read_released_questions, list(tuples))
-            if self.questions == "released"
-            else partial(read_questions, list(tuples), pieces=question_form.pieces),
-            partial(read_dependencies, list(tuples), pieces=dependency_form.pieces),
+            partial(read_questions, numbers, pieces=question_form.pieces),
+            partial(read_dependencies, numbers, pieces=dependency_form.pieces),
         ]
+        if self.questions == "released":
+            readers[0] = partial(read_released_questions, numbers)
         questions, parents = yield from read_each(requests, readers)
         if isinstance(questions, UnreadableReply):
             raise questions
         return _assemble_questions(prompt, tuples, questions, {} if isinstance(parents, UnreadableReply) else parents)
 
     def weigh(self, answered: Sequence[Answered]) -> Scored:
-        """Return the share of questions answered yes whose parents hold, or the mean likelihood of yes to these.
+        """Return the share of questions answered yes whose parents are too, or the mean likelihood of yes to these.
 
-        A parent that is not among the questions counts as holding. In a cycle every question depends on all others.
+        A parent that is not among the questions counts as right. In a cycle every question depends on all others.
         """
         by_id = {answer.question.question_id: answer for answer in answered}
-        given = {name: self._answer_of(answer) for name, answer in by_id.items()}
+        if self.form == "reply":
+            given = {name: answer.chosen or answer.reply or "" for name, answer in by_id.items()}
+        else:
+            given = {name: find_likeliest(answer, self.reduction) for name, answer in by_id.items()}
         right = {name: given[name] == answer.question.answer for name, answer in by_id.items()}
         parents = {name: answer.question.parents for name, answer in by_id.items()}
-        scores: dict[str, float] = dict(holding(right, parents, self.zeroing))
+        scores: dict[str, float] = dict(apply_zeroing(right, parents, self.zeroing))
         if self.aggregate == "soft_mean":
-            needed = {name: needed_questions(name, parents, self.zeroing) - {name} for name in by_id}
-            asked = {name for name, others in needed.items() if all(right.get(other, True) for other in others)}
-            scores = dict.fromkeys(by_id, 0.0)
-            for name in asked:
-                question = by_id[name].question
-                log = log_likelihoods(by_id[name], self.reduction)[question.choices.index(question.answer or "")]
-                scores[name] = math.exp(log)
+            for name, answer in by_id.items():
+                others = find_needed_questions(name, parents, self.zeroing) - {name}
+                index = answer.question.choices.index(answer.question.answer or "")
+                likelihood = math.exp(log_likelihoods(answer, self.reduction)[index])
+                scores[name] = likelihood if all(right.get(other, True) for other in others) else 0.0
         return mean_scored(
             [element(answer, given=given[name], score=float(scores[name])) for name, answer in by_id.items()]
         )
 
-    def _answer_of(self, answered: Answered) -> str:
-        """Return the choice that was answered, or the reply unchanged."""
-        if self.form == "reply":
-            return answered.chosen or answered.reply or ""
-        return likeliest(answered, self.reduction)
 
-
-def holding(right: Mapping[str, bool], parents: Mapping[str, Sequence[str]], zeroing: Zeroing) -> dict[str, bool]:
-    """Return which questions count: right ones whose parents, or all ancestors, are right too."""
+def apply_zeroing(right: Mapping[str, bool], parents: Mapping[str, Sequence[str]], zeroing: Zeroing) -> dict[str, bool]:
+    """Return True for each question that counts: it is right, and so are its parents, or all its ancestors."""
     return {
-        name: own and all(right.get(other, True) for other in needed_questions(name, parents, zeroing))
+        name: own and all(right.get(other, True) for other in find_needed_questions(name, parents, zeroing))
         for name, own in right.items()
     }
 
 
-def needed_questions(question_id: str, parents: Mapping[str, Sequence[str]], zeroing: Zeroing) -> set[str]:
+def find_needed_questions(question_id: str, parents: Mapping[str, Sequence[str]], zeroing: Zeroing) -> set[str]:
     """Return the other questions that must be right for a question to count."""
     if zeroing == "direct":
         return set(parents[question_id])
@@ -210,7 +299,7 @@ class SemanticTuple(NamedTuple):
 Pieces = Callable[[str], Sequence[NumberedLine]]
 
 
-def read_tuples(reply: str, pieces: Pieces = parsing.numbered) -> dict[int, SemanticTuple]:
+def read_tuples(reply: str, pieces: Pieces = parsing.read_numbered_lines) -> dict[int, SemanticTuple]:
     """Return the lines `1 | entity - whole (motorcycle)` by number; raise UnreadableReply if there are none.
 
     Here and below, the last line with a number counts, as in the DSG release.
@@ -230,7 +319,7 @@ def _parse_tuple(text: str) -> SemanticTuple:
     return SemanticTuple(text, kind.strip(" |:-").casefold() or None, last or None)
 
 
-def read_questions(numbers: Sequence[int], reply: str, pieces: Pieces = parsing.numbered) -> dict[int, str]:
+def read_questions(numbers: Sequence[int], reply: str, pieces: Pieces = parsing.read_numbered_lines) -> dict[int, str]:
     """Return the lines `1 | Is there a motorcycle?` by tuple number; raise UnreadableReply if there are none."""
     lines = [line for line in pieces(reply) if "?" in line.text]
     texts = {line.number: line.text.rpartition("?")[0] + "?" for line in lines}
@@ -244,9 +333,8 @@ def read_questions(numbers: Sequence[int], reply: str, pieces: Pieces = parsing.
 
 def read_released_questions(numbers: Sequence[int], reply: str) -> dict[int, str]:
     """Read questions by the rules of the release's parser; raise UnreadableReply if any line has another form."""
-    said = (reply.partition("output:")[2] or reply).strip()
     texts = {}
-    for line in said.split("\n"):
+    for line in (reply.partition("output:")[2] or reply).strip().split("\n"):
         number, *text = (part.strip() for part in line.split("|"))
         if not number.isdecimal() or len(text) != 1 or not 0 < len(text[0]) < parsing.MAX_QUESTION:
             raise UnreadableReply(
@@ -259,11 +347,13 @@ def read_released_questions(numbers: Sequence[int], reply: str) -> dict[int, str
     return questions
 
 
-def read_dependencies(numbers: Sequence[int], reply: str, pieces: Pieces = parsing.numbered) -> dict[int, str]:
+def read_dependencies(
+    numbers: Sequence[int], reply: str, pieces: Pieces = parsing.read_numbered_lines
+) -> dict[int, str]:
     """Return the lines `6 | 1,4` by their tuple's number, as written.
 
-    Raises UnreadableReply if there are none, or if a tuple's line cannot be read: without its parents, a tuple would
-    score higher than it should.
+    Raises UnreadableReply if there are no lines, or if a tuple's line cannot be read: without its parents, a tuple
+    would score higher than it should.
     """
     lines = [line for line in pieces(reply) if line.number in numbers]
     parents = {line.number: line.text for line in lines if parsing.read_parents(line.text) is not None}
@@ -277,18 +367,19 @@ def read_dependencies(numbers: Sequence[int], reply: str, pieces: Pieces = parsi
 
 def json_tuples(reply: str) -> list[NumberedLine]:
     """Return the tuples of a JSON reply as numbered lines of a text reply."""
-    stated = [(spelled(field(entry, "category")), field(entry, "words")) for entry in entries(reply, "tuples")]
-    lines = (f"{kind} ({', '.join(map(spelled, said if isinstance(said, list) else [said]))})" for kind, said in stated)
-    return [NumberedLine(number, line) for number, line in enumerate(lines, start=1)]
+    lines = []
+    for number, entry in enumerate(entries(reply, "tuples"), start=1):
+        words = field(entry, "words")
+        listed = ", ".join(map(spelled, words if isinstance(words, list) else [words]))
+        lines.append(NumberedLine(number, f"{spelled(field(entry, 'category'))} ({listed})"))
+    return lines
 
 
 def json_questions(reply: str) -> list[NumberedLine]:
-    """Return the questions of a JSON reply as lines of a text reply."""
     return [line._replace(text=line.text.rstrip(" .?") + "?") for line in _json_lines(reply, "questions", "question")]
 
 
 def json_dependencies(reply: str) -> list[NumberedLine]:
-    """Return the dependencies of a JSON reply as lines of a text reply."""
     return _json_lines(reply, "dependencies", "parents")
 
 
@@ -298,33 +389,34 @@ def _json_lines(reply: str, name: str, member: str) -> list[NumberedLine]:
     for index, entry in enumerate(entries(reply, name), start=1):
         value = field(entry, member)
         text = ",".join(map(spelled, value)) if isinstance(value, list) else spelled(value)
-        place = entry.get("tuple") if isinstance(entry, dict) else index
-        lines += [NumberedLine(place, text)] if isinstance(place, int) else []
+        number = entry.get("tuple") if isinstance(entry, dict) else index
+        if isinstance(number, int):
+            lines.append(NumberedLine(number, text))
     return lines
 
 
-_PLACE = integer(MAX_TUPLES)
+_NUMBER = integer(MAX_TUPLES)
 _TUPLE = record(category=one_of(CATEGORIES), words=list_of(string(40), 3))
-_QUESTION = record(tuple=_PLACE, question=string(120))
-_DEPENDENCY = record(tuple=_PLACE, parents=list_of(_PLACE, 8, least=0))
-TUPLES = both_forms("dsg_tuples", parsing.numbered, json_tuples, listing("tuples", _TUPLE, 40))
-QUESTIONS = both_forms("dsg_questions", parsing.numbered, json_questions, listing("questions", _QUESTION, 40))
-DEPENDENCIES = both_forms(
-    "dsg_dependencies", parsing.numbered, json_dependencies, listing("dependencies", _DEPENDENCY, 40)
+_QUESTION = record(tuple=_NUMBER, question=string(120))
+_DEPENDENCY = record(tuple=_NUMBER, parents=list_of(_NUMBER, 8, least=0))
+TUPLES = make_forms("dsg_tuples", parsing.read_numbered_lines, json_tuples, listing("tuples", _TUPLE, 40))
+QUESTIONS = make_forms(
+    "dsg_questions", parsing.read_numbered_lines, json_questions, listing("questions", _QUESTION, 40)
+)
+DEPENDENCIES = make_forms(
+    "dsg_dependencies", parsing.read_numbered_lines, json_dependencies, listing("dependencies", _DEPENDENCY, 40)
 )
 
 
 def _assemble_questions(
     prompt: str, tuples: Mapping[int, SemanticTuple], questions: Mapping[int, str], dependencies: Mapping[int, str]
 ) -> list[WrittenQuestion]:
-    """Return the questions in the order of their tuples, each with those of its parents that have a question."""
+    """Return the questions in the order of their tuples; parents without a question are left out."""
     written = []
     for number, text in questions.items():
         named = dict.fromkeys(parsing.read_parents(dependencies.get(number, "")) or ())
         parents = tuple(str(parent) for parent in named if parent in questions and parent != number)
-        kind, words = tuples[number].kind, tuples[number].words
-        place = parsing.find(words, prompt) if words else None
-        span = prompt[place.start : place.end] if place else words
-        start, end = place or (None, None)
-        written.append(WrittenQuestion(str(number), text, parsing.YES_NO, "yes", kind, span, start, end, parents))
+        located = parsing.locate(tuples[number].words, prompt)
+        kind = tuples[number].kind
+        written.append(WrittenQuestion(str(number), text, parsing.YES_NO, "yes", kind, *located, parents=parents))
     return written

@@ -1,7 +1,7 @@
 """Questions that come with an image, in the forms that benchmarks, trainers and people use."""
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from typing import Any
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
@@ -56,59 +56,61 @@ def read_questions(listed: Any) -> tuple[WrittenQuestion, ...] | RowError:
     image should contain. A list given as text is parsed as JSON: tables contain lists in this form.
     """
     try:
-        entries = _entries(listed)
-        questions = [_question(entry, place) for place, entry in enumerate(entries)]
-        _require_parents(questions)
+        if isinstance(listed, str):
+            try:
+                listed = from_json(listed)
+            except ValueError as error:
+                found = parsing.shorten(listed)
+                raise BadQuestion(f"expected a list, or a list in JSON, found {found}") from error
+        if not isinstance(listed, list | tuple):
+            raise BadQuestion(f"expected a list, found {type(listed).__name__}")
+        if not 0 < len(listed) <= MAX_QUESTIONS:
+            raise BadQuestion(f"expected 1 to {MAX_QUESTIONS} questions, found {len(listed)}")
+        questions = [_read_entry(entry, number) for number, entry in enumerate(listed)]
+        names = [question.question_id for question in questions]
+        if len(set(names)) < len(names):
+            raise BadQuestion("two questions have the same question_id")
+        for parent in (parent for question in questions for parent in question.parents):
+            if parent not in names:
+                raise BadQuestion(f"no question has the question_id {parent!r}, which `parents` names")
     except BadQuestion as error:
         return RowError("no_questions", f"the questions that came with the prompt cannot be asked: {error}")
     return tuple(identified(questions))
 
 
-def ask_for_text(place: int, text: str, start: int | None = None, end: int | None = None) -> WrittenQuestion:
+def ask_for_text(number: int, text: str, start: int | None = None, end: int | None = None) -> WrittenQuestion:
     """Return a question for a text that the image should contain, with its position in the prompt."""
-    return WrittenQuestion(str(place), f"Which words are written? “{text}”", (), text, TEXT, text, start, end)
+    return WrittenQuestion(str(number), f"Which words are written? “{text}”", (), text, TEXT, text, start, end)
 
 
-def read_pair(pair: Any, place: int, kind: str | None = None) -> WrittenQuestion:
+def read_pair(pair: Any, number: int, kind: str | None = None) -> WrittenQuestion:
     """Return a question with the right answer as its only choice; raise BadQuestion unless it is a pair of texts."""
     texts = pair if isinstance(pair, list | tuple) and len(pair) == 2 else ()
     if not texts or not all(isinstance(text, str) and text.strip() for text in texts):
         raise BadQuestion(f"expected a pair [question, answer] of texts, found {parsing.shorten(str(pair))}")
     question, answer = texts
-    return WrittenQuestion(str(place), question, (answer,), answer, kind)
+    return WrittenQuestion(str(number), question, (answer,), answer, kind)
 
 
-def _entries(listed: Any) -> Sequence[Any]:
-    if isinstance(listed, str):
-        try:
-            listed = from_json(listed)
-        except ValueError as error:
-            raise BadQuestion(f"expected a list, or the JSON of one, found {parsing.shorten(listed)}") from error
-    if not isinstance(listed, list | tuple):
-        raise BadQuestion(f"expected a list, found {type(listed).__name__}")
-    if not 0 < len(listed) <= MAX_QUESTIONS:
-        raise BadQuestion(f"expected 1 to {MAX_QUESTIONS} questions, found {len(listed)}")
-    return listed
-
-
-def _question(entry: Any, place: int) -> WrittenQuestion:
+def _read_entry(entry: Any, number: int) -> WrittenQuestion:
     """Return the question of an entry; raise BadQuestion, with the entry's number, if it cannot be asked."""
+    name = f"question {number}"
     try:
         if isinstance(entry, dict):
-            question = _read_object(entry, place)
+            question = _read_object(entry, name)
+        elif isinstance(entry, str) and entry.strip():
+            question = ask_for_text(number, entry)._replace(question_id=name)
         else:
-            is_text = isinstance(entry, str) and entry.strip()
-            question = ask_for_text(place, entry) if is_text else read_pair(entry, place)
-            question = question._replace(question_id=f"question {place}")
+            question = read_pair(entry, number)._replace(question_id=name)
         json.dumps(question, ensure_ascii=False).encode()
     except BadQuestion as error:
-        raise BadQuestion(f"question {place}: {error}") from error
+        raise BadQuestion(f"{name}: {error}") from error
     except UnicodeEncodeError as error:
-        raise BadQuestion(f"question {place}: expected text, found half a character") from error
+        raise BadQuestion(f"{name}: expected text, found half a character") from error
     return question
 
 
-def _read_object(entry: Any, place: int) -> WrittenQuestion:
+def _read_object(entry: Any, name: str) -> WrittenQuestion:
     try:
         listed: ListedQuestion = OBJECT.validate_python(entry)
     except ValidationError as error:
@@ -119,16 +121,6 @@ def _read_object(entry: Any, place: int) -> WrittenQuestion:
         raise BadQuestion("expected words in `text` and in each of `choices`")
     if len(set(choices)) < len(choices) or (listed.answer not in choices if choices else listed.answer is not None):
         answer = None if listed.answer is None else parsing.shorten(listed.answer)
-        raise BadQuestion(f"expected the one right answer among different choices, found {answer} and {[*choices]}")
-    name = f"question {place}" if listed.question_id is None else listed.question_id
+        raise BadQuestion(f"expected a right answer among different choices, found {answer} and {[*choices]}")
+    name = name if listed.question_id is None else listed.question_id
     return WrittenQuestion(name, listed.text, choices, listed.answer, listed.kind, parents=tuple(listed.parents or ()))
-
-
-def _require_parents(questions: Sequence[WrittenQuestion]) -> None:
-    names = [question.question_id for question in questions]
-    if len(set(names)) < len(names):
-        raise BadQuestion("two questions have the same question_id")
-    for question in questions:
-        for parent in question.parents:
-            if parent not in names:
-                raise BadQuestion(f"no question has the question_id {parent!r}, which `parents` names")

@@ -3,20 +3,21 @@
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from string import ascii_uppercase
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self, TypeVar
 
 from plumbline.operators.base.bounds import NotNegative, Positive
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.metrics import parsing
-from plumbline.operators.metrics.answered import Answered, Scored
-from plumbline.operators.metrics.metric import SHARES, Evidence, Metric, ScoreRange
+from plumbline.operators.metrics.metric import SHARES, Answered, Evidence, Metric, Scored, ScoreRange
 from plumbline.operators.metrics.questions.vqascore import DEFAULT_QUESTIONS, Reduction, log_likelihood
-from plumbline.operators.metrics.reply_forms import Form, Piece, Replies, Schema
+from plumbline.operators.metrics.reply_forms import Form, Piece, Replies, Schema, texts_under
 from plumbline.operators.metrics.wording import WordedMetric, prompt_template, template_digest
-from plumbline.operators.metrics.writing import ReplySampling, VqaPrompt, Writing, WrittenQuestion
+from plumbline.operators.metrics.writing import ReplySampling, VqaPrompt, Writing, WrittenQuestion, ask
 from plumbline.operators.models.vqa_profiles import VqaProfile
 
+T = TypeVar("T")
 AnswerForm = Literal["likelihood", "reply"]
 """`likelihood`: the VQA model weighs the choices; `reply`: it answers in its own words."""
 CHOICES = "{choices}"
@@ -63,7 +64,6 @@ class AskingConfig(Metric):
 
     @property
     def form(self) -> AnswerForm:
-        """Form of the VQA model's answers."""
         return self.answers or self.answer_forms[0]
 
     @property
@@ -78,41 +78,38 @@ class AskingConfig(Metric):
     def with_model_defaults(self, profile_of: Callable[[str], VqaProfile]) -> Self:
         """Return the metric with the defaults of its VQA model: letters, the case of yes and no, the form of answers.
 
-        Raises ConfigError if a reply is wanted from a model that has no words.
+        Raises ConfigError if a reply is wanted from a model that only compares choices.
         """
         profile = profile_of(self.model)
+        is_capitalised = DEFAULT_QUESTIONS[profile.question].answer.istitle()
         if profile.compares and self.answers == "reply":
             raise ConfigError(
                 f"{self.kind} answers: the role {self.model!r} is a {profile.name} model, which compares choices and "
                 "has no words of its own; set answers=likelihood, or use another VQA model"
             )
-        cased: Literal["capitalised", "as_written"]
-        cased = "capitalised" if DEFAULT_QUESTIONS[profile.question].answer.istitle() else "as_written"
         return replace(
             self,
             answers="likelihood" if profile.compares else self.answers,
             letters=True if self.letters is None and profile.lettered and self.takes_letters else self.letters,
-            yes_no=cased if self.yes_no is None else self.yes_no,
+            yes_no=self.yes_no or ("capitalised" if is_capitalised else "as_written"),
         )
 
     def answering(self) -> dict[str, Any]:
-        """Return all options that decide how the VQA model is asked."""
         asked = {"form": self.form, "template": self.template, "yes_no": self.yes_no or "capitalised"}
         return {**asked, "letters": LETTERED} if self.weighs_letters else asked
 
     def vqa_prompt(self, text: str, choices: Sequence[str]) -> VqaPrompt:
         """Return the prompt for a question and its choices, which stay in order."""
-        lettered = self.weighs_letters and 1 < len(choices) <= len(ascii_uppercase) and not parsing.is_yes_no(choices)
-        letters = tuple(ascii_uppercase[: len(choices)])
-        pairs = zip(letters, choices, strict=False)
-        shown = "\n".join(f"{letter}. {choice}" for letter, choice in pairs) if lettered else ", ".join(choices)
-        template = self.template + LETTERED if lettered and CHOICES not in self.template else self.template
-        before, after = (part.replace(CHOICES, shown) for part in template.split("{}"))
-        asked = letters if lettered else self.answer_choices(choices)
+        template, listed, answers = self.template, ", ".join(choices), self.answer_choices(choices)
+        if self.weighs_letters and 1 < len(choices) <= len(ascii_uppercase) and not parsing.is_yes_no(choices):
+            answers = tuple(ascii_uppercase[: len(choices)])
+            listed = "\n".join(f"{letter}. {choice}" for letter, choice in zip(answers, choices, strict=True))
+            if CHOICES not in template:
+                template += LETTERED
+        before, after = (part.replace(CHOICES, listed) for part in template.split("{}"))
+        asked = before + self.apply_word_order(text) + after
         free = self.form == "reply"
-        return VqaPrompt(
-            before + self.apply_word_order(text) + after, asked, free, exact=free and "matcher" not in self.roles
-        )
+        return VqaPrompt(asked, answers, free, exact=free and "matcher" not in self.roles)
 
     def answer_choices(self, choices: Sequence[str]) -> tuple[str, ...]:
         """Return the answers whose likelihoods are needed, or the possible meanings of a reply."""
@@ -147,7 +144,7 @@ class WriterConfig(AskingConfig, WordedMetric):
     @property
     @abstractmethod
     def forms(self) -> Sequence[Mapping[Replies, Form[Any]]]:
-        """All forms of replies."""
+        """All forms of the writer's replies."""
 
     @property
     def sampling(self) -> ReplySampling:
@@ -170,6 +167,11 @@ class WriterConfig(AskingConfig, WordedMetric):
         """Return all options that decide replies in these forms; `texts` are the other texts of the requests."""
         pieces = (part for form in forms for part in self.form_for(form).identity)
         return {"templates": template_digest(*pieces, *texts), "sampling": self.sampling._asdict()}
+
+    def ask_writer(self, forms: Mapping[Replies, Form[Any]], text: str, read: Callable[..., T]) -> Writing[T]:
+        """Ask for one reply; `read` gets it, and its form's parser as `pieces`."""
+        form = self.form_for(forms)
+        return (yield from ask(form.request(self.sampling, text), partial(read, pieces=form.pieces)))
 
     @property
     def chain(self) -> tuple[str, ...]:
@@ -195,7 +197,7 @@ class WriterConfig(AskingConfig, WordedMetric):
         return self.weigh(evidence.answered)
 
 
-def both_forms(
+def make_forms(
     name: str,
     text: Callable[[str], Sequence[Piece]],
     in_json: Callable[[str], Sequence[Piece]],
@@ -208,16 +210,21 @@ def both_forms(
     }
 
 
+def make_line_forms(name: str, member: str, schema: Callable[[int], Schema]) -> Mapping[Replies, Form[str]]:
+    """Return the forms of replies that are lines of text, or texts under the name of a JSON member."""
+    return make_forms(name, parsing.split_lines, texts_under(member), schema)
+
+
 def log_likelihoods(answered: Answered, reduction: Reduction) -> list[float]:
     """Return the log-likelihood of each choice, in the question's order, minus the prior's if it is removed."""
     logs = [log_likelihood(logprobs, reduction) for logprobs in answered.token_logprobs]
     if not answered.prior:
         return logs
-    anyhow = (log_likelihood(logprobs, reduction) for logprobs in answered.prior)
-    return [log - prior for log, prior in zip(logs, anyhow, strict=True)]
+    priors = (log_likelihood(logprobs, reduction) for logprobs in answered.prior)
+    return [log - prior for log, prior in zip(logs, priors, strict=True)]
 
 
-def likeliest(answered: Answered, reduction: Reduction) -> str:
-    """Return the likeliest choice; the first one of equals."""
+def find_likeliest(answered: Answered, reduction: Reduction) -> str:
+    """Return the likeliest choice; the first of equally likely choices."""
     logs = log_likelihoods(answered, reduction)
     return answered.question.choices[logs.index(max(logs))]

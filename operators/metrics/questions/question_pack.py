@@ -6,10 +6,20 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from plumbline.operators.base.errors import ConfigError
-from plumbline.operators.metrics.answered import Answered, Element, Scored, element, mean_over_images, mean_scored
-from plumbline.operators.metrics.metric import SHARES, CallEstimate, Evidence, ScoreRange
-from plumbline.operators.metrics.questions.dsg import Zeroing, holding
-from plumbline.operators.metrics.questions.question_metric import AskingConfig, likeliest
+from plumbline.operators.metrics.metric import (
+    SHARES,
+    Answered,
+    CallEstimate,
+    Element,
+    Evidence,
+    Scored,
+    ScoreRange,
+    element,
+    mean_over_images,
+    mean_scored,
+)
+from plumbline.operators.metrics.questions.dsg import Zeroing, apply_zeroing
+from plumbline.operators.metrics.questions.question_metric import AskingConfig, find_likeliest
 from plumbline.operators.metrics.questions.vqascore import Reduction, log_likelihood
 from plumbline.operators.models.vqa_profiles import VqaProfile
 
@@ -27,8 +37,6 @@ parents after zeroing in order (`in_order`, see `holding_in_order`)."""
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class QuestionPackConfig(AskingConfig):
-    """Options for a benchmark's own questions: the model that answers them, and the score of its answers."""
-
     kind: Literal["question_pack"] = "question_pack"
     story: ClassVar[str] = "puts the benchmark's own questions to a model that sees the image, and counts its answers"
     chain: ClassVar[tuple[str, ...]] = ("questions", "answers", "scores")
@@ -87,7 +95,6 @@ class QuestionPackConfig(AskingConfig):
         return AskingConfig.with_model_defaults(self, profile_of)
 
     def estimate_calls(self, words: float) -> CallEstimate:
-        """Return no call to a writer, and about one question for each content word."""
         return CallEstimate(0, words)
 
     def refusal_of_pack(self, choices: Collection[int]) -> str | None:
@@ -99,7 +106,6 @@ class QuestionPackConfig(AskingConfig):
         return None
 
     def asking(self) -> dict[str, Any]:
-        """Return nothing: the questions are the pack's."""
         return {}
 
     def answering(self) -> dict[str, Any]:
@@ -114,13 +120,22 @@ class QuestionPackConfig(AskingConfig):
 
     def answer_choices(self, choices: Sequence[str]) -> tuple[str, ...]:
         """Return the choices, or for a soft mean all spellings of the right one."""
-        return tuple(spellings(choices[0], self.spelling)) if self.soft else AskingConfig.answer_choices(self, choices)
+        if self.soft:
+            return tuple(list_spellings(choices[0], self.spelling))
+        return AskingConfig.answer_choices(self, choices)
 
     def score(self, evidence: Evidence) -> Scored:
         answered = evidence.answered
         if self.soft:
-            return _mean_probability(answered, self.spelling, geometric=self.aggregate == "soft_geometric")
-        given = [answer.chosen if self.form == "reply" else likeliest(answer, self.reduction) for answer in answered]
+            scored = mean_scored([_weigh_spellings(answer, self.spelling) for answer in answered])
+            if self.aggregate == "soft_mean" or scored.score is None:
+                return scored
+            scores = [each.score for each in scored.elements or () if each.score is not None]
+            product = 0.0 if 0.0 in scores else math.exp(math.fsum(map(math.log, scores)) / len(scores))
+            return scored._replace(score=product)
+        given = [
+            answer.chosen if self.form == "reply" else find_likeliest(answer, self.reduction) for answer in answered
+        ]
         right = {
             answer.question.question_id: choice == answer.question.answer
             for answer, choice in zip(answered, given, strict=True)
@@ -128,9 +143,9 @@ class QuestionPackConfig(AskingConfig):
         parents = {answer.question.question_id: answer.question.parents for answer in answered}
         holds: Mapping[str, bool] = right
         if self.zeroing == "in_order":
-            holds = holding_in_order(right, parents)
+            holds = apply_zeroing_in_order(right, parents)
         elif self.zeroing is not None:
-            holds = holding(right, parents, self.zeroing)
+            holds = apply_zeroing(right, parents, self.zeroing)
         return mean_scored(
             [
                 element(answer, given=choice, score=float(holds[answer.question.question_id]))
@@ -143,8 +158,8 @@ class QuestionPackConfig(AskingConfig):
         return images[-1] if self.images == "last" else mean_over_images(images)
 
 
-def holding_in_order(right: Mapping[str, bool], parents: Mapping[str, Sequence[str]]) -> dict[str, bool]:
-    """Return which questions count if each, in turn, is zeroed in place, as in DPG-Bench's code.
+def apply_zeroing_in_order(right: Mapping[str, bool], parents: Mapping[str, Sequence[str]]) -> dict[str, bool]:
+    """Return True for each question that counts if all are zeroed in turn and in place, as in DPG-Bench's code.
 
     A parent that was zeroed before its children zeroes them too; a parent after them counts by its own answer only.
     """
@@ -154,7 +169,7 @@ def holding_in_order(right: Mapping[str, bool], parents: Mapping[str, Sequence[s
     return holds
 
 
-def spellings(answer: str, spelling: Spelling) -> list[str]:
+def list_spellings(answer: str, spelling: Spelling) -> list[str]:
     """Return the accepted spellings of an answer: as written, capitalised, and numbers up to ten in digits.
 
     `released` also has each spelling with a space before it. GenEval2 spells a yes `Yes` and `yes`.
@@ -163,16 +178,6 @@ def spellings(answer: str, spelling: Spelling) -> list[str]:
     words = ("Yes", "yes") if answer.lower() == "yes" else (answer, answer.capitalize(), *digits)
     forms = SPACED if spelling == "released" else SPACED[:1]
     return list(dict.fromkeys(form.format(word) for word in words for form in forms))
-
-
-def _mean_probability(answered: Sequence[Answered], spelling: Spelling, *, geometric: bool) -> Scored:
-    """Return the mean of the probabilities of the right answers."""
-    scored = mean_scored([_weigh_spellings(answer, spelling) for answer in answered])
-    if not geometric or scored.elements is None or scored.score is None:
-        return scored
-    scores = [one.score for one in scored.elements if one.score is not None]
-    product = 0.0 if 0.0 in scores else math.exp(math.fsum(map(math.log, scores)) / len(scores))
-    return scored._replace(score=product)
 
 
 def _weigh_spellings(answered: Answered, spelling: Spelling) -> Element:

@@ -1,34 +1,93 @@
 """TIFA: multiple-choice questions, each answered in the VQA model's own words (Hu et al. 2023)."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, Self
 
 from plumbline.operators.base.bounds import Share
 from plumbline.operators.metrics import parsing
-from plumbline.operators.metrics.answered import Answered, Element, Scored, element, mean_scored
-from plumbline.operators.metrics.metric import CallEstimate
-from plumbline.operators.metrics.parsing import TextSpan
-from plumbline.operators.metrics.question_blocks import Block, blocks_schema, read_blocks, read_json_blocks
-from plumbline.operators.metrics.questions.question_metric import AnswerForm, WriterConfig, both_forms, likeliest
+from plumbline.operators.metrics.metric import Answered, CallEstimate, Scored, element, mean_scored
+from plumbline.operators.metrics.parsing import LocatedWords
+from plumbline.operators.metrics.questions.question_metric import (
+    AnswerForm,
+    WriterConfig,
+    find_likeliest,
+    make_forms,
+    make_line_forms,
+)
 from plumbline.operators.metrics.questions.vqascore import Reduction
-from plumbline.operators.metrics.reply_forms import Form, Replies, one_of, record, string, texts_under
-from plumbline.operators.metrics.wording import template_digest
-from plumbline.operators.metrics.wordings.release import Release
-from plumbline.operators.metrics.wordings.tifa import TifaRelease
-from plumbline.operators.metrics.writing import ReplySampling, Writing, WrittenQuestion, ask, is_asked, read_each
-from plumbline.operators.models.calls import Request
+from plumbline.operators.metrics.reply_forms import (
+    MAX_BLOCKS,
+    Block,
+    Form,
+    Replies,
+    blocks_schema,
+    one_of,
+    read_blocks,
+    read_json_blocks,
+    record,
+    string,
+)
+from plumbline.operators.metrics.wording import Checkout, Release, ask_as_released, template_digest
+from plumbline.operators.metrics.writing import ReplySampling, Writing, WrittenQuestion, is_asked, read_each
 
 REDUCTION: Reduction = "product"
 QUESTIONS_HEADING = "Questions and answers are below:\n"
 _KINDS = "object human animal food activity attribute counting color material spatial location shape other"
+_SUBJECT = {"about": string(60), "type": one_of(_KINDS.split())}
+QUESTIONS = make_forms("tifa_questions", read_blocks, read_json_blocks, blocks_schema(**_SUBJECT))
+CHOOSE = make_line_forms("tifa_choose", "answer", lambda _: record(answer=string(120)))
+ANSWER = make_line_forms("tifa_answer", "answer", lambda _: record(answer=string(60)))
+HEADER_LINES = 6
+"""Lines of a reply to the release's prompt, which ends with `Entities`, up to the heading of the questions."""
+
+
+@dataclass(frozen=True, slots=True)
+class TifaRelease(Release):
+    """One prompt with 15 examples for writing all questions (Yushi-Hu/tifa at 8e37050)."""
+
+    repository: ClassVar[str] = "Yushi-Hu/tifa"
+    mark: ClassVar[str] = "tifascore/question_gen.py"
+    decides: ClassVar[tuple[str, ...]] = ("max_tokens", "temperature", "replies")
+    prompt: str
+    kinds: tuple[str, ...]
+
+    @classmethod
+    def read(cls, checkout: Checkout) -> Self:
+        code = checkout.python(cls.mark)
+        return cls(code.plain("prompt"), tuple(code.value("categories")))
+
+    def write(self, prompt: str, seed: int) -> Writing[list[WrittenQuestion]]:
+        """Write the questions about a prompt (get_question_and_answers)."""
+        # as openai_completion in tifascore/openai_api.py, which also sets the temperature to 0
+        sampling, stop = ReplySampling(max_tokens=700, seed=seed), ("\n\n", "<|endoftext|>")
+        request = sampling.request(f"{self.prompt}{prompt}\nEntities", stop=stop)
+        (blocks,) = yield from ask_as_released([request], [self._read])
+        return locate_questions(prompt, blocks)
+
+    def _read(self, reply: str) -> list[Block]:
+        """Return the questions with choices and a known type of subject; only the first answer counts (parse_resp)."""
+        blocks, subject, kind, question, choices = [], "", "", "", tuple[str, ...]()
+        for line in reply.split("\n")[HEADER_LINES:]:
+            if line.startswith("About "):
+                subject, *rest = line[len("About ") : -1].split(" (")
+                kind = rest[0].split(")")[0]
+            elif line.startswith("Q: "):
+                question = line[len("Q: ") :]
+            elif line.startswith("Choices: "):
+                choices = tuple(line[len("Choices: ") :].split(", "))
+            elif line.startswith("A: "):
+                if subject and question and choices and kind in self.kinds:
+                    blocks.append(Block(f"{subject} ({kind})", question, choices, line[len("A: ") :]))
+                question, choices = "", ()
+        if not 0 < len(blocks) <= MAX_BLOCKS or max(len(block.text) for block in blocks) > parsing.MAX_QUESTION:
+            raise ValueError(f"expected 1 to {MAX_BLOCKS} questions of at most {parsing.MAX_QUESTION} characters")
+        return blocks
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TifaConfig(WriterConfig):
-    """Options of TIFA: writing and filtering of questions. Its score has no options."""
-
     kind: Literal["tifa"] = "tifa"
     story: ClassVar[str] = (
         "lets a language model write multiple-choice questions about the prompt, and takes the share answered right"
@@ -41,19 +100,16 @@ class TifaConfig(WriterConfig):
     min_f1: Share = 0.6
     """The filter keeps a multiple-choice question only if its free answer has a token F1 above this, as released."""
     releases: ClassVar[tuple[type[Release], ...]] = (TifaRelease,)
+    forms: ClassVar[Sequence[Mapping[Replies, Form[Any]]]] = (QUESTIONS, CHOOSE, ANSWER)
 
     @property
     def roles(self) -> dict[str, str]:
         roles = {"writer": self.writer, "model": self.model}
         return roles if self.form == "likelihood" else {**roles, "matcher": self.matcher}
 
-    @property
-    def forms(self) -> Sequence[Mapping[Replies, Form[Any]]]:
-        return QUESTIONS, CHOOSE, ANSWER
-
     def asking(self) -> dict[str, Any]:
         release = self.released(TifaRelease)
-        templates = one_step_templates(self.form_for(QUESTIONS)) if release is None else release.digest
+        templates = one_step_digest(self) if release is None else release.digest
         asked = {"templates": templates, "sampling": self.sampling._asdict(), "filter": self.filter}
         if not self.filter:
             return asked
@@ -72,107 +128,89 @@ class TifaConfig(WriterConfig):
         """Write the questions about a prompt; questions dropped by the filter are kept with `keep` false."""
         release = self.released(TifaRelease)
         if release is None:
-            questions = yield from write_once(prompt, self.sampling, self.form_for(QUESTIONS))
+            questions = yield from write_once(self, prompt)
         else:
-            questions = place_questions(prompt, (yield from release.write(prompt, self.seed)))
-        if not self.filter:
-            return questions
-        return (yield from _filter_questions(prompt, questions, self))
+            questions = yield from release.write(prompt, self.seed)
+        return (yield from self._filter(prompt, questions)) if self.filter else questions
+
+    def _filter(self, prompt: str, questions: Sequence[WrittenQuestion]) -> Writing[list[WrittenQuestion]]:
+        """Set `keep` to true for each text's first question if the prompt alone answers it right.
+
+        Questions other than yes or no must be answered right in both forms: with their choices and without.
+        """
+        firsts = {parsing.normalise(question.text): question for question in reversed(questions)}
+        asked = [question for question in questions if firsts[parsing.normalise(question.text)] is question]
+        choose, answer = self.form_for(CHOOSE), self.form_for(ANSWER)
+        requests = []
+        for question in asked:
+            about = f"Description:\n{parsing.one_line(prompt)}\nQuestion:\n{question.text}\n"
+            choices = f"Choices:\n{', '.join(question.choices)}\n"
+            requests.append(choose.request(self.sampling, f"{about}{choices}Answer:\n"))
+            if not parsing.is_yes_no(question.choices):
+                requests.append(answer.request(self.sampling, f"{about}Answer:\n"))
+        read = partial(parsing.read_short_answer, pieces=answer.pieces)  # both forms have the same pieces
+        replies = yield from read_each(requests, [read] * len(requests))
+        answers = (reply if isinstance(reply, str) else "" for reply in replies)
+        kept = set()
+        for question in asked:
+            right = question.answer or ""
+            passed = parsing.read_choice(next(answers), question.choices) == right
+            if not parsing.is_yes_no(question.choices):
+                passed &= free_f1(next(answers), right) > self.min_f1
+            if passed:
+                kept.add(question.question_id)
+        return [question._replace(keep=question.question_id in kept) for question in questions]
 
     def weigh(self, answered: Sequence[Answered]) -> Scored:
         """Return the share of kept questions whose chosen answer is right."""
-        return mean_scored([self._element(answer) for answer in answered])
-
-    def _element(self, answered: Answered) -> Element:
-        if not is_asked(answered.question.keep):
-            return element(answered, given=answered.chosen, score=None)
-        given = answered.chosen if self.form == "reply" else likeliest(answered, REDUCTION)
-        return element(answered, given=given, score=float(given == answered.question.answer))
-
-
-_SUBJECT = {"about": string(60), "type": one_of(_KINDS.split())}
-QUESTIONS = both_forms("tifa_questions", read_blocks, read_json_blocks, blocks_schema(**_SUBJECT))
-CHOOSE = both_forms("tifa_choose", parsing.lines, texts_under("answer"), lambda _: record(answer=string(120)))
-ANSWER = both_forms("tifa_answer", parsing.lines, texts_under("answer"), lambda _: record(answer=string(60)))
+        elements = []
+        for answer in answered:
+            given, score = answer.chosen, None
+            if is_asked(answer.question.keep):
+                given = answer.chosen if self.form == "reply" else find_likeliest(answer, REDUCTION)
+                score = float(given == answer.question.answer)
+            elements.append(element(answer, given=given, score=score))
+        return mean_scored(elements)
 
 
-def one_step_templates(form: Form[Block]) -> str:
+def one_step_digest(metric: WriterConfig) -> str:
     """Return the digest of the texts that `write_once` sends."""
-    return template_digest(*form.identity, QUESTIONS_HEADING)
+    return template_digest(*metric.form_for(QUESTIONS).identity, QUESTIONS_HEADING)
 
 
-def write_once(prompt: str, sampling: ReplySampling, form: Form[Block]) -> Writing[list[WrittenQuestion]]:
+def write_once(metric: WriterConfig, prompt: str) -> Writing[list[WrittenQuestion]]:
     """Write all questions in one reply, without a filter."""
-    request = form.request(sampling, f"Description:\n{parsing.one_line(prompt)}\n{QUESTIONS_HEADING}")
-    return (yield from ask(request, partial(read_questions, prompt, pieces=form.pieces)))
+    text = f"Description:\n{parsing.one_line(prompt)}\n{QUESTIONS_HEADING}"
+    return (yield from metric.ask_writer(QUESTIONS, text, partial(read_questions, prompt)))
 
 
 def read_questions(
     prompt: str, reply: str, pieces: Callable[[str], Sequence[Block]] = read_blocks
 ) -> list[WrittenQuestion]:
     """Return the questions of a reply in the form QUESTIONS; raise UnreadableReply if there are none."""
-    return place_questions(prompt, pieces(reply))
+    return locate_questions(prompt, pieces(reply))
 
 
-def place_questions(prompt: str, blocks: Sequence[Block]) -> list[WrittenQuestion]:
-    """Return the questions, each with the position in the prompt of the words that it is about."""
-    taken: dict[str | None, TextSpan | None] = {None: None}
+def locate_questions(prompt: str, blocks: Sequence[Block]) -> list[WrittenQuestion]:
+    """Return the questions, each with the position in the prompt of the words in its subject: `bow tie (object):`."""
+    located: dict[str | None, LocatedWords] = {None: LocatedWords(None)}
+    taken: list[parsing.TextSpan] = []
     questions = []
     for index, block in enumerate(blocks, start=1):
-        words, kind = _subject(block.subject or "")
-        if words not in taken and words is not None:
-            taken[words] = parsing.find(words, prompt, taken=[place for place in taken.values() if place])
-        place = taken[words]
-        span = prompt[place.start : place.end] if place else words
-        start, end = place or (None, None)
-        questions.append(WrittenQuestion(str(index), block.text, block.choices, block.answer, kind, span, start, end))
+        words, bracket, kind = (block.subject or "").strip(" :").rpartition("(")
+        if not bracket:
+            words, kind = kind, ""
+        subject = parsing.one_line(words)[: parsing.MAX_CHOICE] or None
+        if subject is not None and subject not in located:
+            located[subject] = LocatedWords(subject)
+            if found := parsing.find(subject, prompt, taken=taken):
+                taken.append(found)
+                located[subject] = LocatedWords(prompt[found.start : found.end], *found)
+        kind = kind.strip(" ):").casefold()
+        questions.append(
+            WrittenQuestion(str(index), block.text, block.choices, block.answer, kind or None, *located[subject])
+        )
     return questions
-
-
-def _subject(written: str) -> tuple[str | None, str | None]:
-    """Return the words and the type of `bow tie (object):`."""
-    words, bracket, kind = written.strip(" :").rpartition("(")
-    if not bracket:
-        words, kind = kind, ""
-    return parsing.one_line(words)[: parsing.MAX_CHOICE] or None, kind.strip(" ):").casefold() or None
-
-
-def _filter_questions(
-    prompt: str, questions: Sequence[WrittenQuestion], metric: TifaConfig
-) -> Writing[list[WrittenQuestion]]:
-    """Set `keep` to true for each text's first question if the prompt alone answers it right in every form."""
-    firsts = {parsing.key(question.text): question for question in reversed(questions)}
-    asked = [question for question in questions if firsts[parsing.key(question.text)] is question]
-    checks = [check for question in asked for check in _checks(prompt, question, metric)]
-    readers = [partial(parsing.first_answer, pieces=check.form.pieces) for check in checks]
-    replies = yield from read_each([check.request for check in checks], readers)
-    answers = iter([reply if isinstance(reply, str) else "" for reply in replies])
-    kept = {question.question_id for question in asked if _passes(question, answers, metric.min_f1)}
-    return [question._replace(keep=question.question_id in kept) for question in questions]
-
-
-class _Check(NamedTuple):
-    form: Form[str]
-    request: Request
-
-
-def _checks(prompt: str, question: WrittenQuestion, metric: TifaConfig) -> Iterator[_Check]:
-    """Yield the question with its choices and, unless these are yes and no, without them."""
-    about = f"Description:\n{parsing.one_line(prompt)}\nQuestion:\n{question.text}\n"
-    choose, answer = metric.form_for(CHOOSE), metric.form_for(ANSWER)
-    choices = f"Choices:\n{', '.join(question.choices)}\n"
-    yield _Check(choose, choose.request(metric.sampling, f"{about}{choices}Answer:\n"))
-    if not parsing.is_yes_no(question.choices):
-        yield _Check(answer, answer.request(metric.sampling, f"{about}Answer:\n"))
-
-
-def _passes(question: WrittenQuestion, replies: Iterator[str], min_f1: float) -> bool:
-    """Take the replies to the question's checks; return True if all are right."""
-    answer = question.answer or ""
-    passed = parsing.choice_of(next(replies), question.choices) == answer
-    if not parsing.is_yes_no(question.choices):
-        passed &= free_f1(next(replies), answer) > min_f1
-    return passed
 
 
 def free_f1(answer: str, gold: str) -> float:
@@ -183,7 +221,7 @@ def free_f1(answer: str, gold: str) -> float:
     release, case in the right answer does not matter.
     """
     given = "".join(char for char in answer.casefold() if char.isalnum() or char.isspace())
-    number = parsing.number_in(given) if gold.isnumeric() else None
+    number = parsing.read_number(given) if gold.isnumeric() else None
     words, right = given.split() if number is None else [str(number)], gold.casefold().split()
     shared = sum(word in words for word in right)
     surplus = sum(word not in right for word in words)

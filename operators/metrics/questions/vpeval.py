@@ -2,12 +2,11 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal, cast, get_args
+from typing import Any, ClassVar, Literal, Self, cast, get_args
 
 from plumbline.operators.base.bounds import Share
 from plumbline.operators.metrics import parsing
-from plumbline.operators.metrics.answered import Answered, Element, Scored, element, mean_scored
-from plumbline.operators.metrics.metric import CallEstimate
+from plumbline.operators.metrics.metric import Answered, CallEstimate, Scored, element, mean_scored
 from plumbline.operators.metrics.modules import (
     Look,
     Module,
@@ -21,7 +20,7 @@ from plumbline.operators.metrics.modules import (
     require_statements,
     write_statement,
 )
-from plumbline.operators.metrics.questions.question_metric import AnswerForm, WriterConfig, both_forms
+from plumbline.operators.metrics.questions.question_metric import AnswerForm, WriterConfig, make_forms
 from plumbline.operators.metrics.reply_forms import (
     Form,
     Replies,
@@ -34,25 +33,51 @@ from plumbline.operators.metrics.reply_forms import (
     spelled,
     string,
 )
-from plumbline.operators.metrics.wordings.release import Release
-from plumbline.operators.metrics.wordings.vpeval import VpevalRelease
-from plumbline.operators.metrics.writing import VqaPrompt, Writing, WrittenQuestion, ask
+from plumbline.operators.metrics.wording import Checkout, Release, ask_as_released
+from plumbline.operators.metrics.writing import ReplySampling, VqaPrompt, Writing, WrittenQuestion
 from plumbline.operators.models.vqa_profiles import VqaProfile
 
 HEADING = "Programs are below:\n"
 TEMPLATE = "Question: {} Answer:"
+HEADER_LINES = 7
+"""Lines of a reply to the release's prompt, which ends with `Entities`, up to the heading of the programs."""
+
+
+@dataclass(frozen=True, slots=True)
+class VpevalRelease(Release):
+    """One prompt with 12 examples for writing programs (aszala/VPEval at 4a54904)."""
+
+    repository: ClassVar[str] = "aszala/VPEval"
+    mark: ClassVar[str] = "src/open_ended_prompt_generation/generate_open_ended_prompts.py"
+    decides: ClassVar[tuple[str, ...]] = ("temperature", "replies")
+    prompt: str
+
+    @classmethod
+    def read(cls, checkout: Checkout) -> Self:
+        return cls(checkout.python(cls.mark).plain("prompt"))
+
+    def write(self, prompt: str, sampling: ReplySampling) -> Writing[list[Statement]]:
+        """Write the program for a prompt (get_question_and_answers)."""
+
+        def read(reply: str) -> list[Statement]:
+            # the release runs each line as Python (parse_resp); we parse it by a grammar
+            return read_program("\n".join(reply.split("\n")[HEADER_LINES:]))
+
+        # the quotation mark after the prompt is the release's
+        request = sampling.request(f'{self.prompt}{prompt}"\nEntities', stop=())
+        (statements,) = yield from ask_as_released([request], [read])
+        return statements
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class VpevalConfig(WriterConfig):
-    """Options of VPEval: writing of programs, checks of images, and the reading of relations."""
-
     kind: Literal["vpeval"] = "vpeval"
     story: ClassVar[str] = (
         "lets a language model write a small program of checks for the prompt, each done by a detector, a reader of "
         "text or a VQA model, and takes the share of checks that hold"
     )
     chain: ClassVar[tuple[str, ...]] = ("questions", "modules", "scores")
+    scored_from: ClassVar[tuple[str, ...]] = ("modules", "questions")
     role_keys: ClassVar[tuple[str, ...]] = ("writer", "detector", "reader", "model")
     detector: str = "detector"
     """Role of the open-vocabulary detector."""
@@ -70,7 +95,6 @@ class VpevalConfig(WriterConfig):
     relations: Relations = "stated"
     """`stated`: the first object is left of, or bigger than, the second, as programs say; `released`: the second is, as
     in the release's arithmetic, and other relations are asked in its code's words."""
-    scored_from: ClassVar[tuple[str, ...]] = ("modules", "questions")
     releases: ClassVar[tuple[type[Release], ...]] = (VpevalRelease,)
 
     @property
@@ -78,7 +102,6 @@ class VpevalConfig(WriterConfig):
         return (PROGRAMS,)
 
     def asking(self) -> dict[str, Any]:
-        """Return all options that decide the programs."""
         release = self.released(VpevalRelease)
         if release is not None:
             return {"wording": release.digest, "sampling": self.sampling._asdict()}
@@ -91,32 +114,36 @@ class VpevalConfig(WriterConfig):
 
     def looking(self) -> dict[str, Any]:
         """Return all options that decide the looks, except the programs and the models."""
-        seen = {
-            "template": self.template,
-            "box_threshold": self.box_threshold,
-            "text_threshold": self.text_threshold,
-        }
+        options = {name: getattr(self, name) for name in ("template", "box_threshold", "text_threshold")}
         if self.form == "likelihood":
-            seen["form"] = self.form
-        return seen if self.relations == "stated" else {**seen, "relations": self.relations}
+            options["form"] = self.form
+        return options if self.relations == "stated" else {**options, "relations": self.relations}
 
     def scoring(self) -> dict[str, Any]:
         return {"relations": self.relations}
 
     def estimate_calls(self, words: float) -> CallEstimate:
-        """Return one call per prompt, and two statements for each content word."""
         return CallEstimate(1, 2 * words)
 
     def write(self, prompt: str) -> Writing[list[WrittenQuestion]]:
-        """Write the program for a prompt, one question for each statement."""
+        """Write the program for a prompt, one question for each statement.
+
+        A question's kind is the module. Its right answer is yes, or that of a vqa statement.
+        """
         release = self.released(VpevalRelease)
         if release is not None:
-            program = yield from release.write(prompt, self.sampling)
-            return _questions(prompt, program)
-        form = self.form_for(PROGRAMS)
-        request = form.request(self.sampling, f"Description:\n{parsing.one_line(prompt)}\n{HEADING}")
-        statements = yield from ask(request, lambda reply: list(form.pieces(reply)))
-        return _questions(prompt, statements)
+            statements = yield from release.write(prompt, self.sampling)
+        else:
+            text = f"Description:\n{parsing.one_line(prompt)}\n{HEADING}"
+            statements = yield from self.ask_writer(PROGRAMS, text, lambda reply, pieces: list(pieces(reply)))
+        questions = []
+        for number, statement in enumerate(statements, start=1):
+            subject = statement.subject or ""
+            located = parsing.locate(subject.rpartition("(")[0].strip() or subject, prompt)
+            answer, *choices = statement.arguments[1:] if statement.module == "vqa" else ("yes", *parsing.YES_NO)
+            text = write_statement(statement)
+            questions.append(WrittenQuestion(str(number), text, tuple(choices), answer, statement.module, *located))
+        return questions
 
     def vqa_prompt(self, text: str, choices: Sequence[str]) -> VqaPrompt:
         """Return the statement unchanged: `looks` has the questions to the models."""
@@ -124,9 +151,9 @@ class VpevalConfig(WriterConfig):
 
     def looks(self, text: str) -> tuple[Look, ...]:
         """Return the looks for one statement, with the texts that models get."""
-        return tuple(map(self._look, looks(self._statement(text), self.relations)))
+        return tuple(map(self._fill_in, looks(self._read_question(text), self.relations)))
 
-    def _look(self, look: Look) -> Look:
+    def _fill_in(self, look: Look) -> Look:
         if look.model == "detector":
             return look._replace(box_threshold=self.box_threshold, text_threshold=self.text_threshold)
         if look.model == "reader":
@@ -137,7 +164,7 @@ class VpevalConfig(WriterConfig):
             return look._replace(text=before + asked + after)
         return look._replace(text=f"{before}{asked} Choices: {', '.join(look.choices)}{after}", choices=())
 
-    def _statement(self, text: str) -> Statement:
+    def _read_question(self, text: str) -> Statement:
         """Return the statement of a question, with shuffled words in its names and texts if the metric is ablated.
 
         A question for the VQA model is shuffled when it is asked, and its choices never.
@@ -152,28 +179,11 @@ class VpevalConfig(WriterConfig):
         )
 
     def weigh(self, answered: Sequence[Answered]) -> Scored:
-        """Return the share of statements that hold."""
-        return mean_scored([self._element(answer) for answer in answered])
-
-    def _element(self, answered: Answered) -> Element:
-        verdict = judge(self._statement(answered.question.text), answered.seen, self.relations)
-        return element(answered, given=verdict.given, score=float(verdict.holds))
-
-
-def _questions(prompt: str, statements: Sequence[Statement]) -> list[WrittenQuestion]:
-    return [_question(str(index), prompt, statement) for index, statement in enumerate(statements, start=1)]
-
-
-def _question(question_id: str, prompt: str, statement: Statement) -> WrittenQuestion:
-    """Return the question of a statement. Its kind is the module; its right answer is yes, or a vqa statement's own."""
-    words = (statement.subject or "").rpartition("(")[0].strip() or statement.subject or ""
-    place = parsing.find(words, prompt) if words else None
-    span = prompt[place.start : place.end] if place else words or None
-    answer, *choices = statement.arguments[1:] if statement.module == "vqa" else ("yes", *parsing.YES_NO)
-    start, end = place or (None, None)
-    return WrittenQuestion(
-        question_id, write_statement(statement), tuple(choices), answer, statement.module, span, start, end
-    )
+        elements = []
+        for answer in answered:
+            verdict = judge(self._read_question(answer.question.text), answer.seen, self.relations)
+            elements.append(element(answer, given=verdict.given, score=float(verdict.holds)))
+        return mean_scored(elements)
 
 
 # Programs in JSON
@@ -190,9 +200,9 @@ _FIELDS: Mapping[Module, Sequence[str]] = {
 
 def json_program(reply: str) -> list[Statement]:
     """Return the statements of a JSON program; raise UnreadableReply if there are none."""
-    read = [_json_statement(entry) for entry in entries(reply, "modules")]
-    statements = [one for one in read if isinstance(one, Statement)]
-    return require_statements(statements, [one for one in read if isinstance(one, str)])
+    read = list(map(_json_statement, entries(reply, "modules")))
+    statements = [statement for statement in read if isinstance(statement, Statement)]
+    return require_statements(statements, [problem for problem in read if isinstance(problem, str)])
 
 
 def _json_statement(entry: Any) -> Statement | str:
@@ -200,24 +210,22 @@ def _json_statement(entry: Any) -> Statement | str:
     if not isinstance(entry, dict) or name not in get_args(Module):
         return f"{parsing.shorten(str(entry))} names none of the modules {', '.join(get_args(Module))}"
     module = cast(Module, name)
-    first, *rest = (spelled(entry.get(part)) for part in _FIELDS[module])
+    first, *rest = (spelled(entry.get(member)) for member in _FIELDS[module])
     if module == "vqa":
         wrong = entry.get("wrong")
         others = [spelled(choice) for choice in wrong] if isinstance(wrong, list) else []
         rest += sorted({*rest, *others}) if others else parsing.YES_NO
-    pieces = [first, *(part.replace(",", " ") for part in rest)]
-    statement = make_statement(module, pieces)
+    statement = make_statement(module, [first, *(argument.replace(",", " ") for argument in rest)])
     subject = spelled(entry.get("about")) or None
     return statement._replace(subject=subject) if isinstance(statement, Statement) else statement
 
 
-def _schema(tokens: int) -> Callable[[int], Any]:
-    about, thing = string(60), string(60)
+def _program_schema() -> Callable[[int], Any]:
+    thing, question, choice = string(60), string(120), string(40)
 
     def entry(module: Module, **fields: Any) -> Any:
-        return record(about=about, module=one_of([module]), **fields)
+        return record(about=string(60), module=one_of([module]), **fields)
 
-    question, choice = string(120), string(40)
     pair = {"first": thing, "second": thing}
     modules = [
         entry("object", object=thing),
@@ -228,7 +236,9 @@ def _schema(tokens: int) -> Callable[[int], Any]:
         entry("vqa", question=question, answer=one_of(parsing.YES_NO)),
         entry("vqa", question=question, answer=choice, wrong=list_of(choice, 3)),
     ]
-    return listing("modules", {"anyOf": modules}, tokens)
+    return listing("modules", {"anyOf": modules}, tokens=64)
 
 
-PROGRAMS: Mapping[Replies, Form[Statement]] = both_forms("vpeval_program", read_program, json_program, _schema(64))
+PROGRAMS: Mapping[Replies, Form[Statement]] = make_forms(
+    "vpeval_program", read_program, json_program, _program_schema()
+)

@@ -11,20 +11,20 @@ from typing import Any, ClassVar, Literal, NamedTuple
 from plumbline.operators.base.bounds import Share
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.metrics import parsing
-from plumbline.operators.metrics.answered import Answered, Element, Scored, element, mean_scored
-from plumbline.operators.metrics.metric import CallEstimate
+from plumbline.operators.metrics.metric import Answered, CallEstimate, Scored, element, mean_scored
 from plumbline.operators.metrics.parsing import TextSpan
 from plumbline.operators.metrics.questions.question_metric import (
     AnswerForm,
     WriterConfig,
-    both_forms,
-    likeliest,
+    find_likeliest,
     log_likelihoods,
+    make_line_forms,
 )
 from plumbline.operators.metrics.questions.vqascore import Reduction
-from plumbline.operators.metrics.reply_forms import Form, Replies, listing, record, string, texts_under
-from plumbline.operators.metrics.writing import UnreadableReply, Writing, WrittenQuestion, ask, read_each
+from plumbline.operators.metrics.reply_forms import Form, Replies, listing, record, string
+from plumbline.operators.metrics.writing import UnreadableReply, Writing, WrittenQuestion, ask, is_asked, read_each
 
+_QUESTION_LABEL = re.compile(r"^(?:\d{1,3} ?[.)] ?)?(?:q|question) ?\d{0,3} ?: ?", re.IGNORECASE)
 MAX_SPANS = 100
 MAX_LINES = 500
 """Maximum number of lines, or of parts between commas, that are searched for phrases."""
@@ -47,17 +47,17 @@ class Steps(NamedTuple):
 
 
 _PHRASES = listing("phrases", string(80), 24)
-QUESTION = both_forms("vq2_question", parsing.lines, texts_under("question"), lambda _: record(question=string(120)))
-ANSWER = both_forms("vq2_answer", parsing.lines, texts_under("answer"), lambda _: record(answer=string(60)))
+QUESTION = make_line_forms("vq2_question", "question", lambda _: record(question=string(120)))
+ANSWER = make_line_forms("vq2_answer", "answer", lambda _: record(answer=string(60)))
 STEPS: Mapping[Convention, Steps] = {
     "paper": Steps(
-        both_forms("vq2_spans", parsing.lines, texts_under("phrases"), _PHRASES),
+        make_line_forms("vq2_spans", "phrases", _PHRASES),
         ("is '", "' true for '", "' in this image?"),
         1,
         True,
     ),
     "released": Steps(
-        both_forms("vq2_noun_phrases", parsing.lines, texts_under("phrases"), _PHRASES),
+        make_line_forms("vq2_noun_phrases", "phrases", _PHRASES),
         ('Question: is "', '" true for "', '" in this image? Answer:'),
         5,
         False,
@@ -67,8 +67,6 @@ STEPS: Mapping[Convention, Steps] = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Vq2Config(WriterConfig):
-    """Options of VQ2: writing and checking of questions, and the likelihood of yes."""
-
     kind: Literal["vq2"] = "vq2"
     story: ClassVar[str] = (
         "lets a language model write questions and answers from the prompt, and takes how likely the answers are"
@@ -95,7 +93,6 @@ class Vq2Config(WriterConfig):
 
     @property
     def steps(self) -> Steps:
-        """The steps of the convention."""
         return STEPS[self.convention]
 
     @property
@@ -127,103 +124,87 @@ class Vq2Config(WriterConfig):
         listing = self.sampling if steps.samples == 1 else self.sampling._replace(temperature=0.0)
         form = self.form_for(steps.phrases)
         request = form.request(listing, f"{about}Phrases:\n")
-        places = yield from ask(request, partial(read_spans, prompt, pieces=form.pieces))
-        asked = yield from self._ask_each(prompt, about, places)
-        kept: Sequence[bool | None] = [None] * len(asked)
-        if steps.filtered:
-            kept = yield from self._round_trip(about, asked)
-        before, between, behind = steps.statement
-        written = []
-        for index, (one, keep) in enumerate(zip(asked, kept, strict=True), start=1):
-            text = before + parsing.one_line(one.phrase) + between + one.question + behind
-            written.append(
-                WrittenQuestion(str(index), text, parsing.YES_NO, "yes", None, one.phrase, *one.place, keep=keep)
+        spans = yield from ask(request, partial(read_spans, prompt, pieces=form.pieces))
+        before, between, after = steps.statement
+        written: list[WrittenQuestion] = []
+        texts = []
+        for span, question in (yield from self._ask_about(prompt, about, spans)):
+            phrase = prompt[span.start : span.end]
+            text = before + parsing.one_line(phrase) + between + question + after
+            number = str(len(written) + 1)
+            written.append(WrittenQuestion(number, text, parsing.YES_NO, "yes", None, phrase, *span))
+            texts.append(f"{about}Question:\n{question}\nAnswer:\n")
+        if not steps.filtered:
+            return written
+        form = self.form_for(ANSWER)
+        requests = [form.request(self.sampling, text) for text in texts]
+        answers = yield from read_each(
+            requests, [partial(parsing.read_short_answer, pieces=form.pieces)] * len(requests)
+        )
+        return [
+            question._replace(
+                keep=isinstance(answer, str) and parsing.token_f1(answer, question.span or "") >= self.min_f1
             )
-        return written
+            for question, answer in zip(written, answers, strict=True)
+        ]
 
-    def _ask_each(self, prompt: str, about: str, places: Sequence[TextSpan]) -> Writing[list["_PhraseQuestion"]]:
-        samples = self.steps.samples
-        drawn = [place for place in places for _ in range(samples)]
-        phrases = [prompt[place.start : place.end] for place in drawn]
-        form = self.form_for(QUESTION)
+    def _ask_about(self, prompt: str, about: str, spans: Sequence[TextSpan]) -> Writing[list[tuple[TextSpan, str]]]:
+        """Return the questions that were written about each phrase, with the phrase's position."""
+        samples, form = self.steps.samples, self.form_for(QUESTION)
+        drawn = [span for span in spans for _ in range(samples)]
         requests = [
             form.request(
                 self.sampling._replace(seed=self.seed * samples + index % samples),
-                f"{about}Phrase:\n{parsing.one_line(phrase)}\nQuestion:\n",
+                f"{about}Phrase:\n{parsing.one_line(prompt[span.start : span.end])}\nQuestion:\n",
             )
-            for index, phrase in enumerate(phrases)
+            for index, span in enumerate(drawn)
         ]
         read = yield from read_each(requests, [partial(read_question, pieces=form.pieces)] * len(requests))
-        written = zip(phrases, drawn, read, strict=True)
-        asked = [
-            _PhraseQuestion(phrase, place, question) for phrase, place, question in written if isinstance(question, str)
-        ]
+        asked = [(span, question) for span, question in zip(drawn, read, strict=True) if isinstance(question, str)]
         if not asked:
             raise next(result for result in read if isinstance(result, UnreadableReply))
         return asked
 
-    def _round_trip(self, about: str, asked: Sequence["_PhraseQuestion"]) -> Writing[list[bool]]:
-        """Return for each question whether its answer from the prompt alone is its phrase."""
-        form = self.form_for(ANSWER)
-        texts = [f"{about}Question:\n{written.question}\nAnswer:\n" for written in asked]
-        requests = [form.request(self.sampling, text) for text in texts]
-        answers = yield from read_each(requests, [partial(parsing.first_answer, pieces=form.pieces)] * len(requests))
-        return [
-            isinstance(answer, str) and parsing.token_f1(answer, written.phrase) >= self.min_f1
-            for written, answer in zip(asked, answers, strict=True)
-        ]
-
     def weigh(self, answered: Sequence[Answered]) -> Scored:
         """Return the mean likelihood of yes over the kept questions."""
-        return mean_scored([self._element(answer) for answer in answered])
-
-    def _element(self, answered: Answered) -> Element:
-        if answered.question.keep is False:
-            return element(answered, given=None, score=None)
-        index = answered.question.choices.index("yes")
-        score = math.exp(log_likelihoods(answered, self.reduction)[index])
-        return element(answered, given=likeliest(answered, self.reduction), score=score)
-
-
-_QUESTION_LABEL = re.compile(r"^(?:\d{1,3} ?[.)] ?)?(?:q|question) ?\d{0,3} ?: ?", re.IGNORECASE)
+        elements = []
+        for answer in answered:
+            given, score = None, None
+            if is_asked(answer.question.keep):
+                index = answer.question.choices.index("yes")
+                score = math.exp(log_likelihoods(answer, self.reduction)[index])
+                given = find_likeliest(answer, self.reduction)
+            elements.append(element(answer, given=given, score=score))
+        return mean_scored(elements)
 
 
-class _PhraseQuestion(NamedTuple):
-    """A phrase of the prompt, and a question that it answers."""
-
-    phrase: str
-    place: TextSpan
-    question: str
-
-
-def read_spans(prompt: str, reply: str, pieces: Callable[[str], Sequence[str]] = parsing.lines) -> list[TextSpan]:
+def read_spans(prompt: str, reply: str, pieces: Callable[[str], Sequence[str]] = parsing.split_lines) -> list[TextSpan]:
     """Return the positions of the listed phrases in the prompt; phrases are on lines or separated by commas.
 
     Each phrase counts once. Phrases that the prompt does not contain are left out; raises UnreadableReply if none is
     left.
     """
-    places: dict[str, TextSpan] = {}
-    phrases = (phrase for line in pieces(reply) for phrase in _phrases(prompt, line))
+    spans: dict[str, TextSpan] = {}
+    phrases = (phrase for line in pieces(reply) for phrase in _split_phrases(prompt, line))
     for phrase in islice(phrases, MAX_LINES):
-        place = parsing.find(phrase, prompt)
-        if place:
-            places.setdefault(parsing.key(phrase), place)
-    if not places:
+        if span := parsing.find(phrase, prompt):
+            spans.setdefault(parsing.normalise(phrase), span)
+    if not spans:
         raise UnreadableReply("no line is a phrase of the description")
-    if len(places) > MAX_SPANS:
-        raise UnreadableReply(f"expected at most {MAX_SPANS} phrases, found {len(places)}")
-    return list(places.values())
+    if len(spans) > MAX_SPANS:
+        raise UnreadableReply(f"expected at most {MAX_SPANS} phrases, found {len(spans)}")
+    return list(spans.values())
 
 
-def _phrases(prompt: str, line: str) -> list[str]:
+def _split_phrases(prompt: str, line: str) -> list[str]:
     """Return the line without its number, or its parts between commas if the prompt does not contain the whole line."""
     if parsing.find(line, prompt):
         return [line]
-    line = " ".join(rest.text for rest in parsing.numbered(line)) or line
+    line = " ".join(rest.text for rest in parsing.read_numbered_lines(line)) or line
     return [line] if parsing.find(line, prompt) else parsing.split_choices(line)
 
 
-def read_question(reply: str, pieces: Callable[[str], Sequence[str]] = parsing.lines) -> str:
+def read_question(reply: str, pieces: Callable[[str], Sequence[str]] = parsing.split_lines) -> str:
     """Return the first question of a reply; raise UnreadableReply if it has no question."""
     for line in pieces(reply):
         text = _QUESTION_LABEL.sub("", line, count=1).rpartition("?")[0].strip(" \"'")

@@ -8,9 +8,17 @@ from statistics import fmean
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from plumbline.operators.base.errors import ConfigError
-from plumbline.operators.metrics.answered import Scored, incomplete
-from plumbline.operators.metrics.metric import SHARES, Evidence, Metric, Prior, ScoreRange, with_prior
-from plumbline.operators.metrics.parsing import YES_NO, key
+from plumbline.operators.metrics.metric import (
+    SHARES,
+    Evidence,
+    Metric,
+    Prior,
+    Scored,
+    ScoreRange,
+    incomplete,
+    insert_prior,
+)
+from plumbline.operators.metrics.parsing import YES_NO, normalise
 from plumbline.operators.metrics.writing import VqaPrompt, Writing, WrittenQuestion
 from plumbline.operators.models.vqa_profiles import QuestionName, VqaProfile
 
@@ -63,10 +71,7 @@ NEGATIONS = frozenset(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class VqaScoreConfig(Metric):
-    """Options of VQAScore: its question, and the number made from the answer's token likelihoods.
-
-    `with_model_defaults` fills in null options from DEFAULT_QUESTIONS, by the VQA model's profile.
-    """
+    """VQAScore; `with_model_defaults` fills in null options from DEFAULT_QUESTIONS, by the VQA model's profile."""
 
     kind: Literal["vqascore"] = "vqascore"
     story: ClassVar[str] = (
@@ -114,7 +119,7 @@ class VqaScoreConfig(Metric):
 
     @property
     def chain(self) -> tuple[str, ...]:
-        return with_prior(("questions", "answers", "scores"), self.prior)
+        return insert_prior(("questions", "answers", "scores"), self.prior)
 
     @property
     def scored_from(self) -> tuple[str, ...]:
@@ -135,8 +140,8 @@ class VqaScoreConfig(Metric):
         profile = profile_of(self.model)
         if profile.compares and self.normalise is None:
             raise ConfigError(
-                f"vqascore model: the role {self.model!r} is a {profile.name} model, which compares choices and says "
-                "nothing of one alone; set normalise=yes_no (metric=[vqascore_normalised]), or use another VQA model"
+                f"vqascore model: the role {self.model!r} is a {profile.name} model, which compares choices and cannot "
+                "weigh a single answer; set normalise=yes_no (metric=[vqascore_normalised]), or use another VQA model"
             )
         open_fields = ("template",) if self.normalise is not None else YesQuestion._fields
         asked = DEFAULT_QUESTIONS[profile.question]._asdict()
@@ -190,7 +195,7 @@ class VqaScoreConfig(Metric):
         if self.answers == "likelihood":
             return VqaPrompt(asked, tuple(choices), free=False)
         answer = choices[0]
-        others = [word for word in YES_NO if word != key(answer)] if key(answer) in YES_NO else []
+        others = [word for word in YES_NO if word != normalise(answer)] if normalise(answer) in YES_NO else []
         return VqaPrompt(asked, (answer, *others), free=True, exact=True)
 
     def score(self, evidence: Evidence) -> Scored:
@@ -200,18 +205,16 @@ class VqaScoreConfig(Metric):
             return Scored(None, error=incomplete("answers", "lacks the answer to its prompt's question"))
         if self.answers == "reply":
             return Scored(fmean(answer["chosen"] == self.asks.answer for answer in answers), n_questions=len(answers))
-        priors = {one.question.question_id: one.prior for one in evidence.answered}
-        likelihoods = [
-            self._likelihood(answer["token_logprobs"], priors.get(answer["question_id"], ())) for answer in answers
-        ]
+        priors = {answer.question.question_id: answer.prior for answer in evidence.answered}
+        likelihoods = []
+        for answer in answers:
+            logprobs, prior = answer["token_logprobs"], priors.get(answer["question_id"], ())
+            if self.normalise is None:
+                likelihoods.append(reduce_answer(logprobs[0], self.asks.reduction))
+            else:
+                bias = log_odds(prior[: len(YES)], prior[len(YES) :]) if prior else 0.0
+                likelihoods.append(share_of_yes(logprobs[: len(YES)], logprobs[len(YES) :], bias))
         return Scored(fmean(likelihoods), n_questions=len(likelihoods))
-
-    def _likelihood(self, token_logprobs: Sequence[Sequence[float]], prior: Sequence[Sequence[float]]) -> float:
-        """Return the answer's likelihood from the tokens of each of `choices`, without the prior if one is given."""
-        if self.normalise is None:
-            return reduce_answer(token_logprobs[0], self.asks.reduction)
-        yes, no = token_logprobs[: len(YES)], token_logprobs[len(YES) :]
-        return share_of_yes(yes, no, log_odds(prior[: len(YES)], prior[len(YES) :]) if prior else 0.0)
 
 
 def says_no(answer: str) -> bool:
@@ -242,8 +245,8 @@ def log_odds(yes: Sequence[Sequence[float]], no: Sequence[Sequence[float]]) -> f
 def _log_sum(spellings: Sequence[Sequence[float]]) -> float:
     """Return the natural log of the probability that the answer begins with one of the spellings."""
     logs = [math.fsum(tokens[:-1]) for tokens in spellings]
-    most = max(logs)
-    return most + math.log(math.fsum(math.exp(log - most) for log in logs))
+    top = max(logs)
+    return top + math.log(math.fsum(math.exp(log - top) for log in logs))
 
 
 def reduce_answer(token_logprobs: Sequence[float], reduction: Reduction) -> float:

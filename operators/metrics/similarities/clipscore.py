@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from plumbline.operators.metrics.answered import Scored
-from plumbline.operators.metrics.metric import Evidence, Metric
+from plumbline.operators.metrics.metric import Evidence, Metric, Scored
 from plumbline.operators.models.calls import Compares, Measure, PixelRule
 from plumbline.operators.models.networks.texts import clean
 
@@ -15,14 +14,14 @@ PREFIXES: dict[Variant, str] = {"cosine": "", "original": "A photo depicts ", "t
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ClipScoreConfig(Metric):
-    """Options of CLIPScore."""
-
     kind: Literal["clipscore"] = "clipscore"
     story: ClassVar[str] = (
         "compares the image and the prompt as wholes by CLIP, a model trained on captioned images; it is "
         "blind to much of counting, places and negation"
     )
     chain: ClassVar[tuple[str, ...]] = ("similarities", "scores")
+    compares: ClassVar[Compares] = "prompt"
+    measure: ClassVar[Measure] = "cosine"
     model: str = "clip"
     """Role of the dual encoder."""
     variant: Variant = "cosine"
@@ -38,21 +37,11 @@ class ClipScoreConfig(Metric):
     def pixels(self) -> PixelRule:
         return "released" if self.variant == "original" else "processor"
 
-    @property
-    def compares(self) -> Compares:
-        return "prompt"
-
-    @property
-    def measure(self) -> Measure:
-        return "cosine"
-
     def scoring(self) -> dict[str, str]:
         return {"reduction": self.variant}
 
     def score(self, evidence: Evidence) -> Scored:
-        """Return the cosine in the variant's scale."""
-        row = evidence.row
-        return Scored(scale_cosine(row["similarity"], self.variant), truncated=row["truncated"])
+        return Scored(scale_cosine(evidence.row["similarity"], self.variant), truncated=evidence.row["truncated"])
 
     def text(self, prompt: str) -> str:
         """Return the text that images of a prompt are compared with."""

@@ -5,13 +5,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from plumbline.operators.base.errors import ConfigError
-from plumbline.operators.metrics.answered import Scored
-from plumbline.operators.metrics.judges.descriptions import DESCRIBE, DescribedConfig
-from plumbline.operators.metrics.metric import SHARES, Evidence, ScoreRange
-from plumbline.operators.metrics.similarities.meteor import WordNet, find_wordnet
-from plumbline.operators.metrics.wording import WordedMetric
-from plumbline.operators.metrics.wordings.llmscore import LlmScoreRelease
-from plumbline.operators.metrics.wordings.release import Release
+from plumbline.operators.metrics.judges.llmscore import DESCRIBE, DescribedConfig, LlmScoreRelease
+from plumbline.operators.metrics.metric import SHARES, Evidence, Scored, ScoreRange
+from plumbline.operators.metrics.similarities.word_overlap import WordNet, find_wordnet
+from plumbline.operators.metrics.wording import Release, WordedMetric
 
 if TYPE_CHECKING:
     from plumbline.operators.models.vqa_profiles import VqaProfile
@@ -19,8 +16,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SentenceMatchingConfig(DescribedConfig):
-    """Options of sentence matching."""
-
     kind: Literal["sentence_matching"] = "sentence_matching"
     story: ClassVar[str] = "lets models say what an image shows, and compares that with the prompt as two sentences"
     embedder: str = "clip"
@@ -93,7 +88,6 @@ class SentenceMatchingConfig(DescribedConfig):
         return find_wordnet(self.wordnet) if digest is None else WordNet(self.wordnet, digest)
 
     def scoring(self) -> dict[str, Any]:
-        """Return nothing: the score is the similarity."""
         return {}
 
     def score(self, evidence: Evidence) -> Scored:

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from plumbline.operators.base.errors import ConfigError
-from plumbline.operators.metrics.answered import Rating, Scored
-from plumbline.operators.metrics.judges.judge import ratings_by_name
-from plumbline.operators.metrics.metric import SHARES, Evidence, Metric, ScoreRange, View
+from plumbline.operators.metrics.judges.judge import ratings_by_name, read_ratings
+from plumbline.operators.metrics.metric import SHARES, Evidence, Metric, Scored, ScoreRange, View
 from plumbline.operators.models.calls import Compares, Measure, PixelRule
 
 VIEWS: Mapping[Compares, tuple[View, ...]] = {
@@ -28,8 +27,6 @@ CAPTIONS: Mapping[Compares, tuple[str, ...]] = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SimilarityConfig(Metric):
-    """Options of a similarity."""
-
     kind: Literal["similarity"] = "similarity"
     story: ClassVar[str] = "compares the image and the prompt as wholes, by one model that was trained on both"
     chain: ClassVar[tuple[str, ...]] = ("similarities", "scores")
@@ -46,7 +43,7 @@ class SimilarityConfig(Metric):
     """Preprocessing of images: `processor`, by the checkpoint's configuration; `padded`, whole on a black square, as
     HPSv2's code does it; `released`, as CLIP's first code did."""
     rating: str | None = None
-    """Name of the rating that is the score, for models whose number is made of several; null is the whole number."""
+    """Name of the rating that is the score, for models whose number combines several; null is the combined number."""
     about: str = ""
     """Description for newcomers in the report, instead of the kind's story; completes a sentence that begins with the
     metric's name."""
@@ -55,7 +52,7 @@ class SimilarityConfig(Metric):
         Metric.__post_init__(self)
         if self.compares in ("source", "change") and self.measure != "cosine":
             raise ConfigError(
-                f"{self.key_of('measure')}: expected cosine where compares={self.compares}, got {self.measure}"
+                f"{self.key_of('measure')}: expected cosine with compares={self.compares}, got {self.measure}"
             )
 
     @property
@@ -83,16 +80,13 @@ class SimilarityConfig(Metric):
         return asked if self.pixels == "processor" else {**asked, "pixels": self.pixels}
 
     def text(self, prompt: str) -> str:
-        """Return the text that images of a prompt, or of a caption, are compared with."""
         return self.apply_word_order(prompt)
 
     def scoring(self) -> dict[str, str]:
-        """Return the rating's name; nothing if the score is the model's number."""
         return {} if self.rating is None else {"rating": self.rating}
 
     def score(self, evidence: Evidence) -> Scored:
         """Return the model's number or one of its ratings, with all ratings."""
-        parts = evidence.row.get("ratings")
-        ratings = None if parts is None else tuple(Rating(**part) for part in parts)
+        ratings = None if evidence.row.get("ratings") is None else read_ratings(evidence.row)
         number = evidence.row["similarity"] if self.rating is None else ratings_by_name(ratings or ())[self.rating]
         return Scored(number, truncated=evidence.row["truncated"], ratings=ratings)

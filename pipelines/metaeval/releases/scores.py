@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from plumbline.operators.base import rows, schemas
 from plumbline.operators.base.errors import ConfigError, SourceError
 from plumbline.operators.metaeval.matching import IDS
-from plumbline.operators.metrics.table import falling_metrics
+from plumbline.operators.metrics.table import read_lower_is_better
 from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.metaeval.releases.sheets import (
     NO_NUMBER,
@@ -68,7 +68,7 @@ def read_falling(place: Place) -> frozenset[str]:
     Raises ConfigError if the manifest is damaged.
     """
     run = place.parent / MANIFEST if place.path.endswith(SCORES_FILE) else place / MANIFEST
-    return falling_metrics(parse_manifest(read_text(run), run.url)) if exists(run) else frozenset()
+    return read_lower_is_better(parse_manifest(read_text(run), run.url)) if exists(run) else frozenset()
 
 
 def _read_parts(place: Place) -> Sheet:

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from plumbline.operators.base import rows, schemas
-from plumbline.operators.metrics.questions.dsg import holding
-from plumbline.operators.metrics.questions.question_pack import PackZeroing, holding_in_order
+from plumbline.operators.metrics.questions.dsg import apply_zeroing
+from plumbline.operators.metrics.questions.question_pack import PackZeroing, apply_zeroing_in_order
 from plumbline.plugins.diagnosis.questions import AnswerCounts, QuestionCounts
 
 YES_NO = ["yes", "no"]
@@ -72,9 +72,9 @@ def test_chance_is_the_mean_score_of_every_way_to_answer(zeroing: PackZeroing | 
         holds = [
             one
             if zeroing is None
-            else holding_in_order(one, parents)
+            else apply_zeroing_in_order(one, parents)
             if zeroing == "in_order"
-            else holding(one, parents, zeroing)
+            else apply_zeroing(one, parents, zeroing)
             for one in right
         ]
         scores.append(fmean(fmean(one.values()) for one in holds))

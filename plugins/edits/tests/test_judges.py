@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from plumbline.operators.base.errors import ConfigError, RowError
-from plumbline.operators.metrics.answered import mean_over_images
 from plumbline.operators.metrics.judges.judge import ask_repeatedly
-from plumbline.operators.metrics.metric import Evidence
+from plumbline.operators.metrics.metric import Evidence, mean_over_images
 from plumbline.operators.metrics.wording import prompt_template
 from plumbline.operators.metrics.writing import UnreadableReply
 from plumbline.plugins.edits.editscore import EditScoreConfig

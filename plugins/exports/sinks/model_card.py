@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from plumbline.operators.base.errors import DISTRIBUTION, ConfigError, suggest
 from plumbline.operators.base.sentences import FirstRows, first_rows, interval_sentence, plural
 from plumbline.operators.images.generation_settings import in_words, known_settings
-from plumbline.operators.metrics.table import falling_metrics, read_metrics
+from plumbline.operators.metrics.table import read_lower_is_better, read_metrics
 from plumbline.operators.results.metric_recipes import Recipe, recipe_of
 from plumbline.operators.results.summary import OVERALL, part_of
 
@@ -79,7 +79,7 @@ def make_card(manifest: Mapping[str, Any], summary: Sequence[Row], generator: st
 
 
 def _make_metrics(manifest: Mapping[str, Any], own: Sequence[Row]) -> Iterator[CardMetric]:
-    lower_is_better, metrics = falling_metrics(manifest), read_metrics(manifest)
+    lower_is_better, metrics = read_lower_is_better(manifest), read_metrics(manifest)
     for name in manifest.get("metrics", ()):
         rows = {row["skill"]: row for row in own if row["metric"] == name}
         if OVERALL in rows:

@@ -10,7 +10,6 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 from plumbline.operators.base.errors import RowError
 from plumbline.operators.metrics import parsing
-from plumbline.operators.metrics.answered import Scored, Verdict
 from plumbline.operators.metrics.judges.judge import (
     InspectedConfig,
     JudgeQuestion,
@@ -20,8 +19,8 @@ from plumbline.operators.metrics.judges.judge import (
     ratings_by_name,
     read_ratings,
 )
-from plumbline.operators.metrics.metric import Evidence, ScoreRange
-from plumbline.operators.metrics.wordings.release import Release
+from plumbline.operators.metrics.metric import Evidence, Scored, ScoreRange, Verdict
+from plumbline.operators.metrics.wording import Release
 from plumbline.operators.metrics.writing import Writing, WrittenQuestion
 from plumbline.plugins.third_party_benchmarks.wordings.prism_bench import PrismBenchRelease
 

@@ -8,10 +8,9 @@ from typing import ClassVar, Literal, NamedTuple
 from plumbline.operators.base.bounds import Positive
 from plumbline.operators.base.errors import RowError
 from plumbline.operators.metrics import parsing
-from plumbline.operators.metrics.answered import Rating, Scored, Verdict
 from plumbline.operators.metrics.judges.judge import InspectedConfig, JudgeQuestion, Scale, fill, read_ratings
-from plumbline.operators.metrics.metric import Evidence, ScoreRange
-from plumbline.operators.metrics.wordings.release import Release
+from plumbline.operators.metrics.metric import Evidence, Rating, Scored, ScoreRange, Verdict
+from plumbline.operators.metrics.wording import Release
 from plumbline.operators.metrics.writing import UnreadableReply, Writing, WrittenQuestion
 from plumbline.plugins.third_party_benchmarks.wordings.qwen_image_bench import QwenImageBenchRelease
 

@@ -5,10 +5,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from plumbline.operators.metrics import parsing
-from plumbline.operators.metrics.answered import Verdict
 from plumbline.operators.metrics.judges.judge import InspectedConfig, Scale, fill
-from plumbline.operators.metrics.metric import SHARES, ScoreRange
-from plumbline.operators.metrics.wordings.release import Release
+from plumbline.operators.metrics.metric import SHARES, ScoreRange, Verdict
+from plumbline.operators.metrics.wording import Release
 from plumbline.operators.metrics.writing import UnreadableReply, Writing, WrittenQuestion
 from plumbline.plugins.third_party_benchmarks.wordings.unigenbench import UniGenBenchRelease
 from plumbline.plugins.third_party_benchmarks.wordings.wise import WiseRelease

@@ -8,8 +8,7 @@ import pytest
 
 from plugins.third_party_benchmarks.tests.made_checkouts import PRISM_BENCH, QWEN_IMAGE_BENCH
 from plumbline.operators.base.errors import RowError
-from plumbline.operators.metrics.answered import mean_over_images
-from plumbline.operators.metrics.metric import Evidence
+from plumbline.operators.metrics.metric import Evidence, mean_over_images
 from plumbline.operators.metrics.wording import prompt_template
 from plumbline.operators.metrics.writing import UnreadableReply
 from plumbline.operators.models.vqa_profiles import VqaProfile

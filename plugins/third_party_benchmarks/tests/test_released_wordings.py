@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from plumbline.operators.metrics.answered import Verdict
-from plumbline.operators.metrics.metric import Evidence
+from plumbline.operators.metrics.metric import Evidence, Verdict
 from plumbline.operators.metrics.writing import WrittenQuestion
 from plumbline.plugins.third_party_benchmarks.judges.prism_bench import PrismBenchConfig
 from plumbline.plugins.third_party_benchmarks.judges.qwen_image_bench import QwenImageBenchConfig

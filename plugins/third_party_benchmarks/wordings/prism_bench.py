@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
-from plumbline.operators.metrics.answered import Rating, Verdict
-from plumbline.operators.metrics.wordings.checkout import Checkout
-from plumbline.operators.metrics.wordings.release import Release, ask_as_released
+from plumbline.operators.metrics.metric import Rating, Verdict
+from plumbline.operators.metrics.wording import Checkout, Release, ask_as_released
 from plumbline.operators.metrics.writing import ReplySampling, Writing
 
 MAX_TOKENS = 1024

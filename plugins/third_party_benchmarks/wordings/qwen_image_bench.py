@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, NamedTuple, Self
 
-from plumbline.operators.metrics.wordings.checkout import Checkout
-from plumbline.operators.metrics.wordings.release import Release, ask_as_released
+from plumbline.operators.metrics.wording import Checkout, Release, ask_as_released
 from plumbline.operators.metrics.writing import ReplySampling, Writing
 
 MAX_TOKENS = 4096

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, NamedTuple, Self
 
-from plumbline.operators.metrics.answered import Rating, Verdict
-from plumbline.operators.metrics.wordings.checkout import Checkout, PythonFile
-from plumbline.operators.metrics.wordings.release import Release, ask_as_released
+from plumbline.operators.metrics.metric import Rating, Verdict
+from plumbline.operators.metrics.wording import Checkout, PythonFile, Release, ask_as_released
 from plumbline.operators.metrics.writing import ReplySampling, UnreadableReply, Writing, WrittenQuestion
 
 MAX_TOKENS, TRIES = 4096, 11

@@ -4,9 +4,8 @@ import re
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
-from plumbline.operators.metrics.answered import Rating, Verdict
-from plumbline.operators.metrics.wordings.checkout import Checkout, Text, fill_slots
-from plumbline.operators.metrics.wordings.release import Release, ask_as_released
+from plumbline.operators.metrics.metric import Rating, Verdict
+from plumbline.operators.metrics.wording import Checkout, Release, Text, ask_as_released, fill_slots
 from plumbline.operators.metrics.writing import ReplySampling, Writing
 
 MAX_TOKENS, TRIES = 500, 3

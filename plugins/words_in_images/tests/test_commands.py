@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from plumbline.operators.base.errors import install
-from plumbline.operators.base.optional_packages import missing_packages
+from plumbline.operators.base.extensions import missing_packages
 from tests.bench_of import write_rows
 from tests.commands import newest, printed, refusal, run
 from tests.signs import chinese_sign, photograph, sign

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from nltk.metrics.distance import edit_distance as oracle
 
 from plumbline.operators.base.errors import RowError
-from plumbline.operators.metrics.answered import Answered, Scored
-from plumbline.operators.metrics.metric import Evidence
+from plumbline.operators.metrics.metric import Answered, Evidence, Scored
 from plumbline.operators.metrics.modules import LookResult
 from plumbline.operators.metrics.writing import WrittenQuestion
 from plumbline.plugins.words_in_images.rendered_text import RenderedTextConfig

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from plumbline.operators.base.errors import SourceError
-from plumbline.operators.metrics.ablation import blank_image, replace_images, shuffled_words
+from plumbline.operators.metrics.ablation import make_blank_image, replace_images, shuffle_words
 from plumbline.operators.metrics.questions.dsg import DsgConfig
 from plumbline.operators.metrics.questions.vqascore import VqaScoreConfig
 from plumbline.operators.metrics.similarities.clipscore import ClipScoreConfig
@@ -36,7 +36,7 @@ def test_every_row_gets_the_image_of_another_prompt_and_every_image_is_used_once
 
 
 def test_a_shard_of_one_prompt_has_no_other_image() -> None:
-    with pytest.raises(SourceError, match="found 2 of 3 of one; raise shard_rows"):
+    with pytest.raises(SourceError, match="found 2 of 3; raise shard_rows"):
         replace_images(shard("a", "a", "b"), "shuffled_images")
     assert len(replace_images(shard(), "shuffled_images")) == 0
 
@@ -45,8 +45,8 @@ def test_a_blank_image_is_grey_for_every_row() -> None:
     shown = replace_images(shard("a", "b", "c"), "blank_images")
     assert shown.column_names == ["image_id", "prompt_id", "image"]
     (one,) = set(shown.column("image").to_pylist())
-    assert np.array_equal(np.asarray(Image.open(io.BytesIO(one))), np.asarray(blank_image()))
-    assert np.ptp(np.asarray(blank_image())) == 0
+    assert np.array_equal(np.asarray(Image.open(io.BytesIO(one))), np.asarray(make_blank_image()))
+    assert np.ptp(np.asarray(make_blank_image())) == 0
 
 
 def test_a_metric_without_ablation_sees_the_rows_unchanged() -> None:
@@ -56,17 +56,17 @@ def test_a_metric_without_ablation_sees_the_rows_unchanged() -> None:
 
 @pytest.mark.parametrize("text", ["is the dog to the left of the cat?", "a b", "b a", "is it is"])
 def test_shuffling_keeps_the_words(text: str) -> None:
-    assert shuffled_words(text) == shuffled_words(text) != text
-    assert sorted(shuffled_words(text).split()) == sorted(text.split())
+    assert shuffle_words(text) == shuffle_words(text) != text
+    assert sorted(shuffle_words(text).split()) == sorted(text.split())
 
 
 def test_a_single_word_stays() -> None:
-    assert [shuffled_words(text) for text in ("dog", "", "dog dog")] == ["dog", "", "dog dog"]
+    assert [shuffle_words(text) for text in ("dog", "", "dog dog")] == ["dog", "", "dog dog"]
 
 
 def test_choices_and_template_of_a_question_keep_their_order() -> None:
     put = DsgConfig(ablation="shuffled_words", template="Q: {} A:").vqa_prompt("is the dog red?", ("yes", "no"))
-    assert put.text == f"Q: {shuffled_words('is the dog red?')} A:" and put.choices == ("Yes", "No")
+    assert put.text == f"Q: {shuffle_words('is the dog red?')} A:" and put.choices == ("Yes", "No")
 
 
 def test_only_the_prompt_within_vqascores_question_or_a_prefix_is_shuffled() -> None:
@@ -75,6 +75,6 @@ def test_only_the_prompt_within_vqascores_question_or_a_prefix_is_shuffled() -> 
     asked = metric.question(prompt)
     assert metric.vqa_prompt(asked, ("Yes",)).text == asked
     put = replace(metric, ablation="shuffled_words").vqa_prompt(asked, ("Yes",))
-    assert put.text == f'Does this show "{shuffled_words(prompt)}"? Answer.'
+    assert put.text == f'Does this show "{shuffle_words(prompt)}"? Answer.'
     compared = ClipScoreConfig(variant="original", ablation="shuffled_words").text(prompt)
-    assert compared == f"a photo depicts {shuffled_words(prompt)}"
+    assert compared == f"a photo depicts {shuffle_words(prompt)}"

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from plumbline.operators.metrics import parsing
 from plumbline.operators.metrics.modules import Statement, read_program, read_statement, write_statement
-from plumbline.operators.metrics.question_blocks import read_blocks
 from plumbline.operators.metrics.questions import dsg, gecko, tifa, vq2
+from plumbline.operators.metrics.reply_forms import read_blocks
 from plumbline.operators.metrics.writing import UnreadableReply
 
 Reader = Callable[[str, str], Any]
@@ -23,14 +23,14 @@ def read_labels(prompt: str, reply: str) -> bool:
     return all(
         0.0 <= span.groundable <= 1.0
         and f"{{{number}}}[" in annotated
-        and (span.place is None or prompt[span.place.start : span.place.end] == span.words)
+        and (span.position is None or prompt[span.position.start : span.position.end] == span.words)
         for number, span in enumerate(spans, 1)
     )
 
 
 def read_choices(prompt: str, reply: str) -> bool:
     blocks = read_blocks(reply)
-    keys = [{parsing.key(choice) for choice in block.choices} for block in blocks]
+    keys = [{parsing.normalise(choice) for choice in block.choices} for block in blocks]
     return all(
         block.answer in block.choices and len(choices) == len(block.choices) >= 2
         for block, choices in zip(blocks, keys, strict=True)

@@ -11,9 +11,9 @@ from contextlib import suppress
 import pytest
 
 from plumbline.operators.base.usage import Usage
+from plumbline.operators.metrics.judges import viescore
 from plumbline.operators.metrics.parsing import MAX_REPLY
-from plumbline.operators.metrics.wordings import viescore
-from plumbline.operators.metrics.wordings.release import ask_as_released
+from plumbline.operators.metrics.wording import ask_as_released
 from plumbline.operators.metrics.writing import UnreadableReply
 from plumbline.operators.models.calls import Generation, Message, Request
 
@@ -34,11 +34,11 @@ def repair_as_released(said: str) -> str:
 
 OBJECTS = ('"', '":', ":", ",", "}", "{", "score", "true", "1", "-2.5", " ", "é_")
 READERS: dict[str, tuple[tuple[str, ...], Callable[[str], object], Callable[[str], object]]] = {
-    "object": (OBJECTS, viescore._repair, repair_as_released),
+    "object": (OBJECTS, viescore.repair_json, repair_as_released),
 }
 LONG: dict[str, tuple[Callable[[str], object], str]] = {
-    "a long key": (viescore._repair, "a" * MANY),
-    "quotes": (viescore._repair, '"a":1,' + '"' * MANY),
+    "a long key": (viescore.repair_json, "a" * MANY),
+    "quotes": (viescore.repair_json, '"a":1,' + '"' * MANY),
 }
 
 

@@ -11,10 +11,9 @@ from typing import Any, NamedTuple
 import pytest
 
 from plumbline.operators.base.usage import Usage
-from plumbline.operators.metrics.answered import Verdict
-from plumbline.operators.metrics.judges.descriptions import Sight
-from plumbline.operators.metrics.judges.llmscore import LlmScoreConfig
+from plumbline.operators.metrics.judges.llmscore import LlmScoreConfig, Sight
 from plumbline.operators.metrics.judges.viescore import TwoQuestionsConfig, VieScoreConfig
+from plumbline.operators.metrics.metric import Verdict
 from plumbline.operators.metrics.questions.dsg import DsgConfig
 from plumbline.operators.metrics.questions.tifa import TifaConfig
 from plumbline.operators.metrics.questions.vpeval import VpevalConfig

@@ -10,14 +10,13 @@ from hypothesis import strategies as st
 
 from plumbline.operators.metrics import parsing, reply_forms
 from plumbline.operators.metrics.parsing import TextSpan
-from plumbline.operators.metrics.question_blocks import Block, read_json_blocks
 from plumbline.operators.metrics.questions import dsg, gecko, tifa, vq2
 from plumbline.operators.metrics.questions.dsg import DsgConfig
 from plumbline.operators.metrics.questions.gecko import GeckoConfig, Span, read_questions, read_spans
 from plumbline.operators.metrics.questions.question_metric import WriterConfig
 from plumbline.operators.metrics.questions.tifa import TifaConfig
 from plumbline.operators.metrics.questions.vq2 import Vq2Config
-from plumbline.operators.metrics.reply_forms import entries
+from plumbline.operators.metrics.reply_forms import Block, entries, read_json_blocks
 from plumbline.operators.metrics.writing import UnreadableReply
 from tests.operators.metrics.scripted import examples, run
 

@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 from plumbline.operators.base.errors import ConfigError
-from plumbline.operators.metrics.judges.descriptions import Sight
 from plumbline.operators.metrics.judges.gpt4v_eval import Gpt4vEvalConfig
 from plumbline.operators.metrics.judges.judge import ratings_by_name
-from plumbline.operators.metrics.judges.llmscore import LlmScoreConfig, compute_score
+from plumbline.operators.metrics.judges.llmscore import LlmScoreConfig, Sight
 from plumbline.operators.metrics.judges.viescore import VieScoreConfig
 from plumbline.operators.metrics.questions.dsg import DsgConfig
 from plumbline.operators.metrics.questions.tifa import TifaConfig
@@ -124,11 +123,11 @@ def test_llmscore_asks_in_its_releases_words_for_rating_and_errors_in_one_reques
             run(metric.judge_description("a dog", described), [reply])
     counting = settled(LlmScoreConfig(wording=folder, variant="errors"))
     verdict, _ = run(counting.judge_description("a dog", described), ["80\n14\nIt fits.\nNo ear."])
-    assert compute_score("errors", ratings_by_name(verdict.ratings)) == 14
+    assert counting.score_ratings(verdict.ratings) == 14
     ruled = settled(LlmScoreConfig(wording=folder, variant="rule_enhanced"))
     verdict, ((request,),) = run(ruled.judge_description("a dog", described), ["2\n1\n4\n1\nso"])
     assert request.messages[0].text.endswith("Count four.")
-    assert compute_score("rule_enhanced", ratings_by_name(verdict.ratings)) == (1 / 2 + 1 / 4) / 2
+    assert ruled.score_ratings(verdict.ratings) == (1 / 2 + 1 / 4) / 2
 
 
 def test_viescore_asks_in_its_releases_words_and_gives_up_after_two_tries(tmp_path: Path) -> None:

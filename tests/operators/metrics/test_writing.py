@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.metrics import parsing
-from plumbline.operators.metrics.question_blocks import Block, read_blocks
 from plumbline.operators.metrics.questions.dsg import DsgConfig
 from plumbline.operators.metrics.questions.gecko import GeckoConfig
 from plumbline.operators.metrics.questions.question_metric import WriterConfig
@@ -17,6 +16,7 @@ from plumbline.operators.metrics.questions.question_pack import QuestionPackConf
 from plumbline.operators.metrics.questions.tifa import TifaConfig
 from plumbline.operators.metrics.questions.vpeval import VpevalConfig
 from plumbline.operators.metrics.questions.vq2 import Vq2Config
+from plumbline.operators.metrics.reply_forms import Block, read_blocks
 from plumbline.operators.metrics.writing import ReplySampling, UnreadableReply, VqaPrompt, ask, read_each
 from plumbline.operators.models.families.blip import INSTRUCTBLIP
 from plumbline.operators.models.families.clip_flant5 import CLIP_FLANT5
@@ -157,7 +157,7 @@ BLOCKS = st.lists(
         lambda subject, text, choices, index: Block(subject, f"{text}?", tuple(choices), choices[index % len(choices)]),
         PHRASE,
         PHRASE.filter(lambda text: not text.startswith("about")),
-        st.lists(PHRASE, min_size=2, max_size=6, unique_by=parsing.key) | st.just(["yes", "no"]),
+        st.lists(PHRASE, min_size=2, max_size=6, unique_by=parsing.normalise) | st.just(["yes", "no"]),
         st.integers(0, 5),
     ),
     min_size=1,
@@ -191,7 +191,7 @@ def draw_block(draw: st.DrawFn, block: Block, index: int) -> list[str]:
     forms += ["Choices:\n" + "\n".join(f"- {choice}" for choice in block.choices)]
     letter = LETTERS[block.choices.index(block.answer)]
     answers = [block.answer, f"{block.answer}.", block.answer.upper(), f"**{block.answer}**", f'"{block.answer}"']
-    answers = [answer for answer in answers if parsing.key(answer) == parsing.key(block.answer)]
+    answers = [answer for answer in answers if parsing.normalise(answer) == parsing.normalise(block.answer)]
     answers += [letter, f"{letter}) {block.answer}", f"({letter})", f"{block.answer} (it says so)"]
     answer = draw(st.sampled_from(["A: ", "**A:** ", "Answer: ", "A:\n", "Correct answer: "])) + draw(
         st.sampled_from(answers)

@@ -9,7 +9,7 @@ from PIL import Image
 
 from plumbline.operators.base import rows, schemas
 from plumbline.operators.images.decoding import ImageLimits
-from plumbline.operators.metrics.answered import EXTRA_WORDS, Element
+from plumbline.operators.metrics.metric import EXTRA_WORDS, Element
 from plumbline.operators.report.gallery import NO_DETAIL, THUMBNAIL_BYTES, THUMBNAIL_SIDE, make_card, make_thumbnails
 from plumbline.operators.report.picked_images import Pick
 from plumbline.operators.results.run_scores import RunScores

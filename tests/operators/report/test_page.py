@@ -15,7 +15,7 @@ import pytest
 
 from plumbline.operators.base import rows, schemas
 from plumbline.operators.base.failures import count_failures
-from plumbline.operators.metrics.table import falling_metrics, metric_story
+from plumbline.operators.metrics.table import find_story, read_lower_is_better
 from plumbline.operators.report.gallery import THUMBNAIL_BYTES, ImageDetail, Thumbnail
 from plumbline.operators.report.metric_figures import MetricFigures, MetricInputs, measure_metrics
 from plumbline.operators.report.page import GatheredRun, Page, build_page
@@ -50,7 +50,9 @@ def page_of(run: GatheredRun, details: dict[ImageKey, ImageDetail] | None = None
 
 def figures_of(run: GatheredRun, *, rated: bool = False) -> dict[str, MetricFigures]:
     quotas = gallery_quotas(run.scores, run.scores.metrics, 0)
-    inputs = MetricInputs(run.scores, run.skills, quotas, run.unranked(), falling_metrics(run.manifest), rated=rated)
+    inputs = MetricInputs(
+        run.scores, run.skills, quotas, run.unranked(), read_lower_is_better(run.manifest), rated=rated
+    )
     return measure_metrics(inputs)
 
 
@@ -85,7 +87,7 @@ def test_a_metric_has_its_own_description_or_that_of_its_kind() -> None:
         gather(rows.table(records, schemas.SCORES), {"a": "a"}, config={"metrics": options}, metrics=[*options])
     )
     stories = {panel.name: panel.story for panel in page.panels}
-    assert stories == {"itm": "reads <i>both</i>", "plain": metric_story("similarity"), "old": ""}
+    assert stories == {"itm": "reads <i>both</i>", "plain": find_story("similarity"), "old": ""}
     assert "reads &lt;i&gt;both&lt;/i&gt;" in render(page)
 
 

@@ -286,7 +286,7 @@ def test_a_prompt_that_is_far_too_long_costs_its_own_rows(scorer: Scorer, images
 
 def test_the_name_of_a_metric_is_not_read_as_a_list_of_letters(scorer: Scorer, images: list[bytes]) -> None:
     assert scorer.score_table(images[:1], "a red circle", "gecko").column("metric").to_pylist() == ["gecko"]
-    with pytest.raises(ConfigError, match="metrics: the scorer has none called 'clip'; did you mean clipscore"):
+    with pytest.raises(ConfigError, match="metrics: the scorer has no metric 'clip'; did you mean clipscore"):
         scorer.score_table(images[:1], "a red circle", "clip")
 
 
@@ -332,7 +332,7 @@ def test_no_images_give_no_rows_and_a_missing_prompt_is_refused(scorer: Scorer, 
     assert scorer.score_table([], []).num_rows == 0
     with pytest.raises(ConfigError, match="each image, got 2 images and 1 prompts; a text outside a list is the"):
         scorer.score_table(images[:2], ["a red circle"])
-    with pytest.raises(ConfigError, match="metrics: the scorer has none called 'vqascor'; did you mean vqascore"):
+    with pytest.raises(ConfigError, match="metrics: the scorer has no metric 'vqascor'; did you mean vqascore"):
         scorer.score_table(images[:1], ["a red circle"], ["vqascor"])
 
 

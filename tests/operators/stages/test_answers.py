@@ -14,8 +14,7 @@ from PIL import Image
 from plumbline.operators.base import rows, schemas
 from plumbline.operators.base.errors import RowError
 from plumbline.operators.base.usage import Usage
-from plumbline.operators.metrics.answered import Answered
-from plumbline.operators.metrics.metric import Evidence
+from plumbline.operators.metrics.metric import Answered, Evidence
 from plumbline.operators.metrics.questions.dsg import DsgConfig
 from plumbline.operators.metrics.questions.gecko import GeckoConfig
 from plumbline.operators.metrics.questions.tifa import TifaConfig

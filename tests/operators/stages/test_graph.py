@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from plumbline.operators.base.errors import ConfigError
-from plumbline.operators.metrics.answered import Scored
-from plumbline.operators.metrics.metric import Evidence, Metric
+from plumbline.operators.metrics.metric import Evidence, Metric, Scored
 from plumbline.operators.metrics.questions.gecko import GeckoConfig
 from plumbline.operators.metrics.questions.tifa import TifaConfig
 from plumbline.operators.metrics.questions.vqascore import VqaScoreConfig

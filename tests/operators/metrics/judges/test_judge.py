@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plumbline.operators.metrics.answered import Rating
 from plumbline.operators.metrics.judges.judge import Scale, describe_form, fill, read_lines, read_object, verdict_schema
+from plumbline.operators.metrics.metric import Rating
 from plumbline.operators.metrics.writing import UnreadableReply
 
 SCALES = (Scale("rating", 1, 100),)

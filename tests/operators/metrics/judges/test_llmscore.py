@@ -3,10 +3,8 @@
 import pytest
 
 from plumbline.operators.base.errors import ConfigError
-from plumbline.operators.metrics.answered import Rating
-from plumbline.operators.metrics.judges.descriptions import Sight
-from plumbline.operators.metrics.judges.llmscore import LlmScoreConfig, Variant
-from plumbline.operators.metrics.metric import Evidence
+from plumbline.operators.metrics.judges.llmscore import LlmScoreConfig, Sight, Variant
+from plumbline.operators.metrics.metric import Evidence, Rating
 from plumbline.operators.metrics.similarities.sentence_matching import SentenceMatchingConfig
 from plumbline.operators.metrics.writing import UnreadableReply
 from plumbline.operators.models.calls import Region

@@ -4,10 +4,9 @@ import math
 
 import pytest
 
-from plumbline.operators.metrics.answered import Rating
 from plumbline.operators.metrics.judges.gpt4v_eval import Gpt4vEvalConfig
 from plumbline.operators.metrics.judges.viescore import VieScoreConfig
-from plumbline.operators.metrics.metric import Evidence
+from plumbline.operators.metrics.metric import Evidence, Rating
 from plumbline.operators.metrics.writing import UnreadableReply
 from tests.operators.metrics.scripted import run
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plumbline.operators.base.errors import ConfigError
-from plumbline.operators.metrics.answered import NO_QUESTIONS, Answered, Scored
+from plumbline.operators.metrics.metric import NO_QUESTIONS, Answered, Scored
 from plumbline.operators.metrics.questions import dsg
 from plumbline.operators.metrics.questions.dsg import (
     DsgConfig,

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plumbline.operators.metrics.answered import NO_QUESTIONS, Answered
+from plumbline.operators.metrics.metric import NO_QUESTIONS, Answered
 from plumbline.operators.metrics.parsing import TextSpan, one_line
 from plumbline.operators.metrics.questions import gecko, tifa
 from plumbline.operators.metrics.questions.gecko import GeckoConfig, Span, read_questions, read_spans
@@ -72,7 +72,7 @@ def test_the_examples_of_the_instructions_have_the_form_that_is_read() -> None:
     for prompt, reply in examples(gecko.SPANS["text"].instructions, heading):
         spans = read_spans(prompt, reply)
         assert len(spans) == reply.count("{")
-        assert all(span.place and span.kind for span in spans)
+        assert all(span.position and span.kind for span in spans)
     found = [Span(str(n), "entity", 1.0, None) for n in range(1, 6)]
     for _, reply in examples(gecko.QUESTIONS["text"].instructions, "Generated questions and answers are below:"):
         assert [question.span for question in read_questions(found, reply)] == list("12345")
@@ -124,7 +124,7 @@ def test_labels_are_read_in_every_form(reply: str) -> None:
 def test_words_of_a_label_may_contain_commas_and_brackets() -> None:
     reply = "{1}[a sign, old, object, 0.7] {2}[says [exit], text, 1.0]"
     assert read_spans("A sign, old, says [exit]", reply) == [
-        Span("sign, old", "object", 0.7, TextSpan(2, 11))._replace(words="A sign, old", place=TextSpan(0, 11)),
+        Span("sign, old", "object", 0.7, TextSpan(2, 11))._replace(words="A sign, old", position=TextSpan(0, 11)),
         Span("says [exit]", "text", 1.0, TextSpan(13, 24)),
     ]
 
@@ -132,7 +132,11 @@ def test_words_of_a_label_may_contain_commas_and_brackets() -> None:
 def test_a_repeated_word_is_found_at_the_position_of_its_label() -> None:
     prompt = "a red car next to a red wall and a red door"
     reply = "a red car next to a {1}[red, color, 1.0] wall and {2}[a, counting, 1.0] {3}[red, color, 1.0] door"
-    assert [span.place for span in read_spans(prompt, reply)] == [TextSpan(20, 23), TextSpan(33, 34), TextSpan(35, 38)]
+    assert [span.position for span in read_spans(prompt, reply)] == [
+        TextSpan(20, 23),
+        TextSpan(33, 34),
+        TextSpan(35, 38),
+    ]
 
 
 def test_words_that_are_not_in_the_prompt_have_no_position() -> None:
@@ -172,7 +176,7 @@ def labelled_replies(draw: st.DrawFn) -> tuple[str, str, list[tuple[int, int]]]:
 def test_every_label_of_a_faithful_reply_is_found_at_its_position(case: tuple[str, str, list[tuple[int, int]]]) -> None:
     prompt, reply, places = case
     spans = read_spans(prompt, reply)
-    assert [span.place for span in spans] == [TextSpan(*place) for place in places]
+    assert [span.position for span in spans] == [TextSpan(*place) for place in places]
     assert [span.words for span in spans] == [prompt[start:end] for start, end in places]
 
 

@@ -4,8 +4,7 @@ import math
 
 import pytest
 
-from plumbline.operators.metrics.answered import Answered, Logprobs
-from plumbline.operators.metrics.metric import Evidence
+from plumbline.operators.metrics.metric import Answered, Evidence, Logprobs
 from plumbline.operators.metrics.questions.dsg import DsgConfig
 from plumbline.operators.metrics.questions.gecko import GeckoConfig
 from plumbline.operators.metrics.questions.vqascore import VqaScoreConfig

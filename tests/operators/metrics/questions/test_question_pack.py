@@ -6,9 +6,12 @@ from typing import Any
 
 import pytest
 
-from plumbline.operators.metrics.answered import Answered
-from plumbline.operators.metrics.metric import Evidence
-from plumbline.operators.metrics.questions.question_pack import QuestionPackConfig, holding_in_order, spellings
+from plumbline.operators.metrics.metric import Answered, Evidence
+from plumbline.operators.metrics.questions.question_pack import (
+    QuestionPackConfig,
+    apply_zeroing_in_order,
+    list_spellings,
+)
 from plumbline.operators.metrics.writing import WrittenQuestion
 
 YES_NO = ("yes", "no")
@@ -54,7 +57,7 @@ def test_zeroing_in_order_uses_earlier_zeros_and_ignores_later_ones() -> None:
     assert score(answered, zeroing="in_order") == pytest.approx(1 / 3)
     assert score(answered, zeroing="recursive") == 0
     right = {"1": True, "2": False, "3": True}
-    assert holding_in_order(right, {"1": ["3"], "2": [], "3": ["2"]}) == {"1": True, "2": False, "3": False}
+    assert apply_zeroing_in_order(right, {"1": ["3"], "2": [], "3": ["2"]}) == {"1": True, "2": False, "3": False}
 
 
 def test_a_reply_counts_as_the_choice_that_it_means() -> None:
@@ -73,12 +76,12 @@ def test_without_questions_there_is_no_score() -> None:
 
 
 def test_the_spellings_are_the_releases_or_those_without_a_space() -> None:
-    assert spellings("four", "released") == ["four", " four", "Four", " Four", "4", " 4"]
-    assert spellings("four", "fixed") == ["four", "Four", "4"]
-    assert spellings("Yes", "released") == ["Yes", " Yes", "yes", " yes"]
-    assert spellings("Yes", "fixed") == ["Yes", "yes"]
+    assert list_spellings("four", "released") == ["four", " four", "Four", " Four", "4", " 4"]
+    assert list_spellings("four", "fixed") == ["four", "Four", "4"]
+    assert list_spellings("Yes", "released") == ["Yes", " Yes", "yes", " yes"]
+    assert list_spellings("Yes", "fixed") == ["Yes", "yes"]
     put = QuestionPackConfig(aggregate="soft_mean", template="{} Answer in one word.").vqa_prompt("How many?", ["two"])
-    assert put.text == "How many? Answer in one word." and put.choices == tuple(spellings("two", "released"))
+    assert put.text == "How many? Answer in one word." and put.choices == tuple(list_spellings("two", "released"))
 
 
 def make_soft(*tokens: Sequence[float]) -> Answered:

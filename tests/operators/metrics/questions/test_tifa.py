@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plumbline.operators.metrics.answered import NO_QUESTIONS, Answered
-from plumbline.operators.metrics.parsing import same_choice
+from plumbline.operators.metrics.metric import NO_QUESTIONS, Answered
+from plumbline.operators.metrics.parsing import match_choice
 from plumbline.operators.metrics.questions import tifa
 from plumbline.operators.metrics.questions.tifa import TifaConfig, free_f1, read_questions
 from plumbline.operators.metrics.writing import WrittenQuestion
@@ -179,13 +179,13 @@ def test_a_word_that_occurs_twice_is_found_in_both_places() -> None:
 def test_a_reply_matches_a_choice_regardless_of_case_and_punctuation(
     reply: str, choices: tuple[str, ...], chosen: str | None
 ) -> None:
-    assert same_choice(reply, choices) == chosen
+    assert match_choice(reply, choices) == chosen
 
 
 @given(st.text(), st.lists(st.text(min_size=1), min_size=1, max_size=5))
 def test_a_match_is_always_a_choice_and_a_choice_matches_itself(reply: str, choices: list[str]) -> None:
-    assert same_choice(reply, choices) in [None, *choices]
-    assert same_choice(choices[0], choices) == choices[0]
+    assert match_choice(reply, choices) in [None, *choices]
+    assert match_choice(choices[0], choices) == choices[0]
 
 
 def make_answered(chosen: str | None, *, keep: bool | None = None) -> Answered:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plumbline.operators.metrics.answered import Answered
+from plumbline.operators.metrics.metric import Answered
 from plumbline.operators.metrics.modules import (
     Look,
     LookResult,

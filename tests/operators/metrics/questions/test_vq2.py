@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plumbline.operators.base.errors import ConfigError
-from plumbline.operators.metrics.answered import NO_QUESTIONS, Answered
+from plumbline.operators.metrics.metric import NO_QUESTIONS, Answered
 from plumbline.operators.metrics.parsing import TextSpan
 from plumbline.operators.metrics.questions import vq2
 from plumbline.operators.metrics.questions.vq2 import Vq2Config, read_question, read_spans

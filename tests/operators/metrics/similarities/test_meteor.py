@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plumbline.operators.base.errors import ConfigError
-from plumbline.operators.metrics.similarities.meteor import find_wordnet, meteor
 from plumbline.operators.metrics.similarities.sentence_matching import SentenceMatchingConfig
+from plumbline.operators.metrics.similarities.word_overlap import find_wordnet, meteor
 
 WORDS = ["a", "red", "car", "cars", "two", "sheep", "standing", "stood", "on", "the", "road"]
 

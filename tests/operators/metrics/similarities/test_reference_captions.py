@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from plumbline.operators.metrics.similarities.reference_captions import (
+from plumbline.operators.metrics.similarities.word_overlap import (
     Cider,
     bleu_4,
     common_length,

@@ -289,7 +289,7 @@ def test_metrics_ask_a_dual_encoder_only_questions_that_it_can_answer(
     kinds: Callable[[str], Path], tmp_path: Path
 ) -> None:
     assert profile("clip", kinds("clip")) == COSINE
-    with pytest.raises(ConfigError, match="says nothing of one alone; set normalise=yes_no"):
+    with pytest.raises(ConfigError, match="cannot weigh a single answer; set normalise=yes_no"):
         VqaScoreConfig().with_model_defaults(lambda role: COSINE)
     metric = TifaConfig().with_model_defaults(lambda role: COSINE)
     assert (metric.form, metric.roles) == ("likelihood", {"writer": "llm", "model": "vqa"})

@@ -1,1 +1,0 @@
-"""Releases whose own prompts a metric can send, one file each. A checkout is parsed and never run."""
